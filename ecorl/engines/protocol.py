@@ -1,0 +1,160 @@
+"""What an engine is. Two protocols: inference of frozen models, and generation.
+
+Third parties register an `InferenceEngine` factory under the entry-point group ``ecorl.engines``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from ecorl.records import ModelShape, Provenance, Stage
+
+Float32 = npt.NDArray[np.float32]
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreBatch:
+    """Rows to score, without padding: each row holds its real tokens only.
+
+    Attributes:
+        sample_ids: one id a row, unique within the run, by which results are joined.
+        token_ids: one ``[length] int64`` array a row, prompt and completion.
+        n_completion: completion tokens at the end of each row (for log-probs).
+        temperature: logits are divided by it before the log-softmax.
+        micro_batch: rows per forward on the exact path; None means all at once. Row-invariant
+            engines ignore it.
+    """
+
+    sample_ids: tuple[str, ...]
+    token_ids: tuple[Int64, ...]
+    n_completion: tuple[int, ...]
+    temperature: float = 1.0
+    micro_batch: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.sample_ids)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens over all rows."""
+        return sum(len(row) for row in self.token_ids)
+
+    def rows(self, indices: Sequence[int]) -> ScoreBatch:
+        """The sub-batch of the given rows, in the given order."""
+        return ScoreBatch(
+            sample_ids=tuple(self.sample_ids[i] for i in indices),
+            token_ids=tuple(self.token_ids[i] for i in indices),
+            n_completion=tuple(self.n_completion[i] for i in indices),
+            temperature=self.temperature,
+            micro_batch=self.micro_batch,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReport:
+    """What an engine says of the device's effort for one batch.
+
+    Attributes:
+        device_time_s: time on the device, s, or None when the engine cannot tell.
+        device_energy_j: energy of the device over that time, J, or None.
+        provenance: of the two figures above.
+        host_time_s: measured wall-clock of the call in the engine's process, s.
+    """
+
+    device_time_s: float | None
+    device_energy_j: float | None
+    provenance: Provenance
+    host_time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreResult:
+    """Rewards of a batch: ``values`` is ``[n_rows] float32``, joined by ``sample_ids``."""
+
+    sample_ids: tuple[str, ...]
+    values: Float32
+    report: EngineReport
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobResult:
+    """Log-probs of a batch: row i of ``values`` is ``[n_completion[i]] float32``."""
+
+    sample_ids: tuple[str, ...]
+    values: tuple[Float32, ...]
+    report: EngineReport
+
+
+@runtime_checkable
+class InferenceEngine(Protocol):
+    """Scores rows with one frozen model loaded from a Hugging Face checkpoint.
+
+    A call either answers all rows or raises `ecorl.errors.EngineError`; results come in the order
+    of the batch. An engine serves the stage that it was made for: a reward engine answers
+    `score`, a reference engine `logprobs`.
+    """
+
+    name: str
+    device: str
+    stage: Stage
+    model: ModelShape
+    row_invariant: bool
+    """Whether a row's result is bit-identical whatever its batch-mates are."""
+
+    def score(self, batch: ScoreBatch) -> ScoreResult:
+        """Scalar reward of each row, read at its last token."""
+        ...
+
+    def logprobs(self, batch: ScoreBatch) -> LogprobResult:
+        """Log-probability of each completion token given all tokens before it, in nats."""
+        ...
+
+    def close(self) -> None:
+        """Release what the engine holds; further calls raise `EngineError`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """Prompts to complete: ``token_ids`` one ``[length] int64`` array a row."""
+
+    sample_ids: tuple[str, ...]
+    token_ids: tuple[Int64, ...]
+    max_new_tokens: int
+    temperature: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationResult:
+    """Completions, the end token included where it was produced."""
+
+    sample_ids: tuple[str, ...]
+    token_ids: tuple[Int64, ...]
+    report: EngineReport
+
+
+@runtime_checkable
+class GenerationEngine(Protocol):
+    """Samples completions from the policy, whose weights change every iteration."""
+
+    name: str
+    device: str
+
+    def generate(self, request: GenerationRequest) -> GenerationResult:
+        """Complete each prompt; greedy when ``temperature`` is 0."""
+        ...
+
+    def load_weights(self, version: int, path: str) -> None:
+        """Take the policy's weights from a checkpoint folder; ``version`` names them."""
+        ...
+
+    def close(self) -> None:
+        """Release what the engine holds."""
+        ...

@@ -1,0 +1,144 @@
+"""The error tree of ecorl.
+
+    EcorlError
+    ├── UserError                 the user's input is wrong: one line, exit code 2
+    │   ├── ConfigError           a key, its value, what is allowed, where it stands
+    │   ├── CheckpointError       a model folder is missing, broken or of an unsupported kind
+    │   ├── DataError             a prompt, pair or replay file is missing or malformed
+    │   ├── RunError              a run folder is missing, unreadable or cannot be resumed
+    │   └── MissingToolError      a compiler, header set or library that the request needs is absent
+    ├── PhysicalBoundError        a figure lies above what the device can do
+    ├── LedgerError               the run's record cannot be written or read
+    ├── BuildError                the C-simulation library did not compile
+    ├── DriverError               a driver call failed
+    │   ├── LibraryNotFound       the driver library is not on this machine
+    │   ├── DriverNotLoaded       the library is there, the kernel driver is not
+    │   ├── FunctionNotFound      the driver is too old for this call
+    │   ├── NotSupported          the device cannot answer this call
+    │   ├── NoPermission          the call needs rights that this process lacks
+    │   ├── DeviceLost            the device fell off the bus
+    │   └── DriverTimeout         the driver did not answer in time
+    └── EngineError               an inference engine failed on a batch
+        ├── EngineTimeout         no answer before the deadline
+        ├── EngineCrashed         the engine raised, or its process died
+        └── InvalidResult         wrong shape, NaN or infinity in the answer
+
+A `UserError` raised anywhere reaches the command line as one clear line and exit code 2. Faults
+of drivers and engines never reach the training run: telemetry turns them into missing readings,
+the dispatcher answers the affected rows on the exact path.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class EcorlError(Exception):
+    """Base of every error that ecorl raises on purpose."""
+
+
+class UserError(EcorlError):
+    """The user's input is wrong; the message is one line that says how to mend it."""
+
+
+class ConfigError(UserError):
+    """A configuration value is not acceptable.
+
+    Args:
+        key: dotted key, e.g. ``placement.q_max``.
+        value: the value that was given.
+        allowed: what would be accepted, in words.
+        path: the file in which the value stands, when known.
+        line: 1-based line in that file, when known.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        value: object,
+        allowed: str,
+        path: Path | str | None = None,
+        line: int | None = None,
+    ) -> None:
+        self.key, self.value, self.allowed = key, value, allowed
+        self.path, self.line = path, line
+        where = ""
+        if path is not None:
+            where = f"{path}:{line}: " if line is not None else f"{path}: "
+        super().__init__(f"{where}{key} = {value!r}: allowed is {allowed}")
+
+
+class CheckpointError(UserError):
+    """A model folder is missing, broken or of a kind that is not supported."""
+
+
+class DataError(UserError):
+    """A prompt, preference or replay file is missing or malformed."""
+
+
+class RunError(UserError):
+    """A run folder is missing, unreadable or cannot be resumed."""
+
+
+class MissingToolError(UserError):
+    """A compiler, header set or library that the request needs is absent."""
+
+
+class PhysicalBoundError(EcorlError):
+    """A figure lies above what the device can physically do."""
+
+
+class LedgerError(EcorlError):
+    """The run's record cannot be written or read."""
+
+
+class BuildError(EcorlError):
+    """The C-simulation library did not compile."""
+
+
+class DriverError(EcorlError):
+    """A driver call failed."""
+
+
+class LibraryNotFound(DriverError):
+    """The driver library is not on this machine."""
+
+
+class DriverNotLoaded(DriverError):
+    """The library is there, the kernel driver is not."""
+
+
+class FunctionNotFound(DriverError):
+    """The driver is too old for this call."""
+
+
+class NotSupported(DriverError):
+    """The device cannot answer this call."""
+
+
+class NoPermission(DriverError):
+    """The call needs rights that this process lacks."""
+
+
+class DeviceLost(DriverError):
+    """The device fell off the bus."""
+
+
+class DriverTimeout(DriverError):
+    """The driver did not answer in time."""
+
+
+class EngineError(EcorlError):
+    """An inference engine failed on a batch."""
+
+
+class EngineTimeout(EngineError):
+    """No answer came before the deadline."""
+
+
+class EngineCrashed(EngineError):
+    """The engine raised, or its process died."""
+
+
+class InvalidResult(EngineError):
+    """The answer has the wrong shape, or holds NaN or infinity."""

@@ -1,0 +1,290 @@
+"""The records, in the order in which data flows. Read this file first.
+
+    PowerSample -> SmoothedPower -> StageEnergy -> EdiReading
+    StageWork -> SchedulerState -> Placement -> StageResult
+
+Every record is frozen. A missing figure is None, never 0, and each figure says where it came
+from (`Provenance`). Times are seconds of ``time.monotonic()``, which on Linux is one clock for
+all processes of a machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Provenance(StrEnum):
+    """Where a figure came from. Figures of different provenance never share a table column."""
+
+    MEASURED = "measured"
+    """Read from an instrument or a clock on this machine in this run."""
+    REPLAYED = "replayed"
+    """Read from a recording of an earlier measurement."""
+    EMULATED = "emulated"
+    """Produced by the C-simulation or by a device without hardware behind it."""
+    MODELLED = "modelled"
+    """Computed from a device profile, a cycle model or a roofline."""
+    PUBLISHED = "published"
+    """Taken from a paper or a data sheet as printed."""
+
+
+_WEAKNESS = list(Provenance)
+
+
+def weakest(*provenances: Provenance) -> Provenance:
+    """The provenance of a figure derived from several: that of the weakest part."""
+    return max(provenances, key=_WEAKNESS.index)
+
+
+class Stage(StrEnum):
+    """The stages of an RLHF iteration; their order is that of the one-hot code in Eq. 6."""
+
+    GENERATION = "generation"
+    REWARD = "reward"
+    REFERENCE = "reference"
+    CRITIC = "critic"
+    ACTOR_TRAIN = "actor_train"
+    CRITIC_TRAIN = "critic_train"
+
+
+INFERENCE_STAGES = (Stage.REWARD, Stage.REFERENCE, Stage.CRITIC)
+"""Single forward passes; only frozen models among them (reward, reference) may leave the GPU."""
+
+
+class Algorithm(StrEnum):
+    """RL algorithms with a stage graph."""
+
+    PPO = "ppo"
+    GRPO = "grpo"
+    RLOO = "rloo"
+    REINFORCE_PP = "reinforce++"
+    DAPO = "dapo"
+
+
+class Action(StrEnum):
+    """The three actions of the paper's scheduler (section 3.5)."""
+
+    GPU = "gpu"
+    """a1: exclusively on the GPU, the exact path."""
+    FPGA = "fpga"
+    """a2: on the FPGA, the GPU waits."""
+    CONCURRENT = "concurrent"
+    """a3: on the FPGA while the GPU goes on; joined at the completion barrier."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """What the cost model must know of a decoder: all counts, no units.
+
+    ``n_params`` counts embedding and head; ``n_params_active`` is what one token's forward
+    multiplies with (without the input embedding, which is a look-up).
+    """
+
+    n_layers: int
+    hidden_size: int
+    intermediate_size: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    n_params: int
+    n_params_active: int
+
+
+@dataclass(frozen=True, slots=True)
+class PowerSample:
+    """One reading of one device.
+
+    Attributes:
+        device_id: stable name, e.g. ``gpu0`` or ``fpga0``.
+        t_s: monotonic time of the reading, s.
+        power_w: board power in W, or None when the device gave none.
+        energy_j: the device's cumulative energy counter in J, or None without a counter.
+        utilisation: share of time busy, 0 to 1, or None.
+        provenance: measured, modelled or replayed.
+        source: the instrument, e.g. ``nvml:field186:gpu``.
+        error: the name of the driver error behind a missing reading, or None.
+    """
+
+    device_id: str
+    t_s: float
+    power_w: float | None
+    energy_j: float | None
+    utilisation: float | None
+    provenance: Provenance
+    source: str
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SmoothedPower:
+    """Time-aware exponential moving average of the power of a device; for control, not billing.
+
+    Attributes:
+        power_w: smoothed power in W, None until a first valid reading or when all are stale.
+        age_s: time since the last valid reading, s; None without one.
+    """
+
+    device_id: str
+    t_s: float
+    power_w: float | None
+    utilisation: float | None
+    age_s: float | None
+    provenance: Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class StageEnergy:
+    """Energy of one device over one stage execution.
+
+    Attributes:
+        energy_j: the figure to use, J (the counter where it exists, else the integral), or None.
+        mean_power_w: ``energy_j / (t_end_s - t_start_s)``, W, or None.
+        counter_energy_j: from the cumulative counter alone, J, or None.
+        integral_energy_j: zero-order-hold integral of the samples, J, or None.
+        n_samples: readings that fell inside the window.
+        coverage: share of the window in which a valid reading held, 0 to 1.
+        method: ``counter``, ``integral``, ``cycle_model`` or ``none``.
+    """
+
+    device_id: str
+    t_start_s: float
+    t_end_s: float
+    energy_j: float | None
+    mean_power_w: float | None
+    counter_energy_j: float | None
+    integral_energy_j: float | None
+    n_samples: int
+    coverage: float
+    method: str
+    provenance: Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class EdiReading:
+    """One reading of the Energy Density Index, Eq. 4: EDI = mean power x time / output tokens.
+
+    Attributes:
+        edi_j_per_token: J per output token, or None when energy or tokens are missing.
+    """
+
+    stage: Stage
+    device: str
+    energy_j: float | None
+    n_output_tokens: int
+    edi_j_per_token: float | None
+    provenance: Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class StageWork:
+    """What one stage execution has to do, known before it is placed.
+
+    Attributes:
+        n_sequences: rows in the batch.
+        n_tokens: tokens that pass through the model (prompt and completion), summed over rows.
+        n_output_tokens: completion tokens, the N_out of Eq. 4. For generation an expectation.
+        max_length: longest row in tokens.
+        model: shape of the model that runs, or None when unknown.
+    """
+
+    stage: Stage
+    n_sequences: int
+    n_tokens: int
+    n_output_tokens: int
+    max_length: int
+    model: ModelShape | None = None
+
+    @property
+    def mean_length(self) -> float:
+        """Mean row length in tokens; 0.0 for an empty batch."""
+        return self.n_tokens / self.n_sequences if self.n_sequences else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerState:
+    """The state of Eq. 6 before encoding, plus what the guards and the look-ahead need.
+
+    Attributes:
+        gpu_power_share: power of each GPU over its TDP, length N; None where missing.
+        gpu_utilisation: utilisation of each GPU, 0 to 1, length N; None where missing.
+        fpga_queue: batches waiting or running on the FPGA.
+        fpga_available: whether the FPGA path may be used at all (engine up, not quarantined).
+        work: the work to place.
+    """
+
+    iteration: int
+    algorithm: Algorithm
+    stage: Stage
+    gpu_power_share: tuple[float | None, ...]
+    gpu_utilisation: tuple[float | None, ...]
+    fpga_queue: int
+    fpga_available: bool
+    work: StageWork
+
+
+@dataclass(frozen=True, slots=True)
+class ActionCost:
+    """What the cost model expects of one action: modelled time (s), energy (J), wait (s)."""
+
+    action: Action
+    time_s: float
+    energy_j: float
+    wait_s: float
+    provenance: Provenance = Provenance.MODELLED
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One decision: where a stage runs, and why.
+
+    Attributes:
+        proposed: what the policy asked for.
+        action: what stands after the guards.
+        policy: name of the policy.
+        reason: one sentence for the report.
+        costs: what each action was expected to cost, empty when the policy did not ask.
+    """
+
+    iteration: int
+    stage: Stage
+    proposed: Action
+    action: Action
+    policy: str
+    reason: str
+    costs: tuple[ActionCost, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StageResult:
+    """One stage execution on one device, finished.
+
+    Attributes:
+        device_id: where it ran.
+        device: profile name, e.g. ``u55c``; the column of the EDI matrix.
+        time_s: time on the device, s: measured for the GPU path, modelled for a simulated card.
+        host_time_s: wall-clock on this host, s, always measured. For a simulated card this is
+            the C-simulation's run time, which never enters EDI.
+        wait_s: how long the training thread stood at the barrier for it, s, measured.
+        n_rows_fallback: rows that the exact path had to answer.
+        fault: name of the fault, or None.
+    """
+
+    iteration: int
+    stage: Stage
+    action: Action
+    device_id: str
+    device: str
+    t_start_s: float
+    t_end_s: float
+    time_s: float | None
+    time_provenance: Provenance
+    host_time_s: float
+    wait_s: float
+    n_sequences: int
+    n_tokens: int
+    n_output_tokens: int
+    energy: StageEnergy | None
+    n_rows_fallback: int = 0
+    fault: str | None = None

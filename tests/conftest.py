@@ -1,0 +1,52 @@
+"""Shared fixtures. A test that needs an optional tool asks for it by name.
+
+`require_tool` skips where the tool is absent, with a reason; under ``ECORL_REQUIRE=a,b`` the
+absence of a named tool fails the test instead, so that CI cannot lose coverage in silence.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def _present(tool: str) -> bool:
+    probes = {
+        "gxx": lambda: shutil.which("g++") is not None,
+        "cc": lambda: shutil.which("cc") is not None,
+        "hls_headers": lambda: importlib.util.find_spec("hls4ml") is not None,
+        "trl": lambda: importlib.util.find_spec("trl") is not None,
+        "torch": lambda: importlib.util.find_spec("torch") is not None,
+        "onnxruntime": lambda: importlib.util.find_spec("onnxruntime") is not None,
+        "clang_format": lambda: importlib.util.find_spec("clang_format") is not None,
+    }
+    if tool in probes:
+        return probes[tool]()
+    return shutil.which(tool) is not None
+
+
+def required_tools() -> set[str]:
+    """The tools whose absence is a failure, from ``ECORL_REQUIRE``."""
+    return {t for t in os.environ.get("ECORL_REQUIRE", "").split(",") if t}
+
+
+def demand(tool: str) -> None:
+    """Skip or fail the running test when `tool` is absent."""
+    if _present(tool):
+        return
+    message = f"{tool} is not on this machine"
+    if tool in required_tools():
+        pytest.fail(f"{message}, and ECORL_REQUIRE demands it")
+    pytest.skip(message)
+
+
+@pytest.fixture
+def require_tool():
+    return demand
