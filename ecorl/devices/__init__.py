@@ -1,1 +1,50 @@
-"""TODO-DOC."""
+"""Devices as data: profiles with provenance per figure, the cost model, the physical bound.
+
+profile = load_profile("u55c")
+cost = stage_cost(work, profile)         # roofline: time, energy, which term binds
+check_throughput(profile, ops, bytes_moved, time_s, provenance)
+"""
+
+from __future__ import annotations
+
+from ecorl.devices.figure import Figure
+from ecorl.devices.guard import (
+    BoundCheck,
+    bound_memory_bytes_per_s,
+    bound_ops_per_s,
+    card_peak_ops,
+    check_throughput,
+)
+from ecorl.devices.profile import (
+    DeviceKind,
+    DeviceProfile,
+    MissingFigure,
+    load_profile,
+    profile_names,
+)
+from ecorl.devices.roofline import (
+    Calibration,
+    StageCost,
+    peak_ops_per_s,
+    single_pass,
+    stage_cost,
+)
+
+__all__ = [
+    "BoundCheck",
+    "Calibration",
+    "DeviceKind",
+    "DeviceProfile",
+    "Figure",
+    "MissingFigure",
+    "StageCost",
+    "bound_memory_bytes_per_s",
+    "bound_ops_per_s",
+    "card_peak_ops",
+    "check_throughput",
+    "load_profile",
+    "peak_ops_per_s",
+    "profile_names",
+    "single_pass",
+    "stage_cost",
+]

@@ -1,0 +1,201 @@
+"""Device profiles: what is known of a device, each figure with its provenance and source.
+
+A profile is a TOML file. Those that travel with the package lie in ``profiles/``; a user's own
+file has the same form::
+
+    name = "my_card"
+    title = "My card"
+    kind = "fpga"                 # gpu, fpga or cpu
+
+    [figures.idle_w]
+    value = 21.4
+    unit = "W"
+    provenance = "published"      # published, modelled or measured
+    source = "where the figure comes from"
+
+A figure that nobody knows is left out; nothing stands in for it.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from ecorl.devices.figure import Figure
+from ecorl.devices.host import complete_host_figures
+from ecorl.errors import ConfigError
+from ecorl.records import Provenance
+
+DeviceKind = Literal["gpu", "fpga", "cpu"]
+
+UNITS: Mapping[str, str] = {
+    "idle_w": "W",
+    "active_w": "W",
+    "decode_w": "W",
+    "tdp_w": "W",
+    "peak_fp32_flops": "FLOP/s",
+    "peak_bf16_flops": "FLOP/s",
+    "peak_fp8_flops": "FLOP/s",
+    "peak_int8_ops": "OP/s",
+    "memory_bytes": "B",
+    "memory_bytes_per_s": "B/s",
+    "link_bytes_per_s": "B/s",
+    "link_latency_s": "s",
+    "launch_s": "s",
+    "mfu_prefill": "1",
+    "mfu_train": "1",
+    "mbu_decode": "1",
+    "clock_hz": "Hz",
+    "clock_max_hz": "Hz",
+    "n_dsp": "1",
+    "n_dsp_used": "1",
+    "macs_per_dsp": "1",
+    "tile_tokens": "1",
+    "n_cores": "1",
+}
+"""Every figure that a profile may hold, with the unit in which it is given.
+
+``decode_w`` is the power while decoding (``active_w`` stands in when absent), ``clock_max_hz`` the
+highest clock a design can close on the device, ``tile_tokens`` the tokens per pass over the
+weights on a card, ``launch_s`` the fixed host time of one layer's forward.
+"""
+
+_SHARES = ("mfu_prefill", "mfu_train", "mbu_decode")
+_KINDS = ("gpu", "fpga", "cpu")
+_PROVENANCES = (Provenance.PUBLISHED, Provenance.MODELLED, Provenance.MEASURED)
+
+
+class MissingFigure(ConfigError):
+    """A profile does not hold a figure that was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProfile:
+    """What is known of one device.
+
+    Attributes:
+        name: short name; the column of the EDI matrix, e.g. ``u55c``.
+        title: name for reports.
+        kind: ``gpu``, ``fpga`` or ``cpu``.
+        figures: figures by key; see `UNITS` for the keys and their units.
+        path: where the profile was read from.
+    """
+
+    name: str
+    title: str
+    kind: DeviceKind
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    path: str | None = None
+
+    def value(self, key: str) -> float:
+        """The value of a figure, in the unit of `UNITS`.
+
+        Raises:
+            MissingFigure: when the profile does not hold it (a `ConfigError`).
+        """
+        return self.figure(key).value
+
+    def figure(self, key: str) -> Figure:
+        """The figure with its provenance and source.
+
+        Raises:
+            MissingFigure: when the profile does not hold it (a `ConfigError`).
+        """
+        found = self.figures.get(key)
+        if found is None:
+            allowed = f"a figure [figures.{key}] in device profile {self.name}"
+            raise MissingFigure(f"{self.name}.{key}", None, allowed, self.path)
+        return found
+
+    def get(self, key: str) -> float | None:
+        """The value of a figure, or None when the profile does not hold it."""
+        found = self.figures.get(key)
+        return None if found is None else found.value
+
+
+def profile_names() -> tuple[str, ...]:
+    """Names of the profiles that travel with the package, sorted."""
+    folder = resources.files("ecorl.devices") / "profiles"
+    return tuple(
+        sorted(p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml"))
+    )
+
+
+def load_profile(name: str) -> DeviceProfile:
+    """Read a profile by name, or from a user's file.
+
+    Args:
+        name: one of `profile_names`, or the path of a TOML file. ``host_cpu`` is completed with
+            what this machine says of itself.
+
+    Raises:
+        ConfigError: when there is no such profile, or the file holds a mistake.
+    """
+    if name in profile_names():
+        text = (resources.files("ecorl.devices") / "profiles" / f"{name}.toml").read_text("utf-8")
+        return _parse(text, f"profile {name}")
+    path = Path(name).expanduser()
+    if not path.is_file():
+        allowed = f"one of {list(profile_names())} or the path of a TOML file"
+        raise ConfigError("devices.profile", name, allowed)
+    try:
+        return _parse(path.read_text("utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("devices.profile", name, f"a readable UTF-8 file ({error})") from error
+
+
+def _parse(text: str, where: str) -> DeviceProfile:
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError("(syntax)", where, f"valid TOML ({error})", where) from error
+    unknown = set(data) - {"name", "title", "kind", "figures", "per_core"}
+    if unknown:
+        key = min(unknown)
+        allowed = "name, title, kind, [figures.*] or [per_core.*]"
+        raise ConfigError(key, data[key], allowed, where)
+    for key in ("name", "kind"):
+        if not isinstance(data.get(key), str) or not data[key]:
+            raise ConfigError(key, data.get(key), "a non-empty string", where)
+    if data["kind"] not in _KINDS:
+        raise ConfigError("kind", data["kind"], f"one of {list(_KINDS)}", where)
+    figures = _parse_table(data, "figures", where)
+    if "per_core" in data:
+        figures = complete_host_figures(figures, _parse_table(data, "per_core", where))
+    title = str(data.get("title", data["name"]))
+    return DeviceProfile(data["name"], title, data["kind"], figures, where)
+
+
+def _parse_table(data: Mapping[str, Any], table: str, where: str) -> dict[str, Figure]:
+    entries = data.get(table, {})
+    if not isinstance(entries, dict):
+        raise ConfigError(table, entries, f"tables [{table}.<key>]", where)
+    return {key: _parse_figure(f"{table}.{key}", key, raw, where) for key, raw in entries.items()}
+
+
+def _parse_figure(dotted: str, key: str, raw: Any, where: str) -> Figure:
+    if key not in UNITS:
+        raise ConfigError(dotted, raw, f"one of {sorted(UNITS)}", where)
+    if not isinstance(raw, dict) or set(raw) != {"value", "unit", "provenance", "source"}:
+        raise ConfigError(dotted, raw, "a table with value, unit, provenance and source", where)
+    value, unit, source = raw["value"], raw["unit"], raw["source"]
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value <= 0:
+        raise ConfigError(f"{dotted}.value", value, "a finite number above 0", where)
+    if key in _SHARES and value > 1:
+        raise ConfigError(f"{dotted}.value", value, "a share above 0 and at most 1", where)
+    if unit != UNITS[key]:
+        raise ConfigError(f"{dotted}.unit", unit, repr(UNITS[key]), where)
+    if raw["provenance"] not in _PROVENANCES:
+        allowed = f"one of {[str(p) for p in _PROVENANCES]}"
+        raise ConfigError(f"{dotted}.provenance", raw["provenance"], allowed, where)
+    if not isinstance(source, str) or not source.strip():
+        raise ConfigError(
+            f"{dotted}.source", source, "a sentence saying where it comes from", where
+        )
+    return Figure(float(value), unit, Provenance(raw["provenance"]), source.strip())

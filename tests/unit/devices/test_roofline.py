@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ecorl.devices import (
+    DeviceProfile,
+    card_peak_ops,
+    load_profile,
+    peak_ops_per_s,
+    profile_names,
+    single_pass,
+    stage_cost,
+)
+from ecorl.devices.work import forward_ops, generation_phases, link_bytes
+from ecorl.errors import ConfigError, PhysicalBoundError
+from ecorl.records import ModelShape, Provenance, Stage, StageWork
+
+LLAMA_8B = ModelShape(32, 4096, 14336, 32, 8, 128, 128_256, 8_030_000_000, 7_504_924_672)
+TINY = ModelShape(2, 64, 128, 4, 2, 16, 256, 120_000, 100_000)
+WORK = StageWork(Stage.REWARD, 256, 256 * 512, 256 * 384, 512, LLAMA_8B)
+U55C, H100 = load_profile("u55c"), load_profile("h100_sxm")
+
+
+def test_peak_of_the_card_in_the_papers_configuration():
+    assert peak_ops_per_s(U55C) == pytest.approx(3.07e12, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("billions", "card_tok_s", "card_tok_j", "bf16_tok_j", "fp8_tok_j"),
+    [
+        (0.1, 54_144, 833, 3532, 7068),
+        (1, 5414, 83, 353, 707),
+        (7, 773, 11.9, 50.5, 101),
+        (13, 417, 6.4, 27, 54),
+    ],
+)
+def test_single_pass_table(billions, card_tok_s, card_tok_j, bf16_tok_j, fp8_tok_j):
+    n = billions * 1e9
+    tok_s, tok_j = single_pass(n, card_peak_ops(9024, 300e6), 1.0, 65.0)
+    assert tok_s == pytest.approx(card_tok_s, rel=2e-3)
+    assert tok_j == pytest.approx(card_tok_j, rel=6e-3)
+    _, bf16 = single_pass(n, H100.value("peak_bf16_flops"), 0.5, 700.0)
+    _, fp8 = single_pass(n, H100.value("peak_fp8_flops"), 0.5, 700.0)
+    assert bf16 == pytest.approx(bf16_tok_j, rel=1e-2)
+    assert fp8 == pytest.approx(fp8_tok_j, rel=1e-2)
+    assert bf16 / tok_j == pytest.approx(4.2, rel=2e-2)
+    assert fp8 / tok_j == pytest.approx(8.5, rel=2e-2)
+
+
+def test_ceiling_of_the_printed_array_for_7_b():
+    tok_s, tok_j = single_pass(7e9, card_peak_ops(3136, 245e6), 1.0, 73.0)
+    assert tok_s == pytest.approx(220, rel=5e-3)
+    assert tok_j == pytest.approx(3.0, rel=1e-2)
+
+
+def test_a_gpu_loses_to_the_ideal_card_only_below_11_8_percent_of_peak():
+    _, card = single_pass(7e9, card_peak_ops(9024, 300e6), 1.0, 65.0)
+    _, better = single_pass(7e9, H100.value("peak_bf16_flops"), 0.12, 700.0)
+    _, worse = single_pass(7e9, H100.value("peak_bf16_flops"), 0.117, 700.0)
+    assert worse < card < better
+
+
+def test_forward_ops_by_hand():
+    # 2 N + 4 l h L a token: 2 x 100,000 + 4 x 10 x 64 x 2 = 205,120
+    assert forward_ops(TINY, 3, 10.0) == 3 * 205_120
+
+
+def test_reward_on_one_h100_by_hand():
+    cost = stage_cost(WORK, H100)
+    ops = 256 * 512 * (2 * 7_504_924_672 + 4 * 512 * 4096 * 32)
+    assert cost.ops == ops
+    assert cost.compute_s == pytest.approx(ops / (989e12 * 0.5))
+    assert cost.launch_s == pytest.approx(32 * 5e-5)
+    assert cost.link_s == 0.0
+    assert cost.bound == "compute"
+    assert cost.time_s == pytest.approx(cost.compute_s + cost.launch_s)
+    assert cost.energy_j == pytest.approx(700 * cost.compute_s + 70 * cost.launch_s)
+    assert cost.provenance is Provenance.MODELLED
+
+
+def test_training_is_three_forwards_and_the_card_cannot():
+    train = stage_cost(replace(WORK, stage=Stage.ACTOR_TRAIN), H100, 4)
+    forward = stage_cost(WORK, H100, 4)
+    assert train.ops == pytest.approx(3 * forward.ops)
+    card = stage_cost(replace(WORK, stage=Stage.ACTOR_TRAIN), U55C, 4)
+    assert not card.known
+    assert "forward passes only" in card.note
+
+
+def test_decoding_streams_the_weights_once_a_step_for_the_batch():
+    work = StageWork(Stage.GENERATION, 8, 8 * 200, 8 * 100, 220, LLAMA_8B)
+    prefill, decode = generation_phases(work, LLAMA_8B, 2)
+    assert prefill.n_passes == 1
+    assert decode.n_passes == 120  # the longest row: 220 less a prompt of 100
+    kv = 2 * 32 * 8 * 128 * 2
+    assert decode.memory_bytes == pytest.approx(120 * 7_504_924_672 * 2 + kv * 800 * 150)
+    cost = stage_cost(work, H100)
+    assert cost.bound == "memory"
+    assert cost.power_w < 400  # decoding draws far less than the board limit
+
+
+def test_decoding_falls_back_to_the_load_power():
+    work = StageWork(Stage.GENERATION, 8, 8 * 200, 8 * 100, 200, LLAMA_8B)
+    figures = {k: v for k, v in H100.figures.items() if k != "decode_w"}
+    dull = replace(H100, figures=figures)
+    assert stage_cost(work, dull).energy_j > stage_cost(work, H100).energy_j
+
+
+def test_link_carries_ids_in_and_results_out():
+    assert link_bytes(WORK) == 4 * (256 * 512 + 256)
+    assert link_bytes(replace(WORK, stage=Stage.REFERENCE)) == 4 * (256 * 512 + 256 * 384)
+
+
+def test_the_card_streams_its_weights_once_a_tile():
+    small = replace(WORK, n_sequences=1, n_tokens=512)
+    big = replace(WORK, n_sequences=2, n_tokens=1024)
+    one, two = stage_cost(small, U55C), stage_cost(big, U55C)
+    kv = 2 * 2 * 32 * 8 * 128 * 512
+    assert one.memory_bytes == pytest.approx(7_504_924_672 + kv)
+    assert two.memory_bytes == pytest.approx(2 * one.memory_bytes)
+
+
+def test_offloading_a_large_model_does_not_pay():
+    card, gpu = stage_cost(WORK, U55C), stage_cost(WORK, H100)
+    assert card.time_s > 100 * gpu.time_s
+    assert card.energy_j > 5 * gpu.energy_j
+
+
+def test_unknown_is_none_and_says_why():
+    no_model = stage_cost(replace(WORK, model=None), H100)
+    assert (no_model.time_s, no_model.energy_j, no_model.known) == (None, None, False)
+    assert "shape" in no_model.note
+    v80 = stage_cost(WORK, load_profile("v80"))
+    assert not v80.known
+    assert "n_dsp_used" in v80.note
+    big = replace(LLAMA_8B, n_params=70_000_000_000)
+    too_large = stage_cost(replace(WORK, model=big), U55C, 4)
+    assert not too_large.known
+    assert "5 x u55c" in too_large.note
+    assert stage_cost(replace(WORK, model=big), U55C, 5).known
+
+
+def test_an_empty_batch_costs_nothing():
+    cost = stage_cost(StageWork(Stage.REWARD, 0, 0, 0, 0, TINY), U55C)
+    assert (cost.time_s, cost.energy_j) == (0.0, 0.0)
+    assert cost.idle_power_w == 21.4
+
+
+def test_the_host_computes_in_fp32():
+    host = load_profile("host_cpu")
+    assert peak_ops_per_s(host) == host.value("peak_fp32_flops")
+    assert stage_cost(replace(WORK, model=TINY), host).known
+
+
+def test_paper_calibration_is_as_printed_flagged_and_published():
+    seven = replace(LLAMA_8B, n_params_active=7_000_000_000)
+    work = replace(WORK, n_tokens=142_000, model=seven)
+    card = stage_cost(work, U55C, calibration="paper")
+    assert card.time_s == pytest.approx(1.0)
+    assert card.energy_j == pytest.approx(142_000 / 13.7)
+    assert card.power_w == 73.0
+    assert card.exceeds_physical_peak
+    assert card.provenance is Provenance.PUBLISHED
+    assert "contradict" in card.note
+    gpu = stage_cost(work, H100, calibration="paper")
+    assert gpu.energy_j / card.energy_j == pytest.approx(13.7 / 4.8)
+    assert gpu.time_s / card.time_s == pytest.approx(5.9 / 7.1)
+    half = stage_cost(
+        replace(work, model=replace(seven, n_params_active=3_500_000_000)), U55C, 1, "paper"
+    )
+    assert half.time_s == pytest.approx(0.5)
+
+
+def test_the_paper_prints_nothing_else():
+    for stage, device in [
+        (Stage.CRITIC, "u55c"),
+        (Stage.REWARD, "l4"),
+        (Stage.GENERATION, "h100_sxm"),
+    ]:
+        cost = stage_cost(replace(WORK, stage=stage), load_profile(device), calibration="paper")
+        assert not cost.known
+        assert "prints no figure" in cost.note
+
+
+def test_bad_arguments():
+    with pytest.raises(ConfigError):
+        stage_cost(WORK, H100, 0)
+    with pytest.raises(ConfigError, match="roofline or paper"):
+        stage_cost(WORK, H100, 1, "guess")
+
+
+def test_a_profile_that_contradicts_its_own_bound_is_refused():
+    figures = dict(U55C.figures)
+    figures["n_dsp_used"] = replace(figures["n_dsp_used"], value=90_240.0)
+    broken = DeviceProfile("broken", "broken", "fpga", figures)
+    with pytest.raises(PhysicalBoundError):
+        stage_cost(WORK, broken)
+
+
+@given(
+    name=st.sampled_from(profile_names()),
+    stage=st.sampled_from(list(Stage)),
+    rows=st.integers(0, 2000),
+    prompt=st.integers(1, 500),
+    output=st.integers(0, 500),
+    n_devices=st.integers(1, 40),
+    model=st.sampled_from([TINY, LLAMA_8B]),
+)
+def test_costs_are_positive_bounded_and_no_phase_beats_physics(
+    name, stage, rows, prompt, output, n_devices, model
+):
+    length = prompt + output
+    work = StageWork(stage, rows, rows * length, rows * output, length, model)
+    cost = stage_cost(work, PROFILES[name], n_devices)
+    if not cost.known:
+        assert cost.note
+        assert cost.energy_j is None
+        return
+    assert cost.time_s >= max(cost.link_s, cost.launch_s)
+    assert cost.energy_j >= cost.idle_power_w * cost.time_s * (1 - 1e-9)
+    top = n_devices * PROFILES[name].value("active_w")
+    assert cost.energy_j <= top * cost.time_s * (1 + 1e-9)
+    more = replace(
+        work,
+        n_sequences=rows + 1,
+        n_tokens=(rows + 1) * length,
+        n_output_tokens=(rows + 1) * output,
+    )
+    assert stage_cost(more, PROFILES[name], n_devices).time_s >= cost.time_s * (1 - 1e-9)
+
+
+PROFILES = {name: load_profile(name) for name in profile_names()}
