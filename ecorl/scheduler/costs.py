@@ -1,0 +1,119 @@
+"""What each action is expected to cost in a given state, from profiles and the stage function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ecorl.config import DeviceConfig
+from ecorl.devices import DeviceProfile, StageCost, stage_cost
+from ecorl.errors import PhysicalBoundError
+from ecorl.records import (
+    Action,
+    ActionCost,
+    ModelShape,
+    SchedulerState,
+    Stage,
+    StageWork,
+)
+from ecorl.stages import StageOutcome, may_leave_gpu, stage, stage_graph
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What the actions are expected to cost.
+
+    Attributes:
+        costs: one entry an action, in the order of `Action`; empty when unknown.
+        unknown: why nothing is known, in words; empty when it is.
+    """
+
+    costs: tuple[ActionCost, ...]
+    unknown: str = ""
+
+    def of(self, action: Action) -> ActionCost | None:
+        """The cost of one action, or None when unknown."""
+        return next((cost for cost in self.costs if cost.action is action), None)
+
+
+class CostModel:
+    """Costs of the three actions by the roofline (or the paper's calibration).
+
+    The backlog is taken as batches like the one at hand. The work that may overlap with a stage
+    is that of the stages which the graph lets run beside it and which come after it in the
+    iteration, on the GPU, as far as their models' shapes are known; an unknown one counts as no
+    overlap, so that a concurrent placement is never made to look better than it is. Energy is that
+    of the devices that run the stage and of GPUs that wait; the card's idle power counts for
+    neither side (see `ecorl.stages`).
+
+    Args:
+        gpu: profile of the GPU path.
+        fpga: profile of the card.
+        devices: how many of each, and which calibration.
+        models: shapes of the models by stage, for the overlapping work.
+    """
+
+    def __init__(
+        self,
+        gpu: DeviceProfile,
+        fpga: DeviceProfile,
+        devices: DeviceConfig | None = None,
+        models: Mapping[Stage, ModelShape] | None = None,
+    ) -> None:
+        self.gpu, self.fpga = gpu, fpga
+        self.devices = devices or DeviceConfig()
+        self.models = dict(models or {})
+
+    def estimate(self, state: SchedulerState) -> Estimate:
+        """Expected time, energy and wait of each action; never raises for unknown figures."""
+        if not may_leave_gpu(state.stage):
+            return Estimate((), f"{state.stage} stays on the GPU, so nothing was compared")
+        try:
+            gpu, fpga = self.gpu_cost(state.work), self.fpga_cost(state.work)
+            overlap_s = self.overlap_s(state)
+        except PhysicalBoundError as error:
+            return Estimate((), str(error))
+        if gpu.time_s is None or fpga.time_s is None:
+            return Estimate((), gpu.note if gpu.time_s is None else fpga.note)
+        backlog_s = state.fpga_queue * fpga.time_s
+        costs = []
+        for action in Action:
+            outcome = stage(action, gpu, fpga, backlog_s, overlap_s)
+            if outcome is None:
+                return Estimate((), f"the idle power of {gpu.device} or {fpga.device} is not known")
+            costs.append(_action_cost(outcome))
+        return Estimate(tuple(costs))
+
+    def gpu_cost(self, work: StageWork) -> StageCost:
+        """Cost of some work on the run's GPUs."""
+        d = self.devices
+        return stage_cost(work, self.gpu, d.n_gpus, d.calibration)
+
+    def fpga_cost(self, work: StageWork) -> StageCost:
+        """Cost of some work on the run's cards."""
+        d = self.devices
+        return stage_cost(work, self.fpga, d.n_fpgas, d.calibration)
+
+    def overlap_s(self, state: SchedulerState) -> float:
+        """Known work of the GPUs that may run beside this stage and comes after it, s."""
+        graph = stage_graph(state.algorithm, with_reference=True)
+        if state.stage not in graph.stages:
+            return 0.0
+        order = graph.order()
+        later = order[order.index(state.stage) + 1 :]
+        total_s = 0.0
+        for other in graph.overlapping(state.stage):
+            if other in later and other in self.models:
+                work = replace(state.work, stage=other, model=self.models[other])
+                total_s += self.gpu_cost(work).time_s or 0.0
+        return total_s
+
+
+def _action_cost(outcome: StageOutcome) -> ActionCost:
+    return ActionCost(
+        action=outcome.action,
+        time_s=outcome.critical_s,
+        energy_j=outcome.own_energy_j,
+        wait_s=outcome.barrier_wait_s,
+        provenance=outcome.provenance,
+    )

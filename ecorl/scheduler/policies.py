@@ -1,0 +1,189 @@
+"""Policies: who proposes an action. Guards decide what becomes of it (see `algorithm1`).
+
+A third party registers a learned policy under the entry-point group ``ecorl.policies``: a
+callable that takes the configured path (or None) and returns a `Policy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from ecorl.config import (
+    DeviceConfig,
+    LearnedPolicy,
+    LookaheadPolicy,
+    PlacementConfig,
+    StaticPolicy,
+    ThresholdPolicy,
+)
+from ecorl.devices import DeviceProfile
+from ecorl.errors import ConfigError
+from ecorl.records import Action, ActionCost, ModelShape, SchedulerState, Stage
+from ecorl.scheduler.costs import CostModel
+from ecorl.stages import may_leave_gpu
+
+GROUP = "ecorl.policies"
+
+_TIE_ORDER = (Action.GPU, Action.CONCURRENT, Action.FPGA)
+
+Proposal = tuple[Action, str, tuple[ActionCost, ...]]
+"""Action, reason in one sentence, and expected costs (empty when none were computed)."""
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Maps a state to an action."""
+
+    name: str
+
+    def propose(self, state: SchedulerState) -> Proposal:
+        """The action that this policy wants, why, and what it expects each action to cost."""
+        ...
+
+
+class Static:
+    """A fixed action a stage; stages that are not named stay on the GPU."""
+
+    name = "static"
+
+    def __init__(self, actions: Mapping[Stage, Action]) -> None:
+        self.actions = dict(actions)
+
+    def propose(self, state: SchedulerState) -> Proposal:
+        """The configured action."""
+        action = self.actions.get(state.stage, Action.GPU)
+        return action, f"the configuration places {state.stage} on {action}", ()
+
+
+class Threshold:
+    """Concurrent while rows and queue are short, else GPU.
+
+    Args:
+        max_length: longest mean row that is offloaded, tokens.
+        max_queue: longest queue that is added to, batches.
+    """
+
+    name = "threshold"
+
+    def __init__(self, max_length: int, max_queue: int) -> None:
+        self.max_length, self.max_queue = max_length, max_queue
+
+    def propose(self, state: SchedulerState) -> Proposal:
+        """Concurrent within both thresholds."""
+        if not may_leave_gpu(state.stage):
+            return Action.GPU, f"{state.stage} stays on the GPU", ()
+        length, queue = state.work.mean_length, state.fpga_queue
+        if length > self.max_length:
+            return Action.GPU, f"mean length {length:.0f} is above {self.max_length} tokens", ()
+        if queue > self.max_queue:
+            return Action.GPU, f"queue of {queue} is above {self.max_queue} batches", ()
+        reason = f"mean length {length:.0f} and queue {queue} are within the thresholds"
+        return Action.CONCURRENT, reason, ()
+
+
+class Lookahead:
+    """The action with the least weighted sum of energy and time, each relative to the GPU path.
+
+    Waiting counts on both sides: a GPU that stands at the barrier draws idle power and the
+    iteration gets longer. When costs are unknown, and on a tie, the GPU; between the two offloads
+    a tie (no overlap is known of) goes to the concurrent one, which is never the slower.
+
+    Args:
+        costs: the cost model.
+        energy_weight: weight of energy.
+        time_weight: weight of time on the critical path.
+    """
+
+    name = "lookahead"
+
+    def __init__(
+        self, costs: CostModel, energy_weight: float = 0.5, time_weight: float = 0.5
+    ) -> None:
+        self.costs, self.energy_weight, self.time_weight = costs, energy_weight, time_weight
+
+    def propose(self, state: SchedulerState) -> Proposal:
+        """The cheapest action, with the arithmetic in the reason."""
+        if not may_leave_gpu(state.stage):
+            return Action.GPU, f"{state.stage} stays on the GPU", ()
+        estimate = self.costs.estimate(state)
+        gpu = estimate.of(Action.GPU)
+        if gpu is None:
+            return Action.GPU, f"costs are unknown ({estimate.unknown})", ()
+        ranked = sorted(
+            estimate.costs, key=lambda c: (self._score(c, gpu), _TIE_ORDER.index(c.action))
+        )
+        best = ranked[0]
+        if best.action is Action.GPU:
+            rival = ranked[1]
+            reason = f"GPU is cheapest: {_figures(gpu)}; {rival.action}: {_figures(rival)}"
+        else:
+            reason = f"{best.action} is cheapest: {_figures(best)}; gpu: {_figures(gpu)}"
+        return best.action, reason, estimate.costs
+
+    def _score(self, cost: ActionCost, gpu: ActionCost) -> float:
+        energy = cost.energy_j / gpu.energy_j if gpu.energy_j > 0 else 1.0
+        time = cost.time_s / gpu.time_s if gpu.time_s > 0 else 1.0
+        return self.energy_weight * energy + self.time_weight * time
+
+
+def _figures(cost: ActionCost) -> str:
+    return f"{cost.energy_j:.3g} J, {cost.time_s:.3g} s ({cost.provenance})"
+
+
+def load_policy(name: str, path: Path | None = None) -> Policy:
+    """Load a learned policy by entry point.
+
+    Args:
+        name: name within the group ``ecorl.policies``.
+        path: file handed to its factory.
+
+    Raises:
+        ConfigError: when there is none of that name (the message lists what there is), or it
+            cannot be loaded or is no policy.
+    """
+    found: dict[str, EntryPoint] = {point.name: point for point in entry_points(group=GROUP)}
+    key = "placement.policy.name"
+    if name not in found:
+        raise ConfigError(key, name, f"one of {sorted(found)} (entry points in {GROUP})")
+    try:
+        policy = found[name].load()(path)
+    except (ImportError, AttributeError, TypeError, ValueError, OSError, RuntimeError) as error:
+        raise ConfigError(key, name, f"a policy that loads ({error})") from error
+    if not isinstance(policy, Policy):
+        raise ConfigError(key, name, f"a factory of a Policy; it made {type(policy).__name__}")
+    return policy
+
+
+def build_policy(
+    config: PlacementConfig,
+    gpu: DeviceProfile,
+    fpga: DeviceProfile,
+    devices: DeviceConfig | None = None,
+    models: Mapping[Stage, ModelShape] | None = None,
+) -> Policy:
+    """The policy that the configuration asks for.
+
+    Args:
+        config: placement section of the configuration.
+        gpu: profile of the GPU path.
+        fpga: profile of the card.
+        devices: how many of each, and the calibration.
+        models: shapes of the models by stage, for what may overlap.
+
+    Raises:
+        ConfigError: when a learned policy cannot be loaded.
+    """
+    chosen = config.policy
+    if isinstance(chosen, StaticPolicy):
+        return Static({Stage.REWARD: chosen.reward, Stage.REFERENCE: chosen.reference})
+    if isinstance(chosen, ThresholdPolicy):
+        return Threshold(chosen.max_length, chosen.max_queue)
+    if isinstance(chosen, LookaheadPolicy):
+        costs = CostModel(gpu, fpga, devices, models)
+        return Lookahead(costs, chosen.energy_weight, chosen.time_weight)
+    if isinstance(chosen, LearnedPolicy):
+        return load_policy(chosen.name, chosen.path)
+    raise ConfigError("placement.policy", chosen, "static, threshold, lookahead or learned")

@@ -1,0 +1,141 @@
+"""Quarantine of an engine that keeps failing.
+
+After ``max_faults`` faults in a row the engine is unavailable for a back-off. Then one probe is
+let through: if it succeeds the engine is back, if it fails the back-off doubles.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from ecorl.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+
+class Quarantine:
+    """Keeps count of an engine's faults; thread-safe.
+
+    Ask `available` as often as needed. Call `begin` when a batch is really sent, and then
+    `succeeded` or `failed`. A probe of which nothing is heard for a whole back-off counts as
+    failed, so that an engine cannot be lost to a forgotten answer.
+
+    Args:
+        max_faults: faults in a row that quarantine the engine.
+        backoff_s: first back-off, s. The default is invented: about one RLHF iteration.
+        max_backoff_s: longest back-off, s.
+        clock: monotonic time in s.
+
+    Raises:
+        ConfigError: when an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        max_faults: int = 3,
+        backoff_s: float = 30.0,
+        max_backoff_s: float = 600.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if max_faults < 1:
+            raise ConfigError("placement.max_faults", max_faults, "1 or more")
+        if not 0 < backoff_s <= max_backoff_s:
+            allowed = f"above 0 and at most {max_backoff_s}"
+            raise ConfigError("quarantine.backoff_s", backoff_s, allowed)
+        self.max_faults = max_faults
+        self._first_backoff_s, self._max_backoff_s = backoff_s, max_backoff_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._faults_in_row = 0
+        self._n_faults = 0
+        self._backoff_s = backoff_s
+        self._until_s: float | None = None
+        self._probing = False
+        self._last_fault: str | None = None
+
+    @property
+    def n_faults(self) -> int:
+        """Faults so far, all told."""
+        with self._lock:
+            return self._n_faults
+
+    @property
+    def last_fault(self) -> str | None:
+        """Name of the latest fault, or None."""
+        with self._lock:
+            return self._last_fault
+
+    @property
+    def quarantined(self) -> bool:
+        """Whether the engine is in quarantine, whether or not a probe is due."""
+        with self._lock:
+            return self._until_s is not None
+
+    def available(self) -> bool:
+        """Whether a batch may be sent now: not in quarantine, or due for a probe."""
+        with self._lock:
+            return self._available()
+
+    def _available(self) -> bool:
+        if self._until_s is None:
+            return True
+        if self._clock() < self._until_s:
+            return False
+        if self._probing:
+            self._fail("NoAnswerToProbe")
+            return False
+        return True
+
+    def begin(self) -> bool:
+        """Say that a batch is about to be sent; False when it must not be.
+
+        In quarantine exactly one caller gets True after each back-off: its batch is the probe.
+        """
+        with self._lock:
+            if not self._available():
+                return False
+            if self._until_s is not None:
+                self._probing = True
+                self._until_s = self._clock() + self._backoff_s
+            return True
+
+    def succeeded(self) -> None:
+        """A batch was answered: the count of faults in a row starts anew, quarantine ends.
+
+        A success that does not come from the probe (a batch sent before the quarantine) leaves
+        the quarantine as it is.
+        """
+        with self._lock:
+            if self._until_s is not None and not self._probing:
+                return
+            if self._until_s is not None:
+                log.info("the engine answered its probe and is back")
+            self._faults_in_row = 0
+            self._until_s, self._probing = None, False
+            self._backoff_s = self._first_backoff_s
+
+    def failed(self, fault: str) -> None:
+        """A batch failed.
+
+        Args:
+            fault: name of the fault, e.g. ``EngineTimeout``.
+        """
+        with self._lock:
+            self._fail(fault)
+
+    def _fail(self, fault: str) -> None:
+        self._n_faults += 1
+        self._faults_in_row += 1
+        self._last_fault = fault
+        if self._until_s is not None and not self._probing:
+            return
+        if self._probing:
+            self._probing = False
+            self._backoff_s = min(2 * self._backoff_s, self._max_backoff_s)
+        elif self._faults_in_row < self.max_faults:
+            return
+        self._until_s = self._clock() + self._backoff_s
+        log.warning("engine quarantined for %.0f s after %s", self._backoff_s, fault)

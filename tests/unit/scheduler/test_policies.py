@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from ecorl.config import DeviceConfig, PlacementConfig
+from ecorl.devices import load_profile
+from ecorl.errors import ConfigError
+from ecorl.records import Action, Algorithm, ModelShape, Provenance, Stage
+from ecorl.scheduler import CostModel, Lookahead, Policy, Static, Threshold, build_policy
+from ecorl.scheduler import policies as module
+
+GPU, U55C, HOST = load_profile("h100_sxm"), load_profile("u55c"), load_profile("host_cpu")
+SMALL = ModelShape(2, 64, 128, 4, 2, 16, 256, 120_000, 100_000)
+
+
+def placement(**policy):
+    return PlacementConfig.model_validate({"policy": policy})
+
+
+def test_static_places_what_the_config_says(make_state):
+    policy = build_policy(placement(type="static", reward="concurrent"), GPU, U55C)
+    assert policy.propose(make_state(Stage.REWARD))[0] is Action.CONCURRENT
+    assert policy.propose(make_state(Stage.REFERENCE))[0] is Action.GPU
+    assert policy.propose(make_state(Stage.CRITIC))[0] is Action.GPU
+
+
+@pytest.mark.parametrize(
+    ("length", "queue", "action"),
+    [
+        (100, 2, Action.CONCURRENT),
+        (101, 2, Action.GPU),
+        (100, 3, Action.GPU),
+        (1, 0, Action.CONCURRENT),
+    ],
+)
+def test_threshold_at_its_edges(make_state, length, queue, action):
+    policy = build_policy(placement(type="threshold", max_length=100, max_queue=2), GPU, U55C)
+    assert isinstance(policy, Threshold)
+    proposed, reason, _ = policy.propose(make_state(length=length, queue=queue))
+    assert proposed is action
+    assert reason
+
+
+def test_threshold_never_offloads_a_trained_model(make_state):
+    for stage in (Stage.GENERATION, Stage.CRITIC, Stage.ACTOR_TRAIN, Stage.CRITIC_TRAIN):
+        assert Threshold(10**6, 100).propose(make_state(stage))[0] is Action.GPU
+
+
+def test_lookahead_says_do_not_offload_an_8_b_model_and_shows_the_arithmetic(make_state):
+    policy = build_policy(placement(type="lookahead"), GPU, U55C)
+    action, reason, costs = policy.propose(make_state())
+    assert action is Action.GPU
+    assert "GPU is cheapest" in reason
+    assert "J" in reason
+    assert [c.action for c in costs] == list(Action)
+    by_action = {c.action: c for c in costs}
+    assert by_action[Action.FPGA].energy_j > 5 * by_action[Action.GPU].energy_j
+    assert {c.provenance for c in costs} == {Provenance.MODELLED}
+
+
+def test_lookahead_offloads_where_the_gpu_path_is_slow(make_state):
+    # A CPU as the GPU path, a model of 100,000 parameters, a batch of few rows.
+    policy = Lookahead(CostModel(HOST, U55C), energy_weight=0.0, time_weight=1.0)
+    state = make_state(model=replace(SMALL, n_params_active=400_000_000, n_params=400_000_000))
+    action, reason, costs = policy.propose(state)
+    assert action is Action.CONCURRENT
+    assert costs[1].time_s < costs[0].time_s
+    assert "cheapest" in reason
+
+
+def test_lookahead_counts_waiting(make_state):
+    costs = CostModel(GPU, U55C, None, {Stage.REFERENCE: SMALL})
+    short, long = (costs.estimate(make_state(queue=q)) for q in (0, 5))
+    assert long.of(Action.FPGA).wait_s == pytest.approx(6 * short.of(Action.FPGA).wait_s)
+    assert long.of(Action.GPU) == short.of(Action.GPU)
+
+
+def test_overlap_is_the_later_work_whose_model_is_known(make_state):
+    models = {Stage.REWARD: SMALL, Stage.REFERENCE: SMALL, Stage.CRITIC: SMALL}
+    costs = CostModel(GPU, U55C, None, models)
+    ppo = {s: replace(make_state(s), algorithm=Algorithm.PPO) for s in Stage}
+    reward_s, reference_s = (
+        costs.overlap_s(ppo[Stage.REWARD]),
+        costs.overlap_s(ppo[Stage.REFERENCE]),
+    )
+    assert reward_s > reference_s > 0
+    grpo = replace(ppo[Stage.REWARD], algorithm=Algorithm.GRPO)
+    assert 0 < costs.overlap_s(grpo) < reward_s
+    assert CostModel(GPU, U55C).overlap_s(ppo[Stage.REWARD]) == 0.0
+    assert (
+        costs.estimate(ppo[Stage.REWARD]).of(Action.CONCURRENT).time_s
+        < costs.estimate(ppo[Stage.REWARD]).of(Action.FPGA).time_s
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "fpga", "words"),
+    [(None, "u55c", "shape"), (SMALL, "v80", "profile v80 holds no")],
+)
+def test_unknown_costs_mean_gpu_and_say_so(make_state, model, fpga, words):
+    policy = Lookahead(CostModel(GPU, load_profile(fpga)))
+    action, reason, costs = policy.propose(make_state(model=model))
+    assert (action, costs) == (Action.GPU, ())
+    assert "unknown" in reason
+    assert words in reason
+
+
+def test_the_papers_calibration_offloads_for_energy_and_stays_published(make_state):
+    devices = DeviceConfig(calibration="paper")
+    config = placement(type="lookahead", energy_weight=1.0, time_weight=0.0)
+    policy = build_policy(config, GPU, U55C, devices)
+    action, _, costs = policy.propose(make_state())
+    assert action is Action.CONCURRENT
+    assert {c.provenance for c in costs} == {Provenance.PUBLISHED}
+
+
+def test_a_tie_goes_to_the_gpu(make_state):
+    assert Lookahead(CostModel(GPU, U55C), 0.0, 0.0).propose(make_state())[0] is Action.GPU
+    assert Lookahead(CostModel(GPU, U55C)).propose(make_state(rows=0))[0] is Action.GPU
+
+
+class Learned:
+    name = "mine"
+
+    def __init__(self, path=None):
+        self.path = path
+
+    def propose(self, state):
+        return Action.GPU, f"weights from {self.path}", ()
+
+
+def not_a_policy(path):
+    return 3
+
+
+def broken(path):
+    raise ValueError("no such weights")
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    here = __name__
+    points = [
+        EntryPoint("mine", f"{here}:Learned", "ecorl.policies"),
+        EntryPoint("three", f"{here}:not_a_policy", "ecorl.policies"),
+        EntryPoint("broken", f"{here}:broken", "ecorl.policies"),
+        EntryPoint("gone", "no_such_module_at_all:x", "ecorl.policies"),
+    ]
+    monkeypatch.setattr(module, "entry_points", lambda group: points)
+
+
+def test_a_learned_policy_comes_by_entry_point(registered, make_state, tmp_path):
+    config = placement(type="learned", name="mine", path=str(tmp_path / "w.onnx"))
+    policy = build_policy(config, GPU, U55C)
+    assert isinstance(policy, Policy)
+    assert "w.onnx" in policy.propose(make_state())[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nosuch", "'broken', 'gone', 'mine', 'three'"),
+        ("three", "it made int"),
+        ("broken", "no such weights"),
+        ("gone", "no_such_module_at_all"),
+    ],
+)
+def test_a_learned_policy_that_cannot_be_had(registered, name, words):
+    with pytest.raises(ConfigError, match=words) as error:
+        build_policy(placement(type="learned", name=name), GPU, U55C)
+    assert error.value.key == "placement.policy.name"
+
+
+def test_without_any_registered_policy_the_list_is_empty(monkeypatch):
+    monkeypatch.setattr(module, "entry_points", lambda group: [])
+    with pytest.raises(ConfigError, match=r"one of \[\]"):
+        build_policy(placement(type="learned", name="x"), GPU, U55C)
+
+
+def test_own_policies_keep_the_protocol():
+    for policy in (Static({}), Threshold(1, 1), Lookahead(CostModel(GPU, U55C))):
+        assert isinstance(policy, Policy)
