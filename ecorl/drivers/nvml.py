@@ -1,0 +1,383 @@
+"""NVIDIA GPUs through NVML: typed, read-only, and the only place that imports ``pynvml``.
+
+Three instruments can tell the power of a board: field 186 (instantaneous), field 185 (average)
+and ``nvmlDeviceGetPowerUsage`` (a 1 s average on Ampere and later, except GA100). The two fields
+exist in a GPU scope and, on boards such as Grace Hopper, in a module scope that includes the CPU.
+Each reading names the instrument behind it, because these figures are not interchangeable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from ecorl.errors import (
+    DeviceLost,
+    DriverError,
+    DriverNotLoaded,
+    DriverTimeout,
+    FunctionNotFound,
+    LibraryNotFound,
+    NoPermission,
+    NotSupported,
+)
+from ecorl.units import joules_from_millijoules, watts_from_milliwatts
+
+FIELD_POWER_AVERAGE = 185
+FIELD_POWER_INSTANT = 186
+SCOPE_GPU = 0
+SCOPE_MODULE = 1
+
+_VALUE_NOT_AVAILABLE = 0xFFFFFFFF
+_SCOPE_NAMES = {SCOPE_GPU: "gpu", SCOPE_MODULE: "module"}
+
+ERROR_CLASSES: Mapping[int, type[DriverError]] = {
+    1: DriverError,  # UNINITIALIZED
+    2: DriverError,  # INVALID_ARGUMENT
+    3: NotSupported,  # NOT_SUPPORTED
+    4: NoPermission,  # NO_PERMISSION
+    5: DriverError,  # ALREADY_INITIALIZED
+    6: DriverError,  # NOT_FOUND
+    7: DriverError,  # INSUFFICIENT_SIZE
+    8: DriverError,  # INSUFFICIENT_POWER
+    9: DriverNotLoaded,  # DRIVER_NOT_LOADED
+    10: DriverTimeout,  # TIMEOUT
+    11: DriverError,  # IRQ_ISSUE
+    12: LibraryNotFound,  # LIBRARY_NOT_FOUND
+    13: FunctionNotFound,  # FUNCTION_NOT_FOUND
+    14: DriverError,  # CORRUPTED_INFOROM
+    15: DeviceLost,  # GPU_IS_LOST
+    16: DeviceLost,  # RESET_REQUIRED: nothing can be read before a reset
+    17: DriverError,  # OPERATING_SYSTEM
+    18: DriverError,  # LIB_RM_VERSION_MISMATCH
+    19: DriverError,  # IN_USE
+    20: DriverError,  # MEMORY
+    21: DriverError,  # NO_DATA
+    22: NotSupported,  # VGPU_ECC_NOT_SUPPORTED
+    23: DriverError,  # INSUFFICIENT_RESOURCES
+    24: NotSupported,  # FREQ_NOT_SUPPORTED
+    25: DriverError,  # ARGUMENT_VERSION_MISMATCH
+    26: NotSupported,  # DEPRECATED
+    27: DriverError,  # NOT_READY
+    28: DeviceLost,  # GPU_NOT_FOUND
+    29: DriverError,  # INVALID_STATE
+    30: NotSupported,  # RESET_TYPE_NOT_SUPPORTED
+    999: DriverError,  # UNKNOWN
+}
+"""Every NVML return code and the class it becomes; a code not listed is a plain `DriverError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instrument:
+    """How a power figure is read: a field in a scope, or ``nvmlDeviceGetPowerUsage``.
+
+    Attributes:
+        field: 185 or 186, or None for the power-usage call.
+        scope: 0 (GPU) or 1 (module), or None for the power-usage call.
+    """
+
+    field: int | None
+    scope: int | None
+
+    def __str__(self) -> str:
+        if self.field is None or self.scope is None:
+            return "nvml:power_usage"
+        return f"nvml:field{self.field}:{_SCOPE_NAMES.get(self.scope, self.scope)}"
+
+
+POWER_USAGE = Instrument(None, None)
+
+
+def instruments(prefer: str = "instant") -> tuple[Instrument, ...]:
+    """The order in which instruments are tried: GPU scope, then module scope, then the call.
+
+    Args:
+        prefer: ``instant`` (field 186 first) or ``average`` (field 185 first).
+    """
+    first, second = FIELD_POWER_INSTANT, FIELD_POWER_AVERAGE
+    if prefer == "average":
+        first, second = second, first
+    fields = [Instrument(f, s) for s in (SCOPE_GPU, SCOPE_MODULE) for f in (first, second)]
+    return (*fields, POWER_USAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class PowerReading:
+    """Power of a board in W, and the instrument that said so."""
+
+    power_w: float
+    instrument: Instrument
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLimits:
+    """Power limits of a board in W, each None where the device does not tell."""
+
+    enforced_w: float | None
+    requested_w: float | None
+    min_w: float | None
+    max_w: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlDevice:
+    """A physical GPU.
+
+    Attributes:
+        index: NVML's index.
+        uuid: of the physical GPU; for MIG that of the parent.
+        mig_uuids: instances on it; NVML reports the parent's power for each of them.
+        handle: NVML's opaque handle, valid until `NvmlDriver.close`.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    mig_uuids: tuple[str, ...]
+    handle: Any
+
+
+def error_from_code(code: int, message: str = "") -> DriverError:
+    """The error that stands for an NVML return code; see `ERROR_CLASSES`."""
+    return ERROR_CLASSES.get(code, DriverError)(message or f"NVML error {code}")
+
+
+def visible_devices(environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """What ``CUDA_VISIBLE_DEVICES`` names, or None when it is not set.
+
+    As in CUDA the list ends at the first entry that is empty or negative. CUDA's own numbering
+    follows NVML's only under ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` or with equal GPUs.
+    """
+    text = environ.get("CUDA_VISIBLE_DEVICES")
+    if text is None:
+        return None
+    names: list[str] = []
+    for entry in (part.strip() for part in text.split(",")):
+        if not entry or entry.startswith("-"):
+            break
+        names.append(entry)
+    return tuple(names)
+
+
+class NvmlDriver:
+    """NVML, initialised between `open` and `close`. Every method may raise a `DriverError`."""
+
+    def __init__(self) -> None:
+        self._nvml: ModuleType | None = None
+
+    def open(self) -> None:
+        """Load and initialise NVML.
+
+        Raises:
+            LibraryNotFound: neither ``pynvml`` nor ``libnvidia-ml.so.1`` is there.
+            DriverNotLoaded: the library is there, the kernel module is not.
+            DriverError: any other refusal.
+        """
+        try:
+            import pynvml
+        except ImportError as error:
+            raise LibraryNotFound("the Python package nvidia-ml-py is not installed") from error
+        with _translated(pynvml, "nvmlInit"):
+            pynvml.nvmlInit()
+        self._nvml = pynvml
+
+    def close(self) -> None:
+        """Release NVML; safe to call twice, never raises for a dead driver."""
+        if self._nvml is None:
+            return
+        nvml, self._nvml = self._nvml, None
+        with contextlib.suppress(DriverError), _translated(nvml, "nvmlShutdown"):
+            nvml.nvmlShutdown()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether NVML is initialised."""
+        return self._nvml is not None
+
+    def count(self) -> int:
+        """Number of physical GPUs."""
+        return int(self._call("nvmlDeviceGetCount"))
+
+    def driver_version(self) -> str:
+        """Version of the kernel driver."""
+        return str(self._call("nvmlSystemGetDriverVersion"))
+
+    def device(self, index: int) -> NvmlDevice:
+        """The physical GPU at an NVML index."""
+        return self._describe(self._call("nvmlDeviceGetHandleByIndex", index), index)
+
+    def devices(self) -> tuple[NvmlDevice, ...]:
+        """All physical GPUs that can be described; a lost one is left out."""
+        found = []
+        for index in range(self.count()):
+            with contextlib.suppress(DeviceLost):
+                found.append(self.device(index))
+        return tuple(found)
+
+    def select(self, names: Sequence[str] | None) -> tuple[NvmlDevice, ...]:
+        """Physical GPUs behind indices, UUIDs, UUID prefixes or MIG UUIDs, each GPU once.
+
+        Several MIG instances of one GPU stand for that one GPU, because NVML reports the parent's
+        power for each. None selects every GPU.
+
+        Raises:
+            DriverError: a name fits no GPU.
+        """
+        everything = self.devices()
+        if names is None:
+            return everything
+        chosen: dict[str, NvmlDevice] = {}
+        for name in names:
+            device = self._resolve(str(name), everything)
+            chosen.setdefault(device.uuid, device)
+        return tuple(sorted(chosen.values(), key=lambda d: d.index))
+
+    def reacquire(self, device: NvmlDevice) -> NvmlDevice:
+        """A fresh handle for a GPU that was lost, by its UUID."""
+        handle = self._call("nvmlDeviceGetHandleByUUID", device.uuid)
+        return NvmlDevice(device.index, device.uuid, device.name, device.mig_uuids, handle)
+
+    def energy_j(self, device: NvmlDevice) -> float:
+        """Cumulative energy since the driver was loaded, J (Volta and later)."""
+        return joules_from_millijoules(
+            self._call("nvmlDeviceGetTotalEnergyConsumption", device.handle)
+        )
+
+    def power(self, device: NvmlDevice, order: Sequence[Instrument]) -> PowerReading:
+        """Board power by the first instrument of `order` that answers.
+
+        A reading of exactly 0 W counts as no answer: a board that answers draws power, and
+        polling too fast is known to yield zeros.
+
+        Raises:
+            DriverError: the error of the last instrument when none answers.
+        """
+        fields = [i for i in order if i.field is not None]
+        answers = self._field_powers(device, fields) if fields else {}
+        last: DriverError = NotSupported("no power instrument was asked")
+        for instrument in order:
+            if instrument.field is None:
+                try:
+                    answer: float | DriverError = _plausible(
+                        self._call("nvmlDeviceGetPowerUsage", device.handle)
+                    )
+                except DriverError as error:
+                    answer = error
+            else:
+                answer = answers[instrument]
+            if not isinstance(answer, DriverError):
+                return PowerReading(answer, instrument)
+            last = answer
+        raise last
+
+    def utilisation(self, device: NvmlDevice) -> float:
+        """Share of the last sample period in which a kernel ran, 0 to 1."""
+        return float(self._call("nvmlDeviceGetUtilizationRates", device.handle).gpu) / 100.0
+
+    def power_limits(self, device: NvmlDevice) -> PowerLimits:
+        """Enforced, requested and allowed power limits, W; read only."""
+        low, high = self._limit("nvmlDeviceGetPowerManagementLimitConstraints", device, 2)
+        (enforced,) = self._limit("nvmlDeviceGetEnforcedPowerLimit", device, 1)
+        (requested,) = self._limit("nvmlDeviceGetPowerManagementLimit", device, 1)
+        return PowerLimits(enforced, requested, low, high)
+
+    def _limit(self, call: str, device: NvmlDevice, n: int) -> list[float | None]:
+        try:
+            value = self._call(call, device.handle)
+        except (NotSupported, FunctionNotFound, NoPermission):
+            return [None] * n
+        values = list(value) if n > 1 else [value]
+        return [watts_from_milliwatts(v) for v in values]
+
+    def _field_powers(
+        self, device: NvmlDevice, wanted: Sequence[Instrument]
+    ) -> dict[Instrument, float | DriverError]:
+        """One call for all fields; the status of each field stands beside its value."""
+        try:
+            values = self._call(
+                "nvmlDeviceGetFieldValues", device.handle, [(i.field, i.scope) for i in wanted]
+            )
+        except DriverError as error:
+            return dict.fromkeys(wanted, error)
+        answers: dict[Instrument, float | DriverError] = {}
+        for instrument, value in zip(wanted, values, strict=True):
+            if value.nvmlReturn != 0:
+                answers[instrument] = error_from_code(value.nvmlReturn, str(instrument))
+                continue
+            try:
+                answers[instrument] = _plausible(_field_number(value))
+            except NotSupported as error:
+                answers[instrument] = error
+        return answers
+
+    def _describe(self, handle: Any, index: int) -> NvmlDevice:
+        uuid = str(self._call("nvmlDeviceGetUUID", handle))
+        name = str(self._call("nvmlDeviceGetName", handle))
+        return NvmlDevice(index, uuid, name, self._mig_uuids(handle), handle)
+
+    def _mig_uuids(self, handle: Any) -> tuple[str, ...]:
+        try:
+            if not self._call("nvmlDeviceGetMigMode", handle)[0]:
+                return ()
+            n_slots = self._call("nvmlDeviceGetMaxMigDeviceCount", handle)
+        except (NotSupported, FunctionNotFound):
+            return ()
+        uuids = []
+        for slot in range(n_slots):
+            # Free slots answer NOT_FOUND: the maximum is not the number in use.
+            with contextlib.suppress(DriverError):
+                instance = self._call("nvmlDeviceGetMigDeviceHandleByIndex", handle, slot)
+                uuids.append(str(self._call("nvmlDeviceGetUUID", instance)))
+        return tuple(uuids)
+
+    def _resolve(self, name: str, everything: Sequence[NvmlDevice]) -> NvmlDevice:
+        if name.isdecimal():
+            for device in everything:
+                if device.index == int(name):
+                    return device
+        elif name.startswith("MIG-"):
+            instance = self._call("nvmlDeviceGetHandleByUUID", name)
+            parent = self._call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", instance)
+            uuid = str(self._call("nvmlDeviceGetUUID", parent))
+            for device in everything:
+                if device.uuid == uuid:
+                    return device
+        else:
+            matches = [d for d in everything if d.uuid.startswith(name)]
+            if len(matches) == 1:
+                return matches[0]
+        raise DriverError(f"no GPU is called {name!r}; there are {[d.uuid for d in everything]}")
+
+    def _call(self, function: str, *args: Any) -> Any:
+        if self._nvml is None:
+            raise DriverError("NVML is not open")
+        with _translated(self._nvml, function):
+            return getattr(self._nvml, function)(*args)
+
+
+@contextlib.contextmanager
+def _translated(nvml: ModuleType, function: str) -> Iterator[None]:
+    try:
+        yield
+    except nvml.NVMLError as error:
+        raise error_from_code(error.value, f"{function}: {error}") from error
+    except nvml.NVMLLibraryMismatchError as error:
+        raise FunctionNotFound(f"{function}: {error}") from error
+
+
+def _field_number(value: Any) -> float:
+    """The number in an NVML field value, by its type tag."""
+    names = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+    name = names.get(value.valueType)
+    if name is None:
+        raise NotSupported(f"NVML value type {value.valueType} is not known")
+    return float(getattr(value.value, name))
+
+
+def _plausible(power_mw: float) -> float:
+    if power_mw <= 0 or power_mw >= _VALUE_NOT_AVAILABLE:
+        raise NotSupported(f"NVML answered {power_mw:.0f} mW, which is no reading")
+    return watts_from_milliwatts(power_mw)

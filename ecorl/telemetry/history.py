@@ -1,0 +1,197 @@
+"""The bounded record of power samples in memory, and the energy of a window of time."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import threading
+from array import array
+from collections.abc import Iterable
+
+from ecorl.records import PowerSample, Provenance, StageEnergy, weakest
+from ecorl.telemetry.integrate import MIN_COVERAGE, Reading, counter_difference, hold_integral
+
+LOSS_ERRORS = frozenset({"DeviceLost", "DriverNotLoaded", "LibraryNotFound", "DriverError"})
+"""Errors after which a counter may start again, because the driver may have been reloaded."""
+
+
+class _Track:
+    """Samples of one device in flat arrays (25 bytes a sample); NaN stands for a missing figure."""
+
+    def __init__(self, provenance: Provenance) -> None:
+        self.t_s = array("d")
+        self.power_w = array("d")
+        self.energy_j = array("d")
+        self.reset = array("b")
+        self.provenance = provenance
+
+    def append(self, sample: PowerSample) -> None:
+        self.t_s.append(sample.t_s)
+        self.power_w.append(_number(sample.power_w))
+        self.energy_j.append(_number(sample.energy_j))
+        self.reset.append(sample.error in LOSS_ERRORS)
+
+    def trim(self, capacity: int) -> None:
+        # Cut rarely and by half: removing one sample at a time would cost O(capacity) each.
+        if len(self.t_s) > 2 * capacity:
+            for column in (self.t_s, self.power_w, self.energy_j, self.reset):
+                del column[:-capacity]
+
+    def reading(self, i: int) -> Reading:
+        return Reading(
+            self.t_s[i], _figure(self.power_w[i]), _figure(self.energy_j[i]), bool(self.reset[i])
+        )
+
+    def around(self, t_start_s: float, t_end_s: float, reach_s: float) -> list[Reading]:
+        """Readings of a window, with what brackets it on either side.
+
+        One reading further on each side is enough for the hold; for the counter the search goes
+        on, up to `reach_s`, while the reading lacks one.
+        """
+        low = max(bisect.bisect_right(self.t_s, t_start_s) - 1, 0)
+        while low > 0 and self._no_counter(low) and t_start_s - self.t_s[low] <= reach_s:
+            low -= 1
+        last = len(self.t_s) - 1
+        high = min(bisect.bisect_left(self.t_s, t_end_s), last)
+        while high < last and self._no_counter(high) and self.t_s[high] - t_end_s <= reach_s:
+            high += 1
+        return [self.reading(i) for i in range(low, high + 1)]
+
+    def _no_counter(self, i: int) -> bool:
+        return math.isnan(self.energy_j[i]) and not self.reset[i]
+
+
+class PowerHistory:
+    """Thread-safe record of the newest samples of each device.
+
+    Rule for energy: the counter's figure where it can be known (see
+    `ecorl.telemetry.integrate.counter_difference`), else the zero-order-hold integral where valid
+    readings cover at least `MIN_COVERAGE` of the window, else None. Nothing is extrapolated.
+
+    Args:
+        hold_s: longest time for which a reading stands without a successor, s. It is also the
+            widest gap between two counter readings across which a window's end is interpolated.
+        capacity: samples kept for each device, at least (at most twice as many); the default is
+            two hours at 10 Hz in 3.6 MB a device. A window that begins before the oldest sample
+            kept has a lower coverage.
+    """
+
+    def __init__(self, hold_s: float = 2.0, capacity: int = 72_000) -> None:
+        if not hold_s > 0:
+            raise ValueError(f"hold_s = {hold_s}: must be above 0")
+        if capacity < 2:
+            raise ValueError(f"capacity = {capacity}: must be at least 2")
+        self._hold_s, self._capacity = hold_s, capacity
+        self._tracks: dict[str, _Track] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def device_ids(self) -> tuple[str, ...]:
+        """Devices that are registered or have been sampled."""
+        with self._lock:
+            return tuple(self._tracks)
+
+    def register(self, device_id: str, provenance: Provenance) -> None:
+        """Make a device known before its first sample, so that its missing energy has a home."""
+        with self._lock:
+            self._tracks.setdefault(device_id, _Track(provenance))
+
+    def add(self, samples: Iterable[PowerSample]) -> tuple[PowerSample, ...]:
+        """Append samples; one that is not newer than its device's last is dropped.
+
+        A late sample would change the energy of windows that were read already.
+
+        Returns:
+            The samples that were kept.
+        """
+        kept = []
+        with self._lock:
+            for sample in samples:
+                track = self._tracks.setdefault(sample.device_id, _Track(sample.provenance))
+                if track.t_s and sample.t_s <= track.t_s[-1]:
+                    continue
+                track.append(sample)
+                track.provenance = weakest(track.provenance, sample.provenance)
+                track.trim(self._capacity)
+                kept.append(sample)
+        return tuple(kept)
+
+    def watermark_s(self, device_id: str) -> float | None:
+        """Time of the newest sample of a device, missing readings included, s."""
+        with self._lock:
+            track = self._tracks.get(device_id)
+            return track.t_s[-1] if track is not None and track.t_s else None
+
+    def readings(self, device_id: str, t_start_s: float, t_end_s: float) -> tuple[Reading, ...]:
+        """Readings with ``t_start_s <= t_s <= t_end_s``, missing ones included."""
+        with self._lock:
+            track = self._tracks.get(device_id)
+            if track is None:
+                return ()
+            low = bisect.bisect_left(track.t_s, t_start_s)
+            high = bisect.bisect_right(track.t_s, t_end_s)
+            return tuple(track.reading(i) for i in range(low, high))
+
+    def energy(self, device_id: str, t_start_s: float, t_end_s: float) -> StageEnergy:
+        """Energy of one device over a window; see the class for the rule.
+
+        The figure is final once `watermark_s` has passed `t_end_s`; before that the counter
+        cannot be interpolated at the end. A window of length 0 and an unknown device have no
+        energy (None).
+
+        Raises:
+            ValueError: the window ends before it starts.
+        """
+        if t_end_s < t_start_s:
+            raise ValueError(f"the window ends {t_start_s - t_end_s:g} s before it starts")
+        with self._lock:
+            track = self._tracks.get(device_id)
+            readings = [] if track is None else track.around(t_start_s, t_end_s, self._hold_s)
+            provenance = Provenance.MODELLED if track is None else track.provenance
+        return self._stage_energy(readings, (device_id, t_start_s, t_end_s), provenance)
+
+    def _stage_energy(
+        self, readings: list[Reading], window: tuple[str, float, float], provenance: Provenance
+    ) -> StageEnergy:
+        _, t_start_s, t_end_s = window
+        length_s = t_end_s - t_start_s
+        integral = hold_integral(readings, t_start_s, t_end_s, self._hold_s)
+        coverage = min(1.0, integral.covered_s / length_s) if length_s > 0 else 0.0
+        counter_j = None
+        if length_s > 0:
+            counter_j = counter_difference(readings, t_start_s, t_end_s, self._hold_s)
+        integral_j = integral.energy_j if coverage > 0 else None
+        energy_j, method = counter_j, "counter"
+        if counter_j is None:
+            energy_j, method = None, "none"
+            # Summed spans round: a fully covered window may come out a bit below 1.
+            if integral_j is not None and coverage >= MIN_COVERAGE - 1e-9:
+                energy_j, method = integral_j, "integral"
+        return StageEnergy(
+            *window,
+            energy_j=energy_j,
+            mean_power_w=None if energy_j is None else energy_j / length_s,
+            counter_energy_j=counter_j,
+            integral_energy_j=integral_j,
+            n_samples=_n_valid(readings, t_start_s, t_end_s),
+            coverage=coverage,
+            method=method,
+            provenance=provenance,
+        )
+
+
+def _n_valid(readings: list[Reading], t_start_s: float, t_end_s: float) -> int:
+    return sum(
+        1
+        for r in readings
+        if t_start_s <= r.t_s <= t_end_s and (r.power_w is not None or r.energy_j is not None)
+    )
+
+
+def _number(figure: float | None) -> float:
+    """A figure for the arrays: NaN when missing, infinite or negative (no board yields power)."""
+    return figure if figure is not None and 0 <= figure < math.inf else math.nan
+
+
+def _figure(number: float) -> float | None:
+    return None if math.isnan(number) else number

@@ -1,0 +1,80 @@
+"""Board power of Alveo cards."""
+
+from __future__ import annotations
+
+import time
+from types import ModuleType
+
+from ecorl.drivers.xrt import XrtCard, XrtDriver
+from ecorl.errors import DriverError, NotSupported
+from ecorl.records import PowerSample, Provenance
+from ecorl.telemetry.specs import DeviceInfo
+
+
+class XrtSource:
+    """Cards as ``fpga0``, ``fpga1``, ... by XRT's index. There is no energy counter.
+
+    Args:
+        interval_s: polling interval, s; the card refreshes about every 120 ms at best.
+        module: stands in for ``pyxrt``.
+    """
+
+    name = "xrt"
+    provenance = Provenance.MEASURED
+
+    def __init__(self, interval_s: float = 0.05, module: ModuleType | None = None) -> None:
+        self.interval_s = interval_s
+        self._driver = XrtDriver(module)
+        self._cards: tuple[XrtCard, ...] = ()
+
+    def open(self) -> None:
+        """Open the cards.
+
+        Raises:
+            DriverError: no binding, no card, or no permission.
+        """
+        self._driver.open()
+        self._cards = self._driver.cards()
+
+    def device_ids(self) -> tuple[str, ...]:
+        """The cards that opened."""
+        return tuple(f"fpga{card.index}" for card in self._cards)
+
+    def describe(self) -> tuple[DeviceInfo, ...]:
+        """The cards with shell name and PCIe address."""
+        return tuple(
+            DeviceInfo(
+                f"fpga{card.index}", self.provenance, "xrt:electrical", f"{card.name} {card.bdf}"
+            )
+            for card in self._cards
+        )
+
+    def read(self) -> tuple[PowerSample, ...]:
+        """One sample a card."""
+        return tuple(self._read_card(card) for card in self._cards)
+
+    def close(self) -> None:
+        """Release the cards."""
+        self._cards = ()
+        self._driver.close()
+
+    def _read_card(self, card: XrtCard) -> PowerSample:
+        power_w, error = None, None
+        before_s = time.monotonic()
+        try:
+            power_w = self._driver.power_w(card)
+            if power_w is None:
+                error = NotSupported.__name__
+        except DriverError as fault:
+            error = type(fault).__name__
+        now_s = 0.5 * (before_s + time.monotonic())
+        return PowerSample(
+            f"fpga{card.index}",
+            now_s,
+            power_w,
+            None,
+            None,
+            self.provenance,
+            "xrt:electrical",
+            error,
+        )

@@ -1,0 +1,313 @@
+/* A stand-in for libnvidia-ml.so.1 whose truth is known.
+ *
+ * Power is a square wave of CLOCK_MONOTONIC, the energy counter its exact integral since time 0.
+ * GPU i runs a quarter of a period times i behind GPU 0. The file named by ECORL_FAKE_NVML_CONTROL
+ * is read at every call, one setting a line:
+ *
+ *   devices N          physical GPUs                      (2)
+ *   base_mw P          power outside the duty share, mW   (100000)
+ *   peak_mw P          power inside it, mW                (600000)
+ *   period_ms T        period of the wave, ms             (200)
+ *   duty D             share of the period at peak        (0.25)
+ *   refresh_ms T       power is held for this long; 0: no (0)
+ *   module_extra_mw P  what the module scope adds, mW     (50000)
+ *   mig N              MIG instances on every GPU         (0)
+ *   zero 1             every power reading is 0           (0)
+ *   error CALL CODE [GPU]   CALL returns CODE, for one GPU or all
+ *   field ID SCOPE CODE     nvmlReturn of one field in one scope
+ *
+ * Without that variable the library refuses to start, as if it were not there: a process in which
+ * some test has loaded it is a machine without NVML to every other test.
+ *
+ * Built with WITHOUT_ENERGY it lacks the energy counter, like a driver that is too old.
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MAX_GPUS 8
+#define MAX_MIG 7
+#define MAX_RULES 16
+
+enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, LIBRARY_NOT_FOUND = 12 };
+
+typedef struct {
+  int gpu;
+  int mig; /* -1: the physical GPU */
+} device_t;
+
+typedef struct {
+  uint32_t field, scope;
+  int64_t timestamp, latency;
+  uint32_t type;
+  uint32_t status;
+  union {
+    double d;
+    uint32_t u;
+    uint64_t ull;
+  } value;
+} field_t;
+
+typedef struct {
+  char call[64];
+  int code, gpu;
+} error_rule_t;
+
+typedef struct {
+  uint32_t field, scope;
+  int code;
+} field_rule_t;
+
+typedef struct {
+  int devices, mig, zero, n_errors, n_fields;
+  double base_mw, peak_mw, period_s, duty, refresh_s, module_extra_mw;
+  error_rule_t errors[MAX_RULES];
+  field_rule_t fields[MAX_RULES];
+} control_t;
+
+static device_t table[MAX_GPUS][MAX_MIG + 1];
+static int users;
+
+static control_t load(void) {
+  control_t c = {2, 0, 0, 0, 0, 1e5, 6e5, 0.2, 0.25, 0.0, 5e4, {{{0}, 0, 0}}, {{0, 0, 0}}};
+  const char *path = getenv("ECORL_FAKE_NVML_CONTROL");
+  FILE *file = path ? fopen(path, "r") : NULL;
+  char line[256], call[64];
+  double number;
+  int a, b, d;
+  while (file && fgets(line, sizeof line, file)) {
+    if (sscanf(line, "devices %d", &a) == 1) c.devices = a < MAX_GPUS ? a : MAX_GPUS;
+    if (sscanf(line, "mig %d", &a) == 1) c.mig = a < MAX_MIG ? a : MAX_MIG;
+    if (sscanf(line, "zero %d", &a) == 1) c.zero = a;
+    if (sscanf(line, "base_mw %lf", &number) == 1) c.base_mw = number;
+    if (sscanf(line, "peak_mw %lf", &number) == 1) c.peak_mw = number;
+    if (sscanf(line, "period_ms %lf", &number) == 1) c.period_s = number / 1e3;
+    if (sscanf(line, "duty %lf", &number) == 1) c.duty = number;
+    if (sscanf(line, "refresh_ms %lf", &number) == 1) c.refresh_s = number / 1e3;
+    if (sscanf(line, "module_extra_mw %lf", &number) == 1) c.module_extra_mw = number;
+    a = sscanf(line, "error %63s %d %d", call, &b, &d);
+    if (a >= 2 && c.n_errors < MAX_RULES) {
+      error_rule_t *rule = &c.errors[c.n_errors++];
+      strcpy(rule->call, call);
+      rule->code = b;
+      rule->gpu = a == 3 ? d : -1;
+    }
+    if (sscanf(line, "field %d %d %d", &a, &b, &d) == 3 && c.n_fields < MAX_RULES)
+      c.fields[c.n_fields++] = (field_rule_t){(uint32_t)a, (uint32_t)b, d};
+  }
+  if (file) fclose(file);
+  return c;
+}
+
+/* What a call must return before it does anything: an injected error, or UNINITIALIZED. */
+static int gate(const control_t *c, const char *call, const device_t *device) {
+  for (int i = 0; i < c->n_errors; i++) {
+    const error_rule_t *rule = &c->errors[i];
+    int here = rule->gpu < 0 || (device && device->gpu == rule->gpu);
+    if (here && strcmp(rule->call, call) == 0) return rule->code;
+  }
+  return users > 0 ? OK : UNINITIALIZED;
+}
+
+#define ENTER(device)                            \
+  control_t c = load();                          \
+  int status = gate(&c, __func__, device);       \
+  if (status != OK) return status
+
+static double now_s(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double phase_s(const control_t *c, int gpu, double t) {
+  t -= 0.25 * gpu * c->period_s;
+  double n = t / c->period_s;
+  return t - c->period_s * (double)(int64_t)n;
+}
+
+static double power_mw(const control_t *c, int gpu, double t) {
+  if (c->zero) return 0.0;
+  if (c->refresh_s > 0) t = c->refresh_s * (double)(int64_t)(t / c->refresh_s);
+  return phase_s(c, gpu, t) < c->duty * c->period_s ? c->peak_mw : c->base_mw;
+}
+
+static double energy_mj(const control_t *c, int gpu, double t) {
+  double high = c->duty * c->period_s, phase = phase_s(c, gpu, t);
+  double whole = (t - 0.25 * gpu * c->period_s - phase) / c->period_s;
+  double peak_s = whole * high + (phase < high ? phase : high);
+  return c->base_mw * t + (c->peak_mw - c->base_mw) * peak_s;
+}
+
+static double average_mw(const control_t *c, int gpu, double t) {
+  return c->zero ? 0.0 : energy_mj(c, gpu, t) - energy_mj(c, gpu, t - 1.0);
+}
+
+int nvmlInitWithFlags(unsigned int flags) {
+  (void)flags;
+  if (!getenv("ECORL_FAKE_NVML_CONTROL")) return LIBRARY_NOT_FOUND;
+  control_t c = load();
+  users++;
+  int status = gate(&c, __func__, NULL);
+  if (status != OK) users--;
+  return status;
+}
+
+int nvmlShutdown(void) {
+  ENTER(NULL);
+  users--;
+  return OK;
+}
+
+const char *nvmlErrorString(int code) {
+  static char text[32];
+  snprintf(text, sizeof text, "fake error %d", code);
+  return text;
+}
+
+int nvmlSystemGetDriverVersion(char *text, unsigned int n) {
+  ENTER(NULL);
+  snprintf(text, n, "999.0-fake");
+  return OK;
+}
+
+int nvmlDeviceGetCount_v2(unsigned int *n) {
+  ENTER(NULL);
+  *n = (unsigned int)c.devices;
+  return OK;
+}
+
+static device_t *entry(int gpu, int mig) {
+  device_t *device = &table[gpu][mig + 1];
+  device->gpu = gpu;
+  device->mig = mig;
+  return device;
+}
+
+static void uuid_of(const device_t *device, char *text, unsigned int n) {
+  if (device->mig < 0)
+    snprintf(text, n, "GPU-0000000%d-fake", device->gpu);
+  else
+    snprintf(text, n, "MIG-0000000%d-%d-fake", device->gpu, device->mig);
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned int index, device_t **device) {
+  device_t asked = {(int)index, -1};
+  ENTER(&asked);
+  if ((int)index >= c.devices) return INVALID_ARGUMENT;
+  *device = entry((int)index, -1);
+  return OK;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, device_t **device) {
+  char text[64];
+  control_t c = load();
+  for (int gpu = 0; gpu < c.devices; gpu++)
+    for (int mig = -1; mig < c.mig; mig++) {
+      device_t *candidate = entry(gpu, mig);
+      uuid_of(candidate, text, sizeof text);
+      if (strcmp(text, uuid)) continue;
+      int status = gate(&c, __func__, candidate);
+      if (status == OK) *device = candidate;
+      return status;
+    }
+  return NOT_FOUND;
+}
+
+int nvmlDeviceGetUUID(device_t *device, char *text, unsigned int n) {
+  ENTER(device);
+  uuid_of(device, text, n);
+  return OK;
+}
+
+int nvmlDeviceGetName(device_t *device, char *text, unsigned int n) {
+  ENTER(device);
+  snprintf(text, n, "Fake GPU %d", device->gpu);
+  return OK;
+}
+
+#ifndef WITHOUT_ENERGY
+int nvmlDeviceGetTotalEnergyConsumption(device_t *device, unsigned long long *mj) {
+  ENTER(device);
+  *mj = (unsigned long long)energy_mj(&c, device->gpu, now_s());
+  return OK;
+}
+#endif
+
+int nvmlDeviceGetPowerUsage(device_t *device, unsigned int *mw) {
+  ENTER(device);
+  *mw = (unsigned int)average_mw(&c, device->gpu, now_s());
+  return OK;
+}
+
+int nvmlDeviceGetFieldValues(device_t *device, int n, field_t *values) {
+  ENTER(device);
+  double t = now_s();
+  for (int i = 0; i < n; i++) {
+    field_t *value = &values[i];
+    value->type = 1;
+    value->status = value->field == 185 || value->field == 186 ? OK : NOT_SUPPORTED;
+    for (int k = 0; k < c.n_fields; k++)
+      if (c.fields[k].field == value->field && c.fields[k].scope == value->scope)
+        value->status = (uint32_t)c.fields[k].code;
+    double mw = value->field == 186 ? power_mw(&c, device->gpu, t) : average_mw(&c, device->gpu, t);
+    value->value.u = (uint32_t)(mw + (value->scope == 1 && mw > 0 ? c.module_extra_mw : 0.0));
+  }
+  return OK;
+}
+
+int nvmlDeviceGetUtilizationRates(device_t *device, unsigned int *gpu_and_memory) {
+  ENTER(device);
+  if (c.mig) return NOT_SUPPORTED;
+  gpu_and_memory[0] = (unsigned int)(100.0 * c.duty);
+  gpu_and_memory[1] = 0;
+  return OK;
+}
+
+int nvmlDeviceGetPowerManagementLimit(device_t *device, unsigned int *mw) {
+  ENTER(device);
+  *mw = 650000;
+  return OK;
+}
+
+int nvmlDeviceGetEnforcedPowerLimit(device_t *device, unsigned int *mw) {
+  ENTER(device);
+  *mw = 600000;
+  return OK;
+}
+
+int nvmlDeviceGetPowerManagementLimitConstraints(device_t *device, unsigned int *low,
+                                                 unsigned int *high) {
+  ENTER(device);
+  *low = 200000;
+  *high = 700000;
+  return OK;
+}
+
+int nvmlDeviceGetMigMode(device_t *device, unsigned int *current, unsigned int *pending) {
+  ENTER(device);
+  *current = *pending = c.mig > 0;
+  return OK;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(device_t *device, unsigned int *n) {
+  ENTER(device);
+  *n = MAX_MIG;
+  return OK;
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(device_t *device, unsigned int index, device_t **instance) {
+  ENTER(device);
+  if ((int)index >= c.mig) return NOT_FOUND;
+  *instance = entry(device->gpu, (int)index);
+  return OK;
+}
+
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device_t *instance, device_t **parent) {
+  ENTER(instance);
+  if (instance->mig < 0) return INVALID_ARGUMENT;
+  *parent = entry(instance->gpu, -1);
+  return OK;
+}

@@ -1,0 +1,334 @@
+"""The sampler with its real process: truth, faults, and the promise not to hurt the run."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from fake_nvml import BASE_W, PEAK_W, true_energy_j
+
+from ecorl.errors import ConfigError, DataError, LedgerError, UserError
+from ecorl.records import Provenance
+from ecorl.telemetry import sampler as sampler_module
+from ecorl.telemetry.check import check_readings
+from ecorl.telemetry.sampler import Sampler
+from ecorl.telemetry.specs import SourceSpec
+
+WAIT_S = 20.0
+MODELLED = {"device_id": "gpu0", "idle_w": 20.0, "active_w": 65.0, "pid": os.getpid()}
+
+
+def until(condition, wait_s=WAIT_S):
+    """Wait for a condition; the bound only keeps a broken test from hanging."""
+    end_s = time.monotonic() + wait_s
+    while not condition():
+        assert time.monotonic() < end_s, "the condition never came true"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def start():
+    running = []
+
+    def start(*specs, **options):
+        sampler = Sampler(specs, **options)
+        running.append(sampler)
+        sampler.start(WAIT_S)
+        return sampler
+
+    yield start
+    for sampler in running:
+        sampler.stop()
+
+
+@pytest.fixture
+def nvml_environment(fake_nvml, monkeypatch):
+    """Children of this process find the fake NVML."""
+    for key, value in fake_nvml.child_environment().items():
+        monkeypatch.setenv(key, value)
+    return fake_nvml
+
+
+@pytest.fixture
+def bare_environment(tmp_path, monkeypatch):
+    """Children find a broken NVML, so that the outcome is the same on machines with a GPU."""
+    (tmp_path / "libnvidia-ml.so.1").write_bytes(b"")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+
+
+def final(sampler, device_id, t_s):
+    until(lambda: (sampler.watermark_s(device_id) or 0) > t_s)
+
+
+# ---------------------------------------------------------------- truth
+
+
+def test_counter_and_integral_against_the_truth(nvml_environment, start):
+    sampler = start(SourceSpec("nvml", {"interval_s": 0.05}))
+    assert [d.device_id for d in sampler.devices] == ["gpu0", "gpu1"]
+    begin_s = time.monotonic() + 0.2
+    end_s = begin_s + 2.0
+    for gpu, device in enumerate(("gpu0", "gpu1")):
+        final(sampler, device, end_s)
+        energy = sampler.history.energy(device, begin_s, end_s)
+        truth_j = true_energy_j(end_s, gpu) - true_energy_j(begin_s, gpu)
+        readings = sampler.history.readings(device, begin_s - 1, end_s + 1)
+        longest_s = max(b.t_s - a.t_s for a, b in pairwise(readings))
+        # A line through an interval of length L misses a wave between two levels by at most
+        # (high - low) * L / 4; time stamps on a busy machine err by less than another L.
+        bound_j = 2 * (PEAK_W - BASE_W) * 1.25 * longest_s
+        assert energy.method == "counter"
+        assert energy.provenance == Provenance.MEASURED
+        assert abs(energy.energy_j - truth_j) <= min(bound_j, 0.5 * truth_j)
+        assert energy.coverage == pytest.approx(1.0)
+        assert BASE_W * 2 - 1e-6 <= energy.integral_energy_j <= PEAK_W * 2 + 1e-6
+
+
+def test_constant_load_has_no_gap(nvml_environment, start):
+    nvml_environment.set("duty 1")
+    sampler = start(SourceSpec("nvml", {"interval_s": 0.05}))
+    begin_s = time.monotonic() + 0.1
+    final(sampler, "gpu0", begin_s + 1.0)
+    check = check_readings(sampler.history, "gpu0", begin_s, begin_s + 1.0)
+    assert check.integral_j == pytest.approx(PEAK_W)
+    assert check.gap_share == pytest.approx(0, abs=0.1)
+
+
+def test_two_sources_in_one_process(nvml_environment, start):
+    seen = []
+    sampler = start(
+        SourceSpec("nvml", {"interval_s": 0.1}),
+        SourceSpec("modelled", MODELLED | {"device_id": "fpga0", "interval_s": 0.05}),
+        sink=seen.extend,
+    )
+    assert {d.device_id: d.provenance for d in sampler.devices} == {
+        "gpu0": Provenance.MEASURED,
+        "gpu1": Provenance.MEASURED,
+        "fpga0": Provenance.MODELLED,
+    }
+    final(sampler, "fpga0", time.monotonic() + 0.5)
+    until(lambda: {s.device_id for s in seen} == {"gpu0", "gpu1", "fpga0"})
+    smoothed = sampler.smoothed("fpga0")
+    assert 20.0 <= smoothed.power_w <= 65.0
+    assert smoothed.provenance == Provenance.MODELLED
+    assert sampler.smoothed("nobody").power_w is None
+
+
+# ---------------------------------------------------------------- the choice behind auto
+
+
+def test_auto_takes_nvml_where_it_is(nvml_environment, start):
+    sampler = start(SourceSpec("auto", MODELLED))
+    assert sampler.reports[0].chosen == "nvml"
+    assert sampler.faults == {}
+
+
+def test_auto_keeps_to_its_order(nvml_environment, start):
+    sampler = start(SourceSpec("auto", MODELLED | {"order": ["modelled"]}))
+    assert sampler.reports[0].chosen == "modelled"
+    with pytest.raises(UserError, match="order"):
+        start(SourceSpec("auto", MODELLED | {"order": ["sun"]}))
+
+
+def test_auto_ends_at_modelled_and_says_why(bare_environment, tmp_path, start):
+    options = MODELLED | {"root": str(tmp_path / "no-powercap")}
+    sampler = start(SourceSpec("auto", options))
+    (report,) = sampler.reports
+    assert report.chosen == "modelled"
+    assert [kind for kind, _ in report.refusals] == ["nvml", "rapl"]
+    assert "LibraryNotFound" in report.refusals[0][1]
+    assert sampler.devices[0].provenance == Provenance.MODELLED
+
+
+def test_a_source_that_is_not_there_is_a_fault_not_an_error(bare_environment, start):
+    faults = []
+    sampler = start(SourceSpec("nvml"), on_fault=lambda *fault: faults.append(fault))
+    assert sampler.devices == ()
+    assert sampler.faults == {"nvml": "LibraryNotFound"}
+    assert [(device, error) for device, error, _ in faults] == [("nvml", "LibraryNotFound")]
+    assert sampler.history.energy("gpu0", 0, 1).energy_j is None
+
+
+def test_auto_without_anything(bare_environment, tmp_path, start):
+    sampler = start(SourceSpec("auto", {"root": str(tmp_path / "no-powercap")}))
+    assert sampler.devices == ()
+    assert sampler.reports[0].refusals[-1][0] == "modelled"
+
+
+# ---------------------------------------------------------------- the user's mistakes
+
+
+def test_mistakes_are_raised_at_the_start(tmp_path):
+    with pytest.raises(ConfigError, match="telemetry source type"):
+        Sampler([SourceSpec("solar")]).start()
+    with pytest.raises(ConfigError, match="idle_w"):
+        Sampler([SourceSpec("modelled", {})]).start()
+    path = tmp_path / "power.csv"
+    path.write_text("t_s,device_id,power_w,energy_j,utilisation\n0,gpu0,x,,\n")
+    with pytest.raises(DataError, match=r"power\.csv:2"):
+        Sampler([SourceSpec("replay", {"path": str(path)})]).start(WAIT_S)
+
+
+# ---------------------------------------------------------------- faults in the run
+
+
+def test_a_gpu_lost_in_the_run_is_missing_and_comes_back(nvml_environment, start):
+    faults = []
+    sampler = start(
+        SourceSpec("nvml", {"interval_s": 0.05}),
+        on_fault=lambda *fault: faults.append(fault),
+        stale_after_s=0.5,
+    )
+    begin_s = time.monotonic()
+    nvml_environment.set(
+        "error nvmlDeviceGetFieldValues 15 0",
+        "error nvmlDeviceGetPowerUsage 15 0",
+        "error nvmlDeviceGetHandleByUUID 15 0",
+    )
+    until(lambda: sampler.faults == {"gpu0": "DeviceLost"})
+    lost_s = time.monotonic()
+    until(lambda: sampler.smoothed("gpu0").power_w is None)
+    final(sampler, "gpu0", lost_s + 0.3)
+    energy = sampler.history.energy("gpu0", lost_s, lost_s + 0.3)
+    assert (energy.energy_j, energy.integral_energy_j, energy.coverage) == (None, None, 0.0)
+    other = sampler.history.energy("gpu1", lost_s, lost_s + 0.2)
+    assert other.energy_j is not None
+    nvml_environment.set()
+    until(lambda: sampler.faults == {})
+    back_s = time.monotonic()
+    final(sampler, "gpu0", back_s + 0.2)
+    assert sampler.history.energy("gpu0", back_s, back_s + 0.1).energy_j is not None
+    # The counter is not bridged across the loss.
+    assert sampler.history.energy("gpu0", begin_s, back_s).counter_energy_j is None
+    assert [(device, error) for device, error, _ in faults] == [
+        ("gpu0", "DeviceLost"),
+        ("gpu0", None),
+    ]
+
+
+def test_a_killed_process_is_missing_and_is_started_again(bare_environment, start):
+    faults = []
+    sampler = start(
+        SourceSpec("modelled", MODELLED | {"interval_s": 0.05}),
+        on_fault=lambda *fault: faults.append(fault[:2]),
+    )
+    final(sampler, "gpu0", time.monotonic() + 0.1)
+    pid = sampler.pid
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: ("gpu0", "SamplerLost") in faults)
+    until(lambda: faults[-1] == ("gpu0", None))
+    assert sampler.pid not in (None, pid)
+    readings = sampler.history.readings("gpu0", 0, time.monotonic())
+    assert any(r.power_w is None and r.energy_j is None for r in readings)
+
+
+def test_restarts_are_bounded_and_time_goes_on(bare_environment, start, monkeypatch):
+    monkeypatch.setattr(sampler_module, "RESTART_PAUSE_S", 0.01)
+    sampler = start(SourceSpec("modelled", MODELLED | {"interval_s": 0.05}))
+    killed = set()
+    for _ in range(sampler_module.MAX_RESTARTS + 1):
+        until(lambda: sampler.pid is not None and sampler.pid not in killed)
+        killed.add(sampler.pid)
+        os.kill(sampler.pid, signal.SIGKILL)
+    until(lambda: sampler.pid is None)
+    now_s = time.monotonic()
+    final(sampler, "gpu0", now_s + 0.6)
+    assert sampler.pid is None
+    assert sampler.faults == {"gpu0": "SamplerLost"}
+    assert sampler.history.energy("gpu0", now_s, now_s + 0.6).energy_j is None
+
+
+def test_a_process_that_stands_still_is_silent_not_constant(bare_environment, start):
+    sampler = start(SourceSpec("modelled", MODELLED | {"interval_s": 0.05}), stale_after_s=0.3)
+    final(sampler, "gpu0", time.monotonic() + 0.1)
+    os.kill(sampler.pid, signal.SIGSTOP)
+    try:
+        until(lambda: sampler.faults == {"gpu0": "DriverTimeout"})
+        assert sampler.smoothed("gpu0").power_w is None
+        still_s = time.monotonic()
+        final(sampler, "gpu0", still_s + 0.5)
+    finally:
+        os.kill(sampler.pid, signal.SIGCONT)
+    until(lambda: sampler.faults == {})
+
+
+def test_a_sink_that_fails_is_dropped(bare_environment, start, caplog):
+    calls = []
+
+    def sink(samples):
+        calls.append(samples)
+        raise LedgerError("disk full")
+
+    sampler = start(SourceSpec("modelled", MODELLED | {"interval_s": 0.05}), sink=sink)
+    final(sampler, "gpu0", time.monotonic() + 0.3)
+    assert len(calls) == 1
+    assert "disk full" in caplog.text
+
+
+# ---------------------------------------------------------------- the process
+
+
+def gone(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_stop_ends_the_process_and_may_be_called_twice(bare_environment, start):
+    sampler = start(SourceSpec("modelled", MODELLED))
+    pid = sampler.pid
+    sampler.stop()
+    sampler.stop()
+    assert gone(pid)
+    assert not any(t.name == "ecorl-sampler" for t in threading.enumerate())
+
+
+SCRIPT = """
+import os, sys, time
+from ecorl.telemetry.sampler import Sampler
+from ecorl.telemetry.specs import SourceSpec
+print("imported", flush=True)  # a second time if the child imported this script
+sampler = Sampler([SourceSpec("modelled", {"idle_w": 1, "active_w": 2, "pid": os.getpid()})])
+sampler.start(20)
+print(sampler.pid, flush=True)
+if os.fork() == 0:
+    # A forked worker holds the pipes open, and must not end the sampler of its parent.
+    sampler.stop()
+    print("worker", os.getpid(), flush=True)
+    time.sleep(60)
+time.sleep(60)
+"""
+
+
+def test_the_process_ends_with_its_parent_and_ignores_ctrl_c(tmp_path, bare_environment):
+    # Files of these names beside the script would shadow the standard library's.
+    for name in ("json.py", "random.py"):
+        (tmp_path / name).write_text("raise SystemExit('shadowed')")
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script = folder / "train.py"
+    script.write_text(SCRIPT)
+    root = str(Path(sampler_module.__file__).parents[2])
+    env = os.environ | {"PYTHONPATH": root}
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=env
+    ) as parent:
+        lines = [parent.stdout.readline().split() for _ in range(3)]
+        pid, worker = int(lines[1][0]), int(lines[2][1])
+        try:
+            assert lines[0] == ["imported"]
+            os.kill(pid, signal.SIGINT)
+            time.sleep(0.3)
+            assert not gone(pid)
+            parent.kill()
+            parent.wait()
+            until(lambda: gone(pid))
+            assert not gone(worker)
+        finally:
+            os.kill(worker, signal.SIGKILL)

@@ -1,0 +1,147 @@
+"""The doctor on this machine, on a bare one, and on one with (fake) GPUs."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from ecorl import doctor
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "fakes" / "nvml"))
+
+from fake_nvml import fake_nvml, fake_nvml_library  # noqa: F401
+
+NAMES = {
+    "measure GPU energy",
+    "measure CPU energy",
+    "measure card power",
+    "score on a card",
+    "C-simulation, fast build",
+    "C-simulation, strict build",
+    "TRL training",
+}
+
+
+def by_name(findings):
+    return {item.name: item for item in findings.possible}
+
+
+def shown(findings, **options):
+    out = io.StringIO()
+    doctor.render(findings, Console(file=out, **options))
+    return out.getvalue()
+
+
+@pytest.fixture
+def bare(monkeypatch, tmp_path):
+    """Nothing on PATH, no Python packages, no drivers, no powercap."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("ECORL_FAKE_NVML_CONTROL", raising=False)
+    for module in ("pynvml", "pyxrt"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(doctor, "_version", lambda package: None)
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    find_zones = doctor.rapl.find_zones
+    monkeypatch.setattr(doctor.rapl, "find_zones", lambda: find_zones(tmp_path / "none"))
+
+
+def test_a_bare_machine_is_told_why(bare):
+    findings = doctor.examine()
+    assert findings.gpus == findings.cards == findings.rapl == ()
+    assert set(by_name(findings)) >= NAMES
+    for item in findings.possible:
+        assert not item.possible
+        assert item.why
+    assert "nvidia-ml-py" in findings.gpus_reason
+    assert "pyxrt" in findings.cards_reason
+    assert "does not exist" in findings.rapl_reason
+    assert set(findings.tools.values()) == set(findings.packages.values()) == {None}
+    assert findings.host.n_cores >= 1
+
+
+def test_this_machine(monkeypatch):
+    findings = doctor.examine()
+    assert findings.host.memory_bytes > 2**28
+    assert findings.packages["onnxruntime"] is None or findings.packages["onnxruntime"][0].isdigit()
+    # No host path for a card exists: a yes would be untrue even with a card in the machine.
+    assert not by_name(findings)["score on a card"].possible
+
+
+def test_tools_and_headers_make_the_builds_possible(monkeypatch, tmp_path, bare):
+    compiler = tmp_path / "g++"
+    compiler.write_text("#!/bin/sh\n")
+    compiler.chmod(0o755)
+    possible = by_name(doctor.examine())
+    assert possible["C-simulation, fast build"].possible
+    assert not possible["C-simulation, strict build"].possible
+    assert "ecorl[strict]" in possible["C-simulation, strict build"].why
+    headers = tmp_path / "hls4ml" / "templates" / "vivado" / "ap_types"
+    headers.mkdir(parents=True)
+    (headers / "ap_int.h").touch()
+
+    class Spec:
+        submodule_search_locations = (str(tmp_path / "hls4ml"),)
+
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: Spec)
+    assert by_name(doctor.examine())["C-simulation, strict build"].possible
+
+
+def test_gpus_are_described(fake_nvml):  # noqa: F811
+    findings = doctor.examine()
+    assert [gpu.name for gpu in findings.gpus] == ["Fake GPU 0", "Fake GPU 1"]
+    first = findings.gpus[0]
+    assert (first.instrument, first.has_counter, first.limit_w, first.problem) == (
+        "nvml:field186:gpu",
+        True,
+        600.0,
+        None,
+    )
+    assert by_name(findings)["measure GPU energy"].possible
+    assert "gpu0: Fake GPU 0, nvml:field186:gpu, energy counter, limit 600 W" in shown(findings)
+
+
+def test_a_gpu_that_does_not_answer_is_no_capability(fake_nvml):  # noqa: F811
+    fake_nvml.set("error nvmlDeviceGetFieldValues 15", "error nvmlDeviceGetPowerUsage 15")
+    findings = doctor.examine()
+    ability = by_name(findings)["measure GPU energy"]
+    assert not ability.possible
+    assert "DeviceLost" in ability.why
+
+
+def test_plain_lines_without_a_terminal(bare):
+    text = shown(doctor.examine(), width=40)
+    assert "\x1b" not in text
+    assert "no   TRL training: without torch, trl" in text
+    # One fact a line, however narrow: for grep.
+    assert all(line.count(": ") >= 1 for line in text.splitlines())
+
+
+def test_a_table_on_a_terminal(bare):
+    text = shown(doctor.examine(), width=120, force_terminal=True)
+    assert "\x1b[" in text
+    assert "TRL training" in text
+
+
+def test_json_holds_everything(bare):
+    data = json.loads(doctor.to_json(doctor.examine()))
+    assert {item["name"] for item in data["possible"]} >= NAMES
+    assert data["host"]["vector"].keys() == set(doctor.VECTOR_FLAGS)
+    assert data["packages"]["torch"] is None
+
+
+def test_nothing_heavy_is_imported():
+    code = (
+        "import sys; from ecorl import doctor; doctor.examine();"
+        "heavy = {'torch', 'trl', 'transformers', 'onnxruntime', 'hls4ml', 'onnx'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=os.environ
+    )
+    assert run.stdout.strip() == "[]", run.stderr
