@@ -1,1 +1,4 @@
-"""TODO-DOC."""
+"""The FPGA engine: INT8 kernels as C-simulation, and the cycle model of a card.
+
+build (g++, cache) -> gemm (ctypes) -> quantise -> forward (decoder) -> cycles -> engine
+"""

@@ -1,0 +1,116 @@
+"""Fault injection: a real back-end that goes wrong on purpose, to rehearse what a run survives."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ecorl.config import FaultInjection
+from ecorl.engines.protocol import InferenceEngine, LogprobResult, ScoreBatch, ScoreResult
+from ecorl.errors import EngineCrashed
+from ecorl.records import ModelShape, Stage
+
+logger = logging.getLogger(__name__)
+
+EXIT_CODE = 70
+"""Exit code of an injected process exit (EX_SOFTWARE of sysexits.h)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultScope:
+    """How far a fault may go.
+
+    Attributes:
+        own_process: whether the engine has a process of its own, so that ``exit`` may end it.
+            Elsewhere ``exit`` raises, since it would take the training run with it.
+        hang_s: how long a ``hang`` lasts when nobody kills it, s.
+    """
+
+    own_process: bool = False
+    hang_s: float = 24 * 3600.0
+
+
+class FaultyEngine:
+    """Wraps an engine and makes chosen calls fail.
+
+    Args:
+        inner: the engine that answers all other calls.
+        faults: what goes wrong, and on which 0-based calls.
+        first_call: number of the first call; a restarted engine goes on counting.
+        scope: how far a fault may go.
+    """
+
+    def __init__(
+        self,
+        inner: InferenceEngine,
+        faults: Sequence[FaultInjection],
+        *,
+        first_call: int = 0,
+        scope: FaultScope | None = None,
+    ) -> None:
+        self.name: str = inner.name
+        self.device: str = inner.device
+        self.stage: Stage = inner.stage
+        self.model: ModelShape = inner.model
+        self.row_invariant: bool = inner.row_invariant
+        self._inner = inner
+        self._faults = tuple(faults)
+        self._next_call = first_call
+        self._scope = scope or FaultScope()
+
+    def score(self, batch: ScoreBatch) -> ScoreResult:
+        """As the inner engine, with the faults of this call."""
+        faults = self._begin_call()
+        result = self._inner.score(batch)
+        for fault in faults:
+            if fault.kind == "nan":
+                values = result.values.copy()
+                values[[row for row in fault.rows if 0 <= row < len(values)]] = np.nan
+                result = replace(result, values=values)
+            elif fault.kind == "shape":
+                result = replace(result, values=result.values[:-1])
+        return result
+
+    def logprobs(self, batch: ScoreBatch) -> LogprobResult:
+        """As the inner engine, with the faults of this call."""
+        faults = self._begin_call()
+        result = self._inner.logprobs(batch)
+        for fault in faults:
+            if fault.kind == "nan":
+                rows = [
+                    np.full_like(row, np.nan) if index in fault.rows else row
+                    for index, row in enumerate(result.values)
+                ]
+                result = replace(result, values=tuple(rows))
+            elif fault.kind == "shape":
+                result = replace(result, values=result.values[:-1])
+        return result
+
+    def close(self) -> None:
+        """Close the inner engine."""
+        self._inner.close()
+
+    def _begin_call(self) -> list[FaultInjection]:
+        """Count the call; raise, hang or exit if one of its faults says so."""
+        call = self._next_call
+        self._next_call += 1
+        due = [fault for fault in self._faults if call in fault.calls]
+        for kind in _kinds(due):
+            logger.warning("injected fault: %s on call %d of engine %s", kind, call, self.name)
+            if kind == "hang":
+                time.sleep(self._scope.hang_s)
+                raise EngineCrashed(f"injected fault: call {call} hung {self._scope.hang_s:g} s")
+            if kind == "exit" and self._scope.own_process:
+                os._exit(EXIT_CODE)
+            if kind in ("raise", "exit"):
+                raise EngineCrashed(f"injected fault: {kind} on call {call}")
+        return due
+
+
+def _kinds(faults: Iterable[FaultInjection]) -> list[str]:
+    return [fault.kind for fault in faults]

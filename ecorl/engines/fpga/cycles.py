@@ -1,0 +1,255 @@
+"""The cycle model: how long a card would take for a batch, term by term. Everything is modelled.
+
+The array is ``gemm_int8`` as written: TILE_M x TILE_N x TILE_K = 4,096 multiply-accumulates a
+cycle on 2,048 DSPs. A profile's DSP budget (``n_dsp_used`` x ``macs_per_dsp``) decides how many
+such arrays there are; they share the columns of each product. No synthesis report backs any figure:
+
+- the array: loop counts of the kernel in closed form (`gemm_counts`), initiation interval 1
+  assumed, waits for activations included;
+- memory: activations, weights (once for each block of 64 rows, as the kernel reads them) and INT32
+  results at the profile's full bandwidth;
+- vector units: VECTOR_LANES float32 lanes an array, II = 1, a fixed number of passes per result
+  (`PASSES`); they work on one tile while the array works on the next;
+- a product takes the longest of the three; products follow one another;
+- ``launch_s`` of the profile a layer, and once for the head, where the profile has it;
+- the link: 4 bytes a token id in, 4 bytes a reward or log-prob out, ``link_latency_s`` each way.
+
+The schedule is that of the C-simulation: short rows share attention tiles (but not in the last
+layer, where each row has its own), keys beyond a query block's end are skipped, the last layer goes
+on with the wanted tokens only, and the head sees nothing else. Energy is the profile's
+``active_w`` over the whole time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ecorl.devices import DeviceProfile
+from ecorl.engines.fpga.gemm import TILE_K, TILE_M, TILE_N, gemm_counts
+from ecorl.errors import ConfigError
+from ecorl.records import ModelShape
+
+VECTOR_LANES = 32
+"""Float32 lanes of the vector units beside one array: two 512-bit words of INT32 results a cycle.
+Not from a synthesis: at about 30 DSPs a lane (3 a multiplier, 2 an adder) 32 lanes take 960, which
+with the array's 2,048 stays within the 3,136 DSPs of the paper's Table 2."""
+
+PASSES = {"norm": 2, "qkv": 2, "scores": 3, "context": 2, "residual": 1, "gate": 2, "head": 2}
+"""Passes of the vector units over each result: dequantise and find the maximum, then quantise;
+softmax finds its maximum first."""
+
+_ID_BYTES = 4
+_RESULT_BYTES = 4
+_QUERY_BLOCK = TILE_M
+
+
+@dataclass(frozen=True, slots=True)
+class CardTime:
+    """Modelled time and energy of one batch on a card, with each term.
+
+    Attributes:
+        array_s: cycles of the MAC array over the clock, summed over products, s.
+        memory_s: memory traffic over the bandwidth, summed over products, s.
+        vector_s: cycles of the vector units over the clock, summed over products, s.
+        kernel_s: sum over products of the longest of the three, s.
+        launch_s: kernel starts, s.
+        link_s: transfers of ids and results and their latency, s.
+        time_s: kernel + launch + link, s.
+        energy_j: ``active_w`` x ``time_s``, J.
+        macs: useful multiply-accumulates.
+        memory_bytes: bytes through the card's memory.
+    """
+
+    array_s: float
+    memory_s: float
+    vector_s: float
+    kernel_s: float
+    launch_s: float
+    link_s: float
+    time_s: float
+    energy_j: float
+    macs: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Equal products ``[m, k] x [n, k]^T``, ``repeat`` of them, and vector work on the results.
+
+    Attributes:
+        vector_elements: element operations of the vector units per product.
+    """
+
+    m: int
+    n: int
+    k: int
+    vector_elements: int
+    repeat: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """What the cycle model must know of a batch.
+
+    Attributes:
+        lengths: tokens of each row.
+        wanted: tokens of each row whose last hidden state is needed (1 for a reward, the number
+            of completion tokens for log-probs).
+        head_rows: outputs of the head: 1, or the vocabulary.
+    """
+
+    lengths: tuple[int, ...]
+    wanted: tuple[int, ...]
+    head_rows: int
+
+
+class CycleModel:
+    """Time and energy of a decoder on one card.
+
+    Args:
+        model: the decoder's shape.
+        profile: a card with ``clock_hz``, ``n_dsp_used``, ``macs_per_dsp``,
+            ``memory_bytes_per_s``, ``link_bytes_per_s``, ``link_latency_s`` and ``active_w``.
+
+    Raises:
+        ConfigError: when the profile lacks a figure, or its DSP budget holds no array.
+    """
+
+    def __init__(self, model: ModelShape, profile: DeviceProfile) -> None:
+        self.model = model
+        self.clock_hz = profile.value("clock_hz")
+        self.memory_bytes_per_s = profile.value("memory_bytes_per_s")
+        self.link_bytes_per_s = profile.value("link_bytes_per_s")
+        self.link_latency_s = profile.value("link_latency_s")
+        self.launch_s = profile.get("launch_s") or 0.0
+        self.active_w = profile.value("active_w")
+        budget = profile.value("n_dsp_used") * profile.value("macs_per_dsp")
+        array = TILE_M * TILE_N * TILE_K
+        self.n_arrays = int(budget) // array
+        if self.n_arrays < 1:
+            allowed = f"at least {array} multiply-accumulates a cycle, the size of one array"
+            raise ConfigError(f"{profile.name}.n_dsp_used", budget, allowed, profile.path)
+
+    def batch(self, batch: BatchShape) -> CardTime:
+        """Modelled time and energy of one batch; all zero for an empty one."""
+        products = decoder_products(self.model, batch)
+        macs = sum(p.repeat * p.m * p.n * p.k for p in products)
+        terms = [_terms(p, self.n_arrays) for p in products]
+        array_s = sum(t[0] for t in terms) / self.clock_hz
+        vector_s = sum(t[2] for t in terms) / self.clock_hz
+        memory_bytes = sum(t[1] for t in terms)
+        kernel_s = sum(
+            max(array / self.clock_hz, moved / self.memory_bytes_per_s, vector / self.clock_hz)
+            for array, moved, vector in terms
+        )
+        n_tokens, n_wanted = sum(batch.lengths), sum(batch.wanted)
+        n_results = len(batch.lengths) if batch.head_rows == 1 else n_wanted
+        launch_s = link_s = 0.0
+        if n_tokens:
+            launch_s = self.launch_s * (self.model.n_layers + 1)
+            moved = _ID_BYTES * n_tokens + _RESULT_BYTES * n_results
+            link_s = moved / self.link_bytes_per_s + 2 * self.link_latency_s
+        time_s = kernel_s + launch_s + link_s
+        return CardTime(
+            array_s=array_s,
+            memory_s=memory_bytes / self.memory_bytes_per_s,
+            vector_s=vector_s,
+            kernel_s=kernel_s,
+            launch_s=launch_s,
+            link_s=link_s,
+            time_s=time_s,
+            energy_j=self.active_w * time_s,
+            macs=macs,
+            memory_bytes=memory_bytes,
+        )
+
+
+@lru_cache(maxsize=4096)
+def _terms(product: Product, n_arrays: int) -> tuple[int, int, int]:
+    """Array cycles, bytes through memory and vector cycles, repeats included."""
+    counts = gemm_counts(product.m, -(-product.n // n_arrays), product.k)
+    whole = gemm_counts(product.m, product.n, product.k)
+    traffic = whole.bytes_a + whole.bytes_w + whole.bytes_c
+    vector = -(-product.vector_elements // (VECTOR_LANES * n_arrays))
+    times = product.repeat
+    return times * (counts.mac_cycles + counts.fill_cycles), times * traffic, times * vector
+
+
+def decoder_products(model: ModelShape, batch: BatchShape) -> list[Product]:
+    """Every product of a forward, in order of layers, attention included."""
+    n_tokens, n_wanted = sum(batch.lengths), sum(batch.wanted)
+    if n_wanted == 0:
+        return []
+    attention = [p for run in short_rows_joined(batch.lengths) for p in _attention(model, run)]
+    layers = _layer(model, n_tokens, n_tokens)
+    products = [
+        Product(p.m, p.n, p.k, p.vector_elements, p.repeat * (model.n_layers - 1))
+        for p in (*layers, *attention)
+        if model.n_layers > 1
+    ]
+    products += _layer(model, n_tokens, n_wanted)
+    for length, wanted in zip(batch.lengths, batch.wanted, strict=True):
+        products += _last_attention(model, length, wanted)
+    passes = PASSES["head"] * n_wanted * batch.head_rows
+    norm = PASSES["norm"] * n_wanted * model.hidden_size
+    products.append(Product(n_wanted, batch.head_rows, model.hidden_size, passes + norm))
+    return products
+
+
+def _layer(model: ModelShape, n_tokens: int, n_out: int) -> list[Product]:
+    """The products with weights of one layer; all but the first for `n_out` tokens only."""
+    hidden, inner = model.hidden_size, model.intermediate_size
+    width = model.n_heads * model.head_dim
+    qkv = width + 2 * model.n_kv_heads * model.head_dim
+    norm = PASSES["norm"] * hidden
+    return [
+        Product(n_tokens, qkv, hidden, n_tokens * (PASSES["qkv"] * qkv + norm)),
+        Product(n_out, hidden, width, n_out * (PASSES["residual"] * hidden + 2 * width)),
+        Product(n_out, 2 * inner, hidden, n_out * (PASSES["gate"] * 2 * inner + norm)),
+        Product(n_out, hidden, inner, n_out * PASSES["residual"] * hidden),
+    ]
+
+
+@lru_cache(maxsize=4096)
+def _attention(model: ModelShape, length: int) -> tuple[Product, ...]:
+    """Both attention products of all heads over a run of `length` tokens."""
+    products = []
+    for start in range(0, length, _QUERY_BLOCK):
+        rows, keys = min(_QUERY_BLOCK, length - start), min(length, start + _QUERY_BLOCK)
+        products += _block(model, rows, keys)
+    return tuple(products)
+
+
+@lru_cache(maxsize=4096)
+def _last_attention(model: ModelShape, length: int, wanted: int) -> tuple[Product, ...]:
+    """As `_attention`, for the last `wanted` tokens of one row."""
+    products = []
+    for start in range(length - wanted, length, _QUERY_BLOCK):
+        rows, keys = min(_QUERY_BLOCK, length - start), min(length, start + _QUERY_BLOCK)
+        products += _block(model, rows, keys)
+    return tuple(products)
+
+
+def _block(model: ModelShape, rows: int, keys: int) -> list[Product]:
+    """One query block: scores, then the weighted values."""
+    d, heads = model.head_dim, model.n_heads
+    scores = PASSES["scores"] * rows * keys
+    return [
+        Product(rows, keys, d, scores, heads),
+        Product(rows, d, keys, PASSES["context"] * rows * d, heads),
+    ]
+
+
+def short_rows_joined(lengths: Sequence[int]) -> list[int]:
+    """Lengths of the attention runs: short rows side by side up to one query block."""
+    runs: list[int] = []
+    joinable = False
+    for length in lengths:
+        if joinable and runs[-1] + length <= _QUERY_BLOCK:
+            runs[-1] += length
+        else:
+            runs.append(length)
+            joinable = True
+    return runs

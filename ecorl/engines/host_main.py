@@ -1,0 +1,83 @@
+"""The engine process: ``python -m ecorl.engines.host_main FD PARENT_PID``.
+
+Loads one engine as told by the first message on the inherited socket and answers batches until
+the socket closes. Started by `ecorl.engines.host` only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+
+from ecorl.engines.lane import ENGINE_FAULTS, Result, answer
+from ecorl.engines.messages import Fault, Ready, Start, fault_of
+from ecorl.engines.protocol import InferenceEngine, ScoreBatch
+from ecorl.engines.registry import make_engine
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve one engine until the parent closes the socket. Returns the exit code."""
+    fd, parent_pid = int(argv[0]), int(argv[1])
+    die_with_parent(parent_pid)
+    # Ctrl-C goes to the whole terminal group; the parent decides when the engine ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.set_inheritable(fd, False)
+    # Standard output belongs to the parent's command line; libraries here may print.
+    with contextlib.suppress(OSError):  # a parent without standard error has closed it
+        os.dup2(2, 1)
+    with contextlib.closing(Connection(fd)) as link:
+        start = link.recv()
+        engine = _load(start, link)
+        if engine is None:
+            return 1
+        with contextlib.closing(engine):
+            _serve(engine, link)
+    return 0
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Ask the kernel for SIGKILL when the parent ends; leave at once if it has ended already."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        sys.exit(1)
+
+
+def _load(start: Start, link: Connection) -> InferenceEngine | None:
+    sys.path.extend(path for path in start.import_path if path not in sys.path)
+    try:
+        engine = make_engine(start.spec, calls_done=start.calls_done, own_process=True)
+    except BaseException as error:
+        link.send(fault_of(error))
+        if not isinstance(error, ENGINE_FAULTS):
+            raise
+        return None
+    link.send(Ready(engine.name, engine.device, engine.stage, engine.model, engine.row_invariant))
+    return engine
+
+
+def _serve(engine: InferenceEngine, link: Connection) -> None:
+    while True:
+        try:
+            batch = link.recv()
+        except EOFError:
+            return
+        link.send(_answer(engine, batch))
+
+
+def _answer(engine: InferenceEngine, batch: ScoreBatch) -> Result | Fault:
+    """The result, or the fault. An unknown kind of error ends the process: its state is lost."""
+    try:
+        return answer(engine, batch)
+    except ENGINE_FAULTS as error:
+        return fault_of(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

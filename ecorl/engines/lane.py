@@ -1,0 +1,246 @@
+"""Asynchronous engines: one in-order lane in front of an engine.
+
+`AsyncEngine` is what the dispatcher sees. `ThreadedEngine` runs an engine on a thread of this
+process; `ecorl.engines.host.IsolatedEngine` gives it a process of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from ecorl.engines.protocol import InferenceEngine, LogprobResult, ScoreBatch, ScoreResult
+from ecorl.errors import EcorlError, EngineCrashed, EngineError, EngineTimeout
+from ecorl.records import ModelShape, Stage
+
+logger = logging.getLogger(__name__)
+
+Result: TypeAlias = ScoreResult | LogprobResult
+
+ENGINE_FAULTS = (
+    EcorlError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    OSError,
+    MemoryError,
+    ImportError,
+    AssertionError,
+)
+"""What a faulty engine may raise on a batch without having lost its own state for certain."""
+
+
+@runtime_checkable
+class AsyncEngine(Protocol):
+    """An engine behind an in-order lane; the dispatcher's view of it.
+
+    Its stage decides what is computed: a reference engine answers log-probs, any other rewards.
+    """
+
+    name: str
+    device: str
+    stage: Stage
+    model: ModelShape
+    row_invariant: bool
+
+    @property
+    def queue_depth(self) -> int:
+        """Batches waiting or running."""
+        ...
+
+    @property
+    def available(self) -> bool:
+        """Whether a batch submitted now would be worked on."""
+        ...
+
+    def submit(self, batch: ScoreBatch) -> Future[Result]:
+        """Queue a batch; never blocks. A failure is the future's `EngineError`."""
+        ...
+
+    def cancel_and_restart(self) -> None:
+        """Give up on all that is pending: it fails with `EngineTimeout`; nothing if idle."""
+        ...
+
+    def close(self) -> None:
+        """Release everything; pending work fails. May be called more than once."""
+        ...
+
+
+def answer(engine: InferenceEngine, batch: ScoreBatch) -> Result:
+    """Ask the engine for what its stage computes."""
+    if engine.stage is Stage.REFERENCE:
+        return engine.logprobs(batch)
+    return engine.score(batch)
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """A batch and the promise of its result."""
+
+    batch: ScoreBatch
+    future: Future[Result] = field(default_factory=Future)
+
+
+class JobQueue:
+    """Unanswered jobs in order. A job stays until it is finished, so the length is the depth."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: deque[Job] = deque()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(self, job: Job) -> None:
+        """Append a job."""
+        with self._lock:
+            self._jobs.append(job)
+
+    def head(self) -> Job | None:
+        """The oldest job that still wants an answer, or None; jobs cancelled by the caller go."""
+        with self._lock:
+            while self._jobs:
+                job = self._jobs[0]
+                if job.future.running() or job.future.set_running_or_notify_cancel():
+                    return job
+                self._jobs.popleft()
+        return None
+
+    def finish(self, job: Job, outcome: Result | EcorlError) -> bool:
+        """Answer a job. False, and nothing done, when it has been given up meanwhile."""
+        with self._lock:
+            if not (self._jobs and self._jobs[0] is job):
+                return False
+            self._jobs.popleft()
+        # Outside the lock: callbacks of the future may submit again.
+        if isinstance(outcome, EcorlError):
+            job.future.set_exception(outcome)
+        else:
+            job.future.set_result(outcome)
+        return True
+
+    def take_all(self) -> list[Job]:
+        """Remove and return all jobs."""
+        with self._lock:
+            jobs = list(self._jobs)
+            self._jobs.clear()
+        return jobs
+
+
+def fail(jobs: Iterable[Job], error: EngineError) -> None:
+    """Fail each job with an error of its own, of the same class and text."""
+    for job in jobs:
+        if job.future.cancelled():
+            continue
+        try:
+            job.future.set_exception(type(error)(str(error)))
+        except InvalidStateError:
+            # The caller cancelled it between the two lines above.
+            logger.debug("a failed batch had been cancelled by its caller")
+
+
+def failed_future(error: EngineError) -> Future[Result]:
+    """A future that has failed already."""
+    job = Job(ScoreBatch((), (), ()))
+    fail([job], error)
+    return job.future
+
+
+class ThreadedEngine:
+    """Runs an in-process engine on one worker thread, behind the asynchronous interface.
+
+    A thread cannot be killed: after `cancel_and_restart` the engine is unavailable until the
+    stuck call returns, and what it returns is thrown away.
+
+    Args:
+        inner: the engine; this object owns it and closes it.
+    """
+
+    def __init__(self, inner: InferenceEngine) -> None:
+        self.name = inner.name
+        self.device = inner.device
+        self.stage = inner.stage
+        self.model = inner.model
+        self.row_invariant = inner.row_invariant
+        self._inner = inner
+        self._jobs = JobQueue()
+        self._wake = threading.Semaphore(0)
+        self._current: Job | None = None
+        self._abandoned: Job | None = None
+        self._closed = False
+        self._thread = threading.Thread(
+            target=self._run, name=f"ecorl-{self.name}-{self.stage}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def queue_depth(self) -> int:
+        """Batches waiting or running."""
+        return len(self._jobs)
+
+    @property
+    def available(self) -> bool:
+        """Whether a batch submitted now would be worked on."""
+        return not (self._closed or self._is_stuck()) and self._thread.is_alive()
+
+    def submit(self, batch: ScoreBatch) -> Future[Result]:
+        """Queue a batch; never blocks. A failure is the future's `EngineError`."""
+        if not self.available:
+            state = "closed" if self._closed else "stuck in a call that was given up"
+            return failed_future(EngineCrashed(f"engine {self.name} is {state}"))
+        job = Job(batch)
+        self._jobs.add(job)
+        self._wake.release()
+        return job.future
+
+    def cancel_and_restart(self) -> None:
+        """Give up on all that is pending: it fails with `EngineTimeout`; nothing if idle."""
+        jobs = self._jobs.take_all()
+        if jobs:
+            self._abandoned = jobs[0]
+            fail(jobs, EngineTimeout(f"engine {self.name} gave no answer in time"))
+
+    def close(self) -> None:
+        """Close the engine after the call in progress; pending work fails."""
+        if self._closed:
+            return
+        self._closed = True
+        fail(self._jobs.take_all(), EngineCrashed(f"engine {self.name} was closed"))
+        self._wake.release()
+        if threading.current_thread() is not self._thread:
+            # Not for ever: a stuck call must not hold up the end of the run.
+            self._thread.join(timeout=0.0 if self._is_stuck() else 5.0)
+
+    def _is_stuck(self) -> bool:
+        current = self._current
+        return current is not None and current is self._abandoned
+
+    def _run(self) -> None:
+        try:
+            while not self._closed:
+                self._wake.acquire()
+                job = None if self._closed else self._jobs.head()
+                if job is not None:
+                    self._current = job
+                    self._jobs.finish(job, self._call(job.batch))
+                    self._current = None
+        finally:
+            fail(self._jobs.take_all(), EngineCrashed(f"engine {self.name} has stopped"))
+            self._inner.close()
+
+    def _call(self, batch: ScoreBatch) -> Result | EcorlError:
+        try:
+            return answer(self._inner, batch)
+        except EngineError as error:
+            return error
+        except ENGINE_FAULTS as error:
+            logger.warning("engine %s failed on a batch", self.name, exc_info=True)
+            return EngineCrashed(f"{type(error).__name__}: {error}")

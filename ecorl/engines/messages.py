@@ -1,0 +1,103 @@
+"""What the engine process and its parent say to each other.
+
+parent                      engine process
+Start            ->
+                 <-         Ready | Fault
+ScoreBatch       ->
+                 <-         ScoreResult | LogprobResult | Fault
+(connection closed)         closes the engine and ends
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ecorl import errors
+from ecorl.config import FaultInjection
+from ecorl.records import ModelShape, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """How to make an engine, in any process.
+
+    Attributes:
+        kind: built-in ``torch`` or ``fpga``, or ``plugin``.
+        name: the entry point's name for a plugin, else equal to `kind`.
+        checkpoint: Hugging Face checkpoint folder.
+        device: name of the device profile that the engine stands for.
+        options: keyword arguments of the engine's factory.
+        threads: threads of numeric libraries in the engine's process.
+        faults: faults to inject.
+    """
+
+    kind: Literal["torch", "fpga", "plugin"]
+    name: str
+    checkpoint: Path
+    stage: Stage
+    device: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    threads: int = 1
+    faults: tuple[FaultInjection, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """First message to the engine process.
+
+    Attributes:
+        calls_done: calls that earlier processes of this engine have taken.
+        import_path: the parent's ``sys.path``, so that plug-ins are found as in the parent.
+    """
+
+    spec: EngineSpec
+    calls_done: int
+    import_path: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The engine is loaded; its attributes as in `ecorl.engines.protocol.InferenceEngine`."""
+
+    name: str
+    device: str
+    stage: Stage
+    model: ModelShape
+    row_invariant: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An error on its way to the parent: the name of its class, its text, its attributes."""
+
+    kind: str
+    message: str
+    attributes: Mapping[str, Any]
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Describe an error so that it survives the journey, whatever its constructor takes.
+
+    An error that is not ecorl's own arrives as `EngineCrashed`, with its class in the text.
+    """
+    if isinstance(error, errors.EcorlError):
+        attributes = {
+            key: value if isinstance(value, str | int | float | Path | None) else repr(value)
+            for key, value in vars(error).items()
+        }
+        return Fault(type(error).__name__, str(error), attributes)
+    return Fault("EngineCrashed", f"{type(error).__name__}: {error}", {})
+
+
+def error_of(fault: Fault) -> errors.EcorlError:
+    """The error that a `Fault` describes; an unknown class becomes `EngineCrashed`."""
+    kind = getattr(errors, fault.kind, None)
+    if not (isinstance(kind, type) and issubclass(kind, errors.EcorlError)):
+        return errors.EngineCrashed(f"{fault.kind}: {fault.message}")
+    # Not by the constructor: ConfigError, for one, takes other arguments than its message.
+    error = kind.__new__(kind, fault.message)
+    error.__dict__.update(fault.attributes)
+    return error

@@ -1,0 +1,142 @@
+"""From configuration to engine. Engines from elsewhere come by entry point.
+
+A plug-in registers a factory in the group ``ecorl.engines``. It is called as
+``factory(checkpoint, stage, device, **options)`` and returns an
+`ecorl.engines.protocol.InferenceEngine`; ``options`` is the table ``engine.offload.options``.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from ecorl import config as cfg
+from ecorl.engines.faults import FaultScope, FaultyEngine
+from ecorl.engines.host import HostLimits, IsolatedEngine
+from ecorl.engines.lane import AsyncEngine, ThreadedEngine
+from ecorl.engines.messages import EngineSpec
+from ecorl.engines.protocol import InferenceEngine
+from ecorl.engines.torch_loading import HOST_DEVICE
+from ecorl.errors import ConfigError, EngineCrashed
+from ecorl.records import Stage
+
+GROUP = "ecorl.engines"
+
+
+def build_engine(
+    config: cfg.EngineConfig,
+    checkpoint: Path,
+    stage: Stage,
+    device: str,
+    limits: HostLimits | None = None,
+) -> AsyncEngine:
+    """Load the engine that the configuration names, in a process of its own unless told not to.
+
+    Args:
+        config: the ``engine`` table.
+        checkpoint: Hugging Face checkpoint folder of the frozen model.
+        stage: what the engine will be asked for.
+        device: profile name of the card. The torch engine runs on the host whatever stands here.
+        limits: patience with the engine's process.
+
+    Raises:
+        ConfigError: for an unknown plug-in, or an ``exit`` fault without a process of its own.
+        UserError: when the checkpoint or a tool is missing.
+        EngineError: when the engine did not start.
+    """
+    spec = engine_spec(config, checkpoint, stage, device)
+    if config.offload.isolated:
+        return IsolatedEngine(spec, limits)
+    for index, fault in enumerate(config.faults):
+        if fault.kind == "exit":
+            raise ConfigError(
+                f"engine.faults.{index}.kind",
+                fault.kind,
+                "exit only with engine.offload.isolated = true: it would end the training run",
+            )
+    return ThreadedEngine(make_engine(spec))
+
+
+def engine_spec(
+    config: cfg.EngineConfig, checkpoint: Path, stage: Stage, device: str
+) -> EngineSpec:
+    """Describe the engine that the configuration names, without loading it.
+
+    Raises:
+        ConfigError: for an unknown plug-in.
+    """
+    offload = config.offload
+    options: dict[str, Any]
+    if isinstance(offload, cfg.PluginEngine):
+        find_plugin(offload.name)
+        name, threads, options = offload.name, 1, dict(offload.options)
+    elif isinstance(offload, cfg.TorchEngine):
+        name, threads, device = "torch", offload.threads, HOST_DEVICE
+        options = {"threads": offload.threads}
+    else:
+        name, threads = "fpga", offload.threads
+        options = {"build": offload.build, "threads": offload.threads}
+    return EngineSpec(
+        offload.type, name, Path(checkpoint), stage, device, options, threads, config.faults
+    )
+
+
+def make_engine(
+    spec: EngineSpec, *, calls_done: int = 0, own_process: bool = False
+) -> InferenceEngine:
+    """Load an engine in this process.
+
+    Args:
+        spec: which engine.
+        calls_done: calls taken by earlier incarnations; injected faults count on.
+        own_process: whether this process is the engine's alone, so that faults may end it.
+
+    Raises:
+        UserError: when the checkpoint, a tool or a plug-in is missing.
+        EngineCrashed: when a plug-in's factory returned something else than an engine.
+    """
+    engine = _load(spec)
+    if not spec.faults:
+        return engine
+    scope = FaultScope(own_process=own_process)
+    return FaultyEngine(engine, spec.faults, first_call=calls_done, scope=scope)
+
+
+def plugin_names() -> list[str]:
+    """Names of the engines that other packages have registered."""
+    return sorted({point.name for point in entry_points(group=GROUP)})
+
+
+def find_plugin(name: str) -> EntryPoint:
+    """The entry point of a plug-in.
+
+    Raises:
+        ConfigError: when none has this name; the message lists those that are there.
+    """
+    for point in entry_points(group=GROUP):
+        if point.name == name:
+            return point
+    found = plugin_names()
+    allowed = f"one of {found}" if found else "a registered engine; none is installed"
+    raise ConfigError("engine.offload.name", name, f"{allowed} (entry-point group {GROUP})")
+
+
+def _load(spec: EngineSpec) -> InferenceEngine:
+    # Imported here: the process that only talks to an engine needs neither torch nor the kernels.
+    if spec.kind == "torch":
+        from ecorl.engines.torch_engine import TorchEngine
+
+        return TorchEngine(spec.checkpoint, spec.stage, device=spec.device, **spec.options)
+    if spec.kind == "fpga":
+        from ecorl.engines.fpga.engine import FpgaEngine
+
+        return FpgaEngine(spec.checkpoint, spec.stage, device=spec.device, **spec.options)
+    factory = find_plugin(spec.name).load()
+    engine = factory(spec.checkpoint, spec.stage, spec.device, **spec.options)
+    if not isinstance(engine, InferenceEngine):
+        raise EngineCrashed(
+            f"plug-in {spec.name} made a {type(engine).__name__}, which lacks a part of "
+            "ecorl.engines.protocol.InferenceEngine"
+        )
+    return engine

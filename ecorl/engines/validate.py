@@ -1,0 +1,128 @@
+"""Checks on what goes into an engine and on what comes out of it.
+
+The dispatcher trusts no engine: rows that fail here are answered by the exact path, the other
+rows stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ecorl.engines.protocol import LogprobResult, ScoreBatch, ScoreResult
+from ecorl.errors import EngineError, InvalidResult
+from ecorl.records import Stage
+
+Bool = npt.NDArray[np.bool_]
+
+LOGPROB_EPSILON = 1e-3
+"""How far above 0 nats a log-prob may lie. Not from a paper: fixed-point log-sum-exp rounds at
+about 1e-4, float32 at about 1e-5; a figure above this bound is no rounding any more."""
+
+
+def check_batch(batch: ScoreBatch, stage: Stage) -> None:
+    """Refuse a batch that no engine can answer.
+
+    Args:
+        batch: the rows about to be scored.
+        stage: ``REFERENCE`` also needs a token before each completion.
+
+    Raises:
+        EngineError: for an empty row, fields of unequal length, a temperature that is not
+            positive and finite, or a completion without a token before it.
+    """
+    n_rows = len(batch.sample_ids)
+    if len(batch.token_ids) != n_rows or len(batch.n_completion) != n_rows:
+        raise EngineError(
+            f"a batch of {n_rows} ids holds {len(batch.token_ids)} rows and "
+            f"{len(batch.n_completion)} completion lengths"
+        )
+    if not (np.isfinite(batch.temperature) and batch.temperature > 0):
+        raise EngineError(f"temperature is {batch.temperature}, needs to be above 0")
+    if batch.micro_batch is not None and batch.micro_batch < 1:
+        raise EngineError(f"micro_batch is {batch.micro_batch}, needs to be at least 1")
+    for sample_id, row, n_completion in zip(
+        batch.sample_ids, batch.token_ids, batch.n_completion, strict=True
+    ):
+        if len(row) == 0:
+            raise EngineError(f"row {sample_id} has no tokens")
+        if stage is Stage.REFERENCE and not 0 <= n_completion < len(row):
+            raise EngineError(
+                f"row {sample_id}: {n_completion} completion tokens in a row of {len(row)}; "
+                "the first needs a token before it"
+            )
+
+
+def check_score(batch: ScoreBatch, result: ScoreResult) -> Bool:
+    """Which rows of a reward answer can be used.
+
+    Args:
+        batch: what was asked.
+        result: what came back; row i must carry the id of row i of the batch.
+
+    Returns:
+        ``[n_rows] bool``: True where id, dtype and value are right. Rows beyond the end of a
+        shorter answer are False.
+
+    Raises:
+        InvalidResult: when no row can be matched: not a ``[n] float32`` array, another number
+            of values than ids, or no id in its place.
+    """
+    values = result.values
+    if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype != np.float32:
+        raise InvalidResult(f"rewards are not a [n] float32 array: {_describe(values)}")
+    matched = _match(batch, result.sample_ids, len(values))
+    n_given = int(min(len(values), len(batch)))
+    finite = np.zeros(len(batch), dtype=np.bool_)
+    finite[:n_given] = np.isfinite(values[:n_given])
+    return matched & finite
+
+
+def check_logprobs(batch: ScoreBatch, result: LogprobResult) -> Bool:
+    """Which rows of a log-prob answer can be used.
+
+    Args:
+        batch: what was asked.
+        result: what came back; row i must carry the id of row i of the batch.
+
+    Returns:
+        ``[n_rows] bool``: True where the id is right and the row is a ``[n_completion] float32``
+        array of finite values not above `LOGPROB_EPSILON`.
+
+    Raises:
+        InvalidResult: when no row can be matched: another number of rows than ids, or no id in
+            its place.
+    """
+    valid = _match(batch, result.sample_ids, len(result.values))
+    for index in np.flatnonzero(valid):
+        valid[index] = _is_logprob_row(result.values[index], batch.n_completion[index])
+    return valid
+
+
+def _is_logprob_row(row: object, n_completion: int) -> bool:
+    if not isinstance(row, np.ndarray) or row.dtype != np.float32:
+        return False
+    if row.shape != (n_completion,):
+        return False
+    return bool(np.isfinite(row).all() and (row <= LOGPROB_EPSILON).all())
+
+
+def _match(batch: ScoreBatch, ids: Sequence[str], n_values: int) -> Bool:
+    """Rows whose id stands where the batch has it; an answer keeps the batch's order."""
+    if len(ids) != n_values:
+        # It cannot be known which row was lost, so none may be trusted.
+        raise InvalidResult(f"the answer has {len(ids)} ids and {n_values} values")
+    matched = np.zeros(len(batch), dtype=np.bool_)
+    for index, (asked, given) in enumerate(zip(batch.sample_ids, ids, strict=False)):
+        matched[index] = asked == given
+    if len(batch) and not matched.any():
+        raise InvalidResult(f"none of the {len(batch)} rows came back in its place")
+    return matched
+
+
+def _describe(values: object) -> str:
+    if isinstance(values, np.ndarray):
+        return f"{list(values.shape)} {values.dtype}"
+    return type(values).__name__

@@ -1,0 +1,7 @@
+"""The HLS C++ kernels of the FPGA engine, as package data.
+
+This package holds no Python code. It exists so that the kernel sources travel in the wheel and are
+found with `importlib.resources`; `ecorl.engines.fpga.build` compiles them with g++ (C-simulation).
+Layout: ``include/`` (shared headers), ``sim/`` (what the C-simulation adds and Vitis never sees),
+``common.mk`` (the one place of compiler flags), and a folder for each kernel.
+"""

@@ -1,0 +1,304 @@
+#include "gemm_int8.hpp"
+
+#include <hls_stream.h>
+
+#ifdef ECORL_CSIM
+#include "gemm_int8_sim.hpp"
+#define GEMM_COUNT(slot, amount) ::ecorl::gemm::count(slot, amount)
+#else
+#define GEMM_COUNT(slot, amount)
+#endif
+
+namespace ecorl {
+namespace gemm {
+
+// ---- two INT8 products in one DSP48E2 -------------------------------------------------------
+//
+// The multiplier takes (high << 18) + low times one weight, the cascade adds TILE_K such products.
+// The sum holds both results: bits 0..17 the low one, the bits above the high one, less 1 wherever
+// the low one is negative (its borrow). The low sum must stay within 18 bits: with the full range
+// -128..127 one product is at most 2^14, so 7 products fit (7 * 2^14 < 2^17) and 8 do not; within
+// +-127 it would be 8. No more than 7 are ever summed.
+constexpr int LOW_BITS = 18;
+constexpr int MAX_CASCADE = 7;
+
+constexpr int PACKED_BITS = 27;  // the wide input of a DSP48E2
+using packed_act_t = sint<PACKED_BITS>;
+using packed_sum_t = sint<48>;  // P output
+
+struct pair_t {
+    acc_t low;
+    acc_t high;
+};
+
+/// (high << 18) + low, exact in 27 bits. One row pair shares it over all columns.
+inline packed_act_t pack_pair(value_t low, value_t high) {
+#pragma HLS INLINE
+    return packed_act_t(high) * (1 << LOW_BITS) + low;
+}
+
+/// TK packed products, summed and taken apart.
+template <int TK>
+pair_t dsp_cascade(const packed_act_t act[TK], const value_t weight[TK]) {
+#pragma HLS INLINE
+    static_assert(TK <= MAX_CASCADE, "the low half of a DSP overflows beyond 7 products");
+    packed_sum_t sum = 0;
+CASCADE:
+    for (int t = 0; t < TK; ++t) {
+#pragma HLS UNROLL
+        sum += product<PACKED_BITS, 8>(act[t], weight[t]);
+    }
+    const acc_t low = acc_t(low_bits<LOW_BITS>(sum));
+    const acc_t high = acc_t(sum >> LOW_BITS) + acc_t(low < 0 ? 1 : 0);
+    return {low, high};
+}
+
+// ---- the four processes ---------------------------------------------------------------------
+
+/// One finished output tile, handed over in a shadow register so that the array goes on at once.
+template <int TM, int TN>
+struct tile_t {
+    acc_t value[TM][TN];
+};
+
+/// The four values of k that one row of the array takes in one cycle.
+template <int TK>
+struct step_t {
+    value_t value[TK];
+};
+
+inline dim_t min_dim(dim_t x, dim_t y) {
+    return x < y ? x : y;
+}
+
+/// Read A once, in the order of memory.
+template <int TN, int TK>
+void load_a(const word_t* a, hls::stream<word_t>& out, dim_t m, dim_t k) {
+    const dim_t words = ceil_div(m, TN) * ceil_div(k, TK);
+LOAD_A:
+    for (dim_t i = 0; i < words; ++i) {
+#pragma HLS PIPELINE II = 1
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 65536 avg = 16384
+        out.write(a[i]);
+        GEMM_COUNT(BYTES_A, sizeof(word_t));
+    }
+}
+
+/// Read all of W once for each block of TM rows.
+template <int TM, int TN, int TK>
+void load_w(const word_t* w, hls::stream<word_t>& out, dim_t m, dim_t n, dim_t k) {
+    const dim_t blocks = ceil_div(m, TM);
+    const dim_t words = ceil_div(n, TN) * ceil_div(k, TK);
+LOAD_W_BLOCK:
+    for (dim_t block = 0; block < blocks; ++block) {
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 128 avg = 16
+    LOAD_W:
+        for (dim_t i = 0; i < words; ++i) {
+#pragma HLS PIPELINE II = 1
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 1048576 avg = 16384
+            out.write(w[i]);
+            GEMM_COUNT(BYTES_W, sizeof(word_t));
+        }
+    }
+}
+
+/// Place of the next activation word in one bank of the buffer: group of rows, step of k.
+struct place_t {
+    dim_t group;
+    dim_t step;
+};
+
+template <int TM, int TN, int TK, int STEPS>
+void place_word(step_t<TK> bank[TM][STEPS], const word_t& word, place_t& place, dim_t steps) {
+#pragma HLS INLINE
+PLACE:
+    for (int r = 0; r < TN; ++r) {
+#pragma HLS UNROLL
+        for (int t = 0; t < TK; ++t) {
+#pragma HLS UNROLL
+            bank[place.group * TN + r][place.step].value[t] = word.value[r][t];
+        }
+    }
+    if (++place.step == steps) {
+        place.step = 0;
+        ++place.group;
+    }
+}
+
+/// One cycle of the array: every output takes TK products.
+template <int TM, int TN, int TK, int STEPS>
+void mac_step(const step_t<TK> bank[TM][STEPS], const word_t& weight, acc_t acc[TM][TN], dim_t step,
+              dim_t live_rows) {
+#pragma HLS INLINE
+    const dim_t pairs = ECORL_LANES(TM / 2, ceil_div(live_rows, 2));
+PAIRS:
+    for (dim_t p = 0; p < pairs; ++p) {
+#pragma HLS UNROLL
+        packed_act_t act[TK];
+#pragma HLS ARRAY_PARTITION variable = act complete
+        for (int t = 0; t < TK; ++t) {
+#pragma HLS UNROLL
+            act[t] = pack_pair(bank[2 * p][step].value[t], bank[2 * p + 1][step].value[t]);
+        }
+    COLUMNS:
+        for (int j = 0; j < TN; ++j) {
+#pragma HLS UNROLL
+            const pair_t products = dsp_cascade<TK>(act, weight.value[j]);
+            acc[2 * p][j] += products.low;
+            acc[2 * p + 1][j] += products.high;
+        }
+    }
+}
+
+template <int TM, int TN>
+void clear_tile(tile_t<TM, TN>& tile) {
+#pragma HLS INLINE
+CLEAR:
+    for (int r = 0; r < TM; ++r) {
+#pragma HLS UNROLL
+        for (int j = 0; j < TN; ++j) {
+#pragma HLS UNROLL
+            tile.value[r][j] = 0;
+        }
+    }
+}
+
+/// Activation words of one block of TM rows; 0 behind the last block.
+template <int TM, int TN>
+dim_t block_words(dim_t m, dim_t block, dim_t steps) {
+#pragma HLS INLINE
+    const dim_t rows = min_dim(m - block * TM, TM);
+    return rows > 0 ? ceil_div(rows, TN) * steps : 0;
+}
+
+/// The array. The next block's activations come in beside the work on the present one.
+template <int TM, int TN, int TK, int KMAX>
+void mac_array(hls::stream<word_t>& acts, hls::stream<word_t>& weights,
+               hls::stream<tile_t<TM, TN>>& out, dim_t m, dim_t n, dim_t k) {
+    constexpr int STEPS = KMAX / TK;
+    ECORL_BUFFER step_t<TK> bank[2][TM][STEPS];
+#pragma HLS BIND_STORAGE variable = bank type = ram_2p impl = uram
+#pragma HLS ARRAY_PARTITION variable = bank complete dim = 1
+#pragma HLS ARRAY_PARTITION variable = bank complete dim = 2
+#pragma HLS AGGREGATE variable = bank
+    tile_t<TM, TN> tile;
+#pragma HLS ARRAY_PARTITION variable = tile.value complete dim = 0
+
+    const dim_t blocks = ceil_div(m, TM);
+    const dim_t n_tiles = ceil_div(n, TN);
+    const dim_t steps = ceil_div(k, TK);
+    const dim_t first_words = block_words<TM, TN>(m, 0, steps);
+    place_t place = {0, 0};
+
+FILL:
+    for (dim_t i = 0; i < first_words; ++i) {
+#pragma HLS PIPELINE II = 1
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 16384 avg = 512
+        place_word<TM, TN, TK, STEPS>(bank[0], acts.read(), place, steps);
+        GEMM_COUNT(FILL_CYCLES, 1);
+    }
+BLOCK:
+    for (dim_t block = 0; block < blocks; ++block) {
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 128 avg = 16
+        const int now = block & 1;
+        const dim_t live_rows = min_dim(m - block * TM, TM);
+        dim_t pending = block_words<TM, TN>(m, block + 1, steps);
+        place.group = 0;
+        place.step = 0;
+    TILE:
+        for (dim_t n_tile = 0; n_tile < n_tiles; ++n_tile) {
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 1024 avg = 32
+            clear_tile<TM, TN>(tile);
+        MAC:
+            for (dim_t step = 0; step < steps; ++step) {
+#pragma HLS PIPELINE II = 1
+#pragma HLS DEPENDENCE variable = bank type = inter false
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 4096 avg = 128
+                const word_t weight = weights.read();
+                mac_step<TM, TN, TK, STEPS>(bank[now], weight, tile.value, step, live_rows);
+                if (pending > 0) {
+                    place_word<TM, TN, TK, STEPS>(bank[1 - now], acts.read(), place, steps);
+                    --pending;
+                }
+                GEMM_COUNT(MAC_CYCLES, 1);
+            }
+            out.write(tile);
+            GEMM_COUNT(TILES, 1);
+        }
+    REST:
+        for (; pending > 0; --pending) {
+#pragma HLS PIPELINE II = 1
+#pragma HLS LOOP_TRIPCOUNT min = 0 max = 16384 avg = 0
+            place_word<TM, TN, TK, STEPS>(bank[1 - now], acts.read(), place, steps);
+            GEMM_COUNT(FILL_CYCLES, 1);
+        }
+    }
+}
+
+/// Write the rows of each tile that exist; one burst a tile.
+template <int TM, int TN>
+void store_c(hls::stream<tile_t<TM, TN>>& tiles, acc_word_t* c, dim_t m, dim_t n) {
+    const dim_t blocks = ceil_div(m, TM);
+    const dim_t n_tiles = ceil_div(n, TN);
+STORE_BLOCK:
+    for (dim_t block = 0; block < blocks; ++block) {
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 128 avg = 16
+    STORE_TILE:
+        for (dim_t n_tile = 0; n_tile < n_tiles; ++n_tile) {
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 1024 avg = 32
+            const tile_t<TM, TN> tile = tiles.read();
+            const dim_t live_rows = min_dim(m - block * TM, TM);
+            const std::int64_t first = static_cast<std::int64_t>(n_tile) * m + block * TM;
+        STORE:
+            for (dim_t r = 0; r < live_rows; ++r) {
+#pragma HLS PIPELINE II = 1
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 64 avg = 64
+                acc_word_t word;
+                for (int j = 0; j < TN; ++j) {
+#pragma HLS UNROLL
+                    word.value[j] = tile.value[r][j];
+                }
+                c[first + r] = word;
+                GEMM_COUNT(BYTES_C, sizeof(acc_word_t));
+            }
+        }
+    }
+}
+
+/// Load, compute and store as processes of one dataflow region.
+template <int TM, int TN, int TK, int KMAX>
+void gemm_dataflow(const word_t* a, const word_t* w, acc_word_t* c, dim_t m, dim_t n, dim_t k) {
+    hls::stream<word_t> acts("acts");
+    hls::stream<word_t> weights("weights");
+    hls::stream<tile_t<TM, TN>> tiles("tiles");
+#pragma HLS STREAM variable = acts depth = 64
+#pragma HLS STREAM variable = weights depth = 512
+#pragma HLS STREAM variable = tiles depth = 2
+#pragma HLS DATAFLOW
+    load_a<TN, TK>(a, acts, m, k);
+    load_w<TM, TN, TK>(w, weights, m, n, k);
+    mac_array<TM, TN, TK, KMAX>(acts, weights, tiles, m, n, k);
+    store_c<TM, TN>(tiles, c, m, n);
+}
+
+}  // namespace gemm
+}  // namespace ecorl
+
+extern "C" void gemm_int8_krnl(const ecorl::gemm::word_t* a, const ecorl::gemm::word_t* w,
+                               ecorl::gemm::acc_word_t* c, std::int32_t m, std::int32_t n,
+                               std::int32_t k) {
+#pragma HLS INTERFACE m_axi port = a bundle = gmem_a max_read_burst_length = 256 offset = slave
+#pragma HLS INTERFACE m_axi port = w bundle = gmem_w max_read_burst_length = 256 offset = slave
+#pragma HLS INTERFACE m_axi port = c bundle = gmem_c max_write_burst_length = 256 offset = slave
+#pragma HLS INTERFACE s_axilite port = m
+#pragma HLS INTERFACE s_axilite port = n
+#pragma HLS INTERFACE s_axilite port = k
+#pragma HLS INTERFACE s_axilite port = return
+#pragma HLS AGGREGATE variable = a compact = bit
+#pragma HLS AGGREGATE variable = w compact = bit
+#pragma HLS AGGREGATE variable = c compact = bit
+    using namespace ecorl::gemm;
+    GEMM_COUNT(CALLS, 1);
+    GEMM_COUNT(MACS, static_cast<std::int64_t>(m) * n * k);
+    gemm_dataflow<TILE_M, TILE_N, TILE_K, MAX_K>(a, w, c, m, n, k);
+}

@@ -1,0 +1,103 @@
+// gemm_int8: C[m,n] = A[m,k] * W[n,k]^T, INT8 in, exact INT32 out.
+//
+// The array: TILE_M x TILE_N outputs stay in place while TILE_K steps of k pass per cycle. One
+// DSP48E2 holds two INT8 products (two rows of A, one weight), and TILE_K of them form a cascade:
+// 64 * 16 * 4 / 2 = 2,048 DSPs, 4,096 MAC per cycle. One 512-bit weight word enters per cycle.
+//
+// Memory on the card is in tile order, one 512-bit word = 16 rows x 4 values of k:
+//   A, W   word [row / 16][k / 4], byte [row % 16][k % 4]; rows and k padded with zeros
+//   C      word [n / 16][m], INT32 lane [n % 16]
+#pragma once
+
+#include "ecorl_types.hpp"
+
+namespace ecorl {
+namespace gemm {
+
+constexpr int TILE_M = 64;        ///< rows of A in the array at a time
+constexpr int TILE_N = 16;        ///< columns (rows of W) in the array at a time
+constexpr int TILE_K = 4;         ///< steps of k per cycle: the depth of one DSP cascade
+constexpr int MAX_K = 16384;      ///< longest k that the activation buffer holds
+constexpr int MAX_DIM = 1 << 20;  ///< largest m and n
+
+using value_t = sint<8>;
+using acc_t = sint<32>;
+using dim_t = std::int32_t;
+
+/// One 512-bit beat of A or W: 16 rows, 4 consecutive k each.
+struct word_t {
+    value_t value[TILE_N][TILE_K];
+};
+
+/// One 512-bit beat of C: 16 neighbouring columns of one row.
+struct acc_word_t {
+    acc_t value[TILE_N];
+};
+
+static_assert(TILE_N * TILE_K == 64, "one weight word per cycle is 64 bytes");
+static_assert(TILE_M % TILE_N == 0, "A and W share one word format");
+static_assert(TILE_M % 2 == 0, "rows are packed in pairs");
+
+/// Slots of the counters; see gemm_int8_counters.
+enum counter { CALLS, TILES, MAC_CYCLES, FILL_CYCLES, BYTES_A, BYTES_W, BYTES_C, MACS, N_COUNTERS };
+
+}  // namespace gemm
+}  // namespace ecorl
+
+extern "C" {
+
+/// The kernel (top function). All buffers in tile order; 1 <= k <= MAX_K.
+void gemm_int8_krnl(const ecorl::gemm::word_t* a, const ecorl::gemm::word_t* w,
+                    ecorl::gemm::acc_word_t* c, std::int32_t m, std::int32_t n, std::int32_t k);
+
+#ifdef ECORL_CSIM
+
+// ---- C API of the C-simulation library: what the Python side and the other kernels call. ----
+// All functions may be called from several threads at once on disjoint outputs. Inputs may hold
+// the full range -128..127. Limits: m, n <= MAX_DIM, k <= MAX_K; a call with m, n or k < 1 does
+// nothing.
+
+/// Bytes of the packed form of [n,k] weights: ceil(n/16) * ceil(k/4) * 64.
+std::int64_t gemm_int8_packed_bytes(std::int32_t n, std::int32_t k);
+
+/// Put row-major weights w [n,k] into tile order, as the card's HBM holds them.
+void gemm_int8_pack(const std::int8_t* w, void* packed, std::int32_t n, std::int32_t k);
+
+/// c [m,n] = a [m,k] * w^T with packed w [n,k]; a and c row-major; exact.
+void gemm_int8(const std::int8_t* a, const void* packed, std::int32_t* c, std::int32_t m,
+               std::int32_t n, std::int32_t k);
+
+/// `batch` independent small products in one call, nothing packed beforehand:
+/// c [batch,m,n] = a [batch,m,k] * w [batch,n,k]^T. Counts as `batch` calls.
+void gemm_int8_batched(const std::int8_t* a, const std::int8_t* w, std::int32_t* c,
+                       std::int32_t batch, std::int32_t m, std::int32_t n, std::int32_t k);
+
+/// Loop counts of the kernel over all threads since the last reset, 8 numbers:
+///   0 calls
+///   1 tiles        TILE_M x TILE_N output tiles
+///   2 mac_cycles   cycles of the array at II=1, tails of tiles included
+///   3 fill_cycles  cycles in which the array waits for activations (first block of a call, and
+///                  what does not fit beside the work on the block before)
+///   4 bytes_a      read from HBM on the activation port
+///   5 bytes_w      read from HBM on the weight port
+///   6 bytes_c      written to HBM
+///   7 macs         useful multiply-accumulates, m * n * k
+/// Where a native path answers in place of the kernel's loops, the same numbers come from their
+/// closed form.
+void gemm_int8_counters(std::int64_t* out8);
+
+/// Set the counters to zero.
+void gemm_int8_counters_reset();
+
+/// Choose who computes: 0 automatic, 1 the kernel's own source, 2 portable C++, 3 AVX2,
+/// 4 AVX512-VNNI. Returns 0, or -1 where this build or CPU lacks the path. The strict build knows
+/// only 0 and 1. The environment variable ECORL_GEMM_PATH (auto, kernel, portable, avx2, vnni)
+/// sets the initial choice; an unknown or unavailable name leaves it automatic.
+std::int32_t gemm_int8_set_path(std::int32_t path);
+
+/// The path that gemm_int8 takes now, never 0.
+std::int32_t gemm_int8_path();
+
+#endif  // ECORL_CSIM
+
+}  // extern "C"

@@ -1,0 +1,38 @@
+// What the C-simulation adds to gemm_int8: counters and native paths. Vitis never sees this file.
+#pragma once
+
+#include <cstdint>
+
+#include "../gemm_int8/gemm_int8.hpp"
+
+namespace ecorl {
+namespace gemm {
+
+constexpr int WORD_BYTES = TILE_N * TILE_K;
+
+/// Counts of the present thread, not yet added to the totals.
+extern thread_local std::int64_t local_counts[N_COUNTERS];
+
+inline void count(counter slot, std::int64_t amount) {
+    local_counts[slot] += amount;
+}
+
+/// Who computes.
+enum path : std::int32_t { AUTO, KERNEL, PORTABLE, AVX2, VNNI, N_PATHS };
+
+/// One product: a and c row-major, the weights in tile order.
+struct operands {
+    const std::int8_t* a;
+    const std::int8_t* packed;
+    std::int32_t* c;
+    std::int32_t m, n, k;
+};
+
+void multiply_portable(const operands& p);
+bool has_avx2();
+void multiply_avx2(const operands& p);
+bool has_vnni();
+void multiply_vnni(const operands& p);
+
+}  // namespace gemm
+}  // namespace ecorl

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ecorl.config import EngineConfig
+from ecorl.engines.faults import FaultyEngine
+from ecorl.engines.host import HostLimits, IsolatedEngine
+from ecorl.engines.lane import ThreadedEngine
+from ecorl.engines.registry import build_engine, engine_spec, make_engine, plugin_names
+from ecorl.errors import CheckpointError, ConfigError, EngineCrashed
+from ecorl.records import Stage
+
+NOWHERE = Path("nowhere")
+
+
+def config(offload, faults=()):
+    return EngineConfig.model_validate({"offload": offload, "faults": list(faults)})
+
+
+def test_unknown_plugin_names_those_that_are_there(toy_path):
+    assert {"toy", "toy_broken"} <= set(plugin_names())
+    with pytest.raises(ConfigError, match=r"'toi'.*'toy', 'toy_broken'") as caught:
+        build_engine(config({"type": "plugin", "name": "toi"}), NOWHERE, Stage.REWARD, "u55c")
+    assert caught.value.key == "engine.offload.name"
+
+
+def test_plugins_run_on_a_thread_or_in_a_process(toy_path, make_rows):
+    for isolated, kind in ((False, ThreadedEngine), (True, IsolatedEngine)):
+        table = {"type": "plugin", "name": "toy", "isolated": isolated}
+        engine = build_engine(config(table), NOWHERE, Stage.REWARD, "u55c", HostLimits(start_s=30))
+        try:
+            assert isinstance(engine, kind)
+            assert engine.device == "u55c"
+            assert float(engine.submit(make_rows([7])).result(10).values[0]) == pytest.approx(0.07)
+        finally:
+            engine.close()
+
+
+def test_options_reach_the_factory(toy_path):
+    table = {"type": "plugin", "name": "toy", "isolated": False, "options": {"load": "checkpoint"}}
+    with pytest.raises(CheckpointError):
+        build_engine(config(table), NOWHERE, Stage.REWARD, "u55c")
+
+
+def test_a_factory_of_something_else_is_refused(toy_path):
+    table = {"type": "plugin", "name": "toy_broken", "isolated": False}
+    with pytest.raises(EngineCrashed, match="made a object"):
+        build_engine(config(table), NOWHERE, Stage.REWARD, "u55c")
+
+
+def test_exit_needs_a_process_of_its_own(toy_path):
+    table = {"type": "plugin", "name": "toy", "isolated": False}
+    faults = [{"kind": "nan", "calls": [0]}, {"kind": "exit", "calls": [1]}]
+    with pytest.raises(ConfigError, match=r"engine\.faults\.1\.kind"):
+        build_engine(config(table, faults), NOWHERE, Stage.REWARD, "u55c")
+
+
+def test_specs_carry_what_the_config_says():
+    spec = engine_spec(
+        config({"type": "fpga", "build": "strict", "threads": 2}), NOWHERE, Stage.REWARD, "u55c"
+    )
+    assert (spec.kind, spec.device, spec.threads) == ("fpga", "u55c", 2)
+    assert spec.options == {"build": "strict", "threads": 2}
+    # The torch engine stands for the machine that it runs on, not for the card.
+    spec = engine_spec(config({"type": "torch"}), NOWHERE, Stage.REFERENCE, "u55c")
+    assert (spec.kind, spec.device, spec.options) == ("torch", "host_cpu", {"threads": 1})
+
+
+def test_faults_wrap_the_engine(toy_path):
+    table = {"type": "plugin", "name": "toy"}
+    plain = make_engine(engine_spec(config(table), NOWHERE, Stage.REWARD, "u55c"))
+    assert not isinstance(plain, FaultyEngine)
+    faults = [{"kind": "raise", "calls": [0]}]
+    faulty = make_engine(engine_spec(config(table, faults), NOWHERE, Stage.REWARD, "u55c"))
+    assert isinstance(faulty, FaultyEngine)
+
+
+def test_torch_engines_are_made_by_config(tiny_reward, make_batch):
+    engine = build_engine(
+        config({"type": "torch", "isolated": False}), tiny_reward, Stage.REWARD, "u55c"
+    )
+    batch = make_batch(3)
+    result = engine.submit(batch).result(30)
+    assert (engine.device, len(result.values)) == ("host_cpu", 3)
+    engine.close()
+
+
+def test_importing_the_registry_touches_no_torch():
+    code = "import sys, ecorl.engines.registry; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreResult
+from ecorl.engines.validate import LOGPROB_EPSILON, check_batch, check_logprobs, check_score
+from ecorl.errors import EngineError, InvalidResult
+from ecorl.records import Provenance, Stage
+
+REPORT = EngineReport(None, None, Provenance.MEASURED, 0.0)
+
+
+@pytest.fixture
+def batch(make_batch):
+    return make_batch(4)
+
+
+@pytest.fixture
+def scores(batch):
+    return ScoreResult(batch.sample_ids, np.arange(4, dtype=np.float32), REPORT)
+
+
+@pytest.fixture
+def logprobs(batch):
+    values = tuple(np.full(n, -1.5, dtype=np.float32) for n in batch.n_completion)
+    return LogprobResult(batch.sample_ids, values, REPORT)
+
+
+def test_good_answers_are_all_valid(batch, scores, logprobs):
+    assert check_score(batch, scores).tolist() == [True] * 4
+    assert check_logprobs(batch, logprobs).tolist() == [True] * 4
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_only_the_bad_reward_is_invalid(batch, scores, bad):
+    scores.values[2] = bad
+    assert check_score(batch, scores).tolist() == [True, True, False, True]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda row: np.full_like(row, np.nan),
+        lambda row: np.full_like(row, -np.inf),
+        lambda row: np.full_like(row, 10 * LOGPROB_EPSILON),
+        lambda row: row[:-1],
+        lambda row: row[None],
+        lambda row: row.astype(np.float64),
+        lambda row: row.tolist(),
+        lambda row: None,
+    ],
+)
+def test_only_the_bad_logprob_row_is_invalid(batch, logprobs, bad):
+    values = list(logprobs.values)
+    values[1] = bad(values[1])
+    result = replace(logprobs, values=tuple(values))
+    assert check_logprobs(batch, result).tolist() == [True, False, True, True]
+
+
+def test_one_nan_token_spoils_its_row_alone(batch, logprobs):
+    logprobs.values[3][0] = np.nan
+    assert check_logprobs(batch, logprobs).tolist() == [True, True, True, False]
+
+
+def test_rounding_above_zero_is_no_fault(batch, logprobs):
+    logprobs.values[0][0] = LOGPROB_EPSILON / 2
+    assert check_logprobs(batch, logprobs).all()
+
+
+def test_swapped_ids_spoil_the_swapped_rows(batch, scores, logprobs):
+    a, b, c, d = batch.sample_ids
+    assert check_score(batch, replace(scores, sample_ids=(b, a, c, d))).tolist() == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    swapped = replace(logprobs, sample_ids=(a, c, b, d))
+    assert check_logprobs(batch, swapped).tolist() == [True, False, False, True]
+
+
+def test_a_consistent_but_short_answer_keeps_its_rows(batch, scores, logprobs):
+    short = ScoreResult(scores.sample_ids[:2], scores.values[:2], REPORT)
+    assert check_score(batch, short).tolist() == [True, True, False, False]
+    short = LogprobResult(logprobs.sample_ids[:3], logprobs.values[:3], REPORT)
+    assert check_logprobs(batch, short).tolist() == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.zeros(3, np.float32),
+        np.zeros(5, np.float32),
+        np.zeros((4, 1), np.float32),
+        np.zeros(4, np.float64),
+        [0.0] * 4,
+        None,
+    ],
+)
+def test_unmatchable_rewards_raise(batch, scores, values):
+    with pytest.raises(InvalidResult):
+        check_score(batch, replace(scores, values=values))
+
+
+def test_unmatchable_ids_raise(batch, scores, logprobs):
+    strangers = ("x", "y", "z", "w")
+    with pytest.raises(InvalidResult):
+        check_score(batch, replace(scores, sample_ids=strangers))
+    with pytest.raises(InvalidResult):
+        check_logprobs(batch, replace(logprobs, sample_ids=strangers))
+    with pytest.raises(InvalidResult):
+        check_logprobs(batch, replace(logprobs, values=logprobs.values[:-1]))
+
+
+def test_empty_batch_is_valid(make_batch):
+    empty = make_batch(0)
+    assert check_score(empty, ScoreResult((), np.zeros(0, np.float32), REPORT)).shape == (0,)
+    assert check_logprobs(empty, LogprobResult((), (), REPORT)).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"temperature": 0.0},
+        {"temperature": -1.0},
+        {"temperature": float("nan")},
+        {"micro_batch": 0},
+        {"n_completion": (1, 1)},
+        {"token_ids": ()},
+    ],
+)
+def test_unanswerable_batches_are_refused(batch, change):
+    with pytest.raises(EngineError):
+        check_batch(replace(batch, **change), Stage.REWARD)
+
+
+def test_a_completion_needs_a_token_before_it(make_rows):
+    whole_row = make_rows([1, 2, 3], n_completion=3)
+    check_batch(whole_row, Stage.REWARD)
+    with pytest.raises(EngineError, match="before it"):
+        check_batch(whole_row, Stage.REFERENCE)
+    with pytest.raises(EngineError, match="no tokens"):
+        check_batch(make_rows([]), Stage.REWARD)
