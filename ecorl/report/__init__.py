@@ -1,1 +1,12 @@
-"""TODO-DOC."""
+"""The report of a run: what it spent, where, and whether offloading paid.
+
+`write_report` reads a run folder, prints the tables and leaves ``report.html`` (one self-contained
+page) and ``report.json`` (all figures with their provenance) in it. It works on a finished, a live
+and a killed run, and says what is missing.
+"""
+
+from ecorl.report.aggregate import build_report, read_config
+from ecorl.report.model import Report
+from ecorl.report.write import write_report
+
+__all__ = ["Report", "build_report", "read_config", "write_report"]

@@ -1,0 +1,177 @@
+"""Records to rows and back. Pure functions; numpy scalars are accepted and become plain ones."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ecorl.records import (
+    Action,
+    ActionCost,
+    Placement,
+    Provenance,
+    Stage,
+    StageEnergy,
+    StageResult,
+)
+
+Columns = dict[str, Any]
+"""One row: values by column name."""
+
+
+def number(value: float | None) -> float | None:
+    """A plain float; None for None and for what is not a number."""
+    if value is None:
+        return None
+    plain = float(value)
+    return None if math.isnan(plain) else plain
+
+
+def placement_row(p: Placement) -> Columns:
+    """Columns of table ``placement``."""
+    costs = [
+        {
+            "action": str(c.action),
+            "time_s": number(c.time_s),
+            "energy_j": number(c.energy_j),
+            "wait_s": number(c.wait_s),
+            "provenance": str(c.provenance),
+        }
+        for c in p.costs
+    ]
+    return {
+        "iteration": int(p.iteration),
+        "stage": str(p.stage),
+        "proposed": str(p.proposed),
+        "action": str(p.action),
+        "policy": str(p.policy),
+        "reason": str(p.reason),
+        "costs": json.dumps(costs, separators=(",", ":")),
+    }
+
+
+def placement_of(row: sqlite3.Row) -> Placement:
+    """The record of a row of table ``placement``."""
+    costs = tuple(
+        ActionCost(
+            action=Action(c["action"]),
+            time_s=_or_nan(c["time_s"]),
+            energy_j=_or_nan(c["energy_j"]),
+            wait_s=_or_nan(c["wait_s"]),
+            provenance=Provenance(c["provenance"]),
+        )
+        for c in json.loads(row["costs"])
+    )
+    return Placement(
+        iteration=row["iteration"],
+        stage=Stage(row["stage"]),
+        proposed=Action(row["proposed"]),
+        action=Action(row["action"]),
+        policy=row["policy"],
+        reason=row["reason"],
+        costs=costs,
+    )
+
+
+def _or_nan(value: float | None) -> float:
+    # ActionCost has no room for None: a cost that the model could not tell reads back as NaN.
+    return math.nan if value is None else float(value)
+
+
+def result_row(r: StageResult) -> Columns:
+    """Columns of table ``execution``."""
+    return {
+        "iteration": int(r.iteration),
+        "stage": str(r.stage),
+        "action": str(r.action),
+        "device_id": str(r.device_id),
+        "device": str(r.device),
+        "start_t_s": number(r.t_start_s),
+        "end_t_s": number(r.t_end_s),
+        "time_s": number(r.time_s),
+        "time_provenance": str(r.time_provenance),
+        "host_time_s": number(r.host_time_s),
+        "wait_s": number(r.wait_s),
+        "n_sequences": int(r.n_sequences),
+        "n_tokens": int(r.n_tokens),
+        "n_output_tokens": int(r.n_output_tokens),
+        "n_rows_fallback": int(r.n_rows_fallback),
+        "fault": None if r.fault is None else str(r.fault),
+        **({} if r.energy is None else _energy_row(r.energy)),
+    }
+
+
+def _energy_row(e: StageEnergy) -> Columns:
+    return {
+        "energy_device_id": str(e.device_id),
+        "energy_start_t_s": number(e.t_start_s),
+        "energy_end_t_s": number(e.t_end_s),
+        "energy_j": number(e.energy_j),
+        "mean_power_w": number(e.mean_power_w),
+        "counter_energy_j": number(e.counter_energy_j),
+        "integral_energy_j": number(e.integral_energy_j),
+        "n_samples": int(e.n_samples),
+        "coverage": number(e.coverage),
+        "energy_method": str(e.method),
+        "energy_provenance": str(e.provenance),
+    }
+
+
+def result_of(row: sqlite3.Row) -> StageResult:
+    """The record of a row of table ``execution``."""
+    return StageResult(
+        iteration=row["iteration"],
+        stage=Stage(row["stage"]),
+        action=Action(row["action"]),
+        device_id=row["device_id"],
+        device=row["device"],
+        t_start_s=row["start_t_s"],
+        t_end_s=row["end_t_s"],
+        time_s=row["time_s"],
+        time_provenance=Provenance(row["time_provenance"]),
+        host_time_s=_or_nan(row["host_time_s"]),
+        wait_s=_or_nan(row["wait_s"]),
+        n_sequences=row["n_sequences"],
+        n_tokens=row["n_tokens"],
+        n_output_tokens=row["n_output_tokens"],
+        energy=_energy_of(row),
+        n_rows_fallback=row["n_rows_fallback"],
+        fault=row["fault"],
+    )
+
+
+def _energy_of(row: sqlite3.Row) -> StageEnergy | None:
+    if row["energy_method"] is None:
+        return None
+    return StageEnergy(
+        device_id=row["energy_device_id"],
+        t_start_s=_or_nan(row["energy_start_t_s"]),
+        t_end_s=_or_nan(row["energy_end_t_s"]),
+        energy_j=row["energy_j"],
+        mean_power_w=row["mean_power_w"],
+        counter_energy_j=row["counter_energy_j"],
+        integral_energy_j=row["integral_energy_j"],
+        n_samples=row["n_samples"],
+        coverage=_or_nan(row["coverage"]),
+        method=row["energy_method"],
+        provenance=Provenance(row["energy_provenance"]),
+    )
+
+
+def values_text(values: Iterable[float | None]) -> str:
+    """A JSON list of numbers; null for None, NaN and the infinities (JSON has none of them)."""
+    plain = (number(v) for v in values)
+    return json.dumps([v if v is not None and math.isfinite(v) else None for v in plain])
+
+
+def values_of(text: str) -> tuple[float | None, ...]:
+    """The numbers of `values_text`."""
+    return tuple(None if v is None else float(v) for v in json.loads(text))
+
+
+def meta_rows(meta: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Rows of table ``meta``."""
+    return [(str(key), str(value)) for key, value in meta.items()]

@@ -1,0 +1,372 @@
+"""`Ledger`: the one writer of a run's record."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from ecorl.errors import LedgerError, RunError
+from ecorl.ledger import encoding, schema
+from ecorl.ledger.encoding import Columns
+from ecorl.ledger.samples import SampleStore, seal_all
+from ecorl.ledger.writer import RowWriter
+from ecorl.records import Placement, PowerSample, Provenance, Stage, StageResult
+
+logger = logging.getLogger(__name__)
+
+LEDGER_FILE = "ledger.sqlite"
+"""Name of the file in a run folder."""
+
+DEFAULT_RAW_SAMPLES = 20_000
+
+_OPEN_PATHS: set[Path] = set()
+# A process's own file locks do not exclude itself.
+
+
+class Ledger:
+    """Records of one run, written in the background.
+
+    Made by `create` or `open_for_resume`. The recording methods may be called from any thread;
+    they put a row into a bounded queue and return at once. They never raise and never wait for
+    the disk: when it is full, read-only or gone, rows are dropped, counted in `dropped_rows` and
+    reported by one warning. The file can be read at any instant, also after SIGKILL.
+
+    Attributes:
+        path: the ledger's file.
+        attempt: 1 for a fresh run, one more for each resume.
+    """
+
+    def __init__(self, path: Path, attempt: int, raw_samples: int, lock: IO[bytes]) -> None:
+        self.path = path
+        self.attempt = attempt
+        self._lock = lock
+        connection = schema.open_for_writing(path)
+        (next_seq,) = connection.execute(
+            "SELECT coalesce(max(seq) + 1, 0) FROM raw_sample"
+        ).fetchone()
+        connection.execute("DELETE FROM raw_sample WHERE slot >= ?", (raw_samples,))
+        self._samples = SampleStore(attempt, raw_samples, int(next_seq))
+        self._writer = RowWriter(connection, self)
+        self._closed = False
+        atexit.register(self.close)
+
+    # ------------------------------------------------------------ opening
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        *,
+        run_id: str,
+        config_toml: str,
+        meta: Mapping[str, str],
+        raw_samples: int = DEFAULT_RAW_SAMPLES,
+    ) -> Ledger:
+        """Begin the record of a fresh run; the folder is made when it is absent.
+
+        Args:
+            path: the file to make, by custom `LEDGER_FILE` in the run folder.
+            run_id: name of the run.
+            config_toml: the resolved config.
+            meta: free facts (versions, commit, host, model names).
+            raw_samples: length of the ring of raw readings.
+
+        Raises:
+            RunError: when there is a ledger already, or another process writes it.
+            LedgerError: when the file cannot be written.
+        """
+        path = Path(path).absolute()
+        if path.exists():
+            raise RunError(f"{path}: exists already; resume that run or choose another folder")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LedgerError(f"{path.parent}: cannot be made ({error})") from error
+        lock = _lock(path)
+        # Laid out under another name and then linked, so that no instant shows half a ledger.
+        fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+        try:
+            fresh.unlink(missing_ok=True)
+            with contextlib.closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
+                schema.create_tables(connection)
+                connection.execute(
+                    "INSERT INTO run VALUES (?, ?, ?)", (run_id, config_toml, time.time())
+                )
+                connection.executemany("INSERT INTO meta VALUES (?, ?)", encoding.meta_rows(meta))
+                _insert_attempt(connection, 1, from_step=0)
+            os.link(fresh, path)
+            return cls(path, 1, raw_samples, lock)
+        except (sqlite3.Error, OSError) as error:
+            _unlock(path, lock)
+            raise LedgerError(f"{path}: cannot be written ({error})") from error
+        finally:
+            with contextlib.suppress(OSError):
+                fresh.unlink(missing_ok=True)
+
+    @classmethod
+    def open_for_resume(
+        cls, path: Path, *, from_step: int, raw_samples: int = DEFAULT_RAW_SAMPLES
+    ) -> Ledger:
+        """Go on with the record of a run that ended or was killed, as a new attempt.
+
+        Rows of earlier attempts with ``iteration > from_step`` are marked as superseded. They are
+        kept: their energy was spent, and counts as wasted.
+
+        Args:
+            path: the ledger's file.
+            from_step: last iteration that the checkpoint holds.
+            raw_samples: length of the ring of raw readings.
+
+        Raises:
+            RunError: when there is no ledger, or another process writes it.
+            LedgerError: when it is damaged, of another version, or cannot be written.
+        """
+        path = Path(path).absolute()
+        if not path.is_file():
+            raise RunError(f"{path}: there is no ledger to resume")
+        lock = _lock(path)
+        try:
+            with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+                schema.check_version(connection, path)
+                (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+                if verdict != "ok":
+                    raise LedgerError(f"{path}: damaged ({verdict})")
+                connection.execute("BEGIN IMMEDIATE")
+                (last,) = connection.execute("SELECT max(attempt) FROM attempt").fetchone()
+                for table in schema.SUPERSEDED_TABLES:
+                    connection.execute(
+                        f"UPDATE {table} SET superseded = 1 WHERE iteration > ?", (int(from_step),)
+                    )
+                _insert_attempt(connection, last + 1, from_step)
+                seal_all(connection)
+                connection.execute("COMMIT")
+            return cls(path, int(last) + 1, raw_samples, lock)
+        except (sqlite3.Error, OSError, ValueError) as error:
+            _unlock(path, lock)
+            raise LedgerError(f"{path}: cannot be resumed ({error})") from error
+        except LedgerError:
+            _unlock(path, lock)
+            raise
+
+    # ------------------------------------------------------------ recording
+
+    @property
+    def dropped_rows(self) -> int:
+        """Rows that never reached the disk."""
+        return self._writer.dropped_rows
+
+    def placement(self, p: Placement) -> None:
+        """Record one decision."""
+        t_s = time.monotonic()
+        self._insert("placement", lambda: {"t_s": t_s, **encoding.placement_row(p)})
+
+    def result(self, r: StageResult) -> None:
+        """Record one finished stage execution."""
+        self._insert("execution", lambda: encoding.result_row(r))
+
+    def barrier(
+        self, iteration: int, stage: Stage, wait_s: float, n_rows: int, n_missing: int, n_late: int
+    ) -> None:
+        """Record one wait of the training thread at the completion barrier, s."""
+        t_s = time.monotonic()
+        self._insert(
+            "barrier",
+            lambda: {
+                "iteration": int(iteration),
+                "t_s": t_s,
+                "stage": str(stage),
+                "wait_s": encoding.number(wait_s),
+                "n_rows": int(n_rows),
+                "n_missing": int(n_missing),
+                "n_late": int(n_late),
+            },
+        )
+
+    def fault(
+        self, iteration: int | None, kind: str, where: str, detail: str, n_rows: int = 0
+    ) -> None:
+        """Record something that went wrong and was survived; ``n_rows`` rows were affected."""
+        t_s = time.monotonic()
+        self._insert(
+            "fault",
+            lambda: {
+                "iteration": None if iteration is None else int(iteration),
+                "t_s": t_s,
+                "kind": str(kind),
+                "place": str(where),
+                "detail": str(detail),
+                "n_rows": int(n_rows),
+            },
+        )
+
+    def metric(self, iteration: int, name: str, value: float | None) -> None:
+        """Record one scalar of the trainer; NaN is stored as missing."""
+        self._insert(
+            "metric",
+            lambda: {
+                "iteration": int(iteration),
+                "name": str(name),
+                "value": encoding.number(value),
+            },
+        )
+
+    def evaluation(self, name: str, phase: str, values: Sequence[float | None]) -> None:
+        """Record per-item values of one evaluation; the newest of a (name, phase) counts."""
+        t_s, kept = time.monotonic(), tuple(values)
+        self._insert(
+            "evaluation",
+            lambda: {
+                "t_s": t_s,
+                "name": str(name),
+                "phase": str(phase),
+                "item_values": encoding.values_text(kept),
+            },
+        )
+
+    def samples(self, samples: Iterable[PowerSample]) -> None:
+        """Record power readings: 1 s roll-ups per series, and the raw ring."""
+        kept = tuple(samples)
+        if kept:
+            self._writer.put(lambda c: self._samples.add(c, kept), len(kept))
+
+    def device(
+        self,
+        device_id: str,
+        profile: str,
+        provenance: Provenance,
+        source: str,
+        idle_w: float | None,
+        figures_json: str = "{}",
+    ) -> None:
+        """Record a device: profile name, where its power comes from, idle draw in W.
+
+        Args:
+            device_id: as in `PowerSample` and `StageResult`.
+            profile: name of the device profile.
+            provenance: of its power readings.
+            source: the instrument.
+            idle_w: idle power in W, or None when unknown.
+            figures_json: a JSON object with further figures, e.g. the achieved refresh.
+        """
+        self._insert(
+            "device",
+            lambda: {
+                "device_id": str(device_id),
+                "profile": str(profile),
+                "provenance": str(provenance),
+                "source": str(source),
+                "idle_w": encoding.number(idle_w),
+                "figures": str(figures_json),
+            },
+        )
+
+    def checkpoint(self, iteration: int, path: str) -> None:
+        """Record a checkpoint that holds all work up to ``iteration``."""
+        t_s = time.monotonic()
+        self._insert(
+            "checkpoint", lambda: {"iteration": int(iteration), "t_s": t_s, "path": str(path)}
+        )
+
+    def edi(self, json: str) -> None:
+        """Record the EDI matrix; the newest of an attempt replaces the one before."""
+        t_s = time.monotonic()
+        self._insert("edi", lambda: {"t_s": t_s, "matrix": str(json)})
+
+    def event(self, kind: str, detail: str) -> None:
+        """Record run start, stop, resume, finish."""
+        t_s = time.monotonic()
+        self._insert("event", lambda: {"t_s": t_s, "kind": str(kind), "detail": str(detail)})
+
+    def _insert(self, table: str, columns: Callable[[], Columns]) -> None:
+        # Converted on the writing thread: a value of the wrong kind must not raise into the run.
+        self._writer.put(lambda c: _insert(c, table, {"attempt": self.attempt, **columns()}))
+
+    def flush(self, timeout_s: float = 30.0) -> bool:
+        """Wait until all that was recorded before is in the file; also the second that runs.
+
+        Returns:
+            False when that took longer than ``timeout_s`` or rows were dropped meanwhile.
+        """
+        return self._writer.flush(timeout_s)
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Write what waits and close the file; safe to call twice. Later rows are dropped."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        if not self._writer.close(timeout_s):
+            logger.warning("ledger: %s: not closed within %.0f s", self.path, timeout_s)
+        _unlock(self.path, self._lock)
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ------------------------------------------------------------ hooks of the writing thread
+
+    def after_batch(self, connection: sqlite3.Connection, everything: bool) -> None:
+        """Hook of `RowWriter`."""
+        self._samples.write_seconds(connection, everything)
+
+    def recovered(self, connection: sqlite3.Connection, n_dropped: int) -> None:
+        """Hook of `RowWriter`: the record itself says what it lacks."""
+        detail = f"{n_dropped} rows were dropped while the disk could not be written"
+        columns = {"attempt": self.attempt, "t_s": time.monotonic()}
+        _insert(connection, "event", {**columns, "kind": "ledger_rows_dropped", "detail": detail})
+
+    def rolled_back(self) -> None:
+        """Hook of `RowWriter`."""
+        self._samples.forget_series()
+
+
+def _insert(connection: sqlite3.Connection, table: str, columns: Columns) -> None:
+    marks = ", ".join("?" * len(columns))
+    # REPLACE matters to `device` and `edi` alone, the tables with a key of their own.
+    connection.execute(
+        f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}) VALUES ({marks})",
+        tuple(columns.values()),
+    )
+
+
+def _insert_attempt(connection: sqlite3.Connection, attempt: int, from_step: int) -> None:
+    columns = {
+        "attempt": attempt,
+        "from_step": int(from_step),
+        "unix_anchor_s": time.time(),
+        "monotonic_anchor_s": time.monotonic(),
+        "pid": os.getpid(),
+    }
+    _insert(connection, "attempt", columns)
+
+
+def _lock(path: Path) -> IO[bytes]:
+    """Take the writer's lock; the system gives it back when the process dies, however it dies."""
+    if path in _OPEN_PATHS:
+        raise RunError(f"{path}: this process writes it already")
+    try:
+        handle = path.with_name(path.name + ".lock").open("ab")
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be written ({error})") from error
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        handle.close()
+        raise RunError(f"{path}: another process is writing this run") from error
+    _OPEN_PATHS.add(path)
+    return handle
+
+
+def _unlock(path: Path, lock: IO[bytes]) -> None:
+    _OPEN_PATHS.discard(path)
+    lock.close()

@@ -1,0 +1,212 @@
+"""What a `LedgerReader` hands out where a record of `ecorl.records` alone does not suffice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ecorl.records import Placement, Provenance, Stage, StageResult
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """What ran: its id, the resolved config as TOML, free facts, wall-clock of creation (s)."""
+
+    run_id: str
+    config_toml: str
+    created_unix_s: float
+    meta: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """One start or resume.
+
+    Attributes:
+        from_step: last iteration that the checkpoint held; 0 for a fresh start.
+        unix_anchor_s: wall clock at the start of the attempt, s since 1970.
+        monotonic_anchor_s: ``time.monotonic()`` at the same instant, s.
+    """
+
+    attempt: int
+    from_step: int
+    unix_anchor_s: float
+    monotonic_anchor_s: float
+    pid: int
+
+    def unix_s(self, t_s: float) -> float:
+        """Wall-clock time of a monotonic time of this attempt, s since 1970."""
+        return self.unix_anchor_s + (t_s - self.monotonic_anchor_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionRow:
+    """One stage execution; ``superseded``: its result was thrown away by a later resume."""
+
+    attempt: int
+    superseded: bool
+    result: StageResult
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRow:
+    """One placement decision, taken at ``t_s`` (monotonic, s)."""
+
+    attempt: int
+    superseded: bool
+    t_s: float
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierRow:
+    """One wait of the training thread, ``wait_s`` in s, ending at ``t_s`` (monotonic, s).
+
+    Attributes:
+        n_rows: rows that the barrier waited for.
+        n_missing: rows without an answer when the wait ended; the exact path answers them.
+        n_late: rows whose answer came after the deadline.
+    """
+
+    attempt: int
+    superseded: bool
+    iteration: int
+    t_s: float
+    stage: Stage
+    wait_s: float | None
+    n_rows: int
+    n_missing: int
+    n_late: int
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRow:
+    """Something that went wrong and was survived; ``where`` names the part it befell."""
+
+    attempt: int
+    superseded: bool
+    iteration: int | None
+    t_s: float
+    kind: str
+    where: str
+    detail: str
+    n_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """One scalar of the trainer; None when it was missing or not a number."""
+
+    attempt: int
+    superseded: bool
+    iteration: int
+    name: str
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRow:
+    """Per-item values of one evaluation; None for an item without a value."""
+
+    attempt: int
+    t_s: float
+    name: str
+    phase: str
+    values: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """A device as one attempt knew it; ``idle_w`` in W or None, ``figures_json`` an object."""
+
+    attempt: int
+    device_id: str
+    profile: str
+    provenance: Provenance
+    source: str
+    idle_w: float | None
+    figures_json: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """A checkpoint of the trainer that holds all work up to ``iteration``."""
+
+    attempt: int
+    superseded: bool
+    iteration: int
+    t_s: float
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class EdiRow:
+    """The newest EDI matrix of one attempt, as JSON."""
+
+    attempt: int
+    t_s: float
+    json: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """Run start, stop, resume, finish, and what the ledger says of itself."""
+
+    attempt: int
+    t_s: float
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class PowerSecond:
+    """Readings of one device by one instrument within ``[second, second + 1)``, monotonic s.
+
+    A second whose readings came in late may appear in two parts.
+
+    Attributes:
+        n: valid readings.
+        n_missing: readings that failed.
+        mean_w, min_w, max_w: over the valid readings, W; None when there were none.
+        energy_first_j, energy_last_j: the device's cumulative counter, J; None without one.
+    """
+
+    attempt: int
+    device_id: str
+    provenance: Provenance
+    source: str
+    second: int
+    n: int
+    n_missing: int
+    mean_w: float | None
+    min_w: float | None
+    max_w: float | None
+    energy_first_j: float | None
+    energy_last_j: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RawSampleRow:
+    """One raw reading of the ring; fields as in `ecorl.records.PowerSample`."""
+
+    attempt: int
+    device_id: str
+    provenance: Provenance
+    source: str
+    t_s: float
+    power_w: float | None
+    energy_j: float | None
+    utilisation: float | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SampleErrorRow:
+    """How often readings of one series failed for one reason, and when first and last (s)."""
+
+    attempt: int
+    device_id: str
+    source: str
+    error: str
+    n: int
+    first_t_s: float
+    last_t_s: float

@@ -1,0 +1,138 @@
+"""Where power readings go: seconds, packed blocks, the raw ring and the count of errors.
+
+Used by the writing thread alone.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from ecorl.ledger.rollup import BLOCK_SECONDS, PowerRollup, pack_block
+from ecorl.records import PowerSample
+
+# A second whose readings came in two parts is one row all the same.
+_MERGE_SECOND = """
+INSERT INTO power_second VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (attempt, series_id, second) DO UPDATE SET
+  mean_mw = CASE WHEN excluded.mean_mw IS NULL THEN mean_mw
+                 WHEN mean_mw IS NULL THEN excluded.mean_mw
+                 ELSE (mean_mw * n + excluded.mean_mw * excluded.n) / (n + excluded.n) END,
+  min_mw = coalesce(min(min_mw, excluded.min_mw), min_mw, excluded.min_mw),
+  max_mw = coalesce(max(max_mw, excluded.max_mw), max_mw, excluded.max_mw),
+  n = n + excluded.n, n_missing = n_missing + excluded.n_missing,
+  energy_first_mj = coalesce(energy_first_mj, excluded.energy_first_mj),
+  energy_last_mj = coalesce(excluded.energy_last_mj, energy_last_mj)
+"""
+_PUT_RAW = "INSERT OR REPLACE INTO raw_sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_PUT_ERROR = """
+INSERT INTO sample_error VALUES (?, ?, ?, 1, ?, ?)
+ON CONFLICT (attempt, series_id, error) DO UPDATE SET
+  n = n + 1, last_t_s = max(last_t_s, excluded.last_t_s)
+"""
+_SELECT_SECONDS = """
+SELECT second, n, n_missing, mean_mw, min_mw, max_mw, energy_first_mj, energy_last_mj
+FROM power_second WHERE attempt = ? AND series_id = ? ORDER BY second LIMIT ?
+"""
+
+
+def seal(connection: sqlite3.Connection, attempt: int, series_id: int) -> None:
+    """Pack the oldest plain seconds of one series into a block; at most `BLOCK_SECONDS` of them.
+
+    Raises:
+        sqlite3.Error: when the file cannot be written.
+    """
+    rows = connection.execute(_SELECT_SECONDS, (attempt, series_id, BLOCK_SECONDS)).fetchall()
+    if not rows:
+        return
+    connection.execute(
+        "INSERT INTO power_block (attempt, series_id, second_first, second_last, n_seconds, packed)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        (attempt, series_id, rows[0][0], rows[-1][0], len(rows), pack_block(rows)),
+    )
+    connection.execute(
+        "DELETE FROM power_second WHERE attempt = ? AND series_id = ? AND second <= ?",
+        (attempt, series_id, rows[-1][0]),
+    )
+
+
+def seal_all(connection: sqlite3.Connection) -> None:
+    """Pack all plain seconds of all attempts.
+
+    Raises:
+        sqlite3.Error: when the file cannot be written.
+    """
+    query = "SELECT attempt, series_id FROM power_second GROUP BY attempt, series_id"
+    while pairs := connection.execute(query).fetchall():
+        for attempt, series_id in pairs:
+            seal(connection, attempt, series_id)
+
+
+class SampleStore:
+    """Gathers readings and writes them.
+
+    Args:
+        attempt: the attempt that all readings belong to.
+        raw_samples: length of the raw ring; 0 keeps none.
+        next_seq: running number of the next raw reading (the ring goes on across attempts).
+    """
+
+    def __init__(self, attempt: int, raw_samples: int, next_seq: int) -> None:
+        self._attempt = attempt
+        self._raw_samples = raw_samples
+        self._seq = next_seq
+        self._series: dict[tuple[str, str, str], int] = {}
+        self._rollups: dict[tuple[str, str, str], PowerRollup] = {}
+        self._plain: dict[int, int] = {}
+
+    def add(self, connection: sqlite3.Connection, samples: Sequence[PowerSample]) -> None:
+        """Take readings in: ring and errors go to the file at once, seconds when they are over."""
+        ring = []
+        for sample in samples:
+            key = (str(sample.device_id), str(sample.provenance), str(sample.source))
+            self._rollups.setdefault(key, PowerRollup()).add(sample)
+            series_id = self._series_id(connection, key)
+            t_s = float(sample.t_s)
+            if sample.error is not None:
+                error_row = (self._attempt, series_id, str(sample.error), t_s, t_s)
+                connection.execute(_PUT_ERROR, error_row)
+            if self._raw_samples:
+                readings = (sample.power_w, sample.energy_j, sample.utilisation)
+                plain = (None if x is None else float(x) for x in readings)
+                slot = self._seq % self._raw_samples
+                ring.append((slot, self._seq, self._attempt, series_id, t_s, *plain, sample.error))
+                self._seq += 1
+        connection.executemany(_PUT_RAW, ring)
+
+    def write_seconds(self, connection: sqlite3.Connection, everything: bool) -> None:
+        """Write the seconds that are over (or all), and pack what has grown long enough."""
+        for key, rollup in self._rollups.items():
+            rows = rollup.take(everything=everything)
+            if not rows:
+                continue
+            series_id = self._series_id(connection, key)
+            connection.executemany(
+                _MERGE_SECOND, [(self._attempt, series_id, *row) for row in rows]
+            )
+            count = self._plain.get(series_id, 0) + len(rows)
+            while count >= 2 * BLOCK_SECONDS:
+                # The newest stretch stays plain: its last second may still get late readings.
+                seal(connection, self._attempt, series_id)
+                count -= BLOCK_SECONDS
+            self._plain[series_id] = count
+
+    def forget_series(self) -> None:
+        """Ids that a rolled-back transaction had given out are void."""
+        self._series.clear()
+
+    def _series_id(self, connection: sqlite3.Connection, key: tuple[str, str, str]) -> int:
+        if key not in self._series:
+            connection.execute(
+                "INSERT OR IGNORE INTO series (device_id, provenance, source) VALUES (?, ?, ?)",
+                key,
+            )
+            (series_id,) = connection.execute(
+                "SELECT id FROM series WHERE device_id = ? AND provenance = ? AND source = ?", key
+            ).fetchone()
+            self._series[key] = int(series_id)
+        return self._series[key]

@@ -1,0 +1,164 @@
+"""The layout of ``ledger.sqlite``.
+
+The file is plain SQLite (``application_id`` and ``user_version`` are set), in WAL mode while the
+run lives and back in one file once it is closed. Conventions:
+
+- every time ``*_t_s`` is ``time.monotonic()`` of its attempt; ``attempt`` holds one pair
+  (wall clock, monotonic) per attempt, so that wall time = unix_anchor_s + t - monotonic_anchor_s;
+- NULL is "missing", never 0; a NaN that a caller hands over is stored as NULL;
+- ``superseded`` = 1 marks what an earlier attempt did after the checkpoint from which a later
+  attempt went on: its result was thrown away, its energy was spent all the same;
+- power roll-ups are integers in mW and mJ (the resolution of the instruments). The newest seconds
+  stand one a row in ``power_second``; full stretches of them are packed into ``power_block``
+  (see `ecorl.ledger.rollup` for the packing), an eighth of the space of plain rows or less.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from ecorl.errors import LedgerError
+
+SCHEMA_VERSION = 1
+"""``PRAGMA user_version``; raised with every change of the tables."""
+
+APPLICATION_ID = 0x45434F4C
+"""``PRAGMA application_id``: the letters ECOL."""
+
+TABLES = """
+-- One row: what ran.
+CREATE TABLE run (
+  run_id TEXT NOT NULL, config_toml TEXT NOT NULL, created_unix_s REAL NOT NULL);
+-- Free facts of the run: versions, commit, host, model names.
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+-- One row per start or resume. from_step: last iteration that the checkpoint holds (0: none).
+CREATE TABLE attempt (
+  attempt INTEGER PRIMARY KEY, from_step INTEGER NOT NULL,
+  unix_anchor_s REAL NOT NULL, monotonic_anchor_s REAL NOT NULL, pid INTEGER NOT NULL);
+-- One row per placement decision; costs is a JSON list of what each action was expected to cost.
+CREATE TABLE placement (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER NOT NULL, t_s REAL NOT NULL,
+  stage TEXT NOT NULL, proposed TEXT NOT NULL, action TEXT NOT NULL, policy TEXT NOT NULL,
+  reason TEXT NOT NULL, costs TEXT NOT NULL, superseded INTEGER NOT NULL DEFAULT 0);
+-- One row per stage execution on one device. energy_method NULL: no energy record at all.
+CREATE TABLE execution (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER NOT NULL,
+  stage TEXT NOT NULL, action TEXT NOT NULL, device_id TEXT NOT NULL, device TEXT NOT NULL,
+  start_t_s REAL NOT NULL, end_t_s REAL NOT NULL, time_s REAL, time_provenance TEXT NOT NULL,
+  host_time_s REAL, wait_s REAL,
+  n_sequences INTEGER NOT NULL, n_tokens INTEGER NOT NULL, n_output_tokens INTEGER NOT NULL,
+  n_rows_fallback INTEGER NOT NULL, fault TEXT,
+  energy_device_id TEXT, energy_start_t_s REAL, energy_end_t_s REAL, energy_j REAL,
+  mean_power_w REAL, counter_energy_j REAL, integral_energy_j REAL, n_samples INTEGER,
+  coverage REAL, energy_method TEXT, energy_provenance TEXT,
+  superseded INTEGER NOT NULL DEFAULT 0);
+-- One row per completion barrier at which the training thread stood.
+CREATE TABLE barrier (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER NOT NULL, t_s REAL NOT NULL,
+  stage TEXT NOT NULL, wait_s REAL, n_rows INTEGER NOT NULL, n_missing INTEGER NOT NULL,
+  n_late INTEGER NOT NULL, superseded INTEGER NOT NULL DEFAULT 0);
+-- What went wrong and was survived.
+CREATE TABLE fault (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER, t_s REAL NOT NULL,
+  kind TEXT NOT NULL, place TEXT NOT NULL, detail TEXT NOT NULL, n_rows INTEGER NOT NULL,
+  superseded INTEGER NOT NULL DEFAULT 0);
+-- Scalars of the trainer, one a name and iteration: reward, kl, loss.
+CREATE TABLE metric (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER NOT NULL,
+  name TEXT NOT NULL, value REAL, superseded INTEGER NOT NULL DEFAULT 0);
+-- Per-item values of one evaluation, a JSON list with null for missing.
+CREATE TABLE evaluation (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, t_s REAL NOT NULL,
+  name TEXT NOT NULL, phase TEXT NOT NULL, item_values TEXT NOT NULL);
+-- Devices as the run knew them; figures is a JSON object.
+CREATE TABLE device (
+  attempt INTEGER NOT NULL, device_id TEXT NOT NULL, profile TEXT NOT NULL,
+  provenance TEXT NOT NULL, source TEXT NOT NULL, idle_w REAL, figures TEXT NOT NULL,
+  PRIMARY KEY (attempt, device_id)) WITHOUT ROWID;
+CREATE TABLE checkpoint (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER NOT NULL,
+  t_s REAL NOT NULL, path TEXT NOT NULL, superseded INTEGER NOT NULL DEFAULT 0);
+-- The newest EDI matrix of each attempt, as JSON.
+CREATE TABLE edi (attempt INTEGER PRIMARY KEY, t_s REAL NOT NULL, matrix TEXT NOT NULL);
+-- run start, stop, resume, finish.
+CREATE TABLE event (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, t_s REAL NOT NULL,
+  kind TEXT NOT NULL, detail TEXT NOT NULL);
+-- A stream of readings: one device by one instrument with one provenance.
+CREATE TABLE series (
+  id INTEGER PRIMARY KEY, device_id TEXT NOT NULL, provenance TEXT NOT NULL, source TEXT NOT NULL,
+  UNIQUE (device_id, provenance, source));
+-- Roll-ups of one second [second, second + 1): n valid readings, n_missing failed ones; the first
+-- and last value of the device's own energy counter in that second.
+CREATE TABLE power_second (
+  attempt INTEGER NOT NULL, series_id INTEGER NOT NULL, second INTEGER NOT NULL,
+  n INTEGER NOT NULL, n_missing INTEGER NOT NULL,
+  mean_mw INTEGER, min_mw INTEGER, max_mw INTEGER,
+  energy_first_mj INTEGER, energy_last_mj INTEGER,
+  PRIMARY KEY (attempt, series_id, second)) WITHOUT ROWID;
+-- n_seconds rows of power_second of one series, packed.
+CREATE TABLE power_block (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, series_id INTEGER NOT NULL,
+  second_first INTEGER NOT NULL, second_last INTEGER NOT NULL,
+  n_seconds INTEGER NOT NULL, packed BLOB NOT NULL);
+-- The last raw readings, a ring: slot = seq modulo its length.
+CREATE TABLE raw_sample (
+  slot INTEGER PRIMARY KEY, seq INTEGER NOT NULL, attempt INTEGER NOT NULL,
+  series_id INTEGER NOT NULL, t_s REAL NOT NULL, power_w REAL, energy_j REAL, utilisation REAL,
+  error TEXT);
+-- Why readings are missing, counted.
+CREATE TABLE sample_error (
+  attempt INTEGER NOT NULL, series_id INTEGER NOT NULL, error TEXT NOT NULL, n INTEGER NOT NULL,
+  first_t_s REAL NOT NULL, last_t_s REAL NOT NULL,
+  PRIMARY KEY (attempt, series_id, error)) WITHOUT ROWID;
+"""
+
+SUPERSEDED_TABLES = ("placement", "execution", "barrier", "fault", "metric", "checkpoint")
+"""Tables with an ``iteration`` whose rows a resume may mark as superseded."""
+
+
+def create_tables(connection: sqlite3.Connection) -> None:
+    """Lay out an empty file; the caller commits."""
+    connection.executescript(f"BEGIN; {TABLES} COMMIT;")
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def open_for_writing(path: Path) -> sqlite3.Connection:
+    """A connection in WAL mode, to be used by one thread at a time.
+
+    ``synchronous = NORMAL``: a commit survives the death of the process at any instant; after a
+    loss of power the newest commits may be missing, the file stays sound.
+
+    Raises:
+        sqlite3.Error: when the file cannot be opened or written.
+    """
+    connection = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA journal_size_limit = 4194304")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def check_version(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file that is no ledger, or one of another version.
+
+    Raises:
+        LedgerError: with one line that names the file.
+    """
+    try:
+        (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+    except sqlite3.Error as error:
+        raise LedgerError(f"{path}: not a readable ledger ({error})") from error
+    if application_id != APPLICATION_ID:
+        raise LedgerError(f"{path}: an SQLite file, but not a ledger of ecorl (or an empty one)")
+    if version != SCHEMA_VERSION:
+        raise LedgerError(
+            f"{path}: ledger version {version}, this ecorl reads version {SCHEMA_VERSION}"
+        )

@@ -1,0 +1,241 @@
+"""The thread that writes, and the queue before it.
+
+The training thread only appends to a bounded queue. Whatever happens to the disk happens here:
+a failed transaction costs its rows, which are counted and reported once per outage, and the next
+batch tries again.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+logger = logging.getLogger(__name__)
+
+Write = Callable[[sqlite3.Connection], object]
+
+
+class BatchHooks(Protocol):
+    """What the owner of a `RowWriter` wants done beside the rows; called on the writing thread."""
+
+    def after_batch(self, connection: sqlite3.Connection, everything: bool) -> None:
+        """Inside each transaction, after its rows; ``everything``: nothing may stay in memory."""
+        ...
+
+    def recovered(self, connection: sqlite3.Connection, n_dropped: int) -> None:
+        """Inside the first transaction after an outage, with the rows dropped so far."""
+        ...
+
+    def rolled_back(self) -> None:
+        """After a transaction that was undone."""
+        ...
+
+
+MAX_PENDING_ROWS = 200_000
+"""Rows that may wait. At 36 devices' full rate that is eight minutes of a disk that hangs, in
+about 100 MB of memory; beyond it rows are dropped and counted."""
+
+_COMMIT_INTERVAL_S = 0.02
+"""Least time between two commits when nobody waits: many rows share one transaction."""
+
+_BAD_ROW = (
+    TypeError,
+    ValueError,
+    AttributeError,
+    LookupError,
+    OverflowError,
+    sqlite3.ProgrammingError,
+    sqlite3.IntegrityError,
+    sqlite3.InterfaceError,
+    sqlite3.DataError,
+)
+"""What one unusable row may raise: it alone is dropped, the rest of its batch is kept."""
+
+
+class RowWriter:
+    """Writes rows on a thread of its own, in the order in which they were put.
+
+    Args:
+        connection: used by this thread alone from now on; closed by `close`.
+        hooks: see `BatchHooks`.
+        max_pending: rows that may wait in the queue.
+    """
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        hooks: BatchHooks,
+        max_pending: int = MAX_PENDING_ROWS,
+    ) -> None:
+        self._connection = connection
+        self._hooks = hooks
+        self._max_pending = max_pending
+        self._queue: deque[tuple[Write, int]] = deque()
+        self._pending = 0
+        self._wake = threading.Condition()
+        self._put_count = self._done_count = 0
+        self._flush_to = 0
+        self._stopping = False
+        self._dropped = 0
+        self._in_outage = False
+        self._thread = threading.Thread(target=self._run, name="ecorl-ledger", daemon=True)
+        self._thread.start()
+
+    @property
+    def dropped_rows(self) -> int:
+        """Rows that never reached the disk."""
+        return self._dropped
+
+    def put(self, write: Write, n_rows: int = 1) -> None:
+        """Queue one write; never blocks, never raises. Dropped when the queue is full."""
+        with self._wake:
+            if self._stopping:
+                self._note_drop(n_rows, "the ledger is closed")
+                return
+            if self._pending + n_rows > self._max_pending:
+                self._note_drop(n_rows, f"{self._pending} rows wait for the disk already")
+                return
+            self._queue.append((write, n_rows))
+            self._pending += n_rows
+            self._put_count += 1
+            self._wake.notify_all()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all that was put before has been dealt with, or the time is over.
+
+        Returns:
+            Whether the thread got to all of it without dropping a row meanwhile.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._wake:
+            dropped_before = self._dropped
+            if not self._stopping:
+                # An empty write: even behind an empty queue, what is gathered must be written.
+                self._queue.append((lambda _: None, 0))
+                self._put_count += 1
+            target = self._flush_to = self._put_count
+            self._wake.notify_all()
+            while self._done_count < target and self._thread.is_alive():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._wake.wait(min(left, 0.2))
+            return self._done_count >= target and self._dropped == dropped_before
+
+    def close(self, timeout_s: float) -> bool:
+        """Write what waits, then end the thread; the connection is closed by it.
+
+        Returns:
+            Whether the thread ended in time.
+        """
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    # ------------------------------------------------------------ the writing thread
+
+    def _run(self) -> None:
+        try:
+            while self._one_round():
+                pass
+        finally:
+            self._finish()
+
+    def _one_round(self) -> bool:
+        with self._wake:
+            while not self._queue and not self._stopping:
+                self._wake.wait()
+            batch = list(self._queue)
+            self._queue.clear()
+            stopping, everything = self._stopping, self._flush_to > self._done_count
+        kept = self._commit(batch, everything=everything or stopping, may_retry=not stopping)
+        with self._wake:
+            if kept:
+                self._queue.extendleft(reversed(batch))
+            else:
+                self._pending -= sum(n for _, n in batch)
+                self._done_count += len(batch)
+            self._wake.notify_all()
+            if stopping:
+                return False
+            if self._flush_to <= self._done_count:
+                self._wake.wait_for(
+                    lambda: self._stopping or self._flush_to > self._done_count,
+                    _COMMIT_INTERVAL_S,
+                )
+        return True
+
+    def _commit(self, batch: list[tuple[Write, int]], *, everything: bool, may_retry: bool) -> bool:
+        """Write a batch in one transaction; True when it is to be tried again."""
+        begun = False
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            begun = True
+            if self._in_outage:
+                self._hooks.recovered(self._connection, self._dropped)
+            for write, n_rows in batch:
+                self._write_one(write, n_rows)
+            self._hooks.after_batch(self._connection, everything)
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+            if busy and may_retry and not begun:
+                # Another program holds the write lock (a shell, say): the rows can wait.
+                return True
+            self._rollback()
+            with self._wake:
+                self._note_drop(sum(n for _, n in batch), str(error), outage=True)
+            return False
+        if self._in_outage:
+            self._in_outage = False
+            logger.warning("ledger: writing again; %d rows were dropped", self._dropped)
+        return False
+
+    def _write_one(self, write: Write, n_rows: int) -> None:
+        try:
+            write(self._connection)
+        except _BAD_ROW as error:
+            with self._wake:
+                self._note_drop(n_rows, f"a row cannot be stored: {error}")
+
+    def _rollback(self) -> None:
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            logger.debug("ledger: roll-back failed: %s", error)
+        self._hooks.rolled_back()
+
+    def _note_drop(self, n_rows: int, why: str, *, outage: bool = False) -> None:
+        first = self._dropped == 0 or (outage and not self._in_outage)
+        self._dropped += n_rows
+        self._in_outage = self._in_outage or outage
+        if first:
+            logger.warning(
+                "ledger: %s; %d rows dropped, the run goes on without them", why, self._dropped
+            )
+
+    def _finish(self) -> None:
+        try:
+            self._connection.execute("PRAGMA busy_timeout = 100")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            # Back to one plain file that can be copied or read from a read-only place. Refused
+            # while a reader is there; the file is sound in WAL mode as well.
+            self._connection.execute("PRAGMA journal_mode = DELETE")
+        except sqlite3.Error as error:
+            logger.debug("ledger: left in WAL mode: %s", error)
+        try:
+            self._connection.close()
+        except sqlite3.Error as error:
+            logger.debug("ledger: close failed: %s", error)
+        if self._dropped:
+            logger.warning("ledger: %d rows were dropped in all", self._dropped)
+        with self._wake:
+            self._wake.notify_all()

@@ -1,0 +1,163 @@
+"""How the devices were read, their power over the run, and the last iterations as they ran."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+
+from ecorl.ledger import (
+    BarrierRow,
+    DeviceRow,
+    ExecutionRow,
+    PowerSecond,
+    RawSampleRow,
+    SampleErrorRow,
+)
+from ecorl.records import INFERENCE_STAGES, Provenance
+from ecorl.report.energy import CAUSE_OF_STAGE
+from ecorl.report.model import Bar, DeviceTelemetry, PowerTrace, Timeline
+from ecorl.report.spans import Span
+from ecorl.report.stage_table import gpu_path_devices
+
+_MIN_CHANGES = 4
+"""Changes of a reading below which no refresh is stated."""
+_TIMELINE_ITERATIONS = 3
+_TRACE_POINTS = 240
+"""Points of a power trace: more cannot be told apart in the plot."""
+
+
+def device_telemetry(
+    device_id: str,
+    row: DeviceRow | None,
+    seconds: Sequence[PowerSecond],
+    raw: Sequence[RawSampleRow],
+    errors: Sequence[SampleErrorRow],
+    executions: Sequence[ExecutionRow],
+) -> DeviceTelemetry:
+    """How one device was read; ``seconds`` and ``raw`` are those of this device alone."""
+    sources = {s.source: s.provenance for s in seconds}
+    gap, n_gap = _counter_gap(device_id, executions)
+    counts: dict[str, int] = defaultdict(int)
+    for e in errors:
+        if e.device_id == device_id:
+            counts[e.error] += e.n
+    return DeviceTelemetry(
+        device_id=device_id,
+        profile=row.profile if row else "-",
+        provenance=row.provenance if row else next(iter(sources.values()), None),
+        source=row.source if row else ", ".join(sources),
+        idle_w=row.idle_w if row else None,
+        n_readings=sum(s.n for s in seconds),
+        n_missing=sum(s.n_missing for s in seconds),
+        reading_interval_s=_median_step([r.t_s for r in raw]),
+        refresh_s=_refresh_s(raw),
+        counter_gap=gap,
+        n_counter_gap=n_gap,
+        errors=dict(counts),
+        figures=_figures(row),
+    )
+
+
+def _figures(row: DeviceRow | None) -> dict[str, object]:
+    try:
+        figures = json.loads(row.figures_json) if row else {}
+    except json.JSONDecodeError:
+        return {"unreadable": row.figures_json if row else ""}
+    return figures if isinstance(figures, dict) else {"figures": figures}
+
+
+def _median_step(times_s: Sequence[float]) -> float | None:
+    steps = [b - a for a, b in pairwise(sorted(times_s)) if b > a]
+    return statistics.median(steps) if steps else None
+
+
+def _refresh_s(readings: Sequence[RawSampleRow]) -> float | None:
+    """Median time between changes of the power reading, s; None with too few changes."""
+    valid = sorted((r.t_s, r.power_w) for r in readings if r.power_w is not None)
+    changes = [b[0] for a, b in pairwise(valid) if a[1] != b[1]]
+    return _median_step(changes) if len(changes) >= _MIN_CHANGES else None
+
+
+def _counter_gap(device_id: str, executions: Sequence[ExecutionRow]) -> tuple[float | None, int]:
+    pairs = [
+        (e.result.energy.counter_energy_j, e.result.energy.integral_energy_j)
+        for e in executions
+        if e.result.energy is not None and e.result.energy.device_id == device_id
+    ]
+    both = [(c, i) for c, i in pairs if c is not None and i is not None]
+    counted = math.fsum(c for c, _ in both)
+    if not both or counted <= 0:
+        return None, 0
+    return math.fsum(i for _, i in both) / counted - 1.0, len(both)
+
+
+def power_traces(seconds: Sequence[PowerSecond], spans: dict[int, Span]) -> tuple[PowerTrace, ...]:
+    """Power of each series over the run, attempts one after the other, thinned for the plot."""
+    offsets, at = {}, 0.0
+    for attempt, (start, end) in spans.items():
+        offsets[attempt] = at - start
+        at += end - start
+    width_s = max(1.0, at / _TRACE_POINTS)
+    bins: dict[tuple[str, Provenance, str], dict[int, list[PowerSecond]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for s in seconds:
+        if s.mean_w is not None and s.n and s.attempt in offsets:
+            place = math.floor((s.second + 0.5 + offsets[s.attempt]) / width_s)
+            bins[s.device_id, s.provenance, s.source][place].append(s)
+    return tuple(
+        PowerTrace(
+            *key,
+            points=tuple(
+                (
+                    (place + 0.5) * width_s,
+                    math.fsum((s.mean_w or 0.0) * s.n for s in rows) / sum(s.n for s in rows),
+                    min(s.min_w for s in rows if s.min_w is not None),
+                    max(s.max_w for s in rows if s.max_w is not None),
+                )
+                for place, rows in sorted(by_place.items())
+            ),
+        )
+        for key, by_place in sorted(bins.items())
+    )
+
+
+def timeline(executions: Sequence[ExecutionRow], barriers: Sequence[BarrierRow]) -> Timeline:
+    """The last iterations of the last attempt, as they ran on this host."""
+    if not executions:
+        return Timeline((), 0, ())
+    attempt = max(e.attempt for e in executions)
+    own = [e.result for e in executions if e.attempt == attempt]
+    iterations = sorted({r.iteration for r in own})[-_TIMELINE_ITERATIONS:]
+    shown = [r for r in own if r.iteration in iterations]
+    origin = min(r.t_start_s for r in shown)
+    on_gpu = gpu_path_devices(executions)
+    shown.sort(key=lambda r: (r.device_id not in on_gpu, r.device_id, r.t_start_s))
+    bars = [
+        Bar(
+            lane=f"{r.device} {r.device_id}",
+            label=str(r.stage),
+            kind=str(r.stage) if r.stage in INFERENCE_STAGES else CAUSE_OF_STAGE[r.stage],
+            start_s=r.t_start_s - origin,
+            end_s=r.t_end_s - origin,
+            simulated=r.time_provenance is not Provenance.MEASURED,
+        )
+        for r in shown
+    ]
+    bars += [
+        Bar(
+            "barrier",
+            f"wait for {b.stage}",
+            "wait",
+            b.t_s - b.wait_s - origin,
+            b.t_s - origin,
+            False,
+        )
+        for b in barriers
+        if b.attempt == attempt and b.iteration in iterations and b.wait_s
+    ]
+    return Timeline(tuple(iterations), attempt, tuple(bars))

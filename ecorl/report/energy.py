@@ -1,0 +1,385 @@
+"""Where the joules went: useful, wasted, unknown.
+
+Definitions, which the report repeats in its notes:
+
+- useful: the energy of generation, scoring (reward, reference, critic) and training executions
+  whose results the run kept;
+- superseded: the energy of executions that a resume threw away (they came after the checkpoint);
+- rest: what a device drew beside its executions. For a device with power readings: energy of the
+  device over the run, by its readings, minus its executions. For a device without: profile idle
+  power x (run time - busy time), which is modelled;
+- the rest of a device of the GPU path is split by time into ``barrier wait`` (the training thread
+  stood at the completion barrier and the device ran nothing) and ``idle``.
+
+Wasted = superseded + barrier wait + idle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ecorl.ledger import (
+    BarrierRow,
+    DeviceRow,
+    ExecutionRow,
+    PowerSecond,
+)
+from ecorl.records import Provenance, Stage, weakest
+from ecorl.report.model import Accounting, EnergyPart, Spending, Totals
+from ecorl.report.spans import Span, length, merged, minus
+from ecorl.report.stage_table import energy_j, gpu_path_devices, present, provenance_order, total
+from ecorl.units import carbon_g, kwh_from_joules
+
+CAUSE_OF_STAGE = {
+    Stage.GENERATION: "generation",
+    Stage.REWARD: "scoring",
+    Stage.REFERENCE: "scoring",
+    Stage.CRITIC: "scoring",
+    Stage.ACTOR_TRAIN: "training",
+    Stage.CRITIC_TRAIN: "training",
+}
+USEFUL_CAUSES = ("generation", "scoring", "training")
+WASTED_CAUSES = ("superseded", "barrier wait", "idle")
+CAUSES = (*USEFUL_CAUSES, *WASTED_CAUSES)
+
+_FULL_COVERAGE = 0.98
+"""Share of the run time from which readings count as complete; the first and last reading never
+hit the run's edges exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReadings:
+    """Energy of one device over the run by its readings, J, and the share of time they cover."""
+
+    device_id: str
+    provenance: Provenance
+    energy_j: float
+    coverage: float
+
+
+def device_readings(
+    seconds: Iterable[PowerSecond], spans: dict[int, Span]
+) -> dict[str, DeviceReadings]:
+    """Energy of each device over the run from its 1 s roll-ups.
+
+    The counter where both ends of an attempt have one, else mean power x the part of each second
+    that lies in the attempt. Of several series of one device in one attempt the one with most
+    readings counts, so that nothing is counted twice.
+    """
+    series: dict[tuple[int, str, Provenance, str], list[PowerSecond]] = defaultdict(list)
+    for row in seconds:
+        series[row.attempt, row.device_id, row.provenance, row.source].append(row)
+    best: dict[tuple[int, str], list[PowerSecond]] = {}
+    for (attempt, device_id, _, _), rows in series.items():
+        key = (attempt, device_id)
+        if key not in best or sum(r.n for r in rows) > sum(r.n for r in best[key]):
+            best[key] = rows
+    run_time_s = length(spans.values())
+    found: dict[str, DeviceReadings] = {}
+    for device_id in sorted({d for _, d in best}):
+        sums = [
+            (_series_energy(rows, spans[attempt]), rows[0].provenance)
+            for (attempt, d), rows in best.items()
+            if d == device_id and attempt in spans
+        ]
+        known = [(energy, covered, p) for (energy, covered), p in sums if energy is not None]
+        if known:
+            found[device_id] = DeviceReadings(
+                device_id=device_id,
+                provenance=weakest(*(p for _, _, p in known)),
+                energy_j=math.fsum(e for e, _, _ in known),
+                coverage=min(1.0, math.fsum(c for _, c, _ in known) / run_time_s)
+                if run_time_s
+                else 0.0,
+            )
+    return found
+
+
+def _series_energy(rows: Sequence[PowerSecond], span: Span) -> tuple[float | None, float]:
+    """Energy in J and covered time in s of one series within one attempt."""
+    weights = [
+        (max(0.0, min(r.second + 1.0, span[1]) - max(float(r.second), span[0])), r)
+        for r in rows
+        if r.mean_w is not None
+    ]
+    covered_s = math.fsum({r.second: w for w, r in weights}.values())
+    counters = [r for r in rows if r.energy_first_j is not None and r.energy_last_j is not None]
+    if counters:
+        first, last = counters[0].energy_first_j, counters[-1].energy_last_j
+        counted_s = min(counters[-1].second + 1.0, span[1]) - max(counters[0].second, span[0])
+        # A counter that runs backwards was reset: the readings then have to do.
+        if first is not None and last is not None and last >= first:
+            return last - first, max(0.0, counted_s)
+    if not weights:
+        return None, 0.0
+    # A second in two parts (late readings) counts once: by its parts' readings.
+    parts: dict[int, list[PowerSecond]] = defaultdict(list)
+    for _, r in weights:
+        parts[r.second].append(r)
+    energy = 0.0
+    for weight, r in {r.second: (w, r) for w, r in weights}.values():
+        n = sum(p.n for p in parts[r.second])
+        energy += weight * math.fsum((p.mean_w or 0.0) * p.n for p in parts[r.second]) / n
+    return energy, covered_s
+
+
+# ---------------------------------------------------------------- parts
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that the accounting of energy looks at."""
+
+    executions: Sequence[ExecutionRow]
+    barriers: Sequence[BarrierRow]
+    devices: Sequence[DeviceRow]
+    readings: dict[str, DeviceReadings]
+    spans: dict[int, Span]
+
+    @property
+    def run_time_s(self) -> float:
+        """Sum over the attempts, s."""
+        return length(self.spans.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Meter:
+    """One device, or several whose energy was read together (``gpu0+gpu1``)."""
+
+    key: str
+    device: str
+    members: tuple[str, ...]
+    executions: tuple[ExecutionRow, ...]
+
+
+def _meters(evidence: Evidence) -> list[_Meter]:
+    """Devices as their energy was read, so that nothing is counted twice."""
+    keys = {
+        e.result.energy.device_id if e.result.energy else e.result.device_id
+        for e in evidence.executions
+    }
+    keys |= {d.device_id for d in evidence.devices} | set(evidence.readings)
+    group_of = {m: key for key in sorted(keys) if "+" in key for m in key.split("+")}
+    own: dict[str, list[ExecutionRow]] = {group_of.get(k, k): [] for k in sorted(keys)}
+    for e in evidence.executions:
+        key = e.result.energy.device_id if e.result.energy else e.result.device_id
+        own[group_of.get(key, key)].append(e)
+    profiles = {d.device_id: d.profile for d in evidence.devices}
+    meters = []
+    for key, executions in own.items():
+        members = tuple(key.split("+"))
+        names = [e.result.device for e in executions] + [profiles.get(m, m) for m in members]
+        meters.append(_Meter(key, names[0], members, tuple(executions)))
+    return meters
+
+
+def energy_parts(evidence: Evidence) -> list[EnergyPart]:
+    """All parts of the energy of all devices that the run held."""
+    on_gpu = gpu_path_devices(evidence.executions)
+    parts = []
+    for meter in _meters(evidence):
+        is_read = any(m in evidence.readings for m in meter.members)
+        parts += _execution_parts(meter, is_read=is_read)
+        rest = _rest(meter, evidence)
+        ids = {*meter.members, *(e.result.device_id for e in meter.executions)}
+        split = _split_rest(rest, meter.executions, evidence) if ids & on_gpu else [rest]
+        parts += split
+    return parts
+
+
+def _execution_parts(meter: _Meter, *, is_read: bool) -> list[EnergyPart]:
+    groups: dict[tuple[str, Provenance | None], list[ExecutionRow]] = defaultdict(list)
+    for e in meter.executions:
+        cause = "superseded" if e.superseded else CAUSE_OF_STAGE[e.result.stage]
+        energy = e.result.energy if energy_j(e.result) is not None else None
+        groups[cause, energy.provenance if energy else None].append(e)
+    parts = []
+    for (cause, provenance), group in groups.items():
+        gap = None
+        if provenance is None:
+            gap = f"{meter.key}: {len(group)} {cause} calls have no energy figure"
+            if is_read:
+                gap += " of their own; the device's readings count it as idle"
+        parts.append(
+            EnergyPart(
+                device_id=meter.key,
+                device=meter.device,
+                cause=cause,
+                useful=cause in USEFUL_CAUSES,
+                energy_j=total(energy_j(e.result) for e in group),
+                provenance=provenance,
+                time_s=total(e.result.time_s for e in group),
+                at_least=provenance is None and not is_read,
+                gap=gap,
+            )
+        )
+    return parts
+
+
+def _rest(meter: _Meter, evidence: Evidence) -> EnergyPart:
+    """What the device drew beside its executions."""
+    rest_s = max(0.0, evidence.run_time_s - busy_time_s(meter.executions))
+    if any(m in evidence.readings for m in meter.members):
+        rest_j, provenance, gap = _rest_by_readings(meter, evidence)
+    else:
+        rest_j, provenance, gap = _rest_by_profile(meter, evidence, rest_s)
+    return EnergyPart(
+        device_id=meter.key,
+        device=meter.device,
+        cause="idle",
+        useful=False,
+        energy_j=rest_j,
+        provenance=provenance,
+        time_s=rest_s,
+        at_least=gap is not None,
+        gap=gap,
+    )
+
+
+_Rest = tuple[float | None, Provenance | None, str | None]
+
+
+def _rest_by_readings(meter: _Meter, evidence: Evidence) -> _Rest:
+    readings = [evidence.readings[m] for m in meter.members if m in evidence.readings]
+    known_j = total(energy_j(e.result) for e in meter.executions) or 0.0
+    read_j = math.fsum(r.energy_j for r in readings)
+    coverage = math.fsum(r.coverage for r in readings) / len(meter.members)
+    if read_j < known_j:
+        # Never invent: the executions overlap, or were read by another instrument.
+        excess = (
+            f"{meter.key}: its executions add up to {known_j:.4g} J, more than its readings over "
+            f"the run ({read_j:.4g} J); its idle energy is unknown"
+        )
+        return None, None, excess
+    lacking = f"{meter.key}: power readings cover {coverage:.0%} of the run time"
+    gap = lacking if coverage < _FULL_COVERAGE else None
+    return read_j - known_j, weakest(*(r.provenance for r in readings)), gap
+
+
+def _rest_by_profile(meter: _Meter, evidence: Evidence, rest_s: float) -> _Rest:
+    newest = {d.device_id: d.idle_w for d in evidence.devices}
+    idle_w = [newest.get(m) for m in meter.members]
+    known = present(idle_w)
+    if len(known) < len(idle_w):
+        return None, None, f"{meter.key}: no power readings and no idle power; idle unknown"
+    return math.fsum(known) * rest_s, Provenance.MODELLED, None
+
+
+def busy_time_s(executions: Sequence[ExecutionRow]) -> float:
+    """Time in which the device ran something, s.
+
+    Where time was measured: the union of the executions' windows, so that overlapping ones count
+    once. A simulated card's windows are the simulation's; its device times are added up instead.
+    """
+    measured: dict[int, list[Span]] = defaultdict(list)
+    other = []
+    for e in executions:
+        r = e.result
+        if r.time_provenance is Provenance.MEASURED:
+            measured[e.attempt].append((r.t_start_s, r.t_end_s))
+        else:
+            other.append(r.time_s)
+    return math.fsum([*(length(merged(s)) for s in measured.values()), *present(other)])
+
+
+def _split_rest(
+    rest: EnergyPart, executions: Sequence[ExecutionRow], evidence: Evidence
+) -> list[EnergyPart]:
+    """Split the rest of a GPU path device by time into barrier wait and idle."""
+    wait_s = waiting_alone_s(executions, evidence.barriers)
+    if not rest.time_s or wait_s <= 0:
+        return [rest]
+    share = min(1.0, wait_s / rest.time_s)
+    waited, idle = (
+        EnergyPart(
+            device_id=rest.device_id,
+            device=rest.device,
+            cause=cause,
+            useful=False,
+            energy_j=None if rest.energy_j is None else rest.energy_j * part,
+            provenance=rest.provenance,
+            time_s=rest.time_s * part,
+            at_least=rest.at_least,
+            gap=rest.gap,
+        )
+        for cause, part in (("barrier wait", share), ("idle", 1.0 - share))
+    )
+    return [waited, idle]
+
+
+def waiting_alone_s(executions: Sequence[ExecutionRow], barriers: Sequence[BarrierRow]) -> float:
+    """Time at the barrier in which the device of these executions ran nothing, s."""
+    seconds = 0.0
+    for attempt in {b.attempt for b in barriers}:
+        waits = [
+            (b.t_s - b.wait_s, b.t_s)
+            for b in barriers
+            if b.attempt == attempt and b.wait_s is not None
+        ]
+        busy = [(e.result.t_start_s, e.result.t_end_s) for e in executions if e.attempt == attempt]
+        seconds += length(minus(merged(waits), merged(busy)))
+    return seconds
+
+
+# ---------------------------------------------------------------- totals
+
+
+def spending(evidence: Evidence, accounting: Accounting | None) -> Spending:
+    """Parts, totals per provenance and together, and what is missing."""
+    parts = energy_parts(evidence)
+    tokens = sum(
+        e.result.n_output_tokens
+        for e in evidence.executions
+        if e.result.stage is Stage.GENERATION and not e.superseded
+    )
+    found = {p.provenance for p in parts if p.provenance is not None}
+    provenances = sorted(found, key=provenance_order)
+    columns = [
+        _totals(str(p), [x for x in parts if x.provenance is p], tokens, accounting)
+        for p in provenances
+    ]
+    if len(columns) > 1:
+        columns.append(_totals("all together", parts, tokens, accounting))
+    n_all = len(evidence.executions)
+    n_known = sum(energy_j(e.result) is not None for e in evidence.executions)
+    gaps = tuple(dict.fromkeys(p.gap for p in parts if p.gap))
+    if columns and any(p.at_least for p in parts):
+        columns[-1] = replace(columns[-1], at_least=True)
+    return Spending(
+        parts=tuple(parts),
+        columns=tuple(columns),
+        n_output_tokens=tokens,
+        covered_share=n_known / n_all if n_all else None,
+        gaps=gaps,
+        accounting=accounting,
+    )
+
+
+def _totals(
+    title: str, parts: Sequence[EnergyPart], tokens: int, accounting: Accounting | None
+) -> Totals:
+    known = [p for p in parts if p.energy_j is not None and p.provenance is not None]
+    by_cause = {
+        cause: math.fsum(p.energy_j or 0.0 for p in known if p.cause == cause)
+        for cause in CAUSES
+        if any(p.cause == cause for p in known)
+    }
+    energy = math.fsum(by_cause.values())
+    has_generation = "generation" in by_cause
+    return Totals(
+        title=title,
+        provenance=weakest(*(p.provenance for p in known if p.provenance is not None)),
+        energy_j=energy,
+        useful_j=math.fsum(v for c, v in by_cause.items() if c in USEFUL_CAUSES),
+        wasted_j=math.fsum(v for c, v in by_cause.items() if c in WASTED_CAUSES),
+        by_cause=by_cause,
+        energy_kwh=kwh_from_joules(energy),
+        carbon_g=None
+        if accounting is None
+        else carbon_g(energy, accounting.pue, accounting.intensity_g_per_kwh),
+        tokens_per_joule=tokens / energy if has_generation and energy > 0 and tokens else None,
+        at_least=any(p.at_least for p in parts),
+    )

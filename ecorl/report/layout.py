@@ -1,0 +1,45 @@
+"""Sections of text tables: what the terminal and the page have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text. ``numeric`` tells per column whether to align right.
+
+    Attributes:
+        caption: a line above the table; names the provenance where columns do not.
+        folded: shown only on demand on the page, and not at all in the terminal.
+    """
+
+    columns: tuple[str, ...]
+    numeric: tuple[bool, ...]
+    rows: tuple[tuple[str, ...], ...]
+    caption: str = ""
+    folded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading, an introducing line, a plot by name, and tables."""
+
+    id: str
+    title: str
+    lead: str = ""
+    plot: str = ""
+    tables: tuple[Table, ...] = ()
+
+
+def table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], n_text: int = 1, caption: str = ""
+) -> Table:
+    """A table whose first ``n_text`` columns are text and the others numbers."""
+    return Table(
+        columns=tuple(heads),
+        numeric=tuple(i >= n_text for i in range(len(heads))),
+        rows=tuple(tuple(row) for row in rows),
+        caption=caption,
+    )

@@ -1,0 +1,56 @@
+"""How each figure came about, in words, for the foot of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ecorl.ledger import ExecutionRow
+from ecorl.records import Provenance
+from ecorl.report.model import Spending
+
+_ALWAYS = (
+    "Provenance. measured: read from an instrument or a clock in this run; replayed: from a "
+    "recording; emulated: from the C-simulation; modelled: computed from a device profile, a "
+    "cycle model or a roofline; published: as printed in a paper or data sheet. Figures of "
+    "different provenance never share a column; a figure derived from several has that of the "
+    "weakest.",
+    "A dash means missing. Missing is never counted as 0; where a total lacks a part it says "
+    "'at least'.",
+    "Time is time on the device. Host time is the wall-clock of the call on this machine; for a "
+    "simulated card it is the simulation's run time, which enters neither energy nor EDI.",
+    "EDI (J/token) is mean power x time over output tokens: the joules of all calls with an energy "
+    "figure over their output tokens. The spread is the standard deviation over single calls.",
+    "Useful energy: generation, scoring and training whose results were kept. Wasted: superseded "
+    "work (done after the checkpoint from which the run was resumed), waits at the completion "
+    "barrier, and idle draw. The rest of a device with power readings is its energy over the run "
+    "minus that of its stage calls; of a device without, profile idle power x (run time - busy "
+    "time), which is modelled. On the GPU path the rest is split by time between waits and idle.",
+    "Tokens per joule: output tokens of generation over the energy of the column, idle draw "
+    "included.",
+    "Run time: from the start of each attempt to its last record.",
+)
+
+
+def notes(executions: Sequence[ExecutionRow], spending: Spending) -> tuple[str, ...]:
+    """The notes that apply to this run."""
+    found = list(_ALWAYS)
+    a = spending.accounting
+    if a is not None:
+        found.append(
+            f"gCO2e = kWh x PUE x grid intensity = kWh x {a.pue:g} x {a.intensity_g_per_kwh:g} "
+            f"g/kWh. Source: {a.source}. Operational emissions only: nothing for making the "
+            "hardware."
+        )
+    if any(e.result.time_provenance is not Provenance.MEASURED for e in executions):
+        found.append(
+            "A card was simulated in this run. Its device times and joules are computed, its host "
+            "times are the simulation's. The run time, the waits at the barrier and all idle draw "
+            "are those of this host with the simulation in it, and would differ beside a real "
+            "card."
+        )
+    if any(e.result.n_rows_fallback for e in executions):
+        found.append(
+            "Rows answered by the exact path after a fault or a missed deadline count as "
+            "fallback; both efforts are in the energy."
+        )
+    return tuple(found)

@@ -1,0 +1,59 @@
+"""Figures as text: the same in the terminal, the page and the verdict. Missing is ``-``."""
+
+from __future__ import annotations
+
+import math
+
+MISSING = "-"
+
+
+def figure(value: float | None, digits: int = 3) -> str:
+    """A number with about ``digits`` significant digits and thousands separators."""
+    if value is None or math.isnan(value):
+        return MISSING
+    if value == 0 or math.isinf(value):
+        return f"{value:g}"
+    magnitude = math.floor(math.log10(abs(value)))
+    if magnitude < -4 or magnitude > 11:
+        return f"{value:.{digits - 1}e}"
+    return f"{value:,.{max(0, digits - 1 - magnitude)}f}"
+
+
+def count(value: int | None) -> str:
+    """A whole number with thousands separators."""
+    return MISSING if value is None else f"{value:,}"
+
+
+def share(value: float | None, digits: int = 1) -> str:
+    """A share of 1 as per cent."""
+    return MISSING if value is None or math.isnan(value) else f"{100 * value:.{digits}f} %"
+
+
+def joules(value: float | None) -> str:
+    """Energy with a unit of fitting size: mJ, J, kJ or MJ."""
+    if value is None or math.isnan(value):
+        return MISSING
+    size = abs(value)
+    for limit, factor, unit in ((1, 1e3, "mJ"), (1e4, 1, "J"), (1e7, 1e-3, "kJ")):
+        if size < limit:
+            return f"{figure(value * factor)} {unit}" if value else "0 J"
+    return f"{figure(value * 1e-6)} MJ"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as ``12.3 s``, ``4 min 05 s`` or ``2 h 03 min``."""
+    if seconds is None or math.isnan(seconds):
+        return MISSING
+    if seconds < 100:
+        return f"{figure(seconds)} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def with_spread(value: float | None, spread: float | None) -> str:
+    """``value ± spread`` with as many digits as the value deserves."""
+    if value is None:
+        return MISSING
+    return figure(value) if spread is None else f"{figure(value)} ± {figure(spread, 2)}"

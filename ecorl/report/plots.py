@@ -1,0 +1,291 @@
+"""The plots of the page, as inline SVG whose colours are CSS variables of the page.
+
+Each plot is drawn with stand-in colours that no palette uses, which are then replaced by
+``var(--...)``: so one drawing serves the light and the dark scheme.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ecorl.report.energy import CAUSES
+from ecorl.report.model import Bar, BarrierSummary, PowerTrace, Report, Timeline, Totals
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_INK, _MUTED, _GRID, _PAPER = "#010101", "#020202", "#030303", "#040404"
+_COLOURS = {
+    "generation": "#010001",
+    "reward": "#010002",
+    "scoring": "#010002",
+    "reference": "#010003",
+    "critic": "#010004",
+    "training": "#010005",
+    "superseded": "#010006",
+    "barrier wait": "#010007",
+    "wait": "#010007",
+    "idle": "#010008",
+}
+_VARIABLES = {
+    _INK: "--ink",
+    _MUTED: "--muted",
+    _GRID: "--line",
+    _PAPER: "--paper",
+    "#010001": "--generation",
+    "#010002": "--reward",
+    "#010003": "--reference",
+    "#010004": "--critic",
+    "#010005": "--training",
+    "#010006": "--superseded",
+    "#010007": "--wait",
+    "#010008": "--idle",
+}
+_CURVES = tuple(_COLOURS[k] for k in ("generation", "training", "reference", "critic"))
+_WIDTH_IN = 7.8
+_MAX_TRACES = 6
+_FIRST_METRICS = ("reward", "kl", "correct", "accuracy", "loss")
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "ecorl",
+    "font.family": "sans-serif",
+    "font.size": 8.5,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.edgecolor": _GRID,
+    "axes.labelcolor": _MUTED,
+    "axes.titlecolor": _INK,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": _GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": _MUTED,
+    "ytick.color": _MUTED,
+    "xtick.labelcolor": _MUTED,
+    "ytick.labelcolor": _INK,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "text.color": _INK,
+    "text.parse_math": False,
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "hatch.linewidth": 0.7,
+}
+
+
+def plots(report: Report) -> dict[str, str]:
+    """Inline SVG by name; a plot without data is left out."""
+    drawn = {
+        "energy": _energy(report.spending.columns),
+        "timeline": _timeline(report.timeline),
+        "curves": _curves(report),
+        "waits": _waits(report.barriers),
+        "power": _power(report.power),
+    }
+    return {name: svg for name, svg in drawn.items() if svg is not None}
+
+
+def _draw(
+    name: str, height_in: float, n_axes: int, paint: Callable[[Figure, list[Axes]], None]
+) -> str:
+    """Run ``paint`` on fresh axes and return the SVG, ready to stand in the page."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure as NewFigure
+
+    with mpl.rc_context(_STYLE):
+        figure = NewFigure(figsize=(_WIDTH_IN, height_in), layout="constrained")
+        FigureCanvasSVG(figure)
+        axes = list(figure.subplots(1, n_axes, squeeze=False)[0])
+        paint(figure, axes)
+        out = io.StringIO()
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    return _inline(name, out.getvalue())
+
+
+def _inline(name: str, svg: str) -> str:
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
+    svg = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", svg)
+    svg = svg.replace("xlink:href", "href")
+    # Ids are unique within a plot only.
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
+    svg = re.sub(r'href="#', f'href="#{name}-', svg)
+    svg = re.sub(r"url\(#", f"url(#{name}-", svg)
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r"'DejaVu Sans'[^;\"]*sans-serif", "inherit", svg)
+    for colour, variable in _VARIABLES.items():
+        svg = svg.replace(colour, f"var({variable})")
+    return svg.replace("<svg", f'<svg class="plot" role="img" aria-label="{name}"', 1)
+
+
+def _bar_style(simulated: bool) -> dict[str, Any]:
+    style: dict[str, Any] = {"linewidth": 0.6, "edgecolor": _PAPER}
+    return style | {"hatch": "////"} if simulated else style
+
+
+def _energy(columns: Sequence[Totals]) -> str | None:
+    """One stacked bar per provenance; the sum of several is a bar of its own."""
+    shown = [c for c in columns if c.energy_j > 0]
+    if not shown:
+        return None
+
+    def paint(figure: Figure, axes: list[Axes]) -> None:
+        (ax,) = axes
+        names = [_column_name(c) for c in shown]
+        left = [0.0] * len(shown)
+        for cause in CAUSES:
+            values = [c.by_cause.get(cause, 0.0) for c in shown]
+            if not any(values):
+                continue
+            ax.barh(
+                names,
+                values,
+                left=left,
+                height=0.62,
+                color=_COLOURS[cause],
+                label=cause,
+                edgecolor=_PAPER,
+                linewidth=1,
+            )
+            left = [a + b for a, b in zip(left, values, strict=True)]
+        ax.invert_yaxis()
+        ax.grid(visible=False, axis="y")
+        ax.set_xlabel("energy, J")
+        figure.legend(loc="outside upper left", ncols=6, handlelength=1, columnspacing=1.2)
+
+    return _draw("energy", 0.95 + 0.42 * len(shown), 1, paint)
+
+
+def _column_name(c: Totals) -> str:
+    name = c.title if c.title == str(c.provenance) else f"{c.title} ({c.provenance})"
+    return f"{name}, at least" if c.at_least else name
+
+
+def _timeline(timeline: Timeline) -> str | None:
+    if not timeline.bars:
+        return None
+    lanes = list(dict.fromkeys(b.lane for b in timeline.bars))
+    rows = {lane: _rows_of([b for b in timeline.bars if b.lane == lane]) for lane in lanes}
+
+    def paint(figure: Figure, axes: list[Axes]) -> None:
+        (ax,) = axes
+        seen: set[str] = set()
+        for lane, (n_rows, placed) in rows.items():
+            height = 0.7 / n_rows
+            for bar, row in placed:
+                name = "wait at the barrier" if bar.kind == "wait" else bar.label
+                ax.barh(
+                    lanes.index(lane) - 0.35 + (row + 0.5) * height,
+                    bar.end_s - bar.start_s,
+                    left=bar.start_s,
+                    height=height,
+                    color=_COLOURS[bar.kind],
+                    label=None if bar.kind in seen else name,
+                    **_bar_style(bar.simulated),
+                )
+                seen.add(bar.kind)
+        ax.set_yticks(range(len(lanes)), lanes)
+        ax.invert_yaxis()
+        ax.grid(visible=False, axis="y")
+        simulated = any(b.simulated for b in timeline.bars)
+        hatch = "; hatched: simulated, drawn by host time" if simulated else ""
+        n = len(timeline.iterations)
+        ax.set_xlabel(f"s on the host clock, last {n} iteration{'s' * (n > 1)}{hatch}")
+        figure.legend(loc="outside upper left", ncols=6, handlelength=1, columnspacing=1.2)
+
+    return _draw("timeline", 1.05 + 0.42 * len(lanes), 1, paint)
+
+
+def _rows_of(bars: Sequence[Bar]) -> tuple[int, list[tuple[Bar, int]]]:
+    """Bars of one lane with a row each, so that none hides another; and the number of rows."""
+    ends: list[float] = []
+    placed = []
+    for bar in sorted(bars, key=lambda b: b.start_s):
+        row = next((i for i, end in enumerate(ends) if end <= bar.start_s + 1e-9), len(ends))
+        if row == len(ends):
+            ends.append(bar.end_s)
+        ends[row] = bar.end_s
+        placed.append((bar, row))
+    return len(ends), placed
+
+
+def _curves(report: Report) -> str | None:
+    """Reward, KL, correctness and loss by iteration, one small panel each."""
+    named = [
+        n for n in _FIRST_METRICS if any(r.value is not None for r in report.metrics.get(n, ()))
+    ]
+    named = named[:4]
+    if not named:
+        return None
+
+    def paint(figure: Figure, axes: list[Axes]) -> None:
+        for ax, name, colour in zip(axes, named, _CURVES, strict=False):
+            rows = report.metrics[name]
+            x = [r.iteration for r in rows]
+            # A missing value breaks the line instead of touching the axis.
+            y = [float("nan") if r.value is None else r.value for r in rows]
+            ax.plot(x, y, color=colour, linewidth=1.5, marker="o" if len(x) < 12 else None, ms=3)
+            ax.set_title(name)
+            ax.set_xlabel("iteration")
+            ax.locator_params(axis="x", integer=True, nbins=4)
+
+    return _draw("curves", 2.1, len(named), paint)
+
+
+def _waits(barriers: BarrierSummary) -> str | None:
+    waits = barriers.waits_s
+    if len(waits) < 2 or max(waits) <= 0:
+        return None
+
+    def paint(figure: Figure, axes: list[Axes]) -> None:
+        (ax,) = axes
+        bins = min(30, max(8, len(waits) // 4))
+        ax.hist(waits, bins=bins, color=_COLOURS["wait"], edgecolor=_PAPER, linewidth=0.8)
+        for value, name in ((barriers.p50_s, "p50"), (barriers.p95_s, "p95")):
+            if value is not None:
+                ax.axvline(value, color=_INK, linewidth=1, linestyle="--")
+                ax.annotate(
+                    f" {name}", (value, 1), xycoords=("data", "axes fraction"), va="top", fontsize=8
+                )
+        ax.grid(visible=False, axis="x")
+        ax.set_xlabel("wait at the completion barrier, s")
+        ax.set_ylabel("waits")
+
+    return _draw("waits", 1.9, 1, paint)
+
+
+def _power(traces: Sequence[PowerTrace]) -> str | None:
+    """Power over the run, one panel per provenance so that none share an axis."""
+    provenances = list(dict.fromkeys(t.provenance for t in traces if len(t.points) > 1))
+    if not provenances:
+        return None
+
+    def paint(figure: Figure, axes: list[Axes]) -> None:
+        for ax, provenance in zip(axes, provenances, strict=True):
+            own = [t for t in traces if t.provenance is provenance and len(t.points) > 1]
+            for trace, colour in zip(own[:_MAX_TRACES], _CURVES * 2, strict=False):
+                t, mean, low, high = zip(*trace.points, strict=True)
+                ax.fill_between(t, low, high, color=colour, alpha=0.18, linewidth=0)
+                ax.plot(t, mean, color=colour, linewidth=1.3, label=trace.device_id)
+            more = len(own) - _MAX_TRACES
+            ax.set_title(
+                f"{provenance}" + (f" ({more} more devices not drawn)" if more > 0 else "")
+            )
+            ax.set_ylim(bottom=0)
+            ax.set_xlabel("run time, s")
+            ax.set_ylabel("W (mean, with min to max)")
+            ax.legend(loc="lower right", ncols=3, handlelength=1)
+
+    return _draw("power", 2.2, len(provenances), paint)

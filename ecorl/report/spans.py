@@ -1,0 +1,50 @@
+"""Time spans in monotonic seconds, and their unions and differences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from ecorl.ledger import AttemptRow
+
+Span = tuple[float, float]
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """The union of time spans as disjoint spans in order; spans of no length are dropped."""
+    result: list[Span] = []
+    for start, end in sorted(s for s in spans if s[1] > s[0]):
+        if result and start <= result[-1][1]:
+            result[-1] = (result[-1][0], max(result[-1][1], end))
+        else:
+            result.append((start, end))
+    return result
+
+
+def length(spans: Iterable[Span]) -> float:
+    """Total length of disjoint spans."""
+    return math.fsum(end - start for start, end in spans)
+
+
+def minus(spans: Sequence[Span], holes: Sequence[Span]) -> list[Span]:
+    """Disjoint ordered ``spans`` without what disjoint ordered ``holes`` cover."""
+    result: list[Span] = []
+    for start, end in spans:
+        at = start
+        for left, right in holes:
+            if right <= at or left >= end:
+                continue
+            if left > at:
+                result.append((at, left))
+            at = max(at, right)
+        if at < end:
+            result.append((at, end))
+    return result
+
+
+def attempt_spans(attempts: Sequence[AttemptRow], last_t_s: dict[int, float]) -> dict[int, Span]:
+    """From the start of each attempt to its last record, monotonic s."""
+    return {
+        a.attempt: (a.monotonic_anchor_s, max(last_t_s.get(a.attempt, 0.0), a.monotonic_anchor_s))
+        for a in attempts
+    }

@@ -1,0 +1,145 @@
+"""What the run learned and how long it waited: metrics, evaluations, rank flips, barriers."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from ecorl.ledger import BarrierRow, EvaluationRow, MetricRow
+from ecorl.report.model import BarrierSummary, PairedGain, RankFlips
+from ecorl.report.stage_table import present, total
+
+RANK_FLIP = "rank_flip"
+"""Evaluation with 1 for each held-out pair that INT8 and float order differently, else 0."""
+SCORE_SHIFT = "score_shift"
+"""Evaluation whose values are INT8 score minus float score, one per scored row."""
+
+
+def percentile(values: Sequence[float], q: float) -> float | None:
+    """The q-th percentile (0 to 100) by linear interpolation; None without values."""
+    return float(np.percentile(np.asarray(values), q)) if values else None
+
+
+def metric_series(metrics: Sequence[MetricRow]) -> dict[str, tuple[MetricRow, ...]]:
+    """Per name, one value an iteration in order: the last recorded that was not superseded."""
+    newest: dict[str, dict[int, MetricRow]] = defaultdict(dict)
+    for row in metrics:
+        if not row.superseded:
+            newest[row.name][row.iteration] = row
+    return {name: tuple(rows[i] for i in sorted(rows)) for name, rows in newest.items()}
+
+
+def barrier_summary(barriers: Sequence[BarrierRow]) -> BarrierSummary:
+    """Waits of the whole run; superseded ones count, for they were waited for all the same."""
+    waits = present(b.wait_s for b in barriers)
+    return BarrierSummary(
+        n_waits=len(barriers),
+        total_s=total(waits),
+        p50_s=percentile(waits, 50),
+        p95_s=percentile(waits, 95),
+        max_s=max(waits, default=None),
+        n_rows=sum(b.n_rows for b in barriers),
+        n_missing=sum(b.n_missing for b in barriers),
+        n_late=sum(b.n_late for b in barriers),
+        waits_s=tuple(waits),
+    )
+
+
+def _newest(evaluations: Sequence[EvaluationRow]) -> dict[str, dict[str, EvaluationRow]]:
+    by_name: dict[str, dict[str, EvaluationRow]] = defaultdict(dict)
+    for row in evaluations:
+        by_name[row.name][row.phase] = row
+    return by_name
+
+
+def paired_gains(evaluations: Sequence[EvaluationRow]) -> tuple[PairedGain, ...]:
+    """``after`` (or each other phase) against ``before``, item by item."""
+    gains = []
+    for name, phases in _newest(evaluations).items():
+        if name in (RANK_FLIP, SCORE_SHIFT):
+            continue
+        before = phases.get("before")
+        others = [p for p in phases if p != "before"]
+        if before is None or not others:
+            gains.append(_lonely(name, next(iter(phases.values()))))
+            continue
+        gains += [_paired(before, phases[p]) for p in others]
+    return tuple(gains)
+
+
+def _lonely(name: str, row: EvaluationRow) -> PairedGain:
+    values = present(row.values)
+    mean = statistics.fmean(values) if values else None
+    is_before = row.phase == "before"
+    note = f"no gain: only the evaluation '{row.phase}' was recorded"
+    return PairedGain(
+        name=name,
+        before=row.phase if is_before else "before",
+        after="after" if is_before else row.phase,
+        mean_before=mean if is_before else None,
+        mean_after=None if is_before else mean,
+        gain=None,
+        standard_error=None,
+        n_pairs=0,
+        note=note,
+    )
+
+
+def _paired(before: EvaluationRow, after: EvaluationRow) -> PairedGain:
+    head = (before.name, before.phase, after.phase)
+    if len(before.values) != len(after.values):
+        means = [
+            statistics.fmean(v) if (v := present(row.values)) else None for row in (before, after)
+        ]
+        note = f"no gain: {len(before.values)} items before, {len(after.values)} after"
+        return PairedGain(*head, means[0], means[1], None, None, 0, note)
+    pairs = [
+        (a, b)
+        for a, b in zip(before.values, after.values, strict=True)
+        if len(present([a, b])) == 2 and a is not None and b is not None
+    ]
+    if not pairs:
+        return PairedGain(*head, None, None, None, None, 0, "no gain: no item has both values")
+    differences = [b - a for a, b in pairs]
+    spread = statistics.stdev(differences) if len(pairs) > 1 else None
+    left_out = len(before.values) - len(pairs)
+    return PairedGain(
+        *head,
+        mean_before=statistics.fmean(a for a, _ in pairs),
+        mean_after=statistics.fmean(b for _, b in pairs),
+        gain=statistics.fmean(differences),
+        standard_error=None if spread is None else spread / math.sqrt(len(pairs)),
+        n_pairs=len(pairs),
+        note=f"{left_out} items without both values are left out" if left_out else None,
+    )
+
+
+def rank_flips(evaluations: Sequence[EvaluationRow]) -> tuple[RankFlips, ...]:
+    """Flips and score shifts of INT8 against float, one entry per phase."""
+    newest = _newest(evaluations)
+    found = []
+    for phase, row in newest.get(RANK_FLIP, {}).items():
+        flips = present(row.values)
+        if not flips:
+            continue
+        share = sum(v != 0 for v in flips) / len(flips)
+        shift_row = newest.get(SCORE_SHIFT, {}).get(phase)
+        shifts = present(shift_row.values) if shift_row else []
+        found.append(
+            RankFlips(
+                phase=phase,
+                n_pairs=len(flips),
+                n_flips=sum(v != 0 for v in flips),
+                share=share,
+                standard_error=math.sqrt(share * (1 - share) / len(flips)),
+                n_scores=len(shifts),
+                shift_mean=statistics.fmean(shifts) if shifts else None,
+                shift_abs_mean=statistics.fmean(map(abs, shifts)) if shifts else None,
+                shift_abs_p99=percentile([abs(s) for s in shifts], 99),
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,138 @@
+"""Small ledgers with known numbers, written by the ledger itself on a clock that stands still."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ecorl.config import save_config, validate_config
+from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
+from ecorl.ledger import ledger as ledger_module
+from ecorl.records import (
+    Action,
+    PowerSample,
+    Provenance,
+    Stage,
+    StageEnergy,
+    StageResult,
+)
+from ecorl.report import Report, build_report, read_config
+
+
+class RunMaker:
+    """Writes a run; `clock` is the monotonic time in s that the ledger sees."""
+
+    def __init__(self, folder: Path, now) -> None:
+        self.folder = folder
+        self._now = now
+        self.ledger = Ledger.create(
+            folder / LEDGER_FILE, run_id="r<1>", config_toml="", meta={"commit": "c0ffee"}
+        )
+
+    def clock(self, t_s: float) -> None:
+        self._now[0] = t_s
+
+    def config(self, **kwargs) -> None:
+        save_config(validate_config(kwargs), self.folder / "config.toml")
+
+    def ran(
+        self,
+        stage: Stage,
+        span: tuple[float, float],
+        energy_j: float | None,
+        *,
+        device: str = "gpu0:h100",
+        iteration: int = 1,
+        tokens: int = 100,
+        provenance: Provenance = Provenance.MEASURED,
+        time_s: float | None = -1.0,
+        **kwargs,
+    ) -> None:
+        """One execution; on a device other than gpu its time is modelled."""
+        device_id, name = device.split(":")
+        start, end = span
+        own = provenance is Provenance.MEASURED or device_id.startswith("gpu")
+        energy = StageEnergy(
+            device_id=kwargs.pop("meter", device_id),
+            t_start_s=start,
+            t_end_s=end,
+            energy_j=energy_j,
+            mean_power_w=None,
+            counter_energy_j=kwargs.pop("counter_j", None),
+            integral_energy_j=kwargs.pop("integral_j", None),
+            n_samples=1,
+            coverage=1.0,
+            method="integral",
+            provenance=provenance,
+        )
+        fields = {
+            "iteration": iteration,
+            "stage": stage,
+            "action": Action.GPU if device_id.startswith("gpu") else Action.CONCURRENT,
+            "device_id": device_id,
+            "device": name,
+            "t_start_s": start,
+            "t_end_s": end,
+            "time_s": end - start if time_s == -1.0 else time_s,
+            "time_provenance": Provenance.MEASURED if own else Provenance.MODELLED,
+            "host_time_s": end - start,
+            "wait_s": 0.0,
+            "n_sequences": 10,
+            "n_tokens": 2 * tokens,
+            "n_output_tokens": tokens,
+            "energy": energy,
+        }
+        self.ledger.result(StageResult(**(fields | kwargs)))
+
+    def standard(self) -> None:
+        """One iteration of 20 s: 1680 J measured on gpu0, 40 J modelled on fpga0, one wait."""
+        card = {"device": "fpga0:u55c", "provenance": Provenance.MODELLED, "time_s": 0.5}
+        self.ledger.device("gpu0", "h100", Provenance.MEASURED, "nvml", 30.0)
+        self.ledger.device("fpga0", "u55c", Provenance.MODELLED, "cycle model", 20.0)
+        self.ran(Stage.GENERATION, (1000, 1010), 1000.0)
+        self.ran(Stage.REWARD, (1010, 1012), 40.0, **card)
+        self.clock(1012.0)
+        self.ledger.barrier(1, Stage.REWARD, 1.5, 10, 0, 0)
+        self.ran(Stage.REWARD, (1012, 1013), 80.0)
+        self.ran(Stage.ACTOR_TRAIN, (1013, 1018), 600.0)
+        self.clock(1020.0)
+        self.ledger.event("finish", "")
+
+    def power(self, device_id: str, seconds: range, power_w: float, counter_j=None) -> None:
+        """Two readings a second."""
+        self.ledger.samples(
+            PowerSample(
+                device_id=device_id,
+                t_s=s + half,
+                power_w=power_w,
+                energy_j=None if counter_j is None else counter_j(s + half),
+                utilisation=None,
+                provenance=Provenance.MEASURED,
+                source="nvml",
+            )
+            for s in seconds
+            for half in (0.0, 0.5)
+        )
+
+    def resume(self, t_s: float, from_step: int) -> None:
+        self.ledger.close()
+        self.clock(t_s)
+        self.ledger = Ledger.open_for_resume(self.folder / LEDGER_FILE, from_step=from_step)
+
+    def report(self) -> Report:
+        assert self.ledger.flush()
+        config, gap = read_config(self.folder)
+        with LedgerReader(self.folder) as reader:
+            return build_report(reader, config, gap)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    now = [1000.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: 1.8e9 + now[0])
+    monkeypatch.setattr(ledger_module, "time", clock)
+    maker = RunMaker(tmp_path, now)
+    yield maker
+    maker.ledger.close()

@@ -1,0 +1,174 @@
+"""The page, the JSON and the terminal text: self-contained, well-formed, and honest about gaps."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+
+import pytest
+from rich.console import Console
+
+from ecorl.errors import LedgerError, RunError
+from ecorl.ledger import LEDGER_FILE
+from ecorl.records import Provenance, Stage
+from ecorl.report import write_report
+
+VOID = {"meta", "br", "hr", "img", "link", "input", "use", "path", "rect", "image", "stop"}
+
+
+class Checker(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.tags: set[str] = set()
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self._look(attrs)
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.add(tag)
+        self._look(attrs)
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.stack.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+    def _look(self, attrs):
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("src", "href", "data", "action", "xlink:href"):
+                self.links.append(value)
+
+
+def rendered(run):
+    assert run.ledger.flush()
+    out = io.StringIO()
+    page = write_report(run.folder, console=Console(file=out, width=100))
+    checker = Checker()
+    html = page.read_text(encoding="utf-8")
+    checker.feed(html)
+    assert checker.stack == []
+    return html, checker, out.getvalue()
+
+
+def fill(run):
+    run.config()
+    run.standard()
+    run.power("gpu0", range(1000, 1020), 100.0)
+    for i in range(1, 6):
+        run.ledger.metric(i, "reward", i / 5)
+        run.ledger.metric(i, "kl", None if i == 3 else 0.1)
+        run.ledger.barrier(i, Stage.REFERENCE, 0.1 * i, 8, 0, 0)
+    run.ledger.evaluation("reward", "before", [0.0, 1.0])
+    run.ledger.evaluation("reward", "after", [1.0, 3.0])
+    run.ledger.evaluation("rank_flip", "held_out", [0.0, 1.0])
+    run.ledger.fault(2, "EngineTimeout", "fpga0", "<script>alert(1)</script> $x$ [bold]", 3)
+
+
+def test_the_page_is_self_contained_and_well_formed(run):
+    fill(run)
+    html, checker, _ = rendered(run)
+    assert "//" not in re.sub(r"\s//\s", "", html)
+    assert not re.search(r"https?:|url\((?!#)|@import|@font-face", html)
+    assert all(link.startswith("#") for link in checker.links)
+    assert {link[1:] for link in checker.links} <= set(checker.ids)
+    assert len(checker.ids) == len(set(checker.ids))
+    assert not checker.tags & {"script", "iframe", "img", "object", "embed", "form"}
+    assert html.count("<svg") == 5
+    assert "prefers-color-scheme: dark" in html
+    # No colour of the drawings is left that the two schemes do not know.
+    assert not re.search(r"#0[01]0[0-9]0[0-9]", html)
+    assert "&lt;script&gt;" in html
+
+
+def test_the_page_says_the_figures(run):
+    fill(run)
+    _, checker, text = rendered(run)
+    shown = " ".join(" ".join(checker.text).split())
+    for wanted in ("r<1>", "c0ffee", "did not pay", "450 g/kWh", "measured", "modelled"):
+        assert wanted in shown
+    for wanted in ("r<1>", "did not pay", "<script>alert(1)</script> $x$ [bold]", "2,000"):
+        assert wanted in text
+    assert "\x1b[" not in text
+
+
+def test_the_json_holds_every_figure_with_its_provenance(run):
+    fill(run)
+    rendered(run)
+    data = json.loads((run.folder / "report.json").read_text())
+    columns = {c["title"]: c for c in data["spending"]["columns"]}
+    assert columns["measured"]["energy_j"] == pytest.approx(2000.0)
+    assert columns["all together"]["provenance"] == "modelled"
+    assert all("energy_provenance" in r for r in data["stages"])
+    assert data["metrics"]["kl"][2]["value"] is None
+    assert data["head"]["run_id"] == "r<1>"
+
+
+def test_no_table_column_mixes_provenances(run):
+    """Every stage row stands under the caption of its own two provenances."""
+    from ecorl.report.spending_tables import stages_section
+
+    run.config()
+    run.standard()
+    run.ran(Stage.REFERENCE, (1018, 1019), 5.0, provenance=Provenance.MODELLED)
+    report = run.report()
+    tables = {t.caption: {row[0:2] for row in t.rows} for t in stages_section(report.stages).tables}
+    assert {k.split(";")[0]: v for k, v in tables.items()} == {
+        "time measured, energy measured": {
+            ("generation", "h100"), ("reward", "h100"), ("actor_train", "h100"),
+        },
+        "time measured, energy modelled": {("reference", "h100")},
+        "time modelled, energy modelled": {("reward", "u55c")},
+    }  # fmt: skip
+
+
+def test_an_empty_run_gives_a_report_that_says_so(run):
+    html, _, text = rendered(run)
+    for wanted in ("config.toml is not in the run folder", "no stage execution was recorded"):
+        assert wanted in html
+        assert wanted in text
+    assert "the end of the run was not recorded" in html
+    assert "<svg" not in html
+
+
+def test_a_killed_run_gives_a_report(run, tmp_path):
+    """A copy taken while the ledger is open: WAL and all, as a kill leaves it."""
+    fill(run)
+    run.ledger.flush()
+    left = tmp_path / "left"
+    left.mkdir()
+    for file in run.folder.glob(f"{LEDGER_FILE}*"):
+        shutil.copy(file, left)
+    page = write_report(left, console=Console(file=io.StringIO()))
+    assert "did not pay" in page.read_text()
+
+
+def test_a_broken_config_is_told_not_raised(run):
+    run.standard()
+    (run.folder / "config.toml").write_text("seed = -1\n")
+    html, _, _ = rendered(run)
+    assert "config.toml cannot be read" in html
+    data = json.loads((run.folder / "report.json").read_text())
+    assert data["spending"]["columns"][0]["carbon_g"] is None
+
+
+def test_no_run_is_one_clear_error(tmp_path):
+    console = Console(file=io.StringIO())
+    with pytest.raises(RunError, match="there is no ledger"):
+        write_report(tmp_path, console=console)
+    (tmp_path / LEDGER_FILE).write_bytes(b"rubbish" * 1000)
+    with pytest.raises(LedgerError, match="not a readable ledger"):
+        write_report(tmp_path, console=console)
