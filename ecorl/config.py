@@ -92,7 +92,7 @@ class ThresholdPolicy(_Model):
 
 
 class LookaheadPolicy(_Model):
-    """The action whose modelled energy is least, waiting included."""
+    """The action of least modelled energy and time, waiting included; idle cards not counted."""
 
     type: Literal["lookahead"] = "lookahead"
     energy_weight: float = Field(0.5, ge=0, le=1, description="weight of energy")
@@ -127,6 +127,11 @@ class PlacementConfig(_Model):
     deadline_s: float = Field(60.0, gt=0, le=3600, description="limit of one barrier wait, s")
     max_faults: int = Field(3, ge=1, description="faults in a row that quarantine an engine")
     n_profiling: int = Field(20, ge=0, description="iterations of the EDI profiling phase")
+    profile_both_paths: bool = Field(
+        False,
+        description="during the profiling phase every other iteration keeps the offloadable stages "
+        "on the GPU path, so that the EDI matrix can compare the two",
+    )
     edi_alpha: float = Field(0.05, gt=0, le=1, description="alpha of Eq. 5")
 
 
@@ -322,7 +327,9 @@ class Config(_Model):
 def preset_names() -> list[str]:
     """Names of the presets that travel with the package."""
     folder = resources.files("ecorl") / "presets"
-    return sorted(p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml"))
+    return sorted(
+        p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")
+    )
 
 
 def read_config_text(source: str) -> tuple[str, str]:

@@ -1,1 +1,1 @@
-"""TODO-DOC."""
+"""Adapters: ecorl inside RL frameworks. They import `ecorl`, never the reverse."""

@@ -13,6 +13,7 @@ from ecorl.scheduler.costs import CostModel, Estimate
 from ecorl.scheduler.policies import (
     Lookahead,
     Policy,
+    Profiling,
     Proposal,
     Static,
     Threshold,
@@ -30,6 +31,7 @@ __all__ = [
     "Guards",
     "Lookahead",
     "Policy",
+    "Profiling",
     "Proposal",
     "Quarantine",
     "Static",

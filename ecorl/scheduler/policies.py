@@ -84,6 +84,30 @@ class Threshold:
         return Action.CONCURRENT, reason, ()
 
 
+class Profiling:
+    """Another policy, with every other iteration of the profiling phase kept on the GPU path.
+
+    Without it a policy that always offloads never learns what the GPU path costs, and the EDI
+    matrix cannot say whether offloading pays. Which iterations these are depends on their number
+    alone, so that a resumed run repeats them.
+
+    Args:
+        inner: the policy.
+        n_profiling: iterations of the profiling phase, counted from 1.
+    """
+
+    def __init__(self, inner: Policy, n_profiling: int) -> None:
+        self.name = inner.name
+        self._inner, self._n_profiling = inner, n_profiling
+
+    def propose(self, state: SchedulerState) -> Proposal:
+        """The GPU in odd iterations of the phase, else what the inner policy says."""
+        profiling = state.iteration <= self._n_profiling and state.iteration % 2 == 1
+        if profiling and may_leave_gpu(state.stage):
+            return Action.GPU, "profiling phase: the GPU path's turn", ()
+        return self._inner.propose(state)
+
+
 class Lookahead:
     """The action with the least weighted sum of energy and time, each relative to the GPU path.
 
@@ -176,6 +200,17 @@ def build_policy(
     Raises:
         ConfigError: when a learned policy cannot be loaded.
     """
+    policy = _chosen(config, gpu, fpga, devices, models)
+    return Profiling(policy, config.n_profiling) if config.profile_both_paths else policy
+
+
+def _chosen(
+    config: PlacementConfig,
+    gpu: DeviceProfile,
+    fpga: DeviceProfile,
+    devices: DeviceConfig | None,
+    models: Mapping[Stage, ModelShape] | None,
+) -> Policy:
     chosen = config.policy
     if isinstance(chosen, StaticPolicy):
         return Static({Stage.REWARD: chosen.reward, Stage.REFERENCE: chosen.reference})

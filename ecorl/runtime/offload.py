@@ -1,0 +1,173 @@
+"""One offload lane: the engine of a frozen model, its quarantine, and what is under way on it.
+
+The lane never raises for a fault of the engine: `join` returns the rows that arrived and names
+those that the exact path has to answer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ecorl.engines.lane import AsyncEngine, Result
+from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreBatch, ScoreResult
+from ecorl.engines.validate import check_logprobs, check_score
+from ecorl.errors import EcorlError
+from ecorl.records import Stage
+from ecorl.scheduler import CompletionBarrier, Quarantine, Ticket
+
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class Flight:
+    """A batch on its way: filled by the engine's thread, read after the join."""
+
+    batch: ScoreBatch
+    ticket: Ticket
+    t_submit_s: float
+    t_done_s: float | None = None
+    report: EngineReport | None = None
+    detail: str = ""
+    landed: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """What a join brought.
+
+    Attributes:
+        values: by row index of the batch: a float32 scalar array, or ``[n_completion] float32``.
+        bad_rows: row indices that the exact path has to answer, ascending.
+        wait_s: how long the training thread stood here, s, measured.
+        n_missing: rows without an answer before the deadline.
+        n_late: rows that came too late and were dropped since the last join.
+        report: the engine's own figures, or None when it gave none.
+        t_done_s: when the engine answered, monotonic s; the end of the wait when it did not.
+        fault: name of the fault, or None.
+        detail: what is known of it, one line.
+    """
+
+    values: dict[int, Float32]
+    bad_rows: tuple[int, ...]
+    wait_s: float
+    n_missing: int
+    n_late: int
+    report: EngineReport | None
+    t_done_s: float
+    fault: str | None
+    detail: str
+
+
+class OffloadLane:
+    """Submits batches to one engine and joins them by sample id.
+
+    Args:
+        engine: the engine; the lane owns and closes it.
+        max_faults: faults in a row that quarantine it.
+    """
+
+    def __init__(self, engine: AsyncEngine, max_faults: int) -> None:
+        self.engine = engine
+        self._quarantine = Quarantine(max_faults)
+        self._barrier = CompletionBarrier()
+        self._n_late_seen = 0
+
+    @property
+    def stage(self) -> Stage:
+        """The stage that the engine serves."""
+        return self.engine.stage
+
+    @property
+    def queue_depth(self) -> int:
+        """Batches waiting or running."""
+        return self.engine.queue_depth
+
+    @property
+    def available(self) -> bool:
+        """Whether a batch may be sent now."""
+        return self.engine.available and self._quarantine.available()
+
+    def submit(self, batch: ScoreBatch) -> Flight:
+        """Send a batch; never blocks and never raises for the engine."""
+        n_values = batch.n_completion if self.stage is Stage.REFERENCE else None
+        ticket = self._barrier.register(batch.sample_ids, n_values)
+        flight = Flight(batch, ticket, time.monotonic())
+        if not self._quarantine.begin():
+            flight.detail = "the engine is in quarantine"
+            self._barrier.fail(ticket, "EngineQuarantined")
+            flight.landed.set()
+            return flight
+        self.engine.submit(batch).add_done_callback(lambda future: self._landed(flight, future))
+        return flight
+
+    def join(self, flight: Flight, deadline_s: float) -> Landing:
+        """Wait for a batch at the completion barrier, at most until the deadline."""
+        outcome = self._barrier.wait(flight.ticket, deadline_s)
+        fault, detail = outcome.fault, flight.detail
+        if outcome.timed_out:
+            fault = "EngineTimeout"
+            detail = f"no answer within {deadline_s:g} s; the engine is restarted"
+            self.engine.cancel_and_restart()
+        elif fault is None and outcome.invalid:
+            fault = "InvalidResult"
+            reasons = sorted(set(outcome.invalid.values()))
+            detail = f"{len(outcome.invalid)} rows: {'; '.join(reasons)}"
+        if fault != "EngineQuarantined":
+            if fault is None:
+                self._quarantine.succeeded()
+            else:
+                self._quarantine.failed(fault)
+        n_late, self._n_late_seen = self._barrier.n_late - self._n_late_seen, self._barrier.n_late
+        ids = flight.batch.sample_ids
+        values = {i: outcome.arrived[key] for i, key in enumerate(ids) if key in outcome.arrived}
+        return Landing(
+            values=values,
+            bad_rows=tuple(i for i in range(len(ids)) if i not in values),
+            wait_s=outcome.wait_s,
+            n_missing=len(outcome.missing),
+            n_late=n_late,
+            report=flight.report,
+            t_done_s=flight.t_done_s or time.monotonic(),
+            fault=fault,
+            detail=detail,
+        )
+
+    def close(self) -> None:
+        """End the engine."""
+        self.engine.close()
+
+    def _landed(self, flight: Flight, future: Future[Result]) -> None:
+        """Runs in the engine's thread when a batch is answered or has failed."""
+        flight.t_done_s = time.monotonic()
+        error = future.exception() if not future.cancelled() else None
+        if future.cancelled() or error is not None:
+            flight.detail = str(error) if error else "cancelled"
+            self._barrier.fail(flight.ticket, type(error).__name__ if error else "Cancelled")
+        else:
+            self._deliver(flight, future.result())
+        flight.landed.set()
+
+    def _deliver(self, flight: Flight, result: Result) -> None:
+        try:
+            if self.stage is Stage.REFERENCE:
+                if not isinstance(result, LogprobResult):
+                    raise TypeError("a reference engine answered without log-probs")
+                valid = check_logprobs(flight.batch, result)
+            else:
+                if not isinstance(result, ScoreResult):
+                    raise TypeError("a reward engine answered without scores")
+                valid = check_score(flight.batch, result)
+        except (EcorlError, TypeError, ValueError) as error:
+            flight.detail = str(error)
+            self._barrier.fail(flight.ticket, "InvalidResult")
+            return
+        flight.report = result.report
+        ids = flight.batch.sample_ids
+        rows = [result.values[i] if ok else None for i, ok in enumerate(valid)]
+        self._barrier.deliver(flight.ticket, ids, rows)

@@ -1,0 +1,135 @@
+"""Held-out evaluation: greedy answers before and after, and rank flips of INT8 against float."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ecorl.engines.protocol import InferenceEngine, ScoreBatch
+
+Float32 = npt.NDArray[np.float32]
+BATCH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Greedy answers to held-out prompts.
+
+    Attributes:
+        reward: score by the exact float reward model, one a prompt.
+        correct: 1.0 or 0.0 a prompt, or None when the file holds no answers.
+    """
+
+    reward: list[float]
+    correct: list[float] | None
+
+
+@torch.no_grad()
+def evaluate(trainer: Any, rows: Sequence[dict[str, Any]]) -> Evaluation:
+    """Answer held-out prompts greedily and score the answers on the exact path.
+
+    Args:
+        trainer: a TRL trainer, not training just now; its mode and random state are kept.
+        rows: ``prompt`` and, where it is known, ``answer``.
+    """
+    tokenizer, model = trainer.processing_class, trainer.model
+    was_training = model.training
+    model.eval()
+    prompts = [row["prompt"] for row in rows]
+    answers: list[str] = []
+    try:
+        with torch.random.fork_rng(devices=[]):
+            for i in range(0, len(prompts), BATCH):
+                answers += _greedy(trainer, model, tokenizer, prompts[i : i + BATCH])
+    finally:
+        model.train(was_training)
+    texts = [p + a for p, a in zip(prompts, answers, strict=True)]
+    reward = float_scores(trainer.reward_funcs[0], trainer.reward_processing_classes[0], texts)
+    correct = None
+    if all(isinstance(row.get("answer"), str) for row in rows):
+        correct = [float(a == row["answer"]) for a, row in zip(answers, rows, strict=True)]
+    return Evaluation([float(r) for r in reward], correct)
+
+
+def _greedy(trainer: Any, model: Any, tokenizer: Any, prompts: Sequence[str]) -> list[str]:
+    inputs = tokenizer(list(prompts), return_tensors="pt", padding=True, padding_side="left").to(
+        model.device
+    )
+    out = model.generate(
+        input_ids=inputs["input_ids"],
+        attention_mask=inputs["attention_mask"],
+        do_sample=False,
+        max_new_tokens=trainer.max_completion_length,
+    )
+    texts: list[str] = tokenizer.batch_decode(
+        out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True
+    )
+    return texts
+
+
+@torch.no_grad()
+def float_scores(model: Any, tokenizer: Any, texts: Sequence[str]) -> Float32:
+    """Scores of texts by the float model, ``[n] float32``."""
+    scores = []
+    for i in range(0, len(texts), BATCH):
+        inputs = tokenizer(
+            text=list(texts[i : i + BATCH]),
+            return_tensors="pt",
+            padding=True,
+            padding_side="right",
+            add_special_tokens=False,
+        ).to(model.device)
+        scores.append(model(**inputs).logits[:, 0].float().cpu().numpy())
+    return np.concatenate(scores).astype(np.float32)
+
+
+def engine_scores(engine: InferenceEngine, tokenizer: Any, texts: Sequence[str]) -> Float32:
+    """Scores of texts by an engine, ``[n] float32``."""
+    rows = [
+        np.asarray(ids, dtype=np.int64)
+        for ids in tokenizer(text=list(texts), add_special_tokens=False)["input_ids"]
+    ]
+    parts = []
+    for i in range(0, len(rows), BATCH):
+        chunk = rows[i : i + BATCH]
+        batch = ScoreBatch(
+            tuple(f"pair.{i + j}" for j in range(len(chunk))), tuple(chunk), (0,) * len(chunk)
+        )
+        parts.append(engine.score(batch).values)
+    return np.concatenate(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class RankCheck:
+    """INT8 against float on preference pairs.
+
+    Attributes:
+        flips: 1.0 where the two models order a pair differently, else 0.0.
+        score_shifts: INT8 less float, one a text (all chosen, then all rejected).
+    """
+
+    flips: list[float]
+    score_shifts: list[float]
+
+
+def rank_check(
+    engine: InferenceEngine, model: Any, tokenizer: Any, pairs: Sequence[dict[str, Any]]
+) -> RankCheck:
+    """Order each held-out pair by the engine and by the float model.
+
+    A pair counts as flipped when the sign of (chosen - rejected) differs; a tie of one model
+    against an order of the other counts too.
+    """
+    texts = [p["prompt"] + p["chosen"] for p in pairs] + [
+        p["prompt"] + p["rejected"] for p in pairs
+    ]
+    exact = float_scores(model, tokenizer, texts)
+    ours = engine_scores(engine, tokenizer, texts)
+    n = len(pairs)
+    flips = np.sign(ours[:n] - ours[n:]) != np.sign(exact[:n] - exact[n:])
+    return RankCheck([float(f) for f in flips], [float(s) for s in ours - exact])

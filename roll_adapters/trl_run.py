@@ -1,0 +1,239 @@
+"""A whole run through TRL, as `ecorl run` starts it: prepare, evaluate, train, account."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from transformers import TrainerCallback
+
+from ecorl.config import Config, FpgaEngine, load_config
+from ecorl.edi import EdiMatrix
+from ecorl.engines.fpga.engine import FpgaEngine as Int8Engine
+from ecorl.errors import RunError
+from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
+from ecorl.records import Stage
+from ecorl.runtime.progress import ProgressTask, progress
+from roll_adapters.trl_evaluate import evaluate, rank_check
+from roll_adapters.trl_hooks import TrlAttachment, attach
+from roll_adapters.trl_record import create_run, newest_checkpoint, read_state, run_facts
+from roll_adapters.trl_task import TaskFiles, read_rows, resolve_task
+from roll_adapters.trl_trainer import build_trainer, quiet
+
+CHECKPOINTS = "checkpoints"
+MODEL = "model"
+
+
+def run(config: Config, run_dir: Path, console: Console) -> bool:
+    """Start a run in a fresh folder.
+
+    Args:
+        config: the resolved configuration.
+        run_dir: folder of the run; must not hold one yet.
+        console: where progress is shown.
+
+    Returns:
+        True when the run finished, False when a signal stopped it (resume goes on from there).
+
+    Raises:
+        UserError: for anything in the configuration or its files that cannot be used.
+    """
+    if (run_dir / LEDGER_FILE).exists():
+        raise RunError(
+            f"{run_dir} holds a run already: go on with `ecorl run --resume {run_dir}`, "
+            "or choose another with --set run_dir=..."
+        )
+    files = resolve_task(config, console)
+    with quiet():
+        trainer = build_trainer(config, files, run_dir / CHECKPOINTS)
+        _check_data(files)
+        ledger = create_run(config, run_dir, run_facts(files.policy, files.reward))
+        return _Run(config, run_dir, files, trainer, ledger, console).go(None, None)
+
+
+def resume(run_dir: Path, console: Console) -> bool:
+    """Go on with a run that was stopped or killed, from its newest complete checkpoint.
+
+    Raises:
+        RunError: when there is no run to resume, or it has finished.
+    """
+    if not (run_dir / LEDGER_FILE).is_file():
+        raise RunError(f"{run_dir} holds no run to resume")
+    config = load_config(str(run_dir / "config.toml"))
+    with contextlib.closing(LedgerReader(run_dir)) as reader:
+        if any(event.kind == "finish" for event in reader.events()):
+            raise RunError(f"{run_dir} has finished; `ecorl report {run_dir}` shows it")
+    checkpoints = run_dir / CHECKPOINTS
+    checkpoint = newest_checkpoint(checkpoints)
+    step, edi = read_state(checkpoint) if checkpoint else (0, None)
+    files = resolve_task(config, console)
+    with quiet():
+        for leftover in checkpoints.glob("checkpoint-*"):
+            if checkpoint is None or int(leftover.name.rsplit("-", 1)[1]) > step:
+                shutil.rmtree(leftover)  # cut off while it was written
+        trainer = build_trainer(config, files, checkpoints)
+        ledger = Ledger.open_for_resume(
+            run_dir / LEDGER_FILE, from_step=step, raw_samples=config.ledger.raw_samples
+        )
+        console.print(f"going on from step {step} of {config.trainer.steps}", highlight=False)
+        return _Run(config, run_dir, files, trainer, ledger, console).go(checkpoint, edi)
+
+
+def _check_data(files: TaskFiles) -> None:
+    """Read what is needed only at the end now, so that a mistake costs no training."""
+    if files.eval_prompts:
+        read_rows(files.eval_prompts, ("prompt",))
+    if files.pairs:
+        read_rows(files.pairs, ("prompt", "chosen", "rejected"))
+
+
+class _Run:
+    """One attempt at a run."""
+
+    def __init__(
+        self,
+        config: Config,
+        run_dir: Path,
+        files: TaskFiles,
+        trainer: Any,
+        ledger: Ledger,
+        console: Console,
+    ) -> None:  # fmt: skip
+        self.config, self.run_dir, self.files = config, run_dir, files
+        self.trainer, self.ledger, self.console = trainer, ledger, console
+
+    def go(self, checkpoint: Path | None, edi: EdiMatrix | None) -> bool:
+        """Evaluate, train, evaluate; the ledger is closed at the end, whatever happens."""
+        self.ledger.event("resume" if checkpoint else "start", f"{self.config.algorithm} by TRL")
+        try:
+            attachment = attach(
+                self.trainer, self.config, run_dir=self.run_dir, ledger=self.ledger, edi=edi
+            )
+            try:
+                return self._phases(attachment, checkpoint)
+            finally:
+                attachment.detach()
+                self.ledger.flush()
+        finally:
+            self.ledger.close()
+
+    def _phases(self, attachment: TrlAttachment, checkpoint: Path | None) -> bool:
+        if not self._evaluated("before"):
+            self._evaluate("before")
+        if not self._train(checkpoint):
+            self.ledger.event("stop", "stopped by a signal after the step was saved")
+            return False
+        attachment.detach()
+        self.trainer.save_model(str(self.run_dir / MODEL))
+        self._evaluate("after")
+        self._rank_flips(attachment)
+        self.ledger.event("finish", "the run is complete")
+        return True
+
+    def _evaluated(self, phase: str) -> bool:
+        self.ledger.flush()
+        with contextlib.closing(LedgerReader(self.run_dir)) as reader:
+            return any(row.phase == phase for row in reader.evaluations())
+
+    def _evaluate(self, phase: str) -> None:
+        if self.files.eval_prompts is None:
+            return
+        result = evaluate(self.trainer, read_rows(self.files.eval_prompts, ("prompt",)))
+        self.ledger.evaluation("reward", phase, result.reward)
+        words = f"held-out {phase} training: reward {_mean(result.reward):+.2f}"
+        if result.correct is not None:
+            self.ledger.evaluation("correct", phase, result.correct)
+            words += f", {100 * _mean(result.correct):.0f} % right"
+        self.console.print(words, highlight=False)
+
+    def _train(self, checkpoint: Path | None) -> bool:
+        done = int(checkpoint.name.rsplit("-", 1)[1]) if checkpoint else 0
+        steps = self.config.trainer.steps
+        stop = _StopAtStep()
+        title = f"{self.config.algorithm.upper()} training"
+        with stop.listening(), progress(title, steps, self.console, done=done) as bar:
+            self.trainer.add_callback(_ProgressToBar(bar))
+            self.trainer.add_callback(stop)
+            self.trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        return not stop.asked or self.trainer.state.global_step >= steps
+
+    def _rank_flips(self, attachment: TrlAttachment) -> None:
+        offload = self.config.engine.offload
+        if self.files.pairs is None or not isinstance(offload, FpgaEngine):
+            return
+        folder = attachment.runtime.checkpoint(Stage.REWARD)
+        if folder is None:
+            return
+        engine = Int8Engine(
+            folder, Stage.REWARD, self.config.devices.fpga, offload.build, offload.threads
+        )
+        try:
+            check = rank_check(
+                engine,
+                self.trainer.reward_funcs[0],
+                self.trainer.reward_processing_classes[0],
+                read_rows(self.files.pairs, ("prompt", "chosen", "rejected")),
+            )
+        finally:
+            engine.close()
+        self.ledger.evaluation("rank_flip", "held_out", check.flips)
+        self.ledger.evaluation("score_shift", "held_out", check.score_shifts)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+class _ProgressToBar(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+    """Moves the progress bar; the note shows the newest reward."""
+
+    def __init__(self, bar: ProgressTask) -> None:
+        self._bar, self._note = bar, ""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Remember the newest reward."""
+        if logs and "reward" in logs:
+            self._note = f"reward {float(logs['reward']):+.2f}"
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """One step is done."""
+        self._bar.advance(1, self._note)
+
+
+class _StopAtStep(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+    """SIGINT and SIGTERM end the run after the step in progress, with a checkpoint."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Handle the two signals inside the block; a second one ends the process at once."""
+        previous: dict[int, Any] = {}
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            self.asked = True
+            restore()
+
+        def restore() -> None:
+            for one, handler in previous.items():
+                signal.signal(one, handler)
+
+        for which in (signal.SIGINT, signal.SIGTERM):
+            previous[which] = signal.signal(which, ask)
+        try:
+            yield
+        finally:
+            restore()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Save and stop when a signal came."""
+        if self.asked:
+            control.should_save = True
+            control.should_training_stop = True

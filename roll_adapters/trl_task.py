@@ -1,0 +1,79 @@
+"""The task of a run: where its checkpoints and data files are, and how they are read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ecorl.config import ArithmeticTask, Config
+from ecorl.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFiles:
+    """Checkpoint folders and data files of a run.
+
+    Attributes:
+        eval_prompts: held-out prompts, or None: then there is no evaluation.
+        pairs: held-out preference pairs, or None: then rank flips are not counted.
+    """
+
+    policy: Path
+    reward: Path
+    prompts: Path
+    eval_prompts: Path | None
+    pairs: Path | None
+
+
+def resolve_task(config: Config, console: Console) -> TaskFiles:
+    """The files of the configured task; those of the self-made task are made when needed.
+
+    Raises:
+        DataError: when the cache cannot be written.
+    """
+    task = config.task
+    if isinstance(task, ArithmeticTask):
+        from roll_adapters.demo.prepare import prepare
+
+        made = prepare(task.cache_dir, config.seed, task.n_eval, console)
+        return TaskFiles(made.policy, made.reward, made.prompts, made.eval_prompts, made.pairs)
+    return TaskFiles(
+        policy=task.policy.expanduser(),
+        reward=task.reward.expanduser(),
+        prompts=task.prompts.expanduser(),
+        eval_prompts=task.eval_prompts.expanduser() if task.eval_prompts else None,
+        pairs=task.pairs.expanduser() if task.pairs else None,
+    )
+
+
+def read_rows(path: Path, required: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Rows of a JSON-lines file, each with the required keys as strings.
+
+    Raises:
+        DataError: naming the file, the line and what is wrong with it.
+    """
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{path}:{number}: is not JSON ({error})") from error
+        if not isinstance(row, dict):
+            raise DataError(f"{path}:{number}: needs an object with {', '.join(required)}")
+        for key in required:
+            if not isinstance(row.get(key), str):
+                raise DataError(f'{path}:{number}: needs a string "{key}", not {row.get(key)!r}')
+        rows.append(row)
+    if not rows:
+        raise DataError(f"{path}: holds no rows")
+    return rows
