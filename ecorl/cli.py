@@ -111,7 +111,9 @@ def run(
         run_dir = settings.resolved_run_dir()
         finished = _adapter(settings.adapter, "run")(settings, run_dir, console)
     if not finished:
-        console.print(f"stopped; go on with: ecorl run --resume {run_dir}", highlight=False)
+        console.print(
+            f"stopped; go on with: ecorl run --resume {run_dir}", highlight=False, soft_wrap=True
+        )
         raise typer.Exit(STOPPED)
     _report(run_dir, console)
 
@@ -130,7 +132,7 @@ def _adapter(name: str, function: str) -> Any:
         module = found[name].load()
     except ImportError as error:
         raise MissingToolError(
-            f'adapter = {name!r} needs its framework: pip install "ecorl[{name}]" ({error})'
+            f"adapter = {name!r} needs its framework: pip install {name} ({error})"
         ) from error
     return getattr(module, function)
 

@@ -46,6 +46,15 @@ logger = logging.getLogger(__name__)
 
 Original = Callable[..., Any]
 
+_HOOKED = (
+    "_generate",
+    "_get_per_token_logps_and_entropies",
+    "_calculate_rewards",
+    "compute_loss",
+    "training_step",
+)
+"""Methods of a trainer that are wrapped, on the object only."""
+
 
 @dataclass(slots=True)
 class _RewardFlight:
@@ -85,13 +94,14 @@ class TrlAttachment:
 
     def wrap(self) -> None:
         """Put the hooks in place, on the object only; its class stays as it is."""
-        for name, hook in (
-            ("_generate", self._generate),
-            ("_get_per_token_logps_and_entropies", self._per_token_logps),
-            ("_calculate_rewards", self._calculate_rewards),
-            ("compute_loss", self._compute_loss),
-            ("training_step", self._training_step),
-        ):
+        hooks = (
+            self._generate,
+            self._per_token_logps,
+            self._calculate_rewards,
+            self._compute_loss,
+            self._training_step,
+        )
+        for name, hook in zip(_HOOKED, hooks, strict=True):
             self._original[name] = getattr(self.trainer, name)
             setattr(self.trainer, name, hook)
 
@@ -502,6 +512,9 @@ def _check_supported(trainer: Any, config: Config) -> None:
     bases = {base.__name__ for base in type(trainer).__mro__}
     if not bases & {"GRPOTrainer", "RLOOTrainer"}:
         raise ConfigError("trainer", name, "a GRPOTrainer or RLOOTrainer of TRL")
+    missing = [name for name in _HOOKED if not callable(getattr(trainer, name, None))]
+    if missing:
+        raise ConfigError("trainer", name, f"of TRL 1.16 to 1.x; this one lacks {missing}")
     if trainer.accelerator.num_processes > 1:
         allowed = "1: one training process writes the run's record"
         raise ConfigError("trainer.num_processes", trainer.accelerator.num_processes, allowed)

@@ -50,9 +50,9 @@ def run(config: Config, run_dir: Path, console: Console) -> bool:
             "or choose another with --set run_dir=..."
         )
     files = resolve_task(config, console)
+    _check_data(files)
     with quiet():
         trainer = build_trainer(config, files, run_dir / CHECKPOINTS)
-        _check_data(files)
         ledger = create_run(config, run_dir, run_facts(files.policy, files.reward))
         return _Run(config, run_dir, files, trainer, ledger, console).go(None, None)
 
@@ -86,7 +86,8 @@ def resume(run_dir: Path, console: Console) -> bool:
 
 
 def _check_data(files: TaskFiles) -> None:
-    """Read what is needed only at the end now, so that a mistake costs no training."""
+    """Read every file first, those that are needed only at the end too: a mistake costs nothing."""
+    read_rows(files.prompts, ("prompt",))
     if files.eval_prompts:
         read_rows(files.eval_prompts, ("prompt",))
     if files.pairs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,11 @@ def quiet() -> Iterator[None]:
     hf_logging.disable_progress_bar()
     hf_logging.set_verbosity_error()
     try:
-        yield
+        with warnings.catch_warnings():
+            # Deprecations between these libraries are theirs to mend, not the user's.
+            for package in ("transformers", "trl", "torch", "accelerate", "datasets"):
+                warnings.filterwarnings("ignore", module=rf"{package}(\.|$)")
+            yield
     finally:
         hf_logging.set_verbosity(level)
         if bars:

@@ -1,0 +1,67 @@
+# make demo    install, build the kernels, train a small model, leave a report
+# make test    lint, types, import layers and all tests
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+export OMP_NUM_THREADS ?= 1
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: demo test lint types layers format install csim prerequisites bench bench-long wheel clean help
+
+help:
+	@grep -E '^# make' Makefile | cut -c3-
+
+demo: install csim
+	@$(BIN)/ecorl run --config demo --set run_dir=runs/demo-$$(date +%Y%m%d-%H%M%S)
+
+test: install lint types layers
+	$(BIN)/pytest -n 2 --dist loadgroup
+
+prerequisites:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	  || { echo "ecorl needs Python 3.11 or later: set PYTHON=... (now: $$($(PYTHON) --version 2>&1 || echo none))"; exit 2; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
+	  || { echo "ecorl needs Python's venv module (Debian: apt-get install python3-venv)"; exit 2; }
+	@command -v g++ >/dev/null \
+	  || { echo "ecorl needs a C++ compiler, g++ 11 or later (Debian: apt-get install g++)"; exit 2; }
+
+install: prerequisites $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (a few minutes the first time)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[strict,bench,dev]"
+	@touch $@
+
+csim: install
+	@$(BIN)/python -c 'from ecorl.engines.fpga.build import csim_library as c; print("C-simulation:", c("fast", progress=print))'
+
+lint: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/clang-format --dry-run --Werror $$(find hls_kernels -name '*.hpp' -o -name '*.cpp' -o -name '*.h')
+
+types: install
+	$(BIN)/mypy
+
+layers: install
+	$(BIN)/lint-imports
+
+format: install
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $$(find hls_kernels -name '*.hpp' -o -name '*.cpp' -o -name '*.h')
+
+bench: install csim
+	$(BIN)/python -m benchmarks
+
+bench-long: install csim
+	$(BIN)/python -m benchmarks --long
+
+wheel: install
+	$(BIN)/python -m build --wheel --outdir dist .
+
+clean:
+	rm -rf $(VENV) dist build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,149 @@
+"""A tiny task on disk, and trainers made from it the way a TRL user makes them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import demand
+
+
+@dataclass(frozen=True)
+class TinyTask:
+    """Checkpoint folders and data files as a user would have them."""
+
+    policy: Path
+    reward: Path
+    prompts: Path
+    eval_prompts: Path
+    pairs: Path
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory) -> TinyTask:
+    for tool in ("trl", "torch", "gxx"):
+        demand(tool)
+    import torch
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        LlamaForSequenceClassification,
+        PreTrainedTokenizerFast,
+    )
+
+    from roll_adapters.demo import arithmetic as task
+
+    root = tmp_path_factory.mktemp("tiny")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=task.build_tokenizer(),
+        pad_token=task.PAD,
+        bos_token=task.BOS,
+        eos_token=task.EOS,
+        padding_side="left",
+    )
+    shape = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        # Wide enough for rewards and log-probs to differ from row to row.
+        "initializer_range": 0.1,
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        LlamaForCausalLM(LlamaConfig(**shape)).save_pretrained(root / "policy")
+        LlamaForSequenceClassification(LlamaConfig(**shape, num_labels=1)).save_pretrained(
+            root / "reward"
+        )
+    tokenizer.save_pretrained(root / "policy")
+    tokenizer.padding_side = "right"
+    tokenizer.save_pretrained(root / "reward")
+    rng = np.random.default_rng(3)
+    numbers = [int(n) for n in task.all_numbers(rng)[:200]]
+
+    def lines(name: str, rows: list[dict[str, str]]) -> Path:
+        path = root / name
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        return path
+
+    ask = task.prompt_of
+    pairs = [task.make_pair(n, [], 0.0, rng) for n in numbers[:64]]
+    return TinyTask(
+        policy=root / "policy",
+        reward=root / "reward",
+        prompts=lines("prompts.jsonl", [{"prompt": ask(n)} for n in numbers[32:]]),
+        eval_prompts=lines(
+            "eval.jsonl", [{"prompt": ask(n), "answer": task.answer_of(n)} for n in numbers[:32]]
+        ),
+        pairs=lines(
+            "pairs.jsonl",
+            [{"prompt": p.prompt, "chosen": p.chosen, "rejected": p.rejected} for p in pairs],
+        ),
+    )
+
+
+@pytest.fixture
+def make_trainer(tiny, tmp_path):
+    """Makes a plain TRL trainer on the tiny task; keyword arguments go to its config."""
+
+    def make(algorithm: str = "grpo", name: str = "plain", **changes: Any) -> Any:
+        import torch
+        from datasets import Dataset
+        from transformers import (
+            AutoModelForCausalLM,
+            AutoModelForSequenceClassification,
+            AutoTokenizer,
+            PrinterCallback,
+        )
+        from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+
+        torch.set_num_threads(1)
+        rows = [json.loads(line) for line in tiny.prompts.read_text().splitlines()]
+        settings = {
+            "output_dir": str(tmp_path / name),
+            "use_cpu": True,
+            "bf16": False,
+            "per_device_train_batch_size": 16,
+            "num_generations": 4,
+            "max_completion_length": 6,
+            "learning_rate": 1e-3,
+            "beta": 0.05,
+            "temperature": 0.9,
+            "max_steps": 4,
+            "seed": 11,
+            "save_strategy": "no",
+            "report_to": [],
+            "logging_steps": 1,
+            "disable_tqdm": True,
+            "gradient_checkpointing": False,
+        } | changes
+        config, kind = (
+            (GRPOConfig, GRPOTrainer) if algorithm == "grpo" else (RLOOConfig, RLOOTrainer)
+        )
+        trainer = kind(
+            model=AutoModelForCausalLM.from_pretrained(tiny.policy, dtype=torch.float32),
+            reward_funcs=[
+                AutoModelForSequenceClassification.from_pretrained(
+                    tiny.reward, dtype=torch.float32, num_labels=1
+                ).eval()
+            ],
+            args=config(**settings),
+            train_dataset=Dataset.from_list(rows),
+            processing_class=AutoTokenizer.from_pretrained(tiny.policy),
+            reward_processing_classes=[AutoTokenizer.from_pretrained(tiny.reward)],
+        )
+        trainer.remove_callback(PrinterCallback)
+        return trainer
+
+    return make

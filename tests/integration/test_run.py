@@ -1,0 +1,227 @@
+"""`ecorl run` as a user starts it: finished, killed, stopped, resumed, refused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+from ecorl.ledger import LedgerReader
+from ecorl.records import Action
+
+STEPS = 12
+
+
+def config_writer(tiny, tmp_path: Path):
+    """A function that writes a config file; keyword arguments replace lines of [task] by key."""
+
+    def write(name: str = "run", **changes: Any) -> Path:
+        values = {
+            "policy": f'"{tiny.policy}"',
+            "reward": f'"{tiny.reward}"',
+            "prompts": f'"{tiny.prompts}"',
+            "eval_prompts": f'"{tiny.eval_prompts}"',
+            "pairs": f'"{tiny.pairs}"',
+        } | changes
+        task = "\n".join(f"{key} = {value}" for key, value in values.items())
+        path = tmp_path / f"{name}.toml"
+        path.write_text(
+            f"""
+name = "{name}"
+seed = 5
+run_dir = "{tmp_path}/{name}"
+
+[task]
+type = "files"
+{task}
+
+[trainer]
+steps = {STEPS}
+per_device_batch_size = 16
+num_generations = 4
+max_completion_length = 6
+learning_rate = 1e-3
+save_every = 3
+
+[placement]
+profile_both_paths = true
+n_profiling = 4
+
+[placement.policy]
+type = "threshold"
+"""
+        )
+        return path
+
+    return write
+
+
+@pytest.fixture
+def write_config(tiny, tmp_path):
+    return config_writer(tiny, tmp_path)
+
+
+def ecorl(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ecorl.cli", *words],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        **options,
+    )
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "ecorl.cli", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def wait_for(condition, timeout_s: float = 120.0) -> None:
+    limit = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < limit, "the run did not get that far"
+        time.sleep(0.01)
+
+
+def weights(run_dir: Path) -> dict[str, Any]:
+    return load_file(run_dir / "model" / "model.safetensors")
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    mine, theirs = weights(one), weights(other)
+    assert mine.keys() == theirs.keys()
+    for name in mine:
+        assert (mine[name] == theirs[name]).all(), name
+
+
+@pytest.fixture(scope="module")
+def unbroken(tiny, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("unbroken")
+    done = ecorl("run", "--config", str(config_writer(tiny, folder)("unbroken")))
+    assert done.returncode == 0, done.stderr
+    return folder / "unbroken"
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_and_resumed_is_the_unbroken_run(unbroken, write_config, tmp_path):
+    config = write_config("killed")
+    run_dir = tmp_path / "killed"
+    words: tuple[str, ...] = ("run", "--config", str(config))
+    # Killed early (before any checkpoint), in the middle, and close to the end.
+    for step in (1, 5, 10):
+        process = start(*words)
+
+        def reached(step: int = step, process: subprocess.Popen[str] = process) -> bool:
+            assert process.poll() is None, process.stdout.read()
+            if not (run_dir / "ledger.sqlite").exists():
+                return False
+            with contextlib.closing(LedgerReader(run_dir)) as reader:
+                # The record is readable while it is written.
+                return any(m.iteration >= step for m in reader.metrics("loss"))
+
+        wait_for(reached)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert ecorl("report", str(run_dir)).returncode == 0
+        words = ("run", "--resume", str(run_dir))
+    done = ecorl(*words)
+    assert done.returncode == 0, done.stderr
+    assert_same_weights(unbroken, run_dir)
+    with contextlib.closing(LedgerReader(run_dir)) as reader:
+        assert len(reader.attempts()) == 4
+        assert any(row.superseded for row in reader.executions())
+        steps = [m.iteration for m in reader.metrics("loss") if not m.superseded]
+        assert sorted(set(steps)) == list(range(1, STEPS + 1))
+    again = ecorl("run", "--resume", str(run_dir))
+    assert again.returncode == 2
+    assert "has finished" in again.stderr
+
+
+@pytest.mark.slow
+def test_sigterm_saves_the_step_and_resume_goes_on(unbroken, write_config, tmp_path):
+    config = write_config("stopped")
+    run_dir = tmp_path / "stopped"
+    process = start("run", "--config", str(config))
+
+    def training() -> bool:
+        assert process.poll() is None, process.stdout.read()
+        return (run_dir / "checkpoints" / "checkpoint-3").exists()
+
+    wait_for(training)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert f"ecorl run --resume {run_dir}" in output
+    assert ecorl("run", "--resume", str(run_dir)).returncode == 0
+    assert_same_weights(unbroken, run_dir)
+
+
+def test_a_finished_run_leaves_everything_behind(unbroken):
+    for name in ("config.toml", "ledger.sqlite", "report.html", "report.json"):
+        assert (unbroken / name).stat().st_size > 0
+    with contextlib.closing(LedgerReader(unbroken)) as reader:
+        phases = {(e.name, e.phase) for e in reader.evaluations()}
+        actions = {row.placement.action for row in reader.placements()}
+        offloaded = [r.result for r in reader.executions() if r.result.action is Action.CONCURRENT]
+    assert phases >= {
+        ("reward", "before"),
+        ("reward", "after"),
+        ("correct", "before"),
+        ("correct", "after"),
+        ("rank_flip", "held_out"),
+    }
+    assert actions == {Action.GPU, Action.CONCURRENT}
+    assert {r.iteration for r in offloaded} == {2, *range(4, STEPS + 1)}
+    again = ecorl("run", "--config", str(unbroken / "config.toml"))
+    assert again.returncode == 2
+    assert "holds a run already" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"policy": '"/nowhere"'}, ["/nowhere", "the policy"]),
+        ({"prompts": '"/nowhere.jsonl"'}, ["/nowhere.jsonl", "cannot be read"]),
+        ({"pairs": '"/nowhere.jsonl"'}, ["/nowhere.jsonl", "cannot be read"]),
+    ],
+)
+def test_missing_inputs_get_one_clear_line(write_config, tmp_path, changes, words):
+    done = ecorl("run", "--config", str(write_config("bad", **changes)))
+    assert done.returncode == 2
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    for word in words:
+        assert word in lines[0]
+    assert not (tmp_path / "bad").exists()
+
+
+def test_broken_checkpoint_and_prompt_line_are_named(write_config, tiny, tmp_path):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for file in tiny.policy.iterdir():
+        data = file.read_bytes()
+        half = len(data) // 2 if file.suffix == ".safetensors" else len(data)
+        (broken / file.name).write_bytes(data[:half])
+    done = ecorl("run", "--config", str(write_config("bad", policy=f'"{broken}"')))
+    assert done.returncode == 2
+    assert str(broken) in done.stderr
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "1"}\n{"prompt": 2}\n')
+    done = ecorl("run", "--config", str(write_config("bad", prompts=f'"{prompts}"')))
+    assert done.returncode == 2
+    assert f"{prompts}:2" in done.stderr
+    assert not (tmp_path / "bad").exists()

@@ -1,0 +1,234 @@
+"""ecorl attached to real TRL trainers: nothing changes but what the config enables."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ecorl.config import Config, validate_config
+from ecorl.ledger import LedgerReader
+from ecorl.records import Action, Provenance, Stage
+from roll_adapters.trl_hooks import attach
+
+BOTH = {"type": "static", "reward": "concurrent", "reference": "concurrent"}
+
+
+def config(tmp_path, algorithm: str = "grpo", **placement: Any) -> Config:
+    policy = placement.pop("policy", {"type": "static"})
+    engine = placement.pop("engine", {})
+    return validate_config(
+        {
+            "algorithm": algorithm,
+            "run_dir": str(tmp_path / "run"),
+            "placement": {"policy": policy, **placement},
+            "engine": engine,
+            "telemetry": {"gpu": {"type": "modelled", "interval_s": 0.02}},
+        }
+    )
+
+
+def outcome(trainer: Any) -> dict[str, Any]:
+    """All that training leaves behind: the log and the weights."""
+    keys = ("loss", "reward", "reward_std", "kl", "entropy", "grad_norm")
+    log = [
+        {k: row[k] for k in keys if k in row} for row in trainer.state.log_history if "loss" in row
+    ]
+    weights = {k: v.clone() for k, v in trainer.model.state_dict().items()}
+    return {"log": log, "weights": weights}
+
+
+def assert_same_bits(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one["log"] == other["log"]
+    assert len(one["log"]) > 0
+    for name, weight in one["weights"].items():
+        assert torch.equal(weight, other["weights"][name]), name
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "rloo"])
+def test_gpu_only_is_bit_equal_to_plain_trl(make_trainer, tmp_path, algorithm):
+    plain = make_trainer(algorithm)
+    plain.train()
+    attached = make_trainer(algorithm, "attached")
+    attach(attached, config(tmp_path, algorithm))
+    attached.train()
+    assert_same_bits(outcome(plain), outcome(attached))
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        stages = {row.result.stage for row in reader.executions()}
+        assert stages >= {Stage.GENERATION, Stage.REWARD, Stage.REFERENCE, Stage.ACTOR_TRAIN}
+        assert all(row.placement.action is Action.GPU for row in reader.placements())
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "rloo"])
+def test_exact_engine_in_another_process_agrees_within_1e_6(make_trainer, tmp_path, algorithm):
+    plain = make_trainer(algorithm)
+    plain.train()
+    attached = make_trainer(algorithm, "attached")
+    settings = config(tmp_path, algorithm, policy=BOTH, engine={"offload": {"type": "torch"}})
+    attach(attached, settings)
+    attached.train()
+    one, other = outcome(plain), outcome(attached)
+    for mine, theirs in zip(one["log"], other["log"], strict=True):
+        for key, value in mine.items():
+            assert float(theirs[key]) == pytest.approx(float(value), abs=1e-6), key
+    for name, weight in one["weights"].items():
+        assert torch.allclose(weight, other["weights"][name], rtol=0, atol=1e-6), name
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        offloaded = {
+            r.result.stage for r in reader.executions() if r.result.action is Action.CONCURRENT
+        }
+    assert offloaded == {Stage.REWARD, Stage.REFERENCE}
+
+
+def test_gradient_accumulation_and_reuse_are_bit_equal(make_trainer, tmp_path):
+    changes = {
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 2,
+        "num_iterations": 2,
+    }
+    plain = make_trainer(**changes)
+    plain.train()
+    attached = make_trainer(name="attached", **changes)
+    attach(attached, config(tmp_path))
+    attached.train()
+    assert_same_bits(outcome(plain), outcome(attached))
+
+
+def test_rewards_and_reference_come_from_the_kernels(make_trainer, tmp_path):
+    """What TRL trains on is what the INT8 engine answers, row by row."""
+    from ecorl.engines.fpga.engine import FpgaEngine
+    from ecorl.engines.protocol import ScoreBatch
+
+    trainer = make_trainer(max_steps=2)
+    seen: list[dict[str, Any]] = []
+    attach(trainer, config(tmp_path, policy=BOTH))
+    scored = trainer._generate_and_score_completions
+
+    def spy(inputs):
+        output = scored(inputs)
+        # Only this step's rows: TRL keeps a window of earlier ones.
+        rewards = list(trainer._logs["rewards"]["reward"])[-len(inputs) :]
+        texts = [
+            p + c for p, c in zip(trainer._logs["prompt"], trainer._logs["completion"], strict=True)
+        ][-len(inputs) :]
+        seen.append({"output": output, "rewards": rewards, "texts": texts})
+        return output
+
+    trainer._generate_and_score_completions = spy
+    names = trainer.reward_func_names
+    trainer.reward_func_names = ["reward"]
+    trainer.train()
+    trainer.reward_func_names = names
+    assert len(seen) == 2
+    rm = FpgaEngine(trainer.reward_funcs[0].config._name_or_path, Stage.REWARD)
+    ref = FpgaEngine(trainer.ref_model.config._name_or_path, Stage.REFERENCE)
+    for step in seen:
+        out = step["output"]
+        ids = [np.array(r) for r in trainer.processing_class(step["texts"])["input_ids"]]
+        batch = ScoreBatch(tuple(map(str, range(len(ids)))), tuple(ids), (0,) * len(ids))
+        np.testing.assert_array_equal(rm.score(batch).values, np.float32(step["rewards"]))
+        both = torch.cat([out["prompt_ids"], out["completion_ids"]], 1).numpy()
+        mask = torch.cat([out["prompt_mask"], out["completion_mask"]], 1).bool().numpy()
+        rows = tuple(r[m] for r, m in zip(both, mask, strict=True))
+        counts = tuple(int(n) for n in out["completion_mask"].sum(1))
+        answer = ref.logprobs(ScoreBatch(batch.sample_ids, rows, counts, temperature=0.9))
+        for got, want, n in zip(out["ref_per_token_logps"], answer.values, counts, strict=True):
+            np.testing.assert_array_equal(got[:n].numpy(), want)
+            assert (got[n:] == 0).all()
+
+
+def test_the_ledger_tells_measured_from_modelled(make_trainer, tmp_path):
+    trainer = make_trainer()
+    attach(trainer, config(tmp_path, policy=BOTH))
+    trainer.train()
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        rows = [row.result for row in reader.executions()]
+        card = [r for r in rows if r.device == "u55c"]
+        own = [r for r in rows if r.device == "host_cpu"]
+        waits = reader.barriers()
+        edi = reader.edi()
+    assert len(card) == 8
+    assert all(r.time_provenance is Provenance.MODELLED for r in card)
+    assert all(r.energy.method == "cycle_model" for r in card)
+    assert all(r.host_time_s > 0 and r.host_time_s != r.time_s for r in card)
+    assert all(r.time_provenance is Provenance.MEASURED for r in own)
+    assert len(waits) == 8
+    assert all(w.wait_s >= 0 for w in waits)
+    assert edi is not None
+
+
+FAULTS = [
+    {"kind": "raise", "calls": [0]},
+    {"kind": "nan", "calls": [1], "rows": [2, 5]},
+    {"kind": "shape", "calls": [2]},
+    {"kind": "exit", "calls": [3]},
+]
+
+
+def test_faulty_engine_costs_no_batch_and_no_other_row(make_trainer, tmp_path):
+    trainer = make_trainer(max_steps=5)
+    settings = config(
+        tmp_path,
+        policy={"type": "static", "reward": "concurrent"},
+        engine={"offload": {"type": "torch"}, "faults": FAULTS},
+        max_faults=100,
+    )
+    attach(trainer, settings)
+    trainer.train()
+    plain = make_trainer(max_steps=5)
+    plain.train()
+    # The offload engine is exact here, so every row must agree with plain TRL, whoever answered.
+    for mine, theirs in zip(outcome(trainer)["log"], outcome(plain)["log"], strict=True):
+        assert float(mine["reward"]) == pytest.approx(float(theirs["reward"]), abs=1e-5)
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        faults = {f.kind: f.n_rows for f in reader.faults()}
+        offloaded = [r.result for r in reader.executions() if r.result.action is Action.CONCURRENT]
+    assert faults["EngineCrashed"] == 16
+    assert faults["InvalidResult"] in (2, 16)
+    assert sum(r.n_rows_fallback for r in offloaded) >= 16 + 2 + 16
+
+
+def test_hanging_engine_is_cut_off_at_the_deadline(make_trainer, tmp_path):
+    trainer = make_trainer(max_steps=3)
+    settings = config(
+        tmp_path,
+        policy={"type": "static", "reference": "concurrent"},
+        engine={"offload": {"type": "fpga"}, "faults": [{"kind": "hang", "calls": [1]}]},
+        deadline_s=0.5,
+    )
+    attach(trainer, settings)
+    trainer.train()
+    assert trainer.state.global_step == 3
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        faults = reader.faults()
+        waits = [w.wait_s for w in reader.barriers()]
+    assert "EngineTimeout" in {f.kind for f in faults}
+    assert max(waits) >= 0.5
+
+
+def test_detach_gives_the_trainer_back(make_trainer, tmp_path):
+    trainer = make_trainer(max_steps=1)
+    before = {name for name in trainer.__dict__ if callable(trainer.__dict__[name])}
+    attachment = attach(trainer, config(tmp_path))
+    attachment.detach()
+    attachment.detach()
+    after = {name for name in trainer.__dict__ if callable(trainer.__dict__[name])}
+    assert after == before
+    trainer.train()
+
+
+def test_a_reward_model_changed_in_memory_is_not_scored_with_stale_weights(
+    make_trainer, tmp_path, tiny
+):
+    from roll_adapters.trl_models import frozen_checkpoint
+
+    trainer = make_trainer(max_steps=1)
+    model = trainer.reward_funcs[0]
+    assert frozen_checkpoint(model, tmp_path / "spare") == tiny.reward
+    with torch.no_grad():
+        model.score.weight.mul_(2.0)
+    assert frozen_checkpoint(model, tmp_path / "spare") == tmp_path / "spare"
+    assert (tmp_path / "spare" / "model.safetensors").is_file()
