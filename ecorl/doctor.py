@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TOOLS = ("g++", "make", "v++", "xbutil", "verilator", "yosys")
 PACKAGES = ("torch", "trl", "transformers", "datasets", "onnxruntime", "onnx", "hls4ml")
-TRL_EXTRA = ("torch", "trl", "transformers", "datasets", "accelerate")
+TRL_PACKAGES = ("torch", "trl", "transformers", "datasets", "accelerate")
 VECTOR_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni")
 
 
@@ -127,7 +127,7 @@ def examine() -> Findings:
         _fast_build(),
         _strict_build(),
         _trl_training(),
-        _needs_packages("ONNX Runtime baseline", ("onnxruntime", "onnx"), "bench"),
+        _needs_packages("ONNX Runtime baseline", ("onnxruntime", "onnx"), "onnxruntime onnx"),
         _needs_tool("RTL check of the processing element", tools, "verilator"),
         _needs_tool("resource estimate by open synthesis", tools, "yosys"),
         _needs_tool("bitstream build", tools, "v++"),
@@ -307,14 +307,14 @@ def _strict_build() -> Capability:
 
 
 def _trl_training() -> Capability:
-    return _needs_packages("TRL training", TRL_EXTRA, "trl")
+    return _needs_packages("TRL training", TRL_PACKAGES, "trl datasets")
 
 
-def _needs_packages(name: str, packages: Sequence[str], extra: str) -> Capability:
+def _needs_packages(name: str, packages: Sequence[str], install: str) -> Capability:
     versions = {package: _version(package) for package in packages}
     absent = [package for package, version in versions.items() if version is None]
     if absent:
-        why = f'without {", ".join(absent)}: pip install "ecorl[{extra}]"'
+        why = f"without {', '.join(absent)}: pip install {install}"
         return Capability(name, False, why)
     return Capability(name, True, ", ".join(f"{p} {v}" for p, v in versions.items()))
 

@@ -15,6 +15,7 @@ from transformers import TrainerCallback
 
 from ecorl.config import Config, FpgaEngine, load_config
 from ecorl.edi import EdiMatrix
+from ecorl.engines.fpga.build import csim_library
 from ecorl.engines.fpga.engine import FpgaEngine as Int8Engine
 from ecorl.errors import RunError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
@@ -51,6 +52,7 @@ def run(config: Config, run_dir: Path, console: Console) -> bool:
         )
     files = resolve_task(config, console)
     _check_data(files)
+    _build_kernels(config, console)
     with quiet():
         trainer = build_trainer(config, files, run_dir / CHECKPOINTS)
         ledger = create_run(config, run_dir, run_facts(files.policy, files.reward))
@@ -85,6 +87,18 @@ def resume(run_dir: Path, console: Console) -> bool:
         return _Run(config, run_dir, files, trainer, ledger, console).go(checkpoint, edi)
 
 
+def _build_kernels(config: Config, console: Console) -> None:
+    """Compile the C-simulation now, in sight, rather than in the engine's silent process."""
+    offload = config.engine.offload
+    if isinstance(offload, FpgaEngine):
+        csim_library(
+            offload.build,
+            progress=lambda line: console.print(
+                line, highlight=False, markup=False, soft_wrap=True
+            ),
+        )
+
+
 def _check_data(files: TaskFiles) -> None:
     """Read every file first, those that are needed only at the end too: a mistake costs nothing."""
     read_rows(files.prompts, ("prompt",))
@@ -117,10 +131,14 @@ class _Run:
                 self.trainer, self.config, run_dir=self.run_dir, ledger=self.ledger, edi=edi
             )
             try:
-                return self._phases(attachment, checkpoint)
+                complete = self._phases(attachment, checkpoint)
             finally:
                 attachment.detach()
-                self.ledger.flush()
+            if complete:
+                self.ledger.event("finish", "the run is complete")
+            else:
+                self.ledger.event("stop", "stopped by a signal after the step was saved")
+            return complete
         finally:
             self.ledger.close()
 
@@ -128,13 +146,10 @@ class _Run:
         if not self._evaluated("before"):
             self._evaluate("before")
         if not self._train(checkpoint):
-            self.ledger.event("stop", "stopped by a signal after the step was saved")
             return False
-        attachment.detach()
         self.trainer.save_model(str(self.run_dir / MODEL))
         self._evaluate("after")
         self._rank_flips(attachment)
-        self.ledger.event("finish", "the run is complete")
         return True
 
     def _evaluated(self, phase: str) -> bool:

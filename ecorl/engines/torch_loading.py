@@ -58,7 +58,7 @@ def load_model(checkpoint: Path, stage: Stage, device: str, dtype: str) -> Any:
         import transformers
         from safetensors import SafetensorError
     except ImportError as error:
-        raise MissingToolError(f"the torch engine needs `ecorl[trl]`: {error}") from error
+        raise MissingToolError(f"the torch engine needs torch and transformers: {error}") from error
     target = _torch_device(device)
     options: dict[str, Any] = {"dtype": getattr(torch, dtype), "local_files_only": True}
     loader = transformers.AutoModelForCausalLM

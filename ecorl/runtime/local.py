@@ -341,13 +341,14 @@ class LocalRuntime:
             if beyond:
                 fault, time_s, energy_j = "PhysicalBoundError", None, None
                 self.ledger.fault(run.iteration, fault, str(work.stage), beyond)
-        on_host = not simulated  # an exact engine in another process: measured, metered as missing
+        # An exact engine in another process: its time is measured, nothing meters its energy.
+        device_id = CARD_ID if simulated else "host_process"
         self._accounts.add(
             StageResult(
                 iteration=run.iteration,
                 stage=work.stage,
                 action=run.placement.action,
-                device_id="host_process" if on_host else CARD_ID,
+                device_id=device_id,
                 device=lane.engine.device,
                 t_start_s=flight.t_submit_s,
                 t_end_s=landing.t_done_s,
@@ -358,7 +359,7 @@ class LocalRuntime:
                 n_sequences=work.n_sequences,
                 n_tokens=work.n_tokens,
                 n_output_tokens=work.n_output_tokens,
-                energy=card_energy(CARD_ID, flight.t_submit_s, time_s, energy_j, provenance),
+                energy=card_energy(device_id, flight.t_submit_s, time_s, energy_j, provenance),
                 n_rows_fallback=len(landing.bad_rows),
                 fault=fault,
             )
