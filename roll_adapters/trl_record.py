@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import tomlkit
 from transformers import TrainerCallback
 
+import ecorl
 from ecorl.config import Config, save_config
 from ecorl.edi import EdiMatrix
 from ecorl.errors import DataError, RunError
@@ -48,12 +50,28 @@ def run_facts(policy: object, reward: object) -> dict[str, str]:
         "policy_model": str(policy),
         "reward_model": str(reward),
     }
+    commit = _commit()
+    if commit:
+        facts["commit"] = commit
     for package in ("ecorl", "torch", "transformers", "trl"):
         try:
             facts[package] = version(package)
         except PackageNotFoundError:
             continue
     return facts
+
+
+def _commit() -> str | None:
+    """Commit of ecorl's own source when it runs from a checkout, else None."""
+    root = Path(ecorl.__file__).resolve().parents[1]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
 
 
 def open_ledger(config: Config, folder: Path, trainer: Any) -> Ledger:

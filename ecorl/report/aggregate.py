@@ -11,7 +11,9 @@ from ecorl.config import Config, load_config
 from ecorl.errors import ConfigError
 from ecorl.ledger import EventRow, ExecutionRow, LedgerReader, RunRow
 from ecorl.report import devices as device_parts
+from ecorl.report.card import balance, card_timeline
 from ecorl.report.energy import (
+    CAUSE_OF_STAGE,
     DeviceReadings,
     Evidence,
     device_readings,
@@ -28,7 +30,7 @@ from ecorl.report.notes import notes
 from ecorl.report.spans import Span, attempt_spans, length
 from ecorl.report.stage_table import comparisons, decision_groups, expectation, stage_rows
 from ecorl.report.training import barrier_summary, metric_series, paired_gains, rank_flips
-from ecorl.report.verdict import verdict
+from ecorl.report.verdict import offloading, verdict
 
 logger = logging.getLogger(__name__)
 
@@ -68,13 +70,17 @@ def build_report(reader: LedgerReader, config: Config | None, gap: str | None = 
     rows = stage_rows(executions)
     compared, expected = comparisons(rows), expectation(placements)
     head = _head(reader, config, spans, executions)
+    balanced = balance(compared, spent.parts, head.run_time_s)
+    replayed = card_timeline(executions, barriers, reader.devices(), head.run_time_s)
     report = Report(
         head=head,
-        verdict=verdict(head, spent, compared, expected),
+        verdict=(*verdict(head, spent), *offloading(spent, compared, balanced, replayed, expected)),
         missing=(),
         stages=rows,
         spending=spent,
         comparisons=compared,
+        balance=balanced,
+        card_timeline=replayed,
         expectation=expected,
         barriers=barrier_summary(barriers),
         metrics=metrics,
@@ -124,9 +130,9 @@ def _device_figures(
     telemetry: list[DeviceTelemetry] = []
     traces: list[PowerTrace] = []
     for device_id in sorted({*rows, *reader.read_device_ids()}):
-        seconds = list(reader.power_seconds(device_id))
-        readings |= device_readings(seconds, spans)
         raw = reader.raw_samples(device_id)
+        seconds = device_parts.with_tail(list(reader.power_seconds(device_id)), raw)
+        readings |= device_readings(seconds, spans)
         row = rows.get(device_id)
         telemetry.append(
             device_parts.device_telemetry(device_id, row, seconds, raw, errors, executions)
@@ -142,8 +148,13 @@ def _head(
     executions: Sequence[ExecutionRow],
 ) -> Head:
     run, attempts = reader.run(), reader.attempts()
-    iterations = [e.result.iteration for e in executions if not e.superseded]
-    iterations += [m.iteration for m in reader.metrics() if not m.superseded]
+    done = {
+        e.result.iteration
+        for e in executions
+        if not e.superseded and CAUSE_OF_STAGE[e.result.stage] == "training"
+    }
+    done |= {m.iteration for m in reader.metrics() if not m.superseded}
+    saved = [c.iteration for c in reader.checkpoints() if not c.superseded]
     used = {f"{e.result.device_id}: {e.result.device}" for e in executions}
     known = {f"{d.device_id}: {d.profile}" for d in reader.devices()}
     return Head(
@@ -158,7 +169,8 @@ def _head(
         commit=run.meta.get("commit"),
         n_attempts=len(attempts),
         n_steps_planned=config.trainer.steps if config else None,
-        n_steps_done=len(set(iterations)),
+        n_steps_done=len(done),
+        checkpoint_step=max(saved, default=None),
         started_unix_s=attempts[0].unix_anchor_s if attempts else run.created_unix_s,
         run_time_s=length(spans.values()),
         meta=run.meta,

@@ -23,11 +23,42 @@ from ecorl.report.model import Bar, DeviceTelemetry, PowerTrace, Timeline
 from ecorl.report.spans import Span
 from ecorl.report.stage_table import gpu_path_devices
 
+_Series = tuple[int, str, Provenance, str]
 _MIN_CHANGES = 4
 """Changes of a reading below which no refresh is stated."""
 _TIMELINE_ITERATIONS = 3
 _TRACE_POINTS = 240
 """Points of a power trace: more cannot be told apart in the plot."""
+
+
+def with_tail(seconds: Sequence[PowerSecond], raw: Sequence[RawSampleRow]) -> list[PowerSecond]:
+    """Roll-ups, and those of the newest readings that a killed run did not come to roll up."""
+    newest: dict[_Series, int] = {}
+    for s in seconds:
+        key = (s.attempt, s.device_id, s.provenance, s.source)
+        newest[key] = max(s.second, newest.get(key, s.second))
+    later: dict[tuple[_Series, int], list[RawSampleRow]] = defaultdict(list)
+    for r in raw:
+        key, second = (r.attempt, r.device_id, r.provenance, r.source), math.floor(r.t_s)
+        if key not in newest or second > newest[key]:
+            later[key, second].append(r)
+    return [*seconds, *(_rolled(key, second, rows) for (key, second), rows in later.items())]
+
+
+def _rolled(key: _Series, second: int, rows: Sequence[RawSampleRow]) -> PowerSecond:
+    watts = [r.power_w for r in rows if r.power_w is not None]
+    counted = [r.energy_j for r in rows if r.energy_j is not None]
+    return PowerSecond(
+        *key,
+        second=second,
+        n=len(watts),
+        n_missing=len(rows) - len(watts),
+        mean_w=statistics.fmean(watts) if watts else None,
+        min_w=min(watts, default=None),
+        max_w=max(watts, default=None),
+        energy_first_j=counted[0] if counted else None,
+        energy_last_j=counted[-1] if counted else None,
+    )
 
 
 def device_telemetry(

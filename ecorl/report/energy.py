@@ -9,9 +9,12 @@ Definitions, which the report repeats in its notes:
   device over the run, by its readings, minus its executions. For a device without: profile idle
   power x (run time - busy time), which is modelled;
 - the rest of a device of the GPU path is split by time into ``barrier wait`` (the training thread
-  stood at the completion barrier and the device ran nothing) and ``idle``.
+  stood at the completion barrier and the device ran nothing) and what remains. By readings that
+  is ``beside stages``, since such a device also evaluates, saves and runs the framework; from
+  idle power it is ``idle``, as is the rest of a card.
 
-Wasted = superseded + barrier wait + idle.
+Wasted = superseded + barrier wait + idle. What was drawn beside stages is neither useful nor
+wasted: the readings do not tell which.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from ecorl.ledger import (
 )
 from ecorl.records import Provenance, Stage, weakest
 from ecorl.report.model import Accounting, EnergyPart, Spending, Totals
+from ecorl.report.numbers import share
 from ecorl.report.spans import Span, length, merged, minus
 from ecorl.report.stage_table import energy_j, gpu_path_devices, present, provenance_order, total
 from ecorl.units import carbon_g, kwh_from_joules
@@ -42,8 +46,9 @@ CAUSE_OF_STAGE = {
     Stage.CRITIC_TRAIN: "training",
 }
 USEFUL_CAUSES = ("generation", "scoring", "training")
+OTHER_CAUSES = ("beside stages",)
 WASTED_CAUSES = ("superseded", "barrier wait", "idle")
-CAUSES = (*USEFUL_CAUSES, *WASTED_CAUSES)
+CAUSES = (*USEFUL_CAUSES, *OTHER_CAUSES, *WASTED_CAUSES)
 
 _FULL_COVERAGE = 0.98
 """Share of the run time from which readings count as complete; the first and last reading never
@@ -185,8 +190,11 @@ def energy_parts(evidence: Evidence) -> list[EnergyPart]:
         parts += _execution_parts(meter, is_read=is_read)
         rest = _rest(meter, evidence)
         ids = {*meter.members, *(e.result.device_id for e in meter.executions)}
-        split = _split_rest(rest, meter.executions, evidence) if ids & on_gpu else [rest]
-        parts += split
+        if ids & on_gpu:
+            rest = replace(rest, cause="beside stages") if is_read else rest
+            parts += _split_rest(rest, meter.executions, evidence)
+        else:
+            parts.append(rest)
     return parts
 
 
@@ -202,7 +210,7 @@ def _execution_parts(meter: _Meter, *, is_read: bool) -> list[EnergyPart]:
         if provenance is None:
             gap = f"{meter.key}: {len(group)} {cause} calls have no energy figure"
             if is_read:
-                gap += " of their own; the device's readings count it as idle"
+                gap += " of their own; the device's readings hold it beside the stages"
         parts.append(
             EnergyPart(
                 device_id=meter.key,
@@ -251,10 +259,10 @@ def _rest_by_readings(meter: _Meter, evidence: Evidence) -> _Rest:
         # Never invent: the executions overlap, or were read by another instrument.
         excess = (
             f"{meter.key}: its executions add up to {known_j:.4g} J, more than its readings over "
-            f"the run ({read_j:.4g} J); its idle energy is unknown"
+            f"the run ({read_j:.4g} J); what it drew beside them is unknown"
         )
         return None, None, excess
-    lacking = f"{meter.key}: power readings cover {coverage:.0%} of the run time"
+    lacking = f"{meter.key}: power readings cover {share(coverage, 0)} of the run time"
     gap = lacking if coverage < _FULL_COVERAGE else None
     return read_j - known_j, weakest(*(r.provenance for r in readings)), gap
 
@@ -292,7 +300,7 @@ def _split_rest(
     wait_s = waiting_alone_s(executions, evidence.barriers)
     if not rest.time_s or wait_s <= 0:
         return [rest]
-    share = min(1.0, wait_s / rest.time_s)
+    waited_share = min(1.0, wait_s / rest.time_s)
     waited, idle = (
         EnergyPart(
             device_id=rest.device_id,
@@ -305,7 +313,7 @@ def _split_rest(
             at_least=rest.at_least,
             gap=rest.gap,
         )
-        for cause, part in (("barrier wait", share), ("idle", 1.0 - share))
+        for cause, part in (("barrier wait", waited_share), (rest.cause, 1.0 - waited_share))
     )
     return [waited, idle]
 
@@ -375,6 +383,7 @@ def _totals(
         energy_j=energy,
         useful_j=math.fsum(v for c, v in by_cause.items() if c in USEFUL_CAUSES),
         wasted_j=math.fsum(v for c, v in by_cause.items() if c in WASTED_CAUSES),
+        other_j=math.fsum(v for c, v in by_cause.items() if c in OTHER_CAUSES),
         by_cause=by_cause,
         energy_kwh=kwh_from_joules(energy),
         carbon_g=None

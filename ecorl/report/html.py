@@ -7,6 +7,7 @@ import json
 import math
 import time
 from importlib import resources
+from pathlib import PurePath
 from typing import Any
 
 import jinja2
@@ -62,13 +63,19 @@ def _facts(report: Report, started: str) -> list[tuple[str, str]]:
         + (f" of {head.n_steps_planned}" if head.n_steps_planned is not None else ""),
         "attempts": str(head.n_attempts),
         "devices": ", ".join(head.devices),
-        "models": ", ".join(f"{k} {v}" for k, v in head.models.items()),
+        "models": ", ".join(f"{k} {_short(v)}" for k, v in head.models.items()),
         "commit": head.commit,
         "started": started,
         "run time": duration(head.run_time_s),
         "state": head.state,
     }
     return [(name, value or MISSING) for name, value in facts.items()]
+
+
+def _short(path: str) -> str:
+    """The end of a long path; the whole of it is in the JSON."""
+    parts = PurePath(path).parts
+    return path if len(parts) < 4 else "/".join(("...", *parts[-2:]))
 
 
 def _tiles(report: Report) -> list[Tile]:
@@ -86,7 +93,7 @@ def _tiles(report: Report) -> list[Tile]:
             bound = "at most " if last.at_least else ""
             value, remark = bound + figure(last.tokens_per_joule), "output tokens, idle included"
             tiles.append(Tile("tokens per joule", value, remark, str(last.provenance)))
-        if last.energy_j:
+        if last.energy_j and not report.spending.unknown_causes:
             value = share(last.wasted_j / last.energy_j, 0)
             remark = "idle, barrier, superseded"
             tiles.append(Tile("bought nothing", value, remark, str(last.provenance)))

@@ -1,4 +1,4 @@
-"""Sections of text tables: what the terminal and the page have in common."""
+"""Sections of text tables: what the page shows below its verdict."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Table:
 
     Attributes:
         caption: a line above the table; names the provenance where columns do not.
-        folded: shown only on demand on the page, and not at all in the terminal.
+        folded: shown only on demand.
     """
 
     columns: tuple[str, ...]

@@ -19,7 +19,9 @@ class Head:
     Attributes:
         state: ``finished``, ``stopped`` or ``no end recorded``.
         n_steps_planned: from the config, or None without one.
-        n_steps_done: iterations of which anything was recorded that the run kept.
+        n_steps_done: iterations that the run kept and of which a metric of the trainer or a
+            training execution was recorded.
+        checkpoint_step: last iteration that the newest checkpoint holds; None without one.
         run_time_s: monotonic time from the start of each attempt to its last record, s, summed.
         started_unix_s: wall clock of the first start, s since 1970.
     """
@@ -36,6 +38,7 @@ class Head:
     n_attempts: int
     n_steps_planned: int | None
     n_steps_done: int
+    checkpoint_step: int | None
     started_unix_s: float
     run_time_s: float
     meta: dict[str, str]
@@ -54,10 +57,12 @@ class StageRow:
         host_time_s: wall-clock on this host, s, measured. Never part of EDI.
         energy_j: J over the ``n_with_energy`` calls that have it.
         mean_power_w: energy over time of the calls that have both, W.
-        edi_j_per_token: Eq. 4 over all calls with energy and output tokens: their joules over
-            their output tokens.
+        edi_j_per_token: Eq. 4 over all faultless calls with energy and output tokens: their
+            joules over their output tokens.
         edi_spread: standard deviation of the per-call EDI, J/token; None below two calls.
         n_edi: calls behind the EDI.
+        n_tokens_served: output tokens less the share of rows that the exact path had to answer.
+        iterations: first and last iteration of these calls.
     """
 
     stage: Stage
@@ -80,6 +85,8 @@ class StageRow:
     n_edi: int
     n_rows_fallback: int
     n_faults: int
+    n_tokens_served: float
+    iterations: tuple[int, int]
     on_gpu_path: bool
 
 
@@ -88,8 +95,8 @@ class EnergyPart:
     """Energy of one device for one cause.
 
     Attributes:
-        cause: one of ``generation``, ``scoring``, ``training``, ``superseded``, ``barrier wait``
-            and ``idle``.
+        cause: one of ``generation``, ``scoring``, ``training``, ``beside stages``,
+            ``superseded``, ``barrier wait`` and ``idle``.
         useful: whether the run got something for it.
         energy_j: J, or None when unknown.
         provenance: of ``energy_j``; None when there is no figure.
@@ -115,6 +122,8 @@ class Totals:
     Attributes:
         title: heading of the column.
         provenance: for the column of all parts together, that of the weakest part.
+        other_j: spent beside the stages by a device that had more to do than they (evaluations,
+            saving, the framework's own work) or nothing; which of both is not known.
         by_cause: J per cause.
         tokens_per_joule: output tokens of generation over ``energy_j``; None unless the column
             holds the energy of generation.
@@ -127,6 +136,7 @@ class Totals:
     energy_j: float
     useful_j: float
     wasted_j: float
+    other_j: float
     by_cause: dict[str, float]
     energy_kwh: float
     carbon_g: float | None
@@ -160,6 +170,11 @@ class Spending:
     gaps: tuple[str, ...]
     accounting: Accounting | None
 
+    @property
+    def unknown_causes(self) -> tuple[str, ...]:
+        """Causes of which a part has no figure: a share of the total would flatter them."""
+        return tuple(dict.fromkeys(p.cause for p in self.parts if p.energy_j is None))
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -167,7 +182,10 @@ class Comparison:
 
     Attributes:
         ratio: card EDI over GPU path EDI; its provenance is that of the weaker of the two.
-        saved_j: (GPU path EDI - card EDI) x output tokens of the card, J, same provenance.
+        gpu_would_j: GPU path EDI x the tokens that the card served, J, same provenance.
+        card_j: what the card spent on all its calls of this stage, faulty ones included, J.
+        card_at_least: whether calls without an energy figure are missing from ``card_j``.
+        saved_j: ``gpu_would_j - card_j``, J, same provenance.
     """
 
     stage: Stage
@@ -177,6 +195,56 @@ class Comparison:
     ratio_provenance: Provenance | None
     saved_j: float | None
     sentence: str
+    gpu_would_j: float | None = None
+    card_j: float | None = None
+    card_at_least: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """All offloaded calls against the GPU path, and what the cards drew beside them.
+
+    Attributes:
+        saved_j: sum of `Comparison.saved_j`, J; ``at_most`` when a card's calls lack energy.
+        idle_j: what the cards drew while they ran nothing, J, or None when unknown.
+        idle_share: share of the run time in which the cards ran nothing, or None.
+        net_j: ``saved_j - idle_j``, J, or None; above 0 offloading paid.
+        provenance: that of the weakest part.
+    """
+
+    saved_j: float
+    at_most: bool
+    idle_j: float | None
+    idle_share: float | None
+    net_j: float | None
+    provenance: Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class CardTimeline:
+    """The run as it would have gone had the simulated card answered in its modelled time.
+
+    Everything beside the waits at the barrier is taken as measured. All figures but the first
+    two are modelled.
+
+    Attributes:
+        run_time_s: measured, with the simulation in it, s.
+        waits_s: waits at the barrier, measured, s.
+        modelled_waits_s: the same waits with the card's modelled times, s.
+        modelled_run_time_s: run time with the modelled waits in place of the measured, s.
+        n_waits: waits that were modelled.
+        n_kept: waits without a modelled time, left as they were measured.
+        idle_j: idle power of the cards x their idle part of the modelled run time, J; None when
+            the idle power is unknown.
+    """
+
+    run_time_s: float
+    waits_s: float
+    modelled_waits_s: float
+    modelled_run_time_s: float
+    n_waits: int
+    n_kept: int
+    idle_j: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +398,8 @@ class Report:
     stages: tuple[StageRow, ...]
     spending: Spending
     comparisons: tuple[Comparison, ...]
+    balance: Balance | None
+    card_timeline: CardTimeline | None
     expectation: Expectation | None
     barriers: BarrierSummary
     metrics: dict[str, tuple[MetricRow, ...]]

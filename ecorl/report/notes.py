@@ -18,13 +18,16 @@ _ALWAYS = (
     "'at least'.",
     "Time is time on the device. Host time is the wall-clock of the call on this machine; for a "
     "simulated card it is the simulation's run time, which enters neither energy nor EDI.",
-    "EDI (J/token) is mean power x time over output tokens: the joules of all calls with an energy "
-    "figure over their output tokens. The spread is the standard deviation over single calls.",
+    "EDI (J/token) is mean power x time over output tokens: the joules of all calls that have an "
+    "energy figure and no fault, over their output tokens. The spread is the standard deviation "
+    "over single calls.",
     "Useful energy: generation, scoring and training whose results were kept. Wasted: superseded "
     "work (done after the checkpoint from which the run was resumed), waits at the completion "
     "barrier, and idle draw. The rest of a device with power readings is its energy over the run "
     "minus that of its stage calls; of a device without, profile idle power x (run time - busy "
-    "time), which is modelled. On the GPU path the rest is split by time between waits and idle.",
+    "time), which is modelled. On the GPU path the rest is split by time between waits and what is "
+    "left; from readings that is called 'beside stages' and is neither useful nor wasted: it holds "
+    "evaluations, saving and the framework's own work as well as idle draw.",
     "Tokens per joule: output tokens of generation over the energy of the column, idle draw "
     "included.",
     "Run time: from the start of each attempt to its last record.",
@@ -46,7 +49,13 @@ def notes(executions: Sequence[ExecutionRow], spending: Spending) -> tuple[str, 
             "A card was simulated in this run. Its device times and joules are computed, its host "
             "times are the simulation's. The run time, the waits at the barrier and all idle draw "
             "are those of this host with the simulation in it, and would differ beside a real "
-            "card."
+            "card.",
+        )
+        found.append(
+            "Modelled run time: the measured run time with each wait at the barrier replaced by "
+            "the one that the card's modelled times give, one card serving its calls in the order "
+            "of submission. The host's own work is taken as measured, though the simulation shared "
+            "the machine with it."
         )
     if any(e.result.n_rows_fallback for e in executions):
         found.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 MISSING = "-"
 
@@ -40,10 +41,27 @@ def joules(value: float | None) -> str:
     return f"{figure(value * 1e-6)} MJ"
 
 
+def edi_unit(values: Iterable[float | None]) -> tuple[float, str]:
+    """One unit for energies per token that are shown together: factor from J/token, and name."""
+    largest = max((abs(v) for v in values if v is not None and not math.isnan(v)), default=1.0)
+    if largest >= 0.1:
+        return 1.0, "J/token"
+    return (1e3, "mJ/token") if largest >= 1e-4 else (1e6, "µJ/token")
+
+
+def scaled(value: float | None, factor: float) -> float | None:
+    """A figure in another unit; None stays None."""
+    return None if value is None else value * factor
+
+
 def duration(seconds: float | None) -> str:
-    """Seconds as ``12.3 s``, ``4 min 05 s`` or ``2 h 03 min``."""
+    """Seconds as ``4.1 µs``, ``2.26 ms``, ``12.3 s``, ``4 min 05 s`` or ``2 h 03 min``."""
     if seconds is None or math.isnan(seconds):
         return MISSING
+    if 0 < abs(seconds) < 1e-4:
+        return f"{figure(1e6 * seconds)} µs"
+    if 0 < abs(seconds) < 0.1:
+        return f"{figure(1e3 * seconds)} ms"
     if seconds < 100:
         return f"{figure(seconds)} s"
     whole = round(seconds)

@@ -30,6 +30,7 @@ _COLOURS = {
     "barrier wait": "#010007",
     "wait": "#010007",
     "idle": "#010008",
+    "beside stages": "#010009",
 }
 _VARIABLES = {
     _INK: "--ink",
@@ -44,6 +45,7 @@ _VARIABLES = {
     "#010006": "--superseded",
     "#010007": "--wait",
     "#010008": "--idle",
+    "#010009": "--beside",
 }
 _CURVES = tuple(_COLOURS[k] for k in ("generation", "training", "reference", "critic"))
 _WIDTH_IN = 7.8
@@ -163,7 +165,7 @@ def _energy(columns: Sequence[Totals]) -> str | None:
         ax.invert_yaxis()
         ax.grid(visible=False, axis="y")
         ax.set_xlabel("energy, J")
-        figure.legend(loc="outside upper left", ncols=6, handlelength=1, columnspacing=1.2)
+        figure.legend(loc="outside upper left", ncols=7, handlelength=1, columnspacing=1.2)
 
     return _draw("energy", 0.95 + 0.42 * len(shown), 1, paint)
 
@@ -257,7 +259,13 @@ def _waits(barriers: BarrierSummary) -> str | None:
             if value is not None:
                 ax.axvline(value, color=_INK, linewidth=1, linestyle="--")
                 ax.annotate(
-                    f" {name}", (value, 1), xycoords=("data", "axes fraction"), va="top", fontsize=8
+                    name,
+                    (value, 1),
+                    xycoords=("data", "axes fraction"),
+                    va="top",
+                    fontsize=8,
+                    xytext=(4, 0),
+                    textcoords="offset points",
                 )
         ax.grid(visible=False, axis="x")
         ax.set_xlabel("wait at the completion barrier, s")
@@ -281,11 +289,12 @@ def _power(traces: Sequence[PowerTrace]) -> str | None:
                 ax.plot(t, mean, color=colour, linewidth=1.3, label=trace.device_id)
             more = len(own) - _MAX_TRACES
             ax.set_title(
-                f"{provenance}" + (f" ({more} more devices not drawn)" if more > 0 else "")
+                f"{provenance}: mean, min to max"
+                + (f" ({more} more devices not drawn)" if more > 0 else "")
             )
             ax.set_ylim(bottom=0)
             ax.set_xlabel("run time, s")
-            ax.set_ylabel("W (mean, with min to max)")
+            ax.set_ylabel("power, W")
             ax.legend(loc="lower right", ncols=3, handlelength=1)
 
     return _draw("power", 2.2, len(provenances), paint)

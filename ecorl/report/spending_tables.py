@@ -7,13 +7,22 @@ provenances, totals have one column per provenance, comparisons name it in the h
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from ecorl.records import Provenance
+from ecorl.report.energy import OTHER_CAUSES
 from ecorl.report.layout import Section, Table, table
-from ecorl.report.model import Comparison, EnergyPart, Spending, StageRow, Totals
-from ecorl.report.numbers import MISSING, count, figure, share, with_spread
+from ecorl.report.model import (
+    Balance,
+    CardTimeline,
+    Comparison,
+    EnergyPart,
+    Spending,
+    StageRow,
+    Totals,
+)
+from ecorl.report.numbers import MISSING, count, edi_unit, figure, scaled, share, with_spread
 from ecorl.report.stage_table import present
 
 # ---------------------------------------------------------------- energy
@@ -24,20 +33,31 @@ def energy_section(s: Spending) -> Section:
     if not s.columns:
         return Section("energy", "Where the joules went", "No energy figure was recorded.")
     heads = ["", *(_totals_head(c) for c in s.columns)]
+
+    def wasted(c: Totals) -> str:
+        return share(c.wasted_j / c.energy_j if c.energy_j and not s.unknown_causes else None)
+
     lines: list[tuple[str, Callable[[Totals], str]]] = [
         ("energy, J", lambda c: _bounded(c.energy_j, at_least=c.at_least)),
         ("energy, kWh", lambda c: _bounded(c.energy_kwh, at_least=c.at_least)),
         ("useful, J", lambda c: figure(c.useful_j)),
         *((f"  {name}", _cause(name, s.parts)) for name in ("generation", "scoring", "training")),
+        *(
+            (f"{name}, J", _cause(name, s.parts))
+            for name in OTHER_CAUSES
+            if any(p.cause == name for p in s.parts)
+        ),
         ("wasted, J", lambda c: figure(c.wasted_j)),
         *((f"  {name}", _cause(name, s.parts)) for name in ("superseded", "barrier wait", "idle")),
-        ("wasted share", lambda c: share(c.wasted_j / c.energy_j if c.energy_j else None)),
+        ("wasted share", wasted),
         ("gCO2e", lambda c: _bounded(c.carbon_g, at_least=c.at_least)),
         ("output tokens per J", _tokens_per_joule),
     ]
     totals = table(heads, [(name, *(cell(c) for c in s.columns)) for name, cell in lines])
     lead = f"{count(s.n_output_tokens)} output tokens were generated and kept. "
     lead += f"{share(s.covered_share)} of the stage calls have an energy figure."
+    if any(p.cause in OTHER_CAUSES for p in s.parts):
+        lead += " Beside stages: evaluations, saving, the framework's own work and idle draw."
     parts = [replace(t, folded=True) for t in _part_tables(s.parts)]
     return Section("energy", "Where the joules went", lead, "energy", (totals, *parts))
 
@@ -82,7 +102,7 @@ def _part_tables(parts: Sequence[EnergyPart]) -> list[Table]:
 
 _STAGE_HEADS = (
     "stage", "device", "calls", "sequences", "tokens", "output tokens", "time_s",
-    "share of time", "energy_j", "mean W", "J/token (EDI)", "calls with energy", "host_time_s",
+    "share of time", "energy_j", "mean W", "{unit} (EDI)", "calls with energy", "host_time_s",
 )  # fmt: skip
 
 
@@ -91,17 +111,24 @@ def stages_section(rows: Sequence[StageRow]) -> Section:
     if not rows:
         return Section("stages", "Stages by device", "No stage execution was recorded.")
     tables = []
-    for (time_p, energy_p), group in groupby(sorted(rows, key=_pair), key=_pair_of):
-        own = list(group)
+    factor, unit = edi_unit(r.edi_j_per_token for r in rows)
+    heads = [name.format(unit=unit) for name in _STAGE_HEADS]
+    for (time_p, energy_p), own in by_provenances(rows):
         all_s = sum(present(r.time_s for r in own))
         caption = f"time {time_p}, energy {energy_p or 'missing'}; host_time_s measured"
-        cells = [_stage_cells(r, all_s) for r in own]
-        tables.append(table(_STAGE_HEADS, cells, 2, caption))
+        cells = [_stage_cells(r, all_s, factor) for r in own]
+        tables.append(table(heads, cells, 2, caption))
     lead = (
         "host_time_s is the wall-clock of this machine; for a simulated card it is the "
         "simulation's and never enters energy or EDI. Superseded calls are left out."
     )
     return Section("stages", "Stages by device", lead, "timeline", tuple(tables))
+
+
+def by_provenances(rows: Sequence[StageRow]) -> list[tuple[tuple[str, str], list[StageRow]]]:
+    """Rows grouped by their provenances of time and energy ("" where it is missing)."""
+    groups = groupby(sorted(rows, key=_pair), key=_pair_of)
+    return [(key, list(group)) for key, group in groups]
 
 
 def _pair_of(row: StageRow) -> tuple[str, str]:
@@ -114,7 +141,7 @@ def _pair(row: StageRow) -> tuple[int, int]:
     return order.index(row.time_provenance), energy
 
 
-def _stage_cells(r: StageRow, all_s: float) -> tuple[str, ...]:
+def _stage_cells(r: StageRow, all_s: float, factor: float) -> tuple[str, ...]:
     n = len(r.device_ids)
     return (
         str(r.stage),
@@ -127,7 +154,7 @@ def _stage_cells(r: StageRow, all_s: float) -> tuple[str, ...]:
         share(r.time_s / all_s if r.time_s is not None and all_s else None, 0),
         figure(r.energy_j),
         figure(r.mean_power_w),
-        with_spread(r.edi_j_per_token, r.edi_spread),
+        with_spread(scaled(r.edi_j_per_token, factor), scaled(r.edi_spread, factor)),
         f"{count(r.n_with_energy)} of {count(r.n_calls)}",
         figure(r.host_time_s),
     )
@@ -137,46 +164,112 @@ def _of(known: int, n: int) -> str:
     return "" if known in (0, n) else f" ({known} of {n})"
 
 
-def comparisons_section(compared: Sequence[Comparison]) -> Section:
-    """EDI of the GPU path against EDI of the card, stage by stage."""
+def comparisons_section(
+    compared: Sequence[Comparison], balance: Balance | None, timeline: CardTimeline | None
+) -> Section:
+    """EDI of the GPU path against EDI of the card by stage, then with the card's idle draw."""
     title = "Did offloading pay?"
     if not compared:
         return Section("comparison", title, "No stage execution was recorded.")
     tables = []
-    pairs = sorted({_basis(c) for c in compared if c.ratio is not None and c.gpu and c.card})
-    for basis in pairs:
-        own = [c for c in compared if c.ratio is not None and _basis(c) == basis]
-        heads = (
-            "stage",
-            f"GPU path, J/token ({basis[0]})",
-            "calls",
-            f"card, J/token ({basis[1]})",
-            "calls",
-            f"card / GPU path (as {own[0].ratio_provenance})",
-        )
-        tables.append(table(heads, [_comparison_cells(c) for c in own]))
+    groups = comparison_groups(compared)
+    for group in groups:
+        factor, unit = edi_unit(r.edi_j_per_token for p in group.pairs for r in (p.gpu, p.card))
+        price = ("stage", f"GPU path, {unit}", "calls", f"card, {unit}", "calls", "card / GPU path")
+        cells = [_comparison_cells(p, factor) for p in group.pairs]
+        tables.append(table(price, cells, 1, f"Energy per output token. {group.basis}"))
+        spent = ("stage", "tokens served by the card", "GPU path would have spent, J",
+                 "card spent, J", "saved, J")  # fmt: skip
+        cells = [_saved_cells(p) for p in group.pairs]
+        caption = f"The calls that the card took ({group.provenance})"
+        tables.append(table(spent, cells, 1, caption))
+    if balance is not None:
+        tables.append(_balance_table(balance))
+    if timeline is not None:
+        tables.append(_timeline_table(timeline))
     alone = [(str(c.stage), c.sentence) for c in compared if c.ratio is None]
     if alone:
         tables.append(table(("stage", "finding"), alone, 2))
-    lead = "Energy per output token on the two paths. Below 1 the card used less."
-    if not pairs:
-        lead = "No stage ran on both paths, so there is nothing to compare."
+    lead = (
+        "First what a token cost on each path while it was worked on, then the whole run, in which "
+        "the card also stood idle."
+    )
+    if not groups:
+        lead = "No stage has energy per token on both paths, so there is nothing to compare."
     return Section("comparison", title, lead, "", tuple(tables))
 
 
-def _basis(c: Comparison) -> tuple[str, str]:
-    gpu = str(c.gpu.energy_provenance) if c.gpu else ""
-    return gpu, str(c.card.energy_provenance) if c.card else ""
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A stage that ran on both paths, with energy on both."""
+
+    comparison: Comparison
+    gpu: StageRow
+    card: StageRow
 
 
-def _comparison_cells(c: Comparison) -> tuple[str, ...]:
-    if c.gpu is None or c.card is None:
-        return (str(c.stage), *[MISSING] * 5)
+@dataclass(frozen=True, slots=True)
+class PairGroup:
+    """Pairs of the same two devices with the same provenances; ``basis`` says which."""
+
+    basis: str
+    provenance: Provenance | None
+    pairs: tuple[Pair, ...]
+
+
+def comparison_groups(compared: Sequence[Comparison]) -> list[PairGroup]:
+    """Comparisons that may share a table."""
+    groups: dict[tuple[str, Provenance | None], list[Pair]] = {}
+    for c in compared:
+        if c.ratio is not None and c.gpu is not None and c.card is not None:
+            basis = f"GPU path: {_origin(c.gpu)}; card: {_origin(c.card)}"
+            groups.setdefault((basis, c.ratio_provenance), []).append(Pair(c, c.gpu, c.card))
+    return [PairGroup(*key, tuple(pairs)) for key, pairs in groups.items()]
+
+
+def _origin(r: StageRow) -> str:
+    if r.time_provenance is r.energy_provenance:
+        return f"{r.device} ({r.time_provenance})"
+    return f"{r.device} (time {r.time_provenance}, energy {r.energy_provenance})"
+
+
+def _comparison_cells(pair: Pair, factor: float) -> tuple[str, ...]:
+    cells = [str(pair.comparison.stage)]
+    for r in (pair.gpu, pair.card):
+        cells.append(with_spread(scaled(r.edi_j_per_token, factor), scaled(r.edi_spread, factor)))
+        cells.append(f"{count(r.n_edi)} (iterations {r.iterations[0]} to {r.iterations[1]})")
+    return (*cells, figure(pair.comparison.ratio))
+
+
+def _saved_cells(pair: Pair) -> tuple[str, ...]:
+    c = pair.comparison
+    least = "at least " if c.card_at_least else ""
+    most = "at most " if c.card_at_least else ""
     return (
         str(c.stage),
-        f"{c.gpu.device}: {with_spread(c.gpu.edi_j_per_token, c.gpu.edi_spread)}",
-        count(c.gpu.n_edi),
-        f"{c.card.device}: {with_spread(c.card.edi_j_per_token, c.card.edi_spread)}",
-        count(c.card.n_edi),
-        figure(c.ratio),
+        count(round(pair.card.n_tokens_served)),
+        figure(c.gpu_would_j),
+        least + figure(c.card_j),
+        most + figure(c.saved_j),
     )
+
+
+def _balance_table(b: Balance) -> Table:
+    most = "at most " if b.at_most else ""
+    rows = [
+        ("saved on the calls that the card took", most + figure(b.saved_j)),
+        (f"drawn by the idle card ({share(b.idle_share)} of the run time)", figure(b.idle_j)),
+        ("net (above 0 offloading paid)", MISSING if b.net_j is None else most + figure(b.net_j)),
+    ]
+    return table(("", f"J ({b.provenance})"), rows, 1, "The whole run, idle card included")
+
+
+def _timeline_table(t: CardTimeline) -> Table:
+    rows = [
+        ("run time, s", figure(t.run_time_s), figure(t.modelled_run_time_s)),
+        ("waits at the barrier, s", figure(t.waits_s), figure(t.modelled_waits_s)),
+        ("idle draw of the card, J", MISSING, figure(t.idle_j)),
+    ]
+    heads = ("", "with the simulation (measured)", "with the card's modelled times (modelled)")
+    kept = f"; {t.n_kept} waits without a modelled time left as measured" if t.n_kept else ""
+    return table(heads, rows, 1, f"The run without the simulation's own time{kept}")

@@ -72,6 +72,12 @@ def stage_rows(executions: Sequence[ExecutionRow]) -> tuple[StageRow, ...]:
     return tuple(sorted(rows, key=_row_order))
 
 
+def _served_tokens(r: StageResult) -> float:
+    """Output tokens of the rows that this call answered itself, by their share of the rows."""
+    rows = r.n_sequences
+    return r.n_output_tokens * max(0, rows - r.n_rows_fallback) / rows if rows else 0.0
+
+
 def _row_order(row: StageRow) -> tuple[int, bool, str]:
     return _STAGES.index(row.stage), not row.on_gpu_path, row.device
 
@@ -83,8 +89,10 @@ def _stage_row(
     with_energy = [r for r in results if energy_j(r) is not None]
     timed = [r for r in results if present([r.time_s])]
     both = [r for r in with_energy if present([r.time_s])]
-    per_call = present(edi_from_energy(energy_j(r), r.n_output_tokens) for r in with_energy)
-    with_tokens = [r for r in with_energy if r.n_output_tokens > 0]
+    # The joules of a faulty call count in the totals, not as the price of a token.
+    clean = [r for r in with_energy if r.fault is None]
+    per_call = present(edi_from_energy(energy_j(r), r.n_output_tokens) for r in clean)
+    with_tokens = [r for r in clean if r.n_output_tokens > 0]
     tokens = sum(r.n_output_tokens for r in with_tokens)
     power_time_s = total(r.time_s for r in both)
     energy_of_both = total(energy_j(r) for r in both)
@@ -108,6 +116,8 @@ def _stage_row(
         edi_spread=statistics.stdev(per_call) if len(per_call) > 1 else None,
         n_edi=len(per_call),
         n_rows_fallback=sum(r.n_rows_fallback for r in results),
+        n_tokens_served=math.fsum(map(_served_tokens, results)),
+        iterations=(min(r.iteration for r in results), max(r.iteration for r in results)),
         n_faults=sum(r.fault is not None for r in results),
         on_gpu_path=any(r.device_id in on_gpu for r in results),
     )
@@ -135,9 +145,19 @@ def _compare(stage: Stage, rows: Sequence[StageRow]) -> Comparison:
     provenance = weakest(
         *(p for p in (gpu.energy_provenance, card.energy_provenance) if p is not None)
     )
-    saved_j = (a - b) * card.n_output_tokens
-    ratio = b / a if a > 0 else None
-    return Comparison(stage, gpu, card, ratio, provenance, saved_j, _judge(gpu, card, saved_j))
+    would_j, card_j = a * card.n_tokens_served, card.energy_j
+    return Comparison(
+        stage=stage,
+        gpu=gpu,
+        card=card,
+        ratio=b / a if a > 0 else None,
+        ratio_provenance=provenance,
+        saved_j=None if card_j is None else would_j - card_j,
+        sentence=_judge(gpu, card, a - b),
+        gpu_would_j=would_j,
+        card_j=card_j,
+        card_at_least=card.n_with_energy < card.n_calls,
+    )
 
 
 def _judge(gpu: StageRow, card: StageRow, saved_j: float) -> str:

@@ -12,7 +12,9 @@ def sections(report: Report) -> list[Section]:
     return [
         spending_tables.energy_section(report.spending),
         spending_tables.stages_section(report.stages),
-        spending_tables.comparisons_section(report.comparisons),
+        spending_tables.comparisons_section(
+            report.comparisons, report.balance, report.card_timeline
+        ),
         event_tables.training_section(report),
         event_tables.waits_section(report),
         event_tables.decisions_section(report),

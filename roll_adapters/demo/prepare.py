@@ -106,9 +106,13 @@ def _make(folder: Path, recipe: Recipe, seed: int, console: Console) -> None:
             facts = _make_files(temporary, recipe, seed, console)
         record = {"recipe": asdict(recipe), "seed": seed, "facts": facts}
         (temporary / "prepare.json").write_text(json.dumps(record, indent=1), "utf-8")
+        if (folder / "prepare.json").is_file():
+            return  # another process was quicker; what it made is the same and may be in use
         if folder.exists():  # an incomplete folder of an older version
             shutil.rmtree(folder)
         temporary.replace(folder)
+    except OSError as error:
+        raise DataError(f"task.cache_dir: {folder} cannot be written ({error})") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Any
 
 import numpy as np
@@ -232,3 +233,58 @@ def test_a_reward_model_changed_in_memory_is_not_scored_with_stale_weights(
         model.score.weight.mul_(2.0)
     assert frozen_checkpoint(model, tmp_path / "spare") == tmp_path / "spare"
     assert (tmp_path / "spare" / "model.safetensors").is_file()
+
+
+@pytest.fixture
+def fake_nvml(require_tool, tmp_path, monkeypatch):
+    """Our NVML library of known truth, for the sampling process."""
+    require_tool("cc")
+    from tests.fakes.nvml.fake_nvml import FakeNvml, build
+
+    fake = FakeNvml(build(tmp_path / "nvml"), tmp_path / "nvml.control")
+    fake.set("devices 1")
+    for key, value in fake.child_environment().items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return fake
+
+
+def test_gpu_lost_mid_run_is_missing_energy_and_nothing_else(make_trainer, tmp_path, fake_nvml):
+    from transformers import TrainerCallback
+
+    class LoseTheGpu(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            time.sleep(0.15)  # let the sampler read on either side of the loss
+            if state.global_step == 4:
+                lost = ("TotalEnergyConsumption", "PowerUsage", "FieldValues", "UtilizationRates")
+                fake_nvml.set(
+                    "devices 1",
+                    *(f"error nvmlDeviceGet{call} 15" for call in lost),
+                    "error nvmlDeviceGetHandleByUUID 15",
+                )
+                time.sleep(0.3)
+
+    plain = make_trainer(max_steps=8)
+    plain.train()
+    trainer = make_trainer(name="attached", max_steps=8)
+    settings = validate_config(
+        {
+            "run_dir": str(tmp_path / "run"),
+            "devices": {"gpu": "h100_sxm"},
+            "telemetry": {"gpu": {"type": "nvml", "interval_s": 0.05}, "stale_after_s": 0.3},
+        }
+    )
+    attach(trainer, settings)
+    trainer.add_callback(LoseTheGpu())
+    trainer.train()
+    assert_same_bits(outcome(plain), outcome(trainer))
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        rows = [row.result for row in reader.executions()]
+        faults = {f.kind for f in reader.faults()}
+    early = [r.energy for r in rows if r.iteration <= 3 and r.stage is Stage.GENERATION]
+    late = [r.energy for r in rows if r.iteration >= 6]
+    assert early
+    assert all(e.energy_j > 0 and e.provenance is Provenance.MEASURED for e in early)
+    assert late
+    assert all(e.energy_j is None for e in late)
+    assert "DeviceLost" in faults

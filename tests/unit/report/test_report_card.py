@@ -1,0 +1,160 @@
+"""Whether the card paid, and the run without the simulation, against figures worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from ecorl.ledger import PowerSecond, RawSampleRow
+from ecorl.records import Provenance, Stage
+from ecorl.report.devices import with_tail
+
+MODELLED = Provenance.MODELLED
+CARD = {"device": "fpga0:u55c", "provenance": MODELLED}
+
+
+def wait(run, t_s: float, wait_s: float, stage: Stage = Stage.REWARD, iteration: int = 1):
+    run.clock(t_s)
+    run.ledger.barrier(iteration, stage, wait_s, 10, 0, 0)
+
+
+def test_the_balance_by_hand(run):
+    run.standard()
+    b = run.report().balance
+    # 100 tokens at 0.8 J on the GPU path against 40 J, and 20 W idle for 19.5 of 20 s.
+    assert (b.saved_j, b.idle_j, b.net_j) == pytest.approx((40.0, 390.0, -350.0))
+    assert b.idle_share == pytest.approx(19.5 / 20)
+    assert (b.provenance, b.at_most) == (MODELLED, False)
+
+
+def test_a_card_that_pays_is_said_to_pay(run):
+    run.ledger.device("fpga0", "u55c", MODELLED, "cycle model", 1.0)
+    run.ran(Stage.REWARD, (1000, 1010), 40.0, time_s=9.0, **CARD)
+    run.ran(Stage.REWARD, (1010, 1020), 100.0)
+    report = run.report()
+    # 60 J saved, 1 W idle for 11 of 20 s.
+    assert report.balance.net_j == pytest.approx(49.0)
+    assert any("offloading paid, by 49.0 J" in s for s in report.verdict)
+
+
+def test_an_unknown_idle_draw_leaves_it_open(run):
+    run.ran(Stage.REWARD, (1000, 1010), 40.0, time_s=9.0, **CARD)
+    run.ran(Stage.REWARD, (1010, 1020), 100.0)
+    report = run.report()
+    assert (report.balance.idle_j, report.balance.net_j) == (None, None)
+    assert any("whether that paid is open" in s for s in report.verdict)
+    assert not any("did not pay" in s for s in report.verdict)
+
+
+def test_rows_that_the_exact_path_answered_save_nothing(run):
+    run.ledger.device("fpga0", "u55c", MODELLED, "cycle model", 1.0)
+    run.ran(Stage.REWARD, (1000, 1010), 100.0)
+    run.ran(Stage.REWARD, (1010, 1011), 40.0, time_s=1.0, iteration=2, **CARD)
+    # Ran, but 4 of 10 rows were bad: its joules count, its price per token does not.
+    faulty = {"n_rows_fallback": 4, "fault": "InvalidResult"}
+    run.ran(Stage.REWARD, (1011, 1012), 30.0, time_s=1.0, iteration=3, **CARD, **faulty)
+    # Crashed: no joules known, and nothing served.
+    lost = {"n_rows_fallback": 10, "fault": "EngineCrashed"}
+    run.ran(Stage.REWARD, (1012, 1013), None, time_s=None, iteration=4, **CARD, **lost)
+    report = run.report()
+    (c,) = report.comparisons
+    assert c.card.edi_j_per_token == pytest.approx(0.4)
+    assert (c.card.n_calls, c.card.n_with_energy, c.card.n_edi) == (3, 2, 1)
+    assert c.card.n_tokens_served == pytest.approx(160.0)
+    assert (c.gpu_would_j, c.card_j, c.saved_j) == pytest.approx((160.0, 70.0, 90.0))
+    assert c.card_at_least
+    assert report.balance.at_most
+    assert any("saved at most 90.0 J" in s for s in report.verdict)
+
+
+def test_without_a_second_path_nothing_is_claimed(run):
+    run.ledger.device("fpga0", "u55c", MODELLED, "cycle model", 20.0)
+    run.ran(Stage.REWARD, (1000, 1010), 40.0, time_s=1.0, **CARD)
+    report = run.report()
+    assert report.balance is None
+    text = " ".join(report.verdict)
+    assert "Whether offloading paid cannot be said" in text
+    assert "180 J while idle (modelled)" in text
+
+
+# ---------------------------------------------------------------- the run without the simulation
+
+
+def test_waits_shrink_to_what_the_modelled_times_leave(run):
+    run.ledger.device("fpga0", "u55c", MODELLED, "cycle model", 10.0)
+    run.ran(Stage.REWARD, (1000, 1006), 1.0, time_s=3.0, **CARD)
+    wait(run, 1006.0, 4.0)  # entered at 1002; modelled done at 1003: 1 s instead of 4 s
+    run.ran(Stage.REWARD, (1008, 1010), 1.0, time_s=0.5, iteration=2, **CARD)
+    wait(run, 1010.0, 1.0, iteration=2)  # done before the thread comes: no wait
+    run.clock(1020.0)
+    run.ledger.event("finish", "")
+    t = run.report().card_timeline
+    assert (t.run_time_s, t.waits_s, t.modelled_waits_s) == pytest.approx((20.0, 5.0, 1.0))
+    assert t.modelled_run_time_s == pytest.approx(16.0)
+    assert (t.n_waits, t.n_kept) == (2, 0)
+    assert t.idle_j == pytest.approx(10.0 * (16.0 - 3.5))
+
+
+def test_one_card_serves_one_call_at_a_time(run):
+    run.ran(Stage.REWARD, (1000, 1005), 1.0, time_s=2.0, **CARD)
+    run.ran(Stage.REFERENCE, (1000, 1008), 1.0, time_s=2.0, **CARD)
+    wait(run, 1005.0, 4.0)  # entered at 1001, done at 1002: 1 s
+    wait(run, 1008.0, 3.0, Stage.REFERENCE)  # entered at 1002 now; done at 1004: 2 s
+    t = run.report().card_timeline
+    assert t.modelled_waits_s == pytest.approx(3.0)
+    assert t.modelled_run_time_s == pytest.approx(8.0 - 4.0)
+    assert t.idle_j is None
+
+
+def test_a_slower_card_makes_the_run_longer(run):
+    run.ran(Stage.REWARD, (1000, 1001), 1.0, time_s=6.0, **CARD)
+    wait(run, 1002.0, 0.0)
+    t = run.report().card_timeline
+    assert (t.modelled_waits_s, t.modelled_run_time_s) == pytest.approx((4.0, 6.0))
+
+
+def test_waits_without_a_modelled_time_stay_as_they_were(run):
+    run.ran(Stage.REWARD, (1000, 1001), 1.0, time_s=1.0, **CARD)
+    wait(run, 1001.0, 1.0)
+    run.ran(Stage.REWARD, (1002, 1005), None, time_s=None, iteration=2, fault="X", **CARD)
+    wait(run, 1005.0, 3.0, iteration=2)
+    report = run.report()
+    t = report.card_timeline
+    assert (t.n_waits, t.n_kept) == (1, 1)
+    assert t.modelled_run_time_s == pytest.approx(5.0)
+    assert any("1 waits without a modelled time" in s for s in report.verdict)
+
+
+def test_a_real_card_needs_no_such_statement(run):
+    run.ran(Stage.GENERATION, (1000, 1001), 1.0)
+    real = {"device": "fpga0:u55c", "time_provenance": Provenance.MEASURED}
+    run.ran(Stage.REWARD, (1001, 1002), 1.0, **real)
+    wait(run, 1002.0, 1.0)
+    assert run.report().card_timeline is None
+
+
+# ---------------------------------------------------------------- a killed run
+
+
+def test_readings_after_the_last_roll_up_count():
+    key = (1, "gpu0", Provenance.MEASURED, "nvml")
+    rolled = PowerSecond(*key, 10, 2, 0, 50.0, 40.0, 60.0, None, None)
+    raw = [
+        RawSampleRow(*key, t_s=t, power_w=p, energy_j=None, utilisation=None, error=None)
+        for t, p in [(10.5, 60.0), (11.0, 70.0), (11.5, 90.0), (12.0, None)]
+    ]
+    first, second, third = with_tail([rolled], raw)
+    assert first is rolled
+    assert (second.second, second.n, second.mean_w, second.max_w) == (11, 2, 80.0, 90.0)
+    assert (third.second, third.n, third.n_missing, third.mean_w) == (12, 0, 1, None)
+    assert with_tail([rolled], []) == [rolled]
+
+
+def test_steps_are_those_that_were_trained(run):
+    run.config()
+    run.ran(Stage.GENERATION, (1000, 1001), 1.0, iteration=1)
+    run.ran(Stage.ACTOR_TRAIN, (1001, 1002), 1.0, iteration=1)
+    run.ran(Stage.GENERATION, (1002, 1003), 1.0, iteration=2)
+    run.ledger.checkpoint(1, "checkpoint-1")
+    report = run.report()
+    assert (report.head.n_steps_done, report.head.checkpoint_step) == (1, 1)
+    assert any("newest checkpoint holds step 1" in s for s in report.verdict)
