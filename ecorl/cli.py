@@ -17,16 +17,18 @@ import typer
 from rich.console import Console
 
 from ecorl import __version__
-from ecorl.config import load_config, preset_names
-from ecorl.errors import ConfigError, EcorlError, MissingToolError, RunError, UserError
+from ecorl.config import config_toml, load_config, preset_names
+from ecorl.errors import ConfigError, EcorlError, LedgerError, MissingToolError, RunError, UserError
 
 USER_ERROR = 2
 STOPPED = 130
 """Exit code of a run that a signal stopped; it can be resumed."""
 
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"""What the argument parser raises; some releases of typer bring a parser of their own."""
+
 app = typer.Typer(
     help="Measure, place and account for the energy of RLHF training, stage by stage.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -36,18 +38,30 @@ def main() -> None:
     """Entry point of the ``ecorl`` command."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
-        app()
+        code = app(standalone_mode=False)
     except UserError as error:
-        _fail(error, USER_ERROR)
+        _fail(str(error), USER_ERROR)
     except EcorlError as error:
-        _fail(error, 1)
+        _fail(str(error), 1)
+    except _UsageError as error:
+        _fail(_usage(error), USER_ERROR)
+    except (typer.Abort, KeyboardInterrupt):
+        _fail("stopped from the keyboard", STOPPED)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
-def _fail(error: EcorlError, code: int) -> NoReturn:
+def _fail(message: str, code: int) -> NoReturn:
+    line = " ".join(part.strip() for part in message.splitlines())
     Console(stderr=True, soft_wrap=True).print(
-        f"ecorl: {error}", style="red", markup=False, highlight=False
+        f"ecorl: {line}", style="red", markup=False, highlight=False
     )
     sys.exit(code)
+
+
+def _usage(error: Any) -> str:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "ecorl"
+    return f"{error.format_message().rstrip('.')}; see {command} --help"
 
 
 def _version(shown: bool) -> None:
@@ -56,13 +70,17 @@ def _version(shown: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _top(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """The commands."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(USER_ERROR)
 
 
 @app.command()
@@ -92,21 +110,24 @@ def run(
     console = Console()
     if resume is not None:
         if config is not None or overrides:
-            raise ConfigError("--resume", str(resume), "alone: a run keeps its own config")
+            raise UserError("--resume goes alone: a run keeps its own config (no --config, --set)")
         run_dir = resume.expanduser()
         if not (run_dir / "config.toml").is_file():
-            raise RunError(f"{run_dir} holds no run to resume")
+            raise RunError(f"{run_dir} holds no run to resume (there is no config.toml in it)")
         settings = load_config(str(run_dir / "config.toml"))
+        if show:
+            typer.echo(config_toml(settings))
+            return
         finished = _adapter(settings.adapter, "resume")(run_dir, console)
     else:
         if config is None:
-            allowed = f"--config FILE, --config PRESET (one of {preset_names()}) or --resume RUN"
-            raise ConfigError("--config", None, allowed)
+            presets = ", ".join(preset_names())
+            raise UserError(
+                f"what shall run? Give --config FILE, --config PRESET ({presets}) or --resume RUN"
+            )
         settings = load_config(config, overrides or ())
         if show:
-            import tomlkit
-
-            typer.echo(tomlkit.dumps(settings.model_dump(mode="json", exclude_none=True)))
+            typer.echo(config_toml(settings))
             return
         run_dir = settings.resolved_run_dir()
         finished = _adapter(settings.adapter, "run")(settings, run_dir, console)
@@ -142,7 +163,10 @@ def report(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
 ) -> None:
     """Print a run's report and write report.html and report.json into its folder."""
-    _report(run_dir.expanduser(), Console())
+    try:
+        _report(run_dir.expanduser(), Console())
+    except LedgerError as error:  # here the file is the user's input
+        raise RunError(str(error)) from error
 
 
 def _report(run_dir: Path, console: Console) -> None:

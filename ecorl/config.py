@@ -10,19 +10,41 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomlkit
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from ecorl.errors import ConfigError
+from ecorl.explain import NOT_GIVEN, Mistake, explain, line_of, mistake
 from ecorl.records import Action, Algorithm
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_enum_values=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_enum_values=False, allow_inf_nan=False
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _true_is_no_number(cls, data: Any) -> Any:
+        for name, value in data.items() if isinstance(data, Mapping) else ():
+            field = cls.model_fields.get(name)
+            if isinstance(value, bool) and field and field.annotation in (int, float, float | None):
+                raise PydanticCustomError(
+                    "truth_value", "{name} is a number", {"name": name, "value": value}
+                )
+        return data
 
 
 # ---------------------------------------------------------------- task
@@ -124,7 +146,9 @@ class PlacementConfig(_Model):
         description="refuse an offload whose modelled energy is above (1 + margin) x the GPU "
         "path's; leave out to switch this guard off",
     )
-    deadline_s: float = Field(60.0, gt=0, le=3600, description="limit of one barrier wait, s")
+    deadline_s: float = Field(
+        60.0, gt=0, le=3600, description="limit of the waits at one iteration's barrier, s"
+    )
     max_faults: int = Field(3, ge=1, description="faults in a row that quarantine an engine")
     n_profiling: int = Field(20, ge=0, description="iterations of the EDI profiling phase")
     profile_both_paths: bool = Field(
@@ -305,10 +329,17 @@ class Config(_Model):
     def _group_divides_batch(self) -> Config:
         t = self.trainer
         if t.per_device_batch_size % t.num_generations:
-            raise ValueError(
-                f"trainer.per_device_batch_size|{t.per_device_batch_size}|"
-                f"a multiple of trainer.num_generations = {t.num_generations}"
-            )
+            allowed = f"a multiple of trainer.num_generations = {t.num_generations}"
+            raise mistake("trainer.per_device_batch_size", t.per_device_batch_size, allowed)
+        return self
+
+    @model_validator(mode="after")
+    def _run_dir_can_be_filled_in(self) -> Config:
+        try:
+            str(self.run_dir).format(name=self.name, seed=self.seed)
+        except (LookupError, ValueError, AttributeError) as error:
+            allowed = "a path in quotes; {name} and {seed} are filled in, other braces are doubled"
+            raise mistake("run_dir", str(self.run_dir), allowed) from error
         return self
 
     @property
@@ -341,9 +372,15 @@ def read_config_text(source: str) -> tuple[str, str]:
     path = Path(source).expanduser()
     if path.is_file():
         try:
-            return path.read_text(encoding="utf-8"), str(path)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError("--config", source, f"a readable UTF-8 file ({error})") from error
+            raw = path.read_bytes()
+        except OSError as error:
+            raise ConfigError("--config", source, f"a readable file ({error.strerror})") from error
+        try:
+            return raw.decode("utf-8-sig"), str(path)
+        except UnicodeDecodeError as error:
+            line = raw.count(b"\n", 0, error.start) + 1
+            allowed = f"a TOML file in UTF-8 (byte 0x{raw[error.start]:02x} is not)"
+            raise ConfigError("--config", source, allowed, path, line) from error
     if source in preset_names():
         return (resources.files("ecorl") / "presets" / f"{source}.toml").read_text("utf-8"), (
             f"preset {source}"
@@ -367,10 +404,7 @@ def load_config(source: str, overrides: Sequence[str] = ()) -> Config:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        line = re.search(r"line (\d+)", str(error))
-        raise ConfigError(
-            "(syntax)", source, f"valid TOML ({error})", name, int(line[1]) if line else None
-        ) from error
+        raise _syntax_error(error, text, name) from error
     overridden = set()
     for item in overrides:
         key, value = _parse_override(item)
@@ -389,26 +423,54 @@ def validate_config(
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        key, value, allowed = _explain(error)
-        if key in (overridden or set()):
-            raise ConfigError(f"--set {key}", value, allowed) from error
-        raise ConfigError(key, value, allowed, name, _line_of(text, key)) from error
+        found = explain(error, Config)
+        if any(_comes_from(override, found) for override in overridden or ()):
+            raise ConfigError(f"--set {found.key}", found.value, found.allowed) from error
+        line = line_of(text, found.parts)
+        raise ConfigError(found.key, found.value, found.allowed, name, line) from error
+
+
+def config_toml(config: Config) -> str:
+    """The resolved config as TOML text; None values are left out."""
+    return tomlkit.dumps(_plain_data(config.model_dump()))
 
 
 def save_config(config: Config, path: Path) -> None:
-    """Write the resolved config as TOML; None values are left out."""
-    data = config.model_dump(mode="json", exclude_none=True)
-    path.write_text(tomlkit.dumps(data), encoding="utf-8")
+    """Write the resolved config as TOML; `load_config` reads it back equal."""
+    path.write_text(config_toml(config), encoding="utf-8")
+
+
+def _plain_data(value: Any) -> Any:
+    """What TOML knows; numbers, text and dates stay as they are."""
+    if isinstance(value, Mapping):
+        return {key: _plain_data(item) for key, item in value.items() if item is not None}
+    if isinstance(value, tuple | list):
+        return [_plain_data(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    return str(value) if isinstance(value, Path) else value
+
+
+def _syntax_error(error: tomllib.TOMLDecodeError, text: str, name: str) -> ConfigError:
+    lines = text.rstrip().split("\n")
+    found = re.search(r"\(at line (\d+)", str(error))
+    line = min(int(found[1]), len(lines)) if found else len(lines)
+    reason = re.sub(r" \(at (line|end).*\)$", "", str(error))
+    return ConfigError("(syntax)", lines[line - 1].strip(), f"valid TOML ({reason})", name, line)
 
 
 def _parse_override(item: str) -> tuple[str, Any]:
     key, sep, raw = item.partition("=")
-    if not sep or not key.strip():
+    key = key.strip()
+    if not sep or not all(key.split(".")):
         raise ConfigError("--set", item, "dotted.key=value")
     try:
-        return key.strip(), tomllib.loads(f"v = {raw}")["v"]
+        data = tomllib.loads(f"v = {raw}")
     except tomllib.TOMLDecodeError:
-        return key.strip(), raw.strip()
+        return key, raw.strip()
+    if len(data) > 1:
+        raise ConfigError("--set", item, "one dotted.key=value; repeat --set for more")
+    return key, data["v"]
 
 
 def _set_dotted(data: dict[str, Any], key: str, value: Any) -> None:
@@ -422,59 +484,10 @@ def _set_dotted(data: dict[str, Any], key: str, value: Any) -> None:
     node[last] = value
 
 
-_TAGS = {"arithmetic", "files", "static", "threshold", "lookahead", "learned", "fpga", "torch"} | {
-    "plugin", "auto", "nvml", "rapl", "xrt", "modelled", "replay", "null"
-}  # fmt: skip
-
-
-def _explain(error: ValidationError) -> tuple[str, Any, str]:
-    """Key, value and what is allowed, of the first mistake."""
-    first = error.errors()[0]
-    loc = [str(part) for part in first["loc"]]
-    # A discriminated union puts the tag into the location (policy.static.reward): drop it.
-    parts = [p for i, p in enumerate(loc) if not (i > 0 and p in _TAGS and i < len(loc) - 1)]
-    key, kind, ctx = ".".join(parts), first["type"], first.get("ctx", {})
-    value = first.get("input")
-    if kind == "extra_forbidden":
-        return key, value, f"one of {_known_keys(parts[:-1])}"
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
-        tags = ctx.get("expected_tags") or f"a table with {ctx.get('discriminator')}"
-        value = ctx.get("tag", value)
-        return f"{key}.type", value, f"one of {tags}"
-    if kind == "value_error" and str(ctx.get("error", "")).count("|") == 2:
-        key, value, allowed = str(ctx["error"]).split("|")
-        return key, value, allowed
-    if kind == "missing":
-        return key, None, "a value (this key is required)"
-    return key, value, re.sub(r"^(Input|Value) should be ", "", first["msg"])
-
-
-def _known_keys(parents: Sequence[str]) -> list[str]:
-    model: type[BaseModel] = Config
-    for part in parents:
-        field = model.model_fields.get(part)
-        annotation = field.annotation if field else None
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            return ["see the table's type"]
-        model = annotation
-    return sorted(model.model_fields)
-
-
-def _line_of(text: str, key: str) -> int | None:
-    """Line of a dotted key in TOML text, by following its table headers; None if not found."""
-    *parents, last = key.split(".")
-    table: list[str] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        header = re.match(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?", line)
-        if header:
-            table = [part.strip().strip("\"'") for part in header[1].split(".")]
-            if table == [*parents, last]:
-                return number
-            continue
-        entry = re.match(r"\s*([A-Za-z0-9_.\"'-]+)\s*=", line)
-        if entry:
-            path = table + [p.strip().strip("\"'") for p in entry[1].split(".")]
-            wanted = [*parents, last]
-            if path == wanted or (len(path) < len(wanted) and wanted[: len(path)] == path):
-                return number
-    return None
+def _comes_from(override: str, found: Mistake) -> bool:
+    """Whether a mistake lies in (or below, or above) what ``--set`` gave for a key."""
+    if f"{found.key}.".startswith(f"{override}.") or override.startswith(f"{found.key}."):
+        return True
+    # Another type was asked for, and what it needs is not there.
+    table = found.key.rpartition(".")[0]
+    return found.value is NOT_GIVEN and override == f"{table}.type"

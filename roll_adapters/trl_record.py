@@ -11,11 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tomlkit
 from transformers import TrainerCallback
 
 import ecorl
-from ecorl.config import Config, save_config
+from ecorl.config import Config, config_toml, save_config
 from ecorl.edi import EdiMatrix
 from ecorl.errors import DataError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger
@@ -100,11 +99,10 @@ def create_run(config: Config, folder: Path, facts: dict[str, str]) -> Ledger:
         save_config(config, folder / "config.toml")
     except OSError as error:
         raise RunError(f"run_dir: {folder} cannot be written ({error})") from error
-    toml = tomlkit.dumps(config.model_dump(mode="json", exclude_none=True))
     return Ledger.create(
         folder / LEDGER_FILE,
         run_id=f"{config.name}-{config.seed}",
-        config_toml=toml,
+        config_toml=config_toml(config),
         meta=facts,
         raw_samples=config.ledger.raw_samples,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,12 @@ class ScoreBatch:
     def n_tokens(self) -> int:
         """Tokens over all rows."""
         return sum(len(row) for row in self.token_ids)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickled as one array instead of one a row: between processes that is ten times faster,
+        # and the training thread waits for it.
+        rest = (self.n_completion, self.temperature, self.micro_batch)
+        return _unpack_batch, (self.sample_ids, *_packed(self.token_ids, np.int64), *rest)
 
     def rows(self, indices: Sequence[int]) -> ScoreBatch:
         """The sub-batch of the given rows, in the given order."""
@@ -89,6 +95,45 @@ class LogprobResult:
     sample_ids: tuple[str, ...]
     values: tuple[Float32, ...]
     report: EngineReport
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if all(_is_row(v, np.float32) for v in self.values):
+            packed = _packed(self.values, np.float32)
+            return _unpack_logprobs, (self.sample_ids, *packed, self.report)
+        # Whatever a faulty engine answered must arrive as it is, to be judged by the receiver.
+        return LogprobResult, (self.sample_ids, self.values, self.report)
+
+
+def _is_row(value: object, dtype: type) -> bool:
+    return isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype == dtype
+
+
+def _packed(rows: Sequence[npt.NDArray[Any]], dtype: type) -> tuple[npt.NDArray[Any], list[int]]:
+    """Rows one behind the other, and where each but the first begins."""
+    flat = np.concatenate(rows) if rows else np.empty(0, dtype)
+    return flat, np.cumsum([len(row) for row in rows])[:-1].tolist()
+
+
+def _unpacked(flat: npt.NDArray[Any], starts: list[int], n_rows: int) -> tuple[Any, ...]:
+    return tuple(np.split(flat, starts)) if n_rows else ()
+
+
+def _unpack_batch(
+    ids: tuple[str, ...],
+    flat: Int64,
+    starts: list[int],
+    n_completion: tuple[int, ...],
+    temperature: float,
+    micro_batch: int | None,
+) -> ScoreBatch:
+    rows = _unpacked(flat, starts, len(ids))
+    return ScoreBatch(ids, rows, n_completion, temperature, micro_batch)
+
+
+def _unpack_logprobs(
+    ids: tuple[str, ...], flat: Float32, starts: list[int], report: EngineReport
+) -> LogprobResult:
+    return LogprobResult(ids, _unpacked(flat, starts, len(ids)), report)
 
 
 @runtime_checkable

@@ -23,7 +23,7 @@ from ecorl.devices.work import forward_ops
 from ecorl.edi import EdiMatrix
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.engines.registry import build_engine
-from ecorl.errors import EcorlError, EngineError, PhysicalBoundError
+from ecorl.errors import EngineError, PhysicalBoundError
 from ecorl.ledger import Ledger
 from ecorl.records import (
     Action,
@@ -111,6 +111,7 @@ class LocalRuntime:
         self.config, self.ledger, self.models = config, ledger, dict(models)
         self.clock = HookClock()
         self.iteration = 0
+        self._t_barrier_s: float | None = None
         self._gpu = gpu_path(config, trainer_device)
         self._card = load_profile(config.devices.fpga)
         costs = CostModel(self._gpu.profile, self._card, config.devices, self.models)
@@ -172,7 +173,7 @@ class LocalRuntime:
                 )
                 self._lanes[stage] = OffloadLane(engine, self.config.placement.max_faults)
             self._sampler.start()
-        except EcorlError:
+        except BaseException:  # whatever it was, no process or thread may be left behind
             self.close()
             raise
         self._record_devices()
@@ -198,6 +199,7 @@ class LocalRuntime:
     def begin_iteration(self, iteration: int) -> None:
         """Say which iteration the next events belong to (1-based, as the trainer's step)."""
         self.iteration = iteration
+        self._t_barrier_s = None
 
     # ------------------------------------------------------------ event path
 
@@ -247,7 +249,7 @@ class LocalRuntime:
         flight = run.flight
         if flight is None:
             raise EngineError(f"the {run.work.stage} stage was not submitted")
-        landing = self._lanes[run.work.stage].join(flight, self.config.placement.deadline_s)
+        landing = self._lanes[run.work.stage].join(flight, self._time_left_s())
         with self.clock:
             self._book_landing(run, flight, landing)
         values = dict(landing.values)
@@ -264,6 +266,17 @@ class LocalRuntime:
             self._accounts.settle()
 
     # ------------------------------------------------------------ inside
+
+    def _time_left_s(self) -> float:
+        """What is left of the iteration's deadline, which runs from its first wait.
+
+        Stages that run beside each other are waited for one after the other; two hung engines
+        must not cost two deadlines.
+        """
+        now_s = time.monotonic()
+        if self._t_barrier_s is None:
+            self._t_barrier_s = now_s
+        return max(0.0, self._t_barrier_s + self.config.placement.deadline_s - now_s)
 
     def _may_offload(self, stage: Stage) -> bool:
         """A static policy that keeps a stage on the GPU needs no engine for it."""

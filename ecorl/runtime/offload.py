@@ -6,6 +6,7 @@ those that the exact path has to answer.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from concurrent.futures import Future
@@ -14,11 +15,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.engines.lane import AsyncEngine, Result
+from ecorl.engines.lane import ENGINE_FAULTS, AsyncEngine, Result
 from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreBatch, ScoreResult
 from ecorl.engines.validate import check_logprobs, check_score
-from ecorl.errors import EcorlError
-from ecorl.records import Stage
+from ecorl.records import Provenance, Stage
 from ecorl.scheduler import CompletionBarrier, Quarantine, Ticket
 
 Float32 = npt.NDArray[np.float32]
@@ -163,11 +163,34 @@ class OffloadLane:
                 if not isinstance(result, ScoreResult):
                     raise TypeError("a reward engine answered without scores")
                 valid = check_score(flight.batch, result)
-        except (EcorlError, TypeError, ValueError) as error:
+        except ENGINE_FAULTS as error:  # an engine from elsewhere may answer anything
             flight.detail = str(error)
             self._barrier.fail(flight.ticket, "InvalidResult")
             return
-        flight.report = result.report
+        flight.report = _checked_report(result.report)
         ids = flight.batch.sample_ids
         rows = [result.values[i] if ok else None for i, ok in enumerate(valid)]
         self._barrier.deliver(flight.ticket, ids, rows)
+
+
+def _checked_report(report: object) -> EngineReport | None:
+    """The engine's figures, those that cannot be true as missing; None when it is no report."""
+    if not isinstance(report, EngineReport) or not isinstance(report.provenance, Provenance):
+        return None
+    host_time_s = _figure(report.host_time_s)
+    if host_time_s is None:
+        return None
+    return EngineReport(
+        device_time_s=_figure(report.device_time_s),
+        device_energy_j=_figure(report.device_energy_j),
+        provenance=report.provenance,
+        host_time_s=host_time_s,
+    )
+
+
+def _figure(value: object) -> float | None:
+    """A finite number of 0 or more, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return None
+    number = float(value)
+    return number if math.isfinite(number) and number >= 0 else None

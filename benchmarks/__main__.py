@@ -1,0 +1,54 @@
+"""Runs all benchmarks, one process each: ``python -m benchmarks [--quick] [--long]``."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from ecorl.bench.machine import repository
+
+NAMES = ("engine", "overhead", "demo")
+LONG = {"overhead": ("--blocks", "40"), "demo": ("--install",)}
+"""Options of the long pass, which takes more blocks and measures the installation."""
+
+TIMEOUT_S = 2400.0
+"""All of them together; the long pass may take that long for each."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmarks; the exit code is the worst of theirs."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"only these of {', '.join(NAMES)}")
+    parser.add_argument("--quick", action="store_true", help="smaller passes, nothing is kept")
+    parser.add_argument("--long", action="store_true", help="more blocks, and the installation")
+    parser.add_argument("--check", action="store_true", help="fail when a target falls short")
+    chosen = parser.parse_args(argv)
+    unknown = sorted(set(chosen.names) - set(NAMES))
+    if unknown:
+        parser.error(f"there is no benchmark {unknown[0]}; there are {', '.join(NAMES)}")
+    deadline_s = time.monotonic() + TIMEOUT_S
+    worst = 0
+    for name in chosen.names or NAMES:
+        command = [sys.executable, "-m", f"benchmarks.{name}"]
+        command += ["--quick"] if chosen.quick else []
+        command += ["--check"] if chosen.check else []
+        command += LONG.get(name, ()) if chosen.long else ()
+        limit_s = TIMEOUT_S if chosen.long else max(1.0, deadline_s - time.monotonic())
+        print(f"== {name}", flush=True)
+        worst = max(worst, _run(command, limit_s))
+    return worst
+
+
+def _run(command: Sequence[str], limit_s: float) -> int:
+    try:
+        return subprocess.run(command, cwd=repository(), timeout=limit_s, check=False).returncode
+    except subprocess.TimeoutExpired:
+        print(f"did not end in {limit_s:.0f} s", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

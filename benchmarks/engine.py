@@ -1,0 +1,194 @@
+"""How fast and how faithful is the INT8 engine on this host?
+
+Speed: rewards of a random-weight Llama at the last token of 32 rows of 256 tokens, one thread
+each, in turns: the C-simulation's fast build, ONNX Runtime with dynamic INT8 and in float32, torch
+in float32. ONNX Runtime runs torch's export of the model as `quantize_dynamic` leaves it: its
+attention is not fused and stays float32, as a user gets it without further work. The peers compute
+every position of every layer; the engine leaves out what the last layer's other positions would add
+to nothing. `*_all_positions` compares without that short cut. Times are this host's; they say
+nothing of a card. torch's float32 products are slow on some CPUs: `fast_vs_ort_fp32` stands beside.
+
+Faithfulness: rank flips of INT8 against float on the demo's reward model and held-out pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from ecorl.bench.command import run_benchmark
+from ecorl.bench.figures import Figure, Target, missing
+from ecorl.bench.peers import (
+    ModelSize,
+    OrtReward,
+    TorchReward,
+    agreement,
+    make_reward_checkpoint,
+    quantise_onnx,
+)
+from ecorl.bench.rounds import round_ratios, timed_rounds
+from ecorl.bench.stats import median, spread_of
+from ecorl.engines.checkpoint import load_decoder
+from ecorl.engines.fpga.build import cache_folder
+from ecorl.engines.fpga.engine import FpgaEngine
+from ecorl.engines.fpga.forward import Int8Decoder
+from ecorl.engines.fpga.gemm import CsimLibrary
+from ecorl.engines.protocol import Float32, Int64, ScoreBatch
+from ecorl.records import Provenance, Stage
+from roll_adapters.demo.prepare import prepare
+from roll_adapters.trl_evaluate import rank_check
+from roll_adapters.trl_task import read_rows
+
+MEASURED, EMULATED = Provenance.MEASURED, Provenance.EMULATED
+OURS, ALL, ORT, TORCH = "ours", "ours_all_positions", "ort_int8", "torch_fp32"
+ORT_FP32 = "ort_fp32"
+MIN_CORRELATION = 0.98
+"""Below this a peer does not compute the same thing, and its speed is no comparison; invented."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is scored."""
+
+    size: ModelSize
+    n_rows: int = 32
+    length: int = 256
+    n_rounds: int = 6
+    seed: int = 0
+
+    def ids(self) -> Int64:
+        """Random token ids ``[n_rows, length] int64``; the padding token does not occur."""
+        rng = np.random.default_rng(self.seed)
+        return rng.integers(1, self.size.vocab_size, size=(self.n_rows, self.length))
+
+
+FULL = Workload(ModelSize())
+SMALL = Workload(ModelSize(128, 2, 352, 4, 4, 1000), 8, 64, 4)
+
+
+def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    work = SMALL if options.quick else FULL
+    with tempfile.TemporaryDirectory(prefix="ecorl-bench-engine-") as folder:
+        config, figures = measure_speed(work, Path(folder))
+    return config, figures + _faithfulness()
+
+
+def measure_speed(work: Workload, folder: Path) -> tuple[dict[str, object], list[Figure]]:
+    """Time all arms in turns, after each has shown that it computes the same rewards."""
+    checkpoint, exported, quantised = folder / "model", folder / "f.onnx", folder / "q.onnx"
+    make_reward_checkpoint(checkpoint, work.size, max_positions=work.length, seed=work.seed)
+    torch = TorchReward(checkpoint)
+    torch.export(exported, (work.n_rows, work.length))
+    nodes = quantise_onnx(exported, quantised)
+    ort, ort_fp32 = OrtReward(quantised), OrtReward(exported)
+    engine = FpgaEngine(checkpoint, Stage.REWARD)
+    decoder = Int8Decoder(load_decoder(checkpoint), CsimLibrary.load("fast"))
+    ids = work.ids()
+    rows = tuple(ids)
+    names = tuple(map(str, range(work.n_rows)))
+    batch = ScoreBatch(names, rows, (0,) * work.n_rows)
+    calls = {
+        OURS: lambda: engine.score(batch).values,
+        ALL: lambda: decoder.hidden(rows),
+        ORT: lambda: ort.score(ids),
+        TORCH: lambda: torch.score(ids),
+        ORT_FP32: lambda: ort_fp32.score(ids),
+    }
+    exact = torch.score(ids)
+    near = {
+        OURS: agreement(engine.score(batch).values, exact),
+        ORT: agreement(ort.score(ids), exact),
+        ORT_FP32: agreement(ort_fp32.score(ids), exact),
+    }
+    times = timed_rounds(calls, work.n_rounds)
+    engine.close()
+    config: dict[str, object] = {**asdict(work), "threads": 1, "ort_nodes": nodes, "nearness": near}
+    return config, _speed_figures(times, work, near)
+
+
+def _speed_figures(
+    times: dict[str, list[float]], work: Workload, near: dict[str, dict[str, float]]
+) -> list[Figure]:
+    n_tokens = work.n_rows * work.length
+    same = all(one["correlation"] >= MIN_CORRELATION for one in near.values())
+    figures = [
+        _ratio("engine.fast_vs_ort", times[ORT], times[OURS], same,
+               "tokens/s over ONNX Runtime (torch's export, as quantize_dynamic leaves it); "
+               "reward at the last token"),
+        _ratio("engine.fast_vs_ort_all_positions", times[ORT], times[ALL], same,
+               "the same, the engine computing every position as well (without the head)"),
+        _ratio("engine.fast_vs_ort_fp32", times[ORT_FP32], times[OURS], same,
+               "tokens/s over ONNX Runtime in float32; reward at the last token"),
+        _ratio("engine.fast_vs_torch_fp32", times[TORCH], times[OURS], same,
+               "tokens/s over torch float32; reward at the last token"),
+    ]  # fmt: skip
+    for id, arm in (
+        ("engine.fast_tokens_per_s", OURS),
+        ("engine.fast_all_positions_tokens_per_s", ALL),
+        ("engine.ort_int8_tokens_per_s", ORT),
+        ("engine.torch_fp32_tokens_per_s", TORCH),
+        ("engine.ort_fp32_tokens_per_s", ORT_FP32),
+    ):
+        speeds = [n_tokens / time_s for time_s in times[arm]]
+        note = "one thread of this host; input tokens of all rows over wall-clock"
+        figures.append(
+            Figure(id, median(speeds), "token/s", MEASURED, spread_of(speeds), note=note)
+        )
+    for id, arm in (("engine.int8_error", OURS), ("engine.ort_int8_error", ORT)):
+        note = "RMS difference to torch float32 over the standard deviation of its rewards"
+        provenance = EMULATED if arm == OURS else MEASURED
+        figures.append(Figure(id, near[arm]["error"], "1", provenance, near[arm], note=note))
+    return figures
+
+
+def _ratio(id: str, peer: list[float], ours: list[float], same: bool, note: str) -> Figure:
+    if not same:
+        return missing(id, "1", "an arm's rewards are not the model's: nothing to compare")
+    ratios = round_ratios(peer, ours)
+    return Figure(id, median(ratios), "1", MEASURED, spread_of(ratios), note=note)
+
+
+def _faithfulness() -> list[Figure]:
+    """Rank flips and score shifts on the demo's reward model and all its held-out pairs."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers.utils import logging as hf_logging
+
+    hf_logging.disable_progress_bar()
+
+    made = prepare(cache_folder().parent / "tasks", 42, 256, Console(file=sys.stderr))
+    pairs = read_rows(made.pairs, ("prompt", "chosen", "rejected"))
+    model = AutoModelForSequenceClassification.from_pretrained(
+        made.reward, num_labels=1, local_files_only=True
+    ).eval()
+    tokenizer = AutoTokenizer.from_pretrained(made.reward, local_files_only=True)
+    engine = FpgaEngine(made.reward, Stage.REWARD)
+    try:
+        check = rank_check(engine, model, tokenizer, pairs)
+    finally:
+        engine.close()
+    flips = np.asarray(check.flips)
+    shifts = np.abs(np.asarray(check.score_shifts, dtype=np.float32))
+    share = float(flips.mean())
+    error = float(np.sqrt(share * (1 - share) / len(flips)))
+    spread = {"n": len(flips), "n_flips": int(flips.sum()), "standard_error": error}
+    return [
+        Figure("engine.rank_flip_share", share, "1", EMULATED, spread, Target(high=0.03),
+               "pairs that INT8 and float order differently; demo's reward model, seed 42"),
+        _shift("engine.score_shift_mean", float(shifts.mean()), shifts),
+        _shift("engine.score_shift_p99", float(np.percentile(shifts, 99)), shifts),
+    ]  # fmt: skip
+
+
+def _shift(id: str, value: float, shifts: Float32) -> Figure:
+    spread = {"n": len(shifts), "max": float(shifts.max())}
+    return Figure(id, value, "1", EMULATED, spread, note="|INT8 - float| of a reward, all texts")
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark("engine", measure))

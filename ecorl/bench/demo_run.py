@@ -1,0 +1,136 @@
+"""One whole ``ecorl run --config demo`` in empty folders, read back from its ledger."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ecorl.errors import RunError
+from ecorl.ledger import LedgerReader
+from ecorl.records import Stage
+from ecorl.report.model import PairedGain, RankFlips
+from ecorl.report.training import paired_gains, rank_flips
+
+_TIMEOUT_S = 900.0  # five times the target; a run that hangs ends here
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRun:
+    """What one run of the demo showed.
+
+    Attributes:
+        run_s: wall-clock of the whole command: interpreter, kernels, task, training, report.
+        train_s: from the first stage of training to the end of the last, s; None without any.
+        wait_s: time that the training thread stood at barriers, s; None when a wait is missing.
+        gains: paired gains of the held-out evaluations, by name.
+        flips: INT8 against float on held-out pairs; None when the run did not count them.
+        n_faults: faults in the ledger.
+    """
+
+    seed: int
+    run_s: float
+    train_s: float | None
+    wait_s: float | None
+    gains: dict[str, PairedGain]
+    flips: RankFlips | None
+    n_faults: int
+
+    @property
+    def wait_share(self) -> float | None:
+        """Barrier waits over training time; None when either is missing."""
+        if self.train_s is None or self.wait_s is None or self.train_s <= 0:
+            return None
+        return self.wait_s / self.train_s
+
+
+def run_demo(seed: int, folder: Path, overrides: Sequence[str] = ()) -> DemoRun:
+    """Run the demo for a seed with nothing prepared: no task, no compiled kernels.
+
+    Args:
+        seed: of the whole run.
+        folder: an empty folder for the run, its caches and its log.
+        overrides: further ``key=value`` settings.
+
+    Raises:
+        RunError: when the command fails or does not end.
+    """
+    run_dir = folder / "run"
+    settings = [f"seed={seed}", f"run_dir={run_dir}", f"task.cache_dir={folder / 'tasks'}"]
+    command = [sys.executable, "-m", "ecorl.cli", "run", "--config", "demo"]
+    for item in [*settings, *overrides]:
+        command += ["--set", item]
+    environment = {**os.environ, "ECORL_CACHE": str(folder / "cache")}
+    start_s = time.perf_counter()
+    run_logged(command, folder / "run.log", timeout_s=_TIMEOUT_S, environment=environment)
+    return read_demo(run_dir, seed, time.perf_counter() - start_s)
+
+
+def run_logged(
+    command: Sequence[str],
+    log: Path,
+    *,
+    timeout_s: float,
+    environment: dict[str, str] | None = None,
+    cwd: Path | None = None,
+) -> None:
+    """Run a command with its output in a file.
+
+    Raises:
+        RunError: when it cannot be started, fails, or takes longer than `timeout_s`; with the last
+            line that it wrote.
+    """
+    name = " ".join(command[:4])
+    log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with log.open("wb") as output:
+            subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=timeout_s,
+                env=environment,
+                cwd=cwd,
+                check=True,
+            )
+    except subprocess.TimeoutExpired as error:
+        raise RunError(f"{name} ... did not end in {timeout_s:.0f} s") from error
+    except subprocess.CalledProcessError as error:
+        lines = log.read_text("utf-8", "replace").strip().splitlines()
+        last = lines[-1] if lines else "no output"
+        raise RunError(f"{name} ... failed with code {error.returncode}: {last}") from error
+    except OSError as error:
+        raise RunError(f"{name} ... cannot be run ({error})") from error
+
+
+def read_demo(run_dir: Path, seed: int, run_s: float) -> DemoRun:
+    """What the ledger of a finished run says.
+
+    Raises:
+        RunError: when there is no ledger, or the run did not finish.
+        LedgerError: when the ledger cannot be read.
+    """
+    with LedgerReader(run_dir) as reader:
+        if not any(event.kind == "finish" for event in reader.events()):
+            raise RunError(f"{run_dir}: the run did not finish")
+        results = [row.result for row in reader.executions()]
+        waits = [row.wait_s for row in reader.barriers()]
+        evaluations = reader.evaluations()
+        n_faults = len(reader.faults())
+    starts = [r.t_start_s for r in results if r.stage is Stage.GENERATION]
+    ends = [r.t_end_s for r in results if r.stage is Stage.ACTOR_TRAIN]
+    known = [wait_s for wait_s in waits if wait_s is not None]
+    return DemoRun(
+        seed=seed,
+        run_s=run_s,
+        train_s=max(ends) - min(starts) if starts and ends else None,
+        wait_s=sum(known) if len(known) == len(waits) else None,
+        gains={gain.name: gain for gain in paired_gains(evaluations)},
+        flips=next(iter(rank_flips(evaluations)), None),
+        n_faults=n_faults,
+    )

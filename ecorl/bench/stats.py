@@ -1,0 +1,85 @@
+"""Small statistics for noisy measurements. All functions are pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ecorl.report.model import PairedGain
+
+Values = Sequence[float]
+
+RESAMPLES = 4000
+"""Bootstrap resamples; the interval's ends then move by less than its width over 20."""
+
+
+def median(values: Values) -> float:
+    """The median.
+
+    Raises:
+        ValueError: without values.
+    """
+    return float(np.median(_array(values)))
+
+
+def mad(values: Values) -> float:
+    """Median absolute deviation from the median, not scaled to a normal distribution.
+
+    Raises:
+        ValueError: without values.
+    """
+    array = _array(values)
+    return float(np.median(np.abs(array - np.median(array))))
+
+
+def bootstrap_interval(
+    values: Values, *, level: float = 0.95, seed: int = 0
+) -> tuple[float, float] | None:
+    """Percentile bootstrap interval of the median; the same values give the same interval.
+
+    Args:
+        values: independent measurements.
+        level: share of resampled medians inside, 0 to 1.
+        seed: of the resampling.
+
+    Returns:
+        Lower and upper end, or None below three values: two say nothing of a spread.
+    """
+    array = _array(values)
+    if len(array) < 3:
+        return None
+    rng = np.random.default_rng(seed)
+    picks = rng.integers(len(array), size=(RESAMPLES, len(array)))
+    medians = np.median(array[picks], axis=1)
+    tail = (1.0 - level) / 2.0
+    low, high = np.quantile(medians, [tail, 1.0 - tail])
+    return float(low), float(high)
+
+
+def gain_in_errors(gain: PairedGain) -> float | None:
+    """A paired gain over its standard error; None when one is missing or the error is 0."""
+    if gain.gain is None or not gain.standard_error:
+        return None
+    return gain.gain / gain.standard_error
+
+
+def spread_of(values: Values) -> dict[str, object]:
+    """What goes into a figure's ``spread``: count, MAD, extremes and the bootstrap interval."""
+    array = _array(values)
+    interval = bootstrap_interval(values)
+    return {
+        "n": len(array),
+        "mad": mad(values),
+        "min": float(array.min()),
+        "max": float(array.max()),
+        "interval_95": None if interval is None else list(interval),
+    }
+
+
+def _array(values: Values) -> npt.NDArray[np.float64]:
+    array = np.asarray(values, dtype=np.float64)
+    if array.size == 0:
+        raise ValueError("no values")
+    return array

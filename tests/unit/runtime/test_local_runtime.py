@@ -1,0 +1,478 @@
+from __future__ import annotations
+
+import json
+import textwrap
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ecorl.config import Config, FaultInjection
+from ecorl.edi import EdiMatrix
+from ecorl.engines.protocol import EngineReport
+from ecorl.errors import CheckpointError, ConfigError, DataError, EngineCrashed, EngineError
+from ecorl.records import Action, Provenance, Stage
+from ecorl.runtime.offload import OffloadLane
+from ecorl.scheduler import Quarantine
+
+
+def bits(values):
+    return [np.asarray(v).tobytes() for v in values]
+
+
+# ---------------------------------------------------------------- the event path, all well
+
+
+def test_a_step_is_placed_answered_and_recorded(bench, toys, use_engines):
+    use_engines(toys.threaded())
+    runtime = bench.build(stages=(Stage.REWARD, Stage.REFERENCE))
+    runtime.start()
+    batch = toys.make_batch(4)
+    for stage in (Stage.REWARD, Stage.REFERENCE):
+        values = bench.step(1, batch, stage)
+        assert bits(values) == bits(toys.answer(batch, stage).values)
+        assert all(np.asarray(v).dtype == np.float32 for v in values)
+    assert bench.asked == []
+    with bench.reader() as reader:
+        placements = [row.placement for row in reader.placements()]
+        barriers = reader.barriers()
+        assert reader.faults() == []
+        (device,) = [d for d in reader.devices() if d.device_id == "fpga0"]
+    assert [p.action for p in placements] == [Action.CONCURRENT, Action.CONCURRENT]
+    assert [(b.stage, b.n_rows, b.n_missing) for b in barriers] == [
+        (Stage.REWARD, 4, 0), (Stage.REFERENCE, 4, 0),
+    ]  # fmt: skip
+    assert (device.profile, device.provenance) == ("u55c", Provenance.MODELLED)
+    for result in bench.executions():
+        assert (result.device_id, result.device) == ("fpga0", "u55c")
+        assert (result.time_s, result.time_provenance) == (0.5, Provenance.MODELLED)
+        assert (result.host_time_s, result.energy.energy_j) == (0.01, 4.0)
+        assert (result.energy.method, result.n_rows_fallback, result.fault) == (
+            "cycle_model", 0, None,
+        )  # fmt: skip
+    cell = runtime.edi.cell(Stage.REWARD, "u55c", Provenance.MODELLED)
+    assert cell.value_j_per_token == pytest.approx(4.0 / sum(batch.n_completion))
+
+
+def test_a_static_placement_on_the_gpu_loads_no_engine(bench, toys, use_engines):
+    loaded = []
+    use_engines(lambda stage, device: loaded.append(stage))
+    runtime = bench.build(toys.make_config(policy={"type": "static", "reference": "gpu"}))
+    runtime.start()
+    batch = toys.make_batch(2)
+    run = runtime.on_stage_start(toys.work_of(batch))
+    assert (loaded, run.placement.action, runtime.offloads(Stage.REWARD)) == ([], Action.GPU, False)
+    assert runtime.checkpoint(Stage.REWARD) is None
+    with pytest.raises(EngineError, match="no engine is loaded for the reward stage"):
+        runtime.submit(run, batch)
+    with pytest.raises(EngineError, match="was not submitted"):
+        runtime.join(run, bench.exact(batch))
+
+
+def test_an_empty_batch_passes(bench, toys, use_engines):
+    use_engines(toys.threaded())
+    bench.build().start()
+    assert bench.step(1, toys.make_batch(0)) == []
+
+
+def test_the_clock_counts_our_own_time_and_not_the_wait(bench, toys, use_engines):
+    use_engines(toys.threaded(delay_s=0.25))
+    runtime = bench.build()
+    runtime.start()
+    bench.step(1, toys.make_batch(2))
+    runtime.tick()
+    assert runtime.clock.n_events == 4  # start, submit, join, tick
+    assert 0 < runtime.clock.hook_s < 0.15
+    with bench.reader() as reader:
+        assert reader.barriers()[0].wait_s > 0.2
+    runtime.close()
+    with bench.reader() as reader:
+        (event,) = [e for e in reader.events() if e.kind == "hook_clock"]
+    assert event.detail.endswith("in 4 events")
+
+
+# ---------------------------------------------------------------- faults
+
+
+@pytest.mark.parametrize("stage", [Stage.REWARD, Stage.REFERENCE])
+@pytest.mark.parametrize(
+    ("kind", "bad", "fault"),
+    [
+        ("raise", (0, 1, 2, 3), "EngineCrashed"),
+        ("nan", (1, 2), "InvalidResult"),
+        ("shape", (0, 1, 2, 3), "InvalidResult"),
+        ("hang", (0, 1, 2, 3), "EngineTimeout"),
+    ],
+)
+def test_a_fault_costs_only_its_rows_and_is_recorded(
+    bench, toys, use_engines, stage, kind, bad, fault
+):
+    use_engines(toys.threaded([FaultInjection(kind=kind, calls=(1,), rows=(1, 2))], hang_s=0.15))
+    runtime = bench.build(toys.make_config(deadline_s=0.05), stages=(stage,))
+    runtime.start()
+    batches = [toys.make_batch(4, seed=i) for i in range(3)]
+    healthy = [toys.answer(b, stage).values for b in batches]
+    values = [bench.step(1, batches[0], stage), bench.step(2, batches[1], stage)]
+    limit_s = time.monotonic() + 5
+    while not runtime._lanes[stage].available and time.monotonic() < limit_s:
+        time.sleep(0.01)
+    values.append(bench.step(3, batches[2], stage))
+
+    assert bench.asked == [bad]
+    assert bits(values[0]) == bits(healthy[0])
+    assert bits(values[2]) == bits(healthy[2])
+    mended = [healthy[1][i] + np.float32(1000) if i in bad else healthy[1][i] for i in range(4)]
+    assert bits(values[1]) == bits(mended)
+
+    (row,) = bench.faults()
+    assert (row.kind, row.where, row.iteration, row.n_rows) == (fault, stage, 2, len(bad))
+    assert row.detail
+    runtime.close()
+    results = bench.executions()
+    card = [r for r in results if r.device_id == "fpga0"]
+    assert [r.n_rows_fallback for r in card] == [0, len(bad), 0]
+    assert [r.fault for r in card] == [None, fault, None]
+    (again,) = [r for r in results if r.device_id != "fpga0"]
+    assert (again.action, again.iteration, again.n_sequences) == (Action.GPU, 2, len(bad))
+    assert again.time_provenance is Provenance.MEASURED
+    share = len(bad) / 4
+    assert again.n_tokens == round(share * batches[1].n_tokens)
+    assert again.n_output_tokens == round(share * sum(batches[1].n_completion))
+    with bench.reader() as reader:
+        (late,) = [sum(b.n_late for b in reader.barriers())]
+        barriers = reader.barriers()
+    assert barriers[1].n_missing == (0 if kind in ("nan",) else 4)
+    assert late == 0  # the given-up call's answer never reaches the barrier
+
+
+def test_a_late_answer_changes_nothing(bench, toys, use_engines):
+    first, second = toys.make_batch(3, seed=1), toys.make_batch(3, seed=2)
+    replies = [None, toys.answer(second, Stage.REWARD)]
+    engine = toys.Told(lambda batch: replies.pop(0))
+    use_engines(lambda stage, device: engine)
+    bench.build(toys.make_config(deadline_s=0.02)).start()
+    values = bench.step(1, first)
+    before = bits(values)
+    engine.futures[0].set_result(toys.answer(first, Stage.REWARD))
+    assert bits(bench.step(2, second)) == bits(toys.answer(second, Stage.REWARD).values)
+    assert bits(values) == before
+    with bench.reader() as reader:
+        assert [b.n_late for b in reader.barriers()] == [0, 3]
+
+
+def test_an_engine_that_is_away_is_not_asked(bench, toys, use_engines):
+    engine = toys.Told(lambda batch: None)
+    engine.available = False
+    use_engines(lambda stage, device: engine)
+    runtime = bench.build()
+    runtime.start()
+    run = runtime.on_stage_start(toys.work_of(toys.make_batch(2)))
+    assert (run.placement.proposed, run.placement.action) == (Action.CONCURRENT, Action.GPU)
+    assert run.placement.reason
+    assert engine.futures == []
+
+
+def test_quarantine_moves_the_stage_to_the_gpu_and_a_probe_brings_it_back(bench, toys, use_engines):
+    batch = toys.make_batch(2)
+    replies = [EngineCrashed("one"), EngineCrashed("two")]
+    engine = toys.Told(lambda b: replies.pop(0) if replies else toys.answer(b, Stage.REWARD))
+    use_engines(lambda stage, device: engine)
+    runtime = bench.build(toys.make_config(max_faults=2))
+    runtime.start()
+    clock = [0.0]
+    runtime._lanes[Stage.REWARD]._quarantine = Quarantine(2, 10.0, clock=lambda: clock[0])
+    for iteration in (1, 2):
+        bench.step(iteration, batch)
+    runtime.begin_iteration(3)
+    run = runtime.on_stage_start(toys.work_of(batch))
+    assert run.placement.action is Action.GPU
+    # A batch that was placed just before the quarantine is answered by the exact path.
+    bench.step(3, batch)
+    assert [f.kind for f in bench.faults()] == ["EngineCrashed"] * 2 + ["EngineQuarantined"]
+    clock[0] = 11.0
+    assert bits(bench.step(4, batch)) == bits(toys.answer(batch, Stage.REWARD).values)
+    assert runtime.on_stage_start(toys.work_of(batch)).placement.action is Action.CONCURRENT
+    assert len(bench.faults()) == 3
+    assert bench.asked == [(0, 1)] * 3
+
+
+def test_a_figure_beyond_physics_is_refused_and_the_rows_are_kept(bench, toys, use_engines):
+    report = EngineReport(1e-12, 1e-9, Provenance.MODELLED, 0.01)
+    use_engines(toys.threaded(report=report))
+    runtime = bench.build()
+    runtime.start()
+    batch = toys.make_batch(3)
+    assert bits(bench.step(1, batch)) == bits(toys.answer(batch, Stage.REWARD).values)
+    (fault,) = bench.faults()
+    assert (fault.kind, fault.where, fault.n_rows) == ("PhysicalBoundError", "reward", 0)
+    assert "x the peak" in fault.detail
+    (result,) = bench.executions()
+    assert (result.time_s, result.energy.energy_j, result.fault) == (
+        None, None, "PhysicalBoundError",
+    )  # fmt: skip
+    assert result.energy.mean_power_w is None
+    assert runtime.edi.cells() == ()
+
+
+def test_an_engine_on_the_host_is_not_booked_as_the_card(bench, toys, use_engines):
+    report = EngineReport(0.2, None, Provenance.MEASURED, 0.2)
+    use_engines(lambda stage, _: toys.threaded(report=report)(stage, "host_cpu"))
+    runtime = bench.build()
+    runtime.start()
+    bench.step(1, toys.make_batch(3))
+    (result,) = bench.executions()
+    assert (result.device_id, result.energy.device_id) == ("host_process", "host_process")
+    assert (result.device, result.energy.energy_j) == ("host_cpu", None)
+    with bench.reader() as reader:
+        assert "fpga0" not in {d.device_id for d in reader.devices()}
+
+
+ROW_STATES = st.lists(st.sampled_from(["good", "nan", "inf", "id"]), min_size=1, max_size=6)
+WHOLE = st.sampled_from(["answer", "answer", "raise", "timeout", "cancel", "nonsense", "one less"])
+
+
+@pytest.fixture
+def running(bench, toys, use_engines):
+    use_engines(lambda stage, device: toys.Told(lambda batch: None, stage))
+    runtime = bench.build(toys.make_config(deadline_s=0.01), stages=(Stage.REWARD, Stage.REFERENCE))
+    runtime.start()
+    return runtime
+
+
+@given(states=ROW_STATES, whole=WHOLE, stage=st.sampled_from([Stage.REWARD, Stage.REFERENCE]))
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_join_answers_each_row_once_and_asks_the_exact_path_for_the_bad_ones_alone(
+    bench, toys, running, states, whole, stage
+):
+    batch = toys.make_batch(len(states), seed=len(states))
+    healthy = toys.answer(batch, stage)
+    ids, values = list(batch.sample_ids), [np.array(v) for v in healthy.values]
+    for i, state in enumerate(states):
+        if state == "id":
+            ids[i] = "someone else's"
+        elif state != "good":
+            values[i] = np.full_like(values[i], float(state))
+    if whole == "one less":
+        values = values[:-1]
+    packed = tuple(values) if stage is Stage.REFERENCE else np.array(values, dtype=np.float32)
+    told = {
+        "raise": EngineCrashed("no"), "timeout": None, "cancel": "cancel", "nonsense": object(),
+    }.get(whole, toys.replace(healthy, sample_ids=tuple(ids), values=packed))  # fmt: skip
+    all_bad = whole not in ("answer",)
+    bad = tuple(i for i, state in enumerate(states) if all_bad or state != "good")
+
+    running._lanes[stage] = OffloadLane(toys.Told(lambda b: told, stage), max_faults=3)
+    bench.asked.clear()
+    n_before = len(bench.faults())
+    answers = bench.step(1, batch, stage)
+
+    assert bench.asked == ([bad] if bad else [])
+    wanted = [v + np.float32(1000) if i in bad else v for i, v in enumerate(healthy.values)]
+    assert bits(answers) == bits(wanted)
+    assert len(bench.faults()) == n_before + bool(bad)
+
+
+# ---------------------------------------------------------------- energy
+
+
+def test_null_telemetry_leaves_every_figure_missing(bench, toys, use_engines):
+    use_engines(toys.threaded())
+    runtime = bench.build(stages=())
+    runtime.start()
+    run = runtime.on_stage_start(toys.work_of(toys.make_batch(2), Stage.GENERATION))
+    time.sleep(0.03)
+    runtime.on_stage_end(run)
+    runtime.close()
+    (result,) = bench.executions()
+    assert result.time_s >= 0.03
+    assert result.energy.energy_j is None
+    assert result.energy.method == "none"
+    assert runtime.edi.cells() == ()
+    with bench.reader() as reader:
+        assert all(s.power_w is None for s in reader.raw_samples())
+
+
+def test_modelled_energy_is_settled_when_the_samples_are_in(bench, toys, use_engines):
+    use_engines(toys.threaded())
+    data = json.loads(toys.make_config().model_dump_json())
+    data["telemetry"]["gpu"] = {"type": "modelled", "interval_s": 0.05}
+    runtime = bench.build(Config.model_validate(data), stages=())
+    runtime.start()
+    limit_s = time.monotonic() + 5
+    while runtime._sampler.smoothed("cpu0").power_w is None and time.monotonic() < limit_s:
+        time.sleep(0.02)
+    runtime.begin_iteration(1)
+    run = runtime.on_stage_start(toys.work_of(toys.make_batch(2), Stage.GENERATION))
+    assert run.placement.action is Action.GPU
+    time.sleep(0.2)
+    runtime.on_stage_end(run)
+    assert bench.executions() == []  # its last sample cannot be in yet
+    while not runtime.edi.cells() and time.monotonic() < limit_s:
+        time.sleep(0.02)
+        runtime.tick()
+    (result,) = bench.executions()
+    idle_w, active_w = (runtime.gpu_profile.value(k) for k in ("idle_w", "active_w"))
+    assert (result.energy.method, result.energy.provenance) == ("integral", Provenance.MODELLED)
+    assert idle_w * result.time_s * 0.9 <= result.energy.energy_j <= active_w * result.time_s
+    (cell,) = runtime.edi.cells()
+    assert (cell.stage, cell.device, cell.provenance) == (
+        Stage.GENERATION, runtime.gpu_profile.name, Provenance.MODELLED,
+    )  # fmt: skip
+    runtime.close()
+    with bench.reader() as reader:
+        assert EdiMatrix.from_json(reader.edi()[-1].json) == runtime.edi
+
+
+def test_the_wall_time_of_the_simulation_never_enters_edi(bench, toys, use_engines):
+    use_engines(lambda stage, device: None)
+    matrices = []
+    for host_time_s in (0.001, 123.0):
+        report = EngineReport(0.5, 4.0, Provenance.MODELLED, host_time_s)
+        engine = toys.Told(lambda b, r=report: toys.answer(b, Stage.REWARD, r))
+        use_engines(lambda stage, device, e=engine: e)
+        runtime = bench.build(edi=EdiMatrix())
+        runtime.start()
+        for iteration in (1, 2, 3):
+            bench.step(iteration, toys.make_batch(3, seed=iteration))
+        runtime.close()
+        matrices.append(runtime.edi)
+    assert matrices[0] == matrices[1]
+    assert matrices[0].cells()
+    assert {r.host_time_s for r in bench.executions()} == {0.001, 123.0}
+
+
+# ---------------------------------------------------------------- life
+
+
+def threads():
+    return {t.name for t in threading.enumerate() if t.name.startswith("ecorl")} - {"ecorl-ledger"}
+
+
+def children():
+    return {p.pid for p in psutil.Process().children(recursive=True) if p.status() != "zombie"}
+
+
+BROKEN_PLUGIN = """
+import time
+from ecorl.engines.protocol import EngineReport, ScoreResult
+from ecorl.errors import CheckpointError
+from ecorl.records import ModelShape, Provenance, Stage
+
+class Engine:
+    name, row_invariant = "half", True
+    model = ModelShape(1, 2, 3, 1, 1, 2, 100, 7, 5)
+    def __init__(self, checkpoint, stage, device, broken=None):
+        if stage is Stage.REFERENCE and broken == "user":
+            raise CheckpointError(f"{checkpoint}: no config.json")
+        if stage is Stage.REFERENCE and broken == "bug":
+            raise RuntimeError("a bug in somebody's plug-in")
+        self.stage, self.device = stage, device
+    def score(self, batch):
+        raise NotImplementedError
+    logprobs = score
+    def close(self):
+        pass
+"""
+
+
+@pytest.fixture
+def half_plugin(tmp_path, monkeypatch):
+    """An installed engine that loads for rewards and not for the reference."""
+    folder = tmp_path / "plugin"
+    info = folder / "half_engine-1.0.dist-info"
+    info.mkdir(parents=True)
+    (folder / "half_engine.py").write_text(BROKEN_PLUGIN)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: half-engine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        textwrap.dedent("""\
+            [ecorl.engines]
+            half = half_engine:Engine
+            """)
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    yield
+    import sys
+
+    sys.modules.pop("half_engine", None)
+
+
+def half_config(toys, isolated, **options):
+    data = json.loads(toys.make_config().model_dump_json())
+    data["engine"]["offload"] = {
+        "type": "plugin", "name": "half", "isolated": isolated, "options": options,
+    }  # fmt: skip
+    return Config.model_validate(data)
+
+
+@pytest.mark.parametrize(
+    ("isolated", "broken", "error"),
+    [
+        (True, "user", CheckpointError),
+        (False, "user", CheckpointError),
+        (False, "bug", RuntimeError),
+    ],
+)
+def test_a_start_that_fails_leaves_nothing_behind(
+    bench, toys, half_plugin, isolated, broken, error
+):
+    before, threads_before = children(), threads()
+    config = half_config(toys, isolated, broken=broken)
+    runtime = bench.build(config, stages=(Stage.REWARD, Stage.REFERENCE))
+    with pytest.raises(error):
+        runtime.start()
+    assert children() <= before
+    assert threads() <= threads_before
+    runtime.close()
+
+
+def test_close_ends_engines_and_sampler_and_may_be_called_twice(bench, toys, half_plugin):
+    before, threads_before = children(), threads()
+    runtime = bench.build(half_config(toys, True))
+    runtime.start()
+    runtime.start()  # a second start does nothing
+    assert len(children() - before) == 2  # the engine's process and the sampler's
+    runtime.close()
+    runtime.close()
+    assert children() <= before
+    assert threads() <= threads_before
+
+
+def test_close_without_start_does_nothing(bench, toys):
+    runtime = bench.build()
+    runtime.close()
+    runtime.close()
+    assert bench.executions() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"devices": {"gpu": "abacus"}}, ConfigError),
+        ({"devices": {"fpga": "abacus"}}, ConfigError),
+        ({"placement": {"policy": {"type": "learned", "name": "nobody"}}}, ConfigError),
+    ],
+)
+def test_what_cannot_be_used_is_refused_before_anything_starts(bench, changes, error):
+    before = children(), threads()
+    with pytest.raises(error) as caught:
+        bench.build(Config.model_validate(changes))
+    assert "\n" not in str(caught.value)
+    assert (children(), threads()) == before
+
+
+def test_a_missing_recording_is_refused_at_the_start(bench, tmp_path, toys, use_engines):
+    use_engines(toys.threaded())
+    gpu = {"type": "replay", "path": str(tmp_path / "none.csv")}
+    data = json.loads(toys.make_config().model_dump_json()) | {"telemetry": {"gpu": gpu}}
+    before, threads_before = children(), threads()
+    runtime = bench.build(Config.model_validate(data))
+    with pytest.raises(DataError, match=r"none\.csv"):
+        runtime.start()
+    assert children() <= before
+    assert threads() <= threads_before
