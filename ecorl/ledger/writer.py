@@ -40,7 +40,7 @@ MAX_PENDING_ROWS = 200_000
 """Rows that may wait. At 36 devices' full rate that is eight minutes of a disk that hangs, in
 about 100 MB of memory; beyond it rows are dropped and counted."""
 
-_COMMIT_INTERVAL_S = 0.02
+_COMMIT_INTERVAL_S = 0.1
 """Least time between two commits when nobody waits: many rows share one transaction."""
 
 _BAD_ROW = (
@@ -80,7 +80,7 @@ class RowWriter:
         self._wake = threading.Condition()
         self._put_count = self._done_count = 0
         self._flush_to = 0
-        self._stopping = False
+        self._stopping = self._idle = False
         self._dropped = 0
         self._in_outage = False
         self._thread = threading.Thread(target=self._run, name="ecorl-ledger", daemon=True)
@@ -103,7 +103,11 @@ class RowWriter:
             self._queue.append((write, n_rows))
             self._pending += n_rows
             self._put_count += 1
-            self._wake.notify_all()
+            # Between two commits the thread sleeps on: waking it for every row would take the
+            # interpreter from the training thread again and again.
+            if self._idle:
+                self._idle = False
+                self._wake.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all that was put before has been dealt with, or the time is over.
@@ -151,7 +155,9 @@ class RowWriter:
     def _one_round(self) -> bool:
         with self._wake:
             while not self._queue and not self._stopping:
+                self._idle = True
                 self._wake.wait()
+            self._idle = False
             batch = list(self._queue)
             self._queue.clear()
             stopping, everything = self._stopping, self._flush_to > self._done_count

@@ -173,6 +173,9 @@ def test_killed_from_outside_it_comes_back(make_rows, at_work):
     with running() as engine:
         pid = engine.pid
         futures = [engine.submit(make_rows([HANG])) for _ in range(2)] if at_work else []
+        if at_work:
+            assert until(futures[0].running)
+            time.sleep(0.1)  # from here on the process has the batch, not only the lane
         os.kill(pid, signal.SIGKILL)
         for future in futures:
             with pytest.raises(EngineCrashed, match="signal 9"):
