@@ -20,7 +20,7 @@ from ecorl.errors import DataError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger
 
 if TYPE_CHECKING:
-    from roll_adapters.trl_hooks import TrlAttachment
+    from roll_adapters.trl_attachment import TrlAttachment
 
 STATE_FILE = "ecorl_state.json"
 """Stands in a checkpoint folder once all of it is written: without it the checkpoint is not

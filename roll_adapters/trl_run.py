@@ -21,8 +21,9 @@ from ecorl.errors import RunError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.records import Stage
 from ecorl.runtime.progress import ProgressTask, progress
+from roll_adapters.trl_attachment import TrlAttachment
 from roll_adapters.trl_evaluate import evaluate, rank_check
-from roll_adapters.trl_hooks import TrlAttachment, attach
+from roll_adapters.trl_hooks import attach
 from roll_adapters.trl_record import create_run, newest_checkpoint, read_state, run_facts
 from roll_adapters.trl_task import TaskFiles, read_rows, resolve_task
 from roll_adapters.trl_trainer import build_trainer, quiet
