@@ -17,7 +17,7 @@ from ecorl.config import Config, FpgaEngine, load_config
 from ecorl.edi import EdiMatrix
 from ecorl.engines.fpga.build import csim_library
 from ecorl.engines.fpga.engine import FpgaEngine as Int8Engine
-from ecorl.errors import RunError
+from ecorl.errors import EcorlError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.records import Stage
 from ecorl.runtime.progress import ProgressTask, progress
@@ -56,8 +56,16 @@ def run(config: Config, run_dir: Path, console: Console) -> bool:
     _build_kernels(config, console)
     with quiet():
         trainer = build_trainer(config, files, run_dir / CHECKPOINTS)
+        was_there = run_dir.exists()
         ledger = create_run(config, run_dir, run_facts(files.policy, files.reward))
-        return _Run(config, run_dir, files, trainer, ledger, console).go(None, None)
+        attempt = _Run(config, run_dir, files, trainer, ledger, console)
+        try:
+            return attempt.go(None, None)
+        except EcorlError:
+            # Refused before anything ran (an engine that cannot load the model): leave no half run.
+            if not attempt.attached and not was_there:
+                shutil.rmtree(run_dir, ignore_errors=True)
+            raise
 
 
 def resume(run_dir: Path, console: Console) -> bool:
@@ -123,6 +131,7 @@ class _Run:
     ) -> None:  # fmt: skip
         self.config, self.run_dir, self.files = config, run_dir, files
         self.trainer, self.ledger, self.console = trainer, ledger, console
+        self.attached = False
 
     def go(self, checkpoint: Path | None, edi: EdiMatrix | None) -> bool:
         """Evaluate, train, evaluate; the ledger is closed at the end, whatever happens."""
@@ -131,6 +140,7 @@ class _Run:
             attachment = attach(
                 self.trainer, self.config, run_dir=self.run_dir, ledger=self.ledger, edi=edi
             )
+            self.attached = True
             try:
                 complete = self._phases(attachment, checkpoint)
             finally:

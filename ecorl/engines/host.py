@@ -264,7 +264,8 @@ class IsolatedEngine:
             failed = self._state == "failed"
         fail(jobs, EngineCrashed(str(reason)))
         if failed:
-            logger.error("engine %s is given up: %s", self._spec.name, reason)
+            if not first_start:  # at the first start the constructor raises it
+                logger.error("engine %s is given up: %s", self._spec.name, reason)
             return
         pause_s = self._limits.backoff_s * 2.0 ** (failures - 1)
         logger.warning(

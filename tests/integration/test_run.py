@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -224,4 +225,17 @@ def test_broken_checkpoint_and_prompt_line_are_named(write_config, tiny, tmp_pat
     done = ecorl("run", "--config", str(write_config("bad", prompts=f'"{prompts}"')))
     assert done.returncode == 2
     assert f"{prompts}:2" in done.stderr
+    assert not (tmp_path / "bad").exists()
+
+
+def test_a_model_that_the_engine_refuses_leaves_no_half_run(write_config, tiny, tmp_path):
+    odd = tmp_path / "odd"
+    shutil.copytree(tiny.reward, odd)
+    text = (odd / "config.json").read_text()
+    assert '"silu"' in text
+    (odd / "config.json").write_text(text.replace('"silu"', '"gelu"'))
+    done = ecorl("run", "--config", str(write_config("bad", reward=f'"{odd}"')))
+    assert done.returncode == 2
+    assert "gelu" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert not (tmp_path / "bad").exists()
