@@ -51,12 +51,12 @@ def run(config: Config, run_dir: Path, console: Console) -> bool:
             f"{run_dir} holds a run already: go on with `ecorl run --resume {run_dir}`, "
             "or choose another with --set run_dir=..."
         )
+    was_there = run_dir.exists()  # the trainer makes folders below it
     files = resolve_task(config, console)
     _check_data(files)
     _build_kernels(config, console)
     with quiet():
         trainer = build_trainer(config, files, run_dir / CHECKPOINTS)
-        was_there = run_dir.exists()
         ledger = create_run(config, run_dir, run_facts(files.policy, files.reward))
         attempt = _Run(config, run_dir, files, trainer, ledger, console)
         try:
