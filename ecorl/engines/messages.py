@@ -88,7 +88,9 @@ def fault_of(error: BaseException) -> Fault:
             key: value if isinstance(value, str | int | float | Path | None) else repr(value)
             for key, value in vars(error).items()
         }
-        return Fault(type(error).__name__, str(error), attributes)
+        # A subclass that another module defines (a missing figure) arrives as its public base.
+        public = next(c for c in type(error).__mro__ if vars(errors).get(c.__name__) is c)
+        return Fault(public.__name__, str(error), attributes)
     return Fault("EngineCrashed", f"{type(error).__name__}: {error}", {})
 
 

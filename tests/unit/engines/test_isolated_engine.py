@@ -392,3 +392,14 @@ def test_it_dies_with_its_parent(toy_path, tmp_path, end, token, code):
     # One line and no more: what the engine prints goes to standard error.
     (line,) = done.stdout.splitlines()
     assert until(lambda: not alive(int(line)), 5.0)
+
+
+def test_a_subclass_defined_elsewhere_arrives_as_its_public_base():
+    from ecorl.devices.profile import MissingFigure
+    from ecorl.engines.messages import error_of, fault_of
+    from ecorl.errors import ConfigError
+
+    error = MissingFigure("v80.clock_hz", None, "a figure", "profile v80")
+    arrived = error_of(fault_of(error))
+    assert type(arrived) is ConfigError
+    assert str(arrived) == str(error)
