@@ -46,7 +46,7 @@ class ConfigError(UserError):
 
     Args:
         key: dotted key, e.g. ``placement.q_max``.
-        value: the value that was given.
+        value: the value that was given, or None when there was none.
         allowed: what would be accepted, in words.
         path: the file in which the value stands, when known.
         line: 1-based line in that file, when known.
@@ -65,7 +65,8 @@ class ConfigError(UserError):
         where = ""
         if path is not None:
             where = f"{path}:{line}: " if line is not None else f"{path}: "
-        super().__init__(f"{where}{key} = {value!r}: allowed is {allowed}")
+        given = "(not given)" if value is None else repr(value)
+        super().__init__(f"{where}{key} = {given}: allowed is {allowed}")
 
 
 class CheckpointError(UserError):
