@@ -182,6 +182,10 @@ class _Run:
     def _train(self, checkpoint: Path | None) -> bool:
         done = int(checkpoint.name.rsplit("-", 1)[1]) if checkpoint else 0
         steps = self.config.trainer.steps
+        if checkpoint is not None and done >= steps:
+            # Cut off after the last step: the trainer would take one more before it stops.
+            self._load_weights(checkpoint)
+            return True
         stop = _StopAtStep()
         title = f"{self.config.algorithm.upper()} training"
         with stop.listening(), progress(title, steps, self.console, done=done) as bar:
@@ -189,6 +193,11 @@ class _Run:
             self.trainer.add_callback(stop)
             self.trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         return not stop.asked or self.trainer.state.global_step >= steps
+
+    def _load_weights(self, checkpoint: Path) -> None:
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        trained = type(model).from_pretrained(checkpoint, dtype=model.dtype)
+        model.load_state_dict(trained.state_dict())
 
     def _rank_flips(self, attachment: TrlAttachment) -> None:
         offload = self.config.engine.offload

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -169,6 +170,21 @@ def test_sigterm_saves_the_step_and_resume_goes_on(unbroken, write_config, tmp_p
     assert f"ecorl run --resume {run_dir}" in output
     assert ecorl("run", "--resume", str(run_dir)).returncode == 0
     assert_same_weights(unbroken, run_dir)
+
+
+def test_cut_off_after_the_last_step_takes_no_further_step(unbroken, tmp_path):
+    """As if killed between the last checkpoint and the evaluation after training."""
+    run_dir = tmp_path / "cut"
+    shutil.copytree(unbroken, run_dir)
+    shutil.rmtree(run_dir / "model")
+    with contextlib.closing(sqlite3.connect(run_dir / "ledger.sqlite")) as ledger:
+        ledger.execute("DELETE FROM event WHERE kind = 'finish'")
+        ledger.commit()
+    done = ecorl("run", "--resume", str(run_dir))
+    assert done.returncode == 0, done.stderr
+    assert_same_weights(unbroken, run_dir)
+    with contextlib.closing(LedgerReader(run_dir)) as reader:
+        assert max(m.iteration for m in reader.metrics("loss")) == STEPS
 
 
 def test_a_finished_run_leaves_everything_behind(unbroken):
