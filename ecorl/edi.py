@@ -116,7 +116,9 @@ class EdiMatrix:
 
     Args:
         alpha: weight of a new reading after the profiling phase, above 0 and at most 1 (Eq. 5).
-        n_profiling: readings of a cell during which it is the running mean.
+        n_profiling: readings of a cell during which it is the running mean. 20 = 1 / alpha: there
+            the running mean's weight 1/n meets Eq. 5's alpha. (The paper's 500 steps would never
+            end in a short run.)
 
     Raises:
         ConfigError: when an argument is out of range.

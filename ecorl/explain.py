@@ -14,11 +14,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-import annotated_types
 import tomlkit
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticCustomError
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import AbstractTable, AoT, InlineTable
 
@@ -29,7 +27,7 @@ _NOUNS: Mapping[type, str] = {
     int: "a whole number",
     float: "a number",
     str: "text in quotes",
-    Path: "a path in quotes",
+    Path: "a path in quotes that is not empty and holds no NUL",
 }
 
 
@@ -65,16 +63,19 @@ class Mistake:
         return ".".join(text if text and text.isprintable() else repr(text) for text in texts)
 
 
-def mistake(key: str, value: object, allowed: str) -> PydanticCustomError:
-    """For a validator that compares fields: an error that names one of them.
+class RefusedValue(ValueError):
+    """For a validator that knows better than the types: which key to blame, and why.
 
     Args:
-        key: dotted key to blame.
+        key: dotted key, or its parts, from the model whose validator raises this.
         value: its value.
         allowed: what would be accepted, in words.
     """
-    context = {"key": key, "value": value, "allowed": allowed}
-    return PydanticCustomError("mistake", "{key} = {value}: allowed is {allowed}", context)
+
+    def __init__(self, key: str | tuple[Part, ...], value: object, allowed: str) -> None:
+        self.parts = tuple(key.split(".")) if isinstance(key, str) else key
+        self.value, self.allowed = value, allowed
+        super().__init__(f"{key} = {value!r}: allowed is {allowed}")
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> Mistake:
@@ -86,15 +87,14 @@ def explain(error: ValidationError, model: type[BaseModel]) -> Mistake:
     """
     first = error.errors()[0]
     kind, context, value = first["type"], first.get("ctx", {}), first.get("input")
-    if kind == "mistake":
-        return Mistake(tuple(context["key"].split(".")), context["value"], context["allowed"])
+    refused = context.get("error")
+    if isinstance(refused, RefusedValue):
+        above = _walk(first["loc"], model).parts
+        return Mistake((*above, *refused.parts), refused.value, refused.allowed)
     if kind == "extra_forbidden":
         place = _walk(first["loc"][:-1], model)
         last = first["loc"][-1]
         return Mistake((*place.parts, last), value, _known_keys(str(last), place))
-    if kind == "truth_value":
-        place = _walk((*first["loc"], context["name"]), model)
-        return Mistake(place.parts, context["value"], place.words())
     place = _walk(first["loc"], model)
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         value = context.get("tag", NOT_GIVEN)
@@ -109,24 +109,22 @@ def explain(error: ValidationError, model: type[BaseModel]) -> Mistake:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A place in the model: its key, its type, the field's constraints, and the chosen back-end."""
+    """A place in the model: its key, its type, the constraints, the field, the chosen back-end."""
 
     parts: tuple[Part, ...]
     annotation: Any
+    constraints: tuple[object, ...] = ()
     field: FieldInfo | None = None
     tag: str | None = None
 
     def words(self) -> str:
         """What may stand here."""
-        text = _type_words(self.annotation)
-        if self.field is None:
+        text = _type_words(self.annotation, self.constraints)
+        # A type and its bounds do not say what a required path or name is for, nor why a figure
+        # that looks free has one value only.
+        if self.field is None or not (self.field.is_required() or _only(self.constraints)):
             return text
-        pattern = next((p for m in self.field.metadata if (p := getattr(m, "pattern", None))), None)
-        bounds = _bounds(self.field.metadata)
-        text += f" that matches {pattern}" if pattern else ""
-        text += f" {bounds}" if bounds else ""
-        # A type and its bounds do not say what a required path or name is for.
-        return f"{text} ({self.field.description})" if self.field.is_required() else text
+        return f"{text} ({self.field.description})"
 
 
 def _walk(loc: Sequence[Part], model: type[BaseModel]) -> _Place:
@@ -136,27 +134,38 @@ def _walk(loc: Sequence[Part], model: type[BaseModel]) -> _Place:
         annotation = place.annotation
         tags = _tags(annotation)
         if tags:
-            place = _Place(place.parts, tags.get(str(part), Any), place.field, str(part))
+            chosen = tags.get(str(part), Any)
+            place = _Place(place.parts, chosen, field=place.field, tag=str(part))
             continue
         parts = (*place.parts, part)
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             field = annotation.model_fields.get(str(part))
-            place = _Place(parts, _plain(field.annotation) if field else Any, field)
+            place = _place_of(parts, field) if field else _Place(parts, Any)
         elif get_origin(annotation) is tuple:
-            place = _Place(parts, _plain(get_args(annotation)[0]))
+            place = _Place(parts, *_plain(get_args(annotation)[0]))
         else:
             place = _Place(parts, Any)
     return place
 
 
-def _plain(annotation: Any) -> Any:
-    """A type without ``Annotated`` and without None."""
+def _place_of(parts: tuple[Part, ...], field: FieldInfo) -> _Place:
+    annotation, constraints = _plain(field.annotation)
+    return _Place(parts, annotation, (*constraints, *field.metadata), field)
+
+
+def _plain(annotation: Any) -> tuple[Any, tuple[object, ...]]:
+    """A type without ``Annotated`` and without None, and the constraints that stood there."""
     if get_origin(annotation) is Annotated:
-        annotation = get_args(annotation)[0]
+        annotation, *told = get_args(annotation)
+        inner, constraints = _plain(annotation)
+        for one in told:
+            constraints += tuple(one.metadata) if isinstance(one, FieldInfo) else (one,)
+        return inner, constraints
     if get_origin(annotation) in (Union, types.UnionType):
         members = [a for a in get_args(annotation) if a is not type(None)]
-        return members[0] if len(members) == 1 else annotation
-    return annotation
+        if len(members) == 1:
+            return _plain(members[0])
+    return annotation, ()
 
 
 def _tags(annotation: Any) -> dict[str, type[BaseModel]]:
@@ -180,16 +189,17 @@ def _known_keys(key: str, place: _Place) -> str:
     return f"one of {known}{of_type}" + (f"; is {close[0]!r} meant?" if close else "")
 
 
-def _type_words(annotation: Any) -> str:
+def _type_words(annotation: Any, constraints: Sequence[object] = ()) -> str:
+    bounds = _bounds(constraints)
     if annotation in _NOUNS:
-        return _NOUNS[annotation]
+        only = _only(constraints)
+        return only if only else f"{_NOUNS[annotation]}{bounds}"
     if get_origin(annotation) is Literal:
         return _one_of(get_args(annotation))
     if get_origin(annotation) is tuple:
-        inner = _plain(get_args(annotation)[0])
-        return {int: "a list of whole numbers", float: "a list of numbers"}.get(
-            inner, "a list of tables"
-        )
+        inner, own = _plain(get_args(annotation)[0])
+        items = {int: "whole numbers", float: "numbers"}.get(inner, "tables")
+        return f"a list of {items}{_bounds(own)}{bounds}"
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return _one_of([member.value for member in annotation])
     return "a table"
@@ -200,18 +210,30 @@ def _one_of(values: Sequence[object]) -> str:
     return f"{', '.join(head)} or {last}" if head else last
 
 
-def _bounds(metadata: Sequence[object]) -> str:
-    low = high = ""
-    for bound in metadata:
-        if isinstance(bound, annotated_types.Ge):
-            low = f"of at least {bound.ge}"
-        elif isinstance(bound, annotated_types.Gt):
-            low = f"above {bound.gt}"
-        elif isinstance(bound, annotated_types.Le):
-            high = f"at most {bound.le}"
-        elif isinstance(bound, annotated_types.Lt):
-            high = f"below {bound.lt}"
-    return " and ".join(part for part in (low, high) if part)
+def _limit(constraints: Sequence[object], name: str) -> Any:
+    """A constraint by the name that it has in the libraries, e.g. ``ge``; None without one."""
+    return next((v for c in constraints if (v := getattr(c, name, None)) is not None), None)
+
+
+def _only(constraints: Sequence[object]) -> str | None:
+    """The one number that bounds leave, if they leave just one."""
+    low, high = _limit(constraints, "ge"), _limit(constraints, "le")
+    return str(low) if low is not None and low == high else None
+
+
+def _bounds(constraints: Sequence[object]) -> str:
+    words = {"ge": "of at least", "gt": "above", "le": "at most", "lt": "below"}
+    told = [
+        f"{text} {limit}"
+        for name, text in words.items()
+        if (limit := _limit(constraints, name)) is not None
+    ]
+    pattern = _limit(constraints, "pattern")
+    return (
+        (f" that matches {pattern}" if pattern else "")
+        + (" " + " and ".join(told) if told else "")
+        + (" that is not empty" if _limit(constraints, "min_length") else "")
+    )
 
 
 # ---------------------------------------------------------------- the line in the file

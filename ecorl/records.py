@@ -139,13 +139,18 @@ class StageEnergy:
     """Energy of one device over one stage execution.
 
     Attributes:
-        energy_j: the figure to use, J (the counter where it exists, else the integral), or None.
+        energy_j: the figure to use, J (the counter where it exists and can be believed, else the
+            integral), or None.
         mean_power_w: ``energy_j / (t_end_s - t_start_s)``, W, or None.
         counter_energy_j: from the cumulative counter alone, J, or None.
         integral_energy_j: zero-order-hold integral of the samples, J, or None.
-        n_samples: readings that fell inside the window.
+        n_samples: valid readings strictly inside the window.
         coverage: share of the window in which a valid reading held, 0 to 1.
-        method: ``counter``, ``integral``, ``cycle_model`` or ``none``.
+        method: ``counter``, ``integral``, ``integral_counter_stopped`` (there is a counter, and it
+            stood still while the device drew power), ``disputed`` (counter and integral lie too
+            far apart to believe either: no energy), ``model`` (the running integral of a model
+            stands in the counter's place), ``cycle_model``, ``mixed`` (several devices, several
+            methods) or ``none``.
     """
 
     device_id: str
@@ -159,6 +164,16 @@ class StageEnergy:
     coverage: float
     method: str
     provenance: Provenance
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the energy belongs to this window: at least two readings inside it.
+
+        With fewer it is interpolated from readings around the window, which blurs neighbours into
+        each other: right in the mean over many executions, wrong for one. A cycle model needs no
+        readings.
+        """
+        return self.n_samples >= 2 or self.method == "cycle_model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +227,8 @@ class SchedulerState:
         fpga_queue: batches waiting or running on the FPGA.
         fpga_available: whether the FPGA path may be used at all (engine up, not quarantined).
         work: the work to place.
+        batch: 0-based number of the rollout batch; equals ``iteration - 1`` when each step
+            generates, and stays where a step trains once more on the batch before.
     """
 
     iteration: int
@@ -222,6 +239,7 @@ class SchedulerState:
     fpga_queue: int
     fpga_available: bool
     work: StageWork
+    batch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

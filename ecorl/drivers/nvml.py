@@ -9,16 +9,16 @@ Each reading names the instrument behind it, because these figures are not inter
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
+from ecorl.drivers.nvml_errors import error_from_code, translated
 from ecorl.errors import (
     DeviceLost,
     DriverError,
-    DriverNotLoaded,
-    DriverTimeout,
     FunctionNotFound,
     LibraryNotFound,
     NoPermission,
@@ -31,43 +31,20 @@ FIELD_POWER_INSTANT = 186
 SCOPE_GPU = 0
 SCOPE_MODULE = 1
 
+MAX_POWER_W = 10_000.0
+"""No reading above this is believed, W: the largest modules draw some 3 kW, and a value that is
+not a power (NVML's "not available" is 4.3 MW) lies far beyond."""
+
+LIMIT_FACTOR = 2.0
+"""Nor is one above this many times the highest power limit that the GPU can be set to. Board power
+passes the limit for moments, by a third or so; twice leaves room for every real reading."""
+
+MAX_ENERGY_MJ = 2**53
+"""Largest believable energy counter, mJ: beyond it a double no longer holds every count (285 years
+at 1 kW)."""
+
 _VALUE_NOT_AVAILABLE = 0xFFFFFFFF
 _SCOPE_NAMES = {SCOPE_GPU: "gpu", SCOPE_MODULE: "module"}
-
-ERROR_CLASSES: Mapping[int, type[DriverError]] = {
-    1: DriverError,  # UNINITIALIZED
-    2: DriverError,  # INVALID_ARGUMENT
-    3: NotSupported,  # NOT_SUPPORTED
-    4: NoPermission,  # NO_PERMISSION
-    5: DriverError,  # ALREADY_INITIALIZED
-    6: DriverError,  # NOT_FOUND
-    7: DriverError,  # INSUFFICIENT_SIZE
-    8: DriverError,  # INSUFFICIENT_POWER
-    9: DriverNotLoaded,  # DRIVER_NOT_LOADED
-    10: DriverTimeout,  # TIMEOUT
-    11: DriverError,  # IRQ_ISSUE
-    12: LibraryNotFound,  # LIBRARY_NOT_FOUND
-    13: FunctionNotFound,  # FUNCTION_NOT_FOUND
-    14: DriverError,  # CORRUPTED_INFOROM
-    15: DeviceLost,  # GPU_IS_LOST
-    16: DeviceLost,  # RESET_REQUIRED: nothing can be read before a reset
-    17: DriverError,  # OPERATING_SYSTEM
-    18: DriverError,  # LIB_RM_VERSION_MISMATCH
-    19: DriverError,  # IN_USE
-    20: DriverError,  # MEMORY
-    21: DriverError,  # NO_DATA
-    22: NotSupported,  # VGPU_ECC_NOT_SUPPORTED
-    23: DriverError,  # INSUFFICIENT_RESOURCES
-    24: NotSupported,  # FREQ_NOT_SUPPORTED
-    25: DriverError,  # ARGUMENT_VERSION_MISMATCH
-    26: NotSupported,  # DEPRECATED
-    27: DriverError,  # NOT_READY
-    28: DeviceLost,  # GPU_NOT_FOUND
-    29: DriverError,  # INVALID_STATE
-    30: NotSupported,  # RESET_TYPE_NOT_SUPPORTED
-    999: DriverError,  # UNKNOWN
-}
-"""Every NVML return code and the class it becomes; a code not listed is a plain `DriverError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +108,7 @@ class NvmlDevice:
         uuid: of the physical GPU; for MIG that of the parent.
         mig_uuids: instances on it; NVML reports the parent's power for each of them.
         handle: NVML's opaque handle, valid until `NvmlDriver.close`.
+        max_limit_w: highest power limit that it can be set to, W, or None where it does not tell.
     """
 
     index: int
@@ -138,11 +116,14 @@ class NvmlDevice:
     name: str
     mig_uuids: tuple[str, ...]
     handle: Any
+    max_limit_w: float | None = None
 
-
-def error_from_code(code: int, message: str = "") -> DriverError:
-    """The error that stands for an NVML return code; see `ERROR_CLASSES`."""
-    return ERROR_CLASSES.get(code, DriverError)(message or f"NVML error {code}")
+    @property
+    def label(self) -> str:
+        """Its name, with a remark where the power is that of several MIG instances together."""
+        if not self.mig_uuids:
+            return self.name
+        return f"{self.name} (whole GPU of {len(self.mig_uuids)} MIG instances)"
 
 
 def visible_devices(environ: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -180,7 +161,7 @@ class NvmlDriver:
             import pynvml
         except ImportError as error:
             raise LibraryNotFound("the Python package nvidia-ml-py is not installed") from error
-        with _translated(pynvml, "nvmlInit"):
+        with translated(pynvml, "nvmlInit"):
             pynvml.nvmlInit()
         self._nvml = pynvml
 
@@ -189,7 +170,7 @@ class NvmlDriver:
         if self._nvml is None:
             return
         nvml, self._nvml = self._nvml, None
-        with contextlib.suppress(DriverError), _translated(nvml, "nvmlShutdown"):
+        with contextlib.suppress(DriverError), translated(nvml, "nvmlShutdown"):
             nvml.nvmlShutdown()
 
     @property
@@ -218,7 +199,7 @@ class NvmlDriver:
         return tuple(found)
 
     def select(self, names: Sequence[str] | None) -> tuple[NvmlDevice, ...]:
-        """Physical GPUs behind indices, UUIDs, UUID prefixes or MIG UUIDs, each GPU once.
+        """Physical GPUs behind the names that `find` knows, each GPU once.
 
         Several MIG instances of one GPU stand for that one GPU, because NVML reports the parent's
         power for each. None selects every GPU.
@@ -235,22 +216,41 @@ class NvmlDriver:
             chosen.setdefault(device.uuid, device)
         return tuple(sorted(chosen.values(), key=lambda d: d.index))
 
+    def find(self, name: str) -> NvmlDevice:
+        """The physical GPU behind one name.
+
+        Args:
+            name: NVML's index; a UUID or its beginning, with or without ``GPU-``; the UUID of a
+                MIG instance, which stands for its parent; or a PCI address such as
+                ``0000:3b:00.0``.
+
+        Raises:
+            DriverError: no GPU has that name, or the beginning of a UUID fits several.
+        """
+        return self._resolve(str(name), self.devices())
+
     def reacquire(self, device: NvmlDevice) -> NvmlDevice:
         """A fresh handle for a GPU that was lost, by its UUID."""
         handle = self._call("nvmlDeviceGetHandleByUUID", device.uuid)
-        return NvmlDevice(device.index, device.uuid, device.name, device.mig_uuids, handle)
+        return replace(device, handle=handle)
 
     def energy_j(self, device: NvmlDevice) -> float:
-        """Cumulative energy since the driver was loaded, J (Volta and later)."""
-        return joules_from_millijoules(
-            self._call("nvmlDeviceGetTotalEnergyConsumption", device.handle)
-        )
+        """Cumulative energy since the driver was loaded, J (Volta and later).
+
+        Raises:
+            NotSupported: there is no counter, or its value is no count (see `MAX_ENERGY_MJ`).
+        """
+        energy_mj = self._call("nvmlDeviceGetTotalEnergyConsumption", device.handle)
+        if not 0 <= energy_mj <= MAX_ENERGY_MJ:
+            raise NotSupported(f"NVML answered {energy_mj} mJ, which is no count")
+        return joules_from_millijoules(energy_mj)
 
     def power(self, device: NvmlDevice, order: Sequence[Instrument]) -> PowerReading:
         """Board power by the first instrument of `order` that answers.
 
         A reading of exactly 0 W counts as no answer: a board that answers draws power, and
-        polling too fast is known to yield zeros.
+        polling too fast is known to yield zeros. So does one that the board cannot draw (see
+        `LIMIT_FACTOR` and `MAX_POWER_W`; a module's power is held against the latter alone).
 
         Raises:
             DriverError: the error of the last instrument when none answers.
@@ -262,7 +262,8 @@ class NvmlDriver:
             if instrument.field is None:
                 try:
                     answer: float | DriverError = _plausible(
-                        self._call("nvmlDeviceGetPowerUsage", device.handle)
+                        self._call("nvmlDeviceGetPowerUsage", device.handle),
+                        _highest_w(device, instrument),
                     )
                 except DriverError as error:
                     answer = error
@@ -308,7 +309,9 @@ class NvmlDriver:
                 answers[instrument] = error_from_code(value.nvmlReturn, str(instrument))
                 continue
             try:
-                answers[instrument] = _plausible(_field_number(value))
+                answers[instrument] = _plausible(
+                    _field_number(value), _highest_w(device, instrument)
+                )
             except NotSupported as error:
                 answers[instrument] = error
         return answers
@@ -316,7 +319,15 @@ class NvmlDriver:
     def _describe(self, handle: Any, index: int) -> NvmlDevice:
         uuid = str(self._call("nvmlDeviceGetUUID", handle))
         name = str(self._call("nvmlDeviceGetName", handle))
-        return NvmlDevice(index, uuid, name, self._mig_uuids(handle), handle)
+        device = NvmlDevice(index, uuid, name, self._mig_uuids(handle), handle)
+        try:
+            _, high_w = self._limit("nvmlDeviceGetPowerManagementLimitConstraints", device, 2)
+        except DeviceLost:
+            raise
+        except DriverError:
+            # Only a bound for readings: without it the general one has to do.
+            high_w = None
+        return replace(device, max_limit_w=high_w or None)
 
     def _mig_uuids(self, handle: Any) -> tuple[str, ...]:
         try:
@@ -335,37 +346,45 @@ class NvmlDriver:
 
     def _resolve(self, name: str, everything: Sequence[NvmlDevice]) -> NvmlDevice:
         if name.isdecimal():
-            for device in everything:
-                if device.index == int(name):
-                    return device
-        elif name.startswith("MIG-"):
-            instance = self._call("nvmlDeviceGetHandleByUUID", name)
-            parent = self._call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", instance)
-            uuid = str(self._call("nvmlDeviceGetUUID", parent))
-            for device in everything:
-                if device.uuid == uuid:
-                    return device
+            matches = [d for d in everything if d.index == int(name)]
+        elif ":" in name:
+            matches = self._same_gpu("nvmlDeviceGetHandleByPciBusId", name, everything)
         else:
-            matches = [d for d in everything if d.uuid.startswith(name)]
-            if len(matches) == 1:
-                return matches[0]
-        raise DriverError(f"no GPU is called {name!r}; there are {[d.uuid for d in everything]}")
+            matches = [d for d in everything if _is_called(d, name)]
+            if not matches and name.startswith("MIG-"):
+                matches = self._same_gpu("nvmlDeviceGetHandleByUUID", name, everything)
+        if name and len(matches) == 1:
+            return matches[0]
+        what = "several GPUs fit" if name and matches else "no GPU is called"
+        raise DriverError(f"{what} {name!r}; there are {[d.uuid for d in everything]}")
+
+    def _same_gpu(self, call: str, name: str, everything: Sequence[NvmlDevice]) -> list[NvmlDevice]:
+        """The physical GPU whose handle, or whose MIG instance's handle, `call` gives; or none."""
+        try:
+            handle = self._call(call, name)
+            if name.startswith("MIG-"):
+                handle = self._call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
+            uuid = str(self._call("nvmlDeviceGetUUID", handle))
+        except DeviceLost:
+            raise
+        except DriverError:
+            return []
+        return [d for d in everything if d.uuid == uuid]
 
     def _call(self, function: str, *args: Any) -> Any:
         if self._nvml is None:
             raise DriverError("NVML is not open")
-        with _translated(self._nvml, function):
+        with translated(self._nvml, function):
             return getattr(self._nvml, function)(*args)
 
 
-@contextlib.contextmanager
-def _translated(nvml: ModuleType, function: str) -> Iterator[None]:
-    try:
-        yield
-    except nvml.NVMLError as error:
-        raise error_from_code(error.value, f"{function}: {error}") from error
-    except nvml.NVMLLibraryMismatchError as error:
-        raise FunctionNotFound(f"{function}: {error}") from error
+def _is_called(device: NvmlDevice, name: str) -> bool:
+    """Whether a name is the UUID of one of the device's MIG instances or begins its own UUID."""
+    bare = name.removeprefix("GPU-").removeprefix("MIG-").lower()
+    if any(uuid.removeprefix("MIG-").lower() == bare for uuid in device.mig_uuids):
+        return True
+    own = device.uuid.removeprefix("GPU-").lower()
+    return not name.startswith("MIG-") and own.startswith(bare)
 
 
 def _field_number(value: Any) -> float:
@@ -377,7 +396,20 @@ def _field_number(value: Any) -> float:
     return float(getattr(value.value, name))
 
 
-def _plausible(power_mw: float) -> float:
-    if power_mw <= 0 or power_mw >= _VALUE_NOT_AVAILABLE:
+def _highest_w(device: NvmlDevice, instrument: Instrument) -> float:
+    """The highest reading of an instrument that is believed, W."""
+    if device.max_limit_w is None or instrument.scope == SCOPE_MODULE:
+        # A module holds processors and memory besides the GPU whose limit is known.
+        return MAX_POWER_W
+    return min(LIMIT_FACTOR * device.max_limit_w, MAX_POWER_W)
+
+
+def _plausible(power_mw: float, highest_w: float) -> float:
+    if power_mw == _VALUE_NOT_AVAILABLE or not math.isfinite(power_mw) or power_mw <= 0:
         raise NotSupported(f"NVML answered {power_mw:.0f} mW, which is no reading")
-    return watts_from_milliwatts(power_mw)
+    power_w = watts_from_milliwatts(power_mw)
+    if power_w > highest_w:
+        raise NotSupported(
+            f"NVML answered {power_w:.0f} W; the board draws {highest_w:.0f} at most"
+        )
+    return power_w

@@ -24,6 +24,13 @@ from ecorl.units import joules_from_microjoules
 
 POWERCAP_ROOT = Path("/sys/class/powercap")
 
+MAX_POWER_W = 2_000.0
+"""No zone draws more, W: the largest packages are made for 500 W, their memory for less."""
+
+REFRESH_S = 0.01
+"""Slack for the counter's own refresh (1 ms or so), s: what it gains between two readings may have
+been drawn over this much more time than lies between them."""
+
 
 @dataclass(frozen=True, slots=True)
 class RaplZone:
@@ -83,20 +90,33 @@ class UnwrappedCounter:
     """Turns a counter that wraps at `range_j` into one that only grows.
 
     One wrap between two readings is recovered. Several cannot be seen: at 200 W and the usual
-    range of 262 kJ a counter wraps every 22 min, far above any polling interval.
+    range of 262 kJ a counter wraps every 22 min, far above any polling interval. A counter that
+    starts again (suspend, firmware) falls as well; it is told apart by the power that a wrap
+    would have taken.
     """
 
     def __init__(self, range_j: float) -> None:
         self._range_j = range_j
-        self._last_j: float | None = None
-        self._offset_j = 0.0
+        self._last: tuple[float, float] | None = None
+        self._total_j = 0.0
 
-    def update(self, raw_j: float) -> float:
-        """Cumulative energy, J, after a raw reading."""
-        if self._last_j is not None and raw_j < self._last_j:
-            self._offset_j += self._range_j
-        self._last_j = raw_j
-        return raw_j + self._offset_j
+    def update(self, raw_j: float, t_s: float) -> float | None:
+        """Cumulative energy, J, after a raw reading at `t_s`.
+
+        Returns:
+            None where the counter started again: what it gained since the last reading, with or
+            without a wrap, would have taken more than `MAX_POWER_W`. The next reading counts from
+            here; the joules in between are not known.
+        """
+        last, self._last = self._last, (raw_j, t_s)
+        if last is None:
+            self._total_j = raw_j
+            return self._total_j
+        gained_j = raw_j - last[0] if raw_j >= last[0] else raw_j - last[0] + self._range_j
+        if gained_j > MAX_POWER_W * (t_s - last[1] + REFRESH_S):
+            return None
+        self._total_j += gained_j
+        return self._total_j
 
 
 def _zone_id(name: str, folder: Path, root: Path) -> str | None:

@@ -21,12 +21,16 @@ from ecorl.errors import (
     DriverTimeout,
     LibraryNotFound,
     NoPermission,
+    NotSupported,
 )
 
 BOARD_RAILS = ("12v_pex", "12v_aux", "3v3_pex")
 """The rails that feed the board; all others are derived from these."""
 
 MAX_CARDS = 64
+
+MAX_POWER_W = 1_000.0
+"""No board power above this is believed, W: the largest Alveo cards are fed with 225 W."""
 
 
 def parse_electrical(text: str) -> float | None:
@@ -40,7 +44,15 @@ def parse_electrical(text: str) -> float | None:
 
     Raises:
         DriverError: the text is not a JSON object, or a figure in it is malformed.
+        NotSupported: the power is above `MAX_POWER_W`, which no card draws.
     """
+    power_w = _board_power_w(text)
+    if power_w is not None and power_w > MAX_POWER_W:
+        raise NotSupported(f"XRT answered {power_w:.0f} W; no card draws above {MAX_POWER_W:.0f}")
+    return power_w
+
+
+def _board_power_w(text: str) -> float | None:
     try:
         report = json.loads(text)
     except ValueError as error:
@@ -51,7 +63,8 @@ def parse_electrical(text: str) -> float | None:
     if total_w is not None and total_w > 0:
         return total_w
     rails = report.get("power_rails")
-    if rails is None:
+    # XRT's writer (boost) puts an empty list as an empty string.
+    if rails is None or rails == "":
         return None
     if not isinstance(rails, list) or not all(isinstance(rail, dict) for rail in rails):
         raise DriverError("power_rails is not a list of objects")

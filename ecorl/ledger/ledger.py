@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import fcntl
 import logging
+import math
 import os
 import sqlite3
 import time
@@ -16,6 +17,7 @@ from typing import IO
 from ecorl.errors import LedgerError, RunError
 from ecorl.ledger import encoding, schema
 from ecorl.ledger.encoding import Columns
+from ecorl.ledger.rollup import HOLD_S
 from ecorl.ledger.samples import SampleStore, seal_all
 from ecorl.ledger.writer import RowWriter
 from ecorl.records import Placement, PowerSample, Provenance, Stage, StageResult
@@ -80,7 +82,8 @@ class Ledger:
             raw_samples: length of the ring of raw readings.
 
         Raises:
-            RunError: when there is a ledger already, or another process writes it.
+            RunError: when there is a ledger already, another process writes it, or a text is no
+                UTF-8.
             LedgerError: when the file cannot be written.
         """
         path = Path(path).absolute()
@@ -91,6 +94,7 @@ class Ledger:
         except OSError as error:
             raise LedgerError(f"{path.parent}: cannot be made ({error})") from error
         lock = _lock(path)
+        ledger: Ledger | None = None
         # Laid out under another name and then linked, so that no instant shows half a ledger.
         fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
         try:
@@ -103,11 +107,18 @@ class Ledger:
                 connection.executemany("INSERT INTO meta VALUES (?, ?)", encoding.meta_rows(meta))
                 _insert_attempt(connection, 1, from_step=0)
             os.link(fresh, path)
-            return cls(path, 1, raw_samples, lock)
+            ledger = cls(path, 1, raw_samples, lock)
+            return ledger
+        except UnicodeError as error:
+            raise RunError(
+                f"{_printable(path)}: the config, the run's name or a fact about it is no "
+                "valid text (UTF-8); is there a file name in it that is not?"
+            ) from error
         except (sqlite3.Error, OSError) as error:
-            _unlock(path, lock)
             raise LedgerError(f"{path}: cannot be written ({error})") from error
         finally:
+            if ledger is None:
+                _unlock(path, lock)
             with contextlib.suppress(OSError):
                 fresh.unlink(missing_ok=True)
 
@@ -133,6 +144,7 @@ class Ledger:
         if not path.is_file():
             raise RunError(f"{path}: there is no ledger to resume")
         lock = _lock(path)
+        ledger: Ledger | None = None
         try:
             with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
                 schema.check_version(connection, path)
@@ -145,16 +157,18 @@ class Ledger:
                     connection.execute(
                         f"UPDATE {table} SET superseded = 1 WHERE iteration > ?", (int(from_step),)
                     )
+                if last is None:
+                    raise LedgerError(f"{path}: damaged (it holds no attempt)")
                 _insert_attempt(connection, last + 1, from_step)
                 seal_all(connection)
                 connection.execute("COMMIT")
-            return cls(path, int(last) + 1, raw_samples, lock)
+            ledger = cls(path, int(last) + 1, raw_samples, lock)
+            return ledger
         except (sqlite3.Error, OSError, ValueError) as error:
-            _unlock(path, lock)
             raise LedgerError(f"{path}: cannot be resumed ({error})") from error
-        except LedgerError:
-            _unlock(path, lock)
-            raise
+        finally:
+            if ledger is None:
+                _unlock(path, lock)
 
     # ------------------------------------------------------------ recording
 
@@ -236,6 +250,21 @@ class Ledger:
         kept = tuple(samples)
         if kept:
             self._writer.put(lambda c: self._samples.add(c, kept), len(kept))
+
+    def hold_readings(self, hold_s: float) -> None:
+        """Say for how long a power reading stands without a successor, s; `HOLD_S` until then.
+
+        To be the same as in the telemetry that takes the readings, before the first of them.
+        """
+
+        def write(connection: sqlite3.Connection) -> None:
+            if not 0 < hold_s < math.inf:
+                raise ValueError(f"hold_s = {hold_s}")
+            self._samples.hold(float(hold_s))
+            sql = "UPDATE attempt SET hold_s = ? WHERE attempt = ?"
+            connection.execute(sql, (float(hold_s), self.attempt))
+
+        self._writer.put(write, 0)
 
     def device(
         self,
@@ -319,9 +348,9 @@ class Ledger:
         """Hook of `RowWriter`."""
         self._samples.write_seconds(connection, everything)
 
-    def recovered(self, connection: sqlite3.Connection, n_dropped: int) -> None:
+    def lost(self, connection: sqlite3.Connection, n_rows: int, why: str) -> None:
         """Hook of `RowWriter`: the record itself says what it lacks."""
-        detail = f"{n_dropped} rows were dropped while the disk could not be written"
+        detail = f"{n_rows} rows of the run's record were dropped ({why})"
         columns = {"attempt": self.attempt, "t_s": time.monotonic()}
         _insert(connection, "event", {**columns, "kind": "ledger_rows_dropped", "detail": detail})
 
@@ -346,8 +375,14 @@ def _insert_attempt(connection: sqlite3.Connection, attempt: int, from_step: int
         "unix_anchor_s": time.time(),
         "monotonic_anchor_s": time.monotonic(),
         "pid": os.getpid(),
+        "hold_s": HOLD_S,
     }
     _insert(connection, "attempt", columns)
+
+
+def _printable(path: Path) -> str:
+    """A path for a message: what is no UTF-8 in it stands as escapes."""
+    return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _lock(path: Path) -> IO[bytes]:

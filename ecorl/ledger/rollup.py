@@ -1,41 +1,102 @@
-"""Power readings to one-second roll-ups, and roll-ups to packed blocks.
+"""Power readings to one-second roll-ups: how many, how high, and the joules of each second.
 
-Packing: the columns of a block are integers (mW, mJ, counts); times and energies are stored as
-differences, minimum and maximum as distances from the mean, signed values zigzag-coded; the bytes
-of each column are transposed (all lowest bytes first) and the whole is deflated. The packing is
-exact: `unpack_block` gives back the very integers that `pack_block` was given.
+Joules are gathered twice, as a window's energy is. A power reading stands until the next one, for
+at most ``hold_s``, and a missing reading ends that: the *held* time and energy. The rise of the
+device's own counter from one of its readings to the next, spread evenly over the time between
+them: the *counted* time and energy. Where the counter fell, was reset or is missing it tells
+nothing; what was held there is kept apart as *alone*. So the energy of any stretch of seconds is
+counted + alone, nothing is extrapolated, and all of it adds up over parts of a second.
 """
 
 from __future__ import annotations
 
 import math
-import zlib
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
+HOLD_S = 2.0
+"""For how long a reading stands without a successor, s, unless the run says otherwise."""
 
-from ecorl.records import PowerSample
+MAX_POWER_W = 1e6
+MAX_ENERGY_J = 2**53 / 1e3
+"""Figures beyond these are missing, as they are to the telemetry: a megawatt, and the largest
+count of mJ that a double holds exactly. SQLite holds neither an infinity nor 2**63."""
 
-BLOCK_SECONDS = 600
-"""Roll-ups of a series that stand as plain rows before they are packed. Ten minutes: long enough
-for the deflater, short enough that the plain rows of 36 devices stay near 1 MB."""
+RESET_ERRORS = frozenset(
+    {
+        "DeviceLost",
+        "DriverNotLoaded",
+        "LibraryNotFound",
+        "DriverError",
+        "CounterReset",
+        "CounterStopped",
+        "SamplerLost",
+    }
+)
+"""Errors of a reading after which the device's counter may have started again, as the telemetry
+has them (its `LOSS_ERRORS`): no rise is counted across them."""
+
+_MAX_TIME_S = 2.0**40
+"""No clock of a machine is later; a reading beyond it would end the hold of all that follow."""
 
 _OPEN_SECONDS = 2
 """A second is closed when a reading this much newer has come: readers of several devices hand
 over in batches, so that one second's readings may come in two calls."""
 
-PackedRow = tuple[int, int, int, int | None, int | None, int | None, int | None, int | None]
-"""second, n, n_missing, mean_mw, min_mw, max_mw, energy_first_mj, energy_last_mj."""
-
-Int64 = npt.NDArray[np.int64]
+_LONGEST_RISE_S = 3600.0
+"""Rises of a counter over more than this are not counted: one reading would fill that many rows."""
 
 
-def _finite(value: float | None) -> float | None:
+class SecondRow(NamedTuple):
+    """One roll-up as it is stored: integers, powers in mW, energies in mJ, times in us.
+
+    Two rows of one second are two parts of it; all but mean, minimum and maximum add up.
+    """
+
+    second: int
+    n: int
+    n_missing: int
+    mean_mw: int | None
+    min_mw: int | None
+    max_mw: int | None
+    held_us: int
+    held_mj: int
+    counted_us: int
+    counted_mj: int
+    alone_us: int
+    alone_mj: int
+    n_breaks: int
+
+
+class _Sample(Protocol):
+    """What the roll-up looks at: a `PowerSample`, or a row of the raw ring."""
+
+    @property
+    def t_s(self) -> float: ...
+    @property
+    def power_w(self) -> float | None: ...
+    @property
+    def energy_j(self) -> float | None: ...
+    @property
+    def error(self) -> str | None: ...
+
+
+class OpenReading(NamedTuple):
+    """The newest reading behind the stored seconds, and the time up to which they hold it, s."""
+
+    t_s: float
+    power_w: float | None
+    energy_j: float | None
+    from_s: float
+
+
+def figure(value: float | None, limit: float) -> float | None:
+    """A plain float, or None for what is missing, negative, not finite or above ``limit``."""
     if value is None:
         return None
     number = float(value)
-    return number if math.isfinite(number) else None
+    return number if 0 <= number <= limit else None
 
 
 @dataclass(slots=True)
@@ -45,123 +106,158 @@ class _Second:
     sum_w: float = 0.0
     min_w: float = math.inf
     max_w: float = -math.inf
-    first: tuple[float, float] | None = None
-    last: tuple[float, float] | None = None
+    held_s: float = 0.0
+    held_j: float = 0.0
+    counted_s: float = 0.0
+    counted_j: float = 0.0
+    alone_s: float = 0.0
+    alone_j: float = 0.0
+    n_breaks: int = 0
 
-    def add(self, sample: PowerSample) -> None:
-        power_w, energy_j = _finite(sample.power_w), _finite(sample.energy_j)
+    def add(self, power_w: float | None) -> None:
         if power_w is None:
             self.n_missing += 1
-        else:
-            self.n += 1
-            self.sum_w += power_w
-            self.min_w, self.max_w = min(self.min_w, power_w), max(self.max_w, power_w)
-        if energy_j is not None:
-            point = (float(sample.t_s), energy_j)
-            if self.first is None or point[0] < self.first[0]:
-                self.first = point
-            if self.last is None or point[0] >= self.last[0]:
-                self.last = point
+            return
+        self.n += 1
+        self.sum_w += power_w
+        self.min_w, self.max_w = min(self.min_w, power_w), max(self.max_w, power_w)
 
-    def row(self, second: int) -> PackedRow:
-        valid = self.n > 0
-        return (
+    def row(self, second: int) -> SecondRow:
+        known = self.n > 0
+        return SecondRow(
             second,
             self.n,
             self.n_missing,
-            round(1e3 * self.sum_w / self.n) if valid else None,
-            round(1e3 * self.min_w) if valid else None,
-            round(1e3 * self.max_w) if valid else None,
-            None if self.first is None else round(1e3 * self.first[1]),
-            None if self.last is None else round(1e3 * self.last[1]),
+            round(1e3 * self.sum_w / self.n) if known else None,
+            round(1e3 * self.min_w) if known else None,
+            round(1e3 * self.max_w) if known else None,
+            round(1e6 * self.held_s),
+            round(1e3 * self.held_j),
+            round(1e6 * self.counted_s),
+            round(1e3 * self.counted_j),
+            round(1e6 * self.alone_s),
+            round(1e3 * self.alone_j),
+            self.n_breaks,
         )
 
 
-@dataclass(slots=True)
 class PowerRollup:
-    """Gathers the readings of one series into seconds."""
+    """Gathers the readings of one series into seconds.
 
-    _open: dict[int, _Second] = field(default_factory=dict)
-    _newest: int = -(2**62)
+    Readings are taken in the order of time; one that comes late is counted among its second's
+    readings and holds nothing.
 
-    def add(self, sample: PowerSample) -> None:
-        """Count one reading; a reading without power counts as missing."""
-        second = math.floor(float(sample.t_s))
-        self._open.setdefault(second, _Second()).add(sample)
-        self._newest = max(self._newest, second)
+    Args:
+        hold_s: for how long a reading stands without a successor, s.
+        after: the reading to go on from, where earlier seconds are in the file already.
+    """
 
-    def take(self, *, everything: bool = False) -> list[PackedRow]:
+    def __init__(self, hold_s: float = HOLD_S, after: OpenReading | None = None) -> None:
+        self.hold_s = hold_s
+        self._seconds: dict[int, _Second] = {}
+        self._newest = -(2**62)
+        self._last = after
+        self._counter: tuple[float, float] | None = None
+        # Held since the newest counter reading, by second: alone, until the next one tells.
+        self._uncounted: dict[int, tuple[float, float]] = {}
+        # The newest reading before each second that is open, and that of the last take of all.
+        self._before: dict[int, OpenReading | None] = {}
+        self._flushed = after
+        # What lies before is in the file; a rise that reaches back to there counts from here on.
+        self._from_s = -math.inf if after is None else after.from_s
+        if after is not None and after.energy_j is not None:
+            self._counter = (after.t_s, after.energy_j)
+
+    def add(self, sample: _Sample) -> None:
+        """Take one reading in; one without power counts as missing.
+
+        Raises:
+            ValueError: when its time is none.
+        """
+        t_s = float(sample.t_s)
+        if not abs(t_s) < _MAX_TIME_S:
+            raise ValueError(f"a reading at t_s = {t_s}")
+        power_w = figure(sample.power_w, MAX_POWER_W)
+        energy_j = figure(sample.energy_j, MAX_ENERGY_J)
+        second = math.floor(t_s)
+        self._second(second).add(power_w)
+        if self._last is not None and t_s <= self._last.t_s:
+            return
+        if second > self._newest:
+            self._newest = second
+            self._before[second] = self._last
+        self.hold_until(t_s)
+        self._count(t_s, energy_j, reset=sample.error in RESET_ERRORS)
+        self._last = OpenReading(t_s, power_w, energy_j, t_s)
+
+    def hold_until(self, t_s: float) -> None:
+        """Let the newest reading stand until a time, s, as far as its hold reaches."""
+        last = self._last
+        if last is None or last.power_w is None:
+            return
+        for second, part_s in _split(last.from_s, min(t_s, last.t_s + self.hold_s)):
+            part_j = part_s * last.power_w
+            into = self._second(second)
+            into.held_s += part_s
+            into.held_j += part_j
+            into.alone_s += part_s
+            into.alone_j += part_j
+            if self._counter is not None:
+                before_s, before_j = self._uncounted.get(second, (0.0, 0.0))
+                self._uncounted[second] = (before_s + part_s, before_j + part_j)
+
+    def take(self, *, everything: bool = False) -> list[SecondRow]:
         """Rows of the seconds that are over (or of all), which are then forgotten here."""
         limit = self._newest - _OPEN_SECONDS
-        ready = sorted(s for s in self._open if everything or s <= limit)
-        return [self._open.pop(second).row(second) for second in ready]
+        ready = sorted(s for s in self._seconds if everything or s <= limit)
+        if everything:
+            self._flushed = self._last
+        return [self._seconds.pop(second).row(second) for second in ready]
+
+    def open_reading(self) -> OpenReading | None:
+        """Where one has to go on who knows the rows taken so far and the readings since."""
+        limit = self._newest - _OPEN_SECONDS
+        self._before = {s: reading for s, reading in self._before.items() if s > limit}
+        known = [self._flushed]
+        if self._before and (reading := self._before[min(self._before)]) is not None:
+            known.append(reading._replace(from_s=max(reading.t_s, limit + 1.0)))
+        return max((r for r in known if r is not None), key=lambda r: r.from_s, default=None)
+
+    def _second(self, second: int) -> _Second:
+        found = self._seconds.get(second)
+        if found is None:
+            found = self._seconds[second] = _Second()
+        return found
+
+    def _count(self, t_s: float, energy_j: float | None, *, reset: bool) -> None:
+        """Count the rise since the newest counter reading, or note that there is none."""
+        if energy_j is None and not reset:
+            return
+        if self._counter is not None:
+            since_s, before_j = self._counter
+            rises = energy_j is not None and not reset and t_s - since_s <= _LONGEST_RISE_S
+            if rises and energy_j is not None and energy_j >= before_j:
+                self._rise(since_s, t_s, energy_j - before_j)
+            else:
+                self._second(math.floor(t_s)).n_breaks += 1
+        self._counter = None if energy_j is None else (t_s, energy_j)
+        self._uncounted.clear()
+
+    def _rise(self, since_s: float, until_s: float, rise_j: float) -> None:
+        for second, part_s in _split(max(since_s, self._from_s), until_s):
+            into = self._second(second)
+            into.counted_s += part_s
+            into.counted_j += rise_j * part_s / (until_s - since_s)
+        for second, (held_s, held_j) in self._uncounted.items():
+            into = self._second(second)
+            into.alone_s -= held_s
+            into.alone_j -= held_j
 
 
-def _zigzag(values: Int64) -> Int64:
-    return (values << 1) ^ (values >> 63)
-
-
-def _unzigzag(values: Int64) -> Int64:
-    return (values >> 1) ^ -(values & 1)
-
-
-def _column(rows: list[PackedRow], index: int) -> Int64:
-    return np.array([row[index] or 0 for row in rows], dtype=np.int64)
-
-
-def pack_block(rows: list[PackedRow]) -> bytes:
-    """Pack roll-ups of one series, in order of time, into one blob.
-
-    Raises:
-        OverflowError: when a value does not fit 63 bits.
-    """
-    second, n, missing, mean, low, high, first, last = (_column(rows, i) for i in range(8))
-    has_power = np.array([row[3] is not None for row in rows], dtype=np.int64)
-    has_energy = np.array([row[6] is not None for row in rows], dtype=np.int64)
-    before = np.concatenate(([0], last[:-1]))
-    columns = np.stack(
-        [
-            _zigzag(np.diff(second, prepend=0)),
-            n,
-            missing,
-            has_power + 2 * has_energy,
-            _zigzag(mean),
-            mean - low,
-            high - mean,
-            _zigzag(first - before),
-            _zigzag(last - first),
-        ]
-    )
-    as_bytes = columns.astype("<i8").view(np.uint8).reshape(columns.shape[0], len(rows), 8)
-    return zlib.compress(np.ascontiguousarray(as_bytes.transpose(0, 2, 1)).tobytes(), 6)
-
-
-def unpack_block(packed: bytes, n_seconds: int) -> list[PackedRow]:
-    """The rows that `pack_block` was given.
-
-    Raises:
-        ValueError, zlib.error: when the blob is damaged.
-    """
-    raw = np.frombuffer(zlib.decompress(packed), dtype=np.uint8).reshape(9, 8, n_seconds)
-    columns = np.ascontiguousarray(raw.transpose(0, 2, 1)).view("<i8").reshape(9, n_seconds)
-    columns = columns.astype(np.int64)
-    second = np.cumsum(_unzigzag(columns[0]))
-    mean = _unzigzag(columns[4])
-    gap, span = _unzigzag(columns[7]), _unzigzag(columns[8])
-    last = np.cumsum(gap + span)
-    rows: list[PackedRow] = []
-    for i in range(n_seconds):
-        power, energy = bool(columns[3, i] & 1), bool(columns[3, i] & 2)
-        rows.append(
-            (
-                int(second[i]),
-                int(columns[1, i]),
-                int(columns[2, i]),
-                int(mean[i]) if power else None,
-                int(mean[i] - columns[5, i]) if power else None,
-                int(mean[i] + columns[6, i]) if power else None,
-                int(last[i] - span[i]) if energy else None,
-                int(last[i]) if energy else None,
-            )
-        )
-    return rows
+def _split(start_s: float, end_s: float) -> Iterator[tuple[int, float]]:
+    """The seconds that a span of time touches, and the length of its part in each, s."""
+    second = math.floor(start_s)
+    while start_s < end_s:
+        border_s = min(second + 1.0, end_s)
+        yield second, border_s - start_s
+        start_s, second = border_s, second + 1

@@ -25,6 +25,7 @@ class AttemptRow:
         from_step: last iteration that the checkpoint held; 0 for a fresh start.
         unix_anchor_s: wall clock at the start of the attempt, s since 1970.
         monotonic_anchor_s: ``time.monotonic()`` at the same instant, s.
+        hold_s: for how long a power reading stands without a successor, s.
     """
 
     attempt: int
@@ -32,10 +33,7 @@ class AttemptRow:
     unix_anchor_s: float
     monotonic_anchor_s: float
     pid: int
-
-    def unix_s(self, t_s: float) -> float:
-        """Wall-clock time of a monotonic time of this attempt, s since 1970."""
-        return self.unix_anchor_s + (t_s - self.monotonic_anchor_s)
+    hold_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +159,19 @@ class EventRow:
 class PowerSecond:
     """Readings of one device by one instrument within ``[second, second + 1)``, monotonic s.
 
-    A second whose readings came in late may appear in two parts.
+    A second may appear in two parts, whose times and energies add up. Readings hold into the next
+    seconds, so that one may have energy and no reading.
 
     Attributes:
         n: valid readings.
         n_missing: readings that failed.
         mean_w, min_w, max_w: over the valid readings, W; None when there were none.
-        energy_first_j, energy_last_j: the device's cumulative counter, J; None without one.
+        held_s, held_j: time for which a valid reading held, s, and power x that time, J.
+        counted_s, counted_j: time over which the device's counter could be read, s, and its rise
+            over that time, J.
+        alone_s, alone_j: the part of held where the counter tells nothing; the energy of the
+            second is ``counted_j + alone_j`` over ``counted_s + alone_s``.
+        n_breaks: how often the counter fell, was reset or was away for too long.
     """
 
     attempt: int
@@ -180,8 +184,13 @@ class PowerSecond:
     mean_w: float | None
     min_w: float | None
     max_w: float | None
-    energy_first_j: float | None
-    energy_last_j: float | None
+    held_s: float = 0.0
+    held_j: float = 0.0
+    counted_s: float = 0.0
+    counted_j: float = 0.0
+    alone_s: float = 0.0
+    alone_j: float = 0.0
+    n_breaks: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from ecorl.ledger.rollup import BLOCK_SECONDS, PowerRollup, pack_block
+from ecorl.ledger.packing import BLOCK_SECONDS, pack_block
+from ecorl.ledger.rollup import HOLD_S, PowerRollup, SecondRow
 from ecorl.records import PowerSample
 
 # A second whose readings came in two parts is one row all the same.
 _MERGE_SECOND = """
-INSERT INTO power_second VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO power_second VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (attempt, series_id, second) DO UPDATE SET
   mean_mw = CASE WHEN excluded.mean_mw IS NULL THEN mean_mw
                  WHEN mean_mw IS NULL THEN excluded.mean_mw
@@ -21,19 +22,23 @@ ON CONFLICT (attempt, series_id, second) DO UPDATE SET
   min_mw = coalesce(min(min_mw, excluded.min_mw), min_mw, excluded.min_mw),
   max_mw = coalesce(max(max_mw, excluded.max_mw), max_mw, excluded.max_mw),
   n = n + excluded.n, n_missing = n_missing + excluded.n_missing,
-  energy_first_mj = coalesce(energy_first_mj, excluded.energy_first_mj),
-  energy_last_mj = coalesce(excluded.energy_last_mj, energy_last_mj)
+  held_us = held_us + excluded.held_us, held_mj = held_mj + excluded.held_mj,
+  counted_us = counted_us + excluded.counted_us, counted_mj = counted_mj + excluded.counted_mj,
+  alone_us = alone_us + excluded.alone_us, alone_mj = alone_mj + excluded.alone_mj,
+  n_breaks = n_breaks + excluded.n_breaks
 """
+_PUT_OPEN = "INSERT OR REPLACE INTO power_open VALUES (?, ?, ?, ?, ?, ?)"
 _PUT_RAW = "INSERT OR REPLACE INTO raw_sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _PUT_ERROR = """
 INSERT INTO sample_error VALUES (?, ?, ?, 1, ?, ?)
 ON CONFLICT (attempt, series_id, error) DO UPDATE SET
   n = n + 1, last_t_s = max(last_t_s, excluded.last_t_s)
 """
-_SELECT_SECONDS = """
-SELECT second, n, n_missing, mean_mw, min_mw, max_mw, energy_first_mj, energy_last_mj
+SELECT_SECONDS = f"""
+SELECT {", ".join(SecondRow._fields)}
 FROM power_second WHERE attempt = ? AND series_id = ? ORDER BY second LIMIT ?
 """
+"""`SecondRow` columns of one series, oldest first; -1 as the limit takes all."""
 
 
 def seal(connection: sqlite3.Connection, attempt: int, series_id: int) -> None:
@@ -42,17 +47,18 @@ def seal(connection: sqlite3.Connection, attempt: int, series_id: int) -> None:
     Raises:
         sqlite3.Error: when the file cannot be written.
     """
-    rows = connection.execute(_SELECT_SECONDS, (attempt, series_id, BLOCK_SECONDS)).fetchall()
+    found = connection.execute(SELECT_SECONDS, (attempt, series_id, BLOCK_SECONDS))
+    rows = [SecondRow(*row) for row in found]
     if not rows:
         return
     connection.execute(
         "INSERT INTO power_block (attempt, series_id, second_first, second_last, n_seconds, packed)"
         " VALUES (?, ?, ?, ?, ?, ?)",
-        (attempt, series_id, rows[0][0], rows[-1][0], len(rows), pack_block(rows)),
+        (attempt, series_id, rows[0].second, rows[-1].second, len(rows), pack_block(rows)),
     )
     connection.execute(
         "DELETE FROM power_second WHERE attempt = ? AND series_id = ? AND second <= ?",
-        (attempt, series_id, rows[-1][0]),
+        (attempt, series_id, rows[-1].second),
     )
 
 
@@ -84,13 +90,22 @@ class SampleStore:
         self._series: dict[tuple[str, str, str], int] = {}
         self._rollups: dict[tuple[str, str, str], PowerRollup] = {}
         self._plain: dict[int, int] = {}
+        self._hold_s = HOLD_S
+
+    def hold(self, hold_s: float) -> None:
+        """Let readings from here on stand for up to ``hold_s`` without a successor."""
+        self._hold_s = hold_s
+        for rollup in self._rollups.values():
+            rollup.hold_s = hold_s
 
     def add(self, connection: sqlite3.Connection, samples: Sequence[PowerSample]) -> None:
         """Take readings in: ring and errors go to the file at once, seconds when they are over."""
         ring = []
         for sample in samples:
             key = (str(sample.device_id), str(sample.provenance), str(sample.source))
-            self._rollups.setdefault(key, PowerRollup()).add(sample)
+            if key not in self._rollups:
+                self._rollups[key] = PowerRollup(self._hold_s)
+            self._rollups[key].add(sample)
             series_id = self._series_id(connection, key)
             t_s = float(sample.t_s)
             if sample.error is not None:
@@ -114,6 +129,9 @@ class SampleStore:
             connection.executemany(
                 _MERGE_SECOND, [(self._attempt, series_id, *row) for row in rows]
             )
+            reading = rollup.open_reading()
+            if reading is not None:
+                connection.execute(_PUT_OPEN, (self._attempt, series_id, *reading))
             count = self._plain.get(series_id, 0) + len(rows)
             while count >= 2 * BLOCK_SECONDS:
                 # The newest stretch stays plain: its last second may still get late readings.

@@ -8,9 +8,11 @@ run lives and back in one file once it is closed. Conventions:
 - NULL is "missing", never 0; a NaN that a caller hands over is stored as NULL;
 - ``superseded`` = 1 marks what an earlier attempt did after the checkpoint from which a later
   attempt went on: its result was thrown away, its energy was spent all the same;
-- power roll-ups are integers in mW and mJ (the resolution of the instruments). The newest seconds
-  stand one a row in ``power_second``; full stretches of them are packed into ``power_block``
-  (see `ecorl.ledger.rollup` for the packing), an eighth of the space of plain rows or less.
+- power roll-ups are integers in mW, mJ and us. The newest seconds stand one a row in
+  ``power_second``; full stretches of them are packed into ``power_block`` (see
+  `ecorl.ledger.packing`), an eighth of the space of plain rows or less. Their energies add up to
+  the zero-order-hold integral of the readings (see `ecorl.ledger.rollup`), but for what the
+  newest reading, in ``power_open``, holds beyond them.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from pathlib import Path
 
 from ecorl.errors import LedgerError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """``PRAGMA user_version``; raised with every change of the tables."""
 
 APPLICATION_ID = 0x45434F4C
@@ -32,10 +34,12 @@ CREATE TABLE run (
   run_id TEXT NOT NULL, config_toml TEXT NOT NULL, created_unix_s REAL NOT NULL);
 -- Free facts of the run: versions, commit, host, model names.
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
--- One row per start or resume. from_step: last iteration that the checkpoint holds (0: none).
+-- One row per start or resume. from_step: last iteration that the checkpoint holds (0: none);
+-- hold_s: for how long a power reading stands without a successor.
 CREATE TABLE attempt (
   attempt INTEGER PRIMARY KEY, from_step INTEGER NOT NULL,
-  unix_anchor_s REAL NOT NULL, monotonic_anchor_s REAL NOT NULL, pid INTEGER NOT NULL);
+  unix_anchor_s REAL NOT NULL, monotonic_anchor_s REAL NOT NULL, pid INTEGER NOT NULL,
+  hold_s REAL NOT NULL);
 -- One row per placement decision; costs is a JSON list of what each action was expected to cost.
 CREATE TABLE placement (
   id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER NOT NULL, t_s REAL NOT NULL,
@@ -89,19 +93,26 @@ CREATE TABLE event (
 CREATE TABLE series (
   id INTEGER PRIMARY KEY, device_id TEXT NOT NULL, provenance TEXT NOT NULL, source TEXT NOT NULL,
   UNIQUE (device_id, provenance, source));
--- Roll-ups of one second [second, second + 1): n valid readings, n_missing failed ones; the first
--- and last value of the device's own energy counter in that second.
+-- Roll-ups of one second [second, second + 1): n valid readings, n_missing failed ones; time and
+-- energy for which readings held, over which the device's counter rose, and for which readings
+-- held where the counter tells nothing; n_breaks: how often the counter fell or was reset.
 CREATE TABLE power_second (
   attempt INTEGER NOT NULL, series_id INTEGER NOT NULL, second INTEGER NOT NULL,
   n INTEGER NOT NULL, n_missing INTEGER NOT NULL,
   mean_mw INTEGER, min_mw INTEGER, max_mw INTEGER,
-  energy_first_mj INTEGER, energy_last_mj INTEGER,
+  held_us INTEGER NOT NULL, held_mj INTEGER NOT NULL,
+  counted_us INTEGER NOT NULL, counted_mj INTEGER NOT NULL,
+  alone_us INTEGER NOT NULL, alone_mj INTEGER NOT NULL, n_breaks INTEGER NOT NULL,
   PRIMARY KEY (attempt, series_id, second)) WITHOUT ROWID;
 -- n_seconds rows of power_second of one series, packed.
 CREATE TABLE power_block (
   id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, series_id INTEGER NOT NULL,
   second_first INTEGER NOT NULL, second_last INTEGER NOT NULL,
   n_seconds INTEGER NOT NULL, packed BLOB NOT NULL);
+-- The newest reading behind the roll-ups of each series; from_s: they hold it up to here.
+CREATE TABLE power_open (
+  attempt INTEGER NOT NULL, series_id INTEGER NOT NULL, t_s REAL NOT NULL, power_w REAL,
+  energy_j REAL, from_s REAL NOT NULL, PRIMARY KEY (attempt, series_id)) WITHOUT ROWID;
 -- The last raw readings, a ring: slot = seq modulo its length.
 CREATE TABLE raw_sample (
   slot INTEGER PRIMARY KEY, seq INTEGER NOT NULL, attempt INTEGER NOT NULL,

@@ -27,8 +27,8 @@ class BatchHooks(Protocol):
         """Inside each transaction, after its rows; ``everything``: nothing may stay in memory."""
         ...
 
-    def recovered(self, connection: sqlite3.Connection, n_dropped: int) -> None:
-        """Inside the first transaction after an outage, with the rows dropped so far."""
+    def lost(self, connection: sqlite3.Connection, n_rows: int, why: str) -> None:
+        """Inside a transaction: so many rows were dropped since the last that was told of any."""
         ...
 
     def rolled_back(self) -> None:
@@ -81,7 +81,8 @@ class RowWriter:
         self._put_count = self._done_count = 0
         self._flush_to = 0
         self._stopping = self._idle = False
-        self._dropped = 0
+        self._dropped = self._told = 0
+        self._why = ""
         self._in_outage = False
         self._thread = threading.Thread(target=self._run, name="ecorl-ledger", daemon=True)
         self._thread.start()
@@ -150,6 +151,13 @@ class RowWriter:
             while self._one_round():
                 pass
         finally:
+            # However the thread ends, what waits is lost and what comes is not taken any more.
+            with self._wake:
+                self._stopping = True
+                self._queue.clear()
+                if self._pending:
+                    self._note_drop(self._pending, "the writing thread has ended")
+                    self._pending = 0
             self._finish()
 
     def _one_round(self) -> bool:
@@ -184,13 +192,16 @@ class RowWriter:
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             begun = True
+            told = self._told
             if self._in_outage:
-                self._hooks.recovered(self._connection, self._dropped)
+                told = self._tell_of_drops(told)
             for write, n_rows in batch:
                 self._write_one(write, n_rows)
             self._hooks.after_batch(self._connection, everything)
+            if everything:
+                told = self._tell_of_drops(told)
             self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, *_BAD_ROW) as error:
             busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
             if busy and may_retry and not begun:
                 # Another program holds the write lock (a shell, say): the rows can wait.
@@ -199,10 +210,18 @@ class RowWriter:
             with self._wake:
                 self._note_drop(sum(n for _, n in batch), str(error), outage=True)
             return False
+        self._told = told
         if self._in_outage:
             self._in_outage = False
             logger.warning("ledger: writing again; %d rows were dropped", self._dropped)
         return False
+
+    def _tell_of_drops(self, told: int) -> int:
+        """Leave a note in the file if more than ``told`` rows were dropped; how many are now."""
+        dropped = self._dropped
+        if dropped > told:
+            self._hooks.lost(self._connection, dropped - told, self._why)
+        return dropped
 
     def _write_one(self, write: Write, n_rows: int) -> None:
         try:
@@ -222,6 +241,7 @@ class RowWriter:
     def _note_drop(self, n_rows: int, why: str, *, outage: bool = False) -> None:
         first = self._dropped == 0 or (outage and not self._in_outage)
         self._dropped += n_rows
+        self._why = why
         self._in_outage = self._in_outage or outage
         if first:
             logger.warning(

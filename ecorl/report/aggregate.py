@@ -2,59 +2,36 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from ecorl.config import Config, load_config
-from ecorl.errors import ConfigError
-from ecorl.ledger import EventRow, ExecutionRow, LedgerReader, RunRow
+from ecorl.config import Config
+from ecorl.ledger import EventRow, ExecutionRow, LedgerReader
 from ecorl.report import devices as device_parts
 from ecorl.report.card import balance, card_timeline
-from ecorl.report.energy import (
-    CAUSE_OF_STAGE,
-    DeviceReadings,
-    Evidence,
-    device_readings,
-    spending,
-)
-from ecorl.report.model import (
-    Accounting,
-    DeviceTelemetry,
-    Head,
-    PowerTrace,
-    Report,
-)
+from ecorl.report.energy import Evidence
+from ecorl.report.head import head
+from ecorl.report.model import DeviceTelemetry, PowerTrace, Report
+from ecorl.report.model_energy import Accounting
 from ecorl.report.notes import notes
-from ecorl.report.spans import Span, attempt_spans, length
+from ecorl.report.readings import DeviceReadings, device_readings
+from ecorl.report.run_config import RunConfig
+from ecorl.report.spans import Span, attempt_spans
 from ecorl.report.stage_table import comparisons, decision_groups, expectation, stage_rows
+from ecorl.report.totals import spending
 from ecorl.report.training import barrier_summary, metric_series, paired_gains, rank_flips
 from ecorl.report.verdict import offloading, verdict
 
-logger = logging.getLogger(__name__)
-
-CONFIG_FILE = "config.toml"
-
-
-def read_config(run_dir: Path) -> tuple[Config | None, str | None]:
-    """The config saved with a run, or None and one sentence that says why there is none."""
-    path = run_dir / CONFIG_FILE
-    if not path.is_file():
-        return None, f"{CONFIG_FILE} is not in the run folder: no plan, no carbon figure"
-    try:
-        return load_config(str(path)), None
-    except ConfigError as error:
-        return None, f"{CONFIG_FILE} cannot be read ({error}): no plan, no carbon figure"
+_LEAST_INTENSITY = 5.0
+"""g/kWh. Grids of water and wind alone come near 10 over a year; less is likely a slip of units."""
 
 
-def build_report(reader: LedgerReader, config: Config | None, gap: str | None = None) -> Report:
+def build_report(reader: LedgerReader, known: RunConfig) -> Report:
     """All figures of one run.
 
     Args:
         reader: the run's ledger.
-        config: the run's config, for the plan and the factors of the carbon figure.
-        gap: why there is no config.
+        known: the run's config, for the plan and the factors of the carbon figure.
 
     Raises:
         LedgerError: when the ledger is damaged.
@@ -65,16 +42,19 @@ def build_report(reader: LedgerReader, config: Config | None, gap: str | None = 
     spans = attempt_spans(reader.attempts(), reader.last_times())
     readings, telemetry, traces = _device_figures(reader, spans, executions)
     spent = spending(
-        Evidence(executions, barriers, reader.devices(), readings, spans), _accounting(config)
+        Evidence(executions, barriers, reader.devices(), readings, spans), _accounting(known.config)
     )
     rows = stage_rows(executions)
     compared, expected = comparisons(rows), expectation(placements)
-    head = _head(reader, config, spans, executions)
-    balanced = balance(compared, spent.parts, head.run_time_s)
-    replayed = card_timeline(executions, barriers, reader.devices(), head.run_time_s)
+    ran = head(reader, known, spans, executions)
+    balanced = balance(compared, spent.parts, ran.run_time_s)
+    replayed = card_timeline(executions, barriers, reader.devices(), ran.run_time_s)
     report = Report(
-        head=head,
-        verdict=(*verdict(head, spent), *offloading(spent, compared, balanced, replayed, expected)),
+        head=ran,
+        verdict=(
+            *verdict(ran, spent),
+            *offloading(ran.path, spent, compared, balanced, replayed, expected),
+        ),
         missing=(),
         stages=rows,
         spending=spent,
@@ -92,9 +72,9 @@ def build_report(reader: LedgerReader, config: Config | None, gap: str | None = 
         telemetry=tuple(telemetry),
         timeline=device_parts.timeline(executions, barriers),
         power=tuple(traces),
-        notes=notes(executions, spent),
+        notes=notes(executions, spent, replayed, ran.path),
     )
-    return _with_missing(report, reader.events(), gap)
+    return _with_missing(report, reader.events(), known.gap)
 
 
 def _with_missing(report: Report, events: Sequence[EventRow], gap: str | None) -> Report:
@@ -110,14 +90,27 @@ def _with_missing(report: Report, events: Sequence[EventRow], gap: str | None) -
     missing += [sentence for sentence, holds in absent.items() if holds]
     missing += [e.detail for e in events if e.kind == "ledger_rows_dropped"]
     missing += report.spending.gaps
+    missing += _doubtful(report.spending.accounting)
     return replace(report, missing=tuple(missing))
+
+
+def _doubtful(accounting: Accounting | None) -> list[str]:
+    """A factor that no grid has, though it is allowed."""
+    if accounting is None or not 0 < accounting.intensity_g_per_kwh < _LEAST_INTENSITY:
+        return []
+    given = accounting.intensity_g_per_kwh
+    return [
+        f"accounting.intensity_g_per_kwh = {given:g} is less than any grid emits: if it was meant "
+        f"in kg, all CO2e figures are a thousand times too small ({given:g} kg = "
+        f"{1000 * given:g} g)"
+    ]
 
 
 def _accounting(config: Config | None) -> Accounting | None:
     if config is None:
         return None
     a = config.accounting
-    return Accounting(a.pue, a.intensity_g_per_kwh, a.source)
+    return Accounting(a.pue, a.intensity_g_per_kwh, a.origin)
 
 
 def _device_figures(
@@ -131,7 +124,7 @@ def _device_figures(
     traces: list[PowerTrace] = []
     for device_id in sorted({*rows, *reader.read_device_ids()}):
         raw = reader.raw_samples(device_id)
-        seconds = device_parts.with_tail(list(reader.power_seconds(device_id)), raw)
+        seconds = list(reader.power_seconds(device_id))
         readings |= device_readings(seconds, spans)
         row = rows.get(device_id)
         telemetry.append(
@@ -139,59 +132,3 @@ def _device_figures(
         )
         traces += device_parts.power_traces(seconds, spans)
     return readings, telemetry, traces
-
-
-def _head(
-    reader: LedgerReader,
-    config: Config | None,
-    spans: dict[int, Span],
-    executions: Sequence[ExecutionRow],
-) -> Head:
-    run, attempts = reader.run(), reader.attempts()
-    done = {
-        e.result.iteration
-        for e in executions
-        if not e.superseded and CAUSE_OF_STAGE[e.result.stage] == "training"
-    }
-    done |= {m.iteration for m in reader.metrics() if not m.superseded}
-    saved = [c.iteration for c in reader.checkpoints() if not c.superseded]
-    used = {f"{e.result.device_id}: {e.result.device}" for e in executions}
-    known = {f"{d.device_id}: {d.profile}" for d in reader.devices()}
-    return Head(
-        run_id=run.run_id,
-        state=_state(reader.events()),
-        algorithm=config.algorithm if config else run.meta.get("algorithm"),
-        adapter=config.adapter if config else run.meta.get("adapter"),
-        policy=config.placement.policy.type if config else None,
-        seed=config.seed if config else None,
-        models=_models(config, run),
-        devices=tuple(sorted(known or used)),
-        commit=run.meta.get("commit"),
-        n_attempts=len(attempts),
-        n_steps_planned=config.trainer.steps if config else None,
-        n_steps_done=len(done),
-        checkpoint_step=max(saved, default=None),
-        started_unix_s=attempts[0].unix_anchor_s if attempts else run.created_unix_s,
-        run_time_s=length(spans.values()),
-        meta=run.meta,
-    )
-
-
-def _models(config: Config | None, run: RunRow) -> dict[str, str]:
-    found = {k: v for k, v in run.meta.items() if k in ("policy_model", "reward_model")}
-    if config is None:
-        return found
-    task = config.task
-    if task.type == "files":
-        return {"policy": str(task.policy), "reward": str(task.reward), **found}
-    return {"task": task.type, **found}
-
-
-def _state(events: Sequence[EventRow]) -> str:
-    """The last start, resume, stop or finish decides."""
-    words = {"finish": "finished", "stop": "stopped", "start": "", "resume": ""}
-    for event in reversed(events):
-        for word, state in words.items():
-            if word in event.kind:
-                return state or "no end recorded"
-    return "no end recorded"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ecorl.ledger import BarrierRow, DeviceRow, ExecutionRow
 from ecorl.records import Action, Provenance, StageResult, weakest
-from ecorl.report.model import Balance, CardTimeline, Comparison, EnergyPart
+from ecorl.report.model_energy import Balance, CardTimeline, Comparison, EnergyPart
 from ecorl.report.stage_table import gpu_path_devices, present
 
 
@@ -79,14 +79,7 @@ def card_timeline(
     Returns:
         None when no card was simulated or nothing waited for one.
     """
-    on_gpu = gpu_path_devices(executions)
-    simulated = [
-        e
-        for e in executions
-        if e.result.device_id not in on_gpu
-        and e.result.time_provenance is not Provenance.MEASURED
-        and e.result.action is not Action.GPU
-    ]
+    simulated = _simulated(executions)
     waits_s = present(b.wait_s for b in barriers)
     if not simulated or not waits_s:
         return None
@@ -109,6 +102,18 @@ def card_timeline(
         n_kept=n_kept,
         idle_j=_idle_j([e.result for e in simulated], devices, total_s),
     )
+
+
+def _simulated(executions: Sequence[ExecutionRow]) -> list[ExecutionRow]:
+    """Calls of cards whose time is not a clock's."""
+    on_gpu = gpu_path_devices(executions)
+    return [
+        e
+        for e in executions
+        if e.result.device_id not in on_gpu
+        and e.result.time_provenance is not Provenance.MEASURED
+        and e.result.action is not Action.GPU
+    ]
 
 
 def _paired(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import pairwise
 
 from ecorl.ledger import (
     BarrierRow,
@@ -22,43 +20,11 @@ from ecorl.report.energy import CAUSE_OF_STAGE
 from ecorl.report.model import Bar, DeviceTelemetry, PowerTrace, Timeline
 from ecorl.report.spans import Span
 from ecorl.report.stage_table import gpu_path_devices
+from ecorl.telemetry.check import CounterGap, achieved_refresh_s, counter_gap, poll_interval_s
 
-_Series = tuple[int, str, Provenance, str]
-_MIN_CHANGES = 4
-"""Changes of a reading below which no refresh is stated."""
 _TIMELINE_ITERATIONS = 3
 _TRACE_POINTS = 240
 """Points of a power trace: more cannot be told apart in the plot."""
-
-
-def with_tail(seconds: Sequence[PowerSecond], raw: Sequence[RawSampleRow]) -> list[PowerSecond]:
-    """Roll-ups, and those of the newest readings that a killed run did not come to roll up."""
-    newest: dict[_Series, int] = {}
-    for s in seconds:
-        key = (s.attempt, s.device_id, s.provenance, s.source)
-        newest[key] = max(s.second, newest.get(key, s.second))
-    later: dict[tuple[_Series, int], list[RawSampleRow]] = defaultdict(list)
-    for r in raw:
-        key, second = (r.attempt, r.device_id, r.provenance, r.source), math.floor(r.t_s)
-        if key not in newest or second > newest[key]:
-            later[key, second].append(r)
-    return [*seconds, *(_rolled(key, second, rows) for (key, second), rows in later.items())]
-
-
-def _rolled(key: _Series, second: int, rows: Sequence[RawSampleRow]) -> PowerSecond:
-    watts = [r.power_w for r in rows if r.power_w is not None]
-    counted = [r.energy_j for r in rows if r.energy_j is not None]
-    return PowerSecond(
-        *key,
-        second=second,
-        n=len(watts),
-        n_missing=len(rows) - len(watts),
-        mean_w=statistics.fmean(watts) if watts else None,
-        min_w=min(watts, default=None),
-        max_w=max(watts, default=None),
-        energy_first_j=counted[0] if counted else None,
-        energy_last_j=counted[-1] if counted else None,
-    )
 
 
 def device_telemetry(
@@ -71,7 +37,7 @@ def device_telemetry(
 ) -> DeviceTelemetry:
     """How one device was read; ``seconds`` and ``raw`` are those of this device alone."""
     sources = {s.source: s.provenance for s in seconds}
-    gap, n_gap = _counter_gap(device_id, executions)
+    gap = counter_gap(device_id, (e.result.energy for e in executions))
     counts: dict[str, int] = defaultdict(int)
     for e in errors:
         if e.device_id == device_id:
@@ -84,13 +50,27 @@ def device_telemetry(
         idle_w=row.idle_w if row else None,
         n_readings=sum(s.n for s in seconds),
         n_missing=sum(s.n_missing for s in seconds),
-        reading_interval_s=_median_step([r.t_s for r in raw]),
-        refresh_s=_refresh_s(raw),
-        counter_gap=gap,
-        n_counter_gap=n_gap,
+        reading_interval_s=poll_interval_s(raw),
+        refresh_s=achieved_refresh_s(raw),
+        counter_gap=None if gap.share == math.inf else gap.share,
+        n_counter_gap=gap.n,
+        counter_remark=_counter_remark(gap),
         errors=dict(counts),
         figures=_figures(row),
     )
+
+
+def _counter_remark(gap: CounterGap) -> str:
+    remarks = []
+    if len(gap.device_ids) > 1 and gap.n:
+        remarks.append(f"of {'+'.join(gap.device_ids)} together")
+    if gap.share == math.inf:
+        remarks.append("infinite: the counter says 0 J")
+    if gap.n_stopped:
+        remarks.append(f"the counter stood still in {gap.n_stopped} executions")
+    if gap.n_disputed:
+        remarks.append(f"too far apart to use either in {gap.n_disputed} executions")
+    return "; ".join(remarks)
 
 
 def _figures(row: DeviceRow | None) -> dict[str, object]:
@@ -99,31 +79,6 @@ def _figures(row: DeviceRow | None) -> dict[str, object]:
     except json.JSONDecodeError:
         return {"unreadable": row.figures_json if row else ""}
     return figures if isinstance(figures, dict) else {"figures": figures}
-
-
-def _median_step(times_s: Sequence[float]) -> float | None:
-    steps = [b - a for a, b in pairwise(sorted(times_s)) if b > a]
-    return statistics.median(steps) if steps else None
-
-
-def _refresh_s(readings: Sequence[RawSampleRow]) -> float | None:
-    """Median time between changes of the power reading, s; None with too few changes."""
-    valid = sorted((r.t_s, r.power_w) for r in readings if r.power_w is not None)
-    changes = [b[0] for a, b in pairwise(valid) if a[1] != b[1]]
-    return _median_step(changes) if len(changes) >= _MIN_CHANGES else None
-
-
-def _counter_gap(device_id: str, executions: Sequence[ExecutionRow]) -> tuple[float | None, int]:
-    pairs = [
-        (e.result.energy.counter_energy_j, e.result.energy.integral_energy_j)
-        for e in executions
-        if e.result.energy is not None and e.result.energy.device_id == device_id
-    ]
-    both = [(c, i) for c, i in pairs if c is not None and i is not None]
-    counted = math.fsum(c for c, _ in both)
-    if not both or counted <= 0:
-        return None, 0
-    return math.fsum(i for _, i in both) / counted - 1.0, len(both)
 
 
 def power_traces(seconds: Sequence[PowerSecond], spans: dict[int, Span]) -> tuple[PowerTrace, ...]:

@@ -21,21 +21,21 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ecorl.ledger import (
     BarrierRow,
     DeviceRow,
     ExecutionRow,
-    PowerSecond,
 )
 from ecorl.records import Provenance, Stage, weakest
-from ecorl.report.model import Accounting, EnergyPart, Spending, Totals
+from ecorl.report.model_energy import EnergyPart
 from ecorl.report.numbers import share
+from ecorl.report.readings import DeviceReadings
 from ecorl.report.spans import Span, length, merged, minus
-from ecorl.report.stage_table import energy_j, gpu_path_devices, present, provenance_order, total
-from ecorl.units import carbon_g, kwh_from_joules
+from ecorl.report.stage_table import energy_j, gpu_path_devices, present, total
 
 CAUSE_OF_STAGE = {
     Stage.GENERATION: "generation",
@@ -53,82 +53,6 @@ CAUSES = (*USEFUL_CAUSES, *OTHER_CAUSES, *WASTED_CAUSES)
 _FULL_COVERAGE = 0.98
 """Share of the run time from which readings count as complete; the first and last reading never
 hit the run's edges exactly."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceReadings:
-    """Energy of one device over the run by its readings, J, and the share of time they cover."""
-
-    device_id: str
-    provenance: Provenance
-    energy_j: float
-    coverage: float
-
-
-def device_readings(
-    seconds: Iterable[PowerSecond], spans: dict[int, Span]
-) -> dict[str, DeviceReadings]:
-    """Energy of each device over the run from its 1 s roll-ups.
-
-    The counter where both ends of an attempt have one, else mean power x the part of each second
-    that lies in the attempt. Of several series of one device in one attempt the one with most
-    readings counts, so that nothing is counted twice.
-    """
-    series: dict[tuple[int, str, Provenance, str], list[PowerSecond]] = defaultdict(list)
-    for row in seconds:
-        series[row.attempt, row.device_id, row.provenance, row.source].append(row)
-    best: dict[tuple[int, str], list[PowerSecond]] = {}
-    for (attempt, device_id, _, _), rows in series.items():
-        key = (attempt, device_id)
-        if key not in best or sum(r.n for r in rows) > sum(r.n for r in best[key]):
-            best[key] = rows
-    run_time_s = length(spans.values())
-    found: dict[str, DeviceReadings] = {}
-    for device_id in sorted({d for _, d in best}):
-        sums = [
-            (_series_energy(rows, spans[attempt]), rows[0].provenance)
-            for (attempt, d), rows in best.items()
-            if d == device_id and attempt in spans
-        ]
-        known = [(energy, covered, p) for (energy, covered), p in sums if energy is not None]
-        if known:
-            found[device_id] = DeviceReadings(
-                device_id=device_id,
-                provenance=weakest(*(p for _, _, p in known)),
-                energy_j=math.fsum(e for e, _, _ in known),
-                coverage=min(1.0, math.fsum(c for _, c, _ in known) / run_time_s)
-                if run_time_s
-                else 0.0,
-            )
-    return found
-
-
-def _series_energy(rows: Sequence[PowerSecond], span: Span) -> tuple[float | None, float]:
-    """Energy in J and covered time in s of one series within one attempt."""
-    weights = [
-        (max(0.0, min(r.second + 1.0, span[1]) - max(float(r.second), span[0])), r)
-        for r in rows
-        if r.mean_w is not None
-    ]
-    covered_s = math.fsum({r.second: w for w, r in weights}.values())
-    counters = [r for r in rows if r.energy_first_j is not None and r.energy_last_j is not None]
-    if counters:
-        first, last = counters[0].energy_first_j, counters[-1].energy_last_j
-        counted_s = min(counters[-1].second + 1.0, span[1]) - max(counters[0].second, span[0])
-        # A counter that runs backwards was reset: the readings then have to do.
-        if first is not None and last is not None and last >= first:
-            return last - first, max(0.0, counted_s)
-    if not weights:
-        return None, 0.0
-    # A second in two parts (late readings) counts once: by its parts' readings.
-    parts: dict[int, list[PowerSecond]] = defaultdict(list)
-    for _, r in weights:
-        parts[r.second].append(r)
-    energy = 0.0
-    for weight, r in {r.second: (w, r) for w, r in weights}.values():
-        n = sum(p.n for p in parts[r.second])
-        energy += weight * math.fsum((p.mean_w or 0.0) * p.n for p in parts[r.second]) / n
-    return energy, covered_s
 
 
 # ---------------------------------------------------------------- parts
@@ -231,29 +155,39 @@ def _rest(meter: _Meter, evidence: Evidence) -> EnergyPart:
     """What the device drew beside its executions."""
     rest_s = max(0.0, evidence.run_time_s - busy_time_s(meter.executions))
     if any(m in evidence.readings for m in meter.members):
-        rest_j, provenance, gap = _rest_by_readings(meter, evidence)
+        rest = _rest_by_readings(meter, evidence)
     else:
-        rest_j, provenance, gap = _rest_by_profile(meter, evidence, rest_s)
+        rest = _rest_by_profile(meter, evidence, rest_s)
     return EnergyPart(
         device_id=meter.key,
         device=meter.device,
         cause="idle",
         useful=False,
-        energy_j=rest_j,
-        provenance=provenance,
+        energy_j=rest.energy_j,
+        provenance=rest.provenance,
         time_s=rest_s,
-        at_least=gap is not None,
-        gap=gap,
+        at_least=rest.at_least,
+        gap=rest.gap,
     )
 
 
-_Rest = tuple[float | None, Provenance | None, str | None]
+class _Rest(NamedTuple):
+    """Energy of a rest, J, its provenance, whether it is a lower bound, and what is wrong."""
+
+    energy_j: float | None
+    provenance: Provenance | None
+    at_least: bool
+    gap: str | None
 
 
 def _rest_by_readings(meter: _Meter, evidence: Evidence) -> _Rest:
     readings = [evidence.readings[m] for m in meter.members if m in evidence.readings]
     known_j = total(energy_j(e.result) for e in meter.executions) or 0.0
-    read_j = math.fsum(r.energy_j for r in readings)
+    remarks = [r.remark for r in readings if r.remark]
+    joules = present(r.energy_j for r in readings)
+    if len(joules) < len(readings):
+        return _Rest(None, None, True, "; ".join(remarks))
+    read_j = math.fsum(joules)
     coverage = math.fsum(r.coverage for r in readings) / len(meter.members)
     if read_j < known_j:
         # Never invent: the executions overlap, or were read by another instrument.
@@ -261,10 +195,13 @@ def _rest_by_readings(meter: _Meter, evidence: Evidence) -> _Rest:
             f"{meter.key}: its executions add up to {known_j:.4g} J, more than its readings over "
             f"the run ({read_j:.4g} J); what it drew beside them is unknown"
         )
-        return None, None, excess
-    lacking = f"{meter.key}: power readings cover {share(coverage, 0)} of the run time"
-    gap = lacking if coverage < _FULL_COVERAGE else None
-    return read_j - known_j, weakest(*(r.provenance for r in readings)), gap
+        return _Rest(None, None, True, "; ".join([excess, *remarks]))
+    is_sparse = coverage < _FULL_COVERAGE
+    if is_sparse:
+        lacking = f"{meter.key}: power readings cover {share(coverage, 0)} of the run time"
+        remarks.insert(0, lacking)
+    provenance = weakest(*(r.provenance for r in readings))
+    return _Rest(read_j - known_j, provenance, is_sparse, "; ".join(remarks) or None)
 
 
 def _rest_by_profile(meter: _Meter, evidence: Evidence, rest_s: float) -> _Rest:
@@ -272,8 +209,9 @@ def _rest_by_profile(meter: _Meter, evidence: Evidence, rest_s: float) -> _Rest:
     idle_w = [newest.get(m) for m in meter.members]
     known = present(idle_w)
     if len(known) < len(idle_w):
-        return None, None, f"{meter.key}: no power readings and no idle power; idle unknown"
-    return math.fsum(known) * rest_s, Provenance.MODELLED, None
+        unknown = f"{meter.key}: no power readings and no idle power; idle unknown"
+        return _Rest(None, None, True, unknown)
+    return _Rest(math.fsum(known) * rest_s, Provenance.MODELLED, False, None)
 
 
 def busy_time_s(executions: Sequence[ExecutionRow]) -> float:
@@ -330,65 +268,3 @@ def waiting_alone_s(executions: Sequence[ExecutionRow], barriers: Sequence[Barri
         busy = [(e.result.t_start_s, e.result.t_end_s) for e in executions if e.attempt == attempt]
         seconds += length(minus(merged(waits), merged(busy)))
     return seconds
-
-
-# ---------------------------------------------------------------- totals
-
-
-def spending(evidence: Evidence, accounting: Accounting | None) -> Spending:
-    """Parts, totals per provenance and together, and what is missing."""
-    parts = energy_parts(evidence)
-    tokens = sum(
-        e.result.n_output_tokens
-        for e in evidence.executions
-        if e.result.stage is Stage.GENERATION and not e.superseded
-    )
-    found = {p.provenance for p in parts if p.provenance is not None}
-    provenances = sorted(found, key=provenance_order)
-    columns = [
-        _totals(str(p), [x for x in parts if x.provenance is p], tokens, accounting)
-        for p in provenances
-    ]
-    if len(columns) > 1:
-        columns.append(_totals("all together", parts, tokens, accounting))
-    n_all = len(evidence.executions)
-    n_known = sum(energy_j(e.result) is not None for e in evidence.executions)
-    gaps = tuple(dict.fromkeys(p.gap for p in parts if p.gap))
-    if columns and any(p.at_least for p in parts):
-        columns[-1] = replace(columns[-1], at_least=True)
-    return Spending(
-        parts=tuple(parts),
-        columns=tuple(columns),
-        n_output_tokens=tokens,
-        covered_share=n_known / n_all if n_all else None,
-        gaps=gaps,
-        accounting=accounting,
-    )
-
-
-def _totals(
-    title: str, parts: Sequence[EnergyPart], tokens: int, accounting: Accounting | None
-) -> Totals:
-    known = [p for p in parts if p.energy_j is not None and p.provenance is not None]
-    by_cause = {
-        cause: math.fsum(p.energy_j or 0.0 for p in known if p.cause == cause)
-        for cause in CAUSES
-        if any(p.cause == cause for p in known)
-    }
-    energy = math.fsum(by_cause.values())
-    has_generation = "generation" in by_cause
-    return Totals(
-        title=title,
-        provenance=weakest(*(p.provenance for p in known if p.provenance is not None)),
-        energy_j=energy,
-        useful_j=math.fsum(v for c, v in by_cause.items() if c in USEFUL_CAUSES),
-        wasted_j=math.fsum(v for c, v in by_cause.items() if c in WASTED_CAUSES),
-        other_j=math.fsum(v for c, v in by_cause.items() if c in OTHER_CAUSES),
-        by_cause=by_cause,
-        energy_kwh=kwh_from_joules(energy),
-        carbon_g=None
-        if accounting is None
-        else carbon_g(energy, accounting.pue, accounting.intensity_g_per_kwh),
-        tokens_per_joule=tokens / energy if has_generation and energy > 0 and tokens else None,
-        at_least=any(p.at_least for p in parts),
-    )

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from ecorl.ledger import PlacementRow
 from ecorl.records import Action, Provenance, weakest
+from ecorl.report.head import action_name
 from ecorl.report.layout import Section, Table, table
 from ecorl.report.model import DeviceTelemetry, PairedGain, RankFlips, Report
-from ecorl.report.numbers import MISSING, count, duration, figure, share
+from ecorl.report.numbers import MISSING, count, duration, figure, interval_95
 from ecorl.report.stage_table import present
 
 MAX_LISTED = 2000
@@ -49,7 +50,7 @@ def _gain_table(gains: Sequence[PairedGain]) -> Table:
 
 def _flip_table(flips: Sequence[RankFlips]) -> Table:
     heads = (
-        "phase", "pairs", "flips", "share", "standard error", "scores", "mean shift",
+        "phase", "pairs", "flips", "share", "95 % interval", "scores", "mean shift",
         "mean |shift|", "p99 |shift|",
     )  # fmt: skip
     rows = [
@@ -57,8 +58,8 @@ def _flip_table(flips: Sequence[RankFlips]) -> Table:
             f.phase,
             count(f.n_pairs),
             count(f.n_flips),
-            share(f.share, 2),
-            share(f.standard_error, 2),
+            f"{figure(100 * f.share, 2)} %",
+            interval_95(f.interval).removeprefix("95 % interval "),
             count(f.n_scores),
             figure(f.shift_mean),
             figure(f.shift_abs_mean),
@@ -107,13 +108,23 @@ def decisions_section(report: Report) -> Section:
     title = "Decisions"
     if not report.placements:
         return Section("decisions", title, "No placement decision was recorded.")
+    path = report.head.path
     rows = [
-        (str(g.stage), g.policy, str(g.proposed), str(g.action), g.reason, count(g.n))
+        (
+            str(g.stage),
+            g.policy,
+            action_name(g.proposed, path),
+            action_name(g.action, path),
+            g.told,
+            count(g.n),
+        )
         for g in report.decisions
     ]
     groups = table(("stage", "policy", "proposed", "action", "reason", "decisions"), rows, 5)
     lists = [
-        _decision_list([p for p in report.placements if _costs_provenance(p) is provenance], name)
+        _decision_list(
+            [p for p in report.placements if _costs_provenance(p) is provenance], name, path
+        )
         for provenance, name in (
             *((p, f"expected costs {p}") for p in Provenance),
             (None, "no costs"),
@@ -129,7 +140,7 @@ def _costs_provenance(row: PlacementRow) -> Provenance | None:
     return weakest(*found) if found else None
 
 
-def _decision_list(placements: Sequence[PlacementRow], name: str) -> Table:
+def _decision_list(placements: Sequence[PlacementRow], name: str, path: str) -> Table:
     listed = placements[-MAX_LISTED:]
     which = "All" if len(listed) == len(placements) else f"The newest {MAX_LISTED:,} of"
     caption = f"{which} {count(len(placements))} decisions, {name}"
@@ -142,15 +153,15 @@ def _decision_list(placements: Sequence[PlacementRow], name: str) -> Table:
             (
                 f"{p.iteration}" + (" (superseded)" if row.superseded else ""),
                 str(p.stage),
-                str(p.proposed),
-                str(p.action),
+                action_name(p.proposed, path),
+                action_name(p.action, path),
                 p.reason,
                 *(MISSING if c is None else figure(c.energy_j) for c in expected),
                 *(MISSING if c is None else figure(c.time_s) for c in expected),
             )
         )
     heads = ["iteration", "stage", "proposed", "action", "reason"]
-    heads += [f"{a}, J" for a in Action] + [f"{a}, s" for a in Action]
+    heads += [f"{action_name(a, path)}, {unit}" for unit in ("J", "s") for a in Action]
     return replace(table(heads, rows, 5, caption), folded=True)
 
 
@@ -183,8 +194,8 @@ def telemetry_section(devices: Sequence[DeviceTelemetry]) -> Section:
     if not devices:
         return Section("telemetry", title, "No device was recorded.")
     heads = (
-        "device", "profile", "provenance", "source", "idle W", "readings", "missing",
-        "polled every", "refreshed every", "integral against counter",
+        "device", "profile", "provenance", "source", "readings", "missing",
+        "polled every", "refreshed every", "integral against counter", "idle W (profile)",
     )  # fmt: skip
     rows = [
         (
@@ -192,12 +203,12 @@ def telemetry_section(devices: Sequence[DeviceTelemetry]) -> Section:
             d.profile,
             str(d.provenance or MISSING),
             d.source or MISSING,
-            figure(d.idle_w),
             count(d.n_readings),
             count(d.n_missing) + _errors(d),
             _seconds(d.reading_interval_s),
             _seconds(d.refresh_s),
-            MISSING if d.counter_gap is None else f"{100 * d.counter_gap:+.1f} %",
+            _counter(d),
+            figure(d.idle_w),
         )
         for d in devices
     ]
@@ -221,6 +232,11 @@ def _errors(d: DeviceTelemetry) -> str:
     if not d.errors:
         return ""
     return " (" + ", ".join(f"{name} x {n}" for name, n in d.errors.items()) + ")"
+
+
+def _counter(d: DeviceTelemetry) -> str:
+    gap = MISSING if d.counter_gap is None else f"{100 * d.counter_gap:+.1f} %"
+    return f"{gap} ({d.counter_remark})" if d.counter_remark else gap
 
 
 def _seconds(value: float | None) -> str:

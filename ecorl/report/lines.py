@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 
 GAP = "  "
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What moves the cursor, changes colours or turns the reading order, and what no file can hold."""
+
+
+def visible(text: str) -> str:
+    r"""``text`` with its control characters as escapes, e.g. ``\x1b``; line ends and tabs stay."""
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def wrapped(text: str, width: int, first: str = "  ", rest: str | None = None) -> list[str]:
@@ -18,7 +26,7 @@ def wrapped(text: str, width: int, first: str = "  ", rest: str | None = None) -
         rest: what the others begin with; as many blanks as ``first`` has columns if not told.
     """
     return textwrap.wrap(
-        text,
+        visible(text),
         width,
         initial_indent=first,
         subsequent_indent=" " * len(first) if rest is None else rest,
@@ -29,7 +37,7 @@ def wrapped(text: str, width: int, first: str = "  ", rest: str | None = None) -
 
 def widths(rows: Sequence[Sequence[str]]) -> list[int]:
     """Width of each column over rows of the same length."""
-    return [max(len(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
+    return [max(len(visible(row[i])) for row in rows) for i in range(len(rows[0]))] if rows else []
 
 
 def aligned(
@@ -47,7 +55,7 @@ def aligned(
         GAP
         + GAP.join(
             cell.ljust(size) if i < n_text else cell.rjust(size)
-            for i, (cell, size) in enumerate(zip(row, sizes, strict=True))
+            for i, (cell, size) in enumerate(zip(map(visible, row), sizes, strict=True))
         ).rstrip()
         for row in rows
     ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ecorl.ledger import ExecutionRow
-from ecorl.records import Provenance
-from ecorl.report.model import Spending
+from ecorl.report.head import HOST_PATH
+from ecorl.report.model_energy import CardTimeline, Spending
 
 _ALWAYS = (
     "Provenance. measured: read from an instrument or a clock in this run; replayed: from a "
@@ -17,24 +17,28 @@ _ALWAYS = (
     "A dash means missing. Missing is never counted as 0; where a total lacks a part it says "
     "'at least'.",
     "Time is time on the device. Host time is the wall-clock of the call on this machine; for a "
-    "simulated card it is the simulation's run time, which enters neither energy nor EDI.",
+    "simulated card it is the simulation's run time, which enters neither the card's energy nor "
+    "any EDI.",
     "EDI (J/token) is mean power x time over output tokens: the joules of all calls that have an "
     "energy figure and no fault, over their output tokens. The spread is the standard deviation "
-    "over single calls.",
+    "over single calls. SD is the standard deviation of single calls, SE the standard error of a "
+    "mean.",
     "Useful energy: generation, scoring and training whose results were kept. Wasted: superseded "
     "work (done after the checkpoint from which the run was resumed), waits at the completion "
     "barrier, and idle draw. The rest of a device with power readings is its energy over the run "
     "minus that of its stage calls; of a device without, profile idle power x (run time - busy "
-    "time), which is modelled. On the GPU path the rest is split by time between waits and what is "
-    "left; from readings that is called 'beside stages' and is neither useful nor wasted: it holds "
-    "evaluations, saving and the framework's own work as well as idle draw.",
+    "time), which is modelled. On the path of the framework the rest is split by time between "
+    "waits and what is left; from readings that is called 'beside stages' and is neither useful "
+    "nor wasted: it holds evaluations, saving and the framework's own work as well as idle draw.",
     "Tokens per joule: output tokens of generation over the energy of the column, idle draw "
     "included.",
     "Run time: from the start of each attempt to its last record.",
 )
 
 
-def notes(executions: Sequence[ExecutionRow], spending: Spending) -> tuple[str, ...]:
+def notes(
+    executions: Sequence[ExecutionRow], spending: Spending, timeline: CardTimeline | None, path: str
+) -> tuple[str, ...]:
     """The notes that apply to this run."""
     found = list(_ALWAYS)
     a = spending.accounting
@@ -44,18 +48,26 @@ def notes(executions: Sequence[ExecutionRow], spending: Spending) -> tuple[str, 
             f"g/kWh. Source: {a.source}. Operational emissions only: nothing for making the "
             "hardware."
         )
-    if any(e.result.time_provenance is not Provenance.MEASURED for e in executions):
+    if any(p.simulated for p in spending.parts):
         found.append(
             "A card was simulated in this run. Its device times and joules are computed, its host "
-            "times are the simulation's. The run time, the waits at the barrier and all idle draw "
-            "are those of this host with the simulation in it, and would differ beside a real "
-            "card.",
+            "times are the simulation's. What it would have drawn stands apart: it is in no total "
+            "of this machine, in neither its CO2e nor its useful and wasted shares. The run time, "
+            "the waits at the barrier and all idle draw are those of this host with the simulation "
+            "in it, as are the joules of this host as far as its instrument sees the simulation; "
+            "they would differ beside a real card.",
         )
+    if timeline is not None:
         found.append(
             "Modelled run time: the measured run time with each wait at the barrier replaced by "
             "the one that the card's modelled times give, one card serving its calls in the order "
             "of submission. The host's own work is taken as measured, though the simulation shared "
             "the machine with it."
+        )
+    if path == HOST_PATH:
+        found.append(
+            "The host path is what decisions and their reasons call the GPU: the device on which "
+            "the framework runs, here the processor of this host."
         )
     if any(e.result.n_rows_fallback for e in executions):
         found.append(

@@ -20,6 +20,11 @@ def figure(value: float | None, digits: int = 3) -> str:
     return f"{value:,.{max(0, digits - 1 - magnitude)}f}"
 
 
+def bounded(value: float | None, bound: bool, words: str = "at least") -> str:
+    """A figure, with ``words`` before it where it is only a bound."""
+    return f"{words} {figure(value)}" if bound and value is not None else figure(value)
+
+
 def count(value: int | None) -> str:
     """A whole number with thousands separators."""
     return MISSING if value is None else f"{value:,}"
@@ -70,8 +75,15 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def with_spread(value: float | None, spread: float | None) -> str:
-    """``value ± spread`` with as many digits as the value deserves."""
-    if value is None:
-        return MISSING
-    return figure(value) if spread is None else f"{figure(value)} ± {figure(spread, 2)}"
+def with_spread(value: float | None, spread: float | None, kind: str = "") -> str:
+    """``value ± spread (kind)``; the kind says of what: SD of single calls, SE of a mean."""
+    if value is None or spread is None:
+        return figure(value)
+    named = f" ({kind})" if kind else ""
+    return f"{figure(value)} ± {figure(spread, 2)}{named}"
+
+
+def interval_95(ends: tuple[float, float]) -> str:
+    """The 95 % interval of a share, in per cent."""
+    low, high = (figure(100 * end, 2) for end in ends)
+    return f"95 % interval {low} to {high} %"

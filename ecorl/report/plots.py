@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ecorl.report.energy import CAUSES
-from ecorl.report.model import Bar, BarrierSummary, PowerTrace, Report, Timeline, Totals
+from ecorl.report.lines import visible
+from ecorl.report.model import Bar, BarrierSummary, PowerTrace, Report, Timeline
+from ecorl.report.model_energy import Totals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,11 +86,20 @@ _STYLE: Any = {
     "hatch.linewidth": 0.7,
 }
 
+_ALTERNATIVES = {
+    "energy": "Energy by cause in joules, one stacked bar per column of the table below.",
+    "timeline": "When each device ran which stage in the last iterations, in seconds.",
+    "curves": "Metrics of the trainer by iteration, one panel each; the table below has the ends.",
+    "waits": "How often the training thread waited how long at the completion barrier.",
+    "power": "Power of the devices over the run time in watts, one panel per provenance.",
+}
+"""What each plot shows, for who cannot see it."""
+
 
 def plots(report: Report) -> dict[str, str]:
     """Inline SVG by name; a plot without data is left out."""
     drawn = {
-        "energy": _energy(report.spending.columns),
+        "energy": _energy(report.spending.shown),
         "timeline": _timeline(report.timeline),
         "curves": _curves(report),
         "waits": _waits(report.barriers),
@@ -129,7 +140,8 @@ def _inline(name: str, svg: str) -> str:
     svg = re.sub(r"'DejaVu Sans'[^;\"]*sans-serif", "inherit", svg)
     for colour, variable in _VARIABLES.items():
         svg = svg.replace(colour, f"var({variable})")
-    return svg.replace("<svg", f'<svg class="plot" role="img" aria-label="{name}"', 1)
+    label = _ALTERNATIVES[name]
+    return svg.replace("<svg", f'<svg class="plot" role="img" aria-label="{label}"', 1)
 
 
 def _bar_style(simulated: bool) -> dict[str, Any]:
@@ -138,7 +150,7 @@ def _bar_style(simulated: bool) -> dict[str, Any]:
 
 
 def _energy(columns: Sequence[Totals]) -> str | None:
-    """One stacked bar per provenance; the sum of several is a bar of its own."""
+    """One stacked bar per column; what a simulated card would have drawn is one of its own."""
     shown = [c for c in columns if c.energy_j > 0]
     if not shown:
         return None
@@ -171,8 +183,7 @@ def _energy(columns: Sequence[Totals]) -> str | None:
 
 
 def _column_name(c: Totals) -> str:
-    name = c.title if c.title == str(c.provenance) else f"{c.title} ({c.provenance})"
-    return f"{name}, at least" if c.at_least else name
+    return f"{c.heading}, at least" if c.at_least else c.heading
 
 
 def _timeline(timeline: Timeline) -> str | None:
@@ -198,7 +209,7 @@ def _timeline(timeline: Timeline) -> str | None:
                     **_bar_style(bar.simulated),
                 )
                 seen.add(bar.kind)
-        ax.set_yticks(range(len(lanes)), lanes)
+        ax.set_yticks(range(len(lanes)), list(map(visible, lanes)))
         ax.invert_yaxis()
         ax.grid(visible=False, axis="y")
         simulated = any(b.simulated for b in timeline.bars)
@@ -286,7 +297,7 @@ def _power(traces: Sequence[PowerTrace]) -> str | None:
             for trace, colour in zip(own[:_MAX_TRACES], _CURVES * 2, strict=False):
                 t, mean, low, high = zip(*trace.points, strict=True)
                 ax.fill_between(t, low, high, color=colour, alpha=0.18, linewidth=0)
-                ax.plot(t, mean, color=colour, linewidth=1.3, label=trace.device_id)
+                ax.plot(t, mean, color=colour, linewidth=1.3, label=visible(trace.device_id))
             more = len(own) - _MAX_TRACES
             ax.set_title(
                 f"{provenance}: mean, min to max"

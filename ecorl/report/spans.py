@@ -29,11 +29,16 @@ def length(spans: Iterable[Span]) -> float:
 def minus(spans: Sequence[Span], holes: Sequence[Span]) -> list[Span]:
     """Disjoint ordered ``spans`` without what disjoint ordered ``holes`` cover."""
     result: list[Span] = []
+    first = 0
     for start, end in spans:
         at = start
-        for left, right in holes:
-            if right <= at or left >= end:
-                continue
+        # Holes that end before this span end before all later ones, too.
+        while first < len(holes) and holes[first][1] <= start:
+            first += 1
+        for i in range(first, len(holes)):
+            left, right = holes[i]
+            if left >= end:
+                break
             if left > at:
                 result.append((at, left))
             at = max(at, right)

@@ -13,7 +13,7 @@ from itertools import groupby
 from ecorl.records import Provenance
 from ecorl.report.energy import OTHER_CAUSES
 from ecorl.report.layout import Section, Table, table
-from ecorl.report.model import (
+from ecorl.report.model_energy import (
     Balance,
     CardTimeline,
     Comparison,
@@ -22,7 +22,16 @@ from ecorl.report.model import (
     StageRow,
     Totals,
 )
-from ecorl.report.numbers import MISSING, count, edi_unit, figure, scaled, share, with_spread
+from ecorl.report.numbers import (
+    MISSING,
+    bounded,
+    count,
+    edi_unit,
+    figure,
+    scaled,
+    share,
+    with_spread,
+)
 from ecorl.report.stage_table import present
 
 # ---------------------------------------------------------------- energy
@@ -30,56 +39,76 @@ from ecorl.report.stage_table import present
 
 def energy_section(s: Spending) -> Section:
     """Totals by provenance and cause, and all parts on demand."""
-    if not s.columns:
+    if not s.shown:
         return Section("energy", "Where the joules went", "No energy figure was recorded.")
-    heads = ["", *(_totals_head(c) for c in s.columns)]
+    whose = "this machine, " if s.card else ""
+    heads = ["", *(c.heading if c is s.card else f"{whose}{c.heading}" for c in s.shown)]
 
     def wasted(c: Totals) -> str:
-        return share(c.wasted_j / c.energy_j if c.energy_j and not s.unknown_causes else None)
+        unknown = c is not s.card and s.unknown_causes
+        return share(c.wasted_j / c.energy_j if c.energy_j and not unknown else None)
 
     lines: list[tuple[str, Callable[[Totals], str]]] = [
-        ("energy, J", lambda c: _bounded(c.energy_j, at_least=c.at_least)),
-        ("energy, kWh", lambda c: _bounded(c.energy_kwh, at_least=c.at_least)),
+        ("energy, J", lambda c: bounded(c.energy_j, c.at_least)),
+        ("energy, kWh", lambda c: bounded(c.energy_kwh, c.at_least)),
         ("useful, J", lambda c: figure(c.useful_j)),
-        *((f"  {name}", _cause(name, s.parts)) for name in ("generation", "scoring", "training")),
+        *((f"  {name}", _cause(name, s)) for name in ("generation", "scoring", "training")),
         *(
-            (f"{name}, J", _cause(name, s.parts))
+            (f"{name}, J", _cause(name, s))
             for name in OTHER_CAUSES
             if any(p.cause == name for p in s.parts)
         ),
         ("wasted, J", lambda c: figure(c.wasted_j)),
-        *((f"  {name}", _cause(name, s.parts)) for name in ("superseded", "barrier wait", "idle")),
+        *((f"  {name}", _cause(name, s)) for name in ("superseded", "barrier wait", "idle")),
         ("wasted share", wasted),
-        ("gCO2e", lambda c: _bounded(c.carbon_g, at_least=c.at_least)),
-        ("output tokens per J", _tokens_per_joule),
+        ("gCO2e", lambda c: bounded(c.carbon_g, c.at_least)),
+        ("output tokens per J", lambda c: tokens_cell(c, s, "at most")),
     ]
-    totals = table(heads, [(name, *(cell(c) for c in s.columns)) for name, cell in lines])
+    totals = table(heads, [(name, *(cell(c) for c in s.shown)) for name, cell in lines])
     lead = f"{count(s.n_output_tokens)} output tokens were generated and kept. "
     lead += f"{share(s.covered_share)} of the stage calls have an energy figure."
     if any(p.cause in OTHER_CAUSES for p in s.parts):
         lead += " Beside stages: evaluations, saving, the framework's own work and idle draw."
+    if s.card is not None:
+        lead += f" {CARD_APART}"
+        told = tokens_with_card(s)
+        lead += f" {told[0].upper()}{told[1:]}." if told else ""
     parts = [replace(t, folded=True) for t in _part_tables(s.parts)]
     return Section("energy", "Where the joules went", lead, "energy", (totals, *parts))
 
 
-def _totals_head(c: Totals) -> str:
-    return c.title if c.title == str(c.provenance) else f"{c.title} (as {c.provenance})"
+CARD_APART = (
+    "The card was simulated: its column is what it would have drawn beside this machine, and is in "
+    "none of the others."
+)
 
 
-def _cause(name: str, parts: Sequence[EnergyPart]) -> Callable[[Totals], str]:
+def tokens_with_card(s: Spending) -> str:
+    """Output tokens per joule of machine and simulated card together; "" without a figure."""
+    both = s.with_card
+    if both is None or both.tokens_per_joule is None:
+        return ""
+    per_j = bounded(both.tokens_per_joule, both.at_least, "at most")
+    return f"with the simulated card's draw: {per_j} output tokens per J ({both.provenance})"
+
+
+def tokens_cell(c: Totals, s: Spending, words: str) -> str:
+    """Output tokens per joule of one column; a card that only scores has none to miss."""
+    return "none" if c is s.card else bounded(c.tokens_per_joule, c.at_least, words)
+
+
+def cause_cell(name: str, c: Totals, s: Spending) -> str:
+    """Joules of one cause in one column."""
+    if name in c.by_cause:
+        return figure(c.by_cause[name])
     # A dash says that a figure is missing; a column without such energy has none to miss.
-    unknown = any(p.cause == name and p.energy_j is None for p in parts)
-    absent = MISSING if unknown else "none"
-    return lambda c: figure(c.by_cause[name]) if name in c.by_cause else absent
+    beside = c is s.card
+    lacks = any(p.cause == name and p.energy_j is None for p in s.parts if p.simulated == beside)
+    return MISSING if lacks else "none"
 
 
-def _bounded(value: float | None, *, at_least: bool) -> str:
-    return f"at least {figure(value)}" if at_least and value is not None else figure(value)
-
-
-def _tokens_per_joule(c: Totals) -> str:
-    known = figure(c.tokens_per_joule)
-    return f"at most {known}" if c.at_least and c.tokens_per_joule is not None else known
+def _cause(name: str, s: Spending) -> Callable[[Totals], str]:
+    return lambda c: cause_cell(name, c, s)
 
 
 def _part_tables(parts: Sequence[EnergyPart]) -> list[Table]:
@@ -89,7 +118,14 @@ def _part_tables(parts: Sequence[EnergyPart]) -> list[Table]:
         if not own:
             continue
         rows = [
-            (p.device_id, p.device, p.cause, figure(p.energy_j), figure(p.time_s), p.gap or "")
+            (
+                p.device_id,
+                f"{p.device} (simulated)" if p.simulated else p.device,
+                p.cause,
+                figure(p.energy_j),
+                figure(p.time_s),
+                p.gap or "",
+            )
             for p in own
         ]
         heads = ("device", "profile", "cause", "J", "s", "remark")
@@ -100,9 +136,15 @@ def _part_tables(parts: Sequence[EnergyPart]) -> list[Table]:
 
 # ---------------------------------------------------------------- stages
 
+INTERPOLATED = (
+    "joules are interpolated from the readings around them, so neighbouring stages blur into each "
+    "other while totals hold."
+)
+"""What the figures of calls shorter than two readings are worth."""
+_SHORT = "calls shorter than two readings"
 _STAGE_HEADS = (
     "stage", "device", "calls", "sequences", "tokens", "output tokens", "time_s",
-    "share of time", "energy_j", "mean W", "{unit} (EDI)", "calls with energy", "host_time_s",
+    "share of time", "energy_j", "mean W", "{unit} ± SD", "calls with energy", "host_time_s",
 )  # fmt: skip
 
 
@@ -117,12 +159,40 @@ def stages_section(rows: Sequence[StageRow]) -> Section:
         all_s = sum(present(r.time_s for r in own))
         caption = f"time {time_p}, energy {energy_p or 'missing'}; host_time_s measured"
         cells = [_stage_cells(r, all_s, factor) for r in own]
-        tables.append(table(heads, cells, 2, caption))
+        tables.append(_with_short_calls(table(heads, cells, 2, caption), own))
     lead = (
         "host_time_s is the wall-clock of this machine; for a simulated card it is the "
-        "simulation's and never enters energy or EDI. Superseded calls are left out."
+        "simulation's and never enters the card's energy or any EDI. Superseded calls are left out."
     )
+    if any(r.n_interpolated for r in rows):
+        lead += f" Where a call is shorter than two readings, its {INTERPOLATED}"
     return Section("stages", "Stages by device", lead, "timeline", tuple(tables))
+
+
+def _with_short_calls(made: Table, rows: Sequence[StageRow]) -> Table:
+    """The table with the share of short calls beside J/token, where there are any."""
+    if not any(r.n_interpolated for r in rows):
+        return made
+    at = _STAGE_HEADS.index("{unit} ± SD") + 1
+    return replace(
+        made,
+        columns=(*made.columns[:at], _SHORT, *made.columns[at:]),
+        numeric=(*made.numeric[:at], True, *made.numeric[at:]),
+        rows=tuple(
+            (*cells[:at], short_share(r), *cells[at:])
+            for cells, r in zip(made.rows, rows, strict=True)
+        ),
+    )
+
+
+def short_share(r: StageRow) -> str:
+    """Share of the calls with energy that were shorter than two readings, and how many."""
+    if not r.n_interpolated:
+        return "none"
+    if r.n_interpolated == r.n_with_energy:
+        return f"all {count(r.n_with_energy)}"
+    part = share(r.n_interpolated / r.n_with_energy, 0)
+    return f"{part} ({count(r.n_interpolated)} of {count(r.n_with_energy)})"
 
 
 def by_provenances(rows: Sequence[StageRow]) -> list[tuple[tuple[str, str], list[StageRow]]]:
@@ -165,20 +235,24 @@ def _of(known: int, n: int) -> str:
 
 
 def comparisons_section(
-    compared: Sequence[Comparison], balance: Balance | None, timeline: CardTimeline | None
+    compared: Sequence[Comparison],
+    balance: Balance | None,
+    timeline: CardTimeline | None,
+    path: str,
 ) -> Section:
     """EDI of the GPU path against EDI of the card by stage, then with the card's idle draw."""
     title = "Did offloading pay?"
     if not compared:
         return Section("comparison", title, "No stage execution was recorded.")
     tables = []
-    groups = comparison_groups(compared)
+    groups = comparison_groups(compared, path)
     for group in groups:
         factor, unit = edi_unit(r.edi_j_per_token for p in group.pairs for r in (p.gpu, p.card))
-        price = ("stage", f"GPU path, {unit}", "calls", f"card, {unit}", "calls", "card / GPU path")
+        sides = (f"{path}, {unit} ± SD", "calls", f"card, {unit} ± SD", "calls")
+        price = ("stage", *sides, f"card / {path}")
         cells = [_comparison_cells(p, factor) for p in group.pairs]
         tables.append(table(price, cells, 1, f"Energy per output token. {group.basis}"))
-        spent = ("stage", "tokens served by the card", "GPU path would have spent, J",
+        spent = ("stage", "tokens served by the card", f"{path} would have spent, J",
                  "card spent, J", "saved, J")  # fmt: skip
         cells = [_saved_cells(p) for p in group.pairs]
         caption = f"The calls that the card took ({group.provenance})"
@@ -217,12 +291,12 @@ class PairGroup:
     pairs: tuple[Pair, ...]
 
 
-def comparison_groups(compared: Sequence[Comparison]) -> list[PairGroup]:
+def comparison_groups(compared: Sequence[Comparison], path: str) -> list[PairGroup]:
     """Comparisons that may share a table."""
     groups: dict[tuple[str, Provenance | None], list[Pair]] = {}
     for c in compared:
         if c.ratio is not None and c.gpu is not None and c.card is not None:
-            basis = f"GPU path: {_origin(c.gpu)}; card: {_origin(c.card)}"
+            basis = f"{path}: {_origin(c.gpu)}; card: {_origin(c.card)}"
             groups.setdefault((basis, c.ratio_provenance), []).append(Pair(c, c.gpu, c.card))
     return [PairGroup(*key, tuple(pairs)) for key, pairs in groups.items()]
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from ecorl.edi import edi_from_energy
 from ecorl.ledger import ExecutionRow, PlacementRow
 from ecorl.records import Action, Provenance, Stage, StageResult, weakest
-from ecorl.report.model import Comparison, DecisionGroup, Expectation, StageRow
+from ecorl.report.model import DecisionGroup
+from ecorl.report.model_energy import Comparison, Expectation, StageRow
 
 GPU_ONLY_STAGES = (Stage.GENERATION, Stage.ACTOR_TRAIN, Stage.CRITIC_TRAIN)
 """Stages that never leave the GPU path: a device that ran one belongs to it."""
@@ -115,6 +116,7 @@ def _stage_row(
         edi_j_per_token=edi_from_energy(total(energy_j(r) for r in with_tokens), tokens),
         edi_spread=statistics.stdev(per_call) if len(per_call) > 1 else None,
         n_edi=len(per_call),
+        n_interpolated=sum(r.energy is not None and not r.energy.resolved for r in with_energy),
         n_rows_fallback=sum(r.n_rows_fallback for r in results),
         n_tokens_served=math.fsum(map(_served_tokens, results)),
         iterations=(min(r.iteration for r in results), max(r.iteration for r in results)),
@@ -184,7 +186,12 @@ def decision_groups(placements: Sequence[PlacementRow]) -> tuple[DecisionGroup, 
         pattern = re.sub(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?", "…", p.reason)
         groups[p.stage, p.policy, p.proposed, p.action, pattern].append(p.reason)
     found = [
-        DecisionGroup(*key[:4], reasons[0] if len(set(reasons)) == 1 else key[4], len(reasons))
+        DecisionGroup(
+            *key[:4],
+            reason=reasons[0] if len(set(reasons)) == 1 else key[4],
+            n=len(reasons),
+            example=reasons[-1],
+        )
         for key, reasons in groups.items()
     ]
     return tuple(sorted(found, key=lambda g: (_STAGES.index(g.stage), -g.n, g.reason)))

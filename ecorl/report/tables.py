@@ -13,7 +13,7 @@ def sections(report: Report) -> list[Section]:
         spending_tables.energy_section(report.spending),
         spending_tables.stages_section(report.stages),
         spending_tables.comparisons_section(
-            report.comparisons, report.balance, report.card_timeline
+            report.comparisons, report.balance, report.card_timeline, report.head.path
         ),
         event_tables.training_section(report),
         event_tables.waits_section(report),

@@ -6,6 +6,7 @@ one block per pair of provenances, totals in one column per provenance.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
@@ -13,13 +14,32 @@ from rich.text import Text
 
 from ecorl.records import Stage
 from ecorl.report.energy import CAUSES, OTHER_CAUSES
-from ecorl.report.lines import aligned, widths, wrapped
-from ecorl.report.model import DecisionGroup, Report, StageRow, Totals
-from ecorl.report.numbers import MISSING, count, duration, edi_unit, figure, scaled, share
-from ecorl.report.spending_tables import by_provenances, comparison_groups
+from ecorl.report.head import action_name
+from ecorl.report.lines import aligned, visible, widths, wrapped
+from ecorl.report.model import DecisionGroup, Report
+from ecorl.report.model_energy import StageRow
+from ecorl.report.numbers import (
+    MISSING,
+    bounded,
+    count,
+    duration,
+    edi_unit,
+    figure,
+    interval_95,
+    scaled,
+)
+from ecorl.report.spending_tables import (
+    INTERPOLATED,
+    by_provenances,
+    cause_cell,
+    comparison_groups,
+    short_share,
+    tokens_cell,
+    tokens_with_card,
+)
 
 PIPED_WIDTH = 100
-"""Columns where there is no terminal to ask."""
+"""Columns where there is no terminal to ask, and no COLUMNS."""
 CAPTION = "  # "
 """What a line begins with that says where the figures below it come from."""
 _WIDTHS = (60, 110)
@@ -37,8 +57,7 @@ def print_report(report: Report, console: Console) -> None:
         report: what to print.
         console: where to; styles vanish by themselves when it is no terminal.
     """
-    low, high = _WIDTHS
-    width = min(high, max(low, console.width)) if console.is_terminal else PIPED_WIDTH
+    width = _width(console)
     _say(console, [_rule(report.head.run_id, width, console.encoding)], "bold")
     _say(console, _facts(report, width), "dim")
     blocks = {
@@ -48,9 +67,9 @@ def print_report(report: Report, console: Console) -> None:
         "Did offloading pay?": _offloading(report, width),
         "Learned": _learned(report, width),
         "Waits at the completion barrier (measured)": _waits(report, width),
-        "Decisions": _decisions(report.decisions, width),
+        "Decisions": _decisions(report.decisions, report.head.path, width),
         "Faults": _faults(report, width),
-        "Missing": [line for s in report.missing for line in wrapped(s, width, "- ")],
+        "Missing or doubtful": [line for s in report.missing for line in wrapped(s, width, "- ")],
     }
     for title, lines in blocks.items():
         if lines:
@@ -58,9 +77,16 @@ def print_report(report: Report, console: Console) -> None:
             _say(console, lines)
 
 
+def _width(console: Console) -> int:
+    """Columns to use: those of the terminal, or of COLUMNS where there is none."""
+    low, high = _WIDTHS
+    told = console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
+    return min(high, max(low, console.width)) if told else PIPED_WIDTH
+
+
 def _say(console: Console, lines: Iterable[str], style: str = "") -> None:
     for line in lines:
-        known = line.encode(console.encoding, "replace").decode(console.encoding)
+        known = visible(line).encode(console.encoding, "replace").decode(console.encoding)
         # The lines are measured already: rich would break them within words.
         shown = "dim" if line.startswith(CAPTION) else style
         console.print(Text(known, shown), soft_wrap=True, highlight=False)
@@ -76,7 +102,13 @@ def _facts(report: Report, width: int) -> Lines:
     facts = [" ".join(f for f in course if f), head.policy and f"policy {head.policy}"]
     facts += [None if head.seed is None else f"seed {head.seed}", *head.devices]
     text = ", ".join(f for f in facts if f)
-    return wrapped(text, width, "") if text else []
+    lines = wrapped(text, width, "") if text else []
+    if head.trainer:
+        told = ", ".join(f"{k} {v}" for k, v in head.trainer.items() if k != "trainer")
+        lines += wrapped(f"{head.trainer.get('trainer', 'trainer')} of a script: {told}", width, "")
+    if head.config_remark:
+        lines += wrapped(f"config: {head.config_remark}", width, "")
+    return lines
 
 
 # ---------------------------------------------------------------- figures
@@ -94,11 +126,21 @@ def _stages(rows: Sequence[StageRow], width: int) -> Lines:
     for (time, energy), own in blocks:
         lines.append(f"{CAPTION}time {time}, energy {energy or 'missing'}")
         lines += aligned([heading, *own], 2, columns)
+    lines += _short_calls(rows, width)
     for r in rows:
         if not (r.n_calls == r.n_timed == r.n_with_energy) and r.n_with_energy:
             part = f"time of {count(r.n_timed)}, energy of {count(r.n_with_energy)}"
             lines += wrapped(f"{r.stage} on {r.device}: {part} of {count(r.n_calls)} calls", width)
     return lines
+
+
+def _short_calls(rows: Sequence[StageRow], width: int) -> Lines:
+    """Where joules per token are interpolated, for that column looks like the others."""
+    found = [f"{r.stage} on {r.device} {short_share(r)}" for r in rows if r.n_interpolated]
+    if not found:
+        return []
+    told = f"calls shorter than two readings: {', '.join(found)}. Their {INTERPOLATED}"
+    return wrapped(told, width)
 
 
 def _stage_cells(r: StageRow, factor: float) -> tuple[str, ...]:
@@ -115,46 +157,38 @@ def _stage_cells(r: StageRow, factor: float) -> tuple[str, ...]:
 
 
 def _energy(report: Report, width: int) -> Lines:
+    """The columns of the machine, then that of a simulated card."""
     s = report.spending
-    if not s.columns:
+    if not s.shown:
         return []
+    rows = [["", *(c.title for c in s.shown)]]
+    if any(c.origin for c in s.shown):
+        rows.append(["", *(c.origin for c in s.shown)])
+    rows.append(["energy, J", *(bounded(c.energy_j, c.at_least, ">=") for c in s.shown)])
     unknown = {p.cause for p in s.parts if p.energy_j is None}
-    rows = [["", *(_totals_name(c) for c in s.columns)]]
-    rows.append(["energy, J", *(_bound(c.energy_j, c.at_least) for c in s.columns)])
     for cause in CAUSES:
-        if cause in unknown or any(cause in c.by_cause for c in s.columns):
-            absent = MISSING if cause in unknown else "none"
-            cells = [
-                figure(c.by_cause[cause]) if cause in c.by_cause else absent for c in s.columns
-            ]
-            rows.append([f"  {cause}", *cells])
-    rows.append(["CO2e, g", *(_bound(c.carbon_g, c.at_least) for c in s.columns)])
-    per_j = [_bound(c.tokens_per_joule, c.at_least, "at most") for c in s.columns]
+        if cause in unknown or any(cause in c.by_cause for c in s.shown):
+            rows.append([f"  {cause}", *(cause_cell(cause, c, s) for c in s.shown)])
+    rows.append(["CO2e, g", *(bounded(c.carbon_g, c.at_least, ">=") for c in s.shown)])
+    per_j = [tokens_cell(c, s, "<=") for c in s.shown]
     rows.append(["output tokens per J", *per_j])
     lines = aligned(rows)
-    if any(cause in c.by_cause for c in s.columns for cause in OTHER_CAUSES):
+    told = tokens_with_card(s)
+    lines += wrapped(told, width) if told else []
+    if any(cause in c.by_cause for c in s.shown for cause in OTHER_CAUSES):
         lines += wrapped(
             "beside stages: evaluations, saving, the framework's own work and idle draw", width
         )
     return lines
 
 
-def _totals_name(c: Totals) -> str:
-    return c.title if c.title == str(c.provenance) else f"{c.title} (as {c.provenance})"
-
-
-def _bound(value: float | None, bounded: bool, words: str = "at least") -> str:
-    return f"{words} {figure(value)}" if bounded and value is not None else figure(value)
-
-
 def _offloading(report: Report, width: int) -> Lines:
-    """GPU path against card per token and over the calls that the card took; its idle draw."""
+    """The two paths per token and over the calls that the card took; the card's idle draw."""
     lines: Lines = []
-    for group in comparison_groups(report.comparisons):
+    path = report.head.path
+    for group in comparison_groups(report.comparisons, path):
         factor, unit = edi_unit(r.edi_j_per_token for p in group.pairs for r in (p.gpu, p.card))
-        rows = [
-            ("stage", f"GPU path {unit}", "calls", f"card {unit}", "calls", "ratio", "saved, J")
-        ]
+        rows = [("stage", f"{path} {unit}", "calls", f"card {unit}", "calls", "ratio", "saved, J")]
         rows += [
             (
                 str(p.comparison.stage),
@@ -186,7 +220,7 @@ def _offloading(report: Report, width: int) -> Lines:
 def _learned(report: Report, width: int) -> Lines:
     lines: Lines = []
     for g in report.gains:
-        error = "" if g.standard_error is None else f" +/- {figure(g.standard_error, 2)}"
+        error = "" if g.standard_error is None else f" +/- {figure(g.standard_error, 2)} (SE)"
         gain = "" if g.gain is None else f": {g.gain:+.3g}{error} over {count(g.n_pairs)} items"
         note = f" ({g.note})" if g.note else ""
         both = None not in (g.mean_before, g.mean_after)
@@ -196,10 +230,9 @@ def _learned(report: Report, width: int) -> Lines:
         means = " -> ".join(figure(mean) for _, mean in told)
         lines += wrapped(f"{g.name} {phases}: {means}{gain}{note}", width)
     for f in report.flips:
-        error = share(f.standard_error, 2)
         lines += wrapped(
             f"rank flips, INT8 against float ({f.phase}): {count(f.n_flips)} of "
-            f"{count(f.n_pairs)} pairs, {share(f.share, 2)} +/- {error}",
+            f"{count(f.n_pairs)} pairs, {figure(100 * f.share, 2)} % ({interval_95(f.interval)})",
             width,
         )
     return lines
@@ -217,7 +250,7 @@ def _waits(report: Report, width: int) -> Lines:
     )
 
 
-def _decisions(groups: Sequence[DecisionGroup], width: int) -> Lines:
+def _decisions(groups: Sequence[DecisionGroup], path: str, width: int) -> Lines:
     """Decisions by stage: how many, what, why."""
     lines: Lines = []
     size = max((len(count(g.n)) for g in groups), default=0)
@@ -225,9 +258,10 @@ def _decisions(groups: Sequence[DecisionGroup], width: int) -> Lines:
         own = [g for g in groups if g.stage is stage]
         for i, g in enumerate(own[:_MAX_GROUPS]):
             name = str(stage) if i == 0 else ""
-            asked = "" if g.proposed is g.action else f" instead of {g.proposed}"
-            start = f"  {name:<{_STAGE_WIDTH}}  {count(g.n):>{size}} x {g.action}{asked}: "
-            lines += wrapped(g.reason, width, start, " " * (_STAGE_WIDTH + size + 7))
+            did, asked = (action_name(a, path) for a in (g.action, g.proposed))
+            instead = "" if g.proposed is g.action else f" instead of {asked}"
+            start = f"  {name:<{_STAGE_WIDTH}}  {count(g.n):>{size}} x {did}{instead}: "
+            lines += wrapped(g.told, width, start, " " * (_STAGE_WIDTH + size + 7))
         if len(own) > _MAX_GROUPS:
             n = sum(g.n for g in own[_MAX_GROUPS:])
             more = f"{count(n)} more for {len(own) - _MAX_GROUPS} other reasons: see the page"

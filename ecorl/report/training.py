@@ -118,6 +118,31 @@ def _paired(before: EvaluationRow, after: EvaluationRow) -> PairedGain:
     )
 
 
+_Z_95 = statistics.NormalDist().inv_cdf(0.975)
+
+
+def wilson_interval(n_hits: int, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share.
+
+    Unlike the share plus or minus its standard error it says something where nothing, or
+    everything, was hit: 0 of 40 may still be 8.8 %.
+
+    Args:
+        n_hits: hits among the tries.
+        n: tries, at least 1.
+
+    Returns:
+        Lower and upper end, each 0 to 1.
+    """
+    share, z2 = n_hits / n, _Z_95 * _Z_95
+    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = _Z_95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    # At the ends the two terms are equal but for rounding.
+    return max(0.0, middle - half) if n_hits else 0.0, min(
+        1.0, middle + half
+    ) if n_hits < n else 1.0
+
+
 def rank_flips(evaluations: Sequence[EvaluationRow]) -> tuple[RankFlips, ...]:
     """Flips and score shifts of INT8 against float, one entry per phase."""
     newest = _newest(evaluations)
@@ -126,16 +151,16 @@ def rank_flips(evaluations: Sequence[EvaluationRow]) -> tuple[RankFlips, ...]:
         flips = present(row.values)
         if not flips:
             continue
-        share = sum(v != 0 for v in flips) / len(flips)
+        n_flips = sum(v != 0 for v in flips)
         shift_row = newest.get(SCORE_SHIFT, {}).get(phase)
         shifts = present(shift_row.values) if shift_row else []
         found.append(
             RankFlips(
                 phase=phase,
                 n_pairs=len(flips),
-                n_flips=sum(v != 0 for v in flips),
-                share=share,
-                standard_error=math.sqrt(share * (1 - share) / len(flips)),
+                n_flips=n_flips,
+                share=n_flips / len(flips),
+                interval=wilson_interval(n_flips, len(flips)),
                 n_scores=len(shifts),
                 shift_mean=statistics.fmean(shifts) if shifts else None,
                 shift_abs_mean=statistics.fmean(map(abs, shifts)) if shifts else None,

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from ecorl.records import weakest
 from ecorl.report.card import card_idle
 from ecorl.report.energy import WASTED_CAUSES
-from ecorl.report.model import (
+from ecorl.report.model import Head
+from ecorl.report.model_energy import (
     Balance,
     CardTimeline,
     Comparison,
     Expectation,
-    Head,
     Spending,
+    StageRow,
     Totals,
 )
 from ecorl.report.numbers import (
@@ -35,6 +36,7 @@ def verdict(head: Head, spending: Spending) -> tuple[str, ...]:
 
 
 def offloading(
+    path: str,
     spending: Spending,
     comparisons: Sequence[Comparison],
     balance: Balance | None,
@@ -44,14 +46,18 @@ def offloading(
     """Whether offloading paid, with the arithmetic."""
     cards = [c for c in comparisons if c.card is not None]
     if not cards:
-        sentences = ["No stage left the GPU path: there is nothing to compare."] * bool(comparisons)
+        sentences = [f"No stage left the {path}: there is nothing to compare."] * bool(comparisons)
     else:
         sentences = [_compared(c) for c in cards]
-        sentences.append(_unjudged(spending, cards) if balance is None else _net(balance))
+        sentences.append(
+            _unjudged(spending, cards)
+            if balance is None
+            else _net(balance, spending.card is not None)
+        )
     if timeline is not None:
         sentences.append(_had_it_been_real(timeline))
     if expectation is not None:
-        sentences.append(_expected(expectation))
+        sentences.append(_expected(expectation, path))
     return tuple(sentences)
 
 
@@ -68,15 +74,23 @@ def _course(head: Head) -> list[str]:
         sentences.append(
             "No checkpoint was recorded."
             if head.checkpoint_step is None
-            else f"Its newest checkpoint holds step {head.checkpoint_step}; "
-            "'ecorl run --resume' goes on from there."
+            else f"Its newest checkpoint holds step {head.checkpoint_step}; {_how_to_go_on(head)}."
         )
     return sentences
 
 
+def _how_to_go_on(head: Head) -> str:
+    if head.attached:
+        return "its own script goes on from there with resume_from_checkpoint"
+    return "'ecorl run --resume' goes on from there"
+
+
 def _spent(spending: Spending) -> list[str]:
+    beside = [] if spending.card is None else [_beside(spending.card)]
     if not spending.columns:
-        return ["No energy figure was recorded, so nothing can be said of what the run spent."]
+        whose = "of this machine " if beside else ""
+        unsaid = f"No energy figure {whose}was recorded, so nothing can be said of what the run"
+        return [f"{unsaid} spent.", *beside]
     lacking = spending.unknown_causes
     single = [c for c in spending.columns if c.title == str(c.provenance)]
     sentences = [_spent_of(c, with_shares=not lacking) for c in single]
@@ -98,7 +112,25 @@ def _spent(spending: Spending) -> list[str]:
             f"Energy is missing for {_listed(lacking)}{calls}"
             + ("; the true total is higher." if last.at_least else ".")
         )
-    return sentences
+    return [*sentences, *beside]
+
+
+def _beside(card: Totals) -> str:
+    """What a simulated card would have drawn: never a part of what was spent."""
+    idle_j = card.by_cause.get("idle")
+    work_j = math.fsum(j for cause, j in card.by_cause.items() if cause != "idle")
+    worked = any(cause != "idle" for cause in card.by_cause) or card.at_least
+    at_work = f"{'at least ' * card.at_least}{joules(work_j)} at work" if worked else "got no work"
+    if idle_j is None:
+        drawn = f"{at_work} beside it ({card.provenance}), and idle an unknown amount"
+    elif worked:
+        drawn = f"{joules(idle_j)} idle and {at_work} beside it ({card.provenance})"
+    else:
+        drawn = f"{joules(idle_j)} idle beside it ({card.provenance}) and {at_work}"
+    return (
+        f"The simulated card would have drawn {drawn}; that is in none of the figures of this "
+        "machine."
+    )
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -108,23 +140,28 @@ def _listed(names: Sequence[str]) -> str:
 def _spent_of(column: Totals, *, with_shares: bool) -> str:
     known = "at least " if column.at_least else ""
     if not column.energy_j:
-        return f"It spent {known}0 J ({column.provenance})."
+        return f"This machine spent {known}0 J ({column.provenance})."
     causes = sorted(column.by_cause.items(), key=lambda item: -item[1])
     if not with_shares:
         told = ", ".join(f"{cause} {joules(j)}" for cause, j in causes)
-        return f"Known of its energy are {joules(column.energy_j)} ({column.provenance}): {told}."
+        spent = f"{joules(column.energy_j)} ({column.provenance})"
+        return f"Known of this machine's energy are {spent}: {told}."
     told = ", ".join(
         f"{cause} {share(j / column.energy_j, 0)}"
         for cause, j in causes
         if j >= 0.005 * column.energy_j
     )
-    spent = f"It spent {known}{joules(column.energy_j)} ({column.provenance}): {told}."
+    spent = f"This machine spent {known}{joules(column.energy_j)} ({column.provenance}): {told}."
     if not column.wasted_j:
         return spent
     wasted = _listed([c for c in WASTED_CAUSES if c in column.by_cause])
     return (
-        f"{spent} {share(column.wasted_j / column.energy_j, 0)} of that bought nothing ({wasted})."
+        f"{spent} {_rounded(column.wasted_j / column.energy_j)} of that bought nothing ({wasted})."
     )
+
+
+def _rounded(part: float) -> str:
+    return share(part, 0) if part >= 0.005 else "Less than 1 %"
 
 
 # ---------------------------------------------------------------- the card
@@ -135,11 +172,7 @@ def _compared(c: Comparison) -> str:
         return f"{c.stage}: {c.sentence}."
     a, b = c.gpu, c.card
     factor, unit = edi_unit([a.edi_j_per_token, b.edi_j_per_token])
-    prices = [
-        f"{with_spread(scaled(r.edi_j_per_token, factor), scaled(r.edi_spread, factor))} {unit} "
-        f"over {count(r.n_edi)} calls ({r.energy_provenance})"
-        for r in (b, a)
-    ]
+    prices = [_price(r, factor, unit) for r in (b, a)]
     change = f"{share(abs(1 - c.ratio), 0)} {'less' if c.ratio < 1 else 'more'}"
     return (
         f"{c.stage}: per token {b.device} used {change} energy than {a.device} "
@@ -147,8 +180,16 @@ def _compared(c: Comparison) -> str:
     )
 
 
+def _price(r: StageRow, factor: float, unit: str) -> str:
+    per_token = with_spread(scaled(r.edi_j_per_token, factor), scaled(r.edi_spread, factor), "SD")
+    return f"{per_token} {unit} over {count(r.n_edi)} calls ({r.energy_provenance})"
+
+
 def _unjudged(spending: Spending, cards: Sequence[Comparison]) -> str:
-    idle = [p for p in card_idle(cards, spending.parts) if p.energy_j is not None]
+    # What a simulated one would have drawn stands with what the machine spent.
+    idle = [
+        p for p in card_idle(cards, spending.parts) if p.energy_j is not None and not p.simulated
+    ]
     known = [p.provenance for p in idle if p.provenance is not None]
     drew = ""
     if known:
@@ -157,11 +198,12 @@ def _unjudged(spending: Spending, cards: Sequence[Comparison]) -> str:
     return f"Whether offloading paid cannot be said: no stage has energy on both paths.{drew}"
 
 
-def _net(b: Balance) -> str:
+def _net(b: Balance, simulated: bool) -> str:
     """Saved on the offloaded tokens, less what the cards drew while they stood idle."""
     verb = "saved" if b.saved_j >= 0 else "cost"
     bound = ("at most " if b.saved_j >= 0 else "at least ") if b.at_most else ""
-    start = f"On the calls that it took the card {verb} {bound}{joules(abs(b.saved_j))}"
+    card = "simulated card" if simulated else "card"
+    start = f"On the calls that it took the {card} {verb} {bound}{joules(abs(b.saved_j))}"
     if b.idle_j is None or b.net_j is None:
         return f"{start} ({b.provenance}); its idle draw is unknown, so whether that paid is open."
     when = "" if b.idle_share is None else f" for {share(b.idle_share)} of the run"
@@ -186,7 +228,7 @@ def _had_it_been_real(t: CardTimeline) -> str:
     )
 
 
-def _expected(e: Expectation) -> str:
+def _expected(e: Expectation, path: str) -> str:
     change = e.gpu_j - e.chosen_j
     if e.n and abs(change) <= 1e-9 * max(abs(e.gpu_j), abs(e.chosen_j)):
         outcome = "no difference"
@@ -194,6 +236,6 @@ def _expected(e: Expectation) -> str:
         outcome = f"{joules(abs(change))} {'less' if change > 0 else 'more'}"
     return (
         f"Before the fact, over {e.n} decisions, the cost model expected {joules(e.gpu_j)} on the "
-        f"GPU path alone and {joules(e.chosen_j)} for the actions taken: {outcome} "
+        f"{path} alone and {joules(e.chosen_j)} for the actions taken: {outcome} "
         f"({e.provenance})."
     )

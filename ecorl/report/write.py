@@ -1,52 +1,66 @@
-"""`write_report`: from a run folder to the page, the JSON and the terminal."""
+"""`write_report`: from a run folder to the terminal, the page and the JSON."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 from pathlib import Path
 
 from rich.console import Console
 
-from ecorl.errors import RunError
 from ecorl.ledger import LedgerReader
-from ecorl.report.aggregate import build_report, read_config
+from ecorl.report.aggregate import build_report
 from ecorl.report.html import render_html, render_json
+from ecorl.report.run_config import read_config
 from ecorl.report.text import print_report
 
 HTML_FILE = "report.html"
 JSON_FILE = "report.json"
 
+logger = logging.getLogger(__name__)
 
-def write_report(run_dir: Path, *, console: Console) -> Path:
-    """Write ``report.html`` and ``report.json`` into a run folder and print the text.
+
+def write_report(run_dir: Path, *, console: Console) -> Path | None:
+    """Print the text, then write ``report.html`` and ``report.json`` into the run folder.
+
+    The text comes first: it needs no writable folder, and a file that cannot be written costs a
+    warning and no more.
 
     Args:
-        run_dir: folder of a finished, live or killed run.
+        run_dir: folder of a finished, live or killed run, or the ledger in it.
         console: where the tables go.
 
     Returns:
-        Path of the page.
+        Path of the page, or None when it could not be written.
 
     Raises:
-        RunError: when the folder holds no ledger or cannot be written.
+        RunError: when the folder holds no ledger.
         LedgerError: when the ledger is damaged.
     """
     run_dir = Path(run_dir)
-    config, gap = read_config(run_dir)
     with LedgerReader(run_dir) as reader:
-        report = build_report(reader, config, gap)
-    page = run_dir / HTML_FILE
-    _replace(page, render_html(report))
-    _replace(run_dir / JSON_FILE, render_json(report))
-    print_report(report, console)
-    return page
+        if run_dir.is_file():
+            run_dir = run_dir.parent
+        report = build_report(reader, read_config(reader.run(), run_dir))
+    try:
+        print_report(report, console)
+    finally:  # whoever reads the text may leave early (`| head`): the files come all the same
+        page = run_dir / HTML_FILE
+        written = _replace(page, render_html(report))
+        _replace(run_dir / JSON_FILE, render_json(report))
+    return page if written else None
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write beside and rename, so that no reader meets half a file."""
+def _replace(path: Path, text: str) -> bool:
+    """Write beside and rename, so that no reader meets half a file; False with a warning."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         fresh.write_text(text, encoding="utf-8")
         fresh.replace(path)
     except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error})") from error
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        logger.warning("%s: cannot be written (%s)", path, error.strerror or error)
+        return False
+    return True

@@ -9,10 +9,52 @@ from array import array
 from collections.abc import Iterable
 
 from ecorl.records import PowerSample, Provenance, StageEnergy, weakest
-from ecorl.telemetry.integrate import MIN_COVERAGE, Reading, counter_difference, hold_integral
+from ecorl.telemetry.integrate import (
+    DISPUTED_AFTER_S,
+    MIN_COVERAGE,
+    STOPPED_AFTER_S,
+    Reading,
+    Verdict,
+    counter_difference,
+    hold_integral,
+    judge_counter,
+    standstill_s,
+)
+from ecorl.telemetry.specs import COUNTER_RESET, COUNTER_STOPPED, SAMPLER_LOST
 
-LOSS_ERRORS = frozenset({"DeviceLost", "DriverNotLoaded", "LibraryNotFound", "DriverError"})
-"""Errors after which a counter may start again, because the driver may have been reloaded."""
+LOSS_ERRORS = frozenset(
+    {
+        "DeviceLost",
+        "DriverNotLoaded",
+        "LibraryNotFound",
+        "DriverError",
+        COUNTER_RESET,
+        COUNTER_STOPPED,
+        SAMPLER_LOST,
+    }
+)
+"""Errors after which a counter may start again: the driver may have been reloaded, or what counts
+in the sampling process (wraps of RAPL, the joules of a model) began anew with it."""
+
+CONTEXT_S = 2 * DISPUTED_AFTER_S
+"""How far back from its end a window's counter is judged, s, where the window itself is shorter.
+
+A stage of milliseconds cannot tell a dead counter from a slow one; the seconds before it can.
+Nothing behind the window is looked at, so that a figure does not change after it was read.
+"""
+
+MAX_POWER_W = 1e6
+MAX_ENERGY_J = 2**53 / 1e3
+"""Bounds beyond which a figure of any source is missing: a megawatt, and the largest count of mJ
+that a double holds exactly. Drivers refuse far smaller figures; these keep sums finite."""
+
+
+DISPUTED = "disputed"
+INTEGRAL_STOPPED = "integral_counter_stopped"
+"""Values of `StageEnergy.method` that tell of a counter that is not believed."""
+
+MODEL = "model"
+"""Value of `StageEnergy.method` for the running integral of a model: no instrument counted it."""
 
 
 class _Track:
@@ -27,8 +69,8 @@ class _Track:
 
     def append(self, sample: PowerSample) -> None:
         self.t_s.append(sample.t_s)
-        self.power_w.append(_number(sample.power_w))
-        self.energy_j.append(_number(sample.energy_j))
+        self.power_w.append(_number(sample.power_w, MAX_POWER_W))
+        self.energy_j.append(_number(sample.energy_j, MAX_ENERGY_J))
         self.reset.append(sample.error in LOSS_ERRORS)
 
     def trim(self, capacity: int) -> None:
@@ -68,6 +110,12 @@ class PowerHistory:
     `ecorl.telemetry.integrate.counter_difference`), else the zero-order-hold integral where valid
     readings cover at least `MIN_COVERAGE` of the window, else None. Nothing is extrapolated.
 
+    A counter that stood still at power (`STOPPED_AFTER_S`) counts as missing and the method says
+    so (``integral_counter_stopped``). Where counter and integral lie too far apart
+    (`DISPUTED_FACTOR`) neither is used: the energy is None, the method ``disputed``, and both
+    figures stand in the record. Modelled figures are not judged: counter and power are one model,
+    and the method is ``model``.
+
     Args:
         hold_s: longest time for which a reading stands without a successor, s. It is also the
             widest gap between two counter readings across which a window's end is interpolated.
@@ -84,6 +132,11 @@ class PowerHistory:
         self._hold_s, self._capacity = hold_s, capacity
         self._tracks: dict[str, _Track] = {}
         self._lock = threading.Lock()
+
+    @property
+    def hold_s(self) -> float:
+        """Longest time for which a reading stands without a successor, s."""
+        return self._hold_s
 
     @property
     def device_ids(self) -> tuple[str, ...]:
@@ -144,53 +197,87 @@ class PowerHistory:
         """
         if t_end_s < t_start_s:
             raise ValueError(f"the window ends {t_start_s - t_end_s:g} s before it starts")
+        window, back_s = (t_start_s, t_end_s), min(t_start_s, t_end_s - CONTEXT_S)
         with self._lock:
             track = self._tracks.get(device_id)
-            readings = [] if track is None else track.around(t_start_s, t_end_s, self._hold_s)
+            readings = [] if track is None else track.around(back_s, t_end_s, self._hold_s)
             provenance = Provenance.MODELLED if track is None else track.provenance
-        return self._stage_energy(readings, (device_id, t_start_s, t_end_s), provenance)
-
-    def _stage_energy(
-        self, readings: list[Reading], window: tuple[str, float, float], provenance: Provenance
-    ) -> StageEnergy:
-        _, t_start_s, t_end_s = window
+        counter_j, integral_j, coverage = self._figures(readings, window)
+        verdict = Verdict.FINE
+        if counter_j is not None and provenance is not Provenance.MODELLED:
+            verdict = self._verdict(readings, window)
+        energy_j, method = _choose(counter_j, integral_j, coverage, verdict)
+        if method == "counter" and provenance is Provenance.MODELLED:
+            method = MODEL
         length_s = t_end_s - t_start_s
-        integral = hold_integral(readings, t_start_s, t_end_s, self._hold_s)
-        coverage = min(1.0, integral.covered_s / length_s) if length_s > 0 else 0.0
-        counter_j = None
-        if length_s > 0:
-            counter_j = counter_difference(readings, t_start_s, t_end_s, self._hold_s)
-        integral_j = integral.energy_j if coverage > 0 else None
-        energy_j, method = counter_j, "counter"
-        if counter_j is None:
-            energy_j, method = None, "none"
-            # Summed spans round: a fully covered window may come out a bit below 1.
-            if integral_j is not None and coverage >= MIN_COVERAGE - 1e-9:
-                energy_j, method = integral_j, "integral"
         return StageEnergy(
-            *window,
+            device_id,
+            t_start_s,
+            t_end_s,
             energy_j=energy_j,
             mean_power_w=None if energy_j is None else energy_j / length_s,
-            counter_energy_j=counter_j,
+            counter_energy_j=None if verdict is Verdict.STOPPED else counter_j,
             integral_energy_j=integral_j,
-            n_samples=_n_valid(readings, t_start_s, t_end_s),
+            n_samples=_n_inside(readings, t_start_s, t_end_s),
             coverage=coverage,
             method=method,
             provenance=provenance,
         )
 
+    def _figures(
+        self, readings: list[Reading], window: tuple[float, float]
+    ) -> tuple[float | None, float | None, float]:
+        """Rise of the counter and integral over a window, J, and coverage."""
+        length_s = window[1] - window[0]
+        if length_s <= 0:
+            return None, None, 0.0
+        integral = hold_integral(readings, *window, self._hold_s)
+        coverage = min(1.0, integral.covered_s / length_s)
+        counter_j = counter_difference(readings, *window, self._hold_s)
+        return counter_j, integral.energy_j if coverage > 0 else None, coverage
 
-def _n_valid(readings: list[Reading], t_start_s: float, t_end_s: float) -> int:
+    def _verdict(self, readings: list[Reading], window: tuple[float, float]) -> Verdict:
+        """Judge the counter over a window, and over the time before it where it always moved."""
+        if standstill_s(readings, *window, self._hold_s) > STOPPED_AFTER_S:
+            return Verdict.STOPPED
+        verdict = self._judge(readings, window)
+        wide = (max(readings[0].t_s, window[1] - CONTEXT_S), window[1])
+        if verdict is not Verdict.FINE or wide[0] >= window[0]:
+            return verdict
+        if standstill_s(readings, *wide, self._hold_s) > STOPPED_AFTER_S:
+            return Verdict.FINE
+        return self._judge(readings, wide)
+
+    def _judge(self, readings: list[Reading], window: tuple[float, float]) -> Verdict:
+        return judge_counter(*self._figures(readings, window), window[1] - window[0])
+
+
+def _choose(
+    counter_j: float | None, integral_j: float | None, coverage: float, verdict: Verdict
+) -> tuple[float | None, str]:
+    """The energy to use, J, and the method behind it; see `PowerHistory`."""
+    if verdict is Verdict.DISPUTED:
+        return None, DISPUTED
+    if counter_j is not None and verdict is Verdict.FINE:
+        return counter_j, "counter"
+    # Summed spans round: a fully covered window may come out a bit below 1.
+    if integral_j is None or coverage < MIN_COVERAGE - 1e-9:
+        return None, "none"
+    return integral_j, INTEGRAL_STOPPED if verdict is Verdict.STOPPED else "integral"
+
+
+def _n_inside(readings: list[Reading], t_start_s: float, t_end_s: float) -> int:
+    """Valid readings strictly inside a window: one at its edge belongs to the neighbour as much."""
     return sum(
         1
         for r in readings
-        if t_start_s <= r.t_s <= t_end_s and (r.power_w is not None or r.energy_j is not None)
+        if t_start_s < r.t_s < t_end_s and (r.power_w is not None or r.energy_j is not None)
     )
 
 
-def _number(figure: float | None) -> float:
-    """A figure for the arrays: NaN when missing, infinite or negative (no board yields power)."""
-    return figure if figure is not None and 0 <= figure < math.inf else math.nan
+def _number(figure: float | None, limit: float) -> float:
+    """A figure for the arrays: NaN when missing, above `limit` or negative (no board yields it)."""
+    return figure if figure is not None and 0 <= figure <= limit else math.nan
 
 
 def _figure(number: float) -> float | None:

@@ -4,11 +4,16 @@ Two figures are always sought and both are reported. The *counter* figure is the
 device's cumulative counter, interpolated linearly at the window's ends. The *integral* holds each
 power reading until the next one (zero-order hold). Repeated readings are not removed before
 integration: they are what makes the hold right when the polling is faster than the refresh.
+
+Neither is the truth. `judge_counter` says when the counter cannot be believed: it has stopped, or
+the two figures are too far apart for any bias that is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from itertools import pairwise
 from typing import NamedTuple
 
 MIN_COVERAGE = 0.95
@@ -18,6 +23,37 @@ Invented. Nothing is extrapolated over the uncovered part, so an integral unders
 by about the uncovered share; 0.95 keeps that at the size of an instrument's own error. Below it the
 integral is still reported as such, next to its coverage, and the energy is missing.
 """
+
+STOPPED_AFTER_S = 1.5
+"""A counter that stands still for longer than this, s, while the device draws power has stopped.
+
+Counters of GPUs and processors refresh within 0.1 s; the slowest ones met are recordings at 1 Hz.
+Polled with jitter, a refresh of 1 s looks like at most 1.3 s. No shorter window is judged: within
+one refresh a rise of 0 says nothing.
+"""
+
+DISPUTED_FACTOR = 3.0
+"""Counter and integral that differ by more than this factor are both not believed.
+
+Polling that locks to the load is known to make an integral wrong by 56 % (a factor of 2.3 when it
+reads too little) while the counter is right; a module's power instead of the GPU's adds to one and
+not to the other. 3 lies beyond these. Which of the two is wrong cannot be told.
+"""
+
+DISPUTED_AFTER_S = 5.0
+"""Shortest window over which counter and integral are compared, s.
+
+Readings that average over 1 s lag at the window's ends: on a device that goes from a tenth of its
+power to all of it that alone makes a factor of 2 over 1 s, and of less than 2 over 5 s.
+"""
+
+
+class Verdict(Enum):
+    """What `judge_counter` makes of a counter."""
+
+    FINE = "fine"
+    STOPPED = "stopped"
+    DISPUTED = "disputed"
 
 
 class Reading(NamedTuple):
@@ -51,6 +87,16 @@ def hold_integral(
     Readings before the window count as far as their hold reaches into it.
     """
     energy_j = covered_s = 0.0
+    for power_w, span_s in _holds(readings, t_start_s, t_end_s, hold_s):
+        energy_j += power_w * span_s
+        covered_s += span_s
+    return Integral(energy_j, covered_s)
+
+
+def _holds(
+    readings: Sequence[Reading], t_start_s: float, t_end_s: float, hold_s: float
+) -> Iterator[tuple[float, float]]:
+    """Power in W and the time in s for which it held, for each valid reading in a window."""
     for i, reading in enumerate(readings):
         if reading.power_w is None:
             continue
@@ -59,9 +105,66 @@ def hold_integral(
             until_s = min(until_s, readings[i + 1].t_s)
         span_s = min(until_s, t_end_s) - max(reading.t_s, t_start_s)
         if span_s > 0:
-            energy_j += reading.power_w * span_s
-            covered_s += span_s
-    return Integral(energy_j, covered_s)
+            yield reading.power_w, span_s
+
+
+def judge_counter(
+    counter_j: float | None, integral_j: float | None, coverage: float, length_s: float
+) -> Verdict:
+    """Whether the rise of a counter over a window can be believed, by the power readings in it.
+
+    Args:
+        counter_j: rise of the counter, J, or None.
+        integral_j: zero-order-hold integral over the covered part, J, or None.
+        coverage: share of the window covered by valid power readings, 0 to 1.
+        length_s: length of the window, s.
+
+    Returns:
+        STOPPED: a rise of 0 over more than `STOPPED_AFTER_S` that readings of 0 W do not explain.
+        DISPUTED: the figures differ by more than `DISPUTED_FACTOR` over `DISPUTED_AFTER_S` or
+        more, covered to at least `MIN_COVERAGE`. FINE: everything else, also without a counter.
+    """
+    if counter_j is None:
+        return Verdict.FINE
+    if counter_j <= 0:
+        explained = integral_j == 0 and coverage >= MIN_COVERAGE
+        return Verdict.FINE if explained or length_s <= STOPPED_AFTER_S else Verdict.STOPPED
+    if integral_j is None or length_s < DISPUTED_AFTER_S or coverage < MIN_COVERAGE - 1e-9:
+        return Verdict.FINE
+    low_j, high_j = sorted((counter_j, integral_j))
+    return Verdict.DISPUTED if high_j > DISPUTED_FACTOR * low_j else Verdict.FINE
+
+
+def standstill_s(
+    readings: Sequence[Reading], t_start_s: float, t_end_s: float, hold_s: float
+) -> float:
+    """Longest time for which the counter stood still at power, in a stretch that meets a window, s.
+
+    The stretch may begin before the window and end after it; the time in it for which a reading
+    of 0 W held does not count, because then a counter has to stand still. A stretch ends where
+    the counter moves and where the device was lost.
+    """
+    longest_s = 0.0
+    for since_s, until_s in _flat_stretches(readings):
+        if since_s < t_end_s and until_s > t_start_s:
+            holds = _holds(readings, since_s, until_s, hold_s)
+            idle_s = sum(span_s for power_w, span_s in holds if power_w == 0)
+            longest_s = max(longest_s, until_s - since_s - idle_s)
+    return longest_s
+
+
+def _flat_stretches(readings: Sequence[Reading]) -> list[tuple[float, float]]:
+    """Begin and end of each stretch over which the counter stood still, s."""
+    stretches: list[tuple[float, float]] = []
+    flat = False
+    for a, b in pairwise(r for r in readings if r.energy_j is not None or r.reset):
+        if a.energy_j is None or b.energy_j != a.energy_j:
+            flat = False
+            continue
+        since_s = stretches.pop()[0] if flat else a.t_s
+        stretches.append((since_s, b.t_s))
+        flat = True
+    return stretches
 
 
 def counter_difference(

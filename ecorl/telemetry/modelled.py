@@ -2,6 +2,10 @@
 
 power = idle + (active - idle) x utilisation: a straight line between two figures of a device
 profile. Real power is not linear in utilisation; the figure is tagged ``modelled`` for that.
+
+The power of a reading is the mean since the reading before; held until the next one, as readings
+of an instrument are, it would be booked one interval late. So the energy is summed here as well,
+interval by interval, and stands in the samples as a counter does.
 """
 
 from __future__ import annotations
@@ -13,17 +17,24 @@ from pathlib import Path
 
 from ecorl.errors import ConfigError, DeviceLost, LibraryNotFound
 from ecorl.records import PowerSample, Provenance
+from ecorl.telemetry.history import MAX_POWER_W
 from ecorl.telemetry.specs import DeviceInfo
 
 MIN_STEP_S = 0.03
 """Shortest time over which utilisation is taken, s: three ticks of the kernel's CPU clock."""
+
+ROUNDING_TICKS = 2
+"""Ticks of CPU time that may be booked in the step after the one in which they were counted: user
+and system time are rounded to a tick each. Without it full use would come out too low."""
 
 
 class ModelledSource:
     """Power of the device on which a process computes, from the CPU time of that process.
 
     Utilisation is the CPU time (user and system, all threads) that the process gained since the
-    last reading, over the time that passed times `n_threads`, clipped to 0..1.
+    last reading, over the time that passed times `n_threads`, clipped to 0..1. ``energy_j`` is the
+    running integral since `open` of ``idle x dt + (active - idle) x dCPU / n_threads``: modelled,
+    like the power, and not an instrument's counter.
 
     Args:
         device_id: name of the modelled device.
@@ -46,6 +57,8 @@ class ModelledSource:
         n_threads: int,
         interval_s: float = 0.1,
     ) -> None:
+        if not 0 <= active_w <= MAX_POWER_W:
+            raise ConfigError("telemetry option active_w", active_w, f"0 to {MAX_POWER_W:.0f} W")
         if not 0 <= idle_w <= active_w:
             raise ConfigError("telemetry option idle_w", idle_w, f"between 0 and {active_w} W")
         if n_threads < 1:
@@ -56,6 +69,7 @@ class ModelledSource:
         self._clock: Callable[[], float] = time.monotonic
         self._last: tuple[float, float] | None = None
         self._utilisation: float | None = None
+        self._energy_j = self._carried_s = 0.0
 
     def open(self) -> None:
         """Take the first reading of CPU time, the baseline.
@@ -81,40 +95,51 @@ class ModelledSource:
         """One sample; figures are None before the first step and after the process has gone."""
         now_s = self._clock()
         try:
-            self._step(now_s)
+            stepped = self._step(now_s)
         except DeviceLost as error:
             self._last = self._utilisation = None
             return (self._sample(now_s, None, type(error).__name__),)
-        return (self._sample(now_s, self._utilisation, None),)
+        # Between two steps the energy is not known; the next step has it.
+        return (self._sample(now_s, self._energy_j if stepped else None, None),)
 
     def close(self) -> None:
         """Forget the baseline."""
         self._last = None
 
-    def _step(self, now_s: float) -> None:
+    def _step(self, now_s: float) -> bool:
+        """Take utilisation and energy up to now; False when the last step is too recent."""
         cpu_s = process_cpu_time_s(self._pid)
         if self._last is not None:
             step_s = now_s - self._last[0]
             if step_s < MIN_STEP_S:
-                return
-            share = (cpu_s - self._last[1]) / (step_s * self._n_threads)
-            self._utilisation = min(1.0, max(0.0, share))
+                return False
+            gained_s = max(0.0, cpu_s - self._last[1]) + self._carried_s
+            busy_s = min(gained_s, step_s * self._n_threads)
+            self._carried_s = min(gained_s - busy_s, ROUNDING_TICKS * _tick_s())
+            self._utilisation = busy_s / (step_s * self._n_threads)
+            range_w = self._active_w - self._idle_w
+            self._energy_j += self._idle_w * step_s + range_w * busy_s / self._n_threads
         self._last = (now_s, cpu_s)
+        return True
 
-    def _sample(self, now_s: float, utilisation: float | None, error: str | None) -> PowerSample:
+    def _sample(self, now_s: float, energy_j: float | None, error: str | None) -> PowerSample:
         power_w = None
-        if utilisation is not None:
-            power_w = self._idle_w + (self._active_w - self._idle_w) * utilisation
+        if self._utilisation is not None:
+            power_w = self._idle_w + (self._active_w - self._idle_w) * self._utilisation
         return PowerSample(
             self._device_id,
             now_s,
             power_w,
-            None,
-            utilisation,
+            energy_j,
+            self._utilisation,
             self.provenance,
             "modelled:cpu_time",
             error,
         )
+
+
+def _tick_s() -> float:
+    return 1.0 / os.sysconf("SC_CLK_TCK")
 
 
 def process_cpu_time_s(pid: int) -> float:

@@ -40,7 +40,9 @@ class NvmlSource:
     appears once, with the power of the whole GPU, other tenants' instances included.
 
     Args:
-        devices: indices, UUIDs or MIG UUIDs; None takes ``CUDA_VISIBLE_DEVICES``, else all GPUs.
+        devices: the GPUs to read, by any name that `NvmlDriver.find` knows (index, UUID with or
+            without ``GPU-``, MIG UUID, PCI address); None takes ``CUDA_VISIBLE_DEVICES``, else
+            all GPUs.
         prefer: ``instant`` (field 186) or ``average`` (field 185). The instantaneous figure does
             not smear one stage into the next; the average has less error on fast periodic loads.
         interval_s: polling interval, s; below 0.05 s NVML is known to answer zeros.
@@ -69,16 +71,15 @@ class NvmlSource:
         """Initialise NVML, find the GPUs, and settle on an instrument for each.
 
         Raises:
-            DriverError: NVML cannot be used, or no GPU is selected or visible.
+            DriverError: NVML cannot be used, no GPU is selected or visible, or none has a name
+                that was asked for.
         """
         self._driver.open()
         try:
             wanted = self._wanted if self._wanted is not None else visible_devices(os.environ)
             devices = self._driver.select(wanted)
             if not devices:
-                raise DriverError(
-                    "NVML sees no GPU" if wanted is None else "CUDA_VISIBLE_DEVICES hides all GPUs"
-                )
+                raise DriverError(self._none_found(wanted))
         except DriverError:
             self._driver.close()
             raise
@@ -92,7 +93,7 @@ class NvmlSource:
     def describe(self) -> tuple[DeviceInfo, ...]:
         """The selected GPUs with instrument, name and number of MIG instances."""
         return tuple(
-            DeviceInfo(gpu.device_id, self.provenance, _source(gpu), _label(gpu.device))
+            DeviceInfo(gpu.device_id, self.provenance, _source(gpu), gpu.device.label)
             for gpu in self._gpus
         )
 
@@ -105,6 +106,11 @@ class NvmlSource:
     def close(self) -> None:
         """Release NVML; safe to call twice."""
         self._driver.close()
+
+    def _none_found(self, wanted: Sequence[str] | None) -> str:
+        if wanted is None:
+            return "NVML sees no GPU"
+        return "CUDA_VISIBLE_DEVICES hides all GPUs" if self._wanted is None else "no GPU is named"
 
     def _read_gpu(self, gpu: _Gpu) -> PowerSample:
         power_w = energy_j = utilisation = None
@@ -171,9 +177,3 @@ class NvmlSource:
 
 def _source(gpu: _Gpu) -> str:
     return "nvml" if gpu.instrument is None else str(gpu.instrument)
-
-
-def _label(device: NvmlDevice) -> str:
-    if not device.mig_uuids:
-        return device.name
-    return f"{device.name} (whole GPU of {len(device.mig_uuids)} MIG instances)"

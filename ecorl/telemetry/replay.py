@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ecorl.errors import DataError
 from ecorl.records import PowerSample, Provenance
+from ecorl.telemetry.history import MAX_ENERGY_J, MAX_POWER_W
 from ecorl.telemetry.specs import DeviceInfo
 
 COLUMNS = ("t_s", "device_id", "power_w", "energy_j", "utilisation")
@@ -34,6 +35,7 @@ def read_tracks(path: Path) -> dict[str, Track]:
     """Parse a recording: CSV with the columns ``t_s, device_id, power_w, energy_j, utilisation``.
 
     Times are s on any clock, ascending for each device. An empty figure is a missing reading.
+    Power is 0 to 1e6 W; the energy counter, in J, at most 2**53 mJ.
 
     Raises:
         DataError: naming file and line, for a file that is missing or malformed.
@@ -76,8 +78,10 @@ def _add_row(tracks: dict[str, Track], row: Sequence[str], where: str) -> None:
     )
     if any(figure is not None and figure < 0 for figure in (power_w, energy_j, utilisation)):
         raise DataError(f"{where}: a figure is negative")
-    if utilisation is not None and utilisation > 1:
-        raise DataError(f"{where}: utilisation = {utilisation:g} is above 1")
+    limits = (("power_w", power_w, MAX_POWER_W), ("energy_j", energy_j, MAX_ENERGY_J))
+    for column, figure, limit in (*limits, ("utilisation", utilisation, 1.0)):
+        if figure is not None and figure > limit:
+            raise DataError(f"{where}: {column} = {figure:g} is above {limit:g}")
     track = tracks.setdefault(device_id, Track())
     if track.t_s and t_s <= track.t_s[-1]:
         raise DataError(f"{where}: t_s = {t_s:g} does not ascend for {device_id}")
@@ -101,8 +105,10 @@ class ReplaySource:
     """Plays a recording.
 
     Like an instrument with a slow refresh, it answers with the newest row that is due, at the
-    time of asking. Before a device's first row, after its last row has stood for `hold_s`, and
-    wherever the recording itself has an empty figure, the figure is None.
+    time of asking. The energy counter alone is interpolated up to the next row: it would otherwise
+    look as if it stood still between rows that are seconds apart. Before a device's first row,
+    after its last row has stood for `hold_s`, and wherever the recording itself has an empty
+    figure, the figure is None.
 
     Args:
         path: the CSV file; see `read_tracks`.
@@ -175,6 +181,19 @@ class ReplaySource:
         elif file_s - track.t_s[index] > self._hold_s[device_id]:
             error = "RecordingGap" if index + 1 < len(track.t_s) else "RecordingEnded"
         else:
-            figures = track.rows[index]
+            power_w, _, utilisation = track.rows[index]
+            figures = (power_w, self._energy_j(device_id, index, file_s), utilisation)
             error = "RecordedMissing" if figures[0] is None and figures[1] is None else None
         return PowerSample(device_id, now_s, *figures, self.provenance, "replay", error)
+
+    def _energy_j(self, device_id: str, index: int, file_s: float) -> float | None:
+        """The counter between a row and the next one, J; the row's own at the edge of a gap."""
+        track = self._tracks[device_id]
+        energy_j = track.rows[index][1]
+        if energy_j is None or index + 1 == len(track.rows):
+            return energy_j
+        next_j, step_s = track.rows[index + 1][1], track.t_s[index + 1] - track.t_s[index]
+        if next_j is None or next_j < energy_j or step_s > self._hold_s[device_id]:
+            return energy_j
+        share = max(0.0, file_s - track.t_s[index]) / step_s
+        return energy_j + (next_j - energy_j) * min(1.0, share)

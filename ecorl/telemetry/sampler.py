@@ -18,7 +18,7 @@ from ecorl.telemetry.history import PowerHistory
 from ecorl.telemetry.sampler_process import SamplerProcess
 from ecorl.telemetry.smoothing import Smoother
 from ecorl.telemetry.sources import build
-from ecorl.telemetry.specs import DeviceInfo, SourceSpec, number_option
+from ecorl.telemetry.specs import SAMPLER_LOST, DeviceInfo, SourceSpec, number_option
 from ecorl.telemetry.wire import SourceReport, decode
 
 logger = logging.getLogger(__name__)
@@ -31,9 +31,6 @@ STABLE_AFTER_S = 300.0
 
 RESTART_PAUSE_S = 0.5
 """Pause before the first restart, doubled for each further one; invented."""
-
-LOST = "SamplerLost"
-"""Fault name of readings that are missing because the sampling process is not there."""
 
 SILENT = "DriverTimeout"
 """Fault name of readings that are missing because the source does not answer."""
@@ -189,7 +186,7 @@ class Sampler:
             process = SamplerProcess(self._specs)
         except OSError as error:
             logger.warning("the power sampler cannot be started: %s", error)
-            self._note("sampler", LOST, time.monotonic())
+            self._note("sampler", SAMPLER_LOST, time.monotonic())
             return
         self._process = process
         try:
@@ -276,7 +273,7 @@ class Sampler:
         """Missing readings for devices whose source says nothing, so that time still advances."""
         for device in self.devices:
             newest_s = self.history.watermark_s(device.device_id)
-            silent = self._faults.get(device.device_id) in (SILENT, LOST)
+            silent = self._faults.get(device.device_id) in (SILENT, SAMPLER_LOST)
             limit_s = _TICK_S if silent else self._limits_s[device.device_id]
             if newest_s is not None and now_s - newest_s > limit_s:
                 self._add((_missing(device, now_s, self._reasons[device.device_id]),))
@@ -287,12 +284,12 @@ class Sampler:
             logger.warning("the power sampler ended (%s)", process.last_words())
         elif not self._ready.is_set():
             logger.warning("the power sampler did not start (%s)", process.last_words())
-            self._note("sampler", LOST, time.monotonic())
+            self._note("sampler", SAMPLER_LOST, time.monotonic())
         self._mark_lost()
 
     def _mark_lost(self) -> None:
         now_s = time.monotonic()
-        self._add(tuple(_missing(device, now_s, LOST) for device in self.devices))
+        self._add(tuple(_missing(device, now_s, SAMPLER_LOST) for device in self.devices))
 
     def _idle(self, duration_s: float) -> None:
         """Wait without a process, with missing readings all the while."""

@@ -15,7 +15,8 @@ class Ema:
     """One smoothed quantity.
 
     Args:
-        tau_s: time constant, s.
+        tau_s: time constant, s. The paper's n = 10 samples at 100 ms, weight 1/n a sample, are
+            tau = 0.95 s, hence the default of 1.0.
     """
 
     def __init__(self, tau_s: float) -> None:

@@ -95,8 +95,13 @@ def _auto_order(options: Mapping[str, JSON]) -> tuple[str, ...]:
 
 def _nvml(options: Mapping[str, JSON]) -> DescribedSource:
     devices = options.get("devices")
-    if devices is not None and not isinstance(devices, list):
-        raise ConfigError("telemetry option devices", devices, "a list of indices or UUIDs")
+    if devices is not None and (
+        not isinstance(devices, list)
+        or not all(isinstance(d, str | int) and d != "" for d in devices)
+    ):
+        raise ConfigError(
+            "telemetry option devices", devices, "a list of indices, UUIDs or PCI addresses"
+        )
     prefer = options.get("prefer", "instant")
     if prefer not in ("instant", "average"):
         raise ConfigError("telemetry option prefer", prefer, "instant or average")

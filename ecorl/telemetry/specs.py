@@ -14,6 +14,15 @@ JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | Non
 
 SOURCE_TYPES = ("auto", "nvml", "rapl", "xrt", "modelled", "replay", "null")
 
+COUNTER_RESET = "CounterReset"
+"""Fault name of a reading at which an energy counter began anew: no sum may cross it."""
+
+COUNTER_STOPPED = "CounterStopped"
+"""Fault name of readings that are missing because the energy counter behind them stands still."""
+
+SAMPLER_LOST = "SamplerLost"
+"""Fault name of readings that are missing because the sampling process is not there."""
+
 
 @dataclass(frozen=True)
 class SourceSpec:
@@ -21,15 +30,16 @@ class SourceSpec:
 
     Options by type, all with ``interval_s`` (s) besides:
 
-    * ``nvml``: ``devices`` (list of indices or UUIDs; default: ``CUDA_VISIBLE_DEVICES``, else
-      all), ``prefer`` (``instant`` or ``average``)
+    * ``nvml``: ``devices`` (list of indices, UUIDs with or without ``GPU-``, MIG UUIDs or PCI
+      addresses; default: ``CUDA_VISIBLE_DEVICES``, else all), ``prefer`` (``instant`` or
+      ``average``)
     * ``rapl``: ``root`` (powercap folder)
     * ``xrt``: none
     * ``modelled``: ``device_id``, ``idle_w``, ``active_w``, ``pid``, ``n_threads``
     * ``replay``: ``path``, ``hold_s``, ``started_s`` (the sampler sets it, so that a restart of its
       process does not start the recording again)
     * ``null``: ``device_ids``
-    * ``auto``: those of ``modelled``, and ``order``, a list of some of ``nvml``, ``rapl`` and
+    * ``auto``: those of its candidates, and ``order``, a list of some of ``nvml``, ``rapl`` and
       ``modelled`` (default: all three). Leave out ``rapl`` for a trainer on a GPU, whose power no
       CPU counter tells, and ``nvml`` for one on the CPU.
 
@@ -50,7 +60,8 @@ class DeviceInfo:
         device_id: the name in every sample, e.g. ``gpu0``.
         provenance: of its figures.
         source: the instrument behind it, e.g. ``nvml:field186:gpu``.
-        name: what the vendor calls it, with remarks such as the number of MIG instances.
+        name: what the vendor calls it, with the remark that the power is that of a whole GPU where
+            it is shared by MIG instances.
     """
 
     device_id: str

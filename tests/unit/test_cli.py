@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import re
+import select
+import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from ecorl import __version__, cli
-from ecorl.config import load_config, preset_names, save_config
+from ecorl.cli import commands
+from ecorl.config import config_toml, load_config, preset_names, save_config
 from ecorl.errors import LedgerError
 from ecorl.ledger import LEDGER_FILE, Ledger
 
@@ -55,10 +61,20 @@ def the_line(outcome):
     assert code == 2
     assert out == ""
     assert err.endswith("\n")
+    return one_line(err)
+
+
+def one_line(err):
     (line,) = err.splitlines()
     assert line.startswith("ecorl: ")
     assert "Traceback" not in line
     return line
+
+
+def a_run(folder, config=""):
+    """The record of a run in which nothing happened yet."""
+    folder.mkdir(exist_ok=True)
+    Ledger.create(folder / LEDGER_FILE, run_id="t", config_toml=config, meta={}).close()
 
 
 def everything_below(folder):
@@ -81,7 +97,7 @@ def everything_below(folder):
         (["run", "--config", "demo", "-s", "stps=1"], ["--set stps = 1", "allowed is one of"]),
         (["run", "--config", "demo", "-s", "adapter=verl"], ["adapter = 'verl'", "'trl'"]),
         (["run", "--resume", "nowhere"], ["nowhere holds no run to resume"]),
-        (["run", "--resume", "."], ["holds no run to resume", "no config.toml"]),
+        (["run", "--resume", "."], ["holds no run to resume", "no ledger.sqlite"]),
         (["run", "--resume", ".", "--config", "demo"], ["--resume goes alone"]),
         (["run", "--resume", ".", "--set", "seed=1"], ["--resume goes alone"]),
         (["report", "nowhere"], ["nowhere", "there is no ledger"]),
@@ -105,16 +121,51 @@ def test_a_broken_ledger_is_one_line_and_stays_as_it_is(command, tmp_path, conte
     (tmp_path / LEDGER_FILE).write_bytes(content)
     save_config(load_config("demo"), tmp_path / "config.toml")
     before = everything_below(tmp_path)
-    line = the_line(command("report", tmp_path))
-    assert LEDGER_FILE in line
+    for args in (("report", tmp_path), ("report", tmp_path / LEDGER_FILE)):
+        assert LEDGER_FILE in the_line(command(*args))
+    assert LEDGER_FILE in the_line(command("run", "--resume", tmp_path))
     assert everything_below(tmp_path) == before
     assert (tmp_path / LEDGER_FILE).read_bytes() == content
 
 
-def test_a_broken_config_in_a_run_to_resume_names_file_and_line(command, tmp_path):
-    (tmp_path / "config.toml").write_text("seed = 1\n[trainer]\nsteps = 0\n")
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE run SET config_toml = CAST(x'ff66' AS TEXT)",
+        "UPDATE run SET config_toml = 5, run_id = x'00'",
+        "DELETE FROM run",
+        "DROP TABLE meta",
+    ],
+)
+def test_damage_within_a_ledger_is_one_line_too(command, tmp_path, change):
+    a_run(tmp_path, config_toml(load_config("demo")))
+    with contextlib.closing(sqlite3.connect(tmp_path / LEDGER_FILE)) as db, db:
+        db.execute(change)
+    for args in (("report", tmp_path), ("run", "--resume", tmp_path)):
+        assert LEDGER_FILE in the_line(command(*args))
+
+
+def test_a_ledger_that_the_adapter_cannot_go_on_with_is_the_user_s(command, tmp_path, monkeypatch):
+    class Adapter:
+        @staticmethod
+        def resume(run_dir, console):
+            raise LedgerError(f"{run_dir}: cannot be read")
+
+        @staticmethod
+        def run(config, run_dir, console):
+            raise LedgerError("the disk is gone")
+
+    monkeypatch.setattr(commands, "_adapter", lambda name, function: getattr(Adapter, function))
+    a_run(tmp_path, config_toml(load_config("demo")))
+    assert "cannot be read" in the_line(command("run", "--resume", tmp_path))
+    # A fresh record that fails is no mistake of the user.
+    assert command("run", "--config", "demo", "-s", f"run_dir={tmp_path / 'new'}")[0] == 1
+
+
+def test_a_broken_config_in_a_run_to_resume_names_place_and_line(command, tmp_path):
+    a_run(tmp_path, "seed = 1\n[trainer]\nsteps = 0\n")
     line = the_line(command("run", "--resume", tmp_path))
-    assert f"{tmp_path}/config.toml:3: trainer.steps = 0" in line
+    assert f"the ledger of {tmp_path}:3: trainer.steps = 0" in line
 
 
 def test_the_process_ends_with_the_same_line_and_code():
@@ -126,7 +177,7 @@ def test_a_fault_of_ours_is_one_line_with_exit_code_1(command, monkeypatch):
     def broken(*args):
         raise LedgerError("the disk\nis gone")
 
-    monkeypatch.setattr(cli, "load_config", broken)
+    monkeypatch.setattr(commands, "load_config", broken)
     code, out, err = command("run", "--config", "demo")
     assert (code, out, err) == (1, "", "ecorl: the disk is gone\n")
 
@@ -135,10 +186,9 @@ def test_the_keyboard_stops_with_one_line(command, monkeypatch):
     def stopped(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "load_config", stopped)
+    monkeypatch.setattr(commands, "load_config", stopped)
     code, _, err = command("run", "--config", "demo")
-    assert code == cli.STOPPED
-    assert len(err.splitlines()) <= 1
+    assert (code, err) == (cli.STOPPED, "ecorl: stopped from the keyboard\n")
 
 
 def test_an_adapter_without_its_framework_says_what_to_install(command, monkeypatch):
@@ -148,7 +198,7 @@ def test_an_adapter_without_its_framework_says_what_to_install(command, monkeypa
         def load(self):
             raise ImportError("No module named 'trl'")
 
-    monkeypatch.setattr(cli.importlib.metadata, "entry_points", lambda group: [Point()])
+    monkeypatch.setattr(commands.importlib.metadata, "entry_points", lambda group: [Point()])
     line = the_line(command("run", "--config", "demo"))
     assert "pip install trl" in line
 
@@ -189,7 +239,7 @@ def test_show_config_prints_the_resolved_config_and_starts_nothing(
 
 def test_show_config_of_a_run_shows_that_run(command, tmp_path):
     config = load_config("demo", ["seed=5"])
-    save_config(config, tmp_path / "config.toml")
+    a_run(tmp_path, config_toml(config))
     code, out, _ = command("run", "--resume", tmp_path, "--show-config")
     (tmp_path / "shown.toml").write_text(out)
     assert (code, load_config(str(tmp_path / "shown.toml"))) == (0, config)
@@ -215,25 +265,123 @@ def test_the_adapter_gets_the_resolved_config_and_the_folder(command, tmp_path, 
         def load(self):
             return Adapter
 
-    monkeypatch.setattr(cli.importlib.metadata, "entry_points", lambda group: [Point()])
+    monkeypatch.setattr(commands.importlib.metadata, "entry_points", lambda group: [Point()])
     folder = tmp_path / "runs" / ("long-" * 30)
     code, out, _ = command("run", "--config", "demo", "--set", f"run_dir={folder}")
     assert code == cli.STOPPED
     assert calls[0][1] == folder
     assert calls[0][0].name == "demo"
     assert out == f"stopped; go on with: ecorl run --resume {folder}\n"
-    save_config(load_config("demo"), tmp_path / "config.toml")
+    a_run(tmp_path, config_toml(load_config("demo")))
     assert command("run", "--resume", tmp_path)[0] == cli.STOPPED
     assert calls[1] == tmp_path
 
 
 def test_the_report_of_a_run_names_the_page(command, tmp_path):
-    Ledger.create(tmp_path / LEDGER_FILE, run_id="t", config_toml="", meta={}).close()
+    a_run(tmp_path)
     save_config(load_config("demo"), tmp_path / "config.toml")
     code, out, _ = command("report", tmp_path)
     assert code == 0
     assert f"report: {tmp_path / 'report.html'}" in out
     assert json.loads((tmp_path / "report.json").read_text())
+
+
+def test_a_report_can_be_asked_for_by_the_name_of_the_ledger(command, tmp_path):
+    a_run(tmp_path)
+    code, out, err = command("report", tmp_path / LEDGER_FILE)
+    assert (code, err) == (0, "")
+    assert f"report: {tmp_path / 'report.html'}" in out
+    assert (tmp_path / "report.json").is_file()
+
+
+@pytest.fixture
+def unwritable(tmp_path):
+    """A run folder in which neither file of the report can be written."""
+    a_run(tmp_path)
+    for name in ("report.html", "report.json"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+def test_a_report_that_cannot_be_written_is_shown_with_a_warning(unwritable):
+    done = ecorl("report", unwritable)
+    assert done.returncode == 0
+    assert "did no steps" in done.stdout
+    assert "report:" not in done.stdout
+    first, second = done.stderr.splitlines()
+    assert "report.html: cannot be written" in first
+    assert "report.json: cannot be written" in second
+
+
+def test_a_finished_run_ends_well_though_its_report_cannot_be_written(
+    command, unwritable, monkeypatch
+):
+    class Adapter:
+        @staticmethod
+        def run(config, run_dir, console):
+            return True
+
+    monkeypatch.setattr(commands, "_adapter", lambda name, function: getattr(Adapter, function))
+    code, out, _ = command("run", "--config", "demo", "--set", f"run_dir={unwritable}")
+    assert code == 0
+    assert "did no steps" in out
+
+
+def test_a_reader_who_leaves_early_does_not_cost_the_page(tmp_path):
+    """As `ecorl report RUN | head -1`, with a pipe that nobody reads."""
+    a_run(tmp_path)
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "ecorl.cli", "report", str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with os.fdopen(write, "w") as out:
+        subprocess.run(command, stdout=out, env=env, timeout=60, check=False)
+    assert (tmp_path / "report.html").is_file()
+    assert (tmp_path / "report.json").is_file()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("args", [["report", "RUN"], ["--version"], ["doctor", "--json"]])
+def test_a_full_disk_behind_the_output_is_one_line(tmp_path, args, unbuffered):
+    a_run(tmp_path)
+    command = [sys.executable, "-m", "ecorl.cli"]
+    command += [str(tmp_path) if a == "RUN" else a for a in args]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("w") as out:
+        done = subprocess.run(
+            command, stdout=out, stderr=subprocess.PIPE, text=True, env=env, timeout=60
+        )
+    assert done.returncode == 1
+    line = one_line(done.stderr)
+    assert "the output cannot be written (No space left on device)" in line
+    assert (tmp_path / "report.html").is_file() == (args[0] == "report")
+
+
+def test_an_error_of_a_file_is_not_taken_for_one_of_the_output(command, monkeypatch):
+    def broken(*args):
+        raise OSError(28, "No space left on device", "weights.bin")
+
+    monkeypatch.setattr(commands, "load_config", broken)
+    with pytest.raises(OSError, match=r"weights\.bin"):
+        command("run", "--config", "demo")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes on Linux alone")
+def test_a_folder_whose_name_is_no_text_can_be_reported(tmp_path):
+    folder = tmp_path / os.fsdecode(b"a\xff")
+    a_run(folder)
+    done = ecorl("report", folder, PYTHONIOENCODING="utf-8:strict")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"a\udcff/report.html" in done.stdout
+
+
+def test_an_override_that_is_no_text_is_one_line(tmp_path):
+    done = ecorl(
+        "run", "--config", "demo", "--set", os.fsdecode(b"run_dir=/tmp/\xff"), cwd=tmp_path
+    )
+    line = the_line((done.returncode, done.stdout, done.stderr))
+    assert r"--set = 'run_dir=/tmp/\udcff': allowed is dotted.key=value in UTF-8" in line
 
 
 def test_the_doctor_speaks_plain_lines_and_json(command):
@@ -246,6 +394,104 @@ def test_the_doctor_speaks_plain_lines_and_json(command):
     found = json.loads(out)
     assert found["host"]["ecorl"] == __version__
     assert all({"name", "possible", "why"} <= set(item) for item in found["possible"])
+
+
+def on_a_terminal(*args, **env):
+    """What the command writes to a terminal."""
+    main, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ecorl.cli", *map(str, args)],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", **env},
+    )
+    os.close(terminal)
+    shown = b""
+    try:
+        while select.select([main], [], [], 60)[0]:
+            try:
+                shown += os.read(main, 65536)
+            except OSError:  # the other end is closed: the process has ended
+                break
+        process.wait(timeout=60)
+    finally:
+        process.kill()
+        os.close(main)
+    return shown.decode()
+
+
+@pytest.mark.parametrize("args", [["--help"], ["run", "--help"], ["doctor"], ["report", "RUN"], []])
+def test_no_colour_means_no_escape(tmp_path, args):
+    a_run(tmp_path)
+    args = [str(tmp_path) if a == "RUN" else a for a in args]
+    shown = on_a_terminal(*args, NO_COLOR="1")
+    assert len(shown) > 200
+    assert "\x1b" not in shown
+    assert "\x1b" in on_a_terminal("report", tmp_path, NO_COLOR="")
+
+
+# ---------------------------------------------------------------- Ctrl-C
+
+
+def interrupted(code, *args, ready="ready", **env):
+    """A process that gets SIGINT as soon as it has said that it is ready."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, args)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+    )
+    try:
+        assert select.select([process.stdout], [], [], 60)[0]
+        assert process.stdout.readline().strip() == ready
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    return process.returncode, err
+
+
+RUN_UNTIL_STOPPED = """
+import sys, time
+when, folder = sys.argv[1:]
+from ecorl import cli
+from ecorl.cli import commands
+from ecorl.ledger import LEDGER_FILE, Ledger
+
+class Adapter:
+    @staticmethod
+    def run(config, run_dir, console):
+        if when == "begun":
+            run_dir.mkdir()
+            Ledger.create(run_dir / LEDGER_FILE, run_id="t", config_toml="", meta={}).close()
+        print("ready", flush=True)
+        time.sleep(50)
+
+commands._adapter = lambda name, function: getattr(Adapter, function)
+sys.argv = ["ecorl", "run", "--config", "demo", "--set", "run_dir=" + folder]
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("when", ["preparing", "begun", "another's"])
+def test_ctrl_c_ends_with_one_line_that_says_how_to_go_on(tmp_path, when):
+    folder = tmp_path / "run"
+    if when == "another's":
+        a_run(folder)
+    code, err = interrupted(RUN_UNTIL_STOPPED, when, folder)
+    assert code == cli.STOPPED
+    hint = f"; go on with: ecorl run --resume {folder}" if when == "begun" else ""
+    assert one_line(err) == "ecorl: stopped from the keyboard" + hint
+
+
+def test_ctrl_c_while_the_libraries_come_in_is_one_line(tmp_path):
+    """A stand-in for a library that takes its time."""
+    (tmp_path / "typer.py").write_text("import time\nprint('ready', flush=True)\ntime.sleep(50)\n")
+    code, err = interrupted("from ecorl.cli import main; main()", PYTHONPATH=f"{tmp_path}:{ROOT}")
+    assert code == cli.STOPPED
+    assert one_line(err) == "ecorl: stopped from the keyboard"
 
 
 # ---------------------------------------------------------------- lightness
@@ -266,7 +512,7 @@ print(code, [name for name in {heavy!r} if name in sys.modules], file=sys.stderr
 
 @pytest.mark.parametrize("args", [["--help"], ["doctor", "--json"], ["report", "RUN"]])
 def test_light_commands_load_no_framework(tmp_path, args):
-    Ledger.create(tmp_path / LEDGER_FILE, run_id="t", config_toml="", meta={}).close()
+    a_run(tmp_path)
     args = [str(tmp_path) if a == "RUN" else a for a in args]
     allowed = ("pynvml",) if args[0] == "doctor" else ()  # the doctor asks the driver
     heavy = tuple(name for name in HEAVY if name not in allowed)

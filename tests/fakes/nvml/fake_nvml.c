@@ -13,6 +13,8 @@
  *   module_extra_mw P  what the module scope adds, mW     (50000)
  *   mig N              MIG instances on every GPU         (0)
  *   zero 1             every power reading is 0           (0)
+ *   counter_mj N       the energy counter stands at N     (it counts)
+ *   max_limit_mw P     highest power limit, mW            (700000)
  *   error CALL CODE [GPU]   CALL returns CODE, for one GPU or all
  *   field ID SCOPE CODE     nvmlReturn of one field in one scope
  *
@@ -62,6 +64,8 @@ typedef struct {
 
 typedef struct {
   int devices, mig, zero, n_errors, n_fields;
+  unsigned int max_limit_mw;
+  unsigned long long counter_mj; /* 0: it counts */
   double base_mw, peak_mw, period_s, duty, refresh_s, module_extra_mw;
   error_rule_t errors[MAX_RULES];
   field_rule_t fields[MAX_RULES];
@@ -71,7 +75,7 @@ static device_t table[MAX_GPUS][MAX_MIG + 1];
 static int users;
 
 static control_t load(void) {
-  control_t c = {2, 0, 0, 0, 0, 1e5, 6e5, 0.2, 0.25, 0.0, 5e4, {{{0}, 0, 0}}, {{0, 0, 0}}};
+  control_t c = {2, 0, 0, 0, 0, 700000, 0, 1e5, 6e5, 0.2, 0.25, 0.0, 5e4, {{{0}, 0, 0}}, {{0, 0, 0}}};
   const char *path = getenv("ECORL_FAKE_NVML_CONTROL");
   FILE *file = path ? fopen(path, "r") : NULL;
   char line[256], call[64];
@@ -81,6 +85,8 @@ static control_t load(void) {
     if (sscanf(line, "devices %d", &a) == 1) c.devices = a < MAX_GPUS ? a : MAX_GPUS;
     if (sscanf(line, "mig %d", &a) == 1) c.mig = a < MAX_MIG ? a : MAX_MIG;
     if (sscanf(line, "zero %d", &a) == 1) c.zero = a;
+    sscanf(line, "counter_mj %llu", &c.counter_mj);
+    sscanf(line, "max_limit_mw %u", &c.max_limit_mw);
     if (sscanf(line, "base_mw %lf", &number) == 1) c.base_mw = number;
     if (sscanf(line, "peak_mw %lf", &number) == 1) c.peak_mw = number;
     if (sscanf(line, "period_ms %lf", &number) == 1) c.period_s = number / 1e3;
@@ -216,6 +222,16 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, device_t **device) {
   return NOT_FOUND;
 }
 
+/* GPU i sits at 0000:0(i+1):00.0. */
+int nvmlDeviceGetHandleByPciBusId_v2(const char *address, device_t **device) {
+  unsigned int domain, bus, slot;
+  control_t c = load();
+  if (sscanf(address, "%x:%x:%x", &domain, &bus, &slot) != 3) return INVALID_ARGUMENT;
+  if (domain || slot || bus < 1 || (int)bus > c.devices) return NOT_FOUND;
+  *device = entry((int)bus - 1, -1);
+  return OK;
+}
+
 int nvmlDeviceGetUUID(device_t *device, char *text, unsigned int n) {
   ENTER(device);
   uuid_of(device, text, n);
@@ -231,7 +247,7 @@ int nvmlDeviceGetName(device_t *device, char *text, unsigned int n) {
 #ifndef WITHOUT_ENERGY
 int nvmlDeviceGetTotalEnergyConsumption(device_t *device, unsigned long long *mj) {
   ENTER(device);
-  *mj = (unsigned long long)energy_mj(&c, device->gpu, now_s());
+  *mj = c.counter_mj ? c.counter_mj : (unsigned long long)energy_mj(&c, device->gpu, now_s());
   return OK;
 }
 #endif
@@ -282,7 +298,7 @@ int nvmlDeviceGetPowerManagementLimitConstraints(device_t *device, unsigned int 
                                                  unsigned int *high) {
   ENTER(device);
   *low = 200000;
-  *high = 700000;
+  *high = c.max_limit_mw;
   return OK;
 }
 

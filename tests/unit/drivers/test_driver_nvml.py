@@ -9,7 +9,7 @@ import pytest
 from fake_nvml import PEAK_W, build, true_energy_j
 
 from ecorl import errors
-from ecorl.drivers import nvml
+from ecorl.drivers import nvml, nvml_errors
 from ecorl.drivers.nvml import POWER_USAGE, Instrument, NvmlDriver, instruments, visible_devices
 
 EXPECTED = {
@@ -49,10 +49,10 @@ def driver(fake_nvml):
 
 def test_every_code_of_pynvml_has_a_class():
     codes = all_codes()
-    assert set(codes.values()) == set(nvml.ERROR_CLASSES)
+    assert set(codes.values()) == set(nvml_errors.ERROR_CLASSES)
     for name, code in codes.items():
         wanted = next((k for k, names in EXPECTED.items() if name in names), "DriverError")
-        assert nvml.ERROR_CLASSES[code].__name__ == wanted, name
+        assert nvml_errors.ERROR_CLASSES[code].__name__ == wanted, name
 
 
 def test_every_code_surfaces_through_a_call(driver, fake_nvml):
@@ -61,7 +61,7 @@ def test_every_code_surfaces_through_a_call(driver, fake_nvml):
         fake_nvml.set(f"error nvmlDeviceGetTotalEnergyConsumption {code}")
         with pytest.raises(errors.DriverError) as caught:
             driver.energy_j(gpu)
-        assert type(caught.value) is nvml.ERROR_CLASSES[code], name
+        assert type(caught.value) is nvml_errors.ERROR_CLASSES[code], name
         assert "nvmlDeviceGetTotalEnergyConsumption" in str(caught.value)
 
 
@@ -153,6 +153,48 @@ def test_zero_power_is_no_reading(driver, fake_nvml):
         driver.power(gpu, instruments())
 
 
+@pytest.mark.parametrize("power_mw", [4_200_000_000, 1_400_001, 0xFFFFFFFF])
+def test_power_that_no_board_draws_is_no_reading(driver, fake_nvml, power_mw):
+    """The GPU's highest limit is 700 W; twice that is the most that is believed of it."""
+    gpu = driver.device(0)
+    fake_nvml.set(f"base_mw {power_mw}", "duty 0")
+    for instrument in (Instrument(186, 0), POWER_USAGE):
+        with pytest.raises(errors.NotSupported, match="answered"):
+            driver.power(gpu, (instrument,))
+    fake_nvml.set("base_mw 1399999", "duty 0")
+    assert driver.power(gpu, (Instrument(186, 0),)).power_w == pytest.approx(1399.999)
+
+
+def test_the_bound_without_a_known_limit_and_for_a_module(driver, fake_nvml):
+    for unknown in ("error nvmlDeviceGetPowerManagementLimitConstraints 999", "max_limit_mw 0"):
+        fake_nvml.set(unknown, "base_mw 9000000", "duty 0")
+        gpu = driver.device(0)
+        assert gpu.max_limit_w is None
+        assert driver.power(gpu, (Instrument(186, 0),)).power_w == 9000.0
+        fake_nvml.set(unknown, "base_mw 10000001", "duty 0")
+        with pytest.raises(errors.NotSupported, match="10000 at most"):
+            driver.power(gpu, (Instrument(186, 0),))
+    fake_nvml.set("base_mw 3000000", "duty 0")
+    gpu = driver.device(0)
+    assert gpu.max_limit_w == 700.0
+    with pytest.raises(errors.NotSupported):
+        driver.power(gpu, (Instrument(186, 0),))
+    assert driver.power(gpu, (Instrument(186, 1),)).power_w == 3050.0
+
+
+def test_a_counter_that_is_no_count(driver, fake_nvml, monkeypatch):
+    gpu = driver.device(0)
+    fake_nvml.set(f"counter_mj {2**53 + 2}")
+    with pytest.raises(errors.NotSupported, match="no count"):
+        driver.energy_j(gpu)
+    fake_nvml.set(f"counter_mj {2**53}")
+    assert driver.energy_j(gpu) == 2**53 / 1e3
+    for answer in (-1, float("nan")):
+        monkeypatch.setattr(driver, "_call", lambda *args, answer=answer: answer)
+        with pytest.raises(errors.NotSupported, match="no count"):
+            driver.energy_j(gpu)
+
+
 def test_utilisation_and_limits(driver, fake_nvml):
     gpu = driver.device(0)
     assert driver.utilisation(gpu) == 0.25
@@ -180,6 +222,42 @@ def test_select_by_index_uuid_and_prefix(driver):
     for wrong in ("7", "GPU-0", "GPU-x", "MIG-none"):
         with pytest.raises(errors.DriverError):
             driver.select([wrong])
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("1", 1),
+        ("GPU-00000001-fake", 1),
+        ("00000001-fake", 1),
+        ("00000001-FAKE", 1),
+        ("MIG-00000001-2-fake", 1),
+        ("00000001-2-fake", 1),
+        ("0000:02:00.0", 1),
+        ("00000000:01:00.0", 0),
+    ],
+)
+def test_find_by_any_name(driver, fake_nvml, name, index):
+    fake_nvml.set("mig 3")
+    gpu = driver.find(name)
+    assert gpu.index == index
+    assert gpu.label == f"Fake GPU {index} (whole GPU of 3 MIG instances)"
+
+
+@pytest.mark.parametrize(
+    "name", ["9", "GPU-ffff", "ffff", "MIG-none", "MIG-00000001-fake", "0000:0a:00.0", ":", "", "é"]
+)
+def test_find_names_what_it_does_not_find(driver, name):
+    with pytest.raises(errors.DriverError, match="no GPU is called") as caught:
+        driver.find(name)
+    assert repr(name) in str(caught.value)
+    assert "GPU-00000001-fake" in str(caught.value)
+
+
+def test_find_refuses_to_choose(driver):
+    with pytest.raises(errors.DriverError, match="several GPUs fit 'GPU-000'"):
+        driver.find("GPU-000")
+    assert driver.find("0").label == "Fake GPU 0"
 
 
 def test_lost_gpu_is_left_out_of_the_list(driver, fake_nvml):

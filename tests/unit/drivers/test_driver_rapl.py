@@ -89,7 +89,28 @@ def test_zone_that_disappears(tmp_path):
 def test_wrap_around_is_undone(start, steps):
     counter = rapl.UnwrappedCounter(range_j=1000.0)
     total = start
-    assert counter.update(float(start)) == start
-    for step in steps:
+    assert counter.update(float(start), 0.0) == start
+    for i, step in enumerate(steps):
         total += step
-        assert counter.update(float(total % 1000)) == total
+        assert counter.update(float(total % 1000), 1.0 + i) == total
+
+
+@pytest.mark.parametrize(
+    ("before_j", "after_j"),
+    [(100_010.0, 5.0), (100_010.0, 100_010.0 - 1e-6), (5.0, 100_010.0)],
+)
+def test_a_counter_that_starts_again_is_no_wrap(before_j, after_j):
+    """Suspend or firmware: the fall would be a wrap of 162138 J within 0.1 s; a leap likewise."""
+    counter = rapl.UnwrappedCounter(range_j=262_143.0)
+    assert counter.update(before_j, 0.0) == before_j
+    assert counter.update(after_j, 0.1) is None
+    assert counter.update(after_j + 20.0, 0.2) == pytest.approx(before_j + 20.0)
+
+
+def test_a_wrap_at_any_power_that_a_package_may_draw():
+    counter = rapl.UnwrappedCounter(range_j=262_143.0)
+    counter.update(262_100.0, 0.0)
+    assert counter.update(57.0, 0.1) == pytest.approx(262_200.0)
+    # 2 kW, with the slack of one refresh
+    assert counter.update(257.0, 0.2) == pytest.approx(262_400.0)
+    assert counter.update(257.0 + 2000.0 * 0.11 + 1.0, 0.3) is None

@@ -72,6 +72,8 @@ def test_missing_rails_make_the_power_missing(rails):
 def test_a_report_without_power():
     assert parse_electrical("{}") is None
     assert parse_electrical('{"power_consumption_watts": "N/A"}') is None
+    # Boost's writer puts an empty list as an empty string.
+    assert parse_electrical('{"power_consumption_watts": "", "power_rails": ""}') is None
 
 
 @pytest.mark.parametrize(
@@ -92,6 +94,16 @@ def test_a_report_without_power():
 def test_malformed_reports(text):
     with pytest.raises(errors.DriverError):
         parse_electrical(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [report("1000.1"), report("4294967"), report(rails=(rail("12v_pex", "12", "90"), AUX, V3))],
+)
+def test_power_that_no_card_draws_is_no_reading(text):
+    with pytest.raises(errors.NotSupported, match="no card draws"):
+        parse_electrical(text)
+    assert parse_electrical(report("1000")) == 1000.0
 
 
 class Card:

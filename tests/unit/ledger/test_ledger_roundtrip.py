@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sqlite3
+import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,8 @@ from hypothesis import strategies as st
 
 from ecorl.errors import LedgerError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
-from ecorl.ledger.rollup import pack_block, unpack_block
+from ecorl.ledger.packing import pack_block, unpack_block
+from ecorl.ledger.rollup import SecondRow
 from ecorl.records import (
     Action,
     ActionCost,
@@ -179,14 +183,12 @@ def test_a_resume_marks_later_work_as_superseded(tmp_path):
             assert all(e.superseded for e in reader.executions())
 
 
-def test_wall_clock_comes_from_the_anchor(tmp_path):
-    import time
-
-    before = time.time()
-    with make(tmp_path):
-        attempt = LedgerReader(tmp_path).attempts()[0]
-        assert before - 1 <= attempt.unix_s(time.monotonic()) <= time.time() + 1
-        assert attempt.unix_s(attempt.monotonic_anchor_s + 5) == attempt.unix_anchor_s + 5
+def test_the_anchor_is_one_instant_on_both_clocks(tmp_path):
+    offset_s = time.time() - time.monotonic()
+    with make(tmp_path), LedgerReader(tmp_path) as reader:
+        (attempt,) = reader.attempts()
+        found_s = attempt.unix_anchor_s - attempt.monotonic_anchor_s
+        assert found_s == pytest.approx(offset_s, abs=1.0)
 
 
 def test_one_writer_only_and_clear_errors(tmp_path):
@@ -262,9 +264,13 @@ def test_roll_ups_count_missing_readings_apart(tmp_path):
         first = rows[0]
         assert (first.second, first.n, first.n_missing) == (7, 2, 1)
         assert (first.mean_w, first.min_w, first.max_w) == (115.0, 100.0, 130.0)
-        assert (first.energy_first_j, first.energy_last_j) == (1000.0, 1070.0)
+        # 100 W for 0.3 s, then a missing reading; 130 W up to the next missing one at 8.0.
+        assert (first.held_s, first.held_j) == pytest.approx((0.7, 30.0 + 52.0))
+        # The counter bridges the missing reading and ends with its last value.
+        assert (first.counted_s, first.counted_j) == pytest.approx((0.6, 70.0))
+        assert (first.alone_s, first.alone_j) == pytest.approx((0.4, 52.0))
         assert (rows[1].second, rows[1].n, rows[1].mean_w) == (8, 0, None)
-        assert rows[1].energy_last_j is None
+        assert (rows[1].held_s, rows[1].counted_s) == (0.0, 0.0)
         modelled = [r for r in rows if r.provenance is Provenance.MODELLED]
         # Split by the flush in between, one row all the same.
         assert [(r.second, r.n, r.mean_w, r.max_w) for r in modelled] == [(9, 2, 60.5, 61.0)]
@@ -274,6 +280,43 @@ def test_roll_ups_count_missing_readings_apart(tmp_path):
             ("Timeout", 2, 7.3, 8.0)
         ]
         assert not list(reader.power_seconds("gpu1"))
+
+
+def test_a_second_written_in_many_parts_is_one_row(tmp_path):
+    """Flushed after each reading: 10 a second at 50 W, whose counter falls once a second."""
+    with make(tmp_path) as ledger:
+        for i in range(31):
+            joules = 5.0 * ((i + 5) % 10)
+            ledger.samples([sample(7.0 + i / 10, 50.0 if i % 2 else 30.0, energy_j=joules)])
+            assert ledger.flush()
+        with LedgerReader(tmp_path) as reader:
+            (n_rows,) = next(reader._rows("SELECT count(*) FROM power_second"))
+            rows = [r for r in reader.power_seconds() if r.second < 10]
+            assert n_rows == 4
+    assert [(r.second, r.n) for r in rows] == [(7, 10), (8, 10), (9, 10)]
+    for row in rows:
+        assert (row.held_s, row.held_j) == pytest.approx((1.0, 40.0), abs=1e-5)
+        assert (row.counted_s, row.counted_j) == pytest.approx((0.9, 45.0), abs=1e-5)
+        assert (row.alone_s, row.alone_j) == pytest.approx((0.1, 3.0), abs=1e-5)
+    assert [r.n_breaks for r in rows] == [1, 1, 1]
+
+
+def test_the_newest_reading_holds_up_to_the_last_record(tmp_path):
+    t_s = time.monotonic()
+    with make(tmp_path) as ledger:
+        ledger.samples([sample(t_s, 100.0)])
+        assert ledger.flush()
+        with LedgerReader(tmp_path) as reader:
+            assert sum(r.held_s for r in reader.power_seconds()) == 0.0
+            ledger.metric(1, "reward", 1.0)
+            time.sleep(0.05)
+            ledger.event("finish", "")
+            assert ledger.flush()
+            assert sum(r.held_s for r in reader.power_seconds()) == 0.0
+            reader.refresh()
+            (event,) = reader.events()
+            held_s = sum(r.held_s for r in reader.power_seconds())
+            assert held_s == pytest.approx(event.t_s - t_s, abs=1e-5)
 
 
 def test_long_series_are_packed_and_read_back(tmp_path):
@@ -288,7 +331,10 @@ def test_long_series_are_packed_and_read_back(tmp_path):
         rows = list(reader.power_seconds())
         assert [r.second for r in rows] == list(range(3000))
         assert [r.mean_w for r in rows] == pytest.approx([300.0 + 0.001 * s for s in range(3000)])
-        assert [r.energy_last_j for r in rows] == [s * 300.0 for s in range(3000)]
+        assert [r.counted_j for r in rows] == [150.0, *[300.0] * 2998, 150.0]
+        held = [0.5 * (a + b) for a, b in pairwise(r.mean_w for r in rows)]
+        assert [r.held_j for r in rows[1:]][:-1] == pytest.approx(held[:-1], abs=1e-3)
+        assert sum(r.held_s for r in rows) == 2999.0
         assert reader.raw_samples() == []
         reader.close()
 
@@ -302,8 +348,46 @@ def test_a_shorter_ring_after_resume_forgets_the_surplus(tmp_path):
     assert [r.t_s for r in raw] == [102.0, 103.0, 104.0]
 
 
+BAD_TEXT = "/tmp/\udcff"
+
+
+@pytest.mark.parametrize(
+    "given", [{"run_id": BAD_TEXT}, {"config_toml": BAD_TEXT}, {"meta": {"commit": BAD_TEXT}}]
+)
+def test_text_that_cannot_be_written_is_refused_and_leaves_no_lock(tmp_path, given):
+    folder = tmp_path / "\udcff"  # a folder may be named so
+    fine = {"run_id": "r", "config_toml": "", "meta": {}}
+    for _ in range(2):
+        with pytest.raises(RunError, match="no valid text") as caught:
+            Ledger.create(folder / LEDGER_FILE, **(fine | given))
+        str(caught.value).encode("utf-8")
+    assert [p.name for p in folder.iterdir()] == [LEDGER_FILE + ".lock"]
+    Ledger.create(folder / LEDGER_FILE, **fine).close()
+    with LedgerReader(folder) as reader:
+        assert reader.run().run_id == "r"
+
+
+def test_a_resume_that_fails_leaves_no_lock(tmp_path):
+    make(tmp_path).close()
+    path = tmp_path / LEDGER_FILE
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM attempt")
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="holds no attempt"):
+            Ledger.open_for_resume(path, from_step=0)
+
+
+def test_facts_of_the_run_are_read_back(tmp_path):
+    facts = {"origin": "attach", "commit": "abc"}
+    path = tmp_path / LEDGER_FILE
+    Ledger.create(path, run_id="r", config_toml="", meta=facts).close()
+    with LedgerReader(tmp_path) as reader:
+        assert reader.run().meta == facts
+
+
 COUNTS = st.integers(0, 2**31)
-MILLI = st.integers(-(2**50), 2**50)
+MILLI = st.integers(-(2**53), 2**53)
+SPAN_US = st.sampled_from([0, 1_000_000]) | st.integers(-(10**6), 10**9)
 
 
 @st.composite
@@ -311,10 +395,10 @@ def packed_rows(draw):
     rows = []
     for second in sorted(draw(st.sets(st.integers(-(10**9), 10**9), min_size=1, max_size=30))):
         power = draw(st.none() | st.lists(MILLI, min_size=3, max_size=3).map(sorted))
-        energy = draw(st.none() | st.tuples(MILLI, MILLI))
         low, mean, high = power or (None, None, None)
-        first, last = energy or (None, None)
-        rows.append((second, draw(COUNTS), draw(COUNTS), mean, low, high, first, last))
+        energies = [draw(column) for _ in range(3) for column in (SPAN_US, MILLI)]
+        counts = (draw(COUNTS), draw(COUNTS))
+        rows.append(SecondRow(second, *counts, mean, low, high, *energies, draw(COUNTS)))
     return rows
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,7 +37,14 @@ class RunMaker:
         self._now[0] = t_s
 
     def config(self, **kwargs) -> None:
+        """A config in the folder alone."""
         save_config(validate_config(kwargs), self.folder / "config.toml")
+
+    def recorded_config(self, text: str) -> None:
+        """A config in the ledger, as a run records it at its start."""
+        assert self.ledger.flush()
+        with contextlib.closing(sqlite3.connect(self.folder / LEDGER_FILE)) as db, db:
+            db.execute("UPDATE run SET config_toml = ?", (text,))
 
     def ran(
         self,
@@ -62,9 +71,9 @@ class RunMaker:
             mean_power_w=None,
             counter_energy_j=kwargs.pop("counter_j", None),
             integral_energy_j=kwargs.pop("integral_j", None),
-            n_samples=1,
+            n_samples=kwargs.pop("n_samples", 20),
             coverage=1.0,
-            method="integral",
+            method=kwargs.pop("method", "integral"),
             provenance=provenance,
         )
         fields = {
@@ -123,9 +132,8 @@ class RunMaker:
 
     def report(self) -> Report:
         assert self.ledger.flush()
-        config, gap = read_config(self.folder)
         with LedgerReader(self.folder) as reader:
-            return build_report(reader, config, gap)
+            return build_report(reader, read_config(reader.run(), self.folder))
 
 
 @pytest.fixture

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ecorl.ledger import PowerSecond, RawSampleRow
 from ecorl.records import Provenance, Stage
-from ecorl.report.devices import with_tail
 
 MODELLED = Provenance.MODELLED
 CARD = {"device": "fpga0:u55c", "provenance": MODELLED}
@@ -33,7 +31,8 @@ def test_a_card_that_pays_is_said_to_pay(run):
     report = run.report()
     # 60 J saved, 1 W idle for 11 of 20 s.
     assert report.balance.net_j == pytest.approx(49.0)
-    assert any("offloading paid, by 49.0 J" in s for s in report.verdict)
+    (told,) = (s for s in report.verdict if "offloading paid, by 49.0 J" in s)
+    assert told.startswith("On the calls that it took the simulated card saved 60.0 J")
 
 
 def test_an_unknown_idle_draw_leaves_it_open(run):
@@ -73,7 +72,8 @@ def test_without_a_second_path_nothing_is_claimed(run):
     assert report.balance is None
     text = " ".join(report.verdict)
     assert "Whether offloading paid cannot be said" in text
-    assert "180 J while idle (modelled)" in text
+    assert "would have drawn 180 J idle and 40.0 J at work beside it (modelled)" in text
+    assert "The card drew" not in text
 
 
 # ---------------------------------------------------------------- the run without the simulation
@@ -132,21 +132,7 @@ def test_a_real_card_needs_no_such_statement(run):
     assert run.report().card_timeline is None
 
 
-# ---------------------------------------------------------------- a killed run
-
-
-def test_readings_after_the_last_roll_up_count():
-    key = (1, "gpu0", Provenance.MEASURED, "nvml")
-    rolled = PowerSecond(*key, 10, 2, 0, 50.0, 40.0, 60.0, None, None)
-    raw = [
-        RawSampleRow(*key, t_s=t, power_w=p, energy_j=None, utilisation=None, error=None)
-        for t, p in [(10.5, 60.0), (11.0, 70.0), (11.5, 90.0), (12.0, None)]
-    ]
-    first, second, third = with_tail([rolled], raw)
-    assert first is rolled
-    assert (second.second, second.n, second.mean_w, second.max_w) == (11, 2, 80.0, 90.0)
-    assert (third.second, third.n, third.n_missing, third.mean_w) == (12, 0, 1, None)
-    assert with_tail([rolled], []) == [rolled]
+# ---------------------------------------------------------------- steps
 
 
 def test_steps_are_those_that_were_trained(run):
@@ -158,3 +144,9 @@ def test_steps_are_those_that_were_trained(run):
     report = run.report()
     assert (report.head.n_steps_done, report.head.checkpoint_step) == (1, 1)
     assert any("newest checkpoint holds step 1" in s for s in report.verdict)
+
+
+def test_a_step_that_a_checkpoint_holds_was_done(run):
+    run.ran(Stage.ACTOR_TRAIN, (1000, 1001), 1.0, iteration=1)
+    run.ledger.checkpoint(2, "checkpoint-2")
+    assert run.report().head.n_steps_done == 2

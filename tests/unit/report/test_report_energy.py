@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from ecorl.ledger import ExecutionRow
 from ecorl.records import Action, Provenance, Stage, StageEnergy, StageResult
-from ecorl.report.energy import CAUSES, Evidence, spending
-from ecorl.report.model import Accounting
+from ecorl.report.energy import CAUSES, Evidence
+from ecorl.report.model_energy import Accounting
 from ecorl.report.spans import length, merged, minus
+from ecorl.report.spending_tables import energy_section
 from ecorl.report.stage_table import comparisons, stage_rows
+from ecorl.report.totals import simulated_cards, spending
 
 MODELLED, MEASURED = Provenance.MODELLED, Provenance.MEASURED
 
@@ -42,17 +44,24 @@ def test_a_run_by_hand(run):
     assert part(report, "fpga0", "idle").energy_j == pytest.approx(390.0)
 
     measured, modelled = column(report, "measured"), column(report, "modelled")
-    together = column(report, "all together")
+    together = column(report, "together")
     assert measured.energy_j == pytest.approx(1680.0)
     assert measured.by_cause == {"generation": 1000.0, "scoring": 80.0, "training": 600.0}
-    assert modelled.energy_j == pytest.approx(550.0)
-    assert (modelled.useful_j, modelled.wasted_j) == pytest.approx((40.0, 510.0))
-    assert together.energy_j == pytest.approx(2230.0)
+    assert modelled.energy_j == pytest.approx(120.0)
+    assert (modelled.useful_j, modelled.wasted_j) == pytest.approx((0.0, 120.0))
+    assert together.energy_j == pytest.approx(1800.0)
     assert together.provenance is MODELLED
-    assert measured.tokens_per_joule == pytest.approx(100 / 1680)
-    assert modelled.tokens_per_joule is None
-    assert together.tokens_per_joule == pytest.approx(100 / 2230)
-    assert together.carbon_g == pytest.approx(2230 / 3.6e6 * 1.5 * 400)
+    # The card was simulated: in no column of the machine.
+    card, both = report.spending.card, report.spending.with_card
+    assert card.by_cause == {"scoring": 40.0, "idle": pytest.approx(390.0)}
+    assert (card.useful_j, card.wasted_j) == pytest.approx((40.0, 390.0))
+    assert both.energy_j == pytest.approx(2230.0)
+    assert both.tokens_per_joule == pytest.approx(100 / 2230)
+    # The tokens took the joules of both columns: neither has a figure of its own.
+    assert (measured.tokens_per_joule, modelled.tokens_per_joule) == (None, None)
+    assert together.tokens_per_joule == pytest.approx(100 / 1800)
+    assert together.carbon_g == pytest.approx(1800 / 3.6e6 * 1.5 * 400)
+    assert card.carbon_g == pytest.approx(430 / 3.6e6 * 1.5 * 400)
     assert not any(c.at_least for c in report.spending.columns)
     assert report.spending.gaps == ()
 
@@ -108,10 +117,10 @@ def test_edi_weighs_by_tokens_and_skips_calls_without_output(run):
 
 
 @pytest.mark.parametrize(
-    ("counter", "expected_rest_j"), [(None, 320.0), (lambda t: 7.0 + (t - 1000) * 120.0, 660.0)]
+    ("counter", "expected_rest_j"), [(None, 320.0), (lambda t: 7.0 + (t - 1000) * 120.0, 710.0)]
 )
 def test_readings_tell_the_rest_of_a_device(run, counter, expected_rest_j):
-    """100 W over 20 s is 2000 J; a counter at 120 W says 2340 J between its readings."""
+    """100 W over 20 s is 2000 J; a counter at 120 W says 2340 J in 19.5 s, then 0.5 s at 100 W."""
     run.standard()
     run.power("gpu0", range(1000, 1020), 100.0, counter)
     report = run.report()
@@ -137,7 +146,7 @@ def test_missing_energy_is_never_zero(run):
     assert train.edi_j_per_token == pytest.approx(6.0)
     # 600 J took 5 s: the call without energy does not thin the mean power out.
     assert train.mean_power_w == pytest.approx(120.0)
-    together = column(report, "all together")
+    together = column(report, "together")
     assert together.at_least
     assert report.spending.covered_share == pytest.approx(4 / 5)
     assert any("1 training calls have no energy figure" in s for s in report.missing)
@@ -184,9 +193,10 @@ def test_readings_below_the_executions_claim_nothing(run):
 
 def test_sparse_readings_make_a_lower_bound(run):
     run.standard()
-    run.power("gpu0", range(1000, 1018), 100.0)
+    # The last reading, at 1015.5, holds for 2 s.
+    run.power("gpu0", range(1000, 1016), 100.0)
     report = run.report()
-    assert any("cover 90 % of the run time" in gap for gap in report.spending.gaps)
+    assert any("cover 88 % of the run time" in gap for gap in report.spending.gaps)
     assert column(report, "measured").at_least
 
 
@@ -203,7 +213,7 @@ def test_superseded_work_is_wasted(run):
     assert measured.by_cause == {"generation": 1900.0, "superseded": 1100.0}
     assert (measured.useful_j, measured.wasted_j) == (1900.0, 1100.0)
     assert report.spending.n_output_tokens == 200
-    assert measured.tokens_per_joule == pytest.approx(200 / 3000)
+    assert column(report, "together").tokens_per_joule == pytest.approx(200 / 3000)
     (row,) = report.stages
     assert row.n_calls == 2
 
@@ -217,10 +227,10 @@ def test_provenances_are_never_merged(run):
     report = run.report()
     rows = {r.energy_provenance: r for r in report.stages}
     assert {p: r.energy_j for p, r in rows.items()} == {MEASURED: 10.0, MODELLED: 30.0, None: None}
-    assert [c.title for c in report.spending.columns] == ["measured", "modelled", "all together"]
+    assert [c.title for c in report.spending.columns] == ["measured", "modelled", "together"]
     assert column(report, "measured").energy_j == 10.0
     assert column(report, "modelled").energy_j == 30.0
-    assert column(report, "all together").provenance is MODELLED
+    assert column(report, "together").provenance is MODELLED
 
 
 def test_devices_read_together_count_once(run):
@@ -258,6 +268,43 @@ def test_spans_behave_like_sets(a, b):
     rest = minus(left, right)
     assert points(rest) == points(a) - points(b)
     assert length(rest) == len(points(rest))
+
+
+class Counted(list):
+    """A list that counts how often it is looked into."""
+
+    looks = 0
+
+    def __getitem__(self, index):
+        self.looks += 1
+        return super().__getitem__(index)
+
+
+def test_a_long_run_takes_time_in_proportion():
+    """40,000 waits between 40,000 executions: a few looks at each, not at all for each."""
+    n = 40_000
+    spans = [(4.0 * i, 4.0 * i + 2) for i in range(n)]
+    holes = Counted((4.0 * i + 1, 4.0 * i + 3) for i in range(n))
+    assert length(minus(spans, holes)) == n
+    assert holes.looks <= 4 * n
+    # One hole over all spans, and one span over all holes.
+    assert minus(spans, [(0.0, 4.0 * n)]) == []
+    assert len(minus([(0.0, 4.0 * n)], holes)) == n + 1
+
+
+def test_tokens_per_joule_with_calls_that_have_no_energy_is_an_upper_bound(run):
+    """In truth 1000 tokens took 1500 J: 0.667 tokens per J."""
+    run.ledger.device("gpu0", "h100", MEASURED, "nvml", 0.0)
+    for i in range(10):
+        run.ran(Stage.GENERATION, (1000 + i, 1001 + i), None if i % 2 else 150.0, iteration=i + 1)
+    report = run.report()
+    last = report.spending.columns[-1]
+    assert (last.energy_j, last.at_least) == (pytest.approx(750.0), True)
+    assert last.tokens_per_joule == pytest.approx(1000 / 750)
+    assert {c.tokens_per_joule for c in report.spending.columns[:-1]} == {None}
+    (cells,) = (r for r in energy_section(report.spending).tables[0].rows if "per J" in r[0])
+    assert cells[-1] == "at most 1.33"
+    assert not any("1.33" in cell for cell in cells[:-1])
 
 
 @st.composite
@@ -301,24 +348,38 @@ def executions(draw):
 @given(executions())
 @settings(max_examples=150, deadline=None)
 def test_energy_is_conserved(rows):
-    """No joule is lost, invented or counted under two provenances."""
+    """No joule is lost, invented, counted under two provenances, or taken from card to machine."""
     spent = spending(Evidence(rows, [], [], {}, {1: (0.0, 120.0)}), Accounting(1.2, 450.0, "x"))
-    known = [
-        (e.result.energy.provenance, e.result.energy.energy_j)
-        for e in rows
-        if e.result.energy is not None and e.result.energy.energy_j is not None
-    ]
+    cards = simulated_cards(rows, [])
+    own_rows = [e for e in rows if e.result.device_id not in cards]
+    known, by_card = (
+        [
+            (e.result.energy.provenance, e.result.energy.energy_j)
+            for e in rows
+            if (e.result.device_id in cards) == beside
+            and e.result.energy is not None
+            and e.result.energy.energy_j is not None
+        ]
+        for beside in (False, True)
+    )
     single = [c for c in spent.columns if c.title == str(c.provenance)]
+    assert len(single) == len({p for p, _ in known})
     for c in single:
         own = math.fsum(j for p, j in known if p is c.provenance)
         assert c.energy_j == pytest.approx(own)
-    for c in spent.columns:
+    assert (spent.card is not None) == bool(by_card)
+    if spent.card is not None:
+        assert spent.card.energy_j == pytest.approx(math.fsum(j for _, j in by_card))
+    if spent.with_card is not None:
+        total_j = spent.columns[-1].energy_j + spent.card.energy_j
+        assert spent.with_card.energy_j == pytest.approx(total_j)
+    for c in spent.shown:
         assert c.energy_j == pytest.approx(c.useful_j + c.other_j + c.wasted_j)
         assert c.energy_j == pytest.approx(math.fsum(c.by_cause.values()))
         assert set(c.by_cause) <= set(CAUSES)
     if len(spent.columns) > 1:
         assert spent.columns[-1].energy_j == pytest.approx(math.fsum(c.energy_j for c in single))
-    if len(known) < len(rows) and spent.columns:
+    if len(known) < len(own_rows) and spent.columns:
         assert spent.columns[-1].at_least
     kept = [e for e in rows if not e.superseded]
     table = stage_rows(rows)

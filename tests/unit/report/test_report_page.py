@@ -94,10 +94,36 @@ def test_the_page_is_self_contained_and_well_formed(run):
     assert "&lt;script&gt;" in html
 
 
+def test_the_page_speaks_to_who_cannot_see_it(run):
+    fill(run)
+    html, _, _ = rendered(run)
+    assert html.count("<th ") == html.count('scope="col"') > 20
+    assert "<th>" not in html
+    labels = re.findall(r'<(?:table|svg)\b[^>]* aria-label="([^"]*)"', html)
+    assert len(labels) == html.count("<table") + html.count("<svg")
+    for label in labels:
+        assert re.match(r"[A-Z].*[\w)]\.$", label), label
+
+
+def test_what_is_wider_than_a_phone_says_that_it_can_be_scrolled(run):
+    """Each table and each plot stands in a box that shades the edge behind which there is more."""
+    fill(run)
+    html, _, _ = rendered(run)
+    style = html.split("<style>")[1].split("</style>")[0]
+    box = style.split(".scroll {")[1].split("}")[0]
+    assert "overflow-x: auto" in box
+    assert (box.count(" local"), box.count(" scroll")) == (2, 2)
+    assert style.count("--edge:") == 2
+    for tag in ("table", "svg"):
+        for before in html.split(f"<{tag}")[:-1]:
+            assert 'class="scroll"' in before[before.rindex("<") :]
+
+
 def test_the_page_says_the_figures(run):
     fill(run)
     _, checker, text = rendered(run)
     shown = " ".join(" ".join(checker.text).split())
+    assert "this machine, measured simulated card (modelled)" in shown
     for wanted in ("r<1>", "c0ffee", "did not pay", "450 g/kWh", "measured", "modelled"):
         assert wanted in shown
     for wanted in ("r<1>", "did not pay", "<script>alert(1)</script> $x$ [bold]", "2,000"):
@@ -111,7 +137,11 @@ def test_the_json_holds_every_figure_with_its_provenance(run):
     data = json.loads((run.folder / "report.json").read_text())
     columns = {c["title"]: c for c in data["spending"]["columns"]}
     assert columns["measured"]["energy_j"] == pytest.approx(2000.0)
-    assert columns["all together"]["provenance"] == "modelled"
+    assert list(columns) == ["measured"]
+    card, both = data["spending"]["card"], data["spending"]["with_card"]
+    assert (card["provenance"], both["provenance"]) == ("modelled", "modelled")
+    assert card["energy_j"] == pytest.approx(430.0)
+    assert both["tokens_per_joule"] == pytest.approx(100 / 2430)
     assert all("energy_provenance" in r for r in data["stages"])
     assert data["metrics"]["kl"][2]["value"] is None
     assert data["head"]["run_id"] == "r<1>"

@@ -63,17 +63,23 @@ def test_totals_straight_from_sqlite(run, seed):
     # On one GPU whose windows never overlap, busy time is their sum; the card's is modelled.
     busy = one("SELECT sum(end_t_s - start_t_s) FROM execution WHERE device_id = 'gpu0'")
     card = one("SELECT total(time_s) FROM execution WHERE device_id = 'fpga0'")
-    idle_j = 55.0 * (run_s - busy) + 21.0 * (run_s - card)
-    executed = one("SELECT sum(energy_j) FROM execution")
+    idle_j, card_idle_j = 55.0 * (run_s - busy), 21.0 * (run_s - card)
+    executed = one("SELECT sum(energy_j) FROM execution WHERE device_id = 'gpu0'")
+    by_card = one("SELECT sum(energy_j) FROM execution WHERE device_id = 'fpga0'")
+    beside, both = report.spending.card, report.spending.with_card
+    assert beside.energy_j == pytest.approx(by_card + card_idle_j, rel=1e-12)
+    assert beside.by_cause["idle"] == pytest.approx(card_idle_j, rel=1e-9)
+    assert both.energy_j == pytest.approx(last.energy_j + beside.energy_j, rel=1e-12)
     assert last.energy_j == pytest.approx(executed + idle_j, rel=1e-12)
     assert last.by_cause["idle"] == pytest.approx(idle_j, rel=1e-9)
-    superseded = one("SELECT sum(energy_j) FROM execution WHERE superseded")
+    superseded = one("SELECT sum(energy_j) FROM execution WHERE superseded AND device_id = 'gpu0'")
     assert last.by_cause["superseded"] == pytest.approx(superseded, rel=1e-12)
     tokens = one(
         "SELECT sum(n_output_tokens) FROM execution WHERE stage = 'generation' AND NOT superseded"
     )
     assert report.spending.n_output_tokens == tokens
     assert last.tokens_per_joule == pytest.approx(tokens / last.energy_j, rel=1e-12)
+    assert both.tokens_per_joule == pytest.approx(tokens / both.energy_j, rel=1e-12)
     assert last.carbon_g == pytest.approx((executed + idle_j) / 3.6e6 * 1.3 * 321.0, rel=1e-12)
     for row in report.stages:
         known = db.execute(

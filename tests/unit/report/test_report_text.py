@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ecorl.records import Action, Placement, Provenance, Stage
+from ecorl.records import Action, ActionCost, Placement, Provenance, Stage
+from ecorl.report.html import render_html
 from ecorl.report.lines import aligned, wrapped
 from ecorl.report.numbers import edi_unit
 from ecorl.report.text import PIPED_WIDTH, print_report
@@ -54,6 +55,21 @@ def test_no_line_is_too_long_and_no_word_is_broken(run, width):
         assert word in told
 
 
+@pytest.fixture(autouse=True)
+def _no_columns(monkeypatch):
+    """The machine that runs the tests may have set it."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.mark.parametrize(("told", "width"), [("80", 80), ("72", 72), ("20", 60), ("400", 110)])
+def test_a_pipe_is_as_wide_as_columns_says(run, monkeypatch, told, width):
+    fill(run)
+    monkeypatch.setenv("COLUMNS", told)
+    out = io.StringIO()
+    print_report(run.report(), Console(file=out))
+    assert len(out.getvalue().splitlines()[0]) == width
+
+
 def test_a_pipe_gets_a_fixed_width_whatever_the_console_believes(run):
     fill(run)
     lines = shown(run.report())
@@ -89,17 +105,144 @@ def test_totals_of_two_provenances_stand_in_two_columns(run):
     run.standard()
     lines = shown(run.report(), 80)
     start = lines.index("Energy")
-    assert lines[start + 1].split() == [
-        "measured",
-        "modelled",
-        "all",
-        "together",
-        "(as",
-        "modelled)",
-    ]
-    assert lines[start + 2].split()[2:] == ["1,680", "550", "2,230"]
+    assert lines[start + 1].split() == ["measured", "modelled", "together", "simulated", "card"]
+    assert lines[start + 2].split() == ["(as", "modelled)", "(modelled)"]
+    # The card's joules are in none of the machine's columns.
+    assert lines[start + 3].split()[2:] == ["1,680", "120", "1,800", "430"]
     training = next(line for line in lines[start:] if "training" in line)
-    assert training.split() == ["training", "600", "none", "600"]
+    assert training.split() == ["training", "600", "none", "600", "none"]
+    per_j = next(line for line in lines[start:] if "tokens per J" in line)
+    assert per_j.split()[-4:] == ["-", "-", "0.0556", "none"]
+    (with_card,) = (line for line in lines if "with the simulated card" in line)
+    assert "0.0448 output tokens per J (modelled)" in with_card
+
+
+# ---------------------------------------------------------------- a card that does not exist
+
+
+def headline(run) -> str:
+    return " ".join(run.report().verdict)
+
+
+def test_what_the_machine_spent_leads_and_the_card_stands_beside(run):
+    run.standard()
+    text = headline(run)
+    assert "This machine spent 1,680 J (measured)" in text
+    assert "Together that is 1,800 J" in text
+    assert "would have drawn 390 J idle and 40.0 J at work beside it (modelled)" in text
+    # 2,230 J is the sum of what was spent and of what was not.
+    assert "2,230" not in text
+
+
+def test_a_simulated_card_without_work_is_told_too(run):
+    run.ledger.device("gpu0", "h100", Provenance.MEASURED, "nvml", 0.0)
+    source = "cycle model; computed by C-simulation on this host"
+    run.ledger.device("fpga0", "u55c", Provenance.MODELLED, source, 20.0)
+    run.ran(Stage.GENERATION, (1000, 1010), 50.0)
+    report = run.report()
+    text = " ".join(report.verdict)
+    assert "This machine spent 50.0 J (measured): generation 100 %." in text
+    assert "would have drawn 200 J idle beside it (modelled) and got no work" in text
+    assert "bought nothing" not in text
+    assert any("A card was simulated in this run" in note for note in report.notes)
+    assert [c.title for c in report.spending.columns] == ["measured", "modelled", "together"]
+    assert report.spending.columns[-1].tokens_per_joule == pytest.approx(2.0)
+    assert report.spending.with_card.tokens_per_joule == pytest.approx(100 / 250)
+
+
+def test_without_a_card_there_is_no_word_of_one(run):
+    run.ledger.device("gpu0", "h100", Provenance.MEASURED, "nvml", 30.0)
+    run.ran(Stage.GENERATION, (1000, 1010), 50.0)
+    report = run.report()
+    assert (report.spending.card, report.spending.with_card) == (None, None)
+    assert not any("simulated" in s for s in (*report.verdict, *shown(report)))
+    assert not any("A card was simulated" in note for note in report.notes)
+
+
+def test_a_card_that_was_not_simulated_is_part_of_the_machine(run):
+    run.ledger.device("gpu0", "h100", Provenance.MEASURED, "nvml", 0.0)
+    run.ledger.device("fpga0", "u55c", Provenance.MEASURED, "xrt:0000:3b", 20.0)
+    run.ran(Stage.GENERATION, (1000, 1010), 50.0)
+    run.ran(
+        Stage.REWARD,
+        (1010, 1012),
+        60.0,
+        device="fpga0:u55c",
+        time_provenance=Provenance.MEASURED,
+    )
+    spent = run.report().spending
+    assert spent.card is None
+    assert spent.columns[0].energy_j == pytest.approx(110.0)
+
+
+@pytest.mark.parametrize("idle_w", [None, 20.0])
+def test_a_card_of_which_something_is_unknown_says_so(run, idle_w):
+    run.ledger.device("fpga0", "u55c", Provenance.MODELLED, "cycle model", idle_w)
+    card = {"device": "fpga0:u55c", "provenance": Provenance.MODELLED, "time_s": 1.0}
+    run.ran(Stage.GENERATION, (1000, 1010), 50.0)
+    run.ran(Stage.REWARD, (1010, 1012), 40.0, **card)
+    run.ran(Stage.REWARD, (1012, 1014), None, iteration=2, **card)
+    text = headline(run)
+    assert "at least 40.0 J at work beside it" in text
+    assert ("idle an unknown amount" in text) == (idle_w is None)
+
+
+def test_energy_of_a_card_alone_is_not_that_of_the_machine(run):
+    card = {"device": "fpga0:u55c", "provenance": Provenance.MODELLED, "time_s": 1.0}
+    run.ran(Stage.GENERATION, (1000, 1010), None)
+    run.ran(Stage.REWARD, (1010, 1012), 40.0, **card)
+    report = run.report()
+    assert report.spending.columns == ()
+    assert "No energy figure of this machine was recorded" in " ".join(report.verdict)
+    assert "Energy" in shown(report)
+
+
+# ---------------------------------------------------------------- the path's name
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "other"),
+    [
+        ("cpu0:host_cpu", "host path", "GPU path"),
+        ("cpu0:my-desk", "host path", "GPU path"),
+        ("gpu0:h100", "GPU path", "host path"),
+        ("gpu0:l4", "GPU path", "host path"),
+    ],
+)
+def test_no_gpu_is_named_where_there_is_none(run, device, name, other):
+    run.config()
+    device_id, profile = device.split(":")
+    run.ledger.device(device_id, profile, Provenance.MEASURED, "meter", 30.0)
+    card = {"device": "fpga0:u55c", "provenance": Provenance.MODELLED, "time_s": 0.5}
+    run.ledger.device("fpga0", "u55c", Provenance.MODELLED, "cycle model", 20.0)
+    run.ran(Stage.GENERATION, (1000, 1010), 1000.0, device=device, action=Action.GPU)
+    on_path = {"device": device, "action": Action.GPU}
+    run.ran(Stage.REWARD, (1010, 1011), 40.0, **on_path, provenance=Provenance.MEASURED)
+    run.ran(Stage.REWARD, (1011, 1012), 20.0, iteration=2, **card)
+    costs = (ActionCost(Action.GPU, 1.0, 2.0, 0.0),)
+    run.ledger.placement(
+        Placement(1, Stage.REWARD, Action.CONCURRENT, Action.GPU, "x", "because", costs)
+    )
+    report = run.report()
+    assert report.head.path == name
+    told = [*report.verdict, *shown(report), render_html(report).split("<h2>How the figures")[0]]
+    assert any(name in text for text in told)
+    assert not any(other in text for text in told)
+    action = "host" if name == "host path" else "gpu"
+    assert any(f"1 x {action} instead of concurrent: because" in line for line in told)
+
+
+def test_reasons_that_differ_by_figures_are_shown_by_one_of_them(run):
+    for i, figures in enumerate(("0.30 J, 0.1 s", "0.25 J, 0.2 s")):
+        reason = f"gpu costs least: {figures} (modelled)"
+        run.ledger.placement(
+            Placement(i, Stage.REWARD, Action.GPU, Action.GPU, "lookahead", reason)
+        )
+    report = run.report()
+    assert "e.g. gpu costs least: 0.25 J, 0.2 s (modelled)" in " ".join(shown(report))
+    page = render_html(report)
+    assert "e.g. gpu costs least: 0.25 J, 0.2 s (modelled)" in page
+    assert "…" not in page.split("<summary>")[0]
 
 
 def test_an_empty_run_still_gives_a_summary(run):

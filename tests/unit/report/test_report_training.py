@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import math
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from ecorl.ledger import EvaluationRow
 from ecorl.records import Action, ActionCost, Placement, PowerSample, Provenance, Stage
+from ecorl.report.html import render_html
 from ecorl.report.numbers import duration, figure, joules, share
-from ecorl.report.training import paired_gains, percentile
+from ecorl.report.text import print_report
+from ecorl.report.training import paired_gains, percentile, wilson_interval
 
 
 def test_paired_gain_by_hand(run):
@@ -58,11 +63,57 @@ def test_rank_flips_by_hand(run):
     report = run.report()
     (flips,) = report.flips
     assert (flips.n_pairs, flips.n_flips, flips.share) == (4, 1, 0.25)
-    assert flips.standard_error == pytest.approx(math.sqrt(0.25 * 0.75 / 4))
+    assert flips.interval == pytest.approx((0.0456, 0.6994), abs=1e-4)  # as in tables
     assert flips.shift_mean == pytest.approx(0.0)
     assert flips.shift_abs_mean == pytest.approx(0.4 / 3)
     assert flips.shift_abs_p99 == pytest.approx(0.1 + 0.98 * 0.1)
     assert report.gains == ()
+
+
+def test_no_flip_at_all_still_has_an_interval(run):
+    """0 of 40: the upper end is z^2 / (n + z^2)."""
+    run.ledger.evaluation("rank_flip", "held_out", [0.0] * 40)
+    report = run.report()
+    assert report.flips[0].interval == (0.0, pytest.approx(3.8415 / 43.8415, abs=1e-5))
+    out = io.StringIO()
+    print_report(report, Console(file=out, width=200))
+    assert "0 of 40 pairs, 0 % (95 % interval 0 to 8.8 %)" in out.getvalue()
+    assert "0 to 8.8 %" in render_html(report)
+
+
+@given(st.integers(1, 3000), st.data())
+def test_wilson_s_interval_holds_the_share_and_mirrors(n, data):
+    k = data.draw(st.integers(0, n))
+    low, high = wilson_interval(k, n)
+    assert 0 <= low <= k / n <= high <= 1
+    assert low < high
+    mirrored = wilson_interval(n - k, n)
+    assert (1 - mirrored[1], 1 - mirrored[0]) == pytest.approx((low, high), abs=1e-12)
+    # By its definition: at either end the share is z standard errors away.
+    for end in {low, high} - {0.0, 1.0}:
+        assert abs(k / n - end) == pytest.approx(
+            1.959964 * math.sqrt(end * (1 - end) / n), rel=1e-5
+        )
+
+
+def test_what_stands_behind_a_plus_minus_is_named(run):
+    run.config()
+    run.ledger.device("gpu0", "h100", Provenance.MEASURED, "nvml", 0.0)
+    card = {"device": "fpga0:u55c", "provenance": Provenance.MODELLED, "time_s": 0.5}
+    for i in (1, 2, 3):
+        run.ran(Stage.REWARD, (1000 + i, 1000.5 + i), 40.0 + i, iteration=i)
+        run.ran(Stage.REWARD, (1000.5 + i, 1001 + i), 20.0 + i, iteration=i, **card)
+    run.ledger.evaluation("reward", "before", [0.0, 1.0, 2.0])
+    run.ledger.evaluation("reward", "after", [1.0, 1.0, 4.0])
+    report = run.report()
+    out = io.StringIO()
+    print_report(report, Console(file=out, width=110))
+    page = render_html(report)
+    assert "+1 +/- 0.58 (SE) over 3 items" in out.getvalue()
+    assert "0.220 ± 0.010 (SD) J/token over 3 calls" in " ".join(out.getvalue().split())
+    for sign in re.finditer(r"(?:±|\+/-) [\d.]+(.{5})", " ".join(page.split("<section")[1:3])):
+        assert sign[1].strip().startswith(("(SD)", "(SE)"))
+    assert "J/token ± SD" in page
 
 
 def test_waits_by_hand(run):

@@ -318,7 +318,7 @@ def test_modelled_energy_is_settled_when_the_samples_are_in(bench, toys, use_eng
         runtime.tick()
     (result,) = bench.executions()
     idle_w, active_w = (runtime.gpu_profile.value(k) for k in ("idle_w", "active_w"))
-    assert (result.energy.method, result.energy.provenance) == ("integral", Provenance.MODELLED)
+    assert (result.energy.method, result.energy.provenance) == ("model", Provenance.MODELLED)
     assert idle_w * result.time_s * 0.9 <= result.energy.energy_j <= active_w * result.time_s
     (cell,) = runtime.edi.cells()
     assert (cell.stage, cell.device, cell.provenance) == (

@@ -1,6 +1,7 @@
 """One suite for every PowerSource: what the protocol promises, on every back-end."""
 
 import dataclasses
+import itertools
 import json
 import math
 import subprocess
@@ -32,6 +33,7 @@ class Case:
     absent: object = None
     has_power: bool = True
     has_counter: bool = False
+    advance: object = lambda: None
 
 
 def nvml_case(request, tmp_path):
@@ -72,6 +74,7 @@ def rapl_case(request, tmp_path):
     (zone / "name").write_text("package-0\n")
     (zone / "energy_uj").write_text("1000000\n")
     (zone / "max_energy_range_uj").write_text("262143328850\n")
+    counted_uj = itertools.count(2_000_000, 1_000_000)
     return Case(
         lambda: RaplSource(zone.parent),
         ("cpu0",),
@@ -80,6 +83,7 @@ def rapl_case(request, tmp_path):
         "DeviceLost",
         lambda: (zone / "name").write_text("core\n"),
         has_counter=True,
+        advance=lambda: (zone / "energy_uj").write_text(f"{next(counted_uj)}\n"),
     )
 
 
@@ -98,6 +102,7 @@ def modelled_case(request, tmp_path):
         end,
         "DeviceLost",
         end,
+        has_counter=True,
     )
 
 
@@ -145,10 +150,11 @@ def source(case):
     source.close()
 
 
-def settle(source):
+def settle(case, source):
     """The second of two readings, for sources that take differences."""
     source.read()
     time.sleep(0.05)
+    case.advance()
     return source.read()
 
 
@@ -174,7 +180,7 @@ def test_one_sample_a_device_in_order_and_now(case, source):
 
 
 def test_figures_are_sane(case, source):
-    for sample in settle(source):
+    for sample in settle(case, source):
         assert (sample.power_w is not None) == case.has_power
         assert (sample.energy_j is not None) == case.has_counter
         assert sample.error is None
@@ -185,7 +191,7 @@ def test_figures_are_sane(case, source):
 
 def test_time_and_counter_never_go_back(case, source):
     first = source.read()
-    second = settle(source)
+    second = settle(case, source)
     for a, b in zip(first, second, strict=True):
         assert b.t_s >= a.t_s
         if a.energy_j is not None:
@@ -194,7 +200,7 @@ def test_time_and_counter_never_go_back(case, source):
 
 @pytest.mark.parametrize("case", ["nvml", "xrt", "rapl", "modelled"], indirect=True)
 def test_a_fault_is_a_missing_reading_never_zero(case, source):
-    settle(source)
+    settle(case, source)
     case.break_it()
     for sample in source.read():
         assert sample.power_w is None

@@ -123,6 +123,9 @@ def test_counter_is_not_bridged_over_a_lost_device():
     # The new counter has already passed the old value: only the loss tells.
     lost = [sample(0, 10, 5), sample(1, None, error="DeviceLost"), sample(2, 10, 50)]
     assert history(*lost).energy("gpu0", 0, 2).counter_energy_j is None
+    for error in ("SamplerLost", "CounterReset", "CounterStopped"):
+        lost[1] = sample(1, None, error=error)
+        assert history(*lost).energy("gpu0", 0, 2).counter_energy_j is None
     refused = [sample(0, 10, 5), sample(1, None, error="DriverTimeout"), sample(2, 10, 50)]
     assert history(*refused).energy("gpu0", 0, 2).counter_energy_j == pytest.approx(45)
 
@@ -139,9 +142,35 @@ def test_late_samples_are_dropped():
     assert record.energy("gpu0", 0, 2).energy_j == pytest.approx(200)
 
 
+def test_readings_at_the_edges_belong_to_the_neighbours_as_well():
+    record = history(*(sample(0.1 * i, 100, 10.0 * i) for i in range(11)))
+    inside = {(0.2, 0.5): 2, (0.2, 0.49): 2, (0.21, 0.5): 2, (0.2, 0.4): 1, (0.21, 0.29): 0}
+    for (start_s, end_s), n in inside.items():
+        record_energy = record.energy("gpu0", start_s * (1 + 1e-12), end_s * (1 - 1e-12))
+        assert (record_energy.n_samples, record_energy.resolved) == (n, n >= 2)
+
+
+def test_a_stage_shorter_than_the_polling_says_that_it_is_not_resolved():
+    """20 ms at 700 W and 80 ms at 100 W, polled every 100 ms: both come out at the mean, 220 W."""
+    readings = [sample(0.1 * i + 0.05, 100, 22.0 * i) for i in range(30)]
+    record = history(*readings)
+    for start_s, end_s in ((1.0, 1.02), (1.02, 1.1)):
+        energy = record.energy("gpu0", start_s, end_s)
+        assert energy.mean_power_w == pytest.approx(220)
+        assert (energy.coverage, energy.resolved) == (pytest.approx(1.0), False)
+    assert record.energy("gpu0", 1.0, 2.0).resolved
+
+
 def test_not_a_number_and_negative_are_missing():
     record = history(sample(0, float("nan")), sample(0.5, float("inf")), sample(1, -5.0))
     assert record.energy("gpu0", 0, 1.5).coverage == 0
+
+
+def test_figures_beyond_all_bounds_are_missing():
+    beyond = 2**53 / 1e3 * (1 + 1e-9)
+    record = history(sample(0, 1e17, 5.0), sample(1, 100, beyond), sample(2, 1e6, 7.0))
+    assert [r.power_w for r in record.readings("gpu0", 0, 2)] == [None, 100, 1e6]
+    assert [r.energy_j for r in record.readings("gpu0", 0, 2)] == [5.0, None, 7.0]
 
 
 def test_an_empty_window_and_a_window_that_ends_before_it_starts():

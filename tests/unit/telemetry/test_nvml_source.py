@@ -5,9 +5,11 @@ import time
 import pytest
 from fake_nvml import BASE_W, PEAK_W, true_energy_j
 
-from ecorl.errors import DriverError
+from ecorl.errors import ConfigError, DriverError
 from ecorl.telemetry import nvml
 from ecorl.telemetry.nvml import NvmlSource
+from ecorl.telemetry.sources import open_source
+from ecorl.telemetry.specs import SourceSpec
 
 
 @pytest.fixture
@@ -64,6 +66,40 @@ def test_without_counter_and_utilisation_power_still_stands(source, fake_nvml):
 def test_zero_is_missing(source, fake_nvml):
     fake_nvml.set("zero 1")
     assert [s.power_w for s in source.read()] == [None, None]
+
+
+def test_power_that_no_board_draws_is_missing(source, fake_nvml):
+    fake_nvml.set("base_mw 4200000000", "duty 0")
+    for sample in source.read():
+        assert (sample.power_w, sample.error) == (None, "NotSupported")
+
+
+def test_a_counter_that_is_no_count_is_missing(source, fake_nvml):
+    fake_nvml.set(f"counter_mj {2**60}")
+    assert [s.energy_j for s in source.read()] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "name", ["GPU-00000001-fake", "00000001-fake", "0000:02:00.0", "MIG-00000001-0-fake", 1]
+)
+def test_gpus_by_name_whatever_cuda_sees(fake_nvml, monkeypatch, name):
+    fake_nvml.set("mig 1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    opened = open_source(SourceSpec("nvml", {"devices": [name]}))
+    assert opened.source.device_ids() == ("gpu1",)
+    assert opened.source.describe()[0].name == "Fake GPU 1 (whole GPU of 1 MIG instances)"
+    opened.source.close()
+
+
+def test_a_gpu_that_is_not_there_is_named(fake_nvml):
+    opened = open_source(SourceSpec("nvml", {"devices": ["GPU-00000001-fake", "GPU-beef"]}))
+    assert (opened.source, opened.error) == (None, "DriverError")
+    assert "'GPU-beef'" in opened.refusals[0][1]
+    with pytest.raises(DriverError, match="no GPU is named"):
+        NvmlSource([]).open()
+    for wrong in ("GPU-beef", [""], [1.5]):
+        with pytest.raises(ConfigError, match="devices"):
+            open_source(SourceSpec("nvml", {"devices": wrong}))
 
 
 def test_one_lost_gpu_leaves_the_other_and_comes_back(source, fake_nvml):

@@ -1,12 +1,15 @@
 """Modelled, RAPL and replay: what is particular to each."""
 
 import os
+import statistics
 import subprocess
 
 import pytest
 
 from ecorl.errors import ConfigError, DataError, DeviceLost
+from ecorl.records import Provenance
 from ecorl.telemetry import modelled
+from ecorl.telemetry.history import PowerHistory
 from ecorl.telemetry.modelled import ModelledSource, process_cpu_time_s
 from ecorl.telemetry.rapl import RaplSource
 from ecorl.telemetry.replay import ReplaySource, read_tracks
@@ -36,7 +39,11 @@ def test_power_is_linear_in_cpu_time_and_clipped(monkeypatch, gained_s, power_w,
     clock_s[0] += 1.0
     (sample,) = source.read()
     assert (sample.power_w, sample.utilisation) == (power_w, utilisation)
-    assert sample.energy_j is None
+    assert sample.energy_j == pytest.approx(power_w * 1.0)
+    # Asked again at once there is no new step, and so no energy for this moment.
+    clock_s[0] += 0.001
+    (again,) = source.read()
+    assert (again.power_w, again.energy_j, again.error) == (power_w, None, None)
 
 
 def test_before_the_first_step_there_is_no_figure(monkeypatch):
@@ -45,6 +52,60 @@ def test_before_the_first_step_there_is_no_figure(monkeypatch):
     clock_s[0] += 0.001
     (sample,) = source.read()
     assert (sample.power_w, sample.error) == (None, None)
+
+
+def test_full_use_counted_in_ticks_is_full_use(monkeypatch):
+    """Steps of 105 ms of one busy thread are counted as 100 and 110 ms: none of it is lost."""
+    cpu_s, clock_s = [0.0], [0.0]
+    source = modelled_source(monkeypatch, cpu_s, clock_s)
+    source._n_threads = 1
+    for i in range(1, 101):
+        clock_s[0], cpu_s[0] = 0.105 * i, int(10.5 * i) / 100
+        (sample,) = source.read()
+    assert sample.energy_j == pytest.approx(70.0 * 10.5, rel=2e-3)
+    # More threads than count as full use do not: what lies above is not carried on.
+    cpu_s[0] += 100.0
+    clock_s[0] += 1.0
+    before_j = sample.energy_j
+    assert source.read()[0].energy_j - before_j == pytest.approx(70.0)
+    clock_s[0] += 1.0
+    assert source.read()[0].energy_j - before_j == pytest.approx(70.0 + 20.0 + 50.0 * 0.02)
+
+
+def test_joules_are_booked_where_the_cpu_time_was_spent(monkeypatch):
+    """Stages of 120 ms, busy and idle in turn, polled every 100 ms, of 100 W and 10 W.
+
+    Power held from the end of its interval comes out inverted: 41 W busy and 68 W idle.
+    """
+    cpu_s, clock_s = [0.0], [0.0]
+    source = modelled_source(monkeypatch, cpu_s, clock_s)
+    source._n_threads, source._idle_w, source._active_w = 1, 10.0, 100.0
+    record = PowerHistory(2.0)
+    for i in range(1, 121):
+        clock_s[0] = 0.1 * i
+        whole, phase_s = divmod(clock_s[0], 0.24)
+        cpu_s[0] = int(100 * (0.12 * whole + min(phase_s, 0.12)) + 1e-6) / 100
+        record.add(source.read())
+    stages = [record.energy("gpu0", 0.12 * k, 0.12 * (k + 1)) for k in range(2, 98)]
+    assert {e.method for e in stages} == {"model"}
+    assert {e.provenance for e in stages} == {Provenance.MODELLED}
+    busy_w = statistics.fmean(e.mean_power_w for e in stages[::2])
+    idle_w = statistics.fmean(e.mean_power_w for e in stages[1::2])
+    # A line through each interval of 100 ms blurs neighbours of 120 ms, but does not swap them.
+    assert busy_w > 70 > 40 > idle_w
+    assert busy_w + idle_w == pytest.approx(110, rel=0.02)
+
+
+def test_an_idle_model_of_no_watts_is_not_a_dead_counter(monkeypatch):
+    clock_s = [0.0]
+    source = modelled_source(monkeypatch, [0.0], clock_s)
+    source._idle_w = 0.0
+    record = PowerHistory(2.0)
+    for i in range(1, 101):
+        clock_s[0] = 0.1 * i
+        record.add(source.read())
+    energy = record.energy("gpu0", 1.0, 9.0)
+    assert (energy.energy_j, energy.method) == (0.0, "model")
 
 
 def test_cpu_time_of_a_process_with_an_odd_name(tmp_path):
@@ -65,7 +126,9 @@ def test_cpu_time_counts_work():
         sum(range(10_000))
 
 
-@pytest.mark.parametrize(("idle_w", "active_w", "n"), [(-1, 5, 1), (9, 5, 1), (1, 5, 0)])
+@pytest.mark.parametrize(
+    ("idle_w", "active_w", "n"), [(-1, 5, 1), (9, 5, 1), (1, 5, 0), (1, 1e17, 1)]
+)
 def test_impossible_parameters(idle_w, active_w, n):
     with pytest.raises(ConfigError):
         ModelledSource("gpu0", idle_w, active_w, 1, n)
@@ -105,6 +168,75 @@ def test_rapl_power_is_the_rise_of_the_counter_across_a_wrap(tmp_path):
     assert source.read()[0].power_w == pytest.approx(5.0)
 
 
+@pytest.fixture
+def package(tmp_path):
+    """A package of 262143 J range at a given counter; reads it at a given time."""
+    zone = tmp_path / "intel-rapl:0"
+    zone.mkdir()
+    (zone / "name").write_text("package-0")
+    (zone / "max_energy_range_uj").write_text("262143000000")
+    source = RaplSource(tmp_path)
+
+    def read(t_s, raw_j):
+        (zone / "energy_uj").write_text(str(round(raw_j * 1e6)))
+        source._clock = lambda: t_s
+        if not source.device_ids():
+            source.open()
+        (sample,) = source.read()
+        return sample
+
+    return read
+
+
+def test_rapl_counter_that_starts_again_is_marked(package):
+    record = PowerHistory(2.0)
+    figures = [(0.0, 100_000.0), (0.1, 100_010.0), (0.2, 5.0), (0.3, 15.0), (0.4, 25.0)]
+    samples = [package(*figure) for figure in figures]
+    record.add(samples)
+    assert [s.error for s in samples] == [None, None, "CounterReset", None, None]
+    assert (samples[2].power_w, samples[2].energy_j) == (None, None)
+    assert [s.power_w for s in samples] == [
+        None,
+        pytest.approx(100),
+        None,
+        None,
+        pytest.approx(100),
+    ]
+    energies_j = [s.energy_j for s in samples if s.energy_j is not None]
+    assert max(energies_j) < 100_100
+    assert record.energy("cpu0", 0.0, 0.4).energy_j is None
+    assert record.energy("cpu0", 0.3, 0.4).counter_energy_j == pytest.approx(10.0)
+
+
+def test_rapl_counter_that_leaps_is_marked(package):
+    assert package(0.0, 100.0).error is None
+    assert package(0.1, 90_000.0).error == "CounterReset"
+
+
+def test_rapl_counter_that_stands_still_is_missing(package):
+    """Power comes from the counter, so no other reading tells; but a package never draws 0 W."""
+    record = PowerHistory(2.0)
+    samples = [package(0.1 * i, 100.0 + 10.0 * min(i, 10)) for i in range(31)]
+    samples += [package(3.1 + 0.1 * i, 200.0 + 10.0 * i) for i in range(1, 11)]
+    record.add(samples)
+    assert all(s.power_w != 0 for s in samples)
+    stopped = [s for s in samples if s.error == "CounterStopped"]
+    assert [(s.power_w, s.energy_j) for s in stopped] == [(None, None)] * len(stopped)
+    assert (stopped[0].t_s, stopped[-1].t_s) == (pytest.approx(1.5), pytest.approx(3.0))
+    still = record.energy("cpu0", 1.6, 2.9)
+    assert (still.energy_j, still.method) == (None, "none")
+    # What was drawn meanwhile is not known, whatever the counter says afterwards.
+    assert record.energy("cpu0", 0.5, 3.9).counter_energy_j is None
+    assert record.energy("cpu0", 3.3, 3.9).energy_j == pytest.approx(60.0)
+
+
+def test_rapl_between_two_refreshes_the_power_stands(package):
+    package(0.0, 100.0)
+    assert package(0.1, 110.0).power_w == pytest.approx(100.0)
+    assert package(0.2, 110.0).power_w == pytest.approx(100.0)
+    assert package(0.3, 130.0).power_w == pytest.approx(100.0)
+
+
 # ---------------------------------------------------------------- replay
 
 
@@ -138,6 +270,14 @@ def test_rows_play_in_their_time(tmp_path):
     assert late["gpu0"].t_s == pytest.approx(1001.7)
 
 
+def test_the_counter_rises_between_rows(tmp_path):
+    """Rows 4 s apart: held until the next row, the counter would seem to stand still."""
+    at = replay(tmp_path, "0,gpu0,100,1000,\n4,gpu0,50,1400,\n8,gpu0,50,,\n12,gpu0,50,90,\n")
+    assert [at(t)["gpu0"].energy_j for t in (0, 1, 3.99)] == [1000, 1100, pytest.approx(1399)]
+    assert (at(3.99)["gpu0"].power_w, at(4)["gpu0"].power_w) == (100, 50)
+    assert [at(t)["gpu0"].energy_j for t in (5, 9, 13)] == [1400, None, 90]
+
+
 def test_empty_figures_gaps_and_the_end_are_missing(tmp_path):
     at = replay(tmp_path, "0,gpu0,100,,\n1,gpu0,,,\n2,gpu0,100,,\n60,gpu0,100,,\n")
     assert at(0.5)["gpu0"].error is None
@@ -161,6 +301,8 @@ def test_a_restart_goes_on_where_the_recording_was(tmp_path):
         ("0,gpu0,-1,,\n", 2, "negative"),
         ("0,gpu0,1,,1.5\n", 2, "above 1"),
         ("0,gpu0,nan,,\n", 2, "not finite"),
+        ("0,gpu0,1000000,,\n1,gpu0,1e17,,\n", 3, r"power_w = 1e\+17 is above 1e\+06"),
+        ("0,gpu0,1,9.1e12,\n", 2, "energy_j = 9.1e.12 is above"),
         (",gpu0,1,,\n", 2, "may not be empty"),
         ("0,,1,,\n", 2, "may not be empty"),
         ("", 2, "no readings"),

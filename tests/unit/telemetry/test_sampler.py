@@ -16,6 +16,7 @@ from ecorl.errors import ConfigError, DataError, LedgerError, UserError
 from ecorl.records import Provenance
 from ecorl.telemetry import sampler as sampler_module
 from ecorl.telemetry.check import check_readings
+from ecorl.telemetry.integrate import STOPPED_AFTER_S
 from ecorl.telemetry.sampler import Sampler
 from ecorl.telemetry.specs import SourceSpec
 
@@ -97,6 +98,18 @@ def test_constant_load_has_no_gap(nvml_environment, start):
     check = check_readings(sampler.history, "gpu0", begin_s, begin_s + 1.0)
     assert check.integral_j == pytest.approx(PEAK_W)
     assert check.gap_share == pytest.approx(0, abs=0.1)
+
+
+def test_a_counter_that_dies_in_the_run_is_not_zero_joules(nvml_environment, start):
+    nvml_environment.set("duty 1", "counter_mj 123456789")
+    sampler = start(SourceSpec("nvml", {"interval_s": 0.05, "devices": ["GPU-00000001-fake"]}))
+    begin_s = time.monotonic() + 0.1
+    end_s = begin_s + STOPPED_AFTER_S + 0.3
+    final(sampler, "gpu1", end_s)
+    energy = sampler.history.energy("gpu1", begin_s, end_s)
+    assert (energy.counter_energy_j, energy.method) == (None, "integral_counter_stopped")
+    assert energy.energy_j == pytest.approx(PEAK_W * (end_s - begin_s))
+    assert energy.provenance == Provenance.MEASURED
 
 
 def test_two_sources_in_one_process(nvml_environment, start):
@@ -224,7 +237,12 @@ def test_a_killed_process_is_missing_and_is_started_again(bare_environment, star
     until(lambda: faults[-1] == ("gpu0", None))
     assert sampler.pid not in (None, pid)
     readings = sampler.history.readings("gpu0", 0, time.monotonic())
-    assert any(r.power_w is None and r.energy_j is None for r in readings)
+    lost = next(r for r in readings if r.power_w is None and r.energy_j is None and r.reset)
+    # The model counts from 0 again in the new process: no sum may cross the loss.
+    back_s = time.monotonic()
+    final(sampler, "gpu0", back_s)
+    across = sampler.history.energy("gpu0", lost.t_s - 0.05, back_s)
+    assert (across.counter_energy_j, across.energy_j) == (None, None)
 
 
 def test_restarts_are_bounded_and_time_goes_on(bare_environment, start, monkeypatch):

@@ -1,0 +1,6 @@
+"""``python -m ecorl.cli``."""
+
+from ecorl.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The configuration: frozen pydantic models, read from TOML, overridden by flags.
+
+`load_config` turns every mistake into one `ConfigError` that names the key, the value, what is
+allowed, and the file and line where that is known. Back-ends are chosen by a ``type`` key.
+The resolved config is saved with each run by `save_config` and reads back equal.
+"""
+
+from __future__ import annotations
+
+from ecorl.config.backends import (
+    ArithmeticTask,
+    AutoSource,
+    FaultInjection,
+    FilesTask,
+    FpgaEngine,
+    GpuPower,
+    LearnedPolicy,
+    LookaheadPolicy,
+    ModelledSource,
+    NullSource,
+    NvmlSource,
+    OffloadEngine,
+    PluginEngine,
+    Policy,
+    RaplSource,
+    ReplaySource,
+    StaticPolicy,
+    Task,
+    ThresholdPolicy,
+    TorchEngine,
+    XrtSource,
+)
+from ecorl.config.models import (
+    AccountingConfig,
+    Config,
+    DeviceConfig,
+    EngineConfig,
+    LedgerConfig,
+    PlacementConfig,
+    TelemetryConfig,
+    TrainerConfig,
+)
+from ecorl.config.reading import (
+    config_toml,
+    load_config,
+    parse_config,
+    preset_names,
+    read_config_text,
+    save_config,
+    validate_config,
+)
+
+__all__ = [
+    "AccountingConfig",
+    "ArithmeticTask",
+    "AutoSource",
+    "Config",
+    "DeviceConfig",
+    "EngineConfig",
+    "FaultInjection",
+    "FilesTask",
+    "FpgaEngine",
+    "GpuPower",
+    "LearnedPolicy",
+    "LedgerConfig",
+    "LookaheadPolicy",
+    "ModelledSource",
+    "NullSource",
+    "NvmlSource",
+    "OffloadEngine",
+    "PlacementConfig",
+    "PluginEngine",
+    "Policy",
+    "RaplSource",
+    "ReplaySource",
+    "StaticPolicy",
+    "Task",
+    "TelemetryConfig",
+    "ThresholdPolicy",
+    "TorchEngine",
+    "TrainerConfig",
+    "XrtSource",
+    "config_toml",
+    "load_config",
+    "parse_config",
+    "preset_names",
+    "read_config_text",
+    "save_config",
+    "validate_config",
+]

@@ -1,0 +1,257 @@
+"""The back-ends that a config chooses by a ``type`` key: task, policy, engine, power source."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StringConstraints,
+    model_validator,
+)
+
+from ecorl.explain import Part, RefusedValue
+from ecorl.records import Action
+
+MANY = 10_000_000
+"""Bound of steps and the like: far above any real run, far below what overflows."""
+
+
+class Model(BaseModel):
+    """Base of all tables: frozen, without unknown keys; numbers are finite."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_enum_values=False, allow_inf_nan=False
+    )
+
+
+def _some_path(value: object) -> object:
+    # An empty path would be the current folder.
+    if isinstance(value, str) and (not value.strip() or "\0" in value):
+        raise ValueError("no path")
+    return value
+
+
+SomePath = Annotated[Path, BeforeValidator(_some_path)]
+"""A path that is not empty."""
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+"""Text that says something."""
+Place = Annotated[StrictInt, Field(ge=0)]
+"""A place in a sequence, from 0."""
+
+
+# ---------------------------------------------------------------- task
+
+
+class ArithmeticTask(Model):
+    """A small self-made task: policy, reward model, prompts and pairs are made and cached."""
+
+    type: Literal["arithmetic"] = "arithmetic"
+    cache_dir: SomePath = Field(
+        Path("~/.cache/ecorl/tasks"), description="folder in which prepared checkpoints are kept"
+    )
+    n_eval: StrictInt = Field(
+        256, ge=16, le=4096, description="held-out prompts for before and after"
+    )
+
+
+class FilesTask(Model):
+    """The user's own checkpoints and prompts."""
+
+    type: Literal["files"] = "files"
+    policy: SomePath = Field(description="Hugging Face checkpoint folder of the policy")
+    reward: SomePath = Field(description="checkpoint folder of the reward model (scalar head)")
+    prompts: SomePath = Field(description='JSON lines with a "prompt" string, one a line')
+    eval_prompts: SomePath | None = Field(None, description="held-out prompts, same form")
+    pairs: SomePath | None = Field(
+        None, description='held-out preference pairs: "prompt", "chosen", "rejected", one a line'
+    )
+
+
+Task = Annotated[ArithmeticTask | FilesTask, Field(discriminator="type")]
+
+
+# ---------------------------------------------------------------- policies
+
+
+class StaticPolicy(Model):
+    """A fixed action for each offloadable stage."""
+
+    type: Literal["static"] = "static"
+    reward: Action = Field(Action.GPU, description="action for the reward stage")
+    reference: Action = Field(Action.GPU, description="action for the reference stage")
+
+
+class ThresholdPolicy(Model):
+    """Concurrent while rows are short and the FPGA's queue is short, else GPU."""
+
+    type: Literal["threshold"] = "threshold"
+    max_length: StrictInt = Field(
+        2048,
+        ge=1,
+        le=MANY,
+        description="longest mean row that is offloaded, prompt and completion, tokens",
+    )
+    max_queue: StrictInt = Field(
+        4, ge=0, le=MANY, description="longest FPGA queue that is added to, batches"
+    )
+
+
+class LookaheadPolicy(Model):
+    """The action of least modelled energy and time, waiting included; idle cards not counted."""
+
+    type: Literal["lookahead"] = "lookahead"
+    energy_weight: StrictFloat = Field(0.5, ge=0, le=1, description="weight of energy")
+    time_weight: StrictFloat = Field(0.5, ge=0, le=1, description="weight of time")
+
+    @model_validator(mode="after")
+    def _something_counts(self) -> LookaheadPolicy:
+        if self.energy_weight == self.time_weight == 0:
+            raise RefusedValue("energy_weight", 0.0, "a number above 0, here or in time_weight")
+        return self
+
+
+class LearnedPolicy(Model):
+    """A policy from elsewhere, by entry point in the group ``ecorl.policies``."""
+
+    type: Literal["learned"] = "learned"
+    name: Text = Field(description="name of the entry point")
+    path: SomePath | None = Field(None, description="file handed to the entry point's factory")
+
+
+Policy = Annotated[
+    StaticPolicy | ThresholdPolicy | LookaheadPolicy | LearnedPolicy, Field(discriminator="type")
+]
+
+
+# ---------------------------------------------------------------- engines
+
+
+def _nans(value: object, parts: tuple[Part, ...] = ()) -> Iterator[tuple[Part, ...]]:
+    """Where NaN stands in free options."""
+    if isinstance(value, float) and math.isnan(value):
+        yield parts
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _nans(item, (*parts, str(key)))
+    elif isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            yield from _nans(item, (*parts, i))
+
+
+def _comparable(options: dict[str, Any]) -> dict[str, Any]:
+    # NaN differs from itself: a config with one would differ from its own copy.
+    for parts in _nans(options):
+        raise RefusedValue(parts, math.nan, "anything that TOML can hold, but not nan")
+    return options
+
+
+Options = Annotated[dict[str, Any], AfterValidator(_comparable)]
+
+
+class FpgaEngine(Model):
+    """INT8 kernels; here as C-simulation, the card's time and energy from the cycle model."""
+
+    type: Literal["fpga"] = "fpga"
+    build: Literal["fast", "strict"] = Field("fast", description="native or bit-true ap_int")
+    threads: StrictInt = Field(1, ge=1, le=256, description="host threads of the C-simulation")
+    isolated: StrictBool = Field(True, description="run in a process of its own")
+
+
+class TorchEngine(Model):
+    """The exact path as an engine in another process."""
+
+    type: Literal["torch"] = "torch"
+    threads: StrictInt = Field(1, ge=1, le=256, description="torch threads")
+    isolated: StrictBool = Field(True, description="run in a process of its own")
+
+
+class PluginEngine(Model):
+    """An engine from elsewhere, by entry point in the group ``ecorl.engines``."""
+
+    type: Literal["plugin"] = "plugin"
+    name: Text = Field(description="name of the entry point")
+    options: Options = Field(default_factory=dict, description="handed to its factory")
+    isolated: StrictBool = Field(True, description="run in a process of its own")
+
+
+class FaultInjection(Model):
+    """Faults to inject into the offload engine, to rehearse what the run survives."""
+
+    kind: Literal["raise", "hang", "nan", "shape", "exit"] = Field(description="what goes wrong")
+    calls: tuple[Place, ...] = Field(
+        min_length=1, description="0-based calls of the engine that fail"
+    )
+    rows: tuple[Place, ...] = Field((0,), min_length=1, description="rows that turn NaN (kind nan)")
+
+
+OffloadEngine = Annotated[FpgaEngine | TorchEngine | PluginEngine, Field(discriminator="type")]
+
+
+# ---------------------------------------------------------------- power sources
+
+
+class AutoSource(Model):
+    """NVML, else RAPL, else modelled, whichever answers first."""
+
+    type: Literal["auto"] = "auto"
+
+
+class NvmlSource(Model):
+    """NVIDIA GPUs by NVML."""
+
+    type: Literal["nvml"] = "nvml"
+    interval_s: StrictFloat = Field(0.1, ge=0.05, le=10, description="polling interval, s")
+
+
+class RaplSource(Model):
+    """The host's CPU package by RAPL."""
+
+    type: Literal["rapl"] = "rapl"
+    interval_s: StrictFloat = Field(0.1, ge=0.01, le=10, description="polling interval, s")
+    root: SomePath = Field(Path("/sys/class/powercap"), description="powercap folder")
+
+
+class XrtSource(Model):
+    """Alveo cards by XRT's electrical report."""
+
+    type: Literal["xrt"] = "xrt"
+    interval_s: StrictFloat = Field(0.05, ge=0.05, le=10, description="polling interval, s")
+
+
+class ModelledSource(Model):
+    """Power from a device profile and utilisation."""
+
+    type: Literal["modelled"] = "modelled"
+    interval_s: StrictFloat = Field(0.1, ge=0.01, le=10, description="polling interval, s")
+
+
+class ReplaySource(Model):
+    """Readings from a recorded CSV file."""
+
+    type: Literal["replay"] = "replay"
+    path: SomePath = Field(description="CSV with t_s, device_id, power_w, energy_j, utilisation")
+    interval_s: StrictFloat = Field(0.1, ge=0.01, le=10, description="polling interval, s")
+
+
+class NullSource(Model):
+    """No readings at all: every energy figure is missing."""
+
+    type: Literal["null"] = "null"
+    interval_s: StrictFloat = Field(1.0, ge=0.01, le=10, description="polling interval, s")
+
+
+GpuPower = Annotated[
+    AutoSource | NvmlSource | RaplSource | ModelledSource | ReplaySource | NullSource,
+    Field(discriminator="type"),
+]

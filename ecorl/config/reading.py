@@ -1,0 +1,178 @@
+"""Reading a config from TOML and flags, and writing it back.
+
+Every mistake becomes one `ConfigError` that names the key, the value, what is allowed, and the
+file and line where that is known.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from enum import Enum
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+from pydantic import ValidationError
+
+from ecorl.config.models import Config
+from ecorl.errors import ConfigError
+from ecorl.explain import NOT_GIVEN, Mistake, explain, line_of
+
+
+def preset_names() -> list[str]:
+    """Names of the presets that travel with the package."""
+    folder = resources.files("ecorl") / "presets"
+    return sorted(
+        p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")
+    )
+
+
+def read_config_text(source: str) -> tuple[str, str]:
+    """Text and display name of a config: a file's path, or the name of a preset.
+
+    Raises:
+        ConfigError: when neither exists or the file cannot be read.
+    """
+    path = Path(source).expanduser()
+    if path.is_file():
+        try:
+            raw = path.read_bytes()
+        except OSError as error:
+            raise ConfigError("--config", source, f"a readable file ({error.strerror})") from error
+        try:
+            return raw.decode("utf-8-sig"), str(path)
+        except UnicodeDecodeError as error:
+            line = raw.count(b"\n", 0, error.start) + 1
+            allowed = f"a TOML file in UTF-8 (byte 0x{raw[error.start]:02x} is not)"
+            raise ConfigError("--config", source, allowed, path, line) from error
+    if source in preset_names():
+        return (resources.files("ecorl") / "presets" / f"{source}.toml").read_text("utf-8"), (
+            f"preset {source}"
+        )
+    raise ConfigError(
+        "--config", source, f"an existing TOML file or one of the presets {preset_names()}"
+    )
+
+
+def load_config(source: str, overrides: Sequence[str] = ()) -> Config:
+    """Read, override and validate a config.
+
+    Args:
+        source: path of a TOML file, or name of a preset.
+        overrides: ``dotted.key=value`` with a TOML value; a bare word counts as a string.
+
+    Raises:
+        ConfigError: for the first mistake found, with file and line when known.
+    """
+    text, name = read_config_text(source)
+    return parse_config(text, name, overrides)
+
+
+def parse_config(text: str, name: str, overrides: Sequence[str] = ()) -> Config:
+    """A config from TOML text.
+
+    Args:
+        text: TOML.
+        name: where it comes from, for the errors.
+        overrides: as for `load_config`.
+
+    Raises:
+        ConfigError: for the first mistake found, with its line when known.
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _syntax_error(error, text, name) from error
+    overridden = set()
+    for item in overrides:
+        key, value = _parse_override(item)
+        _set_dotted(data, key, value)
+        overridden.add(key)
+    return validate_config(data, name, text, overridden)
+
+
+def validate_config(
+    data: Mapping[str, Any],
+    name: str | None = None,
+    text: str = "",
+    overridden: set[str] | None = None,
+) -> Config:
+    """Validate plain data into a `Config`; see `load_config` for the errors."""
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        found = explain(error, Config)
+        if any(_comes_from(override, found) for override in overridden or ()):
+            raise ConfigError(f"--set {found.key}", found.value, found.allowed) from error
+        line = line_of(text, found.parts)
+        raise ConfigError(found.key, found.value, found.allowed, name, line) from error
+
+
+def config_toml(config: Config, leave_out: Collection[str] = ()) -> str:
+    """The resolved config as TOML text; None values and the tables to leave out are not in it."""
+    return tomlkit.dumps(_plain_data(config.model_dump(exclude=set(leave_out))))
+
+
+def save_config(config: Config, path: Path) -> None:
+    """Write the resolved config as TOML; `load_config` reads it back equal."""
+    path.write_text(config_toml(config), encoding="utf-8")
+
+
+def _plain_data(value: Any) -> Any:
+    """What TOML knows; numbers, text and dates stay as they are."""
+    if isinstance(value, Mapping):
+        return {key: _plain_data(item) for key, item in value.items() if item is not None}
+    if isinstance(value, tuple | list):
+        return [_plain_data(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    return str(value) if isinstance(value, Path) else value
+
+
+def _syntax_error(error: tomllib.TOMLDecodeError, text: str, name: str) -> ConfigError:
+    lines = text.rstrip().split("\n")
+    found = re.search(r"\(at line (\d+)", str(error))
+    line = min(int(found[1]), len(lines)) if found else len(lines)
+    reason = re.sub(r" \(at (line|end).*\)$", "", str(error))
+    return ConfigError("(syntax)", lines[line - 1].strip(), f"valid TOML ({reason})", name, line)
+
+
+def _parse_override(item: str) -> tuple[str, Any]:
+    try:
+        item.encode("utf-8")
+    except UnicodeEncodeError as error:  # bytes of the command line that are no text
+        raise ConfigError("--set", item, "dotted.key=value in UTF-8") from error
+    key, sep, raw = item.partition("=")
+    key = key.strip()
+    if not sep or not all(key.split(".")):
+        raise ConfigError("--set", item, "dotted.key=value")
+    try:
+        data = tomllib.loads(f"v = {raw}")
+    except tomllib.TOMLDecodeError:
+        return key, raw.strip()
+    if len(data) > 1:
+        raise ConfigError("--set", item, "one dotted.key=value; repeat --set for more")
+    return key, data["v"]
+
+
+def _set_dotted(data: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    node = data
+    for part in parents:
+        child = node.setdefault(part, {})
+        if not isinstance(child, dict):
+            raise ConfigError(f"--set {key}", value, f"a key below a table; {part} is a value")
+        node = child
+    node[last] = value
+
+
+def _comes_from(override: str, found: Mistake) -> bool:
+    """Whether a mistake lies in (or below, or above) what ``--set`` gave for a key."""
+    if f"{found.key}.".startswith(f"{override}.") or override.startswith(f"{found.key}."):
+        return True
+    # Another type was asked for, and what it needs is not there.
+    table = found.key.rpartition(".")[0]
+    return found.value is NOT_GIVEN and override == f"{table}.type"

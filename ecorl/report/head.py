@@ -1,0 +1,144 @@
+"""What ran: the head of the report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from ecorl.config import Config
+from ecorl.devices import load_profile, profile_names
+from ecorl.ledger import EventRow, ExecutionRow, LedgerReader, RunRow
+from ecorl.records import Action
+from ecorl.report.energy import CAUSE_OF_STAGE
+from ecorl.report.model import Head
+from ecorl.report.run_config import RunConfig, is_attached
+from ecorl.report.spans import Span, length
+from ecorl.report.stage_table import gpu_path_devices
+
+GPU_PATH, HOST_PATH = "GPU path", "host path"
+"""The path on which the framework itself runs, by the device that it runs on."""
+
+_STATES = {"finish": "finished", "stop": "stopped", "start": "", "resume": ""}
+_NO_END = "no end recorded"
+_PLAN = re.compile(r"training from step \d+ of (\d+)")
+_TRAINER_FACTS = (
+    "trainer",
+    "learning_rate",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "num_generations",
+    "num_iterations",
+    "max_completion_length",
+    "beta",
+    "temperature",
+)
+"""What the record of an attached run says of the trainer that its user made."""
+
+
+def head(
+    reader: LedgerReader,
+    known: RunConfig,
+    spans: dict[int, Span],
+    executions: Sequence[ExecutionRow],
+) -> Head:
+    """What ran, how far it came and how it ended.
+
+    Args:
+        reader: the run's ledger.
+        known: its config, as far as it says something of this run.
+        spans: time span of each attempt.
+        executions: of the whole run.
+    """
+    run, attempts, events = reader.run(), reader.attempts(), reader.events()
+    config, attached = known.config, is_attached(run)
+    saved = [c.iteration for c in reader.checkpoints() if not c.superseded]
+    used = {(e.result.device_id, e.result.device) for e in executions}
+    named = {(d.device_id, d.profile) for d in reader.devices()}
+    return Head(
+        run_id=run.run_id,
+        state=_state(events),
+        algorithm=config.algorithm if config else run.meta.get("algorithm"),
+        adapter=config.adapter if config else run.meta.get("adapter"),
+        policy=config.placement.policy.type if config else None,
+        # The seed of an attached run is its trainer's, which the record does not hold.
+        seed=config.seed if config and not attached else None,
+        config_remark=known.remark,
+        models=_models(None if attached else config, run),
+        devices=tuple(sorted(f"{device_id}: {name}" for device_id, name in named or used)),
+        commit=run.meta.get("commit"),
+        n_attempts=len(attempts),
+        n_steps_planned=_planned(None if attached else config, events),
+        # What was killed may have saved a step of which nothing else was written yet.
+        n_steps_done=max(_done(reader, executions), *saved, 0),
+        checkpoint_step=max(saved, default=None),
+        started_unix_s=attempts[0].unix_anchor_s if attempts else run.created_unix_s,
+        run_time_s=length(spans.values()),
+        meta=run.meta,
+        path=path_name(executions, named),
+        attached=attached,
+        trainer={k: run.meta[k] for k in _TRAINER_FACTS if attached and k in run.meta},
+    )
+
+
+def _done(reader: LedgerReader, executions: Sequence[ExecutionRow]) -> int:
+    done = {
+        e.result.iteration
+        for e in executions
+        if not e.superseded and CAUSE_OF_STAGE[e.result.stage] == "training"
+    }
+    return len(done | {m.iteration for m in reader.metrics() if not m.superseded})
+
+
+def _planned(config: Config | None, events: Sequence[EventRow]) -> int | None:
+    """Steps by the config, or by what the trainer said when it began to train."""
+    if config is not None:
+        return config.trainer.steps
+    for event in reversed(events):
+        told = _PLAN.fullmatch(event.detail) if event.kind in ("start", "resume") else None
+        if told:
+            return int(told[1])
+    return None
+
+
+def _models(config: Config | None, run: RunRow) -> dict[str, str]:
+    found = {k: v for k, v in run.meta.items() if k in ("policy_model", "reward_model")}
+    if config is None:
+        return found
+    task = config.task
+    if task.type == "files":
+        return {"policy": str(task.policy), "reward": str(task.reward), **found}
+    return {"task": task.type, **found}
+
+
+def _state(events: Sequence[EventRow]) -> str:
+    """The last start, resume, stop or finish decides."""
+    states = (_STATES[event.kind] for event in reversed(events) if event.kind in _STATES)
+    return next(states, "") or _NO_END
+
+
+# ---------------------------------------------------------------- the path's name
+
+
+def path_name(executions: Sequence[ExecutionRow], named: Iterable[tuple[str, str]]) -> str:
+    """What to call the path on which the framework itself runs.
+
+    Args:
+        executions: of the whole run.
+        named: id and profile of the devices that the ledger names, for a run without executions.
+    """
+    on_path = gpu_path_devices(executions)
+    used = {(r.device_id, r.device) for r in (e.result for e in executions)}
+    kinds = {_kind(*one) for one in used or named if not used or one[0] in on_path}
+    return HOST_PATH if "cpu" in kinds and "gpu" not in kinds else GPU_PATH
+
+
+def _kind(device_id: str, profile: str) -> str:
+    """Kind of a device: by its profile, or by what instruments call it if that is a user's own."""
+    if profile in profile_names():
+        return str(load_profile(profile).kind)
+    return next((k for k in ("cpu", "fpga") if device_id.startswith(k)), "gpu")
+
+
+def action_name(action: Action, path: str) -> str:
+    """An action as the report calls it: no GPU is named where there is none."""
+    return "host" if action is Action.GPU and path == HOST_PATH else str(action)

@@ -1,0 +1,78 @@
+"""Calls shorter than the polling step: how many there were, and what their joules are worth."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from ecorl.records import Provenance, Stage
+from ecorl.report.spending_tables import stages_section
+from ecorl.report.text import print_report
+
+SENTENCE = "interpolated from the readings around them"
+
+
+def terminal(report) -> str:
+    out = io.StringIO()
+    print_report(report, Console(file=out))
+    return " ".join(out.getvalue().split())
+
+
+def rows(run):
+    return {(str(r.stage), r.device): r for r in run.report().stages}
+
+
+def short_and_long(run):
+    for i in range(4):
+        run.ran(Stage.GENERATION, (1000 + 10 * i, 1005 + 10 * i), 50.0)
+        # Three of four saw fewer than two readings.
+        run.ran(Stage.REWARD, (1005 + 10 * i, 1005.1 + 10 * i), 1.0, n_samples=i // 3 * 2 or i % 2)
+
+
+def test_the_share_of_short_calls_is_counted_by_hand(run):
+    short_and_long(run)
+    found = rows(run)
+    assert found["reward", "h100"].n_interpolated == 3
+    assert found["generation", "h100"].n_interpolated == 0
+
+
+def test_it_stands_in_the_table_and_on_the_terminal(run):
+    short_and_long(run)
+    report = run.report()
+    section = stages_section(report.stages)
+    assert SENTENCE in section.lead
+    (made,) = section.tables
+    at = made.columns.index("calls shorter than two readings")
+    assert made.columns[at - 1].startswith("J/token") or "J/token" in made.columns[at - 1]
+    assert {row[0]: row[at] for row in made.rows} == {
+        "generation": "none",
+        "reward": "75 % (3 of 4)",
+    }
+    text = terminal(report)
+    assert "calls shorter than two readings: reward on h100 75 % (3 of 4). Their joules" in text
+    assert SENTENCE in text
+    assert "generation on h100" not in text
+
+
+def test_nothing_is_said_where_every_call_was_resolved(run):
+    run.standard()
+    report = run.report()
+    section = stages_section(report.stages)
+    assert SENTENCE not in section.lead
+    assert all("shorter" not in name for made in section.tables for name in made.columns)
+    assert "shorter" not in terminal(report)
+
+
+def test_the_cycle_model_reads_nothing_so_it_interpolates_nothing(run):
+    card = {"device": "fpga0:u55c", "provenance": Provenance.MODELLED, "time_s": 0.1}
+    run.ran(Stage.REWARD, (1000, 1001), 1.0, method="cycle_model", n_samples=0, **card)
+    assert rows(run)["reward", "u55c"].n_interpolated == 0
+
+
+def test_a_call_without_energy_is_not_called_interpolated(run):
+    run.ran(Stage.REWARD, (1000, 1001), None, n_samples=0, method="none")
+    run.ran(Stage.REWARD, (1001, 1002), 1.0, n_samples=0)
+    row = rows(run)["reward", "h100"]
+    assert (row.n_with_energy, row.n_interpolated) == (1, 1)
+    assert "calls shorter than two readings: reward on h100 all 1." in terminal(run.report())
