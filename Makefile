@@ -1,5 +1,9 @@
-# make demo    install, build the kernels, train a small model, leave a report
-# make test    lint, types, import layers and all tests
+# make demo        install, build the kernels, train a small model, leave a report
+# make test        lint, types, import layers and all tests
+# make bench       run the benchmarks
+# make bench-long  run them with more repetitions
+# make wheel       build the wheel into dist/
+# make clean       remove the environment, what was built, and caches
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -24,8 +28,8 @@ prerequisites:
 	  || { echo "ecorl needs Python 3.11 or later: set PYTHON=... (now: $$($(PYTHON) --version 2>&1 || echo none))"; exit 2; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
 	  || { echo "ecorl needs Python's venv module (Debian: apt-get install python3-venv)"; exit 2; }
-	@command -v g++ >/dev/null \
-	  || { echo "ecorl needs a C++ compiler, g++ 11 or later (Debian: apt-get install g++)"; exit 2; }
+	@command -v $(firstword $(CXX)) >/dev/null \
+	  || { echo "ecorl needs a C++17 compiler, g++ 11 or later (Debian: apt-get install g++); CXX=$(CXX)"; exit 2; }
 
 install: prerequisites $(STAMP)
 

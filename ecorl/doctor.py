@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
-import os
 import platform
 import shutil
 from collections.abc import Sequence
@@ -21,7 +20,8 @@ from ecorl import __version__
 from ecorl.devices.host import read_host_cpu
 from ecorl.drivers import nvml, rapl
 from ecorl.drivers.xrt import XrtDriver
-from ecorl.errors import DriverError
+from ecorl.engines.fpga.compiler import find_compiler
+from ecorl.errors import BuildError, DriverError, MissingToolError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -284,11 +284,12 @@ def _card_scoring(cards: Sequence[CardFindings], reason: str | None) -> Capabili
 
 
 def _fast_build() -> Capability:
-    name, compiler = "C-simulation, fast build", os.environ.get("CXX") or "g++"
-    path = shutil.which(compiler)
-    if path is None:
-        return Capability(name, False, f"{compiler} is not on PATH")
-    return Capability(name, True, path)
+    name = "C-simulation, fast build"
+    try:
+        compiler = find_compiler()
+    except (MissingToolError, BuildError) as error:
+        return Capability(name, False, str(error))
+    return Capability(name, True, " ".join(compiler.command))
 
 
 def _strict_build() -> Capability:

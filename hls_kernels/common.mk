@@ -4,8 +4,11 @@
 # No -march: the library runs on any CPU of its architecture, and fast paths choose themselves at
 # run time. No contraction: floating-point results must be the same bits on every CPU.
 # Two warnings are false alarms on others' headers (ap_int's constructors, g++'s own intrinsics);
-# labels name the loops for HLS.
-CSIM_CXXFLAGS := -O3 -std=c++17 -fPIC -ffp-contract=off -fno-gnu-unique -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-label -Wno-maybe-uninitialized
+# labels name the loops for HLS. clang has no unique symbols and no such warning, and knows neither
+# option.
+CSIM_CXXFLAGS := -O3 -std=c++17 -fPIC -ffp-contract=off -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-label
+CSIM_FLAGS_gcc := -fno-gnu-unique -Wno-maybe-uninitialized
+CSIM_FLAGS_clang :=
 CSIM_LDFLAGS := -shared
 CSIM_FLAGS_fast := -DECORL_CSIM=1 -DECORL_NATIVE=1
 CSIM_FLAGS_strict := -DECORL_CSIM=1 -DECORL_STRICT=1 -Wno-uninitialized
@@ -31,7 +34,8 @@ AP_INCLUDE ?= $(shell $(PYTHON) -c "from ecorl.engines.fpga.build import ap_head
 TB_INCLUDES = -isystem $(AP_INCLUDE)
 endif
 
-TB_FLAGS = $(CSIM_CXXFLAGS) $(CSIM_FLAGS_$(BUILD)) $(if $(SANITIZE),$(CSIM_SANITIZE))
+COMPILER = $(if $(findstring clang,$(shell $(CXX) --version)),clang,gcc)
+TB_FLAGS = $(CSIM_CXXFLAGS) $(CSIM_FLAGS_$(COMPILER)) $(CSIM_FLAGS_$(BUILD)) $(if $(SANITIZE),$(CSIM_SANITIZE))
 TB_SOURCES = $(wildcard $(ROOT)/$(KERNEL)/*.cpp) $(wildcard $(ROOT)/sim/$(KERNEL)_*.cpp)
 
 .PHONY: tb

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from transformers import TrainerCallback
 
+from ecorl.engines.lane import ENGINE_FAULTS
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.records import Action, Stage, StageWork
 from ecorl.runtime.local import LocalRuntime, StageRun
+from roll_adapters.trl_models import Watch
+from roll_adapters.trl_reference import ReferenceCall
 from roll_adapters.trl_reward import RewardModelCall
 
 logger = logging.getLogger(__name__)
@@ -47,26 +48,42 @@ class _RewardFlight:
 class _ReferenceFlight:
     """Reference log-probs on their way, and the tensor that waits for them."""
 
+    call: ReferenceCall
     run: StageRun
     target: torch.Tensor
-    mask: torch.Tensor
-    exact: Callable[[Sequence[int]], torch.Tensor]
 
 
 class TrlAttachment:
-    """The wrapped methods of one trainer; made by `attach`, undone by `detach`."""
+    """The wrapped methods of one trainer; made by `attach`, undone by `detach`.
 
-    def __init__(self, trainer: Any, runtime: LocalRuntime, on_close: Callable[[], None]) -> None:
+    Args:
+        trainer: the TRL trainer.
+        runtime: started, with the trainer's facts.
+        on_close: called once, when the attachment ends.
+        watches: by stage, a watch on the frozen model that an engine stands for.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        runtime: LocalRuntime,
+        on_close: Callable[[], None],
+        watches: Mapping[Stage, Watch],
+    ) -> None:
         self.trainer, self.runtime, self._on_close = trainer, runtime, on_close
+        self._watches = dict(watches)
         self._original: dict[str, Original] = {}
-        self._policy_shape = runtime.models.get(Stage.ACTOR_TRAIN)
+        self._instance: dict[str, Any] = {}
+        self._policy_shape = runtime.training.models.get(Stage.ACTOR_TRAIN)
         self._rewards: list[_RewardFlight] = []
         self._reference: _ReferenceFlight | None = None
         self._train_run: StageRun | None = None
         self._last_work: StageWork | None = None
         self._sample_ids: tuple[str, ...] = ()
         self._serial = 0
-        self._closed = False
+        self._n_generated = 0
+        self._barrier_ahead = False
+        self.closed = False
 
     # ------------------------------------------------------------ wrapping
 
@@ -79,17 +96,24 @@ class TrlAttachment:
             self._compute_loss,
             self._training_step,
         )
+        # A method that the user replaced on the object is called by the hook, and put back after.
+        self._instance = {n: self.trainer.__dict__[n] for n in HOOKED if n in self.trainer.__dict__}
         for name, hook in zip(HOOKED, hooks, strict=True):
             self._original[name] = getattr(self.trainer, name)
             setattr(self.trainer, name, hook)
 
     def detach(self) -> None:
-        """Give the trainer its own methods back and close the run's record; safe to call twice."""
+        """Give the trainer its own methods back and close the run's record; safe to call twice.
+
+        The two callbacks stay with the trainer and do nothing any more: they may be running.
+        """
         for name in self._original:
             self.trainer.__dict__.pop(name, None)
+        self.trainer.__dict__.update(self._instance)
         self._original.clear()
-        if not self._closed:
-            self._closed = True
+        self._instance.clear()
+        if not self.closed:
+            self.closed = True
             self.end_training_stage()
             self.runtime.close()
             self._on_close()
@@ -107,9 +131,11 @@ class TrlAttachment:
             return original(prompts, *args, **kwargs)
         self.end_training_stage()
         self._forget_flights()
-        self.runtime.begin_iteration(self.trainer.state.global_step + 1)
+        self.runtime.begin_iteration(self.trainer.state.global_step + 1, self._batch_number())
+        self._n_generated += 1
+        self._barrier_ahead = True
         n = len(prompts)
-        limit = int(self.trainer.max_completion_length)
+        limit = int(self.trainer.max_completion_length or 0)  # None: no limit, so none is known
         expected = StageWork(Stage.GENERATION, n, n * limit, n * limit, limit, self._policy_shape)
         run = self.runtime.on_stage_start(expected)
         output = original(prompts, *args, **kwargs)
@@ -131,31 +157,68 @@ class TrlAttachment:
         self._submit_rewards(prompts, completions, completion_ids)
         return output
 
+    def begin_step(self) -> None:
+        """An optimizer step begins; it may generate one batch, several or none."""
+        self._n_generated = 0
+        self.runtime.begin_iteration(self.trainer.state.global_step + 1, self._batch_number())
+
+    def _batch_number(self) -> int:
+        """0-based number of the rollout batch, from the step alone, so that a resume repeats it."""
+        args = self.trainer.args
+        per_batch = int(args.steps_per_generation) * int(self.trainer.num_iterations)
+        micro_steps = int(self.trainer.state.global_step) * int(args.gradient_accumulation_steps)
+        return micro_steps // per_batch + self._n_generated
+
     # ------------------------------------------------------------ reward
+
+    def _unchanged(self, stage: Stage, model: Any) -> bool:
+        """Whether a stage's engine still stands for this model; if not, it is not asked again."""
+        if not self.runtime.offloads(stage):
+            return False
+        watch = self._watches.get(stage)
+        with self.runtime.clock:
+            same = watch is not None and watch.same(model)
+        if not same:
+            self.runtime.retire(stage, "the model's weights are no longer those that were loaded")
+        return same
+
+    def _send(self, run: StageRun, make: Callable[[], ScoreBatch]) -> bool:
+        """Make a batch and submit it; False when that fails, whatever it was, and costs nothing."""
+        try:
+            with self.runtime.clock:
+                batch = make()
+            self.runtime.submit(run, batch)
+        except ENGINE_FAULTS as error:
+            self.runtime.refuse(run, error)
+            return False
+        return True
 
     def _submit_rewards(
         self, prompts: list[Any], completions: list[Any], completion_ids: list[Any]
     ) -> None:
-        """Send the rows of each offloadable reward model as soon as the texts are there."""
-        if not self.runtime.offloads(Stage.REWARD) or self._last_work is None:
-            return
+        """Send the rows of the offloadable reward model as soon as the texts are there."""
         call = RewardModelCall.find(self.trainer)
-        if call is None:
+        if call is None or not self._unchanged(Stage.REWARD, call.model):
             return
-        with self.runtime.clock:
-            texts = call.texts(prompts, completions)
-            batch = call.batch(self._sample_ids, texts, [len(c) for c in completion_ids])
+        try:
+            with self.runtime.clock:
+                texts = call.texts(prompts, completions)
+                batch = call.batch(self._sample_ids, texts, [len(c) for c in completion_ids])
+        except ENGINE_FAULTS as error:
+            # TRL's own call of the model follows at the barrier, and says what is wrong if it is.
+            logger.warning("rewards stay on the GPU path for this step: %s", error)
+            return
         work = StageWork(
             stage=Stage.REWARD,
             n_sequences=len(batch),
             n_tokens=batch.n_tokens,
-            n_output_tokens=self._last_work.n_output_tokens,
-            max_length=max(len(row) for row in batch.token_ids),
-            model=self.runtime.models.get(Stage.REWARD),
+            n_output_tokens=sum(len(c) for c in completion_ids),
+            max_length=max((len(row) for row in batch.token_ids), default=0),
+            model=self.runtime.training.models.get(Stage.REWARD),
         )
         run = self.runtime.on_stage_start(work)
         if run.placement.action is not Action.GPU:
-            self.runtime.submit(run, batch)
+            self._send(run, lambda: batch)
         self._rewards.append(_RewardFlight(call, run, texts))
 
     # ------------------------------------------------------------ reference
@@ -179,41 +242,38 @@ class TrlAttachment:
 
         if not self.training or self.trainer.ref_model is None:
             return own()
+        if self._train_run is not None:
+            return own()  # within the loss: part of actor_train, whoever's forward it is
         if model is not self.trainer.ref_model:
-            # Within the loss this is part of actor_train; before it, the policy's old log-probs.
-            return own() if self._train_run is not None else self._old_logps(own, input_ids)
-        mask = attention_mask[:, -logits_to_keep:].bool()
-        work = StageWork(
-            stage=Stage.REFERENCE,
-            n_sequences=int(input_ids.shape[0]),
-            n_tokens=int(attention_mask.sum()),
-            n_output_tokens=int(mask.sum()),
-            max_length=int(attention_mask.sum(1).max()),
-            model=self.runtime.models.get(Stage.REFERENCE),
-        )
-        run = self.runtime.on_stage_start(work)
-        if run.placement.action is Action.GPU:
+            return self._old_logps(own, input_ids)
+        call = ReferenceCall(original, model, input_ids, attention_mask, logits_to_keep, batch_size)
+        plain = not args and not any(kwargs.values())  # no images, no entropies
+        work = call.work(self.runtime.training.models.get(Stage.REFERENCE))
+        run = self.runtime.on_stage_start(work, may_offload=plain and self._may_send(call))
+        if run.placement.action is Action.GPU or not self._send(
+            run, lambda: call.batch(self._sample_ids, float(self.trainer.temperature))
+        ):
             output = own()
             self.runtime.on_stage_end(run)
             return output
-        with self.runtime.clock:
-            batch = self._reference_batch(input_ids, attention_mask, mask, batch_size)
-        self.runtime.submit(run, batch)
-        # NaN until the barrier fills it: should anything read it early, that shows.
-        target = torch.full(mask.shape, torch.nan, dtype=torch.float32, device=input_ids.device)
-
-        def exact(rows: Sequence[int]) -> torch.Tensor:
-            index = torch.as_tensor(list(rows), device=input_ids.device)
-            with torch.no_grad():
-                answer: torch.Tensor = original(
-                    model, input_ids[index], attention_mask[index], logits_to_keep, batch_size
-                )[0]
-            return answer
-
-        self._reference = _ReferenceFlight(run, target, mask, exact)
+        self._reference = _ReferenceFlight(call, run, call.unfilled())
+        target = self._reference.target
         if run.placement.action is Action.FPGA:
             self._join_reference()
         return target, None, None
+
+    def _may_send(self, call: ReferenceCall) -> bool:
+        """Whether this call is the one between generation and barrier that the flow is made for.
+
+        A trainer that asks for the reference in another place, or for some rows only, gets its
+        own answer.
+        """
+        return (
+            self._barrier_ahead
+            and self._reference is None
+            and call.n_rows == len(self._sample_ids)
+            and self._unchanged(Stage.REFERENCE, call.model)
+        )
 
     def _old_logps(self, own: Callable[[], Any], input_ids: torch.Tensor) -> Any:
         """The policy's own forward before training (RLOO): training work without output tokens."""
@@ -230,38 +290,13 @@ class TrlAttachment:
         self.runtime.on_stage_end(run)
         return output
 
-    def _reference_batch(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        mask: torch.Tensor,
-        batch_size: int | None,
-    ) -> ScoreBatch:
-        ids = input_ids.cpu().numpy()
-        keep = attention_mask.bool().cpu().numpy()
-        return ScoreBatch(
-            sample_ids=self._sample_ids,
-            token_ids=tuple(row[k].astype(np.int64) for row, k in zip(ids, keep, strict=True)),
-            n_completion=tuple(int(n) for n in mask.sum(1).cpu()),
-            temperature=float(self.trainer.temperature),
-            micro_batch=batch_size,
-        )
-
     def _join_reference(self) -> None:
         flight, self._reference = self._reference, None
         if flight is None:
             return
-        mask = flight.mask
-
-        def exact(rows: Sequence[int]) -> list[Any]:
-            answers = flight.exact(rows).float().cpu()
-            return [a[mask[i].cpu()].numpy() for a, i in zip(answers, rows, strict=True)]
-
-        rows = self.runtime.join(flight.run, exact)
+        rows = self.runtime.join(flight.run, flight.call.exact)
         with self.runtime.clock:
-            filled = torch.zeros(mask.shape, dtype=torch.float32)
-            filled[mask.cpu()] = torch.from_numpy(np.concatenate(rows))
-            flight.target.copy_(filled)
+            flight.call.fill(flight.target, rows)
 
     # ------------------------------------------------------------ completion barrier
 
@@ -269,13 +304,18 @@ class TrlAttachment:
         original = self._original["_calculate_rewards"]
         if not self.training:
             return original(inputs, prompts, *args, **kwargs)
+        self._barrier_ahead = False
         flights, self._rewards = self._rewards, []
         sent = [f for f in flights if f.run.flight is not None]
         kept = [f for f in flights if f.run.flight is None]
         answers = {f.call.index: self._join_reward(f) for f in sent}
         self._join_reference()
         if len(answers) < len(self.trainer.reward_funcs):
-            run = kept[0].run if kept else self.runtime.on_stage_start(self._reward_work())
+            run = (
+                kept[0].run
+                if kept
+                else self.runtime.on_stage_start(self._reward_work(), may_offload=False)
+            )
             run.t_start_s = time.monotonic()
             output = self._with_answers(answers, original, inputs, prompts, *args, **kwargs)
             self.runtime.on_stage_end(run)
@@ -286,14 +326,16 @@ class TrlAttachment:
         """The reward stage as TRL itself runs it: lengths are those of the policy's tokens."""
         last = self._last_work
         if last is None:
-            return StageWork(Stage.REWARD, 0, 0, 0, 0, self.runtime.models.get(Stage.REWARD))
+            return StageWork(
+                Stage.REWARD, 0, 0, 0, 0, self.runtime.training.models.get(Stage.REWARD)
+            )
         return StageWork(
             stage=Stage.REWARD,
             n_sequences=last.n_sequences,
             n_tokens=last.n_tokens,
             n_output_tokens=last.n_output_tokens,
             max_length=last.max_length,
-            model=self.runtime.models.get(Stage.REWARD),
+            model=self.runtime.training.models.get(Stage.REWARD),
         )
 
     def _join_reward(self, flight: _RewardFlight) -> list[float]:
@@ -318,6 +360,8 @@ class TrlAttachment:
     # ------------------------------------------------------------ training
 
     def _compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.training:
+            self._join_reference()  # joined long before, unless a trainer knows no barrier
         if self.training and self._train_run is None:
             last = self._last_work
             n_rows = int(inputs["completion_ids"].shape[0])
@@ -347,6 +391,10 @@ class TrlAttachment:
 
     def _forget_flights(self) -> None:
         """A step that an exception cut short leaves nothing behind for the next one."""
+        for flight in self._rewards:
+            self.runtime.forget(flight.run)
+        if self._reference is not None:
+            self.runtime.forget(self._reference.run)
         self._rewards, self._reference = [], None
 
 
@@ -359,19 +407,3 @@ class _Answered:
 
     def __call__(self, **_: Any) -> list[float]:
         return self._values
-
-
-class StageCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
-    """Tells the attachment where a step ends."""
-
-    def __init__(self, attachment: TrlAttachment) -> None:
-        self._attachment = attachment
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The optimizer has stepped: the training stage is over."""
-        self._attachment.end_training_stage()
-        self._attachment.runtime.tick()
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Nothing is left under way when training ends."""
-        self._attachment.end_training_stage()

@@ -21,20 +21,21 @@ with TRL's own arguments in TRL's own thread: bit for bit what plain TRL does.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel
+from transformers.trainer_utils import get_last_checkpoint
 
 from ecorl.config import Config, load_config
 from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError
 from ecorl.ledger import Ledger
-from ecorl.records import Action, ModelShape, Stage
 from ecorl.runtime.local import LocalRuntime
-from roll_adapters.trl_attachment import HOOKED, StageCallback, TrlAttachment
-from roll_adapters.trl_models import frozen_checkpoint, shape_of
-from roll_adapters.trl_record import LedgerCallback, open_ledger
+from roll_adapters.trl_attachment import HOOKED, TrlAttachment
+from roll_adapters.trl_callbacks import LedgerCallback, StageCallback
+from roll_adapters.trl_record import open_ledger, read_progress
+from roll_adapters.trl_side import training_side, watches
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +45,7 @@ def attach(
     config: Config | str | Path,
     *,
     run_dir: Path | None = None,
-    ledger: Ledger | None = None,
-    edi: EdiMatrix | None = None,
+    resume_from_checkpoint: str | Path | bool | None = None,
 ) -> TrlAttachment:
     """Attach ecorl to a TRL ``GRPOTrainer`` or ``RLOOTrainer``.
 
@@ -54,8 +54,8 @@ def attach(
         config: a config, the path of a TOML file, or a preset's name. Its ``trainer`` and
             ``task`` tables are not used here: the trainer is made already.
         run_dir: folder of the run's record; default is the config's ``run_dir``.
-        ledger: an open ledger to write to; by default a new one is made and closed by ecorl.
-        edi: an EDI matrix to go on with.
+        resume_from_checkpoint: what ``trainer.train`` will get under that name, when it goes on
+            with a training that was stopped or killed: the record goes on too.
 
     Returns:
         The attachment; training closes it, `TrlAttachment.detach` does so earlier.
@@ -64,32 +64,75 @@ def attach(
         ConfigError: for a config mistake, or a trainer that is not supported.
         UserError: for an engine, checkpoint or run folder that cannot be used.
     """
-    settings = config if isinstance(config, Config) else load_config(str(config))
+    settings = config if isinstance(config, Config) else _load(config)
     _check_supported(trainer, settings)
     folder = run_dir or settings.resolved_run_dir()
-    own_ledger = ledger is None
-    record = ledger or open_ledger(settings, folder, trainer)
+    checkpoint = _checkpoint(trainer, resume_from_checkpoint)
+    step, edi = read_progress(checkpoint) if checkpoint else (None, None)
+    ledger = open_ledger(settings, folder, trainer, step)
     try:
-        runtime = LocalRuntime(
-            settings,
-            record,
-            checkpoints=_frozen(trainer, settings, folder),
-            models=_shapes(trainer),
-            trainer_device="cuda" if trainer.accelerator.device.type == "cuda" else "cpu",
-            edi=edi,
-        )
-        runtime.start()
+        return attach_to_record(trainer, settings, folder, Record(ledger, step or 0, edi, own=True))
     except BaseException:
-        if own_ledger:
-            record.close()
+        ledger.close()
         raise
-    attachment = TrlAttachment(
-        trainer, runtime, on_close=record.close if own_ledger else lambda: None
-    )
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The run's record that an attachment writes to.
+
+    Attributes:
+        ledger: open for writing.
+        from_step: the step that it goes on from, 0 for a fresh one.
+        edi: the EDI matrix to go on with, or None.
+        own: whether the attachment ends the record when training ends.
+    """
+
+    ledger: Ledger
+    from_step: int = 0
+    edi: EdiMatrix | None = None
+    own: bool = False
+
+
+def attach_to_record(trainer: Any, config: Config, run_dir: Path, record: Record) -> TrlAttachment:
+    """Attach to a supported trainer with a record that is open already; see `attach`."""
+    _check_supported(trainer, config)
+    training = training_side(trainer, config, run_dir)
+    runtime = LocalRuntime(config, record.ledger, training, edi=record.edi)
+    runtime.start()
+    on_close = record.ledger.close if record.own else _nothing
+    attachment = TrlAttachment(trainer, runtime, on_close, watches(trainer, training))
     attachment.wrap()
     trainer.add_callback(StageCallback(attachment))
-    trainer.add_callback(LedgerCallback(attachment, close_at_end=own_ledger))
+    trainer.add_callback(LedgerCallback(attachment, record.own, record.from_step))
     return attachment
+
+
+def _load(source: str | Path) -> Config:
+    settings = load_config(str(source))
+    unused = sorted(settings.model_fields_set & {"task", "trainer"})
+    if unused:
+        logger.warning("%s: attach does not use %s: the trainer is made already", source, unused)
+    return settings
+
+
+def _nothing() -> None:
+    """The caller closes its ledger itself."""
+
+
+def _checkpoint(trainer: Any, asked: str | Path | bool | None) -> Path | None:
+    """The checkpoint that `train` will take for the same argument."""
+    if asked is None or asked is False:
+        return None
+    if asked is True:
+        last = get_last_checkpoint(trainer.args.output_dir)
+        if last is None:
+            folder = trainer.args.output_dir
+            raise ConfigError("resume_from_checkpoint", True, f"a checkpoint in {folder}")
+        return Path(last)
+    if not (Path(asked) / "trainer_state.json").is_file():
+        raise ConfigError("resume_from_checkpoint", str(asked), "a checkpoint folder of a trainer")
+    return Path(asked)
 
 
 def _check_supported(trainer: Any, config: Config) -> None:
@@ -106,35 +149,3 @@ def _check_supported(trainer: Any, config: Config) -> None:
     if (config.algorithm == "rloo") != ("RLOOTrainer" in bases):
         allowed = f"{'rloo' if 'RLOOTrainer' in bases else 'grpo'} for a {name}"
         raise ConfigError("algorithm", config.algorithm, allowed)
-
-
-def _frozen(trainer: Any, config: Config, run_dir: Path) -> dict[Stage, Path]:
-    """Checkpoint folders whose weights are those of the trainer's frozen models."""
-    folders: dict[Stage, Path] = {}
-    policy = config.placement.policy
-    wanted = {
-        stage: getattr(policy, str(stage), Action.CONCURRENT) is not Action.GPU
-        for stage in (Stage.REWARD, Stage.REFERENCE)
-    }
-    reward = next((f for f in trainer.reward_funcs if isinstance(f, PreTrainedModel)), None)
-    if reward is not None and wanted[Stage.REWARD]:
-        folders[Stage.REWARD] = frozen_checkpoint(reward, run_dir / "models" / "reward")
-    refreshed = bool(getattr(trainer.args, "sync_ref_model", False))
-    if trainer.ref_model is not None and wanted[Stage.REFERENCE] and not refreshed:
-        folders[Stage.REFERENCE] = frozen_checkpoint(
-            trainer.accelerator.unwrap_model(trainer.ref_model), run_dir / "models" / "reference"
-        )
-    if refreshed:
-        logger.warning("the reference is refreshed during training, so it stays on the GPU")
-    return folders
-
-
-def _shapes(trainer: Any) -> dict[Stage, ModelShape]:
-    policy = shape_of(trainer.accelerator.unwrap_model(trainer.model))
-    shapes = {Stage.GENERATION: policy, Stage.ACTOR_TRAIN: policy}
-    if trainer.ref_model is not None:
-        shapes[Stage.REFERENCE] = shape_of(trainer.accelerator.unwrap_model(trainer.ref_model))
-    for function in trainer.reward_funcs:
-        if isinstance(function, PreTrainedModel):
-            shapes.setdefault(Stage.REWARD, shape_of(function))
-    return {stage: shape for stage, shape in shapes.items() if shape is not None}

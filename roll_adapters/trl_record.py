@@ -1,44 +1,32 @@
-"""What of a TRL run goes into the ledger besides stages: metrics, checkpoints, start and end."""
+"""The record of a TRL run: its folder, its ledger, and what a checkpoint holds of ecorl."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import math
+import logging
 import os
 import platform
 import subprocess
+from collections.abc import Collection
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from transformers import TrainerCallback
+from typing import Any
 
 import ecorl
-from ecorl.config import Config, config_toml, save_config
+from ecorl.config import Config, config_toml
 from ecorl.edi import EdiMatrix
 from ecorl.errors import DataError, RunError
-from ecorl.ledger import LEDGER_FILE, Ledger
+from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 
-if TYPE_CHECKING:
-    from roll_adapters.trl_attachment import TrlAttachment
+logger = logging.getLogger(__name__)
+
+ORIGIN, ATTACH = "origin", "attach"
+"""Key and value in the ledger's head of a run whose trainer the user made."""
 
 STATE_FILE = "ecorl_state.json"
 """Stands in a checkpoint folder once all of it is written: without it the checkpoint is not
 complete and is not resumed from."""
-
-_METRICS = {
-    "loss": "loss",
-    "reward": "reward",
-    "reward_std": "reward_std",
-    "kl": "kl",
-    "entropy": "entropy",
-    "grad_norm": "grad_norm",
-    "learning_rate": "learning_rate",
-    "completions/mean_length": "completion_length",
-    "completions/clipped_ratio": "clipped_ratio",
-    "step_time": "step_time_s",
-}
-"""TRL's names and the ledger's."""
 
 
 def run_facts(policy: object, reward: object) -> dict[str, str]:
@@ -73,18 +61,73 @@ def _commit() -> str | None:
     return done.stdout.strip() or None
 
 
-def open_ledger(config: Config, folder: Path, trainer: Any) -> Ledger:
-    """A fresh run folder with the resolved config and an empty ledger.
+def open_ledger(config: Config, folder: Path, trainer: Any, from_step: int | None) -> Ledger:
+    """The record of a trainer that the user made: a fresh one, or the one to go on with.
+
+    Args:
+        config: the resolved config; its ``task`` and ``trainer`` tables say nothing of this
+            trainer and are left out of the record.
+        folder: the run's folder.
+        trainer: the TRL trainer.
+        from_step: step of the checkpoint that training goes on from, or None for a fresh start.
 
     Raises:
-        RunError: when the folder holds a run already.
+        RunError: when the folder holds a run that this is not a continuation of.
     """
+    ledger = folder / LEDGER_FILE
+    if ledger.exists():
+        _check_continues(folder, from_step)
+        return Ledger.open_for_resume(
+            ledger, from_step=from_step or 0, raw_samples=config.ledger.raw_samples
+        )
     policy = getattr(trainer.model.config, "_name_or_path", "") or type(trainer.model).__name__
-    return create_run(config, folder, run_facts(policy, trainer.reward_func_names))
+    facts = run_facts(policy, ", ".join(trainer.reward_func_names)) | trainer_facts(trainer)
+    return create_run(config, folder, {ORIGIN: ATTACH, **facts}, leave_out=("task", "trainer"))
 
 
-def create_run(config: Config, folder: Path, facts: dict[str, str]) -> Ledger:
+def trainer_facts(trainer: Any) -> dict[str, str]:
+    """What a trainer was really told, for the ledger's head."""
+    names = (
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "num_generations",
+        "num_iterations",
+        "max_completion_length",
+        "learning_rate",
+        "beta",
+        "temperature",
+    )
+    told = {name: getattr(trainer.args, name, None) for name in names}
+    facts = {name: str(value) for name, value in told.items() if value is not None}
+    return {"trainer": type(trainer).__name__, **facts}
+
+
+def _check_continues(folder: Path, from_step: int | None) -> None:
+    with contextlib.closing(LedgerReader(folder)) as reader:
+        attached = reader.run().meta.get(ORIGIN) == ATTACH
+        finished = any(event.kind == "finish" for event in reader.events())
+    elsewhere = "or choose another folder (run_dir in the config, or attach's run_dir)"
+    if not attached:
+        raise RunError(f"{folder} holds a run of `ecorl run`: choose another folder")
+    if finished:
+        raise RunError(f"{folder} holds a run that has finished: choose another folder")
+    if from_step is None:
+        raise RunError(
+            f"{folder} holds a run already: to go on with it give attach the "
+            f"resume_from_checkpoint that train gets, {elsewhere}"
+        )
+
+
+def create_run(
+    config: Config, folder: Path, facts: dict[str, str], leave_out: Collection[str] = ()
+) -> Ledger:
     """Make a run folder: ``config.toml`` and the ledger.
+
+    Args:
+        config: the resolved config.
+        folder: the run's folder.
+        facts: what is known of the run besides.
+        leave_out: tables of the config that say nothing of this run.
 
     Raises:
         RunError: when the folder holds a run already, or cannot be written.
@@ -94,26 +137,29 @@ def create_run(config: Config, folder: Path, facts: dict[str, str]) -> Ledger:
             f"{folder} holds a run already: go on with `ecorl run --resume {folder}`, "
             "or choose another with --set run_dir=..."
         )
+    text = config_toml(config.anchored(), leave_out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        save_config(config, folder / "config.toml")
-    except OSError as error:
+        (folder / "config.toml").write_text(text, "utf-8")
+    except (OSError, UnicodeEncodeError) as error:
         raise RunError(f"run_dir: {folder} cannot be written ({error})") from error
     return Ledger.create(
         folder / LEDGER_FILE,
         run_id=f"{config.name}-{config.seed}",
-        config_toml=config_toml(config),
+        config_toml=text,
         meta=facts,
         raw_samples=config.ledger.raw_samples,
     )
 
 
-def write_state(checkpoint: Path, iteration: int, edi: EdiMatrix) -> None:
-    """Mark a checkpoint complete, with what ecorl itself must remember; atomic."""
+def write_state(checkpoint: Path, iteration: int, edi_json: str) -> None:
+    """Mark a checkpoint complete, with what ecorl itself must remember; atomic.
+
+    Raises:
+        OSError: when it cannot be written; the checkpoint then counts as incomplete.
+    """
     temporary = checkpoint / f".{STATE_FILE}.new"
-    temporary.write_text(
-        json.dumps({"iteration": iteration, "edi": json.loads(edi.to_json())}), "utf-8"
-    )
+    temporary.write_text(json.dumps({"iteration": iteration, "edi": json.loads(edi_json)}), "utf-8")
     with temporary.open("rb+") as file:
         os.fsync(file.fileno())
     temporary.replace(checkpoint / STATE_FILE)
@@ -132,6 +178,23 @@ def read_state(checkpoint: Path) -> tuple[int, EdiMatrix]:
         raise RunError(f"{checkpoint / STATE_FILE} is missing or broken ({error})") from error
 
 
+def read_progress(checkpoint: Path) -> tuple[int, EdiMatrix | None]:
+    """Step of a trainer's checkpoint, and the EDI matrix when ecorl completed it.
+
+    Raises:
+        RunError: when the trainer's own state in it cannot be read.
+    """
+    path = checkpoint / "trainer_state.json"
+    try:
+        step = int(json.loads(path.read_text("utf-8"))["global_step"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} is missing or broken ({error})") from error
+    if not (checkpoint / STATE_FILE).is_file():
+        logger.warning("%s has no %s: the EDI matrix starts anew", checkpoint, STATE_FILE)
+        return step, None
+    return step, read_state(checkpoint)[1]
+
+
 def newest_checkpoint(folder: Path) -> Path | None:
     """The newest complete checkpoint below a folder, or None."""
     complete = [
@@ -140,42 +203,3 @@ def newest_checkpoint(folder: Path) -> Path | None:
         if path.name.rsplit("-", 1)[1].isdigit() and (path / STATE_FILE).is_file()
     ]
     return max(complete)[1] if complete else None
-
-
-class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
-    """Writes metrics and checkpoints of a trainer into the ledger."""
-
-    def __init__(self, attachment: TrlAttachment, close_at_end: bool) -> None:
-        self._attachment, self._close_at_end = attachment, close_at_end
-        self._ledger = attachment.runtime.ledger
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Training starts or goes on."""
-        kind = "resume" if state.global_step else "start"
-        self._ledger.event(kind, f"training from step {state.global_step} of {state.max_steps}")
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """The trainer's metrics; NaN is a missing value."""
-        for key, name in _METRICS.items():
-            value = (logs or {}).get(key)
-            if isinstance(value, int | float):
-                finite = float(value) if math.isfinite(value) else None
-                self._ledger.metric(state.global_step, name, finite)
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A checkpoint is on disk: complete it with ecorl's own state."""
-        checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        runtime = self._attachment.runtime
-        runtime.tick()
-        self._ledger.edi(runtime.edi.to_json())
-        self._ledger.checkpoint(state.global_step, str(checkpoint))
-        self._ledger.flush()
-        if checkpoint.is_dir():
-            write_state(checkpoint, state.global_step, runtime.edi)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Training is over."""
-        self._ledger.event("training_end", f"{state.global_step} of {state.max_steps} steps")
-        if self._close_at_end:
-            self._ledger.event("finish", "training ended")
-            self._attachment.detach()

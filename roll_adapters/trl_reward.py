@@ -24,7 +24,7 @@ class RewardModelCall:
     def __init__(self, trainer: Any, index: int) -> None:
         self.index = index
         self._trainer = trainer
-        self._model = trainer.reward_funcs[index]
+        self.model = trainer.reward_funcs[index]
         self._tokenizer = trainer.reward_processing_classes[index]
 
     @classmethod
@@ -50,7 +50,7 @@ class RewardModelCall:
         self, sample_ids: tuple[str, ...], texts: list[str], n_completion: Sequence[int]
     ) -> ScoreBatch:
         """The texts as rows of tokens, cut where TRL's model would read its reward."""
-        pad = self._model.config.pad_token_id
+        pad = self.model.config.pad_token_id
         rows = []
         for ids in self._tokenizer(text=texts, add_special_tokens=False)["input_ids"]:
             row = np.asarray(ids, dtype=np.int64)
@@ -75,5 +75,5 @@ class RewardModelCall:
             add_special_tokens=False,
         ).to(self._trainer.accelerator.device)
         with torch.inference_mode():
-            scores = self._model(**inputs).logits[:, 0]
+            scores = self.model(**inputs).logits[:, 0]
         return list(scores.float().cpu().numpy())

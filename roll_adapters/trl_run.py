@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -13,18 +14,25 @@ from typing import Any
 from rich.console import Console
 from transformers import TrainerCallback
 
-from ecorl.config import Config, FpgaEngine, load_config
+from ecorl.config import Config, FpgaEngine, parse_config
 from ecorl.edi import EdiMatrix
 from ecorl.engines.fpga.build import csim_library
 from ecorl.engines.fpga.engine import FpgaEngine as Int8Engine
-from ecorl.errors import EcorlError, RunError
+from ecorl.errors import ConfigError, EcorlError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.records import Stage
 from ecorl.runtime.progress import ProgressTask, progress
 from roll_adapters.trl_attachment import TrlAttachment
 from roll_adapters.trl_evaluate import evaluate, rank_check
-from roll_adapters.trl_hooks import attach
-from roll_adapters.trl_record import create_run, newest_checkpoint, read_state, run_facts
+from roll_adapters.trl_hooks import Record, attach_to_record
+from roll_adapters.trl_record import (
+    ATTACH,
+    ORIGIN,
+    create_run,
+    newest_checkpoint,
+    read_state,
+    run_facts,
+)
 from roll_adapters.trl_task import TaskFiles, read_rows, resolve_task
 from roll_adapters.trl_trainer import build_trainer, quiet
 
@@ -52,6 +60,7 @@ def run(config: Config, run_dir: Path, console: Console) -> bool:
             "or choose another with --set run_dir=..."
         )
     was_there = run_dir.exists()  # the trainer makes folders below it
+    _check_writable(run_dir)
     files = resolve_task(config, console)
     _check_data(files)
     _build_kernels(config, console)
@@ -72,28 +81,62 @@ def resume(run_dir: Path, console: Console) -> bool:
     """Go on with a run that was stopped or killed, from its newest complete checkpoint.
 
     Raises:
-        RunError: when there is no run to resume, or it has finished.
+        RunError: when there is no run to resume, it has finished, another process is at it, or a
+            script of the user's own has started it.
     """
     if not (run_dir / LEDGER_FILE).is_file():
         raise RunError(f"{run_dir} holds no run to resume")
-    config = load_config(str(run_dir / "config.toml"))
-    with contextlib.closing(LedgerReader(run_dir)) as reader:
-        if any(event.kind == "finish" for event in reader.events()):
-            raise RunError(f"{run_dir} has finished; `ecorl report {run_dir}` shows it")
-    checkpoints = run_dir / CHECKPOINTS
-    checkpoint = newest_checkpoint(checkpoints)
+    config = _recorded_config(run_dir)
+    checkpoint = newest_checkpoint(run_dir / CHECKPOINTS)
     step, edi = read_state(checkpoint) if checkpoint else (0, None)
     files = resolve_task(config, console)
-    with quiet():
-        for leftover in checkpoints.glob("checkpoint-*"):
-            if checkpoint is None or int(leftover.name.rsplit("-", 1)[1]) > step:
+    # Opened before anything is touched: it refuses while another process is at this run.
+    ledger = Ledger.open_for_resume(
+        run_dir / LEDGER_FILE, from_step=step, raw_samples=config.ledger.raw_samples
+    )
+    with quiet(), ledger:
+        for leftover in (run_dir / CHECKPOINTS).glob("checkpoint-*"):
+            number = leftover.name.rsplit("-", 1)[1]
+            if number.isdigit() and (checkpoint is None or int(number) > step):
                 shutil.rmtree(leftover)  # cut off while it was written
-        trainer = build_trainer(config, files, checkpoints)
-        ledger = Ledger.open_for_resume(
-            run_dir / LEDGER_FILE, from_step=step, raw_samples=config.ledger.raw_samples
-        )
+        trainer = build_trainer(config, files, run_dir / CHECKPOINTS)
         console.print(f"going on from step {step} of {config.trainer.steps}", highlight=False)
         return _Run(config, run_dir, files, trainer, ledger, console).go(checkpoint, edi)
+
+
+def _recorded_config(run_dir: Path) -> Config:
+    """The config of a run that can be gone on with, as the ledger holds it.
+
+    Not the file beside it, which may have been edited: one record is of one config.
+    """
+    with contextlib.closing(LedgerReader(run_dir)) as reader:
+        record = reader.run()
+        finished = any(event.kind == "finish" for event in reader.events())
+    if finished:
+        raise RunError(f"{run_dir} has finished; `ecorl report {run_dir}` shows it")
+    if record.meta.get(ORIGIN) == ATTACH:
+        # Its trainer was made by the user's code; what a config holds is not that trainer.
+        raise RunError(
+            f"{run_dir} was started by a script: start that again, with the same "
+            "resume_from_checkpoint for attach and train"
+        )
+    return parse_config(record.config_toml, f"the ledger of {run_dir}")
+
+
+def _check_writable(run_dir: Path) -> None:
+    """See that the run's folder can be made, before minutes go into preparation."""
+    missing = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=run_dir):
+            pass
+        for path in missing:
+            path.rmdir()
+    except (OSError, UnicodeEncodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            "run_dir", str(run_dir), f"a folder that can be written ({reason})"
+        ) from error
 
 
 def _build_kernels(config: Config, console: Console) -> None:
@@ -110,11 +153,11 @@ def _build_kernels(config: Config, console: Console) -> None:
 
 def _check_data(files: TaskFiles) -> None:
     """Read every file first, those that are needed only at the end too: a mistake costs nothing."""
-    read_rows(files.prompts, ("prompt",))
+    read_rows(files.prompts, ("prompt",), "task.prompts")
     if files.eval_prompts:
-        read_rows(files.eval_prompts, ("prompt",))
+        read_rows(files.eval_prompts, ("prompt",), "task.eval_prompts")
     if files.pairs:
-        read_rows(files.pairs, ("prompt", "chosen", "rejected"))
+        read_rows(files.pairs, ("prompt", "chosen", "rejected"), "task.pairs")
 
 
 class _Run:
@@ -136,9 +179,10 @@ class _Run:
     def go(self, checkpoint: Path | None, edi: EdiMatrix | None) -> bool:
         """Evaluate, train, evaluate; the ledger is closed at the end, whatever happens."""
         self.ledger.event("resume" if checkpoint else "start", f"{self.config.algorithm} by TRL")
+        step = _step_of(checkpoint)
         try:
-            attachment = attach(
-                self.trainer, self.config, run_dir=self.run_dir, ledger=self.ledger, edi=edi
+            attachment = attach_to_record(
+                self.trainer, self.config, self.run_dir, Record(self.ledger, step, edi)
             )
             self.attached = True
             try:
@@ -150,6 +194,9 @@ class _Run:
             else:
                 self.ledger.event("stop", "stopped by a signal after the step was saved")
             return complete
+        except KeyboardInterrupt:
+            self.ledger.event("stop", "stopped from the keyboard")
+            raise
         finally:
             self.ledger.close()
 
@@ -180,19 +227,18 @@ class _Run:
         self.console.print(words, highlight=False)
 
     def _train(self, checkpoint: Path | None) -> bool:
-        done = int(checkpoint.name.rsplit("-", 1)[1]) if checkpoint else 0
-        steps = self.config.trainer.steps
+        done, steps = _step_of(checkpoint), self.config.trainer.steps
         if checkpoint is not None and done >= steps:
             # Cut off after the last step: the trainer would take one more before it stops.
             self._load_weights(checkpoint)
             return True
-        stop = _StopAtStep()
+        stop = _StopAtStep(self.console)
         title = f"{self.config.algorithm.upper()} training"
         with stop.listening(), progress(title, steps, self.console, done=done) as bar:
             self.trainer.add_callback(_ProgressToBar(bar))
             self.trainer.add_callback(stop)
             self.trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        return not stop.asked or self.trainer.state.global_step >= steps
+        return not stop.asked
 
     def _load_weights(self, checkpoint: Path) -> None:
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
@@ -222,6 +268,10 @@ class _Run:
         self.ledger.evaluation("score_shift", "held_out", check.score_shifts)
 
 
+def _step_of(checkpoint: Path | None) -> int:
+    return int(checkpoint.name.rsplit("-", 1)[1]) if checkpoint else 0
+
+
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
@@ -245,8 +295,8 @@ class _ProgressToBar(TrainerCallback):  # type: ignore[misc]  # transformers is 
 class _StopAtStep(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
     """SIGINT and SIGTERM end the run after the step in progress, with a checkpoint."""
 
-    def __init__(self) -> None:
-        self.asked = False
+    def __init__(self, console: Console) -> None:
+        self.asked, self._console = False, console
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -256,6 +306,7 @@ class _StopAtStep(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         def ask(number: int, frame: FrameType | None) -> None:
             self.asked = True
             restore()
+            self._console.print("stopping after this step; once more to stop at once")
 
         def restore() -> None:
             for one, handler in previous.items():

@@ -50,16 +50,24 @@ def resolve_task(config: Config, console: Console) -> TaskFiles:
     )
 
 
-def read_rows(path: Path, required: tuple[str, ...]) -> list[dict[str, Any]]:
+def read_rows(path: Path, required: tuple[str, ...], key: str = "") -> list[dict[str, Any]]:
     """Rows of a JSON-lines file, each with the required keys as strings.
+
+    Args:
+        path: the file.
+        required: keys that each row must have.
+        key: the config key that names the file, for the message.
 
     Raises:
         DataError: naming the file, the line and what is wrong with it.
     """
     try:
         lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
+    except OSError as error:
+        asked = f" ({key})" if key else ""
+        raise DataError(f"{path}{asked}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not a text file in UTF-8 ({error})") from error
     rows = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -70,9 +78,9 @@ def read_rows(path: Path, required: tuple[str, ...]) -> list[dict[str, Any]]:
             raise DataError(f"{path}:{number}: is not JSON ({error})") from error
         if not isinstance(row, dict):
             raise DataError(f"{path}:{number}: needs an object with {', '.join(required)}")
-        for key in required:
-            if not isinstance(row.get(key), str):
-                raise DataError(f'{path}:{number}: needs a string "{key}", not {row.get(key)!r}')
+        for name in required:
+            if not isinstance(row.get(name), str):
+                raise DataError(f'{path}:{number}: needs a string "{name}", not {row.get(name)!r}')
         rows.append(row)
     if not rows:
         raise DataError(f"{path}: holds no rows")

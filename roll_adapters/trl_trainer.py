@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -22,6 +21,7 @@ from transformers.utils import logging as hf_logging
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from ecorl.config import Config
+from ecorl.engines.torch_loading import loading_errors
 from ecorl.errors import CheckpointError, DataError
 from roll_adapters.trl_task import TaskFiles, read_rows
 
@@ -65,20 +65,27 @@ def _load(folder: Path, loader: Any, what: str, **options: Any) -> Any:
         model, info = loader.from_pretrained(
             folder, local_files_only=True, output_loading_info=True, dtype=torch.float32, **options
         )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"{folder}: {what} cannot be loaded ({first})") from error
+    except loading_errors() as error:
+        reason = _first_line(error)
+        if "ignore_mismatched_sizes" in reason:  # its text speaks to the caller, not to the user
+            one = "one scalar head" if "num_labels" in options else "what its config says"
+            reason = f"its weights have other shapes than {one} needs"
+        raise CheckpointError(f"{folder}: {what} cannot be loaded ({reason})") from error
     if info["missing_keys"]:
         missing = ", ".join(sorted(info["missing_keys"])[:3])
         raise CheckpointError(f"{folder}: {what} lacks the weights {missing}")
     return model
 
 
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def _load_tokenizer(folder: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        first = _first_line(error)
         raise CheckpointError(f"{folder}: has no tokenizer that loads ({first})") from error
 
 

@@ -2,7 +2,7 @@
 
 profile = load_profile("u55c")
 cost = stage_cost(work, profile)         # roofline: time, energy, which term binds
-check_throughput(profile, ops, bytes_moved, time_s, provenance)
+check_execution(profile, work, time_s, energy_j, provenance)     # refuses what cannot be true
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from ecorl.devices.guard import (
     bound_memory_bytes_per_s,
     bound_ops_per_s,
     card_peak_ops,
+    check_execution,
     check_throughput,
 )
 from ecorl.devices.profile import (
@@ -23,6 +24,7 @@ from ecorl.devices.profile import (
     profile_names,
 )
 from ecorl.devices.roofline import (
+    Bound,
     Calibration,
     StageCost,
     peak_ops_per_s,
@@ -31,6 +33,7 @@ from ecorl.devices.roofline import (
 )
 
 __all__ = [
+    "Bound",
     "BoundCheck",
     "Calibration",
     "DeviceKind",
@@ -41,6 +44,7 @@ __all__ = [
     "bound_memory_bytes_per_s",
     "bound_ops_per_s",
     "card_peak_ops",
+    "check_execution",
     "check_throughput",
     "load_profile",
     "peak_ops_per_s",

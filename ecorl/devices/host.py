@@ -6,7 +6,6 @@ that the kernel reports; power per core is an assumption from the template profi
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from ecorl.devices.cores import usable_cores
 from ecorl.devices.figure import Figure
 from ecorl.records import Provenance
 
@@ -28,11 +28,12 @@ class HostCpu:
 
     Attributes:
         model: name as the kernel prints it.
-        n_cores: cores that this process may use.
+        n_cores: physical cores that this process can keep busy.
         clock_hz: clock in Hz.
         clock_source: where the clock comes from.
         flags: instruction-set flags, lower case.
         memory_bytes: main memory in bytes.
+        cores_source: where the number of cores comes from.
     """
 
     model: str
@@ -41,6 +42,7 @@ class HostCpu:
     clock_source: str
     flags: frozenset[str]
     memory_bytes: int
+    cores_source: str = "as given"
 
     @property
     def fp32_flops_per_cycle(self) -> int:
@@ -67,21 +69,16 @@ def read_host_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> HostCpu:
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.M)
     model = re.search(r"^model name\s*:\s*(.*)$", text, re.M)
     clock_hz, clock_source = _clock(text)
+    n_cores, cores_source = usable_cores()
     return HostCpu(
         model=model[1].strip() if model else "unknown CPU",
-        n_cores=_n_cores(),
+        n_cores=n_cores,
         clock_hz=clock_hz,
         clock_source=clock_source,
         flags=frozenset(flags[1].lower().split()) if flags else frozenset(),
         memory_bytes=int(psutil.virtual_memory().total),
+        cores_source=cores_source,
     )
-
-
-def _n_cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except (AttributeError, OSError):
-        return os.cpu_count() or 1
 
 
 def _clock(cpuinfo: str) -> tuple[float, str]:
@@ -108,7 +105,7 @@ def complete_host_figures(
     cpu = host or read_host_cpu()
     made = dict(figures)
     for key, one in per_core.items():
-        source = f"{one.source}; times {cpu.n_cores} cores"
+        source = f"{one.source}; times {cpu.n_cores} cores ({cpu.cores_source})"
         made[key] = Figure(one.value * cpu.n_cores, one.unit, one.provenance, source)
 
     def put(key: str, value: float, unit: str, source: str) -> None:
@@ -122,7 +119,7 @@ def complete_host_figures(
     put("clock_hz", cpu.clock_hz, "Hz", cpu.clock_source)
     ceiling = max(_CLOCK_CEILING_HZ, cpu.clock_hz)
     put("clock_max_hz", ceiling, "Hz", "assumed ceiling of boost clocks; for the bound alone")
-    made["n_cores"] = Figure(cpu.n_cores, "1", Provenance.MEASURED, "the process's CPU affinity")
+    made["n_cores"] = Figure(cpu.n_cores, "1", Provenance.MEASURED, cpu.cores_source)
     memory = float(cpu.memory_bytes)
     made["memory_bytes"] = Figure(memory, "B", Provenance.MEASURED, "the kernel's total memory")
     return made

@@ -43,6 +43,7 @@ UNITS: Mapping[str, str] = {
     "peak_fp8_flops": "FLOP/s",
     "peak_int8_ops": "OP/s",
     "memory_bytes": "B",
+    "onchip_bytes": "B",
     "memory_bytes_per_s": "B/s",
     "link_bytes_per_s": "B/s",
     "link_latency_s": "s",
@@ -55,14 +56,14 @@ UNITS: Mapping[str, str] = {
     "n_dsp": "1",
     "n_dsp_used": "1",
     "macs_per_dsp": "1",
-    "tile_tokens": "1",
     "n_cores": "1",
 }
 """Every figure that a profile may hold, with the unit in which it is given.
 
 ``decode_w`` is the power while decoding (``active_w`` stands in when absent), ``clock_max_hz`` the
-highest clock a design can close on the device, ``tile_tokens`` the tokens per pass over the
-weights on a card, ``launch_s`` the fixed host time of one layer's forward.
+highest clock a design can close on the device, ``onchip_bytes`` the memory on a card's chip (block
+and Ultra RAM together), ``launch_s`` the fixed host time of one layer's forward. The efficiencies
+(``mfu_*``, ``mbu_decode``) are a GPU's or CPU's: a card's follow from its kernels.
 """
 
 _SHARES = ("mfu_prefill", "mfu_train", "mbu_decode")

@@ -6,13 +6,19 @@ transfers over the host link and the fixed time of starting a layer's kernels:
     compute = ops / (peak x efficiency)        memory = bytes / (bandwidth x efficiency)
     time    = sum over phases of max(compute, memory) + link + launch
 
-Peak is BF16 on a GPU, FP32 on a CPU, and ``2 x macs_per_dsp x n_dsp_used x clock`` INT8
-operations a second on a card. Link costs are a card's alone: on the GPU path data are in place.
-Energy counts the load power over the phases and the idle power over link and launch, which on a
-GPU is a lower bound (its clocks stay up), so the model errs against offloading.
+GPU and CPU: peak is BF16 or FP32, with the profile's efficiencies; data are in place, so there is
+no link. The load power counts over the phases and the idle power over launches, which is less
+than they draw (a GPU's clocks stay up), so the GPU path looks cheaper than it is: the model errs
+against offloading.
+
+Card: a lower bound of the cycle model in `ecorl.engines.fpga.cycles`, which is what a run books
+and what the scheduler decides by. Peak is that of the whole arrays, INT8, at full efficiency and
+full bandwidth, on the least work (`ecorl.devices.card`); load power counts all the time, link and
+launches included. No placement rests on it where a model's shape is known.
 
 A model that is too large for one device is sharded over several; copies beyond that share the
-rows. What cannot be computed from what is known is None, with the reason in ``note``.
+rows. The fullest copy decides the time; energy and operations are those of each copy's own rows.
+What cannot be computed from what is known is None, with the reason in ``note``.
 """
 
 from __future__ import annotations
@@ -20,7 +26,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ecorl.devices.guard import card_peak_ops, check_throughput
+from ecorl.devices.card import ARRAY_MACS, card_phase, n_arrays
+from ecorl.devices.guard import check_throughput
 from ecorl.devices.paper import paper_figures
 from ecorl.devices.profile import DeviceProfile
 from ecorl.devices.work import (
@@ -40,8 +47,7 @@ Bound = Literal["compute", "memory", "link", "launch"]
 
 _DTYPE_BYTES = {"gpu": 2, "cpu": 4, "fpga": 1}
 _NEEDED = ("active_w", "idle_w", "memory_bytes", "memory_bytes_per_s", "launch_s")
-_NEEDED_CARD = ("clock_hz", "n_dsp_used", "macs_per_dsp", "tile_tokens")
-_NEEDED_LINK = ("link_bytes_per_s", "link_latency_s")
+_NEEDED_CARD = ("clock_hz", "n_dsp_used", "macs_per_dsp", "link_bytes_per_s", "link_latency_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,8 @@ class StageCost:
     Attributes:
         device: profile name.
         n_devices: devices that hold the work's share; all of them are powered.
-        compute_s: time of the arithmetic alone, s.
+        compute_s: time of the arithmetic alone, s; this term and the next three are those of the
+            fullest copy of the model.
         memory_s: time of the memory traffic alone, s.
         link_s: time of transfers over the host link, s.
         launch_s: fixed time of starting kernels, s.
@@ -93,15 +100,15 @@ class StageCost:
 
 
 def peak_ops_per_s(profile: DeviceProfile) -> float:
-    """Peak of one device in the precision that it computes in: BF16, FP32 or INT8 (card).
+    """Peak of one device in the precision that it computes in: BF16, FP32 or INT8.
+
+    A card's is that of the whole arrays which its DSPs make up.
 
     Raises:
-        MissingFigure: when the profile does not hold it (a `ConfigError`).
+        ConfigError: when the profile does not hold it, or has no room for an array.
     """
     if profile.kind == "fpga":
-        return card_peak_ops(
-            profile.value("n_dsp_used"), profile.value("clock_hz"), profile.value("macs_per_dsp")
-        )
+        return 2.0 * ARRAY_MACS * n_arrays(profile) * profile.value("clock_hz")
     return profile.value("peak_fp32_flops" if profile.kind == "cpu" else "peak_bf16_flops")
 
 
@@ -153,17 +160,33 @@ def stage_cost(
     missing = _missing_figures(work, profile)
     if missing:
         return replace(empty, note=f"profile {profile.name} holds no {', '.join(missing)}")
+    if profile.kind == "fpga":
+        try:
+            n_arrays(profile)
+        except ConfigError as error:
+            return replace(empty, note=str(error))
     return _roofline_cost(work, work.model, profile, empty)
 
 
 def _missing_figures(work: StageWork, profile: DeviceProfile) -> list[str]:
-    needed = [*_NEEDED, "mbu_decode"]
-    needed.append("mfu_train" if work.stage in TRAINING_STAGES else "mfu_prefill")
     if profile.kind == "fpga":
-        needed += [*_NEEDED_CARD, *_NEEDED_LINK]
+        needed = [*_NEEDED, *_NEEDED_CARD]
     else:
+        needed = [*_NEEDED, "mbu_decode"]
+        needed.append("mfu_train" if work.stage in TRAINING_STAGES else "mfu_prefill")
         needed.append("peak_fp32_flops" if profile.kind == "cpu" else "peak_bf16_flops")
     return [key for key in needed if profile.get(key) is None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """One copy of the model with its rows: terms and time in s, energy above idle in J."""
+
+    terms: dict[Bound, float]
+    time_s: float
+    above_idle_j: float
+    ops: float
+    memory_bytes: float
 
 
 def _roofline_cost(
@@ -179,50 +202,40 @@ def _roofline_cost(
         )
         return replace(empty, note=note)
     n_copies = max(1, min(empty.n_devices // n_shards, work.n_sequences))
-    share = _share_of_rows(work, n_copies)
-    times = _phase_times(share, model, profile, n_shards)
-    phases = _phases(share, model, profile)
-    link_s = _link_time(share, profile)
-    launch_s = sum(p.n_passes for p in phases) * model.n_layers * profile.value("launch_s")
-    busy_s = [max(compute, memory) for compute, memory in times]
-    time_s = sum(busy_s) + link_s + launch_s
-    n_busy, idle_w = n_copies * n_shards, profile.value("idle_w")
-    above_idle_j = sum(
-        (power_w - idle_w) * seconds
-        for power_w, seconds in zip(_load_powers(work, profile), busy_s, strict=True)
-    )
-    energy_j = n_busy * above_idle_j + empty.n_devices * idle_w * time_s
-    terms: dict[Bound, float] = {
-        "compute": sum(compute for compute, _ in times),
-        "memory": sum(memory for _, memory in times),
-        "link": link_s,
-        "launch": launch_s,
-    }
-    ops = n_copies * sum(p.ops for p in phases)
-    moved = n_copies * sum(p.memory_bytes for p in phases)
+    copies = [(n, _copy(part, model, profile, n_shards)) for n, part in _parts(work, n_copies)]
+    fullest, idle_w = copies[0][1], profile.value("idle_w")
+    time_s = fullest.time_s
+    energy_j = sum(n * copy.above_idle_j for n, copy in copies) + empty.n_devices * idle_w * time_s
+    ops = sum(n * copy.ops for n, copy in copies)
+    moved = sum(n * copy.memory_bytes for n, copy in copies)
     if time_s > 0:
         check_throughput(profile, ops, moved, time_s, Provenance.MODELLED, empty.n_devices)
     return replace(
         empty,
-        compute_s=terms["compute"],
-        memory_s=terms["memory"],
-        link_s=link_s,
-        launch_s=launch_s,
+        compute_s=fullest.terms["compute"],
+        memory_s=fullest.terms["memory"],
+        link_s=fullest.terms["link"],
+        launch_s=fullest.terms["launch"],
         time_s=time_s,
         energy_j=energy_j,
         power_w=energy_j / time_s if time_s > 0 else empty.n_devices * idle_w,
         idle_power_w=empty.n_devices * idle_w,
         ops=ops,
         memory_bytes=moved,
-        bound=max(terms.items(), key=lambda term: term[1])[0],
+        bound=max(fullest.terms.items(), key=lambda term: term[1])[0],
     )
 
 
-def _share_of_rows(work: StageWork, n_copies: int) -> StageWork:
-    """The fullest copy's part of the batch: rows are whole, so it is rounded up."""
+def _parts(work: StageWork, n_copies: int) -> list[tuple[int, StageWork]]:
+    """How many copies get which part of the batch, the fullest first: rows are whole."""
     if n_copies == 1 or work.n_sequences == 0:
-        return work
-    rows = -(-work.n_sequences // n_copies)
+        return [(n_copies, work)]
+    rows, n_fuller = divmod(work.n_sequences, n_copies)
+    parts = [(n_fuller, rows + 1), (n_copies - n_fuller, rows)]
+    return [(n, _part(work, part)) for n, part in parts if n]
+
+
+def _part(work: StageWork, rows: int) -> StageWork:
     share = rows / work.n_sequences
     return replace(
         work,
@@ -232,28 +245,57 @@ def _share_of_rows(work: StageWork, n_copies: int) -> StageWork:
     )
 
 
+def _copy(work: StageWork, model: ModelShape, profile: DeviceProfile, n_shards: int) -> _Copy:
+    phases = _phases(work, model, profile)
+    times = _phase_times(work, phases, profile, n_shards)
+    busy_s = [max(compute, memory) for compute, memory in times]
+    terms: dict[Bound, float] = {
+        "compute": sum(compute for compute, _ in times),
+        "memory": sum(memory for _, memory in times),
+        "link": _link_time(work, profile),
+        "launch": _launch_time(phases, model, profile),
+    }
+    time_s = sum(busy_s) + terms["link"] + terms["launch"]
+    idle_w = profile.value("idle_w")
+    if profile.kind == "fpga":
+        above_idle_j = (profile.value("active_w") - idle_w) * time_s
+    else:
+        powers_w = _load_powers(work, profile)
+        above_idle_j = sum((p - idle_w) * s for p, s in zip(powers_w, busy_s, strict=True))
+    ops, moved = sum(p.ops for p in phases), sum(p.memory_bytes for p in phases)
+    return _Copy(terms, time_s, n_shards * above_idle_j, ops, moved)
+
+
 def _phases(work: StageWork, model: ModelShape, profile: DeviceProfile) -> tuple[Phase, ...]:
     dtype_bytes = _DTYPE_BYTES[profile.kind]
     if work.n_tokens == 0:
         return ()
+    if profile.kind == "fpga":
+        return (card_phase(work, model),)
     if work.stage is Stage.GENERATION:
         return generation_phases(work, model, dtype_bytes)
     if work.stage in TRAINING_STAGES:
         return (training_phase(work, model, dtype_bytes),)
-    return (forward_phase(work, model, dtype_bytes, profile.get("tile_tokens")),)
+    return (forward_phase(work, model, dtype_bytes),)
 
 
 def _phase_times(
-    work: StageWork, model: ModelShape, profile: DeviceProfile, n_shards: int
+    work: StageWork, phases: tuple[Phase, ...], profile: DeviceProfile, n_shards: int
 ) -> list[tuple[float, float]]:
     """Compute and memory time of each phase, s."""
-    efficiency = profile.value("mfu_train" if work.stage in TRAINING_STAGES else "mfu_prefill")
-    ops_per_s = n_shards * peak_ops_per_s(profile) * efficiency
-    bytes_per_s = n_shards * profile.value("memory_bytes_per_s") * profile.value("mbu_decode")
-    return [
-        (phase.ops / ops_per_s, phase.memory_bytes / bytes_per_s)
-        for phase in _phases(work, model, profile)
-    ]
+    ops_per_s = n_shards * peak_ops_per_s(profile)
+    bytes_per_s = n_shards * profile.value("memory_bytes_per_s")
+    if profile.kind != "fpga":
+        ops_per_s *= profile.value("mfu_train" if work.stage in TRAINING_STAGES else "mfu_prefill")
+        bytes_per_s *= profile.value("mbu_decode")
+    return [(phase.ops / ops_per_s, phase.memory_bytes / bytes_per_s) for phase in phases]
+
+
+def _launch_time(phases: tuple[Phase, ...], model: ModelShape, profile: DeviceProfile) -> float:
+    """Starts of a layer's kernels, s; a card starts the head's once more."""
+    passes = sum(phase.n_passes for phase in phases)
+    starts = model.n_layers + 1 if profile.kind == "fpga" else model.n_layers
+    return passes * starts * profile.value("launch_s")
 
 
 def _load_powers(work: StageWork, profile: DeviceProfile) -> list[float]:

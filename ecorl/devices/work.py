@@ -4,11 +4,14 @@ Formulas (L layers, h = heads x head_dim, N = active parameters, T tokens, l = m
 
 - forward: ``2 N T`` for the products with weights, and ``4 l h`` a token and layer for attention
   (scores and weighted values; the causal half is not subtracted, as in the usual MFU convention);
+  the reference's language-model head works on completion tokens alone;
 - training: three times the forward pass (backward is twice the forward);
 - generation: a prefill over the prompts, then one step a completion token, each streaming the
   weights once for all rows, and each row's key-value cache once.
 
 Activations that stay in caches or on-chip are not counted as memory traffic.
+
+`least_ops` counts otherwise: what no implementation of the forward pass can do without.
 """
 
 from __future__ import annotations
@@ -53,22 +56,71 @@ def resident_bytes(work: StageWork, model: ModelShape, dtype_bytes: int) -> floa
     return float(model.n_params * dtype_bytes)
 
 
-def forward_phase(
-    work: StageWork, model: ModelShape, dtype_bytes: int, tile_tokens: float | None = None
-) -> Phase:
-    """The single forward pass of reward, reference or critic.
-
-    Args:
-        work: the stage's work.
-        model: shape of the model.
-        dtype_bytes: bytes a weight and a cached value.
-        tile_tokens: tokens per pass over the weights; None when one pass serves the whole batch.
-    """
+def forward_phase(work: StageWork, model: ModelShape, dtype_bytes: int) -> Phase:
+    """The single forward pass of reward, reference or critic: one pass over the weights."""
     tokens = work.n_tokens
-    n_tiles = 1.0 if tile_tokens is None else max(1.0, float(-(-tokens // tile_tokens)))
-    weights = n_tiles * model.n_params_active * dtype_bytes
+    ops = forward_ops(model, tokens, work.mean_length)
+    if work.stage is Stage.REFERENCE:
+        head = min(model.vocab_size * model.hidden_size, model.n_params_active)
+        ops -= 2.0 * head * max(0, tokens - work.n_output_tokens)
+    weights = float(model.n_params_active * dtype_bytes)
     cache = 2.0 * kv_bytes_per_token(model, dtype_bytes) * tokens
-    return Phase(forward_ops(model, tokens, work.mean_length), weights + cache, n_tiles)
+    return Phase(ops, weights + cache, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class LeastProducts:
+    """Where the fewest multiply-accumulates of a forward pass go, per token that gets there.
+
+    Attributes:
+        tokens: tokens that pass through all layers but the last; causal attention needs them.
+        wanted: tokens that pass through the last layer and the head.
+        earlier: products with the weights of all layers but the last, a token.
+        last: products with the weights of the last layer and the head, a token.
+    """
+
+    tokens: int
+    wanted: int
+    earlier: float
+    last: float
+
+
+def least_products(work: StageWork, model: ModelShape) -> LeastProducts:
+    """The products with weights that a forward pass cannot do without.
+
+    A row's last token conditions no log-prob. A decoder whose tokens use but a part of it has
+    fewer products than its dimensions say; norms and biases are in ``n_params_active``, but are no
+    products: the lesser of the two counts.
+    """
+    is_reward = work.stage is Stage.REWARD
+    wanted = min(work.n_sequences if is_reward else work.n_output_tokens, work.n_tokens)
+    if wanted <= 0:
+        return LeastProducts(0, 0, 0.0, 0.0)
+    tokens = work.n_tokens if is_reward else max(work.n_tokens - work.n_sequences, 0)
+    scalar = is_reward or work.stage in (Stage.CRITIC, Stage.CRITIC_TRAIN)
+    head = min(model.hidden_size * (1 if scalar else model.vocab_size), model.n_params_active)
+    width = model.n_heads * model.head_dim
+    kv_width = model.n_kv_heads * model.head_dim
+    layer = model.hidden_size * (2 * width + 2 * kv_width + 3 * model.intermediate_size)
+    layers = min(float(model.n_layers * layer), float(model.n_params_active - head))
+    last = layers / model.n_layers
+    return LeastProducts(tokens, wanted, layers - last, last + head)
+
+
+def least_ops(work: StageWork, model: ModelShape) -> float:
+    """A lower bound of the operations of one forward pass over the batch.
+
+    The last layer and the head see the wanted tokens alone, attention is causal and left out of
+    the last layer, and rows have the mean length (attention grows with its square, so uneven rows
+    need more). Each row is computed in full: prefixes that rows share are not computed once.
+    """
+    least = least_products(work, model)
+    if least.wanted == 0:
+        return 0.0
+    length = least.tokens / max(work.n_sequences, 1)
+    width = model.n_heads * model.head_dim
+    attention = (model.n_layers - 1) * width * (length + 1.0)
+    return 2.0 * (least.tokens * (least.earlier + attention) + least.wanted * least.last)
 
 
 def training_phase(work: StageWork, model: ModelShape, dtype_bytes: int) -> Phase:

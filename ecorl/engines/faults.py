@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ecorl.config import FaultInjection
+from ecorl.engines.lane import card_bytes_of
 from ecorl.engines.protocol import InferenceEngine, LogprobResult, ScoreBatch, ScoreResult
 from ecorl.errors import EngineCrashed
 from ecorl.records import ModelShape, Stage
@@ -58,6 +59,7 @@ class FaultyEngine:
         self.stage: Stage = inner.stage
         self.model: ModelShape = inner.model
         self.row_invariant: bool = inner.row_invariant
+        self.card_bytes: int | None = card_bytes_of(inner)
         self._inner = inner
         self._faults = tuple(faults)
         self._next_call = first_call

@@ -64,6 +64,7 @@ class IsolatedEngine:
     stage: Stage
     model: ModelShape
     row_invariant: bool
+    card_bytes: int | None
 
     def __init__(self, spec: EngineSpec, limits: HostLimits | None = None) -> None:
         self.stage = spec.stage
@@ -234,6 +235,7 @@ class IsolatedEngine:
     def _adopt(self, ready: Ready) -> None:
         self.name, self.device = ready.name, ready.device
         self.model, self.row_invariant = ready.model, ready.row_invariant
+        self.card_bytes = ready.card_bytes
         with self._changed:
             if self._state == "starting":
                 self._enter("ready")

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
-from ecorl.engines.lane import ENGINE_FAULTS, Result, answer
+from ecorl.engines.lane import ENGINE_FAULTS, Result, answer, card_bytes_of
 from ecorl.engines.messages import Fault, Ready, Start, fault_of
 from ecorl.engines.protocol import InferenceEngine, ScoreBatch
 from ecorl.engines.registry import make_engine
@@ -58,7 +58,8 @@ def _load(start: Start, link: Connection) -> InferenceEngine | None:
         if not isinstance(error, ENGINE_FAULTS):
             raise
         return None
-    link.send(Ready(engine.name, engine.device, engine.stage, engine.model, engine.row_invariant))
+    facts = (engine.name, engine.device, engine.stage, engine.model, engine.row_invariant)
+    link.send(Ready(*facts, card_bytes=card_bytes_of(engine)))
     return engine
 
 

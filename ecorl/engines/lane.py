@@ -50,6 +50,9 @@ class AsyncEngine(Protocol):
     stage: Stage
     model: ModelShape
     row_invariant: bool
+    card_bytes: int | None
+    """Bytes that the model occupies in its card's memory; None for an engine without a card, or
+    one that cannot tell. Engines on one card share its memory."""
 
     @property
     def queue_depth(self) -> int:
@@ -72,6 +75,16 @@ class AsyncEngine(Protocol):
     def close(self) -> None:
         """Release everything; pending work fails. May be called more than once."""
         ...
+
+
+def card_bytes_of(engine: InferenceEngine) -> int | None:
+    """Bytes that an engine's model occupies in a card's memory, or None where it does not say.
+
+    An attribute ``card_bytes`` is no part of the protocol, so that an engine without one, from
+    elsewhere, goes on working.
+    """
+    n_bytes = getattr(engine, "card_bytes", None)
+    return n_bytes if isinstance(n_bytes, int) else None
 
 
 def answer(engine: InferenceEngine, batch: ScoreBatch) -> Result:
@@ -170,6 +183,7 @@ class ThreadedEngine:
         self.stage = inner.stage
         self.model = inner.model
         self.row_invariant = inner.row_invariant
+        self.card_bytes = card_bytes_of(inner)
         self._inner = inner
         self._jobs = JobQueue()
         self._wake = threading.Semaphore(0)

@@ -60,13 +60,18 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The engine is loaded; its attributes as in `ecorl.engines.protocol.InferenceEngine`."""
+    """The engine is loaded; its attributes as in `ecorl.engines.protocol.InferenceEngine`.
+
+    Attributes:
+        card_bytes: bytes that its model occupies in the card's memory, or None.
+    """
 
     name: str
     device: str
     stage: Stage
     model: ModelShape
     row_invariant: bool
+    card_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

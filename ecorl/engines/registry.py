@@ -2,7 +2,8 @@
 
 A plug-in registers a factory in the group ``ecorl.engines``. It is called as
 ``factory(checkpoint, stage, device, **options)`` and returns an
-`ecorl.engines.protocol.InferenceEngine`; ``options`` is the table ``engine.offload.options``.
+`ecorl.engines.protocol.InferenceEngine`; ``options`` is the table ``engine.offload.options``. An
+engine that fills a card's memory may say how much of it in an attribute ``card_bytes``.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from ecorl.engines.faults import FaultScope, FaultyEngine
 from ecorl.engines.host import HostLimits, IsolatedEngine
 from ecorl.engines.lane import AsyncEngine, ThreadedEngine
 from ecorl.engines.messages import EngineSpec
-from ecorl.engines.protocol import InferenceEngine
-from ecorl.engines.torch_loading import HOST_DEVICE
+from ecorl.engines.protocol import GenerationEngine, InferenceEngine
+from ecorl.engines.torch_loading import HOST_DEVICE, check_dtype
 from ecorl.errors import ConfigError, EngineCrashed
 from ecorl.records import Stage
 
@@ -30,6 +31,8 @@ def build_engine(
     stage: Stage,
     device: str,
     limits: HostLimits | None = None,
+    *,
+    dtype: str = "float32",
 ) -> AsyncEngine:
     """Load the engine that the configuration names, in a process of its own unless told not to.
 
@@ -39,13 +42,17 @@ def build_engine(
         stage: what the engine will be asked for.
         device: profile name of the card. The torch engine runs on the host whatever stands here.
         limits: patience with the engine's process.
+        dtype: what the torch engine computes in, ``float32``, ``bfloat16``, ``float16`` or
+            ``auto`` (as the checkpoint says): that of the trainer's model, for the same bits.
+            Other engines have no such choice.
 
     Raises:
-        ConfigError: for an unknown plug-in, or an ``exit`` fault without a process of its own.
+        ConfigError: for an unknown plug-in or dtype, or an ``exit`` fault without a process of
+            its own.
         UserError: when the checkpoint or a tool is missing.
         EngineError: when the engine did not start.
     """
-    spec = engine_spec(config, checkpoint, stage, device)
+    spec = engine_spec(config, checkpoint, stage, device, dtype=dtype)
     if config.offload.isolated:
         return IsolatedEngine(spec, limits)
     for index, fault in enumerate(config.faults):
@@ -58,14 +65,39 @@ def build_engine(
     return ThreadedEngine(make_engine(spec))
 
 
+def build_generation_engine(
+    checkpoint: Path, *, device: str = HOST_DEVICE, threads: int = 1, dtype: str = "float32"
+) -> GenerationEngine:
+    """Load the engine that completes prompts, by transformers on torch, in this process.
+
+    Args:
+        checkpoint: folder of the policy to begin with, a causal language model.
+        device: device profile; ``host_cpu`` runs on the CPU, any other on CUDA.
+        threads: torch threads during a call.
+        dtype: as in `build_engine`.
+
+    Raises:
+        UserError: when the checkpoint or a tool is missing, or for an unknown dtype.
+    """
+    from ecorl.engines.torch_generation import TorchGenerationEngine
+
+    return TorchGenerationEngine(checkpoint, device=device, threads=threads, dtype=dtype)
+
+
 def engine_spec(
-    config: cfg.EngineConfig, checkpoint: Path, stage: Stage, device: str
+    config: cfg.EngineConfig,
+    checkpoint: Path,
+    stage: Stage,
+    device: str,
+    *,
+    dtype: str = "float32",
 ) -> EngineSpec:
     """Describe the engine that the configuration names, without loading it.
 
     Raises:
-        ConfigError: for an unknown plug-in.
+        ConfigError: for an unknown plug-in or dtype.
     """
+    check_dtype(dtype)
     offload = config.offload
     options: dict[str, Any]
     if isinstance(offload, cfg.PluginEngine):
@@ -73,7 +105,7 @@ def engine_spec(
         name, threads, options = offload.name, 1, dict(offload.options)
     elif isinstance(offload, cfg.TorchEngine):
         name, threads, device = "torch", offload.threads, HOST_DEVICE
-        options = {"threads": offload.threads}
+        options = {"threads": offload.threads, "dtype": dtype}
     else:
         name, threads = "fpga", offload.threads
         options = {"build": offload.build, "threads": offload.threads}

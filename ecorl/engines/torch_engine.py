@@ -1,9 +1,13 @@
-"""The exact path as an engine: Hugging Face models on torch, bit for bit what TRL computes.
+"""The exact path as an engine: Hugging Face models on torch, as TRL computes with them.
 
-The last bits of a float forward depend on the padding and on which rows share a forward. A
-`ScoreBatch` carries neither, so both are rebuilt here as TRL has them: for log-probs, prompts
-padded on the left to the longest prompt of the batch and completions on the right to the longest
-completion, then cut into micro-batches; for rewards, rows padded on the right.
+The last bits of a float forward depend on the dtype, on the padding and on which rows share a
+forward. A `ScoreBatch` carries neither of the last two, so both are rebuilt here as TRL has them:
+for log-probs, prompts padded on the left to the longest prompt of the batch and completions on the
+right to the longest completion, then cut into micro-batches; for rewards, rows padded on the right.
+
+The result is bit for bit TRL's when the dtype is that of the trainer's model, on the same kind of
+device, and the trainer runs its frozen models without autocast. Under mixed precision (``bf16`` or
+``fp16`` of the training arguments) TRL casts inside the forward, which this engine does not.
 """
 
 from __future__ import annotations
@@ -48,9 +52,11 @@ class TorchEngine:
         stage: what it will be asked for.
         device: device profile; ``host_cpu`` runs on the CPU, any other on CUDA.
         threads: torch threads during a call.
-        dtype: torch dtype of the weights, by name.
+        dtype: what the weights are computed in, one of `ecorl.engines.torch_loading.DTYPES`;
+            ``auto`` is what the checkpoint says.
 
     Raises:
+        ConfigError: for another dtype.
         CheckpointError: when the folder is missing, broken or of the wrong kind.
         MissingToolError: without torch and transformers, or without CUDA where it is asked for.
     """

@@ -1,4 +1,8 @@
-"""Generation by transformers on torch."""
+"""Generation by transformers on torch: the back-end of the `GenerationEngine` protocol.
+
+`ecorl.engines.registry.build_generation_engine` makes one. No run of ecorl generates with it: the
+framework that ecorl attaches to generates itself. It is for those who drive an engine of their own.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +30,10 @@ class TorchGenerationEngine:
         checkpoint: folder of the policy to begin with, a causal language model.
         device: device profile; ``host_cpu`` runs on the CPU, any other on CUDA.
         threads: torch threads during a call.
-        dtype: torch dtype of the weights, by name.
+        dtype: what the weights are computed in, one of `ecorl.engines.torch_loading.DTYPES`.
 
     Raises:
+        ConfigError: for another dtype.
         CheckpointError: when the folder is missing, broken or of the wrong kind.
         MissingToolError: without torch and transformers, or without CUDA where it is asked for.
     """

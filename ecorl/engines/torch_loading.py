@@ -9,11 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from ecorl.engines.protocol import EngineReport
-from ecorl.errors import CheckpointError, MissingToolError
+from ecorl.errors import CheckpointError, ConfigError, MissingToolError
 from ecorl.records import ModelShape, Provenance, Stage
 
 HOST_DEVICE = "host_cpu"
 """The device profile that means torch's ``cpu``; any other name means its first CUDA device."""
+
+
+DTYPES = ("float32", "bfloat16", "float16", "auto")
+"""What a model's weights may be computed in, by name; ``auto`` is what the checkpoint says."""
+
+
+def check_dtype(dtype: str) -> str:
+    """The name of a dtype, as it is.
+
+    Raises:
+        ConfigError: when it is none of `DTYPES`.
+    """
+    if dtype not in DTYPES:
+        raise ConfigError("dtype", dtype, f"one of {', '.join(DTYPES)}")
+    return dtype
 
 
 def host_report(started_s: float) -> EngineReport:
@@ -42,25 +57,44 @@ def torch_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def loading_errors() -> tuple[type[Exception], ...]:
+    """What transformers raises over a checkpoint that it cannot use.
+
+    Its configs are validated by huggingface_hub, whose errors derive from `Exception` alone. A
+    value of an unexpected type may also end in arithmetic or in an attribute that it lacks.
+
+    Raises:
+        MissingToolError: without transformers.
+    """
+    try:
+        from huggingface_hub.errors import StrictDataclassError
+        from safetensors import SafetensorError
+    except ImportError as error:
+        raise MissingToolError(f"transformers' own libraries are missing: {error}") from error
+    own = (OSError, ValueError, TypeError, RuntimeError, LookupError, AttributeError)
+    return (*own, ArithmeticError, SafetensorError, StrictDataclassError)
+
+
 def load_model(checkpoint: Path, stage: Stage, device: str, dtype: str) -> Any:
     """A transformers model in evaluation mode, every weight from the checkpoint.
 
     Raises:
+        ConfigError: for a dtype that is none of `DTYPES`.
         CheckpointError: when the folder is missing, broken, of the wrong kind, or lacks weights;
             transformers itself would fill those at random.
         MissingToolError: without torch and transformers, or without CUDA where it is asked for.
     """
+    check_dtype(dtype)
     path = Path(checkpoint).expanduser()
     if not (path / "config.json").is_file():
         raise CheckpointError(f"{path} is no checkpoint folder: it has no config.json")
     try:
         import torch
         import transformers
-        from safetensors import SafetensorError
     except ImportError as error:
         raise MissingToolError(f"the torch engine needs torch and transformers: {error}") from error
     target = _torch_device(device)
-    options: dict[str, Any] = {"dtype": getattr(torch, dtype), "local_files_only": True}
+    options: dict[str, Any] = {"dtype": dtype, "local_files_only": True}
     loader = transformers.AutoModelForCausalLM
     if stage in (Stage.REWARD, Stage.CRITIC):
         loader = transformers.AutoModelForSequenceClassification
@@ -69,15 +103,22 @@ def load_model(checkpoint: Path, stage: Stage, device: str, dtype: str) -> Any:
         # fork_rng: making a model may draw random numbers, the trainer's stream must not shift.
         with torch.random.fork_rng(devices=[]), _no_progress_bar():
             model, info = loader.from_pretrained(path, output_loading_info=True, **options)
-    except (OSError, ValueError, RuntimeError, LookupError, SafetensorError) as error:
-        first_line = str(error).strip().splitlines()[:1]
-        raise CheckpointError(f"{path} cannot be loaded: {''.join(first_line)}") from error
+    except loading_errors() as error:
+        raise CheckpointError(f"{path} cannot be loaded: {_one_line(error)}") from error
     if info["missing_keys"]:
         missing = ", ".join(sorted(info["missing_keys"])[:3])
         raise CheckpointError(f"{path} does not fit stage {stage}: it lacks {missing}")
     if stage in (Stage.REWARD, Stage.CRITIC) and not hasattr(model, "score"):
         raise CheckpointError(f"{path}: {type(model).__name__} has no head named score")
     return model.to(target).eval()
+
+
+def _one_line(error: Exception) -> str:
+    """An error's text on one line, with its class where the text alone says little."""
+    text = " ".join(str(error).split())[:300]
+    if isinstance(error, TypeError | LookupError | AttributeError | ArithmeticError) or not text:
+        return f"{type(error).__name__}: {text}"
+    return text
 
 
 def shape_of(model: Any) -> ModelShape:

@@ -1,12 +1,15 @@
 """Energy of stage executions on the GPU path: settled as soon as the samples are in.
 
 A stage of milliseconds ends long before the sampler's next reading, so its energy is computed
-when the reading behind its end has arrived (the watermark), off the training thread's path.
+when the reading behind its end has arrived (the watermark). The sampler's thread settles as
+readings come in, off the training thread's path, so that a kill finds every execution but those of
+the last fraction of a second in the ledger.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,8 +19,13 @@ from typing import Protocol
 from ecorl.edi import EdiMatrix, edi_reading
 from ecorl.ledger import Ledger
 from ecorl.records import Provenance, StageEnergy, StageResult, weakest
+from ecorl.telemetry.history import DISPUTED, INTEGRAL_STOPPED
 
 logger = logging.getLogger(__name__)
+
+PATIENCE_S = 30.0
+"""How long an execution waits for its readings, s: longer than any sampler needs (its slowest
+interval is 10 s), short enough that a run without readings keeps its record all the same."""
 
 
 class PowerHistoryLike(Protocol):
@@ -33,13 +41,14 @@ class PowerHistoryLike(Protocol):
 
 
 class StageAccounts:
-    """Turns finished executions into ledger rows and EDI readings.
+    """Turns finished executions into ledger rows and EDI readings; thread-safe.
 
     Args:
         ledger: where results go.
         edi: the matrix to keep.
         history: power readings of the GPU path.
         gpu_device_ids: its devices, at call time (the sampler may learn of them late).
+        clock: monotonic time, s.
     """
 
     def __init__(
@@ -48,26 +57,41 @@ class StageAccounts:
         edi: EdiMatrix,
         history: PowerHistoryLike,
         gpu_device_ids: Callable[[], Sequence[str]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger, self.edi = ledger, edi
         self._history, self._gpu_device_ids = history, gpu_device_ids
+        self._clock = clock
         self._pending: deque[StageResult] = deque()
+        self._lock = threading.Lock()
 
     def add(self, result: StageResult) -> None:
         """Take a finished execution; without energy it waits for its samples."""
-        if result.energy is None:
-            self._pending.append(result)
-        else:
-            self._book(result)
+        with self._lock:
+            if result.energy is None:
+                self._pending.append(result)
+            else:
+                self._book(result)
 
     def settle(self) -> None:
-        """Book every waiting execution whose samples are in."""
+        """Book every waiting execution whose samples are in, and those that waited in vain."""
+        with self._lock:
+            self._settle()
+
+    def edi_json(self) -> str:
+        """The EDI matrix as it is now."""
+        with self._lock:
+            return self.edi.to_json()
+
+    def _settle(self) -> None:
+        if not self._pending:
+            return
         devices = self._gpu_device_ids()
         marks = [self._history.watermark_s(d) for d in devices]
         known = [m for m in marks if m is not None]
-        if not devices or len(known) < len(marks):
-            return
-        while self._pending and self._pending[0].t_end_s < min(known):
+        final_s = min(known) if known and len(known) == len(marks) else float("-inf")
+        given_up_s = self._clock() - PATIENCE_S
+        while self._pending and self._pending[0].t_end_s < max(final_s, given_up_s):
             self._book(self._with_energy(self._pending.popleft(), devices))
 
     def close(self, patience_s: float) -> None:
@@ -78,8 +102,9 @@ class StageAccounts:
             time.sleep(0.02)
             self.settle()
         devices = self._gpu_device_ids()
-        while self._pending:
-            self._book(self._with_energy(self._pending.popleft(), devices))
+        with self._lock:
+            while self._pending:
+                self._book(self._with_energy(self._pending.popleft(), devices))
 
     def _with_energy(self, result: StageResult, devices: Sequence[str]) -> StageResult:
         parts = [self._history.energy(d, result.t_start_s, result.t_end_s) for d in devices]
@@ -113,6 +138,7 @@ def total_energy(parts: Sequence[StageEnergy]) -> StageEnergy:
         return sum(known) if len(known) == len(values) else None
 
     methods = {p.method for p in parts}
+    doubtful = methods & {DISPUTED, INTEGRAL_STOPPED}  # must stay visible in a sum
     return StageEnergy(
         device_id="+".join(p.device_id for p in parts),
         t_start_s=first.t_start_s,
@@ -123,7 +149,7 @@ def total_energy(parts: Sequence[StageEnergy]) -> StageEnergy:
         integral_energy_j=total([p.integral_energy_j for p in parts]),
         n_samples=min(p.n_samples for p in parts),
         coverage=min(p.coverage for p in parts),
-        method=methods.pop() if len(methods) == 1 else "mixed",
+        method=min(doubtful) if doubtful else methods.pop() if len(methods) == 1 else "mixed",
         provenance=weakest(*(p.provenance for p in parts)),
     )
 

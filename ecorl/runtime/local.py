@@ -11,76 +11,36 @@ affected rows are answered by the exact path and the fault goes into the ledger.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ecorl import config as cfg
-from ecorl.devices import DeviceProfile, check_throughput, load_profile
-from ecorl.devices.work import forward_ops
+from ecorl.devices import DeviceProfile
 from ecorl.edi import EdiMatrix
+from ecorl.engines.lane import AsyncEngine
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.engines.registry import build_engine
-from ecorl.errors import EngineError, PhysicalBoundError
+from ecorl.errors import CheckpointError, EngineError
 from ecorl.ledger import Ledger
-from ecorl.records import (
-    Action,
-    ModelShape,
-    Placement,
-    Provenance,
-    SchedulerState,
-    Stage,
-    StageResult,
-    StageWork,
-)
-from ecorl.runtime.accounts import StageAccounts, card_energy
-from ecorl.runtime.hardware import TrainerDevice, gpu_path
-from ecorl.runtime.offload import Flight, Float32, Landing, OffloadLane
+from ecorl.records import Action, PowerSample, SchedulerState, Stage, StageWork
+from ecorl.runtime.accounts import StageAccounts
+from ecorl.runtime.booking import CARD_ID, Books, StageRun, rows_of
+from ecorl.runtime.clock import HookClock
+from ecorl.runtime.hardware import gpu_path, named_profile
+from ecorl.runtime.offload import Float32, OffloadLane
+from ecorl.runtime.training import FrozenModel, TrainingSide
 from ecorl.scheduler import CostModel, Guards, build_policy, place
 from ecorl.telemetry.sampler import Sampler
 
-logger = logging.getLogger(__name__)
+__all__ = ["CARD_ID", "ExactRows", "LocalRuntime", "StageRun"]
 
-CARD_ID = "fpga0"
-"""The simulated card; one array serves all offloaded stages."""
+logger = logging.getLogger(__name__)
 
 ExactRows = Callable[[Sequence[int]], Sequence[Float32]]
 """Answers the given rows on the exact path: one float32 scalar or vector a row."""
-
-
-@dataclass(slots=True)
-class StageRun:
-    """One stage execution under way."""
-
-    iteration: int
-    work: StageWork
-    placement: Placement
-    t_start_s: float
-    flight: Flight | None = None
-
-
-@dataclass(slots=True)
-class HookClock:
-    """Time that ecorl's own code took on the training thread, by counters.
-
-    Attributes:
-        hook_s: time inside ecorl, without the framework's work and without barrier waits, s.
-        n_events: stage starts, ends, submissions and joins.
-    """
-
-    hook_s: float = 0.0
-    n_events: int = 0
-    _t_s: float = field(default=0.0, repr=False)
-
-    def __enter__(self) -> HookClock:
-        self._t_s = time.perf_counter()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.hook_s += time.perf_counter() - self._t_s
-        self.n_events += 1
 
 
 class LocalRuntime:
@@ -89,9 +49,7 @@ class LocalRuntime:
     Args:
         config: the run's configuration.
         ledger: the run's record; the caller closes it.
-        checkpoints: checkpoint folder of each frozen model that may leave the GPU, by stage.
-        models: shape of every stage's model, for the cost model; unknown ones may be absent.
-        trainer_device: where the framework trains.
+        training: what the framework's adapter says of its process.
         edi: a matrix to go on with (a resumed run).
 
     Raises:
@@ -102,28 +60,27 @@ class LocalRuntime:
         self,
         config: cfg.Config,
         ledger: Ledger,
+        training: TrainingSide,
         *,
-        checkpoints: Mapping[Stage, Path],
-        models: Mapping[Stage, ModelShape],
-        trainer_device: TrainerDevice = "cpu",
         edi: EdiMatrix | None = None,
     ) -> None:
-        self.config, self.ledger, self.models = config, ledger, dict(models)
+        self.config, self.ledger, self.training = config, ledger, training
         self.clock = HookClock()
         self.iteration = 0
+        self._batch = 0
         self._t_barrier_s: float | None = None
-        self._gpu = gpu_path(config, trainer_device)
-        self._card = load_profile(config.devices.fpga)
-        costs = CostModel(self._gpu.profile, self._card, config.devices, self.models)
+        self._gpu = gpu_path(config, training)
+        card = named_profile("devices.fpga", config.devices.fpga, "fpga")
+        costs = CostModel(self._gpu.profile, card, config.devices, training.models)
         self._guards = Guards.from_config(config.placement, costs)
         self._policy = build_policy(
-            config.placement, self._gpu.profile, self._card, config.devices, self.models
+            config.placement, self._gpu.profile, card, config.devices, training.models
         )
         self._sampler = Sampler(
             [self._gpu.source],
             tau_s=config.telemetry.tau_s,
             stale_after_s=config.telemetry.stale_after_s,
-            sink=ledger.samples,
+            sink=self._on_samples,
             on_fault=self._on_power_fault,
         )
         self._accounts = StageAccounts(
@@ -132,7 +89,7 @@ class LocalRuntime:
             self._sampler.history,
             lambda: [d.device_id for d in self._sampler.devices],
         )
-        self._checkpoints = {s: Path(p) for s, p in checkpoints.items() if self._may_offload(s)}
+        self._books = Books(config, ledger, self._accounts, self._gpu.profile, card)
         self._lanes: dict[Stage, OffloadLane] = {}
         self._started = self._closed = False
 
@@ -148,13 +105,18 @@ class LocalRuntime:
         """The EDI matrix so far."""
         return self._accounts.edi
 
+    def edi_json(self) -> str:
+        """The EDI matrix as JSON, whole even while readings come in."""
+        return self._accounts.edi_json()
+
     def offloads(self, stage: Stage) -> bool:
-        """Whether an engine for this stage is loaded."""
-        return stage in self._lanes
+        """Whether an engine for this stage is loaded and not retired."""
+        return stage in self._lanes and not self._lanes[stage].retired
 
     def checkpoint(self, stage: Stage) -> Path | None:
         """Checkpoint folder that a stage's engine was loaded from, or None without an engine."""
-        return self._checkpoints.get(stage)
+        frozen = self.training.frozen.get(stage)
+        return frozen.folder if frozen is not None and self._may_offload(stage) else None
 
     def start(self) -> None:
         """Load the engines and start sampling.
@@ -167,16 +129,19 @@ class LocalRuntime:
             return
         self._started = True
         try:
-            for stage, checkpoint in self._checkpoints.items():
-                engine = build_engine(
-                    self.config.engine, checkpoint, stage, self.config.devices.fpga
-                )
-                self._lanes[stage] = OffloadLane(engine, self.config.placement.max_faults)
+            for stage, frozen in self.training.frozen.items():
+                if self._may_offload(stage):
+                    engine = self._engine(stage, frozen)
+                    self._lanes[stage] = OffloadLane(engine, self.config.placement.max_faults)
+            self._books.check_card_memory(lane.engine for lane in self._lanes.values())
+            self.ledger.hold_readings(self._sampler.history.hold_s)
             self._sampler.start()
         except BaseException:  # whatever it was, no process or thread may be left behind
             self.close()
             raise
-        self._record_devices()
+        # An exception that ends the training must not take the last executions with it.
+        atexit.register(self.close)
+        self._books.devices(self._sampler.devices, (lane.engine for lane in self._lanes.values()))
         self.ledger.event("gpu_path", self._gpu.note)
 
     def close(self) -> None:
@@ -184,10 +149,11 @@ class LocalRuntime:
         if self._closed:
             return
         self._closed = True
+        atexit.unregister(self.close)
         if self._started:
             interval_s = float(str(self._gpu.source.options.get("interval_s", 0.1)))
             self._accounts.close(patience_s=3 * interval_s + 0.2)
-            self.ledger.edi(self.edi.to_json())
+            self.ledger.edi(self.edi_json())
             self.ledger.event(
                 "hook_clock", f"{self.clock.hook_s:.6f} s in {self.clock.n_events} events"
             )
@@ -196,18 +162,31 @@ class LocalRuntime:
             lane.close()
         self.ledger.flush()
 
-    def begin_iteration(self, iteration: int) -> None:
-        """Say which iteration the next events belong to (1-based, as the trainer's step)."""
+    def begin_iteration(self, iteration: int, batch: int | None = None) -> None:
+        """Say which iteration the next events belong to.
+
+        Args:
+            iteration: 1-based, as the trainer's step.
+            batch: 0-based number of the rollout batch that is generated in it; by default one
+                batch an iteration.
+        """
         self.iteration = iteration
+        self._batch = iteration - 1 if batch is None else batch
         self._t_barrier_s = None
 
     # ------------------------------------------------------------ event path
 
-    def on_stage_start(self, work: StageWork) -> StageRun:
-        """Decide where a stage runs and start its clock."""
+    def on_stage_start(self, work: StageWork, *, may_offload: bool = True) -> StageRun:
+        """Decide where a stage runs and start its clock.
+
+        Args:
+            work: what is to be done, as far as it is known.
+            may_offload: False when only the GPU path can take this call of the stage.
+        """
         with self.clock:
-            placement = place(self._state(work), self._policy, self._guards)
+            placement = place(self._state(work, may_offload), self._policy, self._guards)
             self.ledger.placement(placement)
+        self.training.fence()
         return StageRun(self.iteration, work, placement, time.monotonic())
 
     def on_stage_end(self, run: StageRun, work: StageWork | None = None) -> None:
@@ -217,18 +196,18 @@ class LocalRuntime:
             run: from `on_stage_start`.
             work: the work as it turned out, when it was not known before (generation).
         """
+        self.training.fence()
         t_end_s = time.monotonic()
         with self.clock:
-            done = work or run.work
-            self._accounts.add(
-                self._result(run, done, Action.GPU, t_end_s, t_end_s - run.t_start_s)
-            )
+            self._books.gpu_path(run, work or run.work, t_end_s, self._gpu_ids())
+            self._accounts.settle()
 
     def submit(self, run: StageRun, batch: ScoreBatch) -> None:
         """Send a placed inference batch to its engine; returns at once.
 
         Raises:
-            EngineError: when the stage has no engine (the placement was to the GPU).
+            EngineError: when the stage has no engine (the placement was to the GPU), or the
+                batch's ids repeat.
         """
         with self.clock:
             lane = self._lanes.get(run.work.stage)
@@ -249,16 +228,44 @@ class LocalRuntime:
         flight = run.flight
         if flight is None:
             raise EngineError(f"the {run.work.stage} stage was not submitted")
-        landing = self._lanes[run.work.stage].join(flight, self._time_left_s())
+        lane = self._lanes[run.work.stage]
+        landing = lane.join(flight, self._time_left_s())
         with self.clock:
-            self._book_landing(run, flight, landing)
+            self._books.landing(run, flight, landing, lane.engine)
         values = dict(landing.values)
         if landing.bad_rows:
-            t_start_s = time.monotonic()
+            # The exact path's own execution: its time and energy are the GPU path's.
+            work = rows_of(flight, landing.bad_rows, run.work)
+            self.training.fence()
+            again = StageRun(run.iteration, work, run.placement, time.monotonic())
             answers = exact(landing.bad_rows)
-            self._book_fallback(run, landing, t_start_s)
+            self.on_stage_end(again)
             values |= dict(zip(landing.bad_rows, answers, strict=True))
         return [values[i] for i in range(len(flight.batch))]
+
+    def forget(self, run: StageRun) -> None:
+        """A submitted batch that nobody will wait for: an exception cut its iteration short."""
+        if run.flight is not None:
+            self._lanes[run.work.stage].forget(run.flight)
+
+    def refuse(self, run: StageRun, error: Exception) -> None:
+        """A batch that could not be sent: the caller answers it on the GPU path."""
+        self.ledger.fault(
+            run.iteration,
+            type(error).__name__,
+            str(run.work.stage),
+            f"the batch could not be sent ({error})",
+            run.work.n_sequences,
+        )
+        logger.warning("%s: the batch could not be sent: %s", run.work.stage, error)
+
+    def retire(self, stage: Stage, why: str) -> None:
+        """Take a stage back to the GPU path for the rest of the run."""
+        lane = self._lanes.get(stage)
+        if lane is not None and not lane.retired:
+            lane.retire()
+            self.ledger.fault(self.iteration, "EngineRetired", str(stage), why)
+            logger.warning("%s stays on the GPU path from here on: %s", stage, why)
 
     def tick(self) -> None:
         """Settle energies whose samples have come in; call between iterations."""
@@ -278,6 +285,16 @@ class LocalRuntime:
             self._t_barrier_s = now_s
         return max(0.0, self._t_barrier_s + self.config.placement.deadline_s - now_s)
 
+    def _engine(self, stage: Stage, frozen: FrozenModel) -> AsyncEngine:
+        config, card = self.config.engine, self.config.devices.fpga
+        try:
+            return build_engine(config, frozen.folder, stage, card, dtype=frozen.dtype)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"the {stage} model: {error}; it stays on the GPU path with "
+                'placement.policy.type = "static"'
+            ) from error
+
     def _may_offload(self, stage: Stage) -> bool:
         """A static policy that keeps a stage on the GPU needs no engine for it."""
         policy = self.config.placement.policy
@@ -286,7 +303,7 @@ class LocalRuntime:
             return fixed.get(stage, Action.GPU) is not Action.GPU
         return True
 
-    def _state(self, work: StageWork) -> SchedulerState:
+    def _state(self, work: StageWork, may_offload: bool) -> SchedulerState:
         lane = self._lanes.get(work.stage)
         power, utilisation = [], []
         tdp_w = self._gpu.profile.get("tdp_w")
@@ -297,131 +314,25 @@ class LocalRuntime:
             utilisation.append(now.utilisation)
         return SchedulerState(
             iteration=self.iteration,
+            batch=self._batch,
             algorithm=self.config.algorithm_enum,
             stage=work.stage,
             gpu_power_share=tuple(power),
             gpu_utilisation=tuple(utilisation),
-            fpga_queue=sum(lane.queue_depth for lane in self._lanes.values()),
-            fpga_available=lane is not None and lane.available,
+            # Batches that were sent and not yet joined. How fast a simulation of the card answers
+            # on this host must not decide which rows leave the GPU.
+            fpga_queue=sum(lane.n_open for lane in self._lanes.values()),
+            fpga_available=may_offload and lane is not None and lane.available,
             work=work,
         )
 
-    def _result(
-        self, run: StageRun, work: StageWork, action: Action, t_end_s: float, host_time_s: float
-    ) -> StageResult:
-        return StageResult(
-            iteration=run.iteration,
-            stage=work.stage,
-            action=action,
-            device_id="+".join(d.device_id for d in self._sampler.devices) or "gpu",
-            device=self._gpu.profile.name,
-            t_start_s=run.t_start_s,
-            t_end_s=t_end_s,
-            time_s=t_end_s - run.t_start_s,
-            time_provenance=Provenance.MEASURED,
-            host_time_s=host_time_s,
-            wait_s=0.0,
-            n_sequences=work.n_sequences,
-            n_tokens=work.n_tokens,
-            n_output_tokens=work.n_output_tokens,
-            energy=None,
-        )
+    def _gpu_ids(self) -> str:
+        return "+".join(d.device_id for d in self._sampler.devices) or "gpu"
 
-    def _book_landing(self, run: StageRun, flight: Flight, landing: Landing) -> None:
-        work, report, fault = run.work, landing.report, landing.fault
-        lane = self._lanes[work.stage]
-        self.ledger.barrier(
-            run.iteration,
-            work.stage,
-            landing.wait_s,
-            work.n_sequences,
-            landing.n_missing,
-            landing.n_late,
-        )
-        if fault is not None:
-            n_bad = len(landing.bad_rows)
-            self.ledger.fault(run.iteration, fault, str(work.stage), landing.detail, n_bad)
-            logger.warning(
-                "%s: %s (%s); %d rows go to the exact path",
-                work.stage, fault, landing.detail, n_bad,
-            )  # fmt: skip
-        time_s = report.device_time_s if report else None
-        energy_j = report.device_energy_j if report else None
-        provenance = report.provenance if report else Provenance.MODELLED
-        simulated = lane.engine.device == self._card.name
-        if simulated and time_s is not None:
-            beyond = self._beyond_physics(work, time_s, provenance)
-            if beyond:
-                fault, time_s, energy_j = "PhysicalBoundError", None, None
-                self.ledger.fault(run.iteration, fault, str(work.stage), beyond)
-        # An exact engine in another process: its time is measured, nothing meters its energy.
-        device_id = CARD_ID if simulated else "host_process"
-        self._accounts.add(
-            StageResult(
-                iteration=run.iteration,
-                stage=work.stage,
-                action=run.placement.action,
-                device_id=device_id,
-                device=lane.engine.device,
-                t_start_s=flight.t_submit_s,
-                t_end_s=landing.t_done_s,
-                time_s=time_s,
-                time_provenance=provenance,
-                host_time_s=report.host_time_s if report else landing.t_done_s - flight.t_submit_s,
-                wait_s=landing.wait_s,
-                n_sequences=work.n_sequences,
-                n_tokens=work.n_tokens,
-                n_output_tokens=work.n_output_tokens,
-                energy=card_energy(device_id, flight.t_submit_s, time_s, energy_j, provenance),
-                n_rows_fallback=len(landing.bad_rows),
-                fault=fault,
-            )
-        )
-
-    def _book_fallback(self, run: StageRun, landing: Landing, t_start_s: float) -> None:
-        """The exact path's own execution: its time and energy are the GPU path's."""
-        t_end_s = time.monotonic()
-        with self.clock:
-            share = len(landing.bad_rows) / max(1, run.work.n_sequences)
-            work = StageWork(
-                stage=run.work.stage,
-                n_sequences=len(landing.bad_rows),
-                n_tokens=round(share * run.work.n_tokens),
-                n_output_tokens=round(share * run.work.n_output_tokens),
-                max_length=run.work.max_length,
-                model=run.work.model,
-            )
-            again = StageRun(run.iteration, work, run.placement, t_start_s)
-            self._accounts.add(self._result(again, work, Action.GPU, t_end_s, t_end_s - t_start_s))
-
-    def _beyond_physics(self, work: StageWork, time_s: float, provenance: Provenance) -> str | None:
-        """Why a card's figure cannot be true, or None."""
-        if work.model is None:
-            return None
-        ops = forward_ops(work.model, work.n_tokens, work.mean_length)
-        try:
-            check_throughput(self._card, ops, None, time_s, provenance, self.config.devices.n_fpgas)
-        except PhysicalBoundError as error:
-            return str(error)
-        return None
-
-    def _record_devices(self) -> None:
-        for device in self._sampler.devices:
-            self.ledger.device(
-                device.device_id,
-                self._gpu.profile.name,
-                device.provenance,
-                device.source,
-                self._gpu.profile.get("idle_w"),
-            )
-        if any(lane.engine.device == self._card.name for lane in self._lanes.values()):
-            self.ledger.device(
-                CARD_ID,
-                self._card.name,
-                Provenance.MODELLED,
-                "cycle model; computed by C-simulation on this host",
-                self._card.get("idle_w"),
-            )
+    def _on_samples(self, samples: tuple[PowerSample, ...]) -> None:
+        """Runs in the sampler's thread."""
+        self.ledger.samples(samples)
+        self._accounts.settle()
 
     def _on_power_fault(self, device_id: str, error: str | None, t_s: float) -> None:
         kind = "power_restored" if error is None else error

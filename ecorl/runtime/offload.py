@@ -77,6 +77,7 @@ class OffloadLane:
         self._quarantine = Quarantine(max_faults)
         self._barrier = CompletionBarrier()
         self._n_late_seen = 0
+        self.retired = False
 
     @property
     def stage(self) -> Stage:
@@ -84,14 +85,22 @@ class OffloadLane:
         return self.engine.stage
 
     @property
-    def queue_depth(self) -> int:
-        """Batches waiting or running."""
-        return self.engine.queue_depth
+    def n_open(self) -> int:
+        """Batches that were sent and are not yet joined."""
+        return self._barrier.n_open
 
     @property
     def available(self) -> bool:
         """Whether a batch may be sent now."""
-        return self.engine.available and self._quarantine.available()
+        return not self.retired and self.engine.available and self._quarantine.available()
+
+    def retire(self) -> None:
+        """Send nothing any more: the engine's model is no longer the trainer's."""
+        self.retired = True
+
+    def forget(self, flight: Flight) -> None:
+        """Give up a batch that nobody will wait for; its answer will be dropped."""
+        self._barrier.drop(flight.ticket)
 
     def submit(self, batch: ScoreBatch) -> Flight:
         """Send a batch; never blocks and never raises for the engine."""

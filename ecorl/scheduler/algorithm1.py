@@ -6,14 +6,20 @@ send a stage back to the GPU, the exact path:
 1. only frozen models (reward, reference) leave the GPU;
 2. the FPGA path is up and not quarantined;
 3. the queue is below ``q_max``;
-4. the mean row length is at most ``l_max``;
+4. the mean row length, prompt and completion, is at most ``l_max``;
 5. with an energy margin: the modelled energy is at most ``(1 + margin)`` times the GPU path's.
 
 The paper's Algorithm 1 asks 3 and 4 of a3 alone and then sends a2 through unguarded, although
 blocking on a long queue costs more than overlapping with it; here they hold for both.
 
+The paper's length (Eq. 6, Algorithm 1) is the mean *generated* one, and its limit is where the
+card's time T(length) leaves the budget (Lemma 1). A card passes over prompt and completion alike,
+and a long prompt with a short answer takes it as long as the reverse, so the length of guard 4 is
+that of whole rows. It is never below the generated one: the guard is the stricter for it.
+
 The fifth guard is off by default. With it on, an unknown cost counts as too high: whoever asks
-for proof that offloading pays gets the GPU where there is none.
+for proof that offloading pays gets the GPU where there is none. The energy is that which the run
+will book for rows of one length (see `ecorl.scheduler.costs` for uneven ones).
 """
 
 from __future__ import annotations
@@ -50,7 +56,7 @@ class Guards:
 
     Attributes:
         q_max: queue at which offloading stops, batches.
-        l_max: longest mean row that is offloaded, tokens.
+        l_max: longest mean row that is offloaded, prompt and completion, tokens.
         energy_margin: an offload may cost at most ``1 + energy_margin`` times the GPU path's
             energy; None switches this guard off.
         costs: the cost model behind the energy guard; without it every cost is unknown.

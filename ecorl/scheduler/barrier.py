@@ -168,6 +168,11 @@ class CompletionBarrier:
             self._open[ticket.number] = _Pending(expected)
         return ticket
 
+    def drop(self, ticket: Ticket) -> None:
+        """Close a ticket that nobody will wait for; what still comes for it counts as late."""
+        with self._changed:
+            self._open.pop(ticket.number, None)
+
     def deliver(self, ticket: Ticket, sample_ids: Iterable[str], values: Iterable[object]) -> None:
         """Hand in results; called from the engine's thread, never raises for bad results.
 

@@ -1,4 +1,14 @@
-"""What each action is expected to cost in a given state, from profiles and the stage function."""
+"""What each action is expected to cost in a given state, from profiles and the stage function.
+
+Under the ``roofline`` calibration the card's cost is that of the cycle model, the same that the
+FPGA engine reports and the run books; only the lengths of the rows are not in `StageWork`, so they
+count as equal. Rows of one length are booked at what was decided by. Of uneven rows only attention
+differs, so decision and booking are never further apart than the longer of their attention times;
+as attention grows with the square of a row, the booked cost is then the higher one. With rows
+between 110 and 2,000 tokens it was found up to 5 % higher for a 7 B model, 23 % for one of 0.5 B,
+and 2.3 times for two layers of 64, which are nearly all attention; with rows of up to 25 tokens
+within 1 % for all of them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ecorl.config import DeviceConfig
-from ecorl.devices import DeviceProfile, StageCost, stage_cost
+from ecorl.devices import Bound, DeviceProfile, StageCost, stage_cost
+from ecorl.engines.fpga.cycles import CardTime, CycleModel, mean_rows
 from ecorl.errors import PhysicalBoundError
 from ecorl.records import (
     Action,
@@ -17,6 +28,9 @@ from ecorl.records import (
     StageWork,
 )
 from ecorl.stages import StageOutcome, may_leave_gpu, stage, stage_graph
+
+N_CARDS = 1
+"""Cards that the FPGA engine keeps busy. More of them in a machine do not shorten a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +51,7 @@ class Estimate:
 
 
 class CostModel:
-    """Costs of the three actions by the roofline (or the paper's calibration).
+    """Costs of the three actions: cycle model and roofline, or the paper's calibration.
 
     The backlog is taken as batches like the one at hand. The work that may overlap with a stage
     is that of the stages which the graph lets run beside it and which come after it in the
@@ -49,7 +63,7 @@ class CostModel:
     Args:
         gpu: profile of the GPU path.
         fpga: profile of the card.
-        devices: how many of each, and which calibration.
+        devices: how many GPUs, and which calibration; the cards are `N_CARDS`.
         models: shapes of the models by stage, for the overlapping work.
     """
 
@@ -90,9 +104,16 @@ class CostModel:
         return stage_cost(work, self.gpu, d.n_gpus, d.calibration)
 
     def fpga_cost(self, work: StageWork) -> StageCost:
-        """Cost of some work on the run's cards."""
-        d = self.devices
-        return stage_cost(work, self.fpga, d.n_fpgas, d.calibration)
+        """Cost of some work on the run's card: what the engine would book for rows of one length.
+
+        In the paper's calibration it is the printed figure, which no engine books.
+        """
+        bound = stage_cost(work, self.fpga, N_CARDS, self.devices.calibration)
+        if self.devices.calibration == "paper" or not bound.known:
+            return bound
+        if work.model is None or not may_leave_gpu(work.stage):
+            return bound
+        return _by_cycles(CycleModel(work.model, self.fpga).batch(mean_rows(work)), bound)
 
     def overlap_s(self, state: SchedulerState) -> float:
         """Known work of the GPUs that may run beside this stage and comes after it, s."""
@@ -107,6 +128,29 @@ class CostModel:
                 work = replace(state.work, stage=other, model=self.models[other])
                 total_s += self.gpu_cost(work).time_s or 0.0
         return total_s
+
+
+def _by_cycles(card: CardTime, bound: StageCost) -> StageCost:
+    """The cycle model's figures in place of the bound's."""
+    terms: dict[Bound, float] = {
+        "compute": max(card.array_s, card.vector_s),
+        "memory": card.memory_s,
+        "link": card.link_s,
+        "launch": card.launch_s,
+    }
+    return replace(
+        bound,
+        compute_s=terms["compute"],
+        memory_s=terms["memory"],
+        link_s=terms["link"],
+        launch_s=terms["launch"],
+        time_s=card.time_s,
+        energy_j=card.energy_j,
+        power_w=card.energy_j / card.time_s if card.time_s > 0 else bound.idle_power_w,
+        ops=2.0 * card.macs,
+        memory_bytes=float(card.memory_bytes),
+        bound=max(terms.items(), key=lambda term: term[1])[0],
+    )
 
 
 def _action_cost(outcome: StageOutcome) -> ActionCost:

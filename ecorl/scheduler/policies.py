@@ -62,7 +62,7 @@ class Threshold:
     """Concurrent while rows and queue are short, else GPU.
 
     Args:
-        max_length: longest mean row that is offloaded, tokens.
+        max_length: longest mean row that is offloaded, prompt and completion, tokens.
         max_queue: longest queue that is added to, batches.
     """
 
@@ -85,15 +85,22 @@ class Threshold:
 
 
 class Profiling:
-    """Another policy, with every other iteration of the profiling phase kept on the GPU path.
+    """Another policy, with every other batch of the profiling phase kept on the GPU path.
 
     Without it a policy that always offloads never learns what the GPU path costs, and the EDI
-    matrix cannot say whether offloading pays. Which iterations these are depends on their number
-    alone, so that a resumed run repeats them.
+    matrix cannot say whether offloading pays. Which batches these are depends on their number
+    alone, so that a resumed run repeats them; and on that of batches, not of iterations, since
+    where several steps train on one batch only some iterations have anything to place.
+
+    The paper profiles for 500 steps. Here the phase is as long as a cell of the EDI matrix is a
+    running mean (see `ecorl.edi`): 20 unless configured, which is 1 / alpha for the paper's alpha
+    of 0.05. There the weight of the next reading, 1 / n, meets that of Eq. 5, so a longer mean
+    would only delay the tracking, and a run of some tens of steps would never leave the phase.
+    ``n_profiling = 500`` is the paper's. With this policy each path gets half of the batches.
 
     Args:
         inner: the policy.
-        n_profiling: iterations of the profiling phase, counted from 1.
+        n_profiling: rollout batches of the profiling phase.
     """
 
     def __init__(self, inner: Policy, n_profiling: int) -> None:
@@ -101,8 +108,8 @@ class Profiling:
         self._inner, self._n_profiling = inner, n_profiling
 
     def propose(self, state: SchedulerState) -> Proposal:
-        """The GPU in odd iterations of the phase, else what the inner policy says."""
-        profiling = state.iteration <= self._n_profiling and state.iteration % 2 == 1
+        """The GPU in the phase's first, third, ... batch, else what the inner policy says."""
+        profiling = state.batch < self._n_profiling and state.batch % 2 == 0
         if profiling and may_leave_gpu(state.stage):
             return Action.GPU, "profiling phase: the GPU path's turn", ()
         return self._inner.propose(state)
@@ -140,11 +147,12 @@ class Lookahead:
             estimate.costs, key=lambda c: (self._score(c, gpu), _TIE_ORDER.index(c.action))
         )
         best = ranked[0]
-        if best.action is Action.GPU:
-            rival = ranked[1]
-            reason = f"GPU is cheapest: {_figures(gpu)}; {rival.action}: {_figures(rival)}"
-        else:
-            reason = f"{best.action} is cheapest: {_figures(best)}; gpu: {_figures(gpu)}"
+        rival = ranked[1] if best.action is Action.GPU else gpu
+        measure = f"{self.energy_weight:g} energy + {self.time_weight:g} time"
+        reason = (
+            f"{best.action} costs least ({measure}): {_figures(best)}; "
+            f"{rival.action}: {_figures(rival)}"
+        )
         return best.action, reason, estimate.costs
 
     def _score(self, cost: ActionCost, gpu: ActionCost) -> float:

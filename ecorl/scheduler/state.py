@@ -1,6 +1,10 @@
 """The state of Eq. 6 as numbers for a learned policy.
 
 s = [p_1..p_N, u_1..u_N, q_fpga, one-hot stage (6), length]      72 numbers at N = 32
+
+The paper calls the length that of generated sequences; here it is the mean of whole rows, prompt
+and completion, the same as the guard's (`ecorl.scheduler.algorithm1` says why). A policy that was
+trained on completion lengths alone reads longer rows here than it learned from.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ def encode(
         state: the state to encode.
         n_gpus: GPUs that the encoding has places for.
         q_max: queue at which the guard stops offloading, batches.
-        l_max: mean row length at which it does, tokens.
+        l_max: mean row length at which it does, prompt and completion, tokens.
 
     Returns:
         ``[2 n_gpus + 8] float32``, always finite.

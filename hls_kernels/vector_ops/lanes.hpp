@@ -222,6 +222,12 @@ ECORL_INLINE B lanes_from(const B& x, int n) {
     B r;
 #if ECORL_PIECES == 16
     for (int i = 0; i < kLanes; ++i) r.p[i] = x.p[(i + n) % kLanes];
+#elif defined(__clang__)
+    // __builtin_shuffle is g++'s alone; of copies at constant offsets clang makes shuffles itself.
+    char twice[2 * sizeof(B)];
+    std::memcpy(twice, &x, sizeof x);
+    std::memcpy(twice + sizeof x, &x, sizeof x);
+    std::memcpy(&r, twice + (size_t)n * (sizeof(B) / kLanes), sizeof r);
 #elif ECORL_PIECES == 4
     const IntPiece within = {(n + 0) & 3, (n + 1) & 3, (n + 2) & 3, (n + 3) & 3};
     for (int i = 0; i < kPieces; ++i) {  // the folds move by whole pieces, or within the first

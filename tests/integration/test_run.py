@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from ecorl.ledger import LedgerReader
+from ecorl.ledger import Ledger, LedgerReader
 from ecorl.records import Action
 
 STEPS = 12
@@ -187,6 +187,64 @@ def test_cut_off_after_the_last_step_takes_no_further_step(unbroken, tmp_path):
         assert max(m.iteration for m in reader.metrics("loss")) == STEPS
 
 
+def test_a_resume_goes_by_the_recorded_config_and_leaves_a_living_run_alone(unbroken, tmp_path):
+    run_dir = tmp_path / "cut"
+    shutil.copytree(unbroken, run_dir)
+    shutil.rmtree(run_dir / "model")
+    with contextlib.closing(sqlite3.connect(run_dir / "ledger.sqlite")) as ledger:
+        ledger.execute("DELETE FROM event WHERE kind = 'finish'")
+        ledger.commit()
+    (run_dir / "config.toml").write_text("steps = nonsense")
+    half = run_dir / "checkpoints" / "checkpoint-99"
+    half.mkdir()
+    alive = Ledger.open_for_resume(run_dir / "ledger.sqlite", from_step=STEPS)
+    try:
+        done = ecorl("run", "--resume", str(run_dir))
+    finally:
+        alive.close()
+    assert done.returncode != 0
+    assert "another process is writing this run" in done.stderr
+    assert half.is_dir()
+    done = ecorl("run", "--resume", str(run_dir))
+    assert done.returncode == 0, done.stderr
+    assert not half.exists()
+    assert_same_weights(unbroken, run_dir)
+
+
+@pytest.mark.slow
+def test_the_keyboard_stops_a_run_after_its_step_and_says_so(unbroken, write_config, tmp_path):
+    run_dir = tmp_path / "keyboard"
+    process = start("run", "--config", str(write_config("keyboard")))
+
+    def training() -> bool:
+        assert process.poll() is None, process.stdout.read()
+        return (run_dir / "checkpoints" / "checkpoint-3").exists()
+
+    wait_for(training)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "stopping after this step" in output
+    with contextlib.closing(LedgerReader(run_dir)) as reader:
+        assert [e.kind for e in reader.events()].count("stop") == 1
+    assert ecorl("run", "--resume", str(run_dir)).returncode == 0
+    assert_same_weights(unbroken, run_dir)
+
+
+def test_a_folder_that_cannot_be_written_gets_one_line_before_anything_is_prepared(
+    write_config, tmp_path
+):
+    config = write_config("bad")
+    file = tmp_path / "file"
+    file.write_text("")
+    for wrong in ("/proc/x", str(file), f"{file}/below"):
+        done = ecorl("run", "--config", str(config), "--set", f"run_dir={wrong}")
+        assert done.returncode == 2
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+        assert "run_dir" in done.stderr
+        assert wrong in done.stderr
+
+
 def test_a_finished_run_leaves_everything_behind(unbroken):
     for name in ("config.toml", "ledger.sqlite", "report.html", "report.json"):
         assert (unbroken / name).stat().st_size > 0
@@ -212,8 +270,8 @@ def test_a_finished_run_leaves_everything_behind(unbroken):
     ("changes", "words"),
     [
         ({"policy": '"/nowhere"'}, ["/nowhere", "the policy"]),
-        ({"prompts": '"/nowhere.jsonl"'}, ["/nowhere.jsonl", "cannot be read"]),
-        ({"pairs": '"/nowhere.jsonl"'}, ["/nowhere.jsonl", "cannot be read"]),
+        ({"prompts": '"/nowhere.jsonl"'}, ["/nowhere.jsonl (task.prompts)", "cannot be read"]),
+        ({"pairs": '"/nowhere.jsonl"'}, ["/nowhere.jsonl (task.pairs)", "cannot be read"]),
     ],
 )
 def test_missing_inputs_get_one_clear_line(write_config, tmp_path, changes, words):
@@ -244,6 +302,20 @@ def test_broken_checkpoint_and_prompt_line_are_named(write_config, tiny, tmp_pat
     assert not (tmp_path / "bad").exists()
 
 
+def test_a_reward_model_of_two_labels_is_refused_in_one_line(write_config, tiny, tmp_path):
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    two = tmp_path / "two"
+    shutil.copytree(tiny.reward, two)
+    config = AutoConfig.from_pretrained(tiny.reward, num_labels=2)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(two)
+    done = ecorl("run", "--config", str(write_config("bad", reward=f'"{two}"')))
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert "its weights have other shapes than one scalar head needs" in done.stderr
+    assert not (tmp_path / "bad").exists()
+
+
 def test_a_model_that_the_engine_refuses_leaves_no_half_run(write_config, tiny, tmp_path):
     odd = tmp_path / "odd"
     shutil.copytree(tiny.reward, odd)
@@ -253,5 +325,27 @@ def test_a_model_that_the_engine_refuses_leaves_no_half_run(write_config, tiny, 
     done = ecorl("run", "--config", str(write_config("bad", reward=f'"{odd}"')))
     assert done.returncode == 2
     assert "gelu" in done.stderr
+    assert "the reward model" in done.stderr
+    assert 'placement.policy.type = "static"' in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert not (tmp_path / "bad").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_an_output_that_cannot_be_written_does_not_end_the_training(
+    unbroken, write_config, tmp_path
+):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ecorl.cli", "run", "--config", str(write_config("silent"))],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "the output cannot be written" in done.stderr
+    run_dir = tmp_path / "silent"
+    assert_same_weights(run_dir, unbroken)
+    assert (run_dir / "report.html").is_file()

@@ -4,49 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from ecorl.config import Config, validate_config
+from ecorl.config import validate_config
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, Provenance, Stage
 from roll_adapters.trl_hooks import attach
-
-BOTH = {"type": "static", "reward": "concurrent", "reference": "concurrent"}
-
-
-def config(tmp_path, algorithm: str = "grpo", **placement: Any) -> Config:
-    policy = placement.pop("policy", {"type": "static"})
-    engine = placement.pop("engine", {})
-    return validate_config(
-        {
-            "algorithm": algorithm,
-            "run_dir": str(tmp_path / "run"),
-            "placement": {"policy": policy, **placement},
-            "engine": engine,
-            "telemetry": {"gpu": {"type": "modelled", "interval_s": 0.02}},
-        }
-    )
-
-
-def outcome(trainer: Any) -> dict[str, Any]:
-    """All that training leaves behind: the log and the weights."""
-    keys = ("loss", "reward", "reward_std", "kl", "entropy", "grad_norm")
-    log = [
-        {k: row[k] for k in keys if k in row} for row in trainer.state.log_history if "loss" in row
-    ]
-    weights = {k: v.clone() for k, v in trainer.model.state_dict().items()}
-    return {"log": log, "weights": weights}
-
-
-def assert_same_bits(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert one["log"] == other["log"]
-    assert len(one["log"]) > 0
-    for name, weight in one["weights"].items():
-        assert torch.equal(weight, other["weights"][name]), name
+from tests.integration.checks import BOTH, assert_same_bits, config, outcome
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "rloo"])
@@ -249,6 +218,20 @@ def fake_nvml(require_tool, tmp_path, monkeypatch):
     return fake
 
 
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """The trainer computes on the CPU; to the runtime it is one on a GPU."""
+    from roll_adapters import trl_hooks
+
+    described = trl_hooks.training_side
+
+    def training_side(trainer, config, run_dir):
+        return replace(described(trainer, config, run_dir), device="cuda")
+
+    monkeypatch.setattr(trl_hooks, "training_side", training_side)
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
 def test_gpu_lost_mid_run_is_missing_energy_and_nothing_else(make_trainer, tmp_path, fake_nvml):
     from transformers import TrainerCallback
 
@@ -270,6 +253,7 @@ def test_gpu_lost_mid_run_is_missing_energy_and_nothing_else(make_trainer, tmp_p
     settings = validate_config(
         {
             "run_dir": str(tmp_path / "run"),
+            # Named, since NVML's fake is there for the sampling process alone.
             "devices": {"gpu": "h100_sxm"},
             "telemetry": {"gpu": {"type": "nvml", "interval_s": 0.05}, "stale_after_s": 0.3},
         }

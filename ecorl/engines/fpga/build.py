@@ -1,15 +1,15 @@
-"""Build the kernels' C-simulation library with g++, once per change, into a cache.
+"""Build the kernels' C-simulation library, once per change, into a cache.
 
 One source, two builds here: *strict* computes with ap_int at exact widths and is the bit-exact
 gate; *fast* computes the same results with native integers. The compiler flags live in
 ``hls_kernels/common.mk`` alone. No ``-march`` is given: a library runs on every CPU of its
-architecture, and faster inner products choose themselves at run time.
+architecture, and faster inner products choose themselves at run time. The key of the cache names
+the CPU's vector instructions all the same, which keeps machines that share a home folder apart.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import importlib.util
 import json
@@ -18,15 +18,15 @@ import os
 import platform
 import re
 import shutil
-import subprocess
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+from ecorl.engines.fpga.cache import cache_folder, fresh_folder, locked, sweep
+from ecorl.engines.fpga.compiler import Compiler, cpu_features, find_compiler, first_error, run
 from ecorl.errors import BuildError, MissingToolError
 
 logger = logging.getLogger(__name__)
@@ -51,35 +51,40 @@ AP_HEADERS = (
 )
 """AMD's headers under the Apache licence, by name. Others in that folder are proprietary."""
 
-_COMPILE_TIMEOUT_S = 900.0  # a source takes seconds; this ends a compiler that hangs
+_FACTS_NAME = "build.json"
 _MAX_JOBS = 4  # compiler processes at a time: more gain little and disturb a running training
 
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """All that a library depends on."""
+    """All that a library depends on; `facts` says it in plain data and names its folder."""
 
     build: Build
-    compiler: str
-    compiler_version: str
+    compiler: Compiler
     root: Path
-    sources: tuple[Path, ...]
-    compile_flags: tuple[str, ...]
-    link_flags: tuple[str, ...]
     headers: Path | None
-    key: str
+    facts: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """Name of the library's folder in the cache."""
+        text = json.dumps(self.facts, sort_keys=True)
+        return f"{self.build}-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
 
 
-def csim_library(build: Build, *, progress: Progress | None = None) -> Path:
+def csim_library(build: Build, *, progress: Progress | None = None, anew: bool = False) -> Path:
     """Path of the C-simulation library, compiled first if the cache lacks it.
 
     The cache is ``$ECORL_CACHE/csim`` or ``~/.cache/ecorl/csim``. The key covers the kernel
-    sources, the flags, the compiler's version, the architecture and, for ``strict``, the ap_int
-    headers. Two processes that ask at once build once. ``$CXX`` names another compiler than g++.
+    sources, the flags, the compiler's version, the architecture and its vector instructions and,
+    for ``strict``, the ap_int headers. Two processes that ask at once build once. ``$CXX`` names
+    another compiler than g++. A damaged library is built again. Without a compiler, a library that
+    any compiler made of the same sources and flags will do.
 
     Args:
         build: ``"fast"`` (native integers) or ``"strict"`` (bit-true ap_int).
         progress: receives one line for each step of a compilation; silent on a cache hit.
+        anew: compile whatever the cache holds; for a library that cannot be loaded.
 
     Raises:
         MissingToolError: no compiler, or no ap_int headers for ``strict``.
@@ -87,24 +92,28 @@ def csim_library(build: Build, *, progress: Progress | None = None) -> Path:
     """
     if build not in get_args(Build):
         raise ValueError(f"build = {build!r}: allowed is one of {get_args(Build)}")
-    recipe = _recipe(build)
-    folder = cache_folder() / recipe.key
-    library = folder / LIBRARY_NAME
-    if library.is_file():
-        return library
     try:
-        with _locked(cache_folder() / f"{recipe.key}.lock"):
-            if not library.is_file():  # another process may have built it while we waited
+        recipe = _recipe(build)
+    except MissingToolError as error:
+        library = None if anew else _made_before(build)
+        if library is None:
+            raise
+        logger.info("%s; it is not needed: %s is there", error, library)
+        return library
+    folder = cache_folder() / recipe.key
+    if not anew and _is_intact(folder):
+        return folder / LIBRARY_NAME
+    try:
+        with locked(cache_folder() / f"{recipe.key}.lock"):
+            sweep(cache_folder())
+            if anew or not _is_intact(folder):  # another process may have built it meanwhile
+                if folder.exists():
+                    logger.warning("%s cannot be used: it is built anew", folder)
+                    shutil.rmtree(folder)
                 _build_into(folder, recipe, progress or _log_progress)
     except OSError as error:
         raise BuildError(f"cannot write the C-simulation cache {folder}: {error}") from error
-    return library
-
-
-def cache_folder() -> Path:
-    """Folder of the compiled libraries: ``$ECORL_CACHE/csim`` or ``~/.cache/ecorl/csim``."""
-    root = os.environ.get("ECORL_CACHE") or "~/.cache/ecorl"
-    return Path(root).expanduser() / "csim"
+    return folder / LIBRARY_NAME
 
 
 def kernel_root() -> Path:
@@ -146,17 +155,31 @@ def ap_headers() -> Path:
     for name, text in texts.items():
         digest.update(f"{name}\0{len(text)}\0".encode() + text)
     folder = cache_folder() / f"ap_headers-{digest.hexdigest()[:16]}"
-    if folder.is_dir():
+    if _holds(folder, texts):
         return folder
     try:
-        with _fresh_folder(folder) as temporary:
-            for name, text in texts.items():
-                target = temporary / name
-                target.parent.mkdir(exist_ok=True)
-                target.write_bytes(text)
+        with locked(folder.with_suffix(".lock")):
+            if not _holds(folder, texts):
+                shutil.rmtree(folder, ignore_errors=True)
+                _write(folder, texts)
     except OSError as error:
         raise BuildError(f"cannot write the header cache {folder}: {error}") from error
     return folder
+
+
+def _holds(folder: Path, texts: Mapping[str, bytes]) -> bool:
+    try:
+        return all((folder / name).read_bytes() == text for name, text in texts.items())
+    except OSError:
+        return False
+
+
+def _write(folder: Path, texts: Mapping[str, bytes]) -> None:
+    with fresh_folder(folder) as temporary:
+        for name, text in texts.items():
+            target = temporary / name
+            target.parent.mkdir(exist_ok=True)
+            target.write_bytes(text)
 
 
 def read_flags(path: Path) -> dict[str, tuple[str, ...]]:
@@ -184,40 +207,80 @@ def _hls4ml_headers() -> Path:
 
 
 def _recipe(build: Build) -> _Recipe:
-    compiler, version = _compiler()
-    root = kernel_root()
+    compiler, root = find_compiler(), kernel_root()
+    facts = _source_facts(build, root)
+    headers = ap_headers() if build == "strict" else None
+    facts |= {
+        "compiler": compiler.version,
+        "compiler_flags": [*_flags(root)[f"CSIM_FLAGS_{compiler.family}"], *compiler.own_flags],
+        "headers": headers.name if headers else "",  # the name holds the digest of their content
+    }
+    return _Recipe(build, compiler, root, headers, facts)
+
+
+def _source_facts(build: Build, root: Path) -> dict[str, Any]:
+    """What a library depends on apart from its compiler and the ap_int headers."""
     sources = kernel_sources(root)
     if not sources:
         raise BuildError(f"no kernel sources under {root}")
-    flags = read_flags(root / "common.mk")
-    compile_flags = (*flags["CSIM_CXXFLAGS"], *flags[f"CSIM_FLAGS_{build}"])
-    headers = ap_headers() if build == "strict" else None
-    link_flags = flags["CSIM_LDFLAGS"]
-    parts = [
-        build,
-        version,
-        platform.machine(),
-        *compile_flags,
-        *link_flags,
-        headers.name if headers else "",  # the name holds the digest of their content
-        _digest_sources(root),
-    ]
-    key = f"{build}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:20]}"
-    return _Recipe(build, compiler, version, root, sources, compile_flags, link_flags, headers, key)
+    flags = _flags(root)
+    return {
+        "build": build,
+        "machine": platform.machine(),
+        "cpu": cpu_features(),
+        "compile_flags": [*flags["CSIM_CXXFLAGS"], *flags[f"CSIM_FLAGS_{build}"]],
+        "link_flags": list(flags["CSIM_LDFLAGS"]),
+        "sources": [path.relative_to(root).as_posix() for path in sources],
+        "source_digest": _digest_sources(root),
+    }
 
 
-def _compiler() -> tuple[str, str]:
-    name = os.environ.get("CXX") or "g++"
-    compiler = shutil.which(name)
-    if compiler is None:
-        raise MissingToolError(
-            f"{name} is not on this machine; the C-simulation needs a C++17 compiler "
-            "(Debian: apt install g++)"
+def _flags(root: Path) -> dict[str, tuple[str, ...]]:
+    return read_flags(root / "common.mk")
+
+
+def _made_before(build: Build) -> Path | None:
+    """The newest library that any compiler made of these sources, or None."""
+    wanted = _source_facts(build, kernel_root())
+    if build == "strict":
+        with contextlib.suppress(MissingToolError):  # the headers may be what is missing
+            wanted["headers"] = ap_headers().name
+    try:
+        known = sorted(
+            cache_folder().glob(f"{build}-*/{_FACTS_NAME}"),
+            key=lambda path: path.stat().st_mtime,
+            reverse=True,
         )
-    finished = _run([compiler, "--version"])
-    if finished.returncode != 0:
-        raise BuildError(f"{compiler} --version failed: {_first_error(finished.stderr)}")
-    return compiler, finished.stdout.splitlines()[0] if finished.stdout else "unknown"
+    except OSError:  # a folder went away meanwhile, or may not be read
+        return None
+    for folder in (path.parent for path in known):
+        facts = _facts_of(folder)
+        if all(facts.get(key) == value for key, value in wanted.items()) and _is_intact(folder):
+            logger.info("using the library that %s made", facts.get("compiler"))
+            return folder / LIBRARY_NAME
+    return None
+
+
+def _facts_of(folder: Path) -> dict[str, Any]:
+    """What ``build.json`` says, or nothing when it cannot be read."""
+    try:
+        facts = json.loads((folder / _FACTS_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _is_intact(folder: Path) -> bool:
+    """Whether the library holds the bytes that were linked. A damaged one could end the process."""
+    try:
+        digest = _digest_of(folder / LIBRARY_NAME)
+    except OSError:
+        return False
+    return bool(_facts_of(folder).get("library_digest") == digest)
+
+
+def _digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _digest_sources(root: Path) -> str:
@@ -230,26 +293,21 @@ def _digest_sources(root: Path) -> str:
 
 
 def _build_into(folder: Path, recipe: _Recipe, progress: Progress) -> None:
+    sources = kernel_sources(recipe.root)
     progress(
-        f"compiling {len(recipe.sources)} kernel sources ({recipe.build} build, "
-        f"{recipe.compiler_version})"
+        f"compiling {len(sources)} kernel sources ({recipe.build} build, {recipe.compiler.version})"
     )
-    with _fresh_folder(folder) as temporary:
-        jobs = max(1, min(_MAX_JOBS, os.cpu_count() or 1, len(recipe.sources)))
+    with fresh_folder(folder) as temporary:
+        jobs = max(1, min(_MAX_JOBS, os.cpu_count() or 1, len(sources)))
         with ThreadPoolExecutor(jobs) as pool:
-            objects = list(pool.map(lambda s: _compile(recipe, s, temporary), recipe.sources))
+            objects = list(pool.map(lambda s: _compile(recipe, s, temporary), sources))
         progress(f"linking {LIBRARY_NAME}")
-        _link(recipe, objects, temporary / LIBRARY_NAME)
+        library = temporary / LIBRARY_NAME
+        _link(recipe, objects, library)
         for path in objects:
             path.unlink()
-        facts: Mapping[str, object] = {
-            "build": recipe.build,
-            "compiler": recipe.compiler_version,
-            "compile_flags": recipe.compile_flags,
-            "link_flags": recipe.link_flags,
-            "sources": [p.relative_to(recipe.root).as_posix() for p in recipe.sources],
-        }
-        (temporary / "build.json").write_text(json.dumps(facts, indent=2), encoding="utf-8")
+        facts = {**recipe.facts, "library_digest": _digest_of(library)}
+        (temporary / _FACTS_NAME).write_text(json.dumps(facts, indent=2), encoding="utf-8")
     progress(f"built {folder / LIBRARY_NAME}")
 
 
@@ -258,72 +316,21 @@ def _compile(recipe: _Recipe, source: Path, folder: Path) -> Path:
     includes = [f"-I{recipe.root / 'include'}", f"-I{recipe.root / 'sim'}"]
     if recipe.headers is not None:
         includes += ["-isystem", str(recipe.headers)]
-    command = [recipe.compiler, *recipe.compile_flags, *includes, "-c", str(source)]
-    finished = _run([*command, "-o", str(target)])
+    flags = [*recipe.facts["compile_flags"], *recipe.facts["compiler_flags"]]
+    command = [*recipe.compiler.command, *flags, *includes]
+    finished = run([*command, "-c", str(source), "-o", str(target)])
     if finished.returncode != 0:
         name = source.relative_to(recipe.root)
-        raise BuildError(f"{name} ({recipe.build} build): {_first_error(finished.stderr)}")
+        raise BuildError(f"{name} ({recipe.build} build): {first_error(finished.stderr)}")
     return target
 
 
 def _link(recipe: _Recipe, objects: Sequence[Path], target: Path) -> None:
-    command = [recipe.compiler, *recipe.link_flags, *map(str, objects), "-o", str(target)]
-    finished = _run(command)
+    command = [*recipe.compiler.command, *recipe.facts["link_flags"], *map(str, objects)]
+    finished = run([*command, "-o", str(target)])
     if finished.returncode != 0:
-        raise BuildError(f"linking ({recipe.build} build): {_first_error(finished.stderr)}")
-
-
-def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    # The C locale keeps the word "error" in the compiler's messages.
-    environment = {**os.environ, "LC_ALL": "C"}
-    try:
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_COMPILE_TIMEOUT_S,
-            env=environment,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise BuildError(f"{command[0]} did not finish in {_COMPILE_TIMEOUT_S:.0f} s") from error
-    except OSError as error:
-        raise BuildError(f"{command[0]} cannot be run: {error}") from error
-
-
-def _first_error(stderr: str) -> str:
-    """The first line that names an error, else the first line at all."""
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    named = [line for line in lines if re.search(r"\berror\b|undefined reference", line)]
-    return (named or lines or ["the compiler gave no message"])[0]
+        raise BuildError(f"linking ({recipe.build} build): {first_error(finished.stderr)}")
 
 
 def _log_progress(line: str) -> None:
     logger.info("%s", line)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock; the system frees it if this process dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-@contextlib.contextmanager
-def _fresh_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `folder` in one step if the block ends well."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=".building-", dir=folder.parent))
-    try:
-        yield temporary
-        temporary.chmod(0o755)
-        try:
-            temporary.replace(folder)
-        except OSError:
-            if not folder.is_dir():  # else another process was first, with the same content
-                raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

@@ -18,18 +18,24 @@ The schedule is that of the C-simulation: short rows share attention tiles (but 
 layer, where each row has its own), keys beyond a query block's end are skipped, the last layer goes
 on with the wanted tokens only, and the head sees nothing else. Energy is the profile's
 ``active_w`` over the whole time.
+
+Before a batch is placed its rows are not all known, only their number, their tokens and their
+completion tokens: `mean_rows` spreads these evenly. Every product with weights, the link and the
+launches depend on the sums alone, so the modelled time is then off by what attention gains or
+loses, and by nothing for equal rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ecorl.devices import DeviceProfile
-from ecorl.engines.fpga.gemm import TILE_K, TILE_M, TILE_N, gemm_counts
-from ecorl.errors import ConfigError
-from ecorl.records import ModelShape
+from ecorl.devices.card import n_arrays
+from ecorl.engines.fpga.gemm import TILE_M, gemm_counts
+from ecorl.records import ModelShape, Stage, StageWork
 
 VECTOR_LANES = 32
 """Float32 lanes of the vector units beside one array: two 512-bit words of INT32 results a cycle.
@@ -125,12 +131,7 @@ class CycleModel:
         self.link_latency_s = profile.value("link_latency_s")
         self.launch_s = profile.get("launch_s") or 0.0
         self.active_w = profile.value("active_w")
-        budget = profile.value("n_dsp_used") * profile.value("macs_per_dsp")
-        array = TILE_M * TILE_N * TILE_K
-        self.n_arrays = int(budget) // array
-        if self.n_arrays < 1:
-            allowed = f"at least {array} multiply-accumulates a cycle, the size of one array"
-            raise ConfigError(f"{profile.name}.n_dsp_used", budget, allowed, profile.path)
+        self.n_arrays = n_arrays(profile)
 
     def batch(self, batch: BatchShape) -> CardTime:
         """Modelled time and energy of one batch; all zero for an empty one."""
@@ -140,10 +141,7 @@ class CycleModel:
         array_s = sum(t[0] for t in terms) / self.clock_hz
         vector_s = sum(t[2] for t in terms) / self.clock_hz
         memory_bytes = sum(t[1] for t in terms)
-        kernel_s = sum(
-            max(array / self.clock_hz, moved / self.memory_bytes_per_s, vector / self.clock_hz)
-            for array, moved, vector in terms
-        )
+        kernel_s = self.kernel_s(products)
         n_tokens, n_wanted = sum(batch.lengths), sum(batch.wanted)
         n_results = len(batch.lengths) if batch.head_rows == 1 else n_wanted
         launch_s = link_s = 0.0
@@ -165,6 +163,33 @@ class CycleModel:
             memory_bytes=memory_bytes,
         )
 
+    def kernel_s(self, products: Iterable[Product]) -> float:
+        """Time of products one after the other, each the longest of its three terms, s."""
+        return sum(
+            max(array / self.clock_hz, moved / self.memory_bytes_per_s, vector / self.clock_hz)
+            for array, moved, vector in (_terms(p, self.n_arrays) for p in products)
+        )
+
+
+def mean_rows(work: StageWork) -> BatchShape:
+    """A batch of the work's sums with rows, and completions in them, as even as can be.
+
+    Rows of one length are as given; otherwise see the module's text for what that changes.
+    """
+    n_rows = min(work.n_sequences, work.n_tokens)
+    if n_rows <= 0:
+        return BatchShape((), (), 1)
+    lengths = _spread(work.n_tokens, n_rows)
+    if work.stage is Stage.REWARD:
+        return BatchShape(lengths, (1,) * n_rows, 1)
+    wanted = _spread(min(work.n_output_tokens, work.n_tokens), n_rows)
+    return BatchShape(lengths, wanted, work.model.vocab_size if work.model else 1)
+
+
+def _spread(total: int, n_rows: int) -> tuple[int, ...]:
+    least, n_longer = divmod(total, n_rows)
+    return (least + 1,) * n_longer + (least,) * (n_rows - n_longer)
+
 
 @lru_cache(maxsize=4096)
 def _terms(product: Product, n_arrays: int) -> tuple[int, int, int]:
@@ -178,23 +203,36 @@ def _terms(product: Product, n_arrays: int) -> tuple[int, int, int]:
 
 
 def decoder_products(model: ModelShape, batch: BatchShape) -> list[Product]:
-    """Every product of a forward, in order of layers, attention included."""
-    n_tokens, n_wanted = sum(batch.lengths), sum(batch.wanted)
-    if n_wanted == 0:
+    """Every product of a forward: those with weights, then those of attention."""
+    if sum(batch.wanted) == 0:
         return []
-    attention = [p for run in short_rows_joined(batch.lengths) for p in _attention(model, run)]
-    layers = _layer(model, n_tokens, n_tokens)
+    return weight_products(model, batch) + attention_products(model, batch)
+
+
+def weight_products(model: ModelShape, batch: BatchShape) -> list[Product]:
+    """The products with weights; they depend on sums over rows alone."""
+    n_tokens, n_wanted = sum(batch.lengths), sum(batch.wanted)
     products = [
-        Product(p.m, p.n, p.k, p.vector_elements, p.repeat * (model.n_layers - 1))
-        for p in (*layers, *attention)
+        replace(p, repeat=model.n_layers - 1)
+        for p in _layer(model, n_tokens, n_tokens)
         if model.n_layers > 1
     ]
     products += _layer(model, n_tokens, n_wanted)
-    for length, wanted in zip(batch.lengths, batch.wanted, strict=True):
-        products += _last_attention(model, length, wanted)
     passes = PASSES["head"] * n_wanted * batch.head_rows
     norm = PASSES["norm"] * n_wanted * model.hidden_size
     products.append(Product(n_wanted, batch.head_rows, model.hidden_size, passes + norm))
+    return products
+
+
+def attention_products(model: ModelShape, batch: BatchShape) -> list[Product]:
+    """Both products of attention in every layer; equal runs of tokens are counted, not listed."""
+    products: list[Product] = []
+    if model.n_layers > 1:
+        for length, count in Counter(short_rows_joined(batch.lengths)).items():
+            products += _attention(model, length, length, (model.n_layers - 1) * count)
+    rows = Counter(zip(batch.lengths, batch.wanted, strict=True))
+    for (length, wanted), count in rows.items():
+        products += _attention(model, length, wanted, count)
     return products
 
 
@@ -213,32 +251,22 @@ def _layer(model: ModelShape, n_tokens: int, n_out: int) -> list[Product]:
 
 
 @lru_cache(maxsize=4096)
-def _attention(model: ModelShape, length: int) -> tuple[Product, ...]:
-    """Both attention products of all heads over a run of `length` tokens."""
-    products = []
-    for start in range(0, length, _QUERY_BLOCK):
-        rows, keys = min(_QUERY_BLOCK, length - start), min(length, start + _QUERY_BLOCK)
-        products += _block(model, rows, keys)
-    return tuple(products)
-
-
-@lru_cache(maxsize=4096)
-def _last_attention(model: ModelShape, length: int, wanted: int) -> tuple[Product, ...]:
-    """As `_attention`, for the last `wanted` tokens of one row."""
+def _attention(model: ModelShape, length: int, wanted: int, times: int) -> tuple[Product, ...]:
+    """Both attention products of all heads for the last `wanted` of `length` tokens, repeated."""
     products = []
     for start in range(length - wanted, length, _QUERY_BLOCK):
         rows, keys = min(_QUERY_BLOCK, length - start), min(length, start + _QUERY_BLOCK)
-        products += _block(model, rows, keys)
+        products += _block(model, rows, keys, times)
     return tuple(products)
 
 
-def _block(model: ModelShape, rows: int, keys: int) -> list[Product]:
+def _block(model: ModelShape, rows: int, keys: int, times: int) -> list[Product]:
     """One query block: scores, then the weighted values."""
-    d, heads = model.head_dim, model.n_heads
+    d, repeat = model.head_dim, model.n_heads * times
     scores = PASSES["scores"] * rows * keys
     return [
-        Product(rows, keys, d, scores, heads),
-        Product(rows, d, keys, PASSES["context"] * rows * d, heads),
+        Product(rows, keys, d, scores, repeat),
+        Product(rows, d, keys, PASSES["context"] * rows * d, repeat),
     ]
 
 

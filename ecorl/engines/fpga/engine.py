@@ -13,10 +13,10 @@ from typing import get_args
 import numpy as np
 
 from ecorl.devices import DeviceProfile, load_profile
-from ecorl.engines.checkpoint import DecoderConfig, expected_tensors, load_decoder, read_config
+from ecorl.engines.checkpoint import DecoderConfig, expected_tensors, load_decoder
 from ecorl.engines.fpga.build import Build
 from ecorl.engines.fpga.cycles import BatchShape, CardTime, CycleModel
-from ecorl.engines.fpga.forward import Int8Decoder
+from ecorl.engines.fpga.forward import MAX_ROW, Int8Decoder
 from ecorl.engines.fpga.gemm import CsimLibrary
 from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreBatch, ScoreResult
 from ecorl.engines.validate import check_batch
@@ -60,18 +60,18 @@ class FpgaEngine:
         if build not in get_args(Build):
             raise ConfigError("engine.offload.build", build, f"one of {get_args(Build)}")
         profile = load_profile(device)
-        config = read_config(checkpoint)
+        opened = load_decoder(checkpoint)
+        config = opened.config  # not config.json's word alone: the tensors may untie the head
         _check_head(checkpoint, config, stage)
         _check_memory(checkpoint, config, profile)
         self.name = "fpga"
         self.device = profile.name
         self.stage: Stage = stage
         self.model: ModelShape = config.shape
+        self.card_bytes = card_bytes(config)
         self._config = config
         self._cycles = CycleModel(config.shape, profile)
-        self._decoder: Int8Decoder | None = Int8Decoder(
-            load_decoder(checkpoint), CsimLibrary.load(build), threads
-        )
+        self._decoder: Int8Decoder | None = Int8Decoder(opened, CsimLibrary.load(build), threads)
 
     def score(self, batch: ScoreBatch) -> ScoreResult:
         """Scalar reward of each row, read at its last token.
@@ -117,6 +117,11 @@ class FpgaEngine:
             raise EngineError(f"an engine for the {self.stage} stage does not answer {what}")
         check_batch(batch, asked)
         for sample_id, row in zip(batch.sample_ids, batch.token_ids, strict=True):
+            if len(row) > MAX_ROW:
+                raise EngineError(
+                    f"row {sample_id} has {len(row)} tokens: INT32 sums of the attention hold at "
+                    f"most {MAX_ROW} keys"
+                )
             if len(row) > self._config.max_positions:
                 raise EngineError(
                     f"row {sample_id} has {len(row)} tokens, the model knows "

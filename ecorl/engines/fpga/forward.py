@@ -7,6 +7,7 @@ module builds its model structure and calls it. ctypes releases the GIL for the 
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,10 @@ from ecorl.errors import BuildError, CheckpointError, EngineError
 
 HEAD_BLOCK = 2048
 """Outputs of the head in one product; bounds what of the logits exists at a time."""
+
+MAX_ROW = (2**31 - 1) // 127**2
+"""Longest row, tokens: attention sums products of INT8 weights and values, both within +-127, over
+all keys of a row in INT32."""
 
 _FIRST_POSITIONS = 512
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int32
@@ -81,8 +86,8 @@ class Int8Decoder:
     """A frozen decoder, ready to run as C-simulation.
 
     Rows are arrays of token ids without padding; the caller has checked ids and lengths
-    (`max_positions`, `vocab_size`). A row's result has the same bits in any batch, order, number
-    of threads, build and on any CPU.
+    (`MAX_ROW`, `max_positions`, `vocab_size`). A row's result has the same bits in any batch,
+    order, number of threads, build and on any CPU.
 
     Args:
         checkpoint: the model; its tensors are read one by one and not kept as floats, except the
@@ -125,7 +130,7 @@ class Int8Decoder:
             head_scale=self._address(head_scale),
         )
         self._n_positions = 0
-        self._rope_tables: tuple[Float32, Float32] | None = None
+        self._growing = threading.Lock()
 
     def score(self, rows: Sequence[Int64]) -> Float32:
         """Reward at the last token of each row: ``[n_rows] float32``.
@@ -191,15 +196,20 @@ class Int8Decoder:
             raise EngineError("the host ran out of memory in the C-simulation")
 
     def _ensure_positions(self, length: int) -> None:
-        """Cosines and sines of every position up to `length`, in double, rounded once."""
-        if length <= self._n_positions:
-            return
-        n = max(_FIRST_POSITIONS, 1 << (length - 1).bit_length())
-        frequencies = self.config.rope.frequencies(self.config.shape.head_dim)
-        angles = np.arange(n, dtype=np.float64)[:, None] * frequencies[None, :]
-        cosine, sine = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-        self._rope_tables, self._n_positions = (cosine, sine), n
-        self._model.cosine, self._model.sine = cosine.ctypes.data, sine.ctypes.data
+        """Cosines and sines of every position up to `length`, in double, rounded once.
+
+        Another thread may be in a call: former tables stay where they are, their values are the
+        beginning of the new ones, and the new length is told last.
+        """
+        with self._growing:
+            if length <= self._n_positions:
+                return
+            n = max(_FIRST_POSITIONS, 1 << (length - 1).bit_length())
+            frequencies = self.config.rope.frequencies(self.config.shape.head_dim)
+            angles = np.arange(n, dtype=np.float64)[:, None] * frequencies[None, :]
+            self._model.cosine = self._address(np.cos(angles).astype(np.float32))
+            self._model.sine = self._address(np.sin(angles).astype(np.float32))
+            self._n_positions = n
 
     def _layer(self, checkpoint: DecoderCheckpoint, index: int) -> _CLayer:
         at = f"model.layers.{index}"

@@ -6,6 +6,7 @@ ctypes releases the GIL for the length of a call, so host threads may multiply a
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ import numpy.typing as npt
 
 from ecorl.engines.fpga.build import Build, csim_library
 from ecorl.errors import BuildError
+
+logger = logging.getLogger(__name__)
 
 Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
@@ -118,8 +121,16 @@ class CsimLibrary:
     def load(
         cls, build: Build = "fast", *, progress: Callable[[str], None] | None = None
     ) -> CsimLibrary:
-        """Build if need be, and load; see `csim_library` for the errors."""
-        return cls(csim_library(build, progress=progress))
+        """Build if need be, and load; see `csim_library` for the errors.
+
+        A cached library that cannot be loaded, because another system made it, is built again once.
+        """
+        path = csim_library(build, progress=progress)
+        try:
+            return cls(path)
+        except BuildError as error:
+            logger.warning("%s", error)
+        return cls(csim_library(build, progress=progress, anew=True))
 
     def pack(self, weight: Int8) -> PackedWeight:
         """Put weights ``[n, k] int8`` into the card's tile order.

@@ -15,7 +15,10 @@ from ecorl.devices import (
     single_pass,
     stage_cost,
 )
+from ecorl.devices.card import ARRAY_MACS, ARRAY_ROWS
 from ecorl.devices.work import forward_ops, generation_phases, link_bytes
+from ecorl.engines.fpga.cycles import BatchShape, CycleModel
+from ecorl.engines.fpga.gemm import TILE_K, TILE_M, TILE_N
 from ecorl.errors import ConfigError, PhysicalBoundError
 from ecorl.records import ModelShape, Provenance, Stage, StageWork
 
@@ -25,8 +28,27 @@ WORK = StageWork(Stage.REWARD, 256, 256 * 512, 256 * 384, 512, LLAMA_8B)
 U55C, H100 = load_profile("u55c"), load_profile("h100_sxm")
 
 
-def test_peak_of_the_card_in_the_papers_configuration():
-    assert peak_ops_per_s(U55C) == pytest.approx(3.07e12, rel=2e-3)
+def card_with(**changes):
+    figures = {k: replace(f, value=float(changes.get(k, f.value))) for k, f in U55C.figures.items()}
+    return replace(U55C, figures=figures)
+
+
+def test_the_cards_peak_is_that_of_whole_arrays():
+    # 3,136 DSPs hold one array of 2,048; the others do nothing.
+    assert peak_ops_per_s(U55C) == 2 * 4096 * 245e6
+    assert peak_ops_per_s(card_with(n_dsp_used=4095)) == peak_ops_per_s(U55C)
+    assert peak_ops_per_s(card_with(n_dsp_used=4096)) == 2 * peak_ops_per_s(U55C)
+    small = card_with(n_dsp_used=2047)
+    with pytest.raises(ConfigError, match="one array"):
+        peak_ops_per_s(small)
+    cost = stage_cost(WORK, small)
+    assert not cost.known
+    assert "one array" in cost.note
+
+
+def test_the_array_is_the_kernels():
+    assert ARRAY_MACS == TILE_M * TILE_N * TILE_K
+    assert ARRAY_ROWS == TILE_M
 
 
 @pytest.mark.parametrize(
@@ -115,13 +137,79 @@ def test_link_carries_ids_in_and_results_out():
     assert link_bytes(replace(WORK, stage=Stage.REFERENCE)) == 4 * (256 * 512 + 256 * 384)
 
 
-def test_the_card_streams_its_weights_once_a_tile():
-    small = replace(WORK, n_sequences=1, n_tokens=512)
-    big = replace(WORK, n_sequences=2, n_tokens=1024)
-    one, two = stage_cost(small, U55C), stage_cost(big, U55C)
-    kv = 2 * 2 * 32 * 8 * 128 * 512
-    assert one.memory_bytes == pytest.approx(7_504_924_672 + kv)
-    assert two.memory_bytes == pytest.approx(2 * one.memory_bytes)
+def test_the_card_streams_its_weights_once_for_64_rows_and_the_last_layer_for_what_is_wanted():
+    layer = 4096 * (2 * 4096 + 2 * 1024 + 3 * 14336)
+    cost = stage_cost(replace(WORK, n_sequences=2, n_tokens=1024), U55C)
+    assert cost.memory_bytes == 16 * 31 * layer + layer + 4096
+    assert cost.memory_s == pytest.approx(cost.memory_bytes / 460e9)
+
+
+def test_a_card_draws_its_load_power_all_the_time():
+    cost = stage_cost(replace(WORK, model=TINY, n_sequences=1, n_tokens=8), U55C)
+    assert cost.bound == "launch"
+    assert cost.launch_s == pytest.approx(3 * 1.2e-4)
+    assert cost.energy_j == pytest.approx(73.0 * cost.time_s)
+
+
+@given(
+    stage=st.sampled_from([Stage.REWARD, Stage.REFERENCE]),
+    rows=st.integers(1, 12),
+    prompt=st.integers(1, 300),
+    output=st.integers(0, 300),
+    layers=st.integers(1, 3),
+    heads=st.integers(1, 4),
+    inner=st.integers(1, 300),
+    n_arrays=st.integers(1, 2),
+)
+def test_the_cards_bound_is_never_above_the_cycle_model(
+    stage, rows, prompt, output, layers, heads, inner, n_arrays
+):
+    hidden, vocab = 16 * heads, 1000
+    active = layers * hidden * (4 * hidden + 3 * inner + 2) + hidden * (vocab + 1)
+    model = ModelShape(layers, hidden, inner, heads, heads, 16, vocab, active, active)
+    length = prompt + output
+    work = StageWork(stage, rows, rows * length, rows * output, length, model)
+    card = card_with(n_dsp_used=2048 * n_arrays)
+    wanted, head_rows = (1, 1) if stage is Stage.REWARD else (output, vocab)
+    booked = CycleModel(model, card).batch(
+        BatchShape((length,) * rows, (wanted,) * rows, head_rows)
+    )
+    cost = stage_cost(work, card)
+    assert cost.time_s <= booked.time_s * (1 + 1e-9)
+    assert cost.energy_j <= booked.energy_j * (1 + 1e-9)
+    assert cost.ops <= 2 * booked.macs
+    assert cost.memory_bytes <= booked.memory_bytes
+
+
+def test_one_more_row_costs_one_rows_energy_not_that_of_a_fuller_batch_on_every_gpu():
+    rows = {n: replace(WORK, n_sequences=n, n_tokens=n * 512) for n in (8, 9, 16)}
+    eight, nine, sixteen = (stage_cost(rows[n], H100, 8) for n in (8, 9, 16))
+    assert nine.ops == pytest.approx(9 / 8 * eight.ops)
+    # One GPU works twice as long, seven as long as before and then wait.
+    assert nine.time_s == pytest.approx(sixteen.time_s)
+    assert nine.compute_s == pytest.approx(2 * eight.compute_s)
+    above = 630 * 9 * eight.compute_s
+    assert nine.energy_j == pytest.approx(above + 8 * 70 * nine.time_s)
+    assert nine.energy_j < 0.8 * sixteen.energy_j
+
+
+@pytest.mark.parametrize("n_devices", [1, 3, 8, 40])
+def test_copies_share_the_work_and_do_no_more_of_it(n_devices):
+    work = replace(WORK, n_sequences=37, n_tokens=37 * 512, n_output_tokens=37 * 384)
+    for stage in (Stage.REWARD, Stage.REFERENCE, Stage.ACTOR_TRAIN, Stage.GENERATION):
+        one = stage_cost(replace(work, stage=stage), H100, 2)
+        many = stage_cost(replace(work, stage=stage), H100, 2 * n_devices)
+        assert many.ops == pytest.approx(one.ops)
+
+
+def test_the_references_head_works_on_completion_tokens_alone():
+    work = replace(WORK, stage=Stage.REFERENCE)
+    everywhere = stage_cost(replace(work, n_output_tokens=work.n_tokens), H100)
+    n_prompt = work.n_tokens - work.n_output_tokens
+    head = 2 * 128_256 * 4096
+    assert stage_cost(work, H100).ops == pytest.approx(everywhere.ops - n_prompt * head)
+    # The shape of a reward model holds no such head.
+    assert stage_cost(WORK, H100).ops == pytest.approx(everywhere.ops)
 
 
 def test_offloading_a_large_model_does_not_pay():

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import textwrap
 
 import numpy as np
+import psutil
 import pytest
+from int8_models import saved_model
 
 from ecorl.engines.protocol import ScoreBatch
 
@@ -31,7 +35,8 @@ class ToyEngine:
     name = "toy"
     row_invariant = True
 
-    def __init__(self, checkpoint, stage, device, *, load="ok", closed_marker=None, close="ok"):
+    def __init__(self, checkpoint, stage, device, *, load="ok", closed_marker=None, close="ok",
+                 card_bytes=None):
         print("the toy engine prints on standard output")
         if load == "config":
             raise ConfigError("toy.load", [1, 2], "something else", "toy.toml", 3)
@@ -45,6 +50,8 @@ class ToyEngine:
             raise RuntimeError("the toy is broken")
         self.stage, self.device = stage, device
         self.model = ModelShape(1, 2, 3, 1, 1, 2, 10000, 7, 5)
+        if card_bytes is not None:
+            self.card_bytes = card_bytes
         self._marker, self._close = closed_marker, close
         self._closed = False
 
@@ -214,3 +221,23 @@ def make_batch():
 @pytest.fixture
 def make_rows():
     return batch_of
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """Makes each model of `int8_models.MODELS` once: name -> (folder, float torch model)."""
+    if "torch" not in os.environ.get("ECORL_REQUIRE", "").split(","):
+        pytest.importorskip("torch")
+        pytest.importorskip("transformers")
+    import torch
+
+    torch.set_num_threads(1)
+    return functools.partial(saved_model, tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def no_process_left():
+    before = {child.pid for child in psutil.Process().children()}
+    yield
+    left = [child for child in psutil.Process().children() if child.pid not in before]
+    assert not left, f"engine processes left behind, zombies included: {left}"

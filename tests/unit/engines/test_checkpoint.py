@@ -8,79 +8,10 @@ import sys
 
 import numpy as np
 import pytest
+from checkpoint_files import write_checkpoint
 
-from ecorl.engines.checkpoint import (
-    Rope,
-    expected_tensors,
-    load_decoder,
-    read_config,
-    read_shape,
-)
+from ecorl.engines.checkpoint import load_decoder, read_shape
 from ecorl.errors import CheckpointError
-
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "vocab_size": 30,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-5,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 20000.0},
-    "max_position_embeddings": 64,
-    "tie_word_embeddings": False,
-}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 500000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
-
-
-def write_safetensors(path, tensors):
-    """An own writer, so that the reader is not tested against itself: name -> (dtype, array)."""
-    header, blobs, at = {"__metadata__": {"format": "pt"}}, [], 0
-    for name, (dtype, array) in tensors.items():
-        data = array.tobytes()
-        header[name] = {
-            "dtype": dtype,
-            "shape": list(array.shape),
-            "data_offsets": [at, at + len(data)],
-        }
-        blobs.append(data)
-        at += len(data)
-    text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(blobs))
-
-
-def write_checkpoint(folder, changes=None, drop=(), extra=None, shards=1):
-    folder.mkdir(exist_ok=True)
-    config = {k: v for k, v in {**CONFIG, **(changes or {})}.items() if v is not None}
-    (folder / "config.json").write_text(json.dumps(config))
-    rng = np.random.default_rng(0)
-    tensors = {
-        name: ("F32", rng.normal(size=shape).astype(np.float32))
-        for name, shape in expected_tensors(read_config(folder)).items()
-        if name not in drop
-    }
-    tensors |= extra or {}
-    if shards == 1:
-        write_safetensors(folder / "model.safetensors", tensors)
-        return {name: array for name, (_, array) in tensors.items()}
-    index = {}
-    for shard in range(shards):
-        part = dict(list(tensors.items())[shard::shards])
-        file = f"model-{shard + 1:05}-of-{shards:05}.safetensors"
-        write_safetensors(folder / file, part)
-        index |= dict.fromkeys(part, file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
-    return {name: array for name, (_, array) in tensors.items()}
 
 
 def refused(folder, *words):
@@ -118,9 +49,52 @@ def test_tied_head_counts_once_and_multiplies(tmp_path):
 
 
 def test_a_tied_checkpoint_may_still_hold_its_head(tmp_path):
-    extra = {"lm_head.weight": ("F32", np.zeros((30, 24), np.float32))}
+    tied = {"tie_word_embeddings": True}
+    embedding = write_checkpoint(tmp_path / "m", tied)["model.embed_tokens.weight"]
+    write_checkpoint(tmp_path / "m", tied, extra={"lm_head.weight": ("F32", embedding)})
+    checkpoint = load_decoder(tmp_path / "m")
+    assert checkpoint.head_name == "model.embed_tokens.weight"
+    assert checkpoint.config.shape == read_shape(tmp_path / "m")
+
+
+def test_a_head_unlike_the_embedding_is_not_tied_to_it(tmp_path, caplog):
+    """As transformers 5: the tensors decide, not the word in config.json."""
+    own = np.random.default_rng(5).normal(size=(30, 24)).astype(np.float32)
+    tied = {"tie_word_embeddings": True}
+    write_checkpoint(tmp_path / "m", tied, extra={"lm_head.weight": ("F32", own)})
+    checkpoint = load_decoder(tmp_path / "m")
+    assert checkpoint.head_name == "lm_head.weight"
+    np.testing.assert_array_equal(checkpoint.tensor("lm_head.weight"), own)
+    assert not checkpoint.config.tied
+    tied_shape, shape = read_shape(tmp_path / "m"), checkpoint.config.shape
+    assert shape.n_params == tied_shape.n_params + own.size
+    assert shape.n_params_active == tied_shape.n_params_active
+    assert "lm_head.weight" in caplog.text
+
+
+def test_a_tied_head_of_another_size_is_refused(tmp_path):
+    extra = {"lm_head.weight": ("F32", np.zeros((29, 24), np.float32))}
     write_checkpoint(tmp_path / "m", {"tie_word_embeddings": True}, extra=extra)
-    assert load_decoder(tmp_path / "m").head_name == "model.embed_tokens.weight"
+    refused(tmp_path / "m", "lm_head.weight is [29, 24], expected [30, 24]")
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_stored_tied_head_is_used_as_transformers_uses_it(tmp_path, same, require_tool):
+    require_tool("trl")
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    tied = {"tie_word_embeddings": True}
+    head = write_checkpoint(tmp_path / "m", tied)["model.embed_tokens.weight"]
+    if not same:
+        head = np.random.default_rng(6).normal(size=(30, 24)).astype(np.float32)
+    write_checkpoint(tmp_path / "m", tied, extra={"lm_head.weight": ("F32", head)})
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "m", dtype=torch.float32)
+    ours = load_decoder(tmp_path / "m")
+    np.testing.assert_array_equal(
+        ours.tensor(ours.head_name), theirs.lm_head.weight.detach().numpy()
+    )
+    assert ours.config.tied is (theirs.lm_head.weight is theirs.model.embed_tokens.weight) is same
 
 
 def test_shards(tmp_path):
@@ -146,36 +120,6 @@ def test_half_precisions_are_widened_exactly(tmp_path):
     np.testing.assert_array_equal(wide.view(np.uint32), bf16.astype(np.uint32) << 16)
     np.testing.assert_array_equal(checkpoint.tensor("model.layers.0.input_layernorm.weight"), f16)
     np.testing.assert_array_equal(checkpoint.tensor("model.layers.1.input_layernorm.weight"), norm)
-
-
-def test_rope_in_the_old_form(tmp_path):
-    old = {"rope_parameters": None, "rope_theta": 500000.0, "rope_scaling": {**LLAMA3}}
-    old["rope_scaling"].pop("rope_theta")
-    old["rope_scaling"]["type"] = old["rope_scaling"].pop("rope_type")
-    write_checkpoint(tmp_path / "old", old)
-    write_checkpoint(tmp_path / "new", {"rope_parameters": LLAMA3})
-    assert read_config(tmp_path / "old").rope == read_config(tmp_path / "new").rope
-    plain = {"rope_parameters": None, "rope_theta": 7.0, "rope_scaling": None}
-    write_checkpoint(tmp_path / "plain", plain)
-    assert read_config(tmp_path / "plain").rope == Rope("default", 7.0)
-
-
-@pytest.mark.parametrize("kind", ["default", "llama3"])
-def test_rope_frequencies_against_transformers(kind, require_tool):
-    require_tool("trl")
-    from transformers import LlamaConfig
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
-    raw = LLAMA3 if kind == "llama3" else {"rope_type": "default", "rope_theta": 20000.0}
-    config = LlamaConfig(hidden_size=256, num_attention_heads=4, rope_parameters=dict(raw))
-    theirs = LlamaRotaryEmbedding(config).inv_freq.numpy()
-    fields = (
-        (raw["factor"], raw["low_freq_factor"], raw["high_freq_factor"], 64)
-        if kind == "llama3"
-        else ()
-    )
-    ours = Rope(kind, raw["rope_theta"], *fields).frequencies(64)
-    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 def test_reading_imports_no_torch():
@@ -280,36 +224,3 @@ def test_two_labels_are_refused(tmp_path):
     two = {"score.weight": ("F32", np.zeros((2, 24), np.float32))}
     write_checkpoint(tmp_path / "default", reward, extra=two)
     refused(tmp_path / "default", "score.weight", "one label")
-
-
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({"architectures": ["MixtralForCausalLM"]}, "MixtralForCausalLM"),
-        ({"architectures": None}, "architectures"),
-        ({"hidden_act": "gelu"}, "hidden_act"),
-        ({"mlp_bias": True}, "mlp_bias"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding window"),
-        ({"use_sliding_window": True, "max_window_layers": 1}, "sliding window"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "yarn"),
-        ({"rope_parameters": {**LLAMA3, "factor": None}}, "factor"),
-        ({"rope_parameters": {**LLAMA3, "high_freq_factor": 0.5}}, "high_freq_factor"),
-        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial"),
-        ({"num_key_value_heads": 3}, "num_key_value_heads"),
-        ({"head_dim": 7}, "head_dim"),
-        ({"hidden_size": "big"}, "hidden_size"),
-        ({"vocab_size": None}, "vocab_size"),
-        ({"rms_norm_eps": -1}, "rms_norm_eps"),
-    ],
-)
-def test_unsupported_configs(tmp_path, changes, word):
-    with pytest.raises(CheckpointError, match=word) as caught:
-        write_checkpoint(tmp_path / "m", changes)
-    assert "config.json" in str(caught.value)
-
-
-def test_a_window_that_no_layer_uses_is_fine(tmp_path):
-    unused = {"use_sliding_window": True, "max_window_layers": 2, "sliding_window": 8}
-    write_checkpoint(tmp_path / "m", unused)
-    assert load_decoder(tmp_path / "m").config.shape.n_layers == 2

@@ -2,79 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import subprocess
-import sys
-import textwrap
-import threading
 import time
-from concurrent.futures import CancelledError
-from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
+from toy_process import EXIT, HANG, LOSE, OWN, RAISE, alive, running, until
 
 from ecorl.config import FaultInjection
-from ecorl.engines.host import HostLimits, IsolatedEngine
+from ecorl.engines.host import HostLimits
 from ecorl.engines.lane import AsyncEngine
-from ecorl.engines.messages import EngineSpec, error_of, fault_of
 from ecorl.engines.protocol import InferenceEngine
-from ecorl.errors import (
-    CheckpointError,
-    ConfigError,
-    EngineCrashed,
-    EngineError,
-    EngineTimeout,
-    MissingToolError,
-)
+from ecorl.errors import EngineCrashed, EngineError, EngineTimeout
 from ecorl.records import Stage
 
-RAISE, HANG, EXIT, LOSE, OWN = 9001, 9002, 9003, 9004, 9005
-LIMITS = HostLimits(start_s=30.0, call_s=30.0, max_restarts=3, backoff_s=0.02, close_s=2.0)
-REPO = Path(__file__).resolve().parents[3]
-
-pytestmark = pytest.mark.usefixtures("toy_path")
-
-
-def spec(stage=Stage.REWARD, faults=(), **options):
-    return EngineSpec("plugin", "toy", Path("nowhere"), stage, "u55c", options, 1, tuple(faults))
-
-
-@contextlib.contextmanager
-def running(limits=LIMITS, **kwargs):
-    engine = IsolatedEngine(spec(**kwargs), limits)
-    try:
-        yield engine
-    finally:
-        engine.close()
-
-
-def alive(pid):
-    """Whether a process runs; a zombie does not."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def until(condition, limit_s=5.0):
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
-
-
-@pytest.fixture(autouse=True)
-def no_process_left():
-    before = {child.pid for child in psutil.Process().children()}
-    yield
-    left = [child for child in psutil.Process().children() if child.pid not in before]
-    assert not left, f"engine processes left behind, zombies included: {left}"
+pytestmark = pytest.mark.usefixtures("toy_path", "no_process_left")
 
 
 def test_answers_as_the_engine_itself_does(make_batch):
@@ -231,175 +174,3 @@ def test_injected_faults_happen_once_though_the_process_restarts(make_rows):
             except EngineCrashed as error:
                 outcomes.append("exit" if "code 70" in str(error) else "raise")
     assert outcomes == ["ok", "exit", "hang", "ok", "raise", "nan", "ok"]
-
-
-def test_errors_of_the_user_arrive_as_themselves():
-    with pytest.raises(CheckpointError, match="nowhere is broken"):
-        IsolatedEngine(spec(load="checkpoint"), LIMITS)
-    with pytest.raises(ConfigError, match=r"toy\.toml:3: toy\.load") as caught:
-        IsolatedEngine(spec(load="config"), LIMITS)
-    assert (caught.value.key, caught.value.line) == ("toy.load", 3)
-    with pytest.raises(EngineCrashed, match="RuntimeError: the toy is broken"):
-        IsolatedEngine(spec(load="error"), LIMITS)
-    with pytest.raises(EngineCrashed, match="exit code 3"):
-        IsolatedEngine(spec(load="exit"), LIMITS)
-    with pytest.raises(EngineTimeout, match="not ready after 1 s"):
-        IsolatedEngine(spec(load="hang"), HostLimits(start_s=1.0))
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        MissingToolError("no g++"),
-        EngineTimeout("late"),
-        ConfigError("a.b", 3, "4", "x.toml", 7),
-    ],
-)
-def test_errors_survive_the_journey(error):
-    back = error_of(fault_of(error))
-    assert type(back) is type(error)
-    assert str(back) == str(error)
-    assert vars(back) == vars(error)
-
-
-def test_close_is_orderly_and_may_be_repeated(make_rows, tmp_path):
-    marker = tmp_path / "closed"
-    engine = IsolatedEngine(spec(closed_marker=str(marker)), LIMITS)
-    engine.score(make_rows([1]))
-    pid = engine.pid
-    engine.close()
-    assert marker.exists(), "the engine's own close() has run"
-    assert not psutil.pid_exists(pid)
-    engine.close()
-    assert not engine.available
-    assert isinstance(engine.submit(make_rows([1])).exception(1), EngineCrashed)
-    with pytest.raises(EngineError):
-        engine.score(make_rows([1]))
-
-
-def test_close_does_not_wait_for_a_hung_call(make_rows):
-    engine = IsolatedEngine(spec(), LIMITS)
-    pid = engine.pid
-    futures = [engine.submit(make_rows([HANG])) for _ in range(2)]
-    assert until(futures[0].running)
-    started = time.monotonic()
-    engine.close()
-    assert time.monotonic() - started < 2.0
-    assert not psutil.pid_exists(pid)
-    assert all(isinstance(f.exception(1), EngineCrashed) for f in futures)
-
-
-def test_a_batch_that_the_caller_cancels_is_skipped(make_rows):
-    with running() as engine:
-        hung = engine.submit(make_rows([HANG]))
-        waiting = engine.submit(make_rows([1]))
-        assert until(hung.running)
-        assert waiting.cancel()
-        engine.cancel_and_restart()
-        assert isinstance(hung.exception(1), EngineTimeout)
-        with pytest.raises(CancelledError):
-            waiting.result(1)
-
-
-def test_it_outlives_the_thread_that_made_it(make_rows):
-    made = []
-    thread = threading.Thread(target=lambda: made.append(IsolatedEngine(spec(), LIMITS)))
-    thread.start()
-    thread.join()
-    (engine,) = made
-    try:
-        time.sleep(0.2)
-        assert float(engine.score(make_rows([7])).values[0]) == pytest.approx(0.07)
-    finally:
-        engine.close()
-
-
-def test_interrupts_do_not_reach_it(make_rows):
-    with running() as engine:
-        pid = engine.pid
-        os.kill(pid, signal.SIGINT)
-        engine.score(make_rows([1]))
-        assert engine.pid == pid
-
-
-def test_a_forked_copy_neither_uses_nor_ends_it(make_rows):
-    with running() as engine:
-        hung = engine.submit(make_rows([HANG]))
-        assert until(hung.running)
-        engine_pid = engine.pid
-        pid = os.fork()
-        if pid == 0:
-            # Its lane has no thread: a batch handed over there would never be answered.
-            refused = not engine.available and engine.submit(make_rows([1])).done()
-            engine.close()
-            os._exit(0 if refused else 1)
-        assert os.waitpid(pid, 0)[1] == 0
-        time.sleep(0.1)
-        assert not hung.done()
-        assert (engine.pid, engine.available) == (engine_pid, True)
-
-
-def test_an_engine_that_does_not_close_is_killed(make_rows):
-    engine = IsolatedEngine(spec(close="hang"), HostLimits(start_s=30, close_s=0.2))
-    engine.score(make_rows([1]))
-    pid = engine.pid
-    started = time.monotonic()
-    engine.close()
-    assert time.monotonic() - started < 2.0
-    assert not psutil.pid_exists(pid), "not even a zombie"
-
-
-SCRIPT = """
-    import os, signal, sys
-    from pathlib import Path
-    import numpy as np
-    from ecorl.engines.host import HostLimits, IsolatedEngine
-    from ecorl.engines.messages import EngineSpec
-    from ecorl.engines.protocol import ScoreBatch
-    from ecorl.records import Stage
-
-    spec = EngineSpec("plugin", "toy", Path("x"), Stage.REWARD, "u55c")
-    engine = IsolatedEngine(spec, HostLimits(start_s=30))
-    assert "torch" not in sys.modules
-    token = int(sys.argv[2])
-    future = engine.submit(ScoreBatch(("a",), (np.array([token]),), (1,)))
-    if token < 9000:
-        future.result(10)
-    print(engine.pid, flush=True)
-    if sys.argv[1] == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if sys.argv[1] == "raise":
-        raise SystemExit("the user's script fails")
-"""
-
-
-@pytest.mark.parametrize(
-    ("end", "token", "code"),
-    [("kill", 1, -9), ("kill", HANG, -9), ("raise", HANG, 1), ("return", 1, 0)],
-)
-def test_it_dies_with_its_parent(toy_path, tmp_path, end, token, code):
-    script = tmp_path / "user_script.py"
-    script.write_text(textwrap.dedent(SCRIPT))
-    done = subprocess.run(
-        [sys.executable, str(script), end, str(token)],
-        env=os.environ | {"PYTHONPATH": f"{REPO}{os.pathsep}{toy_path}"},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
-    # One line and no more: what the engine prints goes to standard error.
-    (line,) = done.stdout.splitlines()
-    assert until(lambda: not alive(int(line)), 5.0)
-
-
-def test_a_subclass_defined_elsewhere_arrives_as_its_public_base():
-    from ecorl.devices.profile import MissingFigure
-    from ecorl.engines.messages import error_of, fault_of
-    from ecorl.errors import ConfigError
-
-    error = MissingFigure("v80.clock_hz", None, "a figure", "profile v80")
-    arrived = error_of(fault_of(error))
-    assert type(arrived) is ConfigError
-    assert str(arrived) == str(error)

@@ -4,13 +4,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ecorl.config import EngineConfig
 from ecorl.engines.faults import FaultyEngine
 from ecorl.engines.host import HostLimits, IsolatedEngine
 from ecorl.engines.lane import ThreadedEngine
-from ecorl.engines.registry import build_engine, engine_spec, make_engine, plugin_names
+from ecorl.engines.protocol import GenerationEngine, GenerationRequest
+from ecorl.engines.registry import (
+    build_engine,
+    build_generation_engine,
+    engine_spec,
+    make_engine,
+    plugin_names,
+)
 from ecorl.errors import CheckpointError, ConfigError, EngineCrashed
 from ecorl.records import Stage
 
@@ -67,7 +75,11 @@ def test_specs_carry_what_the_config_says():
     assert spec.options == {"build": "strict", "threads": 2}
     # The torch engine stands for the machine that it runs on, not for the card.
     spec = engine_spec(config({"type": "torch"}), NOWHERE, Stage.REFERENCE, "u55c")
-    assert (spec.kind, spec.device, spec.options) == ("torch", "host_cpu", {"threads": 1})
+    assert (spec.kind, spec.device, spec.options) == (
+        "torch",
+        "host_cpu",
+        {"threads": 1, "dtype": "float32"},
+    )
 
 
 def test_faults_wrap_the_engine(toy_path):
@@ -92,3 +104,44 @@ def test_torch_engines_are_made_by_config(tiny_reward, make_batch):
 def test_importing_the_registry_touches_no_torch():
     code = "import sys, ecorl.engines.registry; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_torch_engine_computes_in_the_dtype_asked_for(tiny_policy, make_batch):
+    torch_table, fpga_table = config({"type": "torch"}), config({"type": "fpga"})
+    spec = engine_spec(torch_table, NOWHERE, Stage.REFERENCE, "u55c", dtype="bfloat16")
+    assert spec.options == {"threads": 1, "dtype": "bfloat16"}
+    spec = engine_spec(fpga_table, NOWHERE, Stage.REFERENCE, "u55c", dtype="bfloat16")
+    assert "dtype" not in spec.options
+    with pytest.raises(ConfigError, match="bfloat16"):
+        engine_spec(torch_table, NOWHERE, Stage.REFERENCE, "u55c", dtype="int4")
+    table = config({"type": "torch", "isolated": False})
+    values = []
+    for dtype in ("float32", "bfloat16"):
+        engine = build_engine(table, tiny_policy, Stage.REFERENCE, "u55c", dtype=dtype)
+        (row,) = engine.submit(make_batch(1)).result(30).values
+        values.append(row)
+        engine.close()
+    assert values[0].dtype == values[1].dtype == np.float32
+    assert 0 < np.abs(values[0] - values[1]).max() < 0.2
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_bytes_on_the_card_are_known_to_the_dispatcher(toy_path, isolated):
+    for options, expected in (({}, None), ({"card_bytes": 12345}, 12345)):
+        table = {"type": "plugin", "name": "toy", "isolated": isolated, "options": options}
+        faults = [{"kind": "raise", "calls": [0]}]
+        limits = HostLimits(start_s=30)
+        engine = build_engine(config(table, faults), NOWHERE, Stage.REWARD, "u55c", limits)
+        assert engine.card_bytes == expected
+        engine.close()
+
+
+def test_generation_engines_are_made_here_too(tiny_policy):
+    engine = build_generation_engine(tiny_policy, dtype="bfloat16")
+    assert isinstance(engine, GenerationEngine)
+    prompt = np.array([5, 6, 7], dtype=np.int64)
+    result = engine.generate(GenerationRequest(("a",), (prompt,), 3, 0.0, 0))
+    assert 1 <= len(result.token_ids[0]) <= 3
+    engine.close()
+    with pytest.raises(ConfigError, match="dtype"):
+        build_generation_engine(tiny_policy, dtype="int4")

@@ -9,15 +9,27 @@ from ecorl.engines.checkpoint import read_shape
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.engines.torch_engine import TorchEngine
 from ecorl.engines.torch_loading import shape_of
-from ecorl.errors import CheckpointError, EngineCrashed, EngineError, MissingToolError
+from ecorl.errors import CheckpointError, ConfigError, EngineCrashed, EngineError, MissingToolError
 from ecorl.records import Stage
 
 TEMPERATURE = 0.7
 
 
 @pytest.fixture(scope="module")
-def trl_step(request, tiny_policy, tiny_reward, tiny_tokenizer, tmp_path_factory):
+def trl_step(tiny_policy, tiny_reward, tiny_tokenizer, tmp_path_factory):
     """One step of a plain GRPO trainer: what it gave to both models, and what it got."""
+    folder = tmp_path_factory.mktemp("trl")
+    return record_step(tiny_policy, tiny_reward, tiny_tokenizer, folder, "float32")
+
+
+@pytest.fixture(scope="module")
+def half_step(tiny_policy, tiny_reward, tiny_tokenizer, tmp_path_factory):
+    """The same with both models in bfloat16."""
+    folder = tmp_path_factory.mktemp("trl")
+    return record_step(tiny_policy, tiny_reward, tiny_tokenizer, folder, "bfloat16")
+
+
+def record_step(policy, reward, tokenizer, folder, dtype):
     import torch
     from datasets import Dataset
     from transformers import AutoModelForSequenceClassification
@@ -25,7 +37,9 @@ def trl_step(request, tiny_policy, tiny_reward, tiny_tokenizer, tmp_path_factory
 
     torch.set_num_threads(1)
     seen = {"rewards": [], "logprobs": []}
-    reward_model = AutoModelForSequenceClassification.from_pretrained(tiny_reward, num_labels=1)
+    reward_model = AutoModelForSequenceClassification.from_pretrained(
+        reward, num_labels=1, dtype=dtype
+    )
     reward_model.register_forward_hook(
         lambda _module, _args, kwargs, output: seen["rewards"].append(
             (kwargs["input_ids"], kwargs["attention_mask"], output.logits[:, 0].clone())
@@ -44,13 +58,14 @@ def trl_step(request, tiny_policy, tiny_reward, tiny_tokenizer, tmp_path_factory
 
     prompts = [" ".join(f"w{4 + (7 * i + j) % 50}" for j in range(2 + i)) for i in range(4)]
     trainer = Recorder(
-        model=str(tiny_policy),
+        model=str(policy),
         reward_funcs=reward_model,
-        processing_class=tiny_tokenizer,
-        reward_processing_classes=tiny_tokenizer,
+        processing_class=tokenizer,
+        reward_processing_classes=tokenizer,
         train_dataset=Dataset.from_list([{"prompt": p} for p in prompts]),
         args=GRPOConfig(
-            output_dir=str(tmp_path_factory.mktemp("trl")),
+            output_dir=str(folder),
+            model_init_kwargs={"dtype": dtype},
             use_cpu=True,
             bf16=False,
             beta=0.1,
@@ -98,6 +113,37 @@ def test_reference_logprobs_equal_trl_to_the_last_bit(trl_step, tiny_policy):
     # Another temperature in between must not stick to the model.
     engine.logprobs(unpad(*trl_step["logprobs"][0][:3], temperature=1.9))
     assert compare_logprobs(engine, trl_step["logprobs"][0]) == 0.0
+
+
+def test_bfloat16_logprobs_equal_trl_to_the_last_bit(half_step, tiny_policy):
+    engine = TorchEngine(tiny_policy, Stage.REFERENCE, dtype="bfloat16")
+    assert compare_logprobs(engine, half_step["logprobs"][0]) == 0.0
+    # and only so: the dtype is part of the bits
+    assert compare_logprobs(TorchEngine(tiny_policy, Stage.REFERENCE), half_step["logprobs"][0]) > 0
+
+
+def test_bfloat16_rewards_equal_trl_to_the_last_bit(half_step, tiny_reward):
+    engine = TorchEngine(tiny_reward, Stage.REWARD, dtype="bfloat16")
+    assert half_step["rewards"]
+    for ids, mask, expected in half_step["rewards"]:
+        result = engine.score(unpad(ids, mask))
+        assert result.values.dtype == np.float32
+        np.testing.assert_array_equal(result.values, expected.float().numpy())
+
+
+def test_auto_takes_the_dtype_of_the_checkpoint(tiny_reward, tmp_path, make_batch):
+    from transformers import AutoModelForSequenceClassification
+
+    half = AutoModelForSequenceClassification.from_pretrained(tiny_reward, dtype="bfloat16")
+    half.save_pretrained(tmp_path)
+    values = {
+        dtype: TorchEngine(tmp_path, Stage.REWARD, dtype=dtype).score(make_batch()).values
+        for dtype in ("auto", "bfloat16", "float32")
+    }
+    np.testing.assert_array_equal(values["auto"], values["bfloat16"])
+    assert (values["auto"] != values["float32"]).any()
+    with pytest.raises(ConfigError, match="float32, bfloat16, float16, auto"):
+        TorchEngine(tmp_path, Stage.REWARD, dtype="half")
 
 
 def test_without_trl_logprobs_agree_to_1e_6(trl_step, tiny_policy, monkeypatch):

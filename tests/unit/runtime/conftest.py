@@ -17,6 +17,7 @@ from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreBatch, Scor
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.records import ModelShape, Provenance, Stage, StageWork
 from ecorl.runtime.local import LocalRuntime
+from ecorl.runtime.training import FrozenModel, TrainingSide
 
 TINY = ModelShape(1, 8, 16, 1, 1, 8, 64, 1_500, 1_000)
 REPORT = EngineReport(0.5, 4.0, Provenance.MODELLED, 0.01)
@@ -35,7 +36,7 @@ def answer(batch, stage, report=REPORT):
 class ToyEngine:
     """A real engine without a model; `delay_s` a call."""
 
-    name, model, row_invariant = "toy", TINY, True
+    name, model, row_invariant, card_bytes = "toy", TINY, True, 1_000
 
     def __init__(self, stage=Stage.REWARD, device="u55c", delay_s=0.0, report=REPORT):
         self.stage, self.device, self.delay_s, self.report = stage, device, delay_s, report
@@ -55,6 +56,7 @@ class ToldEngine:
     """An asynchronous engine whose next future is made by `reply(batch)`; None never answers."""
 
     name, model, row_invariant, queue_depth, available = "told", TINY, True, 0, True
+    card_bytes = None
 
     def __init__(self, reply, stage=Stage.REWARD, device="u55c"):
         self.reply, self.stage, self.device = reply, stage, device
@@ -119,12 +121,10 @@ class Bench:
         self.runtime = None
         self.asked = []
 
-    def build(self, config=None, stages=(Stage.REWARD,), **kwargs):
-        checkpoints = dict.fromkeys(stages, self.folder / "model")
-        models = dict.fromkeys(Stage, TINY)
-        self.runtime = LocalRuntime(
-            config or make_config(), self.ledger, checkpoints=checkpoints, models=models, **kwargs
-        )
+    def build(self, config=None, stages=(Stage.REWARD,), edi=None, **training):
+        frozen = dict.fromkeys(stages, FrozenModel(self.folder / "model"))
+        side = TrainingSide(models=dict.fromkeys(Stage, TINY), frozen=frozen, **training)
+        self.runtime = LocalRuntime(config or make_config(), self.ledger, side, edi=edi)
         return self.runtime
 
     def step(self, iteration, batch, stage=Stage.REWARD, model=TINY):
@@ -176,7 +176,7 @@ def use_engines(monkeypatch):
     """Let the runtime load engines of this process: `use_engines({stage: engine or faults})`."""
 
     def use(make):
-        def build_engine(config, checkpoint, stage, device, limits=None):
+        def build_engine(config, checkpoint, stage, device, limits=None, dtype="float32"):
             return make(stage, device)
 
         monkeypatch.setattr("ecorl.runtime.local.build_engine", build_engine)

@@ -15,7 +15,7 @@ from ecorl.records import (
     StageEnergy,
     StageResult,
 )
-from ecorl.runtime.accounts import StageAccounts, card_energy, total_energy
+from ecorl.runtime.accounts import PATIENCE_S, StageAccounts, card_energy, total_energy
 from ecorl.telemetry.history import PowerHistory
 
 M = Provenance.MEASURED
@@ -53,8 +53,13 @@ class Books:
         self.bench = bench
         self.history = PowerHistory(hold_s=2.0)
         self.devices = list(devices)
+        self.now_s = 0.0
         self.accounts = StageAccounts(
-            bench.ledger, EdiMatrix(0.05, n_profiling), self.history, lambda: self.devices
+            bench.ledger,
+            EdiMatrix(0.05, n_profiling),
+            self.history,
+            lambda: self.devices,
+            clock=lambda: self.now_s,
         )
 
     def samples(self, *times_s, **fields):
@@ -120,6 +125,19 @@ def test_devices_that_are_learnt_of_late_are_asked(bench):
     books.samples(0.0, 1.0, 2.0)
     books.accounts.settle()
     assert len(books.booked) == 1
+
+
+@pytest.mark.parametrize("devices", [(), ("gpu0",)])
+def test_an_execution_without_readings_reaches_the_ledger_all_the_same(bench, devices):
+    """No power source opened, or its sampler is gone: the record must not wait for the end."""
+    books = Books(bench, devices)
+    books.accounts.add(result(0.0, 1.0))
+    books.accounts.settle()
+    assert books.booked == []
+    books.now_s = 1.0 + PATIENCE_S + 0.1
+    books.accounts.settle()
+    (row,) = books.booked
+    assert row.energy is None or row.energy.energy_j is None
 
 
 def test_closing_books_the_rest_as_missing_after_a_bounded_wait(bench):

@@ -8,6 +8,7 @@ from ecorl.config import Config
 from ecorl.errors import ConfigError, LibraryNotFound
 from ecorl.runtime import hardware
 from ecorl.runtime.hardware import gpu_path
+from ecorl.runtime.training import TrainingSide
 from ecorl.telemetry.sources import build
 
 
@@ -15,6 +16,9 @@ def config(gpu="auto", **power):
     return Config.model_validate(
         {"devices": {"gpu": gpu}, "telemetry": {"gpu": power or {"type": "auto"}}}
     )
+
+
+CPU, GPU = TrainingSide("cpu"), TrainingSide("cuda", gpu_uuids=("GPU-1",))
 
 
 @pytest.fixture
@@ -35,7 +39,7 @@ def rapl(monkeypatch):
 @pytest.fixture
 def nvml(monkeypatch):
     """A driver that sees one GPU of the given name, or none."""
-    opened = []
+    opened, asked = [], []
 
     class Driver:
         def open(self):
@@ -43,14 +47,15 @@ def nvml(monkeypatch):
             if say.name is None:
                 raise LibraryNotFound("no NVML here")
 
-        def device(self, index):
-            return type("Device", (), {"name": say.name})
+        def select(self, names):
+            asked.append(names)
+            return [type("Device", (), {"name": name}) for name in say.name.split("|")]
 
         def close(self):
             opened.remove(self)
 
     def say(name):
-        say.name = name
+        say.name, say.asked = name, asked
 
     monkeypatch.setattr(hardware, "NvmlDriver", Driver)
     yield say
@@ -59,7 +64,7 @@ def nvml(monkeypatch):
 
 def test_on_the_cpu_the_host_is_the_gpu_path_and_power_is_modelled(rapl):
     rapl(False)
-    path = gpu_path(config(), "cpu")
+    path = gpu_path(config(), CPU)
     assert (path.profile.name, path.source.type) == ("host_cpu", "modelled")
     assert path.source.options["pid"] == os.getpid()
     assert path.source.options["device_id"] == "cpu0"
@@ -71,7 +76,7 @@ def test_on_the_cpu_the_host_is_the_gpu_path_and_power_is_modelled(rapl):
 
 def test_on_the_cpu_a_counter_is_preferred(rapl):
     rapl(True)
-    path = gpu_path(config(), "cpu")
+    path = gpu_path(config(), CPU)
     assert path.source.type == "rapl"
     assert "RAPL" in path.note
     build(path.source)
@@ -88,7 +93,7 @@ def test_on_the_cpu_a_counter_is_preferred(rapl):
 )
 def test_on_a_gpu_its_name_finds_the_profile(nvml, title, profile):
     nvml(title)
-    path = gpu_path(config(), "cuda")
+    path = gpu_path(config(), GPU)
     assert path.profile.name == profile
     assert (path.source.type, path.source.options["order"]) == ("auto", ["nvml", "modelled"])
     assert path.source.options["device_id"] == "gpu0"
@@ -99,35 +104,79 @@ def test_on_a_gpu_its_name_finds_the_profile(nvml, title, profile):
 def test_a_gpu_without_a_profile_is_refused_rather_than_taken_for_another(nvml, title):
     nvml(title)
     with pytest.raises(ConfigError, match=r"devices\.gpu = 'auto'.*none is known for"):
-        gpu_path(config(), "cuda")
+        gpu_path(config(), GPU)
 
 
 def test_a_gpu_that_cannot_be_named_is_refused(nvml):
     nvml(None)
     with pytest.raises(ConfigError, match=r"NVML cannot name the GPU \(no NVML here\)"):
-        gpu_path(config(), "cuda")
+        gpu_path(config(), GPU)
 
 
 def test_a_named_profile_is_taken_without_asking_a_driver(nvml, rapl):
     nvml(None)
     rapl(False)
-    assert gpu_path(config("l4"), "cuda").profile.name == "l4"
-    assert gpu_path(config("l4"), "cpu").profile.name == "l4"
-    with pytest.raises(ConfigError, match="abacus"):
-        gpu_path(config("abacus"), "cpu")
+    assert gpu_path(config("l4"), GPU).profile.name == "l4"
+    assert gpu_path(config("host_cpu"), CPU).profile.name == "host_cpu"
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "allowed"),
+    [
+        ("l4", CPU, "the trainer runs on this host's CPU"),
+        ("u55c", CPU, "the trainer runs on this host's CPU"),
+        ("host_cpu", GPU, "one of ['auto', 'a100_sxm', 'h100_sxm', 'h200', 'l4']"),
+        ("u55c", GPU, "one of ['auto', 'a100_sxm', 'h100_sxm', 'h200', 'l4']"),
+        ("abacus", GPU, "one of ['auto', 'a100_sxm', 'h100_sxm', 'h200', 'l4']"),
+        ("abacus", CPU, "one of ['auto', 'host_cpu']"),
+    ],
+)
+def test_a_profile_of_another_device_is_refused(rapl, name, side, allowed):
+    """Seconds of one device times watts of another would be printed as if they were measured."""
+    rapl(False)
+    with pytest.raises(ConfigError) as caught:
+        gpu_path(config(name), side)
+    assert str(caught.value).startswith(f"devices.gpu = '{name}'")
+    assert allowed in str(caught.value)
+
+
+def test_the_gpus_that_the_trainer_uses_are_asked_and_metered(nvml):
+    nvml("NVIDIA L4")
+    path = gpu_path(config(), GPU)
+    assert nvml.asked == [("GPU-1",)]
+    assert path.source.options["devices"] == ["GPU-1"]
+    assert gpu_path(config("l4", type="nvml"), GPU).source.options["devices"] == ["GPU-1"]
+    unknown = gpu_path(config("l4", type="nvml"), TrainingSide("cuda"))
+    assert "devices" not in unknown.source.options
+
+
+def test_gpus_of_two_models_and_a_wrong_count_are_refused(nvml):
+    two = TrainingSide("cuda", gpu_uuids=("GPU-1", "GPU-2"))
+    nvml("NVIDIA L4|NVIDIA H200")
+    with pytest.raises(ConfigError, match=r"devices\.n_gpus = 1: allowed is 2"):
+        gpu_path(config(), two)
+    both = Config.model_validate({"devices": {"n_gpus": 2}})
+    with pytest.raises(ConfigError, match="GPUs of one model"):
+        gpu_path(both, two)
+
+
+def test_a_power_source_of_another_device_is_refused():
+    with pytest.raises(ConfigError, match=r"telemetry\.gpu\.type = 'nvml'.*on the CPU"):
+        gpu_path(config("host_cpu", type="nvml"), CPU)
+    with pytest.raises(ConfigError, match=r"telemetry\.gpu\.type = 'rapl'.*on a GPU"):
+        gpu_path(config("l4", type="rapl"), GPU)
 
 
 @pytest.mark.parametrize(
     ("power", "options"),
     [
-        ({"type": "nvml", "interval_s": 0.2}, {"interval_s": 0.2}),
         ({"type": "rapl", "root": "/x"}, {"interval_s": 0.1, "root": "/x"}),
         ({"type": "replay", "path": "a.csv"}, {"interval_s": 0.1, "path": "a.csv"}),
         ({"type": "null"}, {"interval_s": 1.0, "device_ids": ["cpu0"]}),
     ],
 )
 def test_a_configured_source_is_taken_as_it_is(power, options):
-    path = gpu_path(config("host_cpu", **power), "cpu")
+    path = gpu_path(config("host_cpu", **power), CPU)
     assert path.source.type == power["type"]
     assert path.source.options == options
     assert f"power source {power['type']} as configured" in path.note
@@ -135,7 +184,7 @@ def test_a_configured_source_is_taken_as_it_is(power, options):
 
 
 def test_a_modelled_source_takes_the_profile_and_its_own_interval(nvml):
-    path = gpu_path(config("l4", type="modelled", interval_s=0.5), "cuda")
+    path = gpu_path(config("l4", type="modelled", interval_s=0.5), GPU)
     assert path.source.options["interval_s"] == 0.5
     assert path.source.options["active_w"] == path.profile.value("active_w")
     assert path.source.options["device_id"] == "gpu0"

@@ -53,8 +53,8 @@ def test_lookahead_says_do_not_offload_an_8_b_model_and_shows_the_arithmetic(mak
     policy = build_policy(placement(type="lookahead"), GPU, U55C)
     action, reason, costs = policy.propose(make_state())
     assert action is Action.GPU
-    assert "GPU is cheapest" in reason
-    assert "J" in reason
+    assert reason.startswith("gpu costs least (0.5 energy + 0.5 time): ")
+    assert " J, " in reason
     assert [c.action for c in costs] == list(Action)
     by_action = {c.action: c for c in costs}
     assert by_action[Action.FPGA].energy_j > 5 * by_action[Action.GPU].energy_j
@@ -68,7 +68,7 @@ def test_lookahead_offloads_where_the_gpu_path_is_slow(make_state):
     action, reason, costs = policy.propose(state)
     assert action is Action.CONCURRENT
     assert costs[1].time_s < costs[0].time_s
-    assert "cheapest" in reason
+    assert "concurrent costs least (0 energy + 1 time)" in reason
 
 
 def test_lookahead_counts_waiting(make_state):
@@ -183,3 +183,43 @@ def test_without_any_registered_policy_the_list_is_empty(monkeypatch):
 def test_own_policies_keep_the_protocol():
     for policy in (Static({}), Threshold(1, 1), Lookahead(CostModel(GPU, U55C))):
         assert isinstance(policy, Policy)
+
+
+def profiled(n_profiling, **policy):
+    config = PlacementConfig.model_validate(
+        {"policy": policy, "n_profiling": n_profiling, "profile_both_paths": True}
+    )
+    return build_policy(config, GPU, U55C)
+
+
+def action_at(policy, state, iteration, batch):
+    return policy.propose(replace(state, iteration=iteration, batch=batch))[0]
+
+
+def test_profiling_gives_both_paths_every_other_batch(make_state):
+    policy = profiled(4, type="static", reward="concurrent")
+    state = make_state(Stage.REWARD)
+    # Where each step generates: iteration 1 is batch 0.
+    offloaded = {i for i in range(1, 13) if action_at(policy, state, i, i - 1) != Action.GPU}
+    assert offloaded == {2, 4, *range(5, 13)}
+
+
+@pytest.mark.parametrize("steps", [2, 3, 4])
+def test_profiling_alternates_where_several_steps_train_on_one_batch(make_state, steps):
+    policy = profiled(4, type="static", reward="concurrent")
+    state = make_state(Stage.REWARD)
+    seen = [action_at(policy, state, 1 + steps * batch, batch) for batch in range(6)]
+    gpu, card = Action.GPU, Action.CONCURRENT
+    assert seen == [gpu, card, gpu, card, card, card]
+
+
+def test_profiling_leaves_stages_that_stay_to_the_policy(make_state):
+    policy = profiled(4, type="static", reward="concurrent")
+    assert "profiling" in policy.propose(make_state(Stage.REWARD))[1]
+    assert "profiling" not in policy.propose(make_state(Stage.ACTOR_TRAIN))[1]
+    assert policy.name == "static"
+
+
+def test_without_a_profiling_phase_the_policy_decides_from_the_first_batch(make_state):
+    policy = profiled(0, type="static", reward="fpga")
+    assert action_at(policy, make_state(Stage.REWARD), 1, 0) is Action.FPGA

@@ -1,0 +1,84 @@
+"""The cache of compiled libraries: folders that appear whole or not at all, one lock a key."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+_PREFIX = ".building-"
+_LEFT_AFTER_S = 24 * 3600.0  # no compilation takes a day: its process was killed
+
+
+def cache_folder() -> Path:
+    """Folder of the compiled libraries: ``$ECORL_CACHE/csim`` or ``~/.cache/ecorl/csim``."""
+    root = os.environ.get("ECORL_CACHE") or "~/.cache/ecorl"
+    return Path(root).expanduser() / "csim"
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock; the system frees it if this process dies.
+
+    Raises:
+        OSError: when the lock's file cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def fresh_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder that becomes `folder` in one step if the block ends well.
+
+    Its content is on the disk before it gets its name: after a power cut there is the whole folder
+    or none.
+
+    Raises:
+        OSError: when it cannot be written.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder.parent))
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        for path in (*temporary.rglob("*"), temporary):
+            _flush(path)
+        try:
+            temporary.replace(folder)
+        except OSError:
+            if not folder.is_dir():  # else another process was first, with the same content
+                raise
+        _flush(folder.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sweep(parent: Path) -> None:
+    """Remove temporary folders whose process was killed long ago. Call it with a lock held."""
+    for path in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # another process may sweep as well
+            if time.time() - path.stat().st_mtime > _LEFT_AFTER_S:
+                logger.info("removing %s, left by a process that was killed", path)
+                shutil.rmtree(path)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        if not path.is_dir():  # some network file systems refuse it for folders
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,276 @@
+"""What a user's own trainer may do besides: attached training stays what it is without ecorl."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from ecorl.ledger import LedgerReader
+from ecorl.records import Action, Stage
+from roll_adapters.trl_hooks import attach
+from roll_adapters.trl_models import Watch, frozen_checkpoint
+from tests.integration.checks import BOTH, assert_same_bits, config, outcome
+
+EXACT = {"offload": {"type": "torch"}}
+
+
+class AtStep(TrainerCallback):
+    """Calls a function after one step."""
+
+    def __init__(self, step: int, act) -> None:
+        self.step, self.act = step, act
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            self.act()
+
+
+def actions(folder: Path, stage: Stage) -> list[Action]:
+    with contextlib.closing(LedgerReader(folder)) as reader:
+        return [p.placement.action for p in reader.placements() if p.placement.stage is stage]
+
+
+def fault_kinds(folder: Path) -> list[str]:
+    with contextlib.closing(LedgerReader(folder)) as reader:
+        return [fault.kind for fault in reader.faults()]
+
+
+def assert_as_plain(make, settings, habit) -> None:
+    """Train without ecorl and with it, the user's habit put on both: the same weights.
+
+    Within 1e-6, as from the exact engine in another process.
+    """
+    weights = []
+    for name in ("plain", "attached"):
+        trainer = make(name)
+        if name == "attached":
+            attach(trainer, settings)
+        habit(trainer)
+        trainer.train()
+        weights.append(outcome(trainer)["weights"])
+    for name, weight in weights[0].items():
+        assert torch.allclose(weight, weights[1][name], rtol=0, atol=1e-6), name
+
+
+@pytest.mark.parametrize("how", ["load_state_dict", "data"])
+def test_a_reference_that_the_user_resets_is_not_scored_with_stale_weights(
+    make_trainer, tmp_path, how
+):
+    def reset(trainer):
+        if how == "load_state_dict":
+            trainer.ref_model.load_state_dict(trainer.model.state_dict())
+            return
+        pairs = zip(trainer.ref_model.parameters(), trainer.model.parameters(), strict=True)
+        for reference, policy in pairs:  # as TRL's own synchronisation does
+            reference.data.mul_(0.5).add_(policy.data, alpha=0.5)
+
+    assert_as_plain(
+        lambda name: make_trainer(name=name, max_steps=4, learning_rate=1e-2, beta=0.2),
+        config(tmp_path, policy=BOTH, engine=EXACT),
+        lambda trainer: trainer.add_callback(AtStep(2, lambda: reset(trainer))),
+    )
+    c, gpu = Action.CONCURRENT, Action.GPU
+    assert actions(tmp_path / "run", Stage.REFERENCE) == [c, c, gpu, gpu]
+    assert actions(tmp_path / "run", Stage.REWARD) == [c, c, c, c]
+    assert fault_kinds(tmp_path / "run") == ["EngineRetired"]
+
+
+def test_a_watch_sees_each_tensor_and_another_model(make_trainer):
+    trainer = make_trainer()
+    watch = Watch(trainer.ref_model)
+    assert watch.same(trainer.ref_model)
+    assert not watch.same(trainer.model)
+    for name, tensor in trainer.ref_model.named_parameters():
+        kept = tensor.detach().clone()
+        tensor.data.mul_(1.001)
+        assert not watch.same(trainer.ref_model), name
+        tensor.data.copy_(kept)
+        assert watch.same(trainer.ref_model), name
+
+
+def test_a_config_changed_in_memory_is_not_scored_with_the_one_on_disk(tmp_path, tiny):
+    from transformers import AutoModelForSequenceClassification as Model
+
+    options = {"dtype": torch.float32, "num_labels": 1}
+    assert frozen_checkpoint(Model.from_pretrained(tiny.reward, **options), tmp_path) == tiny.reward
+    rope = {"rope_type": "default", "rope_theta": 50.0}
+    for changed in ({"rms_norm_eps": 0.5}, {"rope_parameters": rope}):
+        model = Model.from_pretrained(tiny.reward, **options, **changed)
+        folder = frozen_checkpoint(model, tmp_path / next(iter(changed)))
+        again = Model.from_pretrained(folder, **options)
+        ids = torch.tensor([[3, 4, 5, 6]])
+        assert folder != tiny.reward
+        assert torch.equal(again(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize("rows", [{}, {"per_device_train_batch_size": 8}])
+def test_a_trainer_that_asks_for_the_reference_again_gets_its_own_answer(
+    make_trainer, tmp_path, rows
+):
+    def ask_again(trainer):
+        own = trainer._compute_loss
+
+        def compute_loss(model, inputs):
+            ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
+            mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
+            keep = inputs["completion_ids"].size(1)
+            with torch.no_grad():
+                again, _, _ = trainer._get_per_token_logps_and_entropies(
+                    trainer.ref_model, ids, mask, keep
+                )
+            return own(model, {**inputs, "ref_per_token_logps": again})
+
+        trainer._compute_loss = compute_loss
+
+    changes = rows | ({"gradient_accumulation_steps": 2} if rows else {})
+    assert_as_plain(
+        lambda name: make_trainer(name=name, max_steps=2, **changes),
+        config(tmp_path, policy=BOTH, engine=EXACT),
+        ask_again,
+    )
+    assert fault_kinds(tmp_path / "run") == []
+
+
+def test_a_trainer_that_asks_for_some_rows_before_the_loss_gets_its_own_answer(
+    make_trainer, tmp_path
+):
+    def in_halves(trainer):
+        own = trainer._get_per_token_logps_and_entropies
+
+        def halves(model, ids, mask, keep, *args, **kwargs):
+            if model is not trainer.ref_model or not trainer.model.training:
+                return own(model, ids, mask, keep, *args, **kwargs)
+            n = len(ids) // 2
+            parts = [
+                own(model, ids[s], mask[s], keep, *args, **kwargs)[0]
+                for s in (slice(0, n), slice(n, None))
+            ]
+            return torch.cat(parts), None, None
+
+        trainer._get_per_token_logps_and_entropies = halves
+
+    assert_as_plain(
+        lambda name: make_trainer(name=name, max_steps=2),
+        config(tmp_path, policy=BOTH, engine=EXACT),
+        in_halves,
+    )
+    assert set(actions(tmp_path / "run", Stage.REFERENCE)) == {Action.GPU}
+
+
+def test_steps_that_train_on_an_older_batch_are_booked_as_their_own(make_trainer, tmp_path):
+    trainer = make_trainer(num_iterations=2, max_steps=6)
+    settings = config(tmp_path, policy=BOTH, engine=EXACT, n_profiling=2, profile_both_paths=True)
+    attach(trainer, settings)
+    trainer.train()
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        rows = [row.result for row in reader.executions()]
+    trained = [r.iteration for r in rows if r.stage is Stage.ACTOR_TRAIN]
+    assert sorted(set(trained)) == [1, 2, 3, 4, 5, 6]
+    assert [r.iteration for r in rows if r.stage is Stage.GENERATION] == [1, 3, 5]
+    # The profiling phase alternates by rollout batch, so that both paths get their turn.
+    c, gpu = Action.CONCURRENT, Action.GPU
+    assert actions(tmp_path / "run", Stage.REWARD) == [gpu, c, c]
+
+
+def test_a_training_without_a_length_limit_is_attached_too(make_trainer, tmp_path):
+    trainer = make_trainer(max_steps=1, max_completion_length=None)
+    trainer.generation_config.max_new_tokens = 6
+    attach(trainer, config(tmp_path))
+    trainer.train()
+    assert trainer.state.global_step == 1
+
+
+def test_a_full_disk_at_a_checkpoint_costs_the_checkpoint_alone(
+    make_trainer, tmp_path, monkeypatch
+):
+    from roll_adapters import trl_callbacks
+
+    def full(checkpoint, iteration, edi_json):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(trl_callbacks, "write_state", full)
+    plain = make_trainer()
+    plain.train()
+    trainer = make_trainer(name="attached", save_strategy="steps", save_steps=2)
+    attach(trainer, config(tmp_path))
+    trainer.train()
+    assert_same_bits(outcome(plain), outcome(trainer))
+    assert fault_kinds(tmp_path / "run") == ["CheckpointIncomplete"] * 2
+
+
+def test_a_ledger_that_another_program_holds_does_not_hold_up_the_training(make_trainer, tmp_path):
+    trainer = make_trainer(max_steps=4, save_strategy="steps", save_steps=2)
+    attach(trainer, config(tmp_path))
+    foreign = sqlite3.connect(tmp_path / "run" / "ledger.sqlite", isolation_level=None)
+    waits: list[float] = []
+
+    class Clock(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            foreign.execute("BEGIN IMMEDIATE")
+            waits.append(time.monotonic())
+
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 3:
+                waits.append(time.monotonic())
+                foreign.execute("ROLLBACK")
+                foreign.close()
+
+    trainer.add_callback(Clock())
+    trainer.train()
+    assert waits[1] - waits[0] < 15  # of the 30 s that the ledger itself is patient for
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        assert {m.iteration for m in reader.metrics("loss")} == {1, 2, 3, 4}
+
+
+def test_a_method_that_the_user_replaced_is_used_and_given_back(make_trainer, tmp_path):
+    trainer = make_trainer(max_steps=1)
+    calls = []
+
+    def mine(*args, **kwargs):
+        calls.append(len(args))
+        return type(trainer)._calculate_rewards(trainer, *args, **kwargs)
+
+    trainer._calculate_rewards = mine
+    attach(trainer, config(tmp_path))
+    trainer.train()
+    assert len(calls) == 1
+    assert trainer.__dict__["_calculate_rewards"] is mine
+
+
+def test_a_second_training_of_the_same_trainer_says_that_it_is_not_measured(
+    make_trainer, tmp_path, caplog
+):
+    trainer = make_trainer(max_steps=1)
+    attach(trainer, config(tmp_path))
+    trainer.train()
+    trainer.args.max_steps = 2
+    with caplog.at_level(logging.WARNING):
+        trainer.train()
+    assert "this one is not measured" in caplog.text
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        assert {row.result.iteration for row in reader.executions()} == {1}
+
+
+def test_a_batch_that_cannot_be_made_stays_on_the_gpu(make_trainer, tmp_path, monkeypatch):
+    from roll_adapters.trl_reference import ReferenceCall
+    from roll_adapters.trl_reward import RewardModelCall
+
+    def broken(self, *args, **kwargs):
+        raise RuntimeError("no batch today")
+
+    monkeypatch.setattr(ReferenceCall, "batch", broken)
+    monkeypatch.setattr(RewardModelCall, "batch", broken)
+    plain = make_trainer(max_steps=2)
+    plain.train()
+    trainer = make_trainer(name="attached", max_steps=2)
+    attach(trainer, config(tmp_path, policy=BOTH, engine=EXACT))
+    trainer.train()
+    assert_same_bits(outcome(plain), outcome(trainer))
+    assert fault_kinds(tmp_path / "run") == ["RuntimeError"] * 2

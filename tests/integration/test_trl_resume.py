@@ -1,0 +1,115 @@
+"""A script of the user's own, stopped and started again: its record goes on with its training."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from transformers import TrainerCallback
+
+from ecorl.errors import ConfigError, RunError
+from ecorl.ledger import LedgerReader
+from roll_adapters import trl_run
+from roll_adapters.trl_hooks import attach
+from tests.integration.checks import assert_same_bits, config, outcome
+
+STEPS = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2}
+
+
+class Cut(Exception):
+    """Ends a training as an error of the user's code would."""
+
+
+class CutAt(TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise Cut
+
+
+@pytest.fixture
+def cut_run(make_trainer, tmp_path) -> Path:
+    """A run folder whose training ended in step 5, after the checkpoint of step 4."""
+    trainer = make_trainer(name="attached", **STEPS)
+    attachment = attach(trainer, config(tmp_path))
+    trainer.add_callback(CutAt(5))
+    with pytest.raises(Cut):
+        trainer.train()
+    attachment.detach()
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("which", [True, "path"])
+def test_training_and_record_go_on_together(make_trainer, tmp_path, cut_run, which):
+    plain = make_trainer(**STEPS)
+    plain.train()
+    again = make_trainer(name="attached", **STEPS)
+    checkpoint = True if which is True else tmp_path / "attached" / "checkpoint-4"
+    attach(again, config(tmp_path), resume_from_checkpoint=checkpoint)
+    again.train(resume_from_checkpoint=checkpoint if which is True else str(checkpoint))
+    unbroken, resumed = outcome(plain), outcome(again)
+    assert_same_bits(unbroken, resumed)
+    with contextlib.closing(LedgerReader(cut_run)) as reader:
+        losses = [(m.iteration, m.superseded) for m in reader.metrics("loss")]
+        events = [e.kind for e in reader.events()]
+        useful = sorted({r.result.iteration for r in reader.executions() if not r.superseded})
+        assert len(reader.attempts()) == 2
+    assert [i for i, superseded in losses if not superseded] == [1, 2, 3, 4, 5, 6]
+    assert useful == [1, 2, 3, 4, 5, 6]
+    assert "finish" in events
+
+
+def test_a_run_that_is_there_is_not_written_over(make_trainer, tmp_path, cut_run):
+    with pytest.raises(RunError, match="give attach the resume_from_checkpoint that train gets"):
+        attach(make_trainer(name="attached", **STEPS), config(tmp_path))
+
+
+def test_a_checkpoint_that_is_not_there_is_named(make_trainer, tmp_path):
+    trainer = make_trainer(name="attached", **STEPS)
+    for wrong in (True, "/nowhere"):
+        with pytest.raises(ConfigError, match="resume_from_checkpoint"):
+            attach(trainer, config(tmp_path), resume_from_checkpoint=wrong)
+    assert not (tmp_path / "run").exists()
+
+
+def test_training_from_another_step_than_the_record_is_refused_before_it_starts(
+    make_trainer, tmp_path, cut_run
+):
+    trainer = make_trainer(name="attached", **STEPS)
+    attachment = attach(trainer, config(tmp_path), resume_from_checkpoint=True)
+    with pytest.raises(RunError, match="from step 0, its record from step 4"):
+        trainer.train()
+    attachment.detach()
+    assert trainer.state.global_step == 0
+
+
+def test_ecorl_run_does_not_take_over_a_script_s_run(tmp_path, cut_run):
+    before = sorted(p.name for p in (tmp_path / "attached").iterdir())
+    with pytest.raises(RunError, match="was started by a script"):
+        trl_run.resume(cut_run, Console(quiet=True))
+    with contextlib.closing(LedgerReader(cut_run)) as reader:
+        assert len(reader.attempts()) == 1
+    assert sorted(p.name for p in (tmp_path / "attached").iterdir()) == before
+
+
+def test_the_record_holds_what_the_trainer_was_told(make_trainer, tmp_path, caplog):
+    trainer = make_trainer(name="attached", max_steps=1)
+    file = tmp_path / "ecorl.toml"
+    file.write_text(f'run_dir = "{tmp_path}/run"\n[trainer]\nsteps = 500\n')
+    with caplog.at_level(logging.WARNING):
+        attach(trainer, file)
+    assert "attach does not use ['trainer']" in caplog.text
+    trainer.train()
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        run = reader.run()
+    assert run.meta["origin"] == "attach"
+    assert (run.meta["learning_rate"], run.meta["num_generations"]) == ("0.001", "4")
+    for text in (run.config_toml, (tmp_path / "run" / "config.toml").read_text()):
+        assert "[trainer]" not in text
+        assert "[task]" not in text
+        assert "[placement]" in text

@@ -1,0 +1,229 @@
+"""What config.json says of a decoder: read as transformers reads it, or refused in one line."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from checkpoint_files import CONFIG, LLAMA3, write_checkpoint
+
+from ecorl.engines.checkpoint import Rope, load_decoder, read_config
+from ecorl.errors import CheckpointError
+
+QWEN = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+OLD_LLAMA3 = {k: v for k, v in LLAMA3.items() if k != "rope_theta"}
+
+
+def write_config(folder, changes, drop=()):
+    """config.json alone; a change to None is written as null."""
+    fields = {k: v for k, v in {**CONFIG, **changes}.items() if k not in drop}
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(fields))
+    return folder
+
+
+# ---------------------------------------------------------------- rotary embedding
+
+ROPES = {
+    "nothing": {},
+    "null": {"rope_parameters": None, "rope_scaling": None},
+    "empty": {"rope_parameters": {}, "rope_theta": 30000.0},
+    "new": {"rope_parameters": {"rope_type": "default", "rope_theta": 20000.0}},
+    "new_without_type": {"rope_parameters": {"rope_theta": 20000.0}},
+    "new_theta_at_top": {"rope_parameters": {"rope_type": "default"}, "rope_theta": 30000.0},
+    "new_theta_nowhere": {"rope_parameters": {"rope_type": "default"}},
+    "new_theta_twice": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 20000.0},
+        "rope_theta": 30000.0,
+    },
+    "old": {"rope_theta": 30000.0},
+    "old_null": {"rope_theta": 30000.0, "rope_scaling": None},
+    "old_llama3": {"rope_theta": 500000.0, "rope_scaling": OLD_LLAMA3},
+    "old_llama3_typed": {
+        "rope_theta": 500000.0,
+        "rope_scaling": {"type": "llama3"} | {k: OLD_LLAMA3[k] for k in list(OLD_LLAMA3)[1:]},
+    },
+    "old_llama3_theta_inside": {"rope_theta": 7.0, "rope_scaling": LLAMA3},
+    "both": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 20000.0},
+        "rope_scaling": OLD_LLAMA3,
+    },
+    "both_and_theta": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 20000.0},
+        "rope_scaling": OLD_LLAMA3,
+        "rope_theta": 30000.0,
+    },
+    "both_scaling_empty": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 20000.0},
+        "rope_scaling": {},
+    },
+    "new_llama3": {"rope_parameters": LLAMA3},
+    "new_llama3_theta_at_top": {"rope_parameters": OLD_LLAMA3, "rope_theta": 30000.0},
+    "llama3_original_from_positions": {
+        "rope_parameters": {
+            k: v for k, v in LLAMA3.items() if k != "original_max_position_embeddings"
+        }
+    },
+    "llama3_original_at_top": {
+        "rope_parameters": LLAMA3,
+        "original_max_position_embeddings": 16,
+    },
+    "partial_of_one": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 2e4},
+        "partial_rotary_factor": 1.0,
+    },
+}
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("form", ROPES)
+def test_rope_is_read_as_transformers_reads_it(tmp_path, form, family, require_tool):
+    require_tool("trl")
+    from transformers import AutoConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+    from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
+
+    kind = QWEN if family == "qwen2" else {}
+    folder = write_config(
+        tmp_path / "m", kind | ROPES[form], {"rope_parameters"} - set(ROPES[form])
+    )
+    embedding = Qwen2RotaryEmbedding if family == "qwen2" else LlamaRotaryEmbedding
+    theirs = embedding(AutoConfig.from_pretrained(folder)).inv_freq.numpy()
+    ours = read_config(folder).rope.frequencies(CONFIG["head_dim"])
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["default", "llama3"])
+def test_rope_frequencies_against_transformers(kind, require_tool):
+    require_tool("trl")
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    raw = LLAMA3 if kind == "llama3" else {"rope_type": "default", "rope_theta": 20000.0}
+    config = LlamaConfig(hidden_size=256, num_attention_heads=4, rope_parameters=dict(raw))
+    theirs = LlamaRotaryEmbedding(config).inv_freq.numpy()
+    fields = (
+        (raw["factor"], raw["low_freq_factor"], raw["high_freq_factor"], 64)
+        if kind == "llama3"
+        else ()
+    )
+    ours = Rope(kind, raw["rope_theta"], *fields).frequencies(64)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rope_scaling": "linear"}, ("rope_scaling = 'linear'", "a table")),
+        ({"rope_parameters": [1, 2]}, ("rope_parameters = [1, 2]", "a table")),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, ("yarn", "llama3")),
+        ({"rope_parameters": {"rope_type": None}}, ("rope_type = None",)),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
+            ("full_attention", "one table for all layers"),
+        ),
+        (
+            {"rope_parameters": {"rope_type": "default", "mrope_section": [2, 2]}},
+            ("mrope_section",),
+        ),
+        ({"rope_scaling": {"factor": 4.0}}, ("factor",)),
+        ({"rope_parameters": {**LLAMA3, "beta_fast": 1}}, ("beta_fast",)),
+        ({"rope_parameters": {**LLAMA3, "factor": None}}, ("factor",)),
+        ({"rope_parameters": {**LLAMA3, "factor": float("inf")}}, ("factor",)),
+        ({"rope_parameters": {**LLAMA3, "high_freq_factor": 0.5}}, ("high_freq_factor",)),
+        ({"rope_parameters": {**LLAMA3, "original_max_position_embeddings": 1.5}}, ("original_",)),
+        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, ("partial",)),
+        ({"partial_rotary_factor": 0.5}, ("partial",)),
+        ({"rope_parameters": {"rope_theta": None}}, ("rope_theta",)),
+        ({"rope_parameters": {}, "rope_theta": None}, ("rope_theta",)),
+    ],
+)
+def test_ropes_that_are_refused(tmp_path, changes, words):
+    with pytest.raises(CheckpointError) as caught:
+        read_config(write_config(tmp_path / "m", changes))
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in ("config.json", *words):
+        assert word in message
+
+
+# ---------------------------------------------------------------- everything else
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"architectures": ["MixtralForCausalLM"]}, "MixtralForCausalLM"),
+        ({"architectures": None}, "architectures"),
+        ({"model_type": "mistral", "sliding_window": 8}, "model_type = 'mistral'"),
+        ({"model_type": None}, "model_type"),
+        ({"model_type": "qwen2"}, "llama for a LlamaForCausalLM"),
+        ({**QWEN, "model_type": "llama"}, "qwen2 for a Qwen2ForCausalLM"),
+        ({"is_causal": False}, "is_causal"),
+        ({"is_causal": None}, "is_causal"),
+        ({"per_layer_config": {"0": {"head_dim": 4}}}, "per_layer_config"),
+        ({"sliding_window": 8}, "sliding_window"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({**QWEN, "layer_types": ["full_attention", "sliding_attention"]}, "sliding window"),
+        ({"layer_types": "full_attention"}, "layer_types"),
+        ({**QWEN, "use_sliding_window": True, "max_window_layers": 1}, "sliding window"),
+        ({**QWEN, "use_sliding_window": True, "max_window_layers": None}, "max_window_layers"),
+        ({**QWEN, "use_sliding_window": True, "max_window_layers": "2"}, "max_window_layers"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads"),
+        ({"head_dim": 7}, "head_dim"),
+        ({"hidden_size": "big"}, "hidden_size"),
+        ({"vocab_size": None}, "vocab_size"),
+        ({"rms_norm_eps": -1}, "rms_norm_eps"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps"),
+    ],
+)
+def test_unsupported_configs(tmp_path, changes, word):
+    with pytest.raises(CheckpointError, match=word) as caught:
+        read_config(write_config(tmp_path / "m", changes))
+    assert "config.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_window_that_no_layer_uses_is_fine(tmp_path):
+    unused = {**QWEN, "use_sliding_window": True, "max_window_layers": 2, "sliding_window": 8}
+    write_checkpoint(tmp_path / "m", unused)
+    assert load_decoder(tmp_path / "m").config.shape.n_layers == 2
+    off = {**QWEN, "use_sliding_window": False, "max_window_layers": 1, "sliding_window": 8}
+    assert read_config(write_config(tmp_path / "m", off)).shape.n_layers == 2
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen2"])
+@pytest.mark.parametrize("head", ["ForCausalLM", "ForSequenceClassification"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_transformers_writes_is_read_in_silence(
+    tmp_path, family, head, whole, caplog, require_tool
+):
+    """Every key that transformers itself writes is known, so that a warning means something."""
+    require_tool("trl")
+    import transformers
+
+    config = getattr(transformers, f"{family}Config")(
+        hidden_size=64,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_labels=1,
+        architectures=[family + head],
+        dtype="bfloat16",
+        pad_token_id=0,
+    )
+    tmp_path.joinpath("config.json").write_text(config.to_json_string(use_diff=not whole))
+    read = read_config(tmp_path)
+    assert read.architecture == family + head
+    assert not caplog.records
+
+
+def test_keys_that_nobody_knows_are_named(tmp_path, caplog):
+    changes = {"residual_multiplier": 0.22, "logits_scaling": 8.0, "unused": None, "_private": 1}
+    assert read_config(write_config(tmp_path / "m", changes)).shape.n_layers == 2
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "logits_scaling, residual_multiplier" in record.getMessage()
+    assert "unused" not in record.getMessage()

@@ -1,0 +1,209 @@
+"""The card's cost that decisions rest on is the one that a run then books."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ecorl.config import DeviceConfig
+from ecorl.devices import load_profile, stage_cost
+from ecorl.devices.figure import Figure
+from ecorl.devices.host import HostCpu, complete_host_figures
+from ecorl.devices.profile import UNITS
+from ecorl.engines.fpga.cycles import BatchShape, CycleModel, attention_products, mean_rows
+from ecorl.records import (
+    Action,
+    Algorithm,
+    ModelShape,
+    Provenance,
+    SchedulerState,
+    Stage,
+    StageWork,
+)
+from ecorl.scheduler import CostModel, Guards, Static, place
+
+HOST, H100, U55C, V80 = (load_profile(n) for n in ("host_cpu", "h100_sxm", "u55c", "v80"))
+SEVEN = ModelShape(32, 4096, 11008, 32, 32, 128, 32000, 6_738_415_616, 6_607_343_616)
+TINY = ModelShape(2, 64, 128, 4, 2, 16, 512, 139_456, 106_688)
+SMALL = ModelShape(24, 896, 4864, 14, 2, 64, 151_936, 494_032_768, 494_032_768)
+FLAT = ModelShape(1, 64, 128, 4, 4, 16, 128_000, 16_425_000, 8_233_000)
+SHAPES = {"7b": SEVEN, "tiny": TINY, "0.5b": SMALL, "flat": FLAT}
+
+
+def work_of(stage, model, prompts, outputs):
+    lengths = [p + o for p, o in zip(prompts, outputs, strict=True)]
+    return StageWork(stage, len(lengths), sum(lengths), sum(outputs), max(lengths), model)
+
+
+def rows_of(stage, model, prompts, outputs):
+    lengths = tuple(p + o for p, o in zip(prompts, outputs, strict=True))
+    if stage is Stage.REWARD:
+        return BatchShape(lengths, (1,) * len(lengths), 1)
+    return BatchShape(lengths, tuple(outputs), model.vocab_size)
+
+
+def booked(stage, model, prompts, outputs):
+    """What the FPGA engine reports for these rows."""
+    return CycleModel(model, U55C).batch(rows_of(stage, model, prompts, outputs))
+
+
+def decided(work, card=U55C, gpu=H100, **devices):
+    return CostModel(gpu, card, DeviceConfig(**devices)).fpga_cost(work)
+
+
+@pytest.mark.parametrize("stage", [Stage.REWARD, Stage.REFERENCE])
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("rows", [1, 2, 7, 64])
+@pytest.mark.parametrize(("prompt", "output"), [(8, 1), (20, 12), (30, 34), (200, 56), (900, 200)])
+def test_equal_rows_are_decided_by_what_is_booked(stage, name, rows, prompt, output):
+    model = SHAPES[name]
+    prompts, outputs = [prompt] * rows, [output] * rows
+    card = booked(stage, model, prompts, outputs)
+    cost = decided(work_of(stage, model, prompts, outputs))
+    assert cost.time_s == pytest.approx(card.time_s, rel=1e-9)
+    assert cost.energy_j == pytest.approx(card.energy_j, rel=1e-9)
+    assert (cost.ops, cost.memory_bytes) == (2 * card.macs, card.memory_bytes)
+    assert (cost.link_s, cost.launch_s) == (card.link_s, card.launch_s)
+    assert cost.provenance is Provenance.MODELLED
+    bound = stage_cost(work_of(stage, model, prompts, outputs), U55C)
+    assert bound.time_s <= cost.time_s * (1 + 1e-9)
+    assert bound.energy_j <= cost.energy_j * (1 + 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    stage=st.sampled_from([Stage.REWARD, Stage.REFERENCE]),
+    name=st.sampled_from(list(SHAPES)),
+    prompts=st.lists(st.integers(1, 600), min_size=1, max_size=24),
+    data=st.data(),
+)
+def test_uneven_rows_differ_by_no_more_than_attention(stage, name, prompts, data):
+    """The stated bound: all but attention depends on sums over rows alone."""
+    outputs = [data.draw(st.integers(1, 400)) for _ in prompts]
+    model = SHAPES[name]
+    card, work = booked(stage, model, prompts, outputs), work_of(stage, model, prompts, outputs)
+    cost = decided(work)
+    assert (cost.link_s, cost.launch_s) == (card.link_s, card.launch_s)
+    cycles, batch = CycleModel(model, U55C), rows_of(stage, model, prompts, outputs)
+    most = max(
+        cycles.kernel_s(attention_products(model, rows)) for rows in (batch, mean_rows(work))
+    )
+    assert abs(cost.time_s - card.time_s) <= most * (1 + 1e-9)
+    assert cost.energy_j == pytest.approx(73.0 * cost.time_s)
+
+
+@pytest.mark.parametrize(
+    ("name", "higher"), [("7b", 1.06), ("0.5b", 1.25), ("flat", 1.06), ("tiny", 2.4)]
+)
+@pytest.mark.parametrize("stage", [Stage.REWARD, Stage.REFERENCE])
+def test_how_much_more_uneven_rows_are_booked_at(name, higher, stage):
+    """The figures in the module's text: half of the rows long, half short, is the worst seen."""
+    prompts, outputs = [100] * 16, [10] * 8 + [1900] * 8
+    card = booked(stage, SHAPES[name], prompts, outputs)
+    cost = decided(work_of(stage, SHAPES[name], prompts, outputs))
+    assert 0.99 < card.time_s / cost.time_s < higher
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_short_uneven_rows_are_booked_at_what_was_decided(name):
+    draw = random.Random(3)
+    for stage in (Stage.REWARD, Stage.REFERENCE):
+        prompts = [draw.randint(4, 9) for _ in range(64)]
+        outputs = [draw.randint(1, 16) for _ in range(64)]
+        card = booked(stage, SHAPES[name], prompts, outputs)
+        cost = decided(work_of(stage, SHAPES[name], prompts, outputs))
+        assert cost.time_s == pytest.approx(card.time_s, rel=0.01)
+
+
+def state_of(work):
+    return SchedulerState(1, Algorithm.GRPO, work.stage, (0.5,), (0.5,), 0, True, work)
+
+
+def host_of(power=1.0):
+    """A host of 4 cores that draws `power` times what is assumed of one."""
+    cpu = HostCpu("x", 4, 2.5e9, "test", frozenset({"avx2", "fma"}), 64 * 10**9)
+    per_core = {
+        key: Figure(value, UNITS[key], Provenance.MODELLED, "assumed")
+        for key, value in (
+            ("idle_w", 1.5 * power), ("active_w", 6.0 * power), ("memory_bytes_per_s", 8e9)
+        )
+    }  # fmt: skip
+    kept = {k: HOST.figures[k] for k in ("launch_s", "mfu_prefill", "mfu_train", "mbu_decode")}
+    return replace(HOST, figures=complete_host_figures(kept, per_core, cpu))
+
+
+@pytest.mark.parametrize("stage", [Stage.REWARD, Stage.REFERENCE])
+@pytest.mark.parametrize("width", [256, 512, 1024])
+@pytest.mark.parametrize("rows", [8, 64])
+@pytest.mark.parametrize("length", [32, 256])
+def test_what_the_energy_guard_approves_is_booked_within_its_margin(stage, width, rows, length):
+    """Trainers on a CPU that is a twentieth better, then worse, than the card as it is booked."""
+    n = 8 * 10 * width * width + (32_000 * width if stage is Stage.REFERENCE else width)
+    model = ModelShape(8, width, 2 * width, width // 64, width // 64, 64, 32_000, n, n)
+    half = [length // 2] * rows
+    work = work_of(stage, model, half, half)
+    card = booked(stage, model, half, half)
+    waiting_j = host_of().value("idle_w") * card.time_s
+    gpu_j = CostModel(host_of(), U55C).gpu_cost(work).energy_j
+    policy = Static({Stage.REWARD: Action.FPGA, Stage.REFERENCE: Action.FPGA})
+    for ratio, action in ((0.95, Action.GPU), (1.05, Action.FPGA)):
+        # The power at which the GPU path takes `ratio` times the offload, waiting included.
+        host = host_of(ratio * card.energy_j / (gpu_j - ratio * waiting_j))
+        guards = Guards(energy_margin=0.0, costs=CostModel(host, U55C))
+        assert place(state_of(work), policy, guards).action is action
+
+
+def test_more_cards_than_the_engine_uses_make_nothing_cheaper():
+    work = work_of(Stage.REWARD, SEVEN, [256] * 32, [256] * 32)
+    for calibration in ("roofline", "paper"):
+        costs = [
+            CostModel(
+                H100, U55C, DeviceConfig.model_construct(n_fpgas=n, calibration=calibration)
+            ).fpga_cost(work)
+            for n in (1, 4)
+        ]
+        assert costs[0] == costs[1]
+        assert costs[0].n_devices == 1
+
+
+def test_the_papers_calibration_stays_as_printed():
+    work = work_of(Stage.REWARD, SEVEN, [256] * 32, [256] * 32)
+    cost = decided(work, calibration="paper")
+    assert cost == stage_cost(work, U55C, 1, "paper")
+    assert cost.provenance is Provenance.PUBLISHED
+
+
+def test_what_the_card_cannot_tell_stays_unknown():
+    work = work_of(Stage.REWARD, SEVEN, [256] * 32, [256] * 32)
+    assert "v80 holds no" in decided(work, V80).note
+    assert "shape" in decided(replace(work, model=None)).note
+    figures = {**U55C.figures, "n_dsp_used": replace(U55C.figure("n_dsp_used"), value=100.0)}
+    small = decided(work, replace(U55C, figures=figures))
+    assert not small.known
+    assert "one array" in small.note
+    big = replace(SEVEN, n_params=70_000_000_000)
+    assert "5 x u55c" in decided(replace(work, model=big)).note
+
+
+def test_an_empty_batch_and_one_without_completions():
+    assert decided(StageWork(Stage.REWARD, 0, 0, 0, 0, TINY)).time_s == 0.0
+    assert decided(StageWork(Stage.REWARD, 4, 0, 0, 0, TINY)).energy_j == 0.0
+    none = decided(StageWork(Stage.REFERENCE, 4, 40, 0, 10, TINY))
+    card = booked(Stage.REFERENCE, TINY, [10] * 4, [0] * 4)
+    assert none.time_s == pytest.approx(card.time_s)
+    assert none.time_s > 0
+
+
+def test_mean_rows_keep_the_sums():
+    work = StageWork(Stage.REFERENCE, 7, 100, 33, 40, TINY)
+    batch = mean_rows(work)
+    assert (sum(batch.lengths), sum(batch.wanted), len(batch.lengths)) == (100, 33, 7)
+    assert max(batch.lengths) - min(batch.lengths) == 1
+    assert batch.head_rows == 512
+    assert all(w <= n for n, w in zip(batch.lengths, batch.wanted, strict=True))
+    reward = mean_rows(replace(work, stage=Stage.REWARD))
+    assert (reward.wanted, reward.head_rows) == ((1,) * 7, 1)
