@@ -31,10 +31,11 @@ from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.rounds import balanced_order, round_ratios
 from ecorl.bench.stats import bootstrap_interval, median, spread_of
 from ecorl.config import Config, load_config
-from ecorl.engines.fpga.build import cache_folder
+from ecorl.engines.fpga.cache import cache_folder
 from ecorl.errors import EngineError
 from ecorl.records import Provenance
-from roll_adapters.trl_hooks import TrlAttachment, attach
+from roll_adapters.trl_attachment import TrlAttachment
+from roll_adapters.trl_hooks import attach
 from roll_adapters.trl_task import TaskFiles, resolve_task
 from roll_adapters.trl_trainer import build_trainer, quiet
 

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from ecorl.bench.rounds import timed_rounds
 from ecorl.engines.protocol import Float32, Int64
 from ecorl.errors import MissingToolError
 
@@ -58,6 +60,59 @@ def make_reward_checkpoint(folder: Path, size: ModelSize, max_positions: int, se
         # Five times the usual start of the head: rewards of rows then differ by about 1.
         model.score.weight.data.mul_(5.0)
         model.save_pretrained(folder)
+
+
+class Scorer(Protocol):
+    """Anything that answers rewards for rows of one length."""
+
+    def score(self, ids: Int64) -> Float32:
+        """Rewards ``[n_rows] float32`` of ``[n_rows, length] int64`` ids."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InParts:
+    """A peer that gets its rows in several calls.
+
+    Attributes:
+        peer: answers ``n_rows`` rows a call.
+        n_rows: rows a call.
+    """
+
+    peer: Scorer
+    n_rows: int
+
+    def score(self, ids: Int64) -> Float32:
+        """Rewards ``[n] float32``; ``n`` is a multiple of `n_rows`."""
+        parts = range(0, len(ids), self.n_rows)
+        return np.concatenate([self.peer.score(ids[i : i + self.n_rows]) for i in parts])
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How a peer is fastest.
+
+    Attributes:
+        n_rows: rows a call.
+        tokens_per_s: best speed seen at each size that was tried.
+    """
+
+    n_rows: int
+    tokens_per_s: dict[int, float]
+
+
+def fastest_split(by_rows: Mapping[int, Scorer], ids: Int64, n_rounds: int = 2) -> Split:
+    """The rows a call with which a peer is fastest.
+
+    Args:
+        by_rows: the peer for each size.
+        ids: ``[n, length] int64``; ``n`` is a multiple of each size.
+        n_rounds: times that each is tried, in turns; the best counts.
+    """
+    calls = {str(n): partial(InParts(peer, n).score, ids) for n, peer in by_rows.items()}
+    times = timed_rounds(calls, n_rounds)
+    speeds = {int(n): ids.size / min(each) for n, each in times.items()}
+    return Split(max(speeds, key=speeds.__getitem__), speeds)
 
 
 class TorchReward:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
 from ecorl.bench.peers import (
+    InParts,
     ModelSize,
     OrtReward,
     TorchReward,
     agreement,
+    fastest_split,
     make_reward_checkpoint,
     quantise_onnx,
 )
@@ -73,3 +77,26 @@ def test_agreement_tells_a_wrong_engine_from_a_right_one():
     shuffled = np.random.default_rng(0).permutation(exact)
     assert agreement(shuffled, exact)["correlation"] < 0.5
     assert agreement(exact + 1, exact)["error"] > 1
+
+
+class Sleepy:
+    """Doubles its input; slow for many rows at once, and slow to call."""
+
+    def __init__(self) -> None:
+        self.sizes = []
+
+    def score(self, ids):
+        self.sizes.append(len(ids))
+        time.sleep(0.001 + 0.002 * len(ids) ** 2 / 8)
+        return ids[:, 0].astype(np.float32) * 2
+
+
+def test_a_peer_is_measured_in_the_calls_that_it_is_fastest_with():
+    ids = np.arange(16).reshape(8, 2)
+    peer = Sleepy()
+    split = fastest_split(dict.fromkeys((1, 2, 8), peer), ids)
+    assert split.n_rows == 2
+    assert set(split.tokens_per_s) == {1, 2, 8}
+    peer.sizes.clear()
+    assert InParts(peer, 2).score(ids).tolist() == (ids[:, 0] * 2).tolist()
+    assert peer.sizes == [2, 2, 2, 2]

@@ -37,7 +37,7 @@ def gain(name, before, value, error):
 
 def demo_run(seed, before=0.2, value=0.3, error=0.03, **kwargs):
     gains = {n: gain(n, before, value, error) for n in ("reward", "correct")}
-    flips = RankFlips("held_out", 2048, 20, 0.01, 0.002, 0, None, None, None)
+    flips = RankFlips("held_out", 2048, 20, 0.01, (0.006, 0.015), 0, None, None, None)
     fields = {"run_s": 60.0 + seed, "train_s": 20.0, "wait_s": 1.0, "n_faults": 0}
     return DemoRun(seed=seed, gains=gains, flips=flips, **(fields | kwargs))
 
