@@ -61,10 +61,10 @@ def run(config: Config, run_dir: Path, console: Console) -> bool:
         )
     was_there = run_dir.exists()  # the trainer makes folders below it
     _check_writable(run_dir)
-    files = resolve_task(config, console)
-    _check_data(files)
-    _build_kernels(config, console)
     with quiet():
+        files = resolve_task(config, console)
+        _check_data(files)
+        _build_kernels(config, console)
         trainer = build_trainer(config, files, run_dir / CHECKPOINTS)
         ledger = create_run(config, run_dir, run_facts(files.policy, files.reward))
         attempt = _Run(config, run_dir, files, trainer, ledger, console)
@@ -89,7 +89,8 @@ def resume(run_dir: Path, console: Console) -> bool:
     config = _recorded_config(run_dir)
     checkpoint = newest_checkpoint(run_dir / CHECKPOINTS)
     step, edi = read_state(checkpoint) if checkpoint else (0, None)
-    files = resolve_task(config, console)
+    with quiet():
+        files = resolve_task(config, console)
     # Opened before anything is touched: it refuses while another process is at this run.
     ledger = Ledger.open_for_resume(
         run_dir / LEDGER_FILE, from_step=step, raw_samples=config.ledger.raw_samples
