@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from ecorl.ledger.rows import EnergySums
+
 HOLD_S = 2.0
 """For how long a reading stands without a successor, s, unless the run says otherwise."""
 
@@ -100,18 +102,12 @@ def figure(value: float | None, limit: float) -> float | None:
 
 
 @dataclass(slots=True)
-class _Second:
+class _Second(EnergySums):
     n: int = 0
     n_missing: int = 0
     sum_w: float = 0.0
     min_w: float = math.inf
     max_w: float = -math.inf
-    held_s: float = 0.0
-    held_j: float = 0.0
-    counted_s: float = 0.0
-    counted_j: float = 0.0
-    alone_s: float = 0.0
-    alone_j: float = 0.0
     n_breaks: int = 0
 
     def add(self, power_w: float | None) -> None:

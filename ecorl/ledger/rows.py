@@ -155,6 +155,18 @@ class EventRow:
     detail: str
 
 
+@dataclass(slots=True)
+class EnergySums:
+    """Times (s) and energies (J) of a second while they are added up; as in `PowerSecond`."""
+
+    held_s: float = 0.0
+    held_j: float = 0.0
+    counted_s: float = 0.0
+    counted_j: float = 0.0
+    alone_s: float = 0.0
+    alone_j: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class PowerSecond:
     """Readings of one device by one instrument within ``[second, second + 1)``, monotonic s.

@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from ecorl.ledger import PowerSecond
+from ecorl.ledger import EnergySums, PowerSecond
 from ecorl.records import Provenance, weakest
 from ecorl.report.spans import Span, length
 from ecorl.telemetry.check import Verdict, judge_counter, stopped_seconds
 
-_FIGURES = ("held_s", "held_j", "counted_s", "counted_j", "alone_s", "alone_j")
+_FIGURES = tuple(field.name for field in fields(EnergySums))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +39,10 @@ class DeviceReadings:
 
 
 @dataclass(slots=True)
-class _Second:
-    """One second with its parts added up; s and J as in `PowerSecond`."""
+class _Second(EnergySums):
+    """One second with its parts added up."""
 
-    second: int
-    held_s: float = 0.0
-    held_j: float = 0.0
-    counted_s: float = 0.0
-    counted_j: float = 0.0
-    alone_s: float = 0.0
-    alone_j: float = 0.0
+    second: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +139,7 @@ def _series_energy(rows: Sequence[PowerSecond]) -> _SeriesEnergy:
 def _added_up(rows: Sequence[PowerSecond]) -> list[_Second]:
     found: dict[int, _Second] = {}
     for row in rows:
-        into = found.setdefault(row.second, _Second(row.second))
+        into = found.setdefault(row.second, _Second(second=row.second))
         for name in _FIGURES:
             setattr(into, name, getattr(into, name) + getattr(row, name))
     return [found[second] for second in sorted(found)]

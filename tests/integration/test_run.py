@@ -110,6 +110,16 @@ def assert_same_weights(one: Path, other: Path) -> None:
         assert (mine[name] == theirs[name]).all(), name
 
 
+def cut_off(finished: Path, run_dir: Path) -> Path:
+    """A copy of a run as if it had been killed between the last checkpoint and its end."""
+    shutil.copytree(finished, run_dir)
+    shutil.rmtree(run_dir / "model")
+    with contextlib.closing(sqlite3.connect(run_dir / "ledger.sqlite")) as ledger:
+        ledger.execute("DELETE FROM event WHERE kind = 'finish'")
+        ledger.commit()
+    return run_dir
+
+
 @pytest.fixture(scope="module")
 def unbroken(tiny, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("unbroken")
@@ -173,13 +183,7 @@ def test_sigterm_saves_the_step_and_resume_goes_on(unbroken, write_config, tmp_p
 
 
 def test_cut_off_after_the_last_step_takes_no_further_step(unbroken, tmp_path):
-    """As if killed between the last checkpoint and the evaluation after training."""
-    run_dir = tmp_path / "cut"
-    shutil.copytree(unbroken, run_dir)
-    shutil.rmtree(run_dir / "model")
-    with contextlib.closing(sqlite3.connect(run_dir / "ledger.sqlite")) as ledger:
-        ledger.execute("DELETE FROM event WHERE kind = 'finish'")
-        ledger.commit()
+    run_dir = cut_off(unbroken, tmp_path / "cut")
     done = ecorl("run", "--resume", str(run_dir))
     assert done.returncode == 0, done.stderr
     assert_same_weights(unbroken, run_dir)
@@ -188,12 +192,7 @@ def test_cut_off_after_the_last_step_takes_no_further_step(unbroken, tmp_path):
 
 
 def test_a_resume_goes_by_the_recorded_config_and_leaves_a_living_run_alone(unbroken, tmp_path):
-    run_dir = tmp_path / "cut"
-    shutil.copytree(unbroken, run_dir)
-    shutil.rmtree(run_dir / "model")
-    with contextlib.closing(sqlite3.connect(run_dir / "ledger.sqlite")) as ledger:
-        ledger.execute("DELETE FROM event WHERE kind = 'finish'")
-        ledger.commit()
+    run_dir = cut_off(unbroken, tmp_path / "cut")
     (run_dir / "config.toml").write_text("steps = nonsense")
     half = run_dir / "checkpoints" / "checkpoint-99"
     half.mkdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import numpy as np
+from checkpoint_files import LLAMA3
 
 from ecorl.devices import load_profile
 from ecorl.engines.checkpoint import load_decoder
@@ -13,14 +14,6 @@ from ecorl.engines.fpga.gemm import CsimLibrary
 from ecorl.engines.protocol import ScoreBatch
 
 VOCAB = 97
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 500000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
 COMMON = {
     "vocab_size": VOCAB,
     "intermediate_size": 112,
