@@ -31,6 +31,7 @@ HOOKED = (
     "_calculate_rewards",
     "compute_loss",
     "training_step",
+    "train",
 )
 """Methods of a trainer that are wrapped, on the object only."""
 
@@ -95,6 +96,7 @@ class TrlAttachment:
             self._calculate_rewards,
             self._compute_loss,
             self._training_step,
+            self._train,
         )
         # A method that the user replaced on the object is called by the hook, and put back after.
         self._instance = {n: self.trainer.__dict__[n] for n in HOOKED if n in self.trainer.__dict__}
@@ -240,11 +242,14 @@ class TrlAttachment:
                 model, input_ids, attention_mask, logits_to_keep, batch_size, *args, **kwargs
             )
 
-        if not self.training or self.trainer.ref_model is None:
+        if not self.training:
             return own()
         if self._train_run is not None:
             return own()  # within the loss: part of actor_train, whoever's forward it is
-        if model is not self.trainer.ref_model:
+        reference = self.trainer.ref_model
+        if reference is None and float(self.trainer.beta) != 0.0:
+            return own()  # the policy without its adapter: reference or old log-probs, who knows
+        if reference is None or model is not reference:
             return self._old_logps(own, input_ids)
         call = ReferenceCall(original, model, input_ids, attention_mask, logits_to_keep, batch_size)
         plain = not args and not any(kwargs.values())  # no images, no entropies
@@ -314,7 +319,9 @@ class TrlAttachment:
             run = (
                 kept[0].run
                 if kept
-                else self.runtime.on_stage_start(self._reward_work(), may_offload=False)
+                else self.runtime.on_stage_start(
+                    self._reward_work(beside_model=bool(answers)), may_offload=False
+                )
             )
             run.t_start_s = time.monotonic()
             output = self._with_answers(answers, original, inputs, prompts, *args, **kwargs)
@@ -322,13 +329,17 @@ class TrlAttachment:
             return output
         return self._with_answers(answers, original, inputs, prompts, *args, **kwargs)
 
-    def _reward_work(self) -> StageWork:
-        """The reward stage as TRL itself runs it: lengths are those of the policy's tokens."""
+    def _reward_work(self, *, beside_model: bool) -> StageWork:
+        """The reward functions that TRL itself runs: lengths are those of the policy's tokens.
+
+        Args:
+            beside_model: whether the reward model was answered elsewhere. Its tokens count there,
+                and what is left is no price of its work: it has none here.
+        """
         last = self._last_work
-        if last is None:
-            return StageWork(
-                Stage.REWARD, 0, 0, 0, 0, self.runtime.training.models.get(Stage.REWARD)
-            )
+        if last is None or beside_model:
+            n = last.n_sequences if last else 0
+            return StageWork(Stage.REWARD, n, 0, 0, 0, None)
         return StageWork(
             stage=Stage.REWARD,
             n_sequences=last.n_sequences,
@@ -358,6 +369,20 @@ class TrlAttachment:
             self.trainer.reward_funcs = own
 
     # ------------------------------------------------------------ training
+
+    def _train(self, *args: Any, **kwargs: Any) -> Any:
+        """The whole training; an error or Ctrl-C that ends it ends the record's attempt too.
+
+        The record can then be gone on with, from the same process or another.
+        """
+        try:
+            return self._original["train"](*args, **kwargs)
+        except BaseException as error:
+            if not self.closed:
+                what = f"training ended with {type(error).__name__}"
+                self.runtime.ledger.event("stop", what)
+                self.detach()
+            raise
 
     def _compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if self.training:

@@ -46,8 +46,13 @@ class StageCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
         if not self._attachment.closed:
             self._attachment.begin_step()
 
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The training stage is over; what other callbacks do at the step's end is not in it."""
+        if not self._attachment.closed:
+            self._attachment.end_training_stage()
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The optimizer has stepped: the training stage is over."""
+        """A step is over."""
         if not self._attachment.closed:
             self._attachment.end_training_stage()
             self._attachment.runtime.tick()
@@ -81,7 +86,7 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         if self._attachment.closed:
             logger.warning(
                 "ecorl was detached when an earlier training of this trainer ended: this one is "
-                "not measured; attach to a new trainer with another run_dir"
+                "not measured unless attach is called again"
             )
             return
         if state.global_step != self._from_step:
@@ -129,5 +134,9 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             return
         self._ledger.event("training_end", f"{state.global_step} of {state.max_steps} steps")
         if self._close_at_end:
-            self._ledger.event("finish", "training ended")
+            complete = state.global_step >= state.max_steps
+            self._ledger.event(
+                "finish" if complete else "stop",
+                f"training ended after {state.global_step} of {state.max_steps} steps",
+            )
             self._attachment.detach()

@@ -30,11 +30,11 @@ from transformers.trainer_utils import get_last_checkpoint
 from ecorl.config import Config, load_config
 from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError
-from ecorl.ledger import Ledger
+from ecorl.ledger import LEDGER_FILE, Ledger
 from ecorl.runtime.local import LocalRuntime
 from roll_adapters.trl_attachment import HOOKED, TrlAttachment
 from roll_adapters.trl_callbacks import LedgerCallback, StageCallback
-from roll_adapters.trl_record import open_ledger, read_progress
+from roll_adapters.trl_record import open_ledger, read_progress, remove_run
 from roll_adapters.trl_side import training_side, watches
 
 logger = logging.getLogger(__name__)
@@ -69,11 +69,14 @@ def attach(
     folder = run_dir or settings.resolved_run_dir()
     checkpoint = _checkpoint(trainer, resume_from_checkpoint)
     step, edi = read_progress(checkpoint) if checkpoint else (None, None)
+    folder_was_there, run_was_there = folder.exists(), (folder / LEDGER_FILE).exists()
     ledger = open_ledger(settings, folder, trainer, step)
     try:
         return attach_to_record(trainer, settings, folder, Record(ledger, step or 0, edi, own=True))
     except BaseException:
         ledger.close()
+        if not run_was_there:  # refused before anything ran: the folder is free for another try
+            remove_run(folder, all_of_it=not folder_was_there)
         raise
 
 

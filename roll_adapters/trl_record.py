@@ -7,16 +7,17 @@ import json
 import logging
 import os
 import platform
+import shutil
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import ecorl
-from ecorl.config import Config, config_toml
+from ecorl.config import Config, config_toml, parse_config
 from ecorl.edi import EdiMatrix
-from ecorl.errors import DataError, RunError
+from ecorl.errors import ConfigError, DataError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 
 logger = logging.getLogger(__name__)
@@ -73,10 +74,12 @@ def open_ledger(config: Config, folder: Path, trainer: Any, from_step: int | Non
 
     Raises:
         RunError: when the folder holds a run that this is not a continuation of.
+        ConfigError: when that run was recorded under another config.
     """
     ledger = folder / LEDGER_FILE
     if ledger.exists():
         _check_continues(folder, from_step)
+        _check_same_config(folder, config)
         return Ledger.open_for_resume(
             ledger, from_step=from_step or 0, raw_samples=config.ledger.raw_samples
         )
@@ -106,16 +109,43 @@ def _check_continues(folder: Path, from_step: int | None) -> None:
     with contextlib.closing(LedgerReader(folder)) as reader:
         attached = reader.run().meta.get(ORIGIN) == ATTACH
         finished = any(event.kind == "finish" for event in reader.events())
+        # Cut off before its first checkpoint a training can only start again, and its record with
+        # it: what was recorded stays as superseded.
+        has_checkpoint = bool(reader.checkpoints())
     elsewhere = "or choose another folder (run_dir in the config, or attach's run_dir)"
     if not attached:
         raise RunError(f"{folder} holds a run of `ecorl run`: choose another folder")
     if finished:
         raise RunError(f"{folder} holds a run that has finished: choose another folder")
-    if from_step is None:
+    if from_step is None and has_checkpoint:
         raise RunError(
             f"{folder} holds a run already: to go on with it give attach the "
             f"resume_from_checkpoint that train gets, {elsewhere}"
         )
+
+
+def _check_same_config(folder: Path, config: Config) -> None:
+    """One record is of one config: its policy, devices and carbon factors speak for all of it."""
+    with contextlib.closing(LedgerReader(folder)) as reader:
+        recorded = parse_config(reader.run().config_toml, f"the ledger of {folder}")
+    before, now = recorded.model_dump(), config.anchored().model_dump()
+    for table in ("algorithm", "placement", "engine", "devices", "telemetry", "accounting"):
+        found = _first_difference(table, before[table], now[table])
+        if found is not None:
+            key, old, new = found
+            allowed = f"{old!r} as in the run that is in {folder}, or another run_dir"
+            raise ConfigError(key, new, allowed)
+
+
+def _first_difference(key: str, before: Any, now: Any) -> tuple[str, Any, Any] | None:
+    """Dotted key and both values of the first place where two configs differ, or None."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for name in {**before, **now}:
+            found = _first_difference(f"{key}.{name}", before.get(name), now.get(name))
+            if found is not None:
+                return found
+        return None
+    return None if before == now else (key, before, now)
 
 
 def create_run(
@@ -150,6 +180,15 @@ def create_run(
         meta=facts,
         raw_samples=config.ledger.raw_samples,
     )
+
+
+def remove_run(folder: Path, *, all_of_it: bool) -> None:
+    """Take back a run folder that was just made, or ecorl's own files from a user's folder."""
+    if all_of_it:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for file in (folder / "config.toml", *folder.glob(f"{LEDGER_FILE}*")):
+        file.unlink(missing_ok=True)
 
 
 def write_state(checkpoint: Path, iteration: int, edi_json: str) -> None:

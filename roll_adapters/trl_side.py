@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from ecorl.config import Config
+from ecorl.config import Config, TorchEngine
 from ecorl.records import Action, ModelShape, Stage
 from ecorl.runtime.training import FrozenModel, TrainingSide
 from roll_adapters.trl_models import Watch, frozen_model, shape_of
@@ -82,6 +82,13 @@ def _frozen(trainer: Any, config: Config, run_dir: Path) -> dict[Stage, FrozenMo
     if refreshed:
         logger.warning("the reference is refreshed during training, so it stays on the GPU")
     elif trainer.ref_model is not None and wanted[Stage.REFERENCE]:
+        precision = str(trainer.accelerator.mixed_precision)
+        if precision != "no" and isinstance(config.engine.offload, TorchEngine):
+            logger.warning(
+                "the trainer computes the reference under %s autocast, the engine torch in the "
+                "model's own type: log-probs differ by the autocast's rounding",
+                precision,
+            )
         found[Stage.REFERENCE] = frozen_model(
             trainer.accelerator.unwrap_model(trainer.ref_model), run_dir / "models" / "reference"
         )

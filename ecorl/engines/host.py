@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 
-from ecorl.engines.lane import Job, JobQueue, Result, fail, failed_future
+from ecorl.engines.lane import EngineEnd, Job, JobQueue, Result, fail, failed_future
 from ecorl.engines.messages import EngineSpec, Ready
 from ecorl.engines.process import EngineProcess
 from ecorl.engines.protocol import LogprobResult, ScoreBatch, ScoreResult
@@ -76,6 +76,8 @@ class IsolatedEngine:
         # One condition guards the state: starting -> ready -> starting ... -> failed | closed.
         self._state = "starting"
         self._reason: EcorlError | None = None
+        self._ends: list[EngineEnd] = []
+        self._cut_off = False
         self._changed = threading.Condition()
         self._bell_out, self._bell_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread = threading.Thread(
@@ -139,9 +141,16 @@ class IsolatedEngine:
         with self._changed:
             jobs = self._jobs.take_all() if self.available else []
             if jobs and self._process:
+                self._cut_off = True
                 self._enter("starting")
                 self._process.kill()
         fail(jobs, EngineTimeout(f"engine {self._spec.name} gave no answer in time"))
+
+    def take_ends(self) -> tuple[EngineEnd, ...]:
+        """How the process ended since the last call, where no batch could tell of it."""
+        with self._changed:
+            ends, self._ends = tuple(self._ends), []
+        return ends
 
     def close(self) -> None:
         """End the process; pending work fails. May be called more than once."""
@@ -264,6 +273,11 @@ class IsolatedEngine:
                 self._enter("starting")
             jobs = self._jobs.take_all()
             failed = self._state == "failed"
+            if not (jobs or self._cut_off or first_start):
+                self._ends.append(EngineEnd("EngineCrashed", str(reason)))
+            if failed and not first_start:
+                self._ends.append(EngineEnd("EngineGivenUp", str(reason)))
+            self._cut_off = False
         fail(jobs, EngineCrashed(str(reason)))
         if failed:
             if not first_start:  # at the first start the constructor raises it

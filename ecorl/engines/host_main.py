@@ -26,8 +26,10 @@ def main(argv: Sequence[str]) -> int:
     """Serve one engine until the parent closes the socket. Returns the exit code."""
     fd, parent_pid = int(argv[0]), int(argv[1])
     die_with_parent(parent_pid)
-    # Ctrl-C goes to the whole terminal group; the parent decides when the engine ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C goes to the whole terminal group, SIGTERM of a job scheduler or `timeout` often too;
+    # the parent, which may have a step to finish, decides when the engine ends.
+    for which in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(which, signal.SIG_IGN)
     os.set_inheritable(fd, False)
     # Standard output belongs to the parent's command line; libraries here may print.
     with contextlib.suppress(OSError):  # a parent without standard error has closed it

@@ -38,6 +38,14 @@ ENGINE_FAULTS = (
 """What a faulty engine may raise on a batch without having lost its own state for certain."""
 
 
+@dataclass(frozen=True, slots=True)
+class EngineEnd:
+    """An engine ended between two batches (``EngineCrashed``) or for good (``EngineGivenUp``)."""
+
+    kind: str
+    reason: str
+
+
 @runtime_checkable
 class AsyncEngine(Protocol):
     """An engine behind an in-order lane; the dispatcher's view of it.
@@ -70,6 +78,10 @@ class AsyncEngine(Protocol):
 
     def cancel_and_restart(self) -> None:
         """Give up on all that is pending: it fails with `EngineTimeout`; nothing if idle."""
+        ...
+
+    def take_ends(self) -> tuple[EngineEnd, ...]:
+        """How the engine ended since the last call, where no batch could tell of it."""
         ...
 
     def close(self) -> None:
@@ -214,6 +226,10 @@ class ThreadedEngine:
         self._jobs.add(job)
         self._wake.release()
         return job.future
+
+    def take_ends(self) -> tuple[EngineEnd, ...]:
+        """None: a thread does not end by itself. See `AsyncEngine`."""
+        return ()
 
     def cancel_and_restart(self) -> None:
         """Give up on all that is pending: it fails with `EngineTimeout`; nothing if idle."""

@@ -130,13 +130,15 @@ class Books:
             )  # fmt: skip
         time_s = report.device_time_s if report else None
         energy_j = report.device_energy_j if report else None
-        provenance = report.provenance if report else Provenance.MODELLED
-        if self._on_card(engine) and time_s is not None:
+        on_card = self._on_card(engine)
+        silent = Provenance.MODELLED if on_card else Provenance.MEASURED
+        provenance = report.provenance if report else silent
+        if on_card and time_s is not None:
             beyond = self._beyond_physics(work, time_s, energy_j, provenance)
             if beyond:
                 fault, time_s, energy_j = "PhysicalBoundError", None, None
                 self._ledger.fault(run.iteration, fault, str(work.stage), beyond)
-        device_id = CARD_ID if self._on_card(engine) else HOST_PROCESS_ID
+        device_id = CARD_ID if on_card else HOST_PROCESS_ID
         self._accounts.add(
             StageResult(
                 iteration=run.iteration,

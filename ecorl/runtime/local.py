@@ -158,6 +158,7 @@ class LocalRuntime:
                 "hook_clock", f"{self.clock.hook_s:.6f} s in {self.clock.n_events} events"
             )
             self._sampler.stop()
+        self._tell_ends()
         for lane in self._lanes.values():
             lane.close()
         self.ledger.flush()
@@ -303,7 +304,14 @@ class LocalRuntime:
             return fixed.get(stage, Action.GPU) is not Action.GPU
         return True
 
+    def _tell_ends(self) -> None:
+        """Record the ends of engines that no batch told of: they were idle, or are given up."""
+        for stage, lane in self._lanes.items():
+            for end in lane.engine.take_ends():
+                self.ledger.fault(self.iteration, end.kind, str(stage), end.reason)
+
     def _state(self, work: StageWork, may_offload: bool) -> SchedulerState:
+        self._tell_ends()
         lane = self._lanes.get(work.stage)
         power, utilisation = [], []
         tdp_w = self._gpu.profile.get("tdp_w")

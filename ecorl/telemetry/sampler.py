@@ -73,6 +73,7 @@ class Sampler:
         self._reports: tuple[SourceReport, ...] = ()
         self._reasons: dict[str, str] = {}
         self._limits_s: dict[str, float] = {}
+        self._since_s: dict[str, float] = {}
         self._ready, self._stopping = threading.Event(), threading.Event()
         self._process: SamplerProcess | None = None
         self._thread: threading.Thread | None = None
@@ -224,6 +225,7 @@ class Sampler:
                 self.history.register(device.device_id, device.provenance)
                 self._limits_s[device.device_id] = max(self._stale_after_s, 2.5 * known.interval_s)
                 self._reasons[device.device_id] = report.error or SILENT
+                self._since_s.setdefault(device.device_id, now_s)
                 with self._lock:
                     self._smoothers.setdefault(device.device_id, self._smoother(device))
             if first and report.error is not None:
@@ -273,9 +275,11 @@ class Sampler:
         """Missing readings for devices whose source says nothing, so that time still advances."""
         for device in self.devices:
             newest_s = self.history.watermark_s(device.device_id)
+            if newest_s is None:  # its very first read may hang
+                newest_s = self._since_s[device.device_id]
             silent = self._faults.get(device.device_id) in (SILENT, SAMPLER_LOST)
             limit_s = _TICK_S if silent else self._limits_s[device.device_id]
-            if newest_s is not None and now_s - newest_s > limit_s:
+            if now_s - newest_s > limit_s:
                 self._add((_missing(device, now_s, self._reasons[device.device_id]),))
 
     def _lose(self, process: SamplerProcess) -> None:

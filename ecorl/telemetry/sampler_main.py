@@ -125,8 +125,10 @@ def _die(args: threading.ExceptHookArgs) -> None:
 
 def main(argv: list[str]) -> int:
     """Run until the parent goes; returns the exit code."""
+    # Both often go to the whole group; the parent decides when the sampling ends.
     with contextlib.suppress(ValueError):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for which in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(which, signal.SIG_IGN)
     threading.excepthook = _die
     outlet, parent_pid = Outlet(int(argv[1])), int(argv[2])
     line = b""

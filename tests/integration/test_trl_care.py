@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import signal
 import sqlite3
 import time
 from pathlib import Path
@@ -13,7 +15,7 @@ import torch
 from transformers import TrainerCallback
 
 from ecorl.ledger import LedgerReader
-from ecorl.records import Action, Stage
+from ecorl.records import Action, Stage, StageResult
 from roll_adapters.trl_hooks import attach
 from roll_adapters.trl_models import Watch, frozen_checkpoint
 from tests.integration.checks import BOTH, assert_same_bits, config, outcome
@@ -274,3 +276,78 @@ def test_a_batch_that_cannot_be_made_stays_on_the_gpu(make_trainer, tmp_path, mo
     trainer.train()
     assert_same_bits(outcome(plain), outcome(trainer))
     assert fault_kinds(tmp_path / "run") == ["RuntimeError"] * 2
+
+
+def executions(folder: Path, stage: Stage) -> list[StageResult]:
+    with contextlib.closing(LedgerReader(folder)) as reader:
+        return [r.result for r in reader.executions() if r.result.stage is stage]
+
+
+def test_a_reward_function_beside_an_offloaded_model_is_no_price_of_the_model(
+    make_trainer, tmp_path
+):
+    trainer = make_trainer()
+    trainer.reward_funcs.append(lambda completions, **_: [0.0] * len(completions))
+    trainer.reward_func_names.append("nothing")
+    trainer.reward_processing_classes.append(None)
+    trainer.reward_weights = torch.tensor([1.0, 1.0])
+    attachment = attach(trainer, config(tmp_path, policy=BOTH, engine=EXACT))
+    trainer.train()
+    found = executions(tmp_path / "run", Stage.REWARD)
+    beside = [r for r in found if r.action is Action.GPU]
+    model = [r for r in found if r.action is not Action.GPU]
+    assert len(beside) == len(model) == 4
+    assert {(r.n_tokens, r.n_output_tokens) for r in beside} == {(0, 0)}
+    assert all(r.n_output_tokens > 0 for r in model)
+    priced = {(c.stage, c.device) for c in attachment.runtime.edi.cells()}
+    assert (Stage.REWARD, beside[0].device) not in priced
+
+
+def test_what_callbacks_do_at_the_end_of_a_step_is_not_training(make_trainer, tmp_path):
+    trainer = make_trainer()
+    trainer.add_callback(AtStep(2, lambda: time.sleep(0.5)))  # before ours, so it runs first
+    attach(trainer, config(tmp_path))
+    trainer.train()
+    assert max(r.time_s for r in executions(tmp_path / "run", Stage.ACTOR_TRAIN)) < 0.5
+
+
+@pytest.mark.parametrize("beta", [0.05, 0.0])
+def test_old_logprobs_are_training_work_with_and_without_a_reference(make_trainer, tmp_path, beta):
+    trainer = make_trainer("rloo", beta=beta)
+    attach(trainer, config(tmp_path, "rloo"))
+    trainer.train()
+    assert len(executions(tmp_path / "run", Stage.ACTOR_TRAIN)) == 8
+
+
+def test_an_engine_that_dies_between_two_steps_is_a_fault_in_the_record(make_trainer, tmp_path):
+    trainer = make_trainer()
+    attachment = attach(trainer, config(tmp_path, policy=BOTH, engine=EXACT))
+
+    def kill():
+        for lane in attachment.runtime._lanes.values():
+            os.kill(lane.engine.pid, signal.SIGKILL)
+            while lane.engine.available:
+                time.sleep(0.01)
+
+    trainer.add_callback(AtStep(2, kill))
+    trainer.train()
+    assert sorted(fault_kinds(tmp_path / "run")) == ["EngineCrashed", "EngineCrashed"]
+
+
+def test_sigterm_to_the_whole_group_leaves_engine_and_sampler_to_the_trainer(
+    make_trainer, tmp_path
+):
+    trainer = make_trainer()
+    attachment = attach(trainer, config(tmp_path, policy=BOTH, engine=EXACT))
+
+    def terminate():
+        runtime = attachment.runtime
+        pids = [lane.engine.pid for lane in runtime._lanes.values()] + [runtime._sampler.pid]
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+
+    trainer.add_callback(AtStep(2, terminate))
+    trainer.train()
+    assert fault_kinds(tmp_path / "run") == []
+    taken = actions(tmp_path / "run", Stage.REWARD) + actions(tmp_path / "run", Stage.REFERENCE)
+    assert taken == [Action.CONCURRENT] * 8

@@ -12,6 +12,7 @@ from transformers import TrainerCallback
 
 from ecorl.errors import ConfigError, RunError
 from ecorl.ledger import LedgerReader
+from ecorl.records import Stage
 from roll_adapters import trl_run
 from roll_adapters.trl_hooks import attach
 from tests.integration.checks import assert_same_bits, config, outcome
@@ -69,6 +70,14 @@ def test_a_run_that_is_there_is_not_written_over(make_trainer, tmp_path, cut_run
         attach(make_trainer(name="attached", **STEPS), config(tmp_path))
 
 
+def test_a_record_goes_on_under_its_own_config_alone(make_trainer, tmp_path, cut_run):
+    before = (cut_run / "ledger.sqlite").read_bytes()
+    other = config(tmp_path, q_max=3)
+    with pytest.raises(ConfigError, match=r"placement\.q_max = 3: allowed is 8 as in the run"):
+        attach(make_trainer(name="attached", **STEPS), other, resume_from_checkpoint=True)
+    assert (cut_run / "ledger.sqlite").read_bytes() == before
+
+
 def test_a_checkpoint_that_is_not_there_is_named(make_trainer, tmp_path):
     trainer = make_trainer(name="attached", **STEPS)
     for wrong in (True, "/nowhere"):
@@ -113,3 +122,73 @@ def test_the_record_holds_what_the_trainer_was_told(make_trainer, tmp_path, capl
         assert "[trainer]" not in text
         assert "[task]" not in text
         assert "[placement]" in text
+
+
+def steps_of(run_dir: Path) -> list[int]:
+    with contextlib.closing(LedgerReader(run_dir)) as reader:
+        rows = [r for r in reader.executions() if not r.superseded]
+    return sorted(r.result.iteration for r in rows if r.result.stage is Stage.GENERATION)
+
+
+def states(run_dir: Path) -> list[str]:
+    told = ("start", "stop", "resume", "finish")
+    with contextlib.closing(LedgerReader(run_dir)) as reader:
+        return [e.kind for e in reader.events() if e.kind in told]
+
+
+def test_after_an_error_the_same_process_goes_on(make_trainer, tmp_path):
+    trainer = make_trainer(name="attached", **STEPS)
+    attach(trainer, config(tmp_path))
+    cut = CutAt(5)
+    trainer.add_callback(cut)
+    with pytest.raises(Cut):
+        trainer.train()
+    trainer.remove_callback(cut)
+    attach(trainer, config(tmp_path), resume_from_checkpoint=True)
+    trainer.train(resume_from_checkpoint=True)
+    assert steps_of(tmp_path / "run") == [1, 2, 3, 4, 5, 6]
+    assert states(tmp_path / "run") == ["start", "stop", "resume", "finish"]
+
+
+def test_before_the_first_checkpoint_the_record_starts_again(make_trainer, tmp_path):
+    trainer = make_trainer(name="attached", **STEPS)
+    attach(trainer, config(tmp_path))
+    trainer.add_callback(CutAt(1))
+    with pytest.raises(Cut):
+        trainer.train()
+    again = make_trainer(name="attached", **STEPS)
+    attach(again, config(tmp_path))
+    again.train()
+    assert steps_of(tmp_path / "run") == [1, 2, 3, 4, 5, 6]
+
+
+class StopAt(CutAt):
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop = state.global_step == self.step
+
+
+def test_a_training_that_a_callback_stopped_can_be_gone_on_with(make_trainer, tmp_path):
+    trainer = make_trainer(name="attached", **STEPS)
+    attach(trainer, config(tmp_path))
+    trainer.add_callback(StopAt(4))
+    trainer.train()
+    assert states(tmp_path / "run") == ["start", "stop"]
+    again = make_trainer(name="attached", **STEPS)
+    attach(again, config(tmp_path), resume_from_checkpoint=True)
+    again.train(resume_from_checkpoint=True)
+    assert steps_of(tmp_path / "run") == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_refused_config_leaves_the_folder_as_it_was(make_trainer, tmp_path, there):
+    folder = tmp_path / "run"
+    if there:
+        folder.mkdir()
+        (folder / "notes.txt").write_text("mine")
+    trainer = make_trainer(name="attached", **STEPS)
+    missing = {"type": "learned", "name": "nobody"}
+    with pytest.raises(ConfigError):
+        attach(trainer, config(tmp_path, policy=missing))
+    assert folder.exists() == there
+    assert [f.name for f in folder.glob("*")] == (["notes.txt"] if there else [])
+    attach(trainer, config(tmp_path)).detach()

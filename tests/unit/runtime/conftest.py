@@ -78,6 +78,9 @@ class ToldEngine:
     def cancel_and_restart(self):
         self.n_restarts += 1
 
+    def take_ends(self):
+        return ()
+
     def close(self):
         self.n_closed += 1
 

@@ -231,6 +231,20 @@ def test_an_engine_on_the_host_is_not_booked_as_the_card(bench, toys, use_engine
         assert "fpga0" not in {d.device_id for d in reader.devices()}
 
 
+def test_a_crash_of_an_engine_on_the_host_does_not_make_a_card_of_it(bench, toys, use_engines):
+    report = EngineReport(0.2, None, Provenance.MEASURED, 0.2)
+    faults = [FaultInjection(kind="raise", calls=(0,))]
+    use_engines(lambda stage, _: toys.threaded(faults, report=report)(stage, "host_cpu"))
+    runtime = bench.build()
+    runtime.start()
+    bench.step(1, toys.make_batch(3))
+    bench.step(2, toys.make_batch(3))
+    runtime.close()
+    crashed, answered = [r for r in bench.executions() if r.device_id == "host_process"]
+    assert (crashed.fault, crashed.time_s, answered.fault) == ("EngineCrashed", None, None)
+    assert crashed.time_provenance is answered.time_provenance is Provenance.MEASURED
+
+
 ROW_STATES = st.lists(st.sampled_from(["good", "nan", "inf", "id"]), min_size=1, max_size=6)
 WHOLE = st.sampled_from(["answer", "answer", "raise", "timeout", "cancel", "nonsense", "one less"])
 

@@ -18,7 +18,8 @@ from ecorl.telemetry import sampler as sampler_module
 from ecorl.telemetry.check import check_readings
 from ecorl.telemetry.integrate import STOPPED_AFTER_S
 from ecorl.telemetry.sampler import Sampler
-from ecorl.telemetry.specs import SourceSpec
+from ecorl.telemetry.specs import DeviceInfo, SourceSpec
+from ecorl.telemetry.wire import SourceReport, encode_ready
 
 WAIT_S = 20.0
 MODELLED = {"device_id": "gpu0", "idle_w": 20.0, "active_w": 65.0, "pid": os.getpid()}
@@ -275,6 +276,37 @@ def test_a_process_that_stands_still_is_silent_not_constant(bare_environment, st
     until(lambda: sampler.faults == {})
 
 
+class HangingProcess:
+    """Says which device it opened, and nothing more: the driver hangs in the first read."""
+
+    pid = 1
+
+    def __init__(self, specs):
+        device = DeviceInfo("gpu0", Provenance.MEASURED, "nvml:field186:gpu", "H100")
+        self.left = [encode_ready([SourceReport("nvml", "nvml", (device,), 0.05)]).encode().strip()]
+
+    def lines(self, wait_s):
+        if self.left:
+            return [self.left.pop()]
+        time.sleep(wait_s)
+        return []
+
+    def end(self):
+        pass
+
+
+def test_a_driver_that_hangs_in_its_first_read_is_told(monkeypatch, start):
+    monkeypatch.setattr(sampler_module, "SamplerProcess", HangingProcess)
+    told = []
+    sampler = start(
+        SourceSpec("nvml", {}), stale_after_s=0.2, on_fault=lambda *fault: told.append(fault[:2])
+    )
+    final(sampler, "gpu0", time.monotonic() + 0.1)
+    assert told == [("gpu0", "DriverTimeout")]
+    energy = sampler.history.energy("gpu0", time.monotonic() - 0.1, time.monotonic())
+    assert energy.energy_j is None
+
+
 def test_a_sink_that_fails_is_dropped(bare_environment, start, caplog):
     calls = []
 
@@ -310,7 +342,8 @@ def test_stop_ends_the_process_and_may_be_called_twice(bare_environment, start):
 SCRIPT = """
 import os, sys, time
 from ecorl.telemetry.sampler import Sampler
-from ecorl.telemetry.specs import SourceSpec
+from ecorl.telemetry.specs import DeviceInfo, SourceSpec
+from ecorl.telemetry.wire import SourceReport, encode_ready
 print("imported", flush=True)  # a second time if the child imported this script
 sampler = Sampler([SourceSpec("modelled", {"idle_w": 1, "active_w": 2, "pid": os.getpid()})])
 sampler.start(20)
