@@ -50,11 +50,13 @@ class Mistake:
         parts: the key, part by part; whole numbers are places in a list, from 0.
         value: what stands there, or `NOT_GIVEN`.
         allowed: what would be accepted, in words.
+        instead: the same mistake seen from the other key of a relation, if it is one.
     """
 
     parts: tuple[Part, ...]
     value: object
     allowed: str
+    instead: Mistake | None = None
 
     @property
     def key(self) -> str:
@@ -70,11 +72,18 @@ class RefusedValue(ValueError):
         key: dotted key, or its parts, from the model whose validator raises this.
         value: its value.
         allowed: what would be accepted, in words.
+        instead: for a relation of two keys, the refusal of the other one.
     """
 
-    def __init__(self, key: str | tuple[Part, ...], value: object, allowed: str) -> None:
+    def __init__(
+        self,
+        key: str | tuple[Part, ...],
+        value: object,
+        allowed: str,
+        instead: RefusedValue | None = None,
+    ) -> None:
         self.parts = tuple(key.split(".")) if isinstance(key, str) else key
-        self.value, self.allowed = value, allowed
+        self.value, self.allowed, self.instead = value, allowed, instead
         super().__init__(f"{key} = {value!r}: allowed is {allowed}")
 
 
@@ -89,8 +98,7 @@ def explain(error: ValidationError, model: type[BaseModel]) -> Mistake:
     kind, context, value = first["type"], first.get("ctx", {}), first.get("input")
     refused = context.get("error")
     if isinstance(refused, RefusedValue):
-        above = _walk(first["loc"], model).parts
-        return Mistake((*above, *refused.parts), refused.value, refused.allowed)
+        return _refusal(_walk(first["loc"], model).parts, refused)
     if kind == "extra_forbidden":
         place = _walk(first["loc"][:-1], model)
         last = first["loc"][-1]
@@ -102,6 +110,11 @@ def explain(error: ValidationError, model: type[BaseModel]) -> Mistake:
     if kind == "missing":
         value = NOT_GIVEN
     return Mistake(place.parts, value, place.words())
+
+
+def _refusal(above: tuple[Part, ...], refused: RefusedValue) -> Mistake:
+    instead = _refusal(above, refused.instead) if refused.instead else None
+    return Mistake((*above, *refused.parts), refused.value, refused.allowed, instead)
 
 
 # ---------------------------------------------------------------- where it stands

@@ -117,7 +117,9 @@ class LookaheadPolicy(Model):
     @model_validator(mode="after")
     def _something_counts(self) -> LookaheadPolicy:
         if self.energy_weight == self.time_weight == 0:
-            raise RefusedValue("energy_weight", 0.0, "a number above 0, here or in time_weight")
+            time = RefusedValue("time_weight", 0.0, "a number above 0, here or in energy_weight")
+            allowed = "a number above 0, here or in time_weight"
+            raise RefusedValue("energy_weight", 0.0, allowed, time)
         return self
 
 

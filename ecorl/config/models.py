@@ -181,8 +181,11 @@ class Config(Model):
     def _group_divides_batch(self) -> Config:
         t = self.trainer
         if t.per_device_batch_size % t.num_generations:
-            allowed = f"a multiple of trainer.num_generations = {t.num_generations}"
-            raise RefusedValue("trainer.per_device_batch_size", t.per_device_batch_size, allowed)
+            n_rows, n_group = t.per_device_batch_size, t.num_generations
+            allowed = f"a divisor of trainer.per_device_batch_size = {n_rows}"
+            group = RefusedValue("trainer.num_generations", n_group, allowed)
+            allowed = f"a multiple of trainer.num_generations = {n_group}"
+            raise RefusedValue("trainer.per_device_batch_size", n_rows, allowed, group)
         return self
 
     @model_validator(mode="after")

@@ -105,8 +105,10 @@ def validate_config(
         return Config.model_validate(data)
     except ValidationError as error:
         found = explain(error, Config)
-        if any(_comes_from(override, found) for override in overridden or ()):
-            raise ConfigError(f"--set {found.key}", found.value, found.allowed) from error
+        for mistake in filter(None, (found, found.instead)):
+            if any(_comes_from(override, mistake) for override in overridden or ()):
+                key = f"--set {mistake.key}"
+                raise ConfigError(key, mistake.value, mistake.allowed) from error
         line = line_of(text, found.parts)
         raise ConfigError(found.key, found.value, found.allowed, name, line) from error
 

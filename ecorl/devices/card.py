@@ -17,6 +17,23 @@ ARRAY_MACS = 4096
 ARRAY_ROWS = 64
 """Rows of activations for which a product's weights are read once."""
 
+CARD_FIGURES = (
+    "clock_hz",
+    "n_dsp_used",
+    "macs_per_dsp",
+    "memory_bytes",
+    "memory_bytes_per_s",
+    "link_bytes_per_s",
+    "link_latency_s",
+    "active_w",
+)
+"""Figures without which no engine can stand for a card: its cycle model and its memory check."""
+
+
+def missing_card_figures(profile: DeviceProfile) -> list[str]:
+    """Those of `CARD_FIGURES` that a profile does not hold."""
+    return [key for key in CARD_FIGURES if profile.get(key) is None]
+
 
 def n_arrays(profile: DeviceProfile) -> int:
     """Whole arrays that the profile's DSP budget (``n_dsp_used`` x ``macs_per_dsp``) holds.

@@ -67,6 +67,15 @@ and Ultra RAM together), ``launch_s`` the fixed host time of one layer's forward
 """
 
 _SHARES = ("mfu_prefill", "mfu_train", "mbu_decode")
+_AT_MOST = (
+    ("clock_hz", "clock_max_hz"),
+    ("n_dsp_used", "n_dsp"),
+    ("idle_w", "active_w"),
+    ("idle_w", "tdp_w"),
+    ("active_w", "tdp_w"),
+    ("decode_w", "tdp_w"),
+)
+"""Figures of one device that cannot be above another of its figures."""
 _KINDS = ("gpu", "fpga", "cpu")
 _PROVENANCES = (Provenance.PUBLISHED, Provenance.MODELLED, Provenance.MEASURED)
 
@@ -168,8 +177,18 @@ def _parse(text: str, where: str) -> DeviceProfile:
     figures = _parse_table(data, "figures", where)
     if "per_core" in data:
         figures = complete_host_figures(figures, _parse_table(data, "per_core", where))
+    _check_order(figures, where)
     title = str(data.get("title", data["name"]))
     return DeviceProfile(data["name"], title, data["kind"], figures, where)
+
+
+def _check_order(figures: Mapping[str, Figure], where: str) -> None:
+    """See that no figure is above what the same file says the device can do."""
+    for key, limit in _AT_MOST:
+        if key in figures and limit in figures and figures[key].value > figures[limit].value:
+            unit = f" {UNITS[limit]}" if UNITS[limit] != "1" else ""
+            allowed = f"at most {limit} = {figures[limit].value:g}{unit}"
+            raise ConfigError(f"figures.{key}.value", figures[key].value, allowed, where)
 
 
 def _parse_table(data: Mapping[str, Any], table: str, where: str) -> dict[str, Figure]:

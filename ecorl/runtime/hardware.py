@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from ecorl import config as cfg
 from ecorl.devices import DeviceProfile, load_profile, profile_names
+from ecorl.devices.card import missing_card_figures
 from ecorl.drivers.nvml import NvmlDevice, NvmlDriver, visible_devices
 from ecorl.drivers.rapl import find_zones
 from ecorl.errors import ConfigError, DriverError
+from ecorl.records import Action
 from ecorl.runtime.training import TrainingSide
 from ecorl.telemetry.specs import JSON, SourceSpec
 
-_PROFILE_BY_NAME = {
-    "H200": "h200",
-    "H100": "h100_sxm",
-    "A100": "a100_sxm",
-    "L4": "l4",
+logger = logging.getLogger(__name__)
+
+_PROFILE_BY_WORDS = {
+    frozenset({"H200"}): "h200",
+    frozenset({"H100", "80GB", "HBM3"}): "h100_sxm",
+    frozenset({"A100", "SXM4", "80GB"}): "a100_sxm",
+    frozenset({"L4"}): "l4",
 }
-"""NVML's product names by the word that identifies them; longer words are not contained in
-shorter ones (``L40S`` would match ``L4``, hence the comparison by whole words)."""
+"""All words of NVML's product names but the maker's. Part of them is not enough: the PCIe, NVL and
+40 GB boards of the same chip have other limits of power and other memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +49,14 @@ def gpu_path(config: cfg.Config, training: TrainingSide) -> GpuPath:
     """Resolve ``devices.gpu`` and ``telemetry.gpu`` for a trainer on a GPU or on the CPU.
 
     Raises:
-        ConfigError: when the GPU's model has no profile, the named profile does not exist or is
-            of another kind of device than the trainer's, the trainer's GPUs are not what
-            ``devices`` says, or the power source cannot tell this device's power.
+        ConfigError: when the GPU's model has no profile and the run needs its figures, the named
+            profile does not exist or is of another kind of device than the trainer's, the
+            trainer's GPUs are not what ``devices`` says, the power source cannot tell this
+            device's power, or the card's profile lacks what its engine needs.
     """
+    _check_card(config, training)
     if training.device == "cuda":
-        profile, why = _gpu_profile(config.devices, training)
+        profile, why = _gpu_profile(config, training)
     else:
         profile, why = _host_profile(config.devices)
     source, how = _source(config, profile, training)
@@ -56,6 +64,10 @@ def gpu_path(config: cfg.Config, training: TrainingSide) -> GpuPath:
 
 
 def _host_profile(devices: cfg.DeviceConfig) -> tuple[DeviceProfile, str]:
+    if devices.n_gpus != 1:
+        # The cost model would price as many hosts.
+        allowed = "1: the trainer runs on this host's CPU"
+        raise ConfigError("devices.n_gpus", devices.n_gpus, allowed)
     if devices.gpu == "auto":
         return load_profile("host_cpu"), "the trainer runs on this host's CPU"
     profile = load_profile(devices.gpu) if devices.gpu in profile_names() else None
@@ -65,8 +77,8 @@ def _host_profile(devices: cfg.DeviceConfig) -> tuple[DeviceProfile, str]:
     return named_profile("devices.gpu", devices.gpu, "cpu"), f"profile {devices.gpu} as configured"
 
 
-def _gpu_profile(devices: cfg.DeviceConfig, training: TrainingSide) -> tuple[DeviceProfile, str]:
-    n_used = len(training.gpu_uuids)
+def _gpu_profile(config: cfg.Config, training: TrainingSide) -> tuple[DeviceProfile, str]:
+    devices, n_used = config.devices, len(training.gpu_uuids)
     if n_used and n_used != devices.n_gpus:
         raise ConfigError("devices.n_gpus", devices.n_gpus, f"{n_used}: the trainer uses so many")
     if devices.gpu != "auto":
@@ -76,11 +88,63 @@ def _gpu_profile(devices: cfg.DeviceConfig, training: TrainingSide) -> tuple[Dev
     if len(titles) > 1:
         raise ConfigError("devices.gpu", "auto", f"GPUs of one model; the run uses {titles}")
     title = titles.pop()
-    words = title.replace("-", " ").split()
-    for word, name in _PROFILE_BY_NAME.items():
-        if word in words:
-            return load_profile(name), f"NVML names a {title}"
-    raise ConfigError("devices.gpu", "auto", f"a profile name or file: none is known for {title}")
+    words = frozenset(title.replace("-", " ").split()) - {"NVIDIA"}
+    if words in _PROFILE_BY_WORDS:
+        return load_profile(_PROFILE_BY_WORDS[words]), f"NVML names a {title}"
+    if _needs_figures(config):
+        allowed = (
+            f'the path of a TOML profile with kind = "gpu": none is known for {title}, and '
+            "modelled costs or power need its figures"
+        )
+        raise ConfigError("devices.gpu", "auto", allowed)
+    logger.warning(
+        "no profile is known for %s: its power is measured or missing, never modelled; "
+        "devices.gpu may name a profile file",
+        title,
+    )
+    return _nameless(title), f"NVML names a {title}, for which no profile is known"
+
+
+def _nameless(title: str) -> DeviceProfile:
+    """A profile of which nothing is known but the title: every figure is missing."""
+    words = re.findall("[a-z0-9]+", title.lower().replace("nvidia", " "))
+    # The prefix keeps it apart from the profiles that travel with the package.
+    return DeviceProfile("_".join(["nvidia", *(words or ["gpu"])]), title or "GPU", "gpu")
+
+
+def _needs_figures(config: cfg.Config) -> bool:
+    """Whether something in the run is computed from the figures of the GPU's profile."""
+    placement = config.placement
+    if isinstance(config.telemetry.gpu, cfg.ModelledSource):
+        return True
+    if _all_on_gpu(placement.policy):
+        return False  # no guard is ever asked
+    by_rule = isinstance(placement.policy, cfg.StaticPolicy | cfg.ThresholdPolicy)
+    return placement.energy_margin is not None or not by_rule
+
+
+def _all_on_gpu(policy: cfg.Policy) -> bool:
+    if not isinstance(policy, cfg.StaticPolicy):
+        return False
+    return policy.reward is Action.GPU and policy.reference is Action.GPU
+
+
+def _check_card(config: cfg.Config, training: TrainingSide) -> None:
+    """See that the card's profile holds what its engine needs, if one will be loaded."""
+    modelled = isinstance(config.engine.offload, cfg.FpgaEngine)
+    if not modelled or not training.frozen or _all_on_gpu(config.placement.policy):
+        return
+    name = config.devices.fpga
+    missing = missing_card_figures(named_profile("devices.fpga", name, "fpga"))
+    if not missing:
+        return
+    profiles = [load_profile(known) for known in profile_names()]
+    whole = [p.name for p in profiles if p.kind == "fpga" and not missing_card_figures(p)]
+    allowed = (
+        f"one of {whole} or the path of a TOML file with all figures that the card's engine "
+        f"needs; here {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+    )
+    raise ConfigError("devices.fpga", name, allowed)
 
 
 def named_profile(key: str, name: str, kind: str) -> DeviceProfile:
@@ -122,10 +186,10 @@ def _source(
     config: cfg.Config, profile: DeviceProfile, training: TrainingSide
 ) -> tuple[SourceSpec, str]:
     chosen, on_gpu = config.telemetry.gpu, training.device == "cuda"
-    modelled = _modelled(profile, "gpu0" if on_gpu else "cpu0")
+    device_id = "gpu0" if on_gpu else "cpu0"
     nvml: dict[str, JSON] = {"devices": list(training.gpu_uuids)} if training.gpu_uuids else {}
     if isinstance(chosen, cfg.AutoSource):
-        return _auto_gpu(modelled | nvml) if on_gpu else _auto_host(modelled)
+        return _auto_gpu(profile, device_id, nvml) if on_gpu else _auto_host(profile, device_id)
     options: dict[str, JSON] = {"interval_s": chosen.interval_s}
     if isinstance(chosen, cfg.NvmlSource):
         if not on_gpu:
@@ -137,11 +201,11 @@ def _source(
             raise ConfigError("telemetry.gpu.type", "rapl", "not rapl: the trainer runs on a GPU")
         options |= {"root": str(chosen.root)}
     elif isinstance(chosen, cfg.ModelledSource):
-        options |= modelled
+        options |= _modelled(profile, device_id)
     elif isinstance(chosen, cfg.ReplaySource):
         options |= {"path": str(chosen.path)}
     elif isinstance(chosen, cfg.NullSource):
-        options |= {"device_ids": [str(modelled["device_id"])]}
+        options |= {"device_ids": [device_id]}
     return SourceSpec(chosen.type, options), f"power source {chosen.type} as configured"
 
 
@@ -156,18 +220,23 @@ def _modelled(profile: DeviceProfile, device_id: str) -> dict[str, JSON]:
     }
 
 
-def _auto_gpu(options: dict[str, JSON]) -> tuple[SourceSpec, str]:
+def _auto_gpu(
+    profile: DeviceProfile, device_id: str, nvml: dict[str, JSON]
+) -> tuple[SourceSpec, str]:
     # Not RAPL: the processor's joules are not the GPU's.
-    order: list[JSON] = ["nvml", "modelled"]
-    spec = SourceSpec("auto", {**options, "interval_s": 0.1, "order": order})
+    if profile.get("idle_w") is None or profile.get("active_w") is None:
+        spec = SourceSpec("auto", {**nvml, "interval_s": 0.1, "order": ["nvml"]})
+        return spec, "power by NVML, else missing: the profile holds no power to model it from"
+    options = _modelled(profile, device_id) | nvml
+    spec = SourceSpec("auto", {**options, "interval_s": 0.1, "order": ["nvml", "modelled"]})
     return spec, "power by NVML, else modelled"
 
 
-def _auto_host(options: dict[str, JSON]) -> tuple[SourceSpec, str]:
+def _auto_host(profile: DeviceProfile, device_id: str) -> tuple[SourceSpec, str]:
     # Not NVML: it would answer for a GPU that this trainer does not use.
     try:
         find_zones()
     except DriverError as error:
-        spec = SourceSpec("modelled", {**options, "interval_s": 0.1})
+        spec = SourceSpec("modelled", {**_modelled(profile, device_id), "interval_s": 0.1})
         return spec, f"power modelled, since RAPL: {error}"
     return SourceSpec("rapl", {"interval_s": 0.1}), "power by RAPL, the whole package"

@@ -140,6 +140,15 @@ def test_an_override_may_not_hide_a_second_one(refusal):
         (["task.type=files"], "--set task.policy = (not given): allowed is a path"),
         (['engine.faults=[{kind="boom",calls=[1]}]'], "--set engine.faults.0.kind = 'boom'"),
         (["trainer.per_device_batch_size=12"], "--set trainer.per_device_batch_size = 12: "),
+        (
+            ["trainer.num_generations=7"],
+            "--set trainer.num_generations = 7: allowed is a divisor of "
+            "trainer.per_device_batch_size = 64",
+        ),
+        (
+            ["trainer.num_generations=7", "trainer.per_device_batch_size=10"],
+            "--set trainer.per_device_batch_size = 10: ",
+        ),
         (["run_dir={x}"], "--set run_dir = '{x}': allowed is a path"),
     ],
 )
@@ -150,6 +159,13 @@ def test_a_mistake_in_an_override_is_reported_as_one(refusal, overrides, start):
 def test_a_mistake_in_the_file_is_not_blamed_on_another_override(refusal, write):
     path = write("[trainer]\nsteps = 0\n")
     assert refusal(path, "trainer.beta=0.1", "seed=3").startswith(f"{path}:2: trainer.steps = 0")
+
+
+def test_the_overridden_one_of_two_weights_is_blamed(refusal, write):
+    path = write('[placement.policy]\ntype = "lookahead"\nenergy_weight = 0.0\n')
+    message = refusal(path, "placement.policy.time_weight=0.0")
+    assert message.startswith("--set placement.policy.time_weight = 0.0: allowed is a number above")
+    assert "here or in energy_weight" in message
 
 
 LINES = [

@@ -1,13 +1,20 @@
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from ecorl.devices import MissingFigure, load_profile, profile_names
+from ecorl.devices import profile as profile_module
+from ecorl.devices.card import CARD_FIGURES, missing_card_figures
 from ecorl.devices.figure import Figure
 from ecorl.devices.host import HostCpu, complete_host_figures, read_host_cpu
 from ecorl.devices.profile import UNITS
+from ecorl.engines.fpga.cycles import CycleModel
 from ecorl.errors import ConfigError
-from ecorl.records import Provenance
+from ecorl.records import ModelShape, Provenance
 
 GOOD = """
 name = "mine"
@@ -117,6 +124,62 @@ def test_a_share_above_one_is_refused(tmp_path):
     path.write_text(GOOD.replace("idle_w", "mfu_train").replace('"W"', '"1"'))
     with pytest.raises(ConfigError, match="at most 1"):
         load_profile(str(path))
+
+
+def with_figures(folder, shipped, **figures):
+    """A shipped profile with other values, as a user's file."""
+    text = (Path(profile_module.__file__).parent / "profiles" / f"{shipped}.toml").read_text()
+    for key, value in figures.items():
+        text, n = re.subn(rf"(\[figures\.{key}\]\nvalue = )\S+", rf"\g<1>{value}", text)
+        assert n == 1, key
+    path = folder / "card.toml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("shipped", "key", "value", "allowed"),
+    [
+        ("u55c", "clock_hz", 7.76e8, "at most clock_max_hz = 7.75e+08 Hz"),
+        ("u55c", "n_dsp_used", 9025, "at most n_dsp = 9024"),
+        ("u55c", "idle_w", 74.0, "at most active_w = 73 W"),
+        ("u55c", "active_w", 151.0, "at most tdp_w = 150 W"),
+        ("h200", "decode_w", 701.0, "at most tdp_w = 700 W"),
+    ],
+)
+def test_a_device_beyond_its_own_limits_is_refused(tmp_path, shipped, key, value, allowed):
+    path = with_figures(tmp_path, shipped, **{key: value})
+    with pytest.raises(ConfigError) as error:
+        load_profile(path)
+    assert str(error.value) == f"{path}: figures.{key}.value = {float(value)}: allowed is {allowed}"
+
+
+def test_a_device_at_its_own_limits_passes(tmp_path):
+    path = with_figures(
+        tmp_path, "u55c", clock_hz=7.75e8, n_dsp_used=9024, idle_w=150.0, active_w=150.0
+    )
+    assert load_profile(path).value("n_dsp_used") == 9024
+
+
+def test_idle_power_is_held_against_the_limit_where_power_under_load_is_not_known(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD + GOOD[GOOD.index("[fig") :].replace("idle_w", "tdp_w").replace("20", "9"))
+    with pytest.raises(ConfigError, match=r"figures\.idle_w\.value = 20\.0.*at most tdp_w = 9 W"):
+        load_profile(str(path))
+
+
+@pytest.mark.parametrize("key", CARD_FIGURES)
+def test_the_figures_that_a_card_needs_are_those_of_its_cycle_model(key):
+    u55c = load_profile("u55c")
+    assert missing_card_figures(u55c) == []
+    whole = replace(u55c, figures={k: u55c.figure(k) for k in CARD_FIGURES})
+    shape = ModelShape(2, 64, 128, 4, 2, 16, 32, 80_000, 80_000)
+    CycleModel(shape, whole)
+    part = replace(u55c, figures={k: f for k, f in u55c.figures.items() if k != key})
+    assert missing_card_figures(part) == [key]
+    if key != "memory_bytes":  # the engine's own check asks for it
+        with pytest.raises(MissingFigure, match=key):
+            CycleModel(shape, part)
 
 
 def test_an_unknown_name_lists_what_there_is():

@@ -1,21 +1,34 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 
 from ecorl.config import Config
 from ecorl.errors import ConfigError, LibraryNotFound
+from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
+from ecorl.records import Stage, StageWork
 from ecorl.runtime import hardware
 from ecorl.runtime.hardware import gpu_path
-from ecorl.runtime.training import TrainingSide
+from ecorl.runtime.local import LocalRuntime
+from ecorl.runtime.training import FrozenModel, TrainingSide
 from ecorl.telemetry.sources import build
 
 
-def config(gpu="auto", **power):
+def config(gpu="auto", placement=None, **power):
     return Config.model_validate(
-        {"devices": {"gpu": gpu}, "telemetry": {"gpu": power or {"type": "auto"}}}
+        {
+            "devices": {"gpu": gpu},
+            "telemetry": {"gpu": power or {"type": "auto"}},
+            "placement": placement or {},
+        }
     )
+
+
+LOOKAHEAD = {"policy": {"type": "lookahead"}}
+THRESHOLD = {"policy": {"type": "threshold"}}
 
 
 CPU, GPU = TrainingSide("cpu"), TrainingSide("cuda", gpu_uuids=("GPU-1",))
@@ -100,11 +113,136 @@ def test_on_a_gpu_its_name_finds_the_profile(nvml, title, profile):
     assert title in path.note
 
 
-@pytest.mark.parametrize("title", ["NVIDIA L40S", "NVIDIA GH200 480GB", "NVIDIA A1000", ""])
+OTHERS = [
+    "NVIDIA H100 PCIe",
+    "NVIDIA H100 NVL",
+    "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+    "NVIDIA H200 NVL",
+    "NVIDIA A100-PCIE-40GB",
+    "NVIDIA A100-SXM4-40GB",
+    "NVIDIA A100 80GB PCIe",
+    "NVIDIA L40",
+    "NVIDIA L40S",
+    "NVIDIA GH200 480GB",
+    "NVIDIA A1000",
+    "",
+]
+"""Titles of boards that share a chip, or letters of its name, with one that has a profile."""
+
+
+@pytest.mark.parametrize("title", OTHERS)
 def test_a_gpu_without_a_profile_is_refused_rather_than_taken_for_another(nvml, title):
     nvml(title)
-    with pytest.raises(ConfigError, match=r"devices\.gpu = 'auto'.*none is known for"):
-        gpu_path(config(), GPU)
+    with pytest.raises(ConfigError, match=r"devices\.gpu = 'auto'.*none is known for") as caught:
+        gpu_path(config(placement=LOOKAHEAD), GPU)
+    assert 'the path of a TOML profile with kind = "gpu"' in str(caught.value)
+
+
+@pytest.mark.parametrize("title", OTHERS)
+def test_a_run_that_only_measures_needs_no_profile_and_gets_no_figures(nvml, caplog, title):
+    nvml(title)
+    path = gpu_path(config(), GPU)
+    assert (path.profile.kind, path.profile.title) == ("gpu", title or "GPU")
+    assert re.fullmatch("nvidia_[a-z0-9_]+", path.profile.name)
+    assert not path.profile.figures
+    # Power without figures would be made up.
+    assert path.source.options["order"] == ["nvml"]
+    assert not {"idle_w", "active_w"} & set(path.source.options)
+    assert path.source.options["devices"] == ["GPU-1"]
+    assert "else missing" in path.note
+    assert len(caplog.records) == 1
+    assert "devices.gpu may name a profile file" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("placement", "power"),
+    [
+        (LOOKAHEAD, {}),
+        (THRESHOLD | {"energy_margin": 0.1}, {}),
+        ({"policy": {"type": "static", "reward": "fpga"}, "energy_margin": 0.1}, {}),
+        ({"policy": {"type": "learned", "name": "x"}}, {}),
+        ({}, {"type": "modelled"}),
+    ],
+)
+def test_a_run_that_models_needs_a_profile(nvml, placement, power):
+    nvml("NVIDIA L40S")
+    with pytest.raises(ConfigError, match=r"none is known for NVIDIA L40S"):
+        gpu_path(config(placement=placement, **power), GPU)
+
+
+@pytest.mark.parametrize("placement", [THRESHOLD, {"energy_margin": 0.1}])
+def test_a_policy_that_asks_for_no_costs_needs_no_profile(nvml, placement):
+    nvml("NVIDIA L40S")
+    assert gpu_path(config(placement=placement), GPU).profile.name == "nvidia_l40s"
+
+
+def test_a_run_goes_on_without_figures(nvml, tmp_path):
+    nvml("NVIDIA L40S")
+    run = config(type="null")
+    work = StageWork(Stage.REWARD, 4, 40, 20, 10)
+    path = tmp_path / LEDGER_FILE
+    ledger = Ledger.create(path, run_id="t", config_toml="", meta={})
+    runtime = LocalRuntime(run, ledger, GPU)
+    runtime.start()
+    runtime.begin_iteration(1)
+    runtime.on_stage_end(runtime.on_stage_start(work))
+    runtime.close()
+    ledger.close()
+    with LedgerReader(tmp_path) as reader:
+        assert [(d.profile, d.idle_w) for d in reader.devices()] == [("nvidia_l40s", None)]
+        (execution,) = reader.executions()
+    assert execution.result.device == "nvidia_l40s"
+    assert execution.result.energy.energy_j is None
+
+
+def test_a_users_profile_without_power_models_none(nvml, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('name = "mine"\nkind = "gpu"\n')
+    assert gpu_path(config(str(path)), GPU).source.options["order"] == ["nvml"]
+    with pytest.raises(ConfigError, match=r"mine\.idle_w = \(not given\)"):
+        gpu_path(config(str(path), type="modelled"), GPU)
+
+
+def test_one_host_is_not_several_gpus(rapl):
+    rapl(False)
+    run = Config.model_validate({"devices": {"n_gpus": 64}})
+    with pytest.raises(ConfigError) as caught:
+        gpu_path(run, CPU)
+    allowed = "1: the trainer runs on this host's CPU"
+    assert str(caught.value) == f"devices.n_gpus = 64: allowed is {allowed}"
+
+
+FROZEN = TrainingSide("cpu", frozen={Stage.REWARD: FrozenModel(Path("reward"))})
+
+
+def with_card(fpga, placement=THRESHOLD, engine=None):
+    offload = engine or {"type": "fpga"}
+    return Config.model_validate(
+        {"devices": {"fpga": fpga}, "placement": placement, "engine": {"offload": offload}}
+    )
+
+
+def test_a_card_whose_engine_lacks_figures_is_refused_with_a_remedy(rapl):
+    rapl(False)
+    with pytest.raises(ConfigError) as caught:
+        gpu_path(with_card("v80"), FROZEN)
+    message = str(caught.value)
+    assert message.startswith("devices.fpga = 'v80': allowed is one of ['u55c'] or the path of a")
+    assert message.endswith("here clock_hz, n_dsp_used, active_w are missing")
+    assert gpu_path(with_card("u55c"), FROZEN)
+
+
+@pytest.mark.parametrize(
+    ("run", "side"),
+    [
+        (with_card("v80", {}), FROZEN),
+        (with_card("v80"), CPU),
+        (with_card("v80", engine={"type": "torch"}), FROZEN),
+    ],
+)
+def test_a_card_that_no_engine_stands_for_needs_no_figures(rapl, run, side):
+    rapl(False)
+    assert gpu_path(run, side).profile.name == "host_cpu"
 
 
 def test_a_gpu_that_cannot_be_named_is_refused(nvml):
