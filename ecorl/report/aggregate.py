@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ecorl.config import Config
-from ecorl.ledger import EventRow, ExecutionRow, LedgerReader
+from ecorl.ledger import ExecutionRow, LedgerReader, MetricRow
 from ecorl.report import devices as device_parts
 from ecorl.report.card import balance, card_timeline
-from ecorl.report.energy import Evidence
 from ecorl.report.head import head
 from ecorl.report.model import DeviceTelemetry, PowerTrace, Report
 from ecorl.report.model_energy import Accounting
 from ecorl.report.notes import notes
 from ecorl.report.readings import DeviceReadings, device_readings
+from ecorl.report.rest import Evidence
 from ecorl.report.run_config import RunConfig
 from ecorl.report.spans import Span, attempt_spans
 from ecorl.report.stage_table import comparisons, decision_groups, expectation, stage_rows
@@ -38,17 +38,17 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
     """
     executions, barriers = reader.executions(), reader.barriers()
     placements, evaluations = reader.placements(), reader.evaluations()
-    metrics = metric_series(reader.metrics())
+    recorded = reader.metrics()
+    metrics = metric_series(recorded)
     spans = attempt_spans(reader.attempts(), reader.last_times())
     readings, telemetry, traces = _device_figures(reader, spans, executions)
-    spent = spending(
-        Evidence(executions, barriers, reader.devices(), readings, spans), _accounting(known.config)
-    )
+    evidence = Evidence(executions, barriers, reader.devices(), readings, spans)
+    spent = spending(evidence, _accounting(known.config))
     rows = stage_rows(executions)
     compared, expected = comparisons(rows), expectation(placements)
     ran = head(reader, known, spans, executions)
-    balanced = balance(compared, spent.parts, ran.run_time_s)
-    replayed = card_timeline(executions, barriers, reader.devices(), ran.run_time_s)
+    balanced = balance(compared, spent.parts, evidence)
+    replayed = card_timeline(evidence)
     report = Report(
         head=ran,
         verdict=(
@@ -74,24 +74,30 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
         power=tuple(traces),
         notes=notes(executions, spent, replayed, ran.path),
     )
-    return _with_missing(report, reader.events(), known.gap)
+    missing = [known.gap] if known.gap else []
+    missing += _absent(report, executions, recorded)
+    missing += [e.detail for e in reader.events() if e.kind == "ledger_rows_dropped"]
+    missing += spent.gaps
+    missing += _doubtful(spent.accounting)
+    return replace(report, missing=tuple(missing))
 
 
-def _with_missing(report: Report, events: Sequence[EventRow], gap: str | None) -> Report:
-    missing = [gap] if gap else []
+def _absent(
+    report: Report, executions: Sequence[ExecutionRow], metrics: Sequence[MetricRow]
+) -> list[str]:
+    """What the run did not record, or did not keep."""
+    by_resume = "were superseded by a resume"
     absent = {
-        "no stage execution was recorded": not report.stages,
+        "no stage execution was recorded": not executions,
+        f"all stage executions {by_resume}": len(executions) > 0 and not report.stages,
         "no power reading was recorded": not any(t.n_readings for t in report.telemetry),
-        "no metric of the trainer was recorded": not report.metrics,
+        "no metric of the trainer was recorded": not metrics,
+        f"all metrics of the trainer {by_resume}": len(metrics) > 0 and not report.metrics,
         "no evaluation was recorded": not report.gains and not report.flips,
         "no placement decision was recorded": not report.placements,
         "the end of the run was not recorded": report.head.state == "no end recorded",
     }
-    missing += [sentence for sentence, holds in absent.items() if holds]
-    missing += [e.detail for e in events if e.kind == "ledger_rows_dropped"]
-    missing += report.spending.gaps
-    missing += _doubtful(report.spending.accounting)
-    return replace(report, missing=tuple(missing))
+    return [sentence for sentence, holds in absent.items() if holds]
 
 
 def _doubtful(accounting: Accounting | None) -> list[str]:
@@ -115,20 +121,19 @@ def _accounting(config: Config | None) -> Accounting | None:
 
 def _device_figures(
     reader: LedgerReader, spans: dict[int, Span], executions: Sequence[ExecutionRow]
-) -> tuple[dict[str, DeviceReadings], list[DeviceTelemetry], list[PowerTrace]]:
+) -> tuple[list[DeviceReadings], list[DeviceTelemetry], list[PowerTrace]]:
     """Device by device, for a day of readings of many devices does not fit in memory at once."""
-    rows = {d.device_id: d for d in reader.devices()}
+    rows = reader.devices()
     errors = reader.sample_errors()
-    readings: dict[str, DeviceReadings] = {}
+    readings: list[DeviceReadings] = []
     telemetry: list[DeviceTelemetry] = []
     traces: list[PowerTrace] = []
-    for device_id in sorted({*rows, *reader.read_device_ids()}):
+    for device_id in sorted({*(d.device_id for d in rows), *reader.read_device_ids()}):
         raw = reader.raw_samples(device_id)
         seconds = list(reader.power_seconds(device_id))
-        readings |= device_readings(seconds, spans)
-        row = rows.get(device_id)
-        telemetry.append(
-            device_parts.device_telemetry(device_id, row, seconds, raw, errors, executions)
-        )
+        readings += device_readings(seconds, spans)
+        own = [d for d in rows if d.device_id == device_id]
+        failed = [e for e in errors if e.device_id == device_id]
+        telemetry += device_parts.device_telemetry(device_id, own, seconds, raw, failed, executions)
         traces += device_parts.power_traces(seconds, spans)
     return readings, telemetry, traces

@@ -7,10 +7,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ecorl.ledger import BarrierRow, DeviceRow, ExecutionRow
+from ecorl.ledger import BarrierRow, ExecutionRow
 from ecorl.records import Action, Provenance, StageResult, weakest
 from ecorl.report.model_energy import Balance, CardTimeline, Comparison, EnergyPart
-from ecorl.report.stage_table import gpu_path_devices, present
+from ecorl.report.rest import Evidence
+from ecorl.report.spans import length
+from ecorl.report.stage_table import modelled_devices, present
 
 
 def card_idle(comparisons: Sequence[Comparison], parts: Sequence[EnergyPart]) -> list[EnergyPart]:
@@ -20,7 +22,7 @@ def card_idle(comparisons: Sequence[Comparison], parts: Sequence[EnergyPart]) ->
 
 
 def balance(
-    comparisons: Sequence[Comparison], parts: Sequence[EnergyPart], run_time_s: float
+    comparisons: Sequence[Comparison], parts: Sequence[EnergyPart], evidence: Evidence
 ) -> Balance | None:
     """Saved on the offloaded calls less the cards' idle draw; None without a comparison."""
     judged = [c for c in comparisons if c.saved_j is not None]
@@ -31,15 +33,19 @@ def balance(
     unknown = not idle or any(p.energy_j is None for p in idle)
     idle_j = None if unknown else math.fsum(present(p.energy_j for p in idle))
     idle_s = present(p.time_s for p in idle)
+    # A card read with several provenances has a part for each.
+    held = {p.device_id: evidence.held(p.device_id.split("+")) for p in idle}
+    held_s = math.fsum(length(spans.values()) for spans in held.values())
     known = [c.ratio_provenance for c in judged if c.ratio_provenance is not None]
     known += [p.provenance for p in idle if p.provenance is not None]
     return Balance(
         saved_j=saved_j,
         at_most=any(c.card_at_least for c in judged),
         idle_j=idle_j,
-        idle_share=math.fsum(idle_s) / (len(idle) * run_time_s)
-        if idle_s and len(idle_s) == len(idle) and run_time_s > 0
+        idle_share=math.fsum(idle_s) / held_s
+        if idle_s and len(idle_s) == len(idle) and held_s > 0
         else None,
+        whole_run=all(len(spans) == len(evidence.spans) for spans in held.values()),
         net_j=None if idle_j is None else saved_j - idle_j,
         provenance=weakest(*known),
     )
@@ -58,12 +64,7 @@ class _Wait:
     time_s: float | None
 
 
-def card_timeline(
-    executions: Sequence[ExecutionRow],
-    barriers: Sequence[BarrierRow],
-    devices: Sequence[DeviceRow],
-    run_time_s: float,
-) -> CardTimeline | None:
+def card_timeline(evidence: Evidence) -> CardTimeline | None:
     """The run had each simulated card answered in its modelled time.
 
     Each wait is recomputed: the card begins a call when it was submitted and the one before it is
@@ -71,46 +72,43 @@ def card_timeline(
     came later moves by the difference.
 
     Args:
-        executions: of the whole run.
-        barriers: of the whole run.
-        devices: for the idle power of the cards.
-        run_time_s: measured.
+        evidence: of the whole run; its devices tell the idle power of the cards.
 
     Returns:
         None when no card was simulated or nothing waited for one.
     """
-    simulated = _simulated(executions)
+    simulated, barriers = _simulated(evidence.executions), evidence.barriers
     waits_s = present(b.wait_s for b in barriers)
     if not simulated or not waits_s:
         return None
-    moved, modelled, n_waits, n_kept = 0.0, 0.0, 0, 0
+    modelled, n_waits, n_kept = 0.0, 0, 0
+    run_s = {attempt: length([span]) for attempt, span in evidence.spans.items()}
     for attempt in sorted({b.attempt for b in barriers}):
         for measured_s, modelled_s in _replayed(_paired(simulated, barriers, attempt)):
             n_waits += modelled_s is not None
             n_kept += modelled_s is None
             modelled += measured_s if modelled_s is None else modelled_s
-            moved += 0.0 if modelled_s is None else modelled_s - measured_s
+            run_s[attempt] += 0.0 if modelled_s is None else modelled_s - measured_s
     if not n_waits:
         return None
-    total_s = run_time_s + moved
     return CardTimeline(
-        run_time_s=run_time_s,
+        run_time_s=length(evidence.spans.values()),
         waits_s=math.fsum(waits_s),
         modelled_waits_s=modelled,
-        modelled_run_time_s=total_s,
+        modelled_run_time_s=math.fsum(run_s.values()),
         n_waits=n_waits,
         n_kept=n_kept,
-        idle_j=_idle_j([e.result for e in simulated], devices, total_s),
+        idle_j=_idle_j([e.result for e in simulated], evidence, run_s),
     )
 
 
 def _simulated(executions: Sequence[ExecutionRow]) -> list[ExecutionRow]:
     """Calls of cards whose time is not a clock's."""
-    on_gpu = gpu_path_devices(executions)
+    cards = modelled_devices(executions)
     return [
         e
         for e in executions
-        if e.result.device_id not in on_gpu
+        if e.result.device_id in cards
         and e.result.time_provenance is not Provenance.MEASURED
         and e.result.action is not Action.GPU
     ]
@@ -160,15 +158,16 @@ def _replayed(waits: Sequence[_Wait]) -> list[tuple[float, float | None]]:
 
 
 def _idle_j(
-    results: Sequence[StageResult], devices: Sequence[DeviceRow], run_time_s: float
+    results: Sequence[StageResult], evidence: Evidence, run_s: dict[int, float]
 ) -> float | None:
-    """Idle power x the part of the run in which each card runs nothing, J."""
-    idle_w = {d.device_id: d.idle_w for d in devices}
+    """Idle power x the time in which the run had each card and it runs nothing, J."""
+    idle_w = {d.device_id: d.idle_w for d in evidence.devices}
     energy_j = 0.0
     for device_id in {r.device_id for r in results}:
         power_w = idle_w.get(device_id)
         if power_w is None:
             return None
         busy_s = math.fsum(present(r.time_s for r in results if r.device_id == device_id))
-        energy_j += power_w * max(0.0, run_time_s - busy_s)
+        held_s = math.fsum(run_s[attempt] for attempt in evidence.held([device_id]))
+        energy_j += power_w * max(0.0, held_s - busy_s)
     return energy_j

@@ -27,26 +27,86 @@ _TRACE_POINTS = 240
 """Points of a power trace: more cannot be told apart in the plot."""
 
 
+_Series = tuple[Provenance, str]
+"""What sets the readings of one device apart: provenance and source."""
+
+
 def device_telemetry(
     device_id: str,
+    rows: Sequence[DeviceRow],
+    seconds: Sequence[PowerSecond],
+    raw: Sequence[RawSampleRow],
+    errors: Sequence[SampleErrorRow],
+    executions: Sequence[ExecutionRow],
+) -> list[DeviceTelemetry]:
+    """How one device was read, by provenance and source; all but the last are of it alone.
+
+    What an attempt announced and never read stands there with no readings.
+    """
+    by_series: dict[_Series, list[PowerSecond]] = defaultdict(list)
+    for s in seconds:
+        by_series[s.provenance, s.source].append(s)
+    read = {(s.attempt, s.provenance) for s in seconds}
+    found = []
+    for key, own in by_series.items():
+        mine = executions
+        if len(by_series) > 1:
+            times = {(s.attempt, s.second) for s in own}
+            mine = [e for e in executions if (e.attempt, _middle(e)) in times]
+        found.append(
+            _one_telemetry(
+                device_id,
+                _row_of(key, rows, {s.attempt for s in own}),
+                key,
+                own,
+                [r for r in raw if (r.provenance, r.source) == key],
+                [e for e in errors if e.source == key[1]],
+                mine,
+            )
+        )
+    silent = {(r.provenance, r.source): r for r in rows if (r.attempt, r.provenance) not in read}
+    for key, row in silent.items():
+        if not any(p is key[0] and _is_of(row, source) for p, source in by_series):
+            mine = [] if by_series else executions
+            lost = [] if by_series else errors
+            found.append(_one_telemetry(device_id, row, key, [], [], lost, mine))
+    return found
+
+
+def _middle(execution: ExecutionRow) -> int:
+    return math.floor((execution.result.t_start_s + execution.result.t_end_s) / 2)
+
+
+def _is_of(row: DeviceRow, source: str) -> bool:
+    """Whether a device row names this source; it may have the device's name behind it."""
+    return row.source == source or row.source.startswith(f"{source} (")
+
+
+def _row_of(key: _Series, rows: Sequence[DeviceRow], attempts: set[int]) -> DeviceRow | None:
+    """The newest row of a series: of its own source, else of its attempts, else of the device."""
+    same = [r for r in rows if r.provenance is key[0]]
+    own = [r for r in same if _is_of(r, key[1])] or [r for r in same if r.attempt in attempts]
+    return next(reversed(own or rows), None)
+
+
+def _one_telemetry(
+    device_id: str,
     row: DeviceRow | None,
+    key: _Series,
     seconds: Sequence[PowerSecond],
     raw: Sequence[RawSampleRow],
     errors: Sequence[SampleErrorRow],
     executions: Sequence[ExecutionRow],
 ) -> DeviceTelemetry:
-    """How one device was read; ``seconds`` and ``raw`` are those of this device alone."""
-    sources = {s.source: s.provenance for s in seconds}
     gap = counter_gap(device_id, (e.result.energy for e in executions))
     counts: dict[str, int] = defaultdict(int)
     for e in errors:
-        if e.device_id == device_id:
-            counts[e.error] += e.n
+        counts[e.error] += e.n
     return DeviceTelemetry(
         device_id=device_id,
         profile=row.profile if row else "-",
-        provenance=row.provenance if row else next(iter(sources.values()), None),
-        source=row.source if row else ", ".join(sources),
+        provenance=key[0],
+        source=row.source if row and _is_of(row, key[1]) else key[1],
         idle_w=row.idle_w if row else None,
         n_readings=sum(s.n for s in seconds),
         n_missing=sum(s.n_missing for s in seconds),

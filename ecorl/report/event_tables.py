@@ -26,7 +26,7 @@ def training_section(report: Report) -> Section:
         tables.append(_flip_table(report.flips))
     if report.metrics:
         tables.append(_metric_table(report))
-    lead = "" if tables else "Neither metrics nor evaluations were recorded."
+    lead = "" if tables else "No metric or evaluation was recorded, or none was kept."
     return Section("training", "What the run learned", lead, "curves", tuple(tables))
 
 
@@ -201,7 +201,7 @@ def telemetry_section(devices: Sequence[DeviceTelemetry]) -> Section:
         (
             d.device_id,
             d.profile,
-            str(d.provenance or MISSING),
+            str(d.provenance),
             d.source or MISSING,
             count(d.n_readings),
             count(d.n_missing) + _errors(d),
@@ -213,12 +213,13 @@ def telemetry_section(devices: Sequence[DeviceTelemetry]) -> Section:
         for d in devices
     ]
     tables = [table(heads, rows, 4)]
-    figures = [
+    # One device read by several sources says the same of itself for each.
+    figures = dict.fromkeys(
         (d.device_id, str(key), _plain(value)) for d in devices for key, value in d.figures.items()
-    ]
+    )
     if figures:
         made = table(
-            ("device", "figure", "value"), figures, 3, "What the devices say of themselves"
+            ("device", "figure", "value"), list(figures), 3, "What the devices say of themselves"
         )
         tables.append(replace(made, folded=True))
     lead = (

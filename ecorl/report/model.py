@@ -144,7 +144,7 @@ class DecisionGroup:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTelemetry:
-    """How one device was read in the whole run.
+    """How one device was read in the whole run by one source.
 
     Attributes:
         reading_interval_s: median time between readings of the raw ring, s.
@@ -158,7 +158,7 @@ class DeviceTelemetry:
 
     device_id: str
     profile: str
-    provenance: Provenance | None
+    provenance: Provenance
     source: str
     idle_w: float | None
     n_readings: int

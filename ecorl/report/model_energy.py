@@ -12,10 +12,11 @@ from ecorl.records import Provenance, Stage
 
 @dataclass(frozen=True, slots=True)
 class StageRow:
-    """All executions of one stage on one kind of device whose figures share their provenances.
+    """Executions of one stage on one path and kind of device whose figures share provenances.
 
     Attributes:
-        device: profile name; ``device_ids`` are the devices of that kind that ran it.
+        device: profile name, with the devices where the GPU path has that profile as well;
+            ``device_ids`` are the devices of that kind that ran it.
         time_provenance: of ``time_s``.
         energy_provenance: of ``energy_j``, ``mean_power_w`` and ``edi_j_per_token``; None when no
             execution has an energy record.
@@ -203,7 +204,8 @@ class Balance:
     Attributes:
         saved_j: sum of `Comparison.saved_j`, J; ``at_most`` when a card's calls lack energy.
         idle_j: what the cards drew while they ran nothing, J, or None when unknown.
-        idle_share: share of the run time in which the cards ran nothing, or None.
+        idle_share: share of the time for which the run had the cards in which they ran nothing,
+            or None; ``whole_run`` when it had them in all its attempts.
         net_j: ``saved_j - idle_j``, J, or None; above 0 offloading paid.
         provenance: that of the weakest part.
     """
@@ -212,6 +214,7 @@ class Balance:
     at_most: bool
     idle_j: float | None
     idle_share: float | None
+    whole_run: bool
     net_j: float | None
     provenance: Provenance
 
@@ -230,8 +233,8 @@ class CardTimeline:
         modelled_run_time_s: run time with the modelled waits in place of the measured, s.
         n_waits: waits that were modelled.
         n_kept: waits without a modelled time, left as they were measured.
-        idle_j: idle power of the cards x their idle part of the modelled run time, J; None when
-            the idle power is unknown.
+        idle_j: idle power of the cards x their idle part of the modelled time of the attempts that
+            had them, J; None when the idle power is unknown.
     """
 
     run_time_s: float

@@ -1,4 +1,4 @@
-"""Energy of a device over the whole run by its readings.
+"""Energy of a device by its readings.
 
 From the 1 s roll-ups, whose times and energies add up (see `ecorl.ledger.rollup`): the rise of the
 device's counter where there is one, the zero-order hold of its power readings where the counter
@@ -13,29 +13,45 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 from ecorl.ledger import EnergySums, PowerSecond
-from ecorl.records import Provenance, weakest
-from ecorl.report.spans import Span, length
+from ecorl.records import Provenance
+from ecorl.report.numbers import joules
+from ecorl.report.spans import Span, merged
 from ecorl.telemetry.check import Verdict, judge_counter, stopped_seconds
 
 _FIGURES = tuple(field.name for field in fields(EnergySums))
 
 
+_FULL_SECOND = 0.98
+"""Share of a second from which readings count as having held all of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceReadings:
-    """Energy of one device over the run by its readings.
+    """Energy of one device in one attempt by one instrument.
+
+    Several instruments of one device and attempt never count the same second twice.
 
     Attributes:
         energy_j: J over the covered part; None when counter and power readings contradict each
             other.
-        coverage: share of the run time that the energy covers.
-        remark: what was wrong with the device's counter, or None.
+        covered_s: time of the attempt that the energy covers, s.
+        covered: the whole seconds that the energy covers, as disjoint spans in order; none where
+            there is no energy.
+        n_breaks: how often the device's counter was reset or lost.
+        stopped_s: time in which the counter stood still while the device drew power, s.
+        disputed: rise of the counter and energy held over the same time, J, where neither can be
+            believed.
     """
 
+    attempt: int
     device_id: str
     provenance: Provenance
     energy_j: float | None
-    coverage: float
-    remark: str | None = None
+    covered_s: float
+    covered: tuple[Span, ...]
+    n_breaks: int
+    stopped_s: float
+    disputed: tuple[float, float] | None
 
 
 @dataclass(slots=True)
@@ -45,66 +61,49 @@ class _Second(EnergySums):
     second: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _SeriesEnergy:
-    energy_j: float | None
-    covered_s: float
-    n_breaks: int
-    stopped_s: float
-    disputed: tuple[float, float] | None
-
-
-def device_readings(
-    seconds: Iterable[PowerSecond], spans: dict[int, Span]
-) -> dict[str, DeviceReadings]:
-    """Energy of each device over the run from its 1 s roll-ups.
-
-    Of several series of one device in one attempt the one with most readings counts, so that
-    nothing is counted twice.
-    """
+def device_readings(seconds: Iterable[PowerSecond], spans: dict[int, Span]) -> list[DeviceReadings]:
+    """Energy of each device in each attempt from its 1 s roll-ups, by instrument."""
     series: dict[tuple[int, str, Provenance, str], list[PowerSecond]] = defaultdict(list)
     for row in seconds:
-        series[row.attempt, row.device_id, row.provenance, row.source].append(row)
-    best: dict[tuple[int, str], list[PowerSecond]] = {}
-    for (attempt, device_id, _, _), rows in series.items():
-        key = (attempt, device_id)
-        if key not in best or sum(r.n for r in rows) > sum(r.n for r in best[key]):
-            best[key] = rows
-    found: dict[str, DeviceReadings] = {}
-    for device_id in sorted({d for _, d in best}):
-        own = [rows for (a, d), rows in best.items() if d == device_id and a in spans]
-        sums = [(_series_energy(rows), rows[0].provenance) for rows in own]
-        known = [(energy, p) for energy, p in sums if energy.covered_s > 0]
-        if known:
-            found[device_id] = _together(device_id, known, length(spans.values()))
+        if row.attempt in spans:
+            series[row.attempt, row.device_id, row.provenance, row.source].append(row)
+    by_device: dict[tuple[int, str], list[list[PowerSecond]]] = defaultdict(list)
+    for (attempt, device_id, _, _), rows in sorted(series.items(), key=lambda item: item[0][:2]):
+        by_device[attempt, device_id].append(rows)
+    found = [
+        _series_energy(rows, spans[attempt])
+        for (attempt, _), own in by_device.items()
+        for rows in _apart(own)
+    ]
+    return [one for one in found if one.covered_s > 0]
+
+
+def _apart(series: Sequence[list[PowerSecond]]) -> list[list[PowerSecond]]:
+    """The series of one device and attempt without the seconds that one with more readings has."""
+    taken: set[int] = set()
+    found = []
+    for rows in sorted(series, key=lambda rows: -sum(r.n for r in rows)):
+        own = [r for r in rows if r.second not in taken]
+        taken.update(r.second for r in own if r.held_s > 0 or r.counted_s > 0)
+        if own:
+            found.append(own)
     return found
 
 
-def _together(
-    device_id: str, known: Sequence[tuple[_SeriesEnergy, Provenance]], run_time_s: float
-) -> DeviceReadings:
-    """One device over its attempts."""
-    parts = [energy for energy, _ in known]
-    joules = [e.energy_j for e in parts if e.energy_j is not None]
-    covered_s = math.fsum(e.covered_s for e in parts)
-    return DeviceReadings(
-        device_id=device_id,
-        provenance=weakest(*(p for _, p in known)),
-        energy_j=math.fsum(joules) if len(joules) == len(parts) else None,
-        coverage=min(1.0, covered_s / run_time_s) if run_time_s else 0.0,
-        remark=_remark(device_id, parts),
-    )
-
-
-def _remark(device_id: str, parts: Sequence[_SeriesEnergy]) -> str | None:
-    disputed = [e.disputed for e in parts if e.disputed is not None]
+def remark(readings: Sequence[DeviceReadings]) -> str | None:
+    """What was wrong with the counter of one device, or None."""
+    if not readings:
+        return None
+    device_id = readings[0].device_id
+    disputed = [r.disputed for r in readings if r.disputed is not None]
     if disputed:
         counted_j, held_j = (math.fsum(column) for column in zip(*disputed, strict=True))
         return (
-            f"{device_id}: its energy counter says {counted_j:.4g} J, its power readings say "
-            f"{held_j:.4g} J for the same time; neither is believed"
+            f"{device_id}: its energy counter says {joules(counted_j)}, its power readings say "
+            f"{joules(held_j)} for the same time; neither is believed"
         )
-    n_breaks, stopped_s = sum(e.n_breaks for e in parts), math.fsum(e.stopped_s for e in parts)
+    n_breaks = sum(r.n_breaks for r in readings)
+    stopped_s = math.fsum(r.stopped_s for r in readings)
     found = []
     if n_breaks:
         found.append(f"was reset or lost {'once' if n_breaks == 1 else f'{n_breaks} times'}")
@@ -116,23 +115,38 @@ def _remark(device_id: str, parts: Sequence[_SeriesEnergy]) -> str | None:
     return why + "; there its power readings count, as far as they go"
 
 
-def _series_energy(rows: Sequence[PowerSecond]) -> _SeriesEnergy:
+def _series_energy(rows: Sequence[PowerSecond], span: Span) -> DeviceReadings:
     """Energy of one series within one attempt."""
-    seconds = _added_up(rows)
+    seconds, first = _added_up(rows), rows[0]
     # The counter of a model is the model integrated: its two figures cannot check each other.
-    judged = rows[0].provenance is not Provenance.MODELLED
+    judged = first.provenance is not Provenance.MODELLED
     stopped = _stopped(seconds) if judged else set()
     by_hold = [s for s in seconds if s.second in stopped]
     by_counter = [s for s in seconds if s.second not in stopped]
     disputed = _disputed(by_counter) if judged else None
-    joules = [s.held_j for s in by_hold] + [s.counted_j + s.alone_j for s in by_counter]
-    covered = [s.held_s for s in by_hold] + [s.counted_s + s.alone_s for s in by_counter]
-    return _SeriesEnergy(
-        energy_j=None if disputed else math.fsum(joules),
-        covered_s=math.fsum(covered),
+    energies_j = [s.held_j for s in by_hold] + [s.counted_j + s.alone_j for s in by_counter]
+    covered_s = {s.second: s.held_s for s in by_hold}
+    covered_s |= {s.second: s.counted_s + s.alone_s for s in by_counter}
+    return DeviceReadings(
+        attempt=first.attempt,
+        device_id=first.device_id,
+        provenance=first.provenance,
+        energy_j=None if disputed else math.fsum(energies_j),
+        covered_s=math.fsum(covered_s.values()),
+        covered=() if disputed else tuple(_covered(covered_s, span)),
         n_breaks=sum(r.n_breaks for r in rows),
         stopped_s=math.fsum(s.counted_s for s in by_hold),
         disputed=disputed,
+    )
+
+
+def _covered(covered_s: dict[int, float], span: Span) -> list[Span]:
+    """The seconds that are covered as far as the attempt lasted."""
+    parts = {s: (max(float(s), span[0]), min(s + 1.0, span[1])) for s in covered_s}
+    return merged(
+        (start, end)
+        for s, (start, end) in parts.items()
+        if covered_s[s] >= _FULL_SECOND * (end - start)
     )
 
 

@@ -34,6 +34,8 @@ from ecorl.report.numbers import (
 )
 from ecorl.report.stage_table import present
 
+NO_EXECUTION = "No stage execution was recorded, or none was kept."
+
 # ---------------------------------------------------------------- energy
 
 
@@ -151,7 +153,7 @@ _STAGE_HEADS = (
 def stages_section(rows: Sequence[StageRow]) -> Section:
     """One table per pair of provenances."""
     if not rows:
-        return Section("stages", "Stages by device", "No stage execution was recorded.")
+        return Section("stages", "Stages by device", NO_EXECUTION)
     tables = []
     factor, unit = edi_unit(r.edi_j_per_token for r in rows)
     heads = [name.format(unit=unit) for name in _STAGE_HEADS]
@@ -243,7 +245,7 @@ def comparisons_section(
     """EDI of the GPU path against EDI of the card by stage, then with the card's idle draw."""
     title = "Did offloading pay?"
     if not compared:
-        return Section("comparison", title, "No stage execution was recorded.")
+        return Section("comparison", title, NO_EXECUTION)
     tables = []
     groups = comparison_groups(compared, path)
     for group in groups:
@@ -330,9 +332,10 @@ def _saved_cells(pair: Pair) -> tuple[str, ...]:
 
 def _balance_table(b: Balance) -> Table:
     most = "at most " if b.at_most else ""
+    whole = "the run time" if b.whole_run else "the time of its attempts"
     rows = [
         ("saved on the calls that the card took", most + figure(b.saved_j)),
-        (f"drawn by the idle card ({share(b.idle_share)} of the run time)", figure(b.idle_j)),
+        (f"drawn by the idle card ({share(b.idle_share)} of {whole})", figure(b.idle_j)),
         ("net (above 0 offloading paid)", MISSING if b.net_j is None else most + figure(b.net_j)),
     ]
     return table(("", f"J ({b.provenance})"), rows, 1, "The whole run, idle card included")

@@ -7,6 +7,7 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ecorl.edi import edi_from_energy
 from ecorl.ledger import ExecutionRow, PlacementRow
@@ -48,18 +49,35 @@ def gpu_path_devices(executions: Iterable[ExecutionRow]) -> frozenset[str]:
     )
 
 
+def modelled_devices(executions: Iterable[ExecutionRow]) -> frozenset[str]:
+    """Ids of the devices beside the GPU path that answered in a time that is not a clock's.
+
+    A call without a time tells nothing: an engine of this host that never answered is no card.
+    """
+    rows = list(executions)
+    answered = {
+        e.result.device_id
+        for e in rows
+        if present([e.result.time_s]) and e.result.time_provenance is not Provenance.MEASURED
+    }
+    return frozenset(answered) - gpu_path_devices(rows)
+
+
 def stage_rows(executions: Sequence[ExecutionRow]) -> tuple[StageRow, ...]:
-    """One row per stage, device kind and pair of provenances; superseded executions are left out.
+    """One row per stage, device kind, path and pair of provenances; without superseded executions.
+
+    A profile may stand on both paths: the processor on which the framework runs also runs engines
+    that nothing meters. The row beside the GPU path then names its devices too.
 
     A call without an energy figure joins the row of its stage and device when that row is the
     only one, and is counted there as a call without energy; it never adds 0 J.
     """
     on_gpu = gpu_path_devices(executions)
-    cells: dict[tuple[Stage, str, Provenance], list[StageResult]] = defaultdict(list)
+    cells: dict[tuple[Stage, str, bool, Provenance], list[StageResult]] = defaultdict(list)
     for execution in executions:
         r = execution.result
         if not execution.superseded:
-            cells[r.stage, r.device, r.time_provenance].append(r)
+            cells[r.stage, r.device, r.device_id in on_gpu, r.time_provenance].append(r)
     rows = []
     for results in cells.values():
         by_energy: dict[Provenance | None, list[StageResult]] = defaultdict(list)
@@ -70,7 +88,14 @@ def stage_rows(executions: Sequence[ExecutionRow]) -> tuple[StageRow, ...]:
             (provenance,) = (p for p in by_energy if p is not None)
             by_energy = {provenance: results}
         rows += [_stage_row(group, p, on_gpu) for p, group in by_energy.items()]
-    return tuple(sorted(rows, key=_row_order))
+    on_path = {r.device for r in rows if r.on_gpu_path}
+    named = [
+        replace(r, device=f"{r.device} ({', '.join(r.device_ids)})")
+        if not r.on_gpu_path and r.device in on_path
+        else r
+        for r in rows
+    ]
+    return tuple(sorted(named, key=_row_order))
 
 
 def _served_tokens(r: StageResult) -> float:

@@ -18,11 +18,16 @@ from ecorl.report.energy import (
     OTHER_CAUSES,
     USEFUL_CAUSES,
     WASTED_CAUSES,
-    Evidence,
     energy_parts,
 )
 from ecorl.report.model_energy import Accounting, EnergyPart, Spending, Totals
-from ecorl.report.stage_table import energy_j, gpu_path_devices, provenance_order
+from ecorl.report.rest import Evidence
+from ecorl.report.stage_table import (
+    energy_j,
+    gpu_path_devices,
+    modelled_devices,
+    provenance_order,
+)
 from ecorl.units import carbon_g, kwh_from_joules
 
 TOGETHER, CARD, WITH_CARD = "together", "simulated card", "with the simulated card"
@@ -42,12 +47,7 @@ def simulated_cards(
         for d in devices
         if d.provenance is Provenance.MODELLED and d.source.startswith("cycle model")
     }
-    answered = {
-        e.result.device_id
-        for e in executions
-        if e.result.time_provenance is not Provenance.MEASURED
-    }
-    return frozenset((named | answered) - gpu_path_devices(executions))
+    return frozenset(named - gpu_path_devices(executions)) | modelled_devices(executions)
 
 
 def spending(evidence: Evidence, accounting: Accounting | None) -> Spending:

@@ -206,7 +206,8 @@ def _net(b: Balance, simulated: bool) -> str:
     start = f"On the calls that it took the {card} {verb} {bound}{joules(abs(b.saved_j))}"
     if b.idle_j is None or b.net_j is None:
         return f"{start} ({b.provenance}); its idle draw is unknown, so whether that paid is open."
-    when = "" if b.idle_share is None else f" for {share(b.idle_share)} of the run"
+    whole = "of the run" if b.whole_run else "of its attempts"
+    when = "" if b.idle_share is None else f" for {share(b.idle_share)} {whole}"
     result = (
         f"offloading paid, by {'at most ' * b.at_most}{joules(b.net_j)}" if b.net_j > 0
         else f"offloading did not pay: {'at least ' * b.at_most}{joules(-b.net_j)} more than "

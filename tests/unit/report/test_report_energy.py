@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from ecorl.ledger import ExecutionRow
 from ecorl.records import Action, Provenance, Stage, StageEnergy, StageResult
-from ecorl.report.energy import CAUSES, Evidence
+from ecorl.report.energy import CAUSES
 from ecorl.report.model_energy import Accounting
+from ecorl.report.rest import Evidence
 from ecorl.report.spans import length, merged, minus
 from ecorl.report.spending_tables import energy_section
 from ecorl.report.stage_table import comparisons, stage_rows
@@ -349,7 +350,7 @@ def executions(draw):
 @settings(max_examples=150, deadline=None)
 def test_energy_is_conserved(rows):
     """No joule is lost, invented, counted under two provenances, or taken from card to machine."""
-    spent = spending(Evidence(rows, [], [], {}, {1: (0.0, 120.0)}), Accounting(1.2, 450.0, "x"))
+    spent = spending(Evidence(rows, [], [], [], {1: (0.0, 120.0)}), Accounting(1.2, 450.0, "x"))
     cards = simulated_cards(rows, [])
     own_rows = [e for e in rows if e.result.device_id not in cards]
     known, by_card = (
