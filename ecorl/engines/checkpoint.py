@@ -174,7 +174,7 @@ def _stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     try:
         names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
         shards = sorted(str(name) for name in names)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{index}: cannot be read as a shard index") from error
     tensors: dict[str, StoredTensor] = {}
     for shard in shards:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ecorl.engines.fpga.gemm import MAX_K
 from ecorl.errors import CheckpointError
 from ecorl.records import ModelShape
 
@@ -150,7 +152,7 @@ def read_config(path: Path | str) -> DecoderConfig:
         data = json.loads(file.read_text("utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(f"{folder}: no config.json in this folder") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: cannot be read as JSON ({error})") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{file}: not a JSON object")
@@ -253,6 +255,7 @@ class _Reader:
             raise self._error("num_key_value_heads", n_kv, f"a divisor of {n_heads} heads")
         if head_dim % 2 or head_dim > 1024:
             raise self._error("head_dim", head_dim, "an even number up to 1024")
+        self._refuse_wide(n_heads, head_dim)
         layers, inner = self._count("num_hidden_layers"), self._count("intermediate_size")
         vocab = self._count("vocab_size")
         q, kv = n_heads * head_dim, n_kv * head_dim
@@ -262,6 +265,17 @@ class _Reader:
         active = layers * per_layer + hidden + head
         total = active if tied else active + vocab * hidden
         return ModelShape(layers, hidden, inner, n_heads, n_kv, head_dim, vocab, total, active)
+
+    def _refuse_wide(self, n_heads: int, head_dim: int) -> None:
+        """No product may have more inputs than the kernel's buffer of activations holds.
+
+        Outputs need no check: at most 3 * MAX_K at once, far below the kernel's MAX_DIM.
+        """
+        for key in ("hidden_size", "intermediate_size"):
+            if self._count(key) > MAX_K:
+                raise self._error(key, self._count(key), f"at most {MAX_K}")
+        if n_heads * head_dim > MAX_K:
+            raise self._error("num_attention_heads", n_heads, f"at most {MAX_K // head_dim}")
 
     def _rope(self) -> Rope:
         """As transformers 5: one table, and top-level keys fill in what it lacks.
@@ -311,7 +325,8 @@ class _Reader:
     def _number(self, table: Mapping[str, Any], key: str, default: float | None = None) -> float:
         value = table.get(key, default)
         good = isinstance(value, int | float) and not isinstance(value, bool)
-        if not (good and math.isfinite(value) and value > 0):
+        # JSON's integers have no largest one: compared as they are, a float may not hold them.
+        if not (good and 0 < value <= sys.float_info.max):
             raise self._error(key, value, "a finite number above 0")
         return float(value)
 

@@ -7,6 +7,7 @@ host's memory can be read tensor by tensor.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,10 @@ class StoredTensor:
             values = (raw.astype(np.uint32) << 16).view(np.float32)
         else:
             values = raw.astype(np.float32, copy=False)
-        return values.reshape(self.shape)
+        try:
+            return values.reshape(self.shape)
+        except ValueError as error:  # no array has so many dimensions, or such long ones
+            raise CheckpointError(f"{self.path}: a shape of {self.shape} is no array's") from error
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
@@ -70,9 +74,10 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             header = json.loads(handle.read(header_bytes))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:  # JSON and UTF-8 errors both
+    except (ValueError, RecursionError) as error:  # broken JSON or UTF-8, deep nesting
         raise CheckpointError(f"{path}: the safetensors header is damaged") from error
-    if not isinstance(header, dict):
+    # A name with a line break would break the messages that tell of it.
+    if not isinstance(header, dict) or not all(name.isprintable() for name in header):
         raise CheckpointError(f"{path}: the safetensors header is damaged")
     base = 8 + header_bytes
     return {
@@ -84,15 +89,23 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
 
 def _stored(path: Path, name: str, entry: Any, base: int, file_bytes: int) -> StoredTensor:
     try:
-        dtype, shape = str(entry["dtype"]), tuple(int(n) for n in entry["shape"])
-        start, stop = (base + int(at) for at in entry["data_offsets"])
+        dtype, shape = str(entry["dtype"]), tuple(_size(n) for n in entry["shape"])
+        start, stop = (base + _size(at) for at in entry["data_offsets"])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: the entry of {name} is damaged") from error
     if stop > file_bytes:
         raise CheckpointError(
             f"{path}: truncated: {name} ends at byte {stop}, the file has {file_bytes}"
         )
-    expected = int(np.prod(shape, dtype=np.int64)) * _ITEM_BYTES.get(dtype, 0)
-    if min(shape, default=0) < 0 or (dtype in _ITEM_BYTES and stop - start != expected):
+    # math.prod: a product of NumPy's integers may wrap around to the right number of bytes.
+    expected = math.prod(shape) * _ITEM_BYTES.get(dtype, 0)
+    if start > stop or (dtype in _ITEM_BYTES and stop - start != expected):
         raise CheckpointError(f"{path}: the entry of {name} contradicts itself")
     return StoredTensor(path, dtype, shape, start, stop)
+
+
+def _size(value: object) -> int:
+    """A whole number of 0 or more, so that no offset points before the data."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is no size")
+    return value

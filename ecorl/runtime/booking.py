@@ -134,7 +134,9 @@ class Books:
         silent = Provenance.MODELLED if on_card else Provenance.MEASURED
         provenance = report.provenance if report else silent
         if on_card and time_s is not None:
-            beyond = self._beyond_physics(work, time_s, energy_j, provenance)
+            # Time and energy may be those of the rows that could be run.
+            run_work = rows_of(flight, sorted(landing.values), work)
+            beyond = self._beyond_physics(run_work, time_s, energy_j, provenance)
             if beyond:
                 fault, time_s, energy_j = "PhysicalBoundError", None, None
                 self._ledger.fault(run.iteration, fault, str(work.stage), beyond)

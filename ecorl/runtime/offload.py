@@ -128,7 +128,9 @@ class OffloadLane:
             reasons = sorted(set(outcome.invalid.values()))
             detail = f"{len(outcome.invalid)} rows: {'; '.join(reasons)}"
         if fault != "EngineQuarantined":
-            if fault is None:
+            # An engine of which most rows can be used is not broken: some rows are not for it.
+            mostly_good = fault == "InvalidResult" and 2 * len(outcome.arrived) > len(flight.batch)
+            if fault is None or mostly_good:
                 self._quarantine.succeeded()
             else:
                 self._quarantine.failed(fault)

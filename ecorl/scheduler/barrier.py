@@ -108,7 +108,10 @@ class _Pending:
 def _checked(value: object, n_values: int | None) -> tuple[Float32 | None, str]:
     """A private copy of the row, or None and what is wrong with it."""
     if value is None:
-        return None, "no value, or values that cannot be joined with their ids"
+        return (
+            None,
+            "no value, one that is not finite, or values that cannot be joined with their ids",
+        )
     try:
         with np.errstate(over="ignore"):
             row = np.array(value, dtype=np.float32)

@@ -54,9 +54,10 @@ class CostModel:
     """Costs of the three actions: cycle model and roofline, or the paper's calibration.
 
     The backlog is taken as batches like the one at hand. The work that may overlap with a stage
-    is that of the stages which the graph lets run beside it and which come after it in the
-    iteration, on the GPU, as far as their models' shapes are known; an unknown one counts as no
-    overlap, so that a concurrent placement is never made to look better than it is. Energy is that
+    is that of the stages which the graph lets run beside it, which come after it in the iteration
+    and which cannot leave the GPU, as far as their models' shapes are known. A later frozen stage
+    counts as no overlap, since it is not yet placed and may leave as well; an unknown one neither,
+    so that a concurrent placement is never made to look better than it is. Energy is that
     of the devices that run the stage and of GPUs that wait; the card's idle power counts for
     neither side (see `ecorl.stages`).
 
@@ -116,7 +117,7 @@ class CostModel:
         return _by_cycles(CycleModel(work.model, self.fpga).batch(mean_rows(work)), bound)
 
     def overlap_s(self, state: SchedulerState) -> float:
-        """Known work of the GPUs that may run beside this stage and comes after it, s."""
+        """Known work that is sure to run on the GPUs beside this stage and after it, s."""
         graph = stage_graph(state.algorithm, with_reference=True)
         if state.stage not in graph.stages:
             return 0.0
@@ -124,7 +125,7 @@ class CostModel:
         later = order[order.index(state.stage) + 1 :]
         total_s = 0.0
         for other in graph.overlapping(state.stage):
-            if other in later and other in self.models:
+            if other in later and other in self.models and not may_leave_gpu(other):
                 work = replace(state.work, stage=other, model=self.models[other])
                 total_s += self.gpu_cost(work).time_s or 0.0
         return total_s

@@ -6,6 +6,7 @@ modelled and labelled so; the host's wall-clock is measured and never stands in 
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 from typing import get_args
@@ -18,17 +19,22 @@ from ecorl.engines.fpga.build import Build
 from ecorl.engines.fpga.cycles import BatchShape, CardTime, CycleModel
 from ecorl.engines.fpga.forward import MAX_ROW, Int8Decoder
 from ecorl.engines.fpga.gemm import CsimLibrary
-from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreBatch, ScoreResult
+from ecorl.engines.protocol import EngineReport, Int64, LogprobResult, ScoreBatch, ScoreResult
 from ecorl.engines.validate import check_batch
 from ecorl.errors import CheckpointError, ConfigError, EngineError
 from ecorl.records import ModelShape, Provenance, Stage
+
+logger = logging.getLogger(__name__)
 
 
 class FpgaEngine:
     """Scores rows with a frozen Llama-family decoder in INT8.
 
-    A row whose activations overflow float32 comes back as NaN, all other rows as they are; the
-    caller answers it on the exact path (`ecorl.engines.validate` finds it).
+    A row that cannot be run (too long, or with a token id that the model does not know) and one
+    whose activations overflow float32 come back as NaN, all other rows as they are: how a row is
+    answered does not depend on the rest of its batch. The caller answers such rows on the exact
+    path (`ecorl.engines.validate` finds them). Time and energy are those of the rows that were run,
+    and None for a batch of which none could be.
 
     Args:
         checkpoint: Hugging Face checkpoint folder.
@@ -74,31 +80,41 @@ class FpgaEngine:
         self._decoder: Int8Decoder | None = Int8Decoder(opened, CsimLibrary.load(build), threads)
 
     def score(self, batch: ScoreBatch) -> ScoreResult:
-        """Scalar reward of each row, read at its last token.
+        """Scalar reward of each row, read at its last token; NaN for a row that cannot be run.
 
         Raises:
             EngineError: for a closed engine, a reference engine, or a batch that cannot be run.
         """
         decoder = self._ready(Stage.REWARD, batch)
         start = time.perf_counter()
-        values = decoder.score(batch.token_ids)
+        runnable = self._runnable(batch)
+        values = np.full(len(batch), np.nan, np.float32)
+        values[runnable] = decoder.score([batch.token_ids[i] for i in runnable])
         host_time_s = time.perf_counter() - start
-        return ScoreResult(batch.sample_ids, values, _report(self.modelled(batch), host_time_s))
+        return ScoreResult(batch.sample_ids, values, self._report(batch, runnable, host_time_s))
 
     def logprobs(self, batch: ScoreBatch) -> LogprobResult:
         """Log-probability of each completion token given all tokens before it, in nats.
+
+        A row that cannot be run has NaN for each of its tokens.
 
         Raises:
             EngineError: for a closed engine, a reward engine, or a batch that cannot be run.
         """
         decoder = self._ready(Stage.REFERENCE, batch)
         start = time.perf_counter()
-        values = decoder.logprobs(batch.token_ids, batch.n_completion, batch.temperature)
+        runnable = self._runnable(batch)
+        run = batch.rows(runnable)
+        answers = decoder.logprobs(run.token_ids, run.n_completion, run.temperature)
+        values = [np.full(n, np.nan, np.float32) for n in batch.n_completion]
+        for index, answer in zip(runnable, answers, strict=True):
+            values[index] = answer
         host_time_s = time.perf_counter() - start
-        return LogprobResult(batch.sample_ids, values, _report(self.modelled(batch), host_time_s))
+        report = self._report(batch, runnable, host_time_s)
+        return LogprobResult(batch.sample_ids, tuple(values), report)
 
     def modelled(self, batch: ScoreBatch) -> CardTime:
-        """The cycle model's breakdown for a batch, without running it."""
+        """The cycle model's breakdown for a batch of rows that can be run, without running it."""
         lengths = tuple(len(row) for row in batch.token_ids)
         if self.stage is Stage.REWARD:
             return self._cycles.batch(BatchShape(lengths, (1,) * len(batch), 1))
@@ -116,24 +132,38 @@ class FpgaEngine:
             what = "rewards" if asked is Stage.REWARD else "log-probs"
             raise EngineError(f"an engine for the {self.stage} stage does not answer {what}")
         check_batch(batch, asked)
-        for sample_id, row in zip(batch.sample_ids, batch.token_ids, strict=True):
-            if len(row) > MAX_ROW:
-                raise EngineError(
-                    f"row {sample_id} has {len(row)} tokens: INT32 sums of the attention hold at "
-                    f"most {MAX_ROW} keys"
-                )
-            if len(row) > self._config.max_positions:
-                raise EngineError(
-                    f"row {sample_id} has {len(row)} tokens, the model knows "
-                    f"{self._config.max_positions} positions"
-                )
-            low, high = int(np.min(row)), int(np.max(row))
-            if low < 0 or high >= self.model.vocab_size:
-                raise EngineError(
-                    f"row {sample_id}: token id {low if low < 0 else high} is outside the "
-                    f"vocabulary of {self.model.vocab_size}"
-                )
         return self._decoder
+
+    def _runnable(self, batch: ScoreBatch) -> list[int]:
+        """Indices of the rows that can be run; a warning says how many cannot, and why one is."""
+        objections = [self._objection(row) for row in batch.token_ids]
+        refused = [i for i, objection in enumerate(objections) if objection]
+        if refused:
+            first = refused[0]
+            logger.warning(
+                "%d of %d rows cannot be run on the card; row %s %s",
+                len(refused), len(batch), batch.sample_ids[first], objections[first],
+            )  # fmt: skip
+        return [i for i, objection in enumerate(objections) if not objection]
+
+    def _objection(self, row: Int64) -> str:
+        """Why a row cannot be run; empty when it can."""
+        if len(row) > MAX_ROW:
+            return f"has {len(row)} tokens: INT32 sums of the attention hold at most {MAX_ROW} keys"
+        if len(row) > self._config.max_positions:
+            return f"has {len(row)} tokens, the model knows {self._config.max_positions} positions"
+        low, high = int(np.min(row)), int(np.max(row))
+        if low < 0 or high >= self.model.vocab_size:
+            wrong = low if low < 0 else high
+            return f"has token id {wrong}, outside the vocabulary of {self.model.vocab_size}"
+        return ""
+
+    def _report(self, batch: ScoreBatch, run: list[int], host_time_s: float) -> EngineReport:
+        if len(batch) and not run:
+            # Not 0 s: the batch is booked with all of its rows, and no card takes no time for them.
+            return EngineReport(None, None, Provenance.MODELLED, host_time_s)
+        card = self.modelled(batch.rows(run))
+        return EngineReport(card.time_s, card.energy_j, Provenance.MODELLED, host_time_s)
 
 
 def card_bytes(config: DecoderConfig) -> int:
@@ -168,7 +198,3 @@ def _check_memory(checkpoint: Path, config: DecoderConfig, profile: DeviceProfil
             f"{checkpoint}: needs {needed / 1e9:.1f} GB in INT8, {profile.name} has "
             f"{has / 1e9:.1f} GB"
         )
-
-
-def _report(card: CardTime, host_time_s: float) -> EngineReport:
-    return EngineReport(card.time_s, card.energy_j, Provenance.MODELLED, host_time_s)

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ecorl.engines.checkpoint import DecoderCheckpoint, DecoderConfig
-from ecorl.engines.fpga.gemm import MAX_DIM, MAX_K, CsimLibrary, PackedWeight
+from ecorl.engines.fpga.gemm import CsimLibrary, PackedWeight
 from ecorl.engines.fpga.quantise import quantise_weight
 from ecorl.engines.protocol import Float32, Int64
-from ecorl.errors import BuildError, CheckpointError, EngineError
+from ecorl.errors import BuildError, EngineError
 
 HEAD_BLOCK = 2048
 """Outputs of the head in one product; bounds what of the logits exists at a time."""
@@ -96,7 +96,7 @@ class Int8Decoder:
         threads: host threads of a call.
 
     Raises:
-        CheckpointError: when a tensor cannot be read or a dimension exceeds the kernel's limits.
+        CheckpointError: when a tensor cannot be read.
         BuildError: when the library lacks the decoder.
     """
 
@@ -108,7 +108,6 @@ class Int8Decoder:
         self._library = library
         self._keep: list[Any] = []  # arrays that the C structures point into
         _declare(library.handle)
-        _refuse_too_large(checkpoint)
         s = self.config.shape
         layers = (_CLayer * s.n_layers)(*(self._layer(checkpoint, i) for i in range(s.n_layers)))
         embedding = checkpoint.tensor("model.embed_tokens.weight")
@@ -249,16 +248,6 @@ class Int8Decoder:
         kept = np.ascontiguousarray(array)
         self._keep.append(kept)
         return int(kept.ctypes.data)
-
-
-def _refuse_too_large(checkpoint: DecoderCheckpoint) -> None:
-    s = checkpoint.config.shape
-    widest_in = max(s.hidden_size, s.intermediate_size, s.n_heads * s.head_dim)
-    widest_out = max(2 * s.intermediate_size, (s.n_heads + 2 * s.n_kv_heads) * s.head_dim)
-    if widest_in > MAX_K or widest_out > MAX_DIM:
-        raise CheckpointError(
-            f"{checkpoint.path}: a product of {widest_in} inputs is beyond the kernel's {MAX_K}"
-        )
 
 
 def _declare(handle: Any) -> None:

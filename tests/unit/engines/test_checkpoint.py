@@ -11,6 +11,7 @@ import pytest
 from checkpoint_files import write_checkpoint
 
 from ecorl.engines.checkpoint import load_decoder, read_shape
+from ecorl.engines.safetensors_file import read_header
 from ecorl.errors import CheckpointError
 
 
@@ -174,7 +175,16 @@ def test_file_truncated_after_it_was_opened(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", [b"not json at all", b"[1, 2]", b'{"a": 5}', b'{"a": {"dtype": 1}}']
+    "text",
+    [
+        b"not json at all",
+        b"[1, 2]",
+        b'{"a": 5}',
+        b'{"a": {"dtype": 1}}',
+        b"[" * 100_000,
+        b'{"a\\n": 5}',
+    ],
+    ids=["text", "list", "number", "no shape", "nested", "line break"],
 )
 def test_damaged_header(tmp_path, text):
     write_checkpoint(tmp_path / "m")
@@ -207,11 +217,56 @@ def test_a_header_that_contradicts_itself(tmp_path):
     refused(tmp_path / "m", "contradicts itself")
 
 
+DAMAGED = {
+    "wraps around in 64 bits": ([2**62, 4], [0, 0]),
+    "beyond 64 bits": ([10**30], [0, 0]),
+    "starts in the header": ([4], [-20, -4]),
+    "starts before the file": ([4], [-400, -384]),
+    "ends before it starts": ([0], [8, 0]),
+    "negative twice": ([-2, -2], [0, 16]),
+    "half a row": ([1.5], [0, 4]),
+    "true": ([True], [0, 4]),
+    "text": ("4", [0, 16]),
+    "infinite": ([4], [0, float("inf")]),
+    "three offsets": ([4], [0, 16, 16]),
+    "longer than the file": ([20], [0, 80]),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_entries_that_cannot_be_true_are_refused(tmp_path, case):
+    shape, offsets = DAMAGED[case]
+    text = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": offsets}}).encode()
+    file = tmp_path / "x.safetensors"
+    file.write_bytes(len(text).to_bytes(8, "little") + text + bytes(64))
+    with pytest.raises(CheckpointError) as caught:
+        read_header(file)
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [[0, 2**62], [0, 10**30], [1] * 100])
+def test_shapes_that_no_array_has(tmp_path, shape):
+    """They agree with their number of bytes, so they come to light when the tensor is read."""
+    end = 4 * min(shape)
+    text = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}}).encode()
+    file = tmp_path / "x.safetensors"
+    file.write_bytes(len(text).to_bytes(8, "little") + text + bytes(64))
+    with pytest.raises(CheckpointError, match=r"x\.safetensors: a shape of .* is no array's"):
+        read_header(file)["a"].read()
+
+
 def test_a_shard_outside_the_folder_is_refused(tmp_path):
     write_checkpoint(tmp_path / "m", shards=2)
     index = {"weight_map": {"model.norm.weight": "../other.safetensors"}}
     (tmp_path / "m" / "model.safetensors.index.json").write_text(json.dumps(index))
     refused(tmp_path / "m", "does not lie in this folder")
+
+
+def test_a_shard_index_that_is_nested_too_deeply_is_refused(tmp_path):
+    write_checkpoint(tmp_path / "m", shards=2)
+    (tmp_path / "m" / "model.safetensors.index.json").write_text("[" * 100_000)
+    refused(tmp_path / "m", "cannot be read as a shard index")
 
 
 def test_two_labels_are_refused(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from checkpoint_files import CONFIG, LLAMA3, write_checkpoint
 
 from ecorl.engines.checkpoint import Rope, load_decoder, read_config
+from ecorl.engines.fpga.gemm import MAX_DIM, MAX_K
 from ecorl.errors import CheckpointError
 
 QWEN = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
@@ -178,6 +179,11 @@ def test_ropes_that_are_refused(tmp_path, changes, words):
         ({"vocab_size": None}, "vocab_size"),
         ({"rms_norm_eps": -1}, "rms_norm_eps"),
         ({"rms_norm_eps": float("inf")}, "rms_norm_eps"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 10**400}}, "rope_theta"),
+        ({"intermediate_size": 18_944}, "intermediate_size = 18944 is not .*: want at most 16384"),
+        ({"hidden_size": 16_385}, "hidden_size = 16385 is not supported: want at most 16384"),
+        ({"num_attention_heads": 2050}, "num_attention_heads = 2050 is not .*: want at most 2048"),
     ],
 )
 def test_unsupported_configs(tmp_path, changes, word):
@@ -185,6 +191,19 @@ def test_unsupported_configs(tmp_path, changes, word):
         read_config(write_config(tmp_path / "m", changes))
     assert "config.json" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_widest_products_that_the_kernel_takes_are_read(tmp_path):
+    widest = {"intermediate_size": MAX_K, "hidden_size": MAX_K, "num_attention_heads": MAX_K // 8}
+    assert read_config(write_config(tmp_path / "m", widest)).shape.intermediate_size == MAX_K
+    assert 3 * MAX_K <= MAX_DIM  # so no number of outputs needs a check
+
+
+def test_json_that_is_nested_too_deeply(tmp_path):
+    write_config(tmp_path / "m", {})
+    (tmp_path / "m" / "config.json").write_text("[" * 100_000)
+    with pytest.raises(CheckpointError, match="cannot be read as JSON"):
+        read_config(tmp_path / "m")
 
 
 def test_a_window_that_no_layer_uses_is_fine(tmp_path):
@@ -207,6 +226,7 @@ def test_what_transformers_writes_is_read_in_silence(
 
     config = getattr(transformers, f"{family}Config")(
         hidden_size=64,
+        intermediate_size=128,
         num_attention_heads=4,
         num_key_value_heads=2,
         num_labels=1,

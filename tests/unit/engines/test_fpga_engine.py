@@ -22,6 +22,7 @@ from ecorl.engines.checkpoint import load_decoder
 from ecorl.engines.fpga.engine import FpgaEngine, card_bytes
 from ecorl.engines.fpga.forward import MAX_ROW, Int8Decoder
 from ecorl.engines.protocol import InferenceEngine
+from ecorl.engines.validate import check_logprobs, check_score
 from ecorl.errors import CheckpointError, ConfigError, EngineError
 from ecorl.records import Provenance, Stage
 
@@ -64,20 +65,55 @@ def test_reference_engine_and_empty_completions(models):
         engine.logprobs(batch_of(rows, (1, 0, 1), temperature=0.0))
 
 
-def test_bad_rows_are_named(models):
+CANNOT_RUN = {
+    "token id 97, outside the vocabulary of 97": np.array([1, VOCAB]),
+    "token id -1, outside": np.array([-1, 3]),
+    f"token id {2**40}, outside": np.array([2**40, 1]),
+    "513 tokens, the model knows 512": np.zeros(513, np.int64),
+}
+
+
+@pytest.mark.parametrize("reason", CANNOT_RUN)
+def test_a_row_that_cannot_be_run_costs_the_others_nothing(models, reason, caplog):
+    """Same bits, same time and energy as without it; the validator finds it by its NaN."""
+    good, bad = rows_of(4, 9), CANNOT_RUN[reason]
+    mixed = batch_of([good[0], bad, good[1]])
     engine = FpgaEngine(models("llama_reward")[0], Stage.REWARD)
-    good = np.array([1, 2])
-    for bad, text in (
-        (np.array([1, VOCAB]), "token id 97 is outside the vocabulary of 97"),
-        (np.array([-1, 3]), "token id -1 is outside"),
-        (np.array([2**40]), "outside the vocabulary"),
-        (np.array([], np.int64), "row s1 has no tokens"),
-        (np.zeros(513, np.int64), "513 tokens, the model knows 512"),
-    ):
-        with pytest.raises(EngineError, match=text):
-            engine.score(batch_of([good, bad]))
+    alone, result = engine.score(batch_of(good)), engine.score(mixed)
+    assert check_score(mixed, result).tolist() == [True, False, True]
+    assert same_bits(result.values[[0, 2]], alone.values)
+    assert result.report.device_time_s == alone.report.device_time_s
+    assert result.report.device_energy_j == alone.report.device_energy_j
+    assert f"1 of 3 rows cannot be run on the card; row s1 has {reason}" in caplog.text
+
+    mixed = batch_of([good[0], bad, good[1]], (3, 1, 5))
+    engine = FpgaEngine(models("llama_lm")[0], Stage.REFERENCE)
+    alone, result = engine.logprobs(batch_of(good, (3, 5))), engine.logprobs(mixed)
+    assert check_logprobs(mixed, result).tolist() == [True, False, True]
+    assert [len(row) for row in result.values] == [3, 1, 5]
+    assert same_bits(np.concatenate(result.values[::2]), np.concatenate(alone.values))
+    assert result.report.device_time_s == alone.report.device_time_s
+
+
+def test_a_batch_of_which_no_row_can_be_run_is_answered_without_a_time(models):
+    bad = list(CANNOT_RUN.values())
+    engine = FpgaEngine(models("llama_reward")[0], Stage.REWARD)
+    result = engine.score(batch_of(bad))
+    assert np.isnan(result.values).all()
+    assert (result.report.device_time_s, result.report.device_energy_j) == (None, None)
+    assert result.values.shape == (len(bad),)
+    engine = FpgaEngine(models("llama_lm")[0], Stage.REFERENCE)
+    result = engine.logprobs(batch_of(bad, (1,) * len(bad)))
+    assert all(row.dtype == np.float32 and np.isnan(row).all() for row in result.values)
+    assert result.report.device_time_s is None
+
+
+def test_requests_that_no_engine_can_answer_are_refused(models):
+    engine = FpgaEngine(models("llama_reward")[0], Stage.REWARD)
+    with pytest.raises(EngineError, match="row s1 has no tokens"):
+        engine.score(batch_of([np.array([1, 2]), np.array([], np.int64)]))
     with pytest.raises(EngineError, match="reward stage does not answer log-probs"):
-        engine.logprobs(batch_of([good]))
+        engine.logprobs(batch_of([np.array([1, 2])]))
 
 
 def test_empty_batch(models):
@@ -118,7 +154,7 @@ def test_a_card_without_room_for_an_array_is_refused(models, tmp_path):
         FpgaEngine(models("llama_reward")[0], Stage.REWARD, device=small)
 
 
-def test_rows_beyond_the_sums_of_attention_are_refused(models, tmp_path, monkeypatch):
+def test_rows_beyond_the_sums_of_attention_are_not_run(models, tmp_path, monkeypatch, caplog):
     """The bound itself passes: 127 * 127 times as many keys still fits INT32."""
     assert MAX_ROW * 127**2 <= np.iinfo(np.int32).max < (MAX_ROW + 1) * 127**2
     model = models("llama_reward")[1]
@@ -129,12 +165,13 @@ def test_rows_beyond_the_sums_of_attention_are_refused(models, tmp_path, monkeyp
     engine = FpgaEngine(tmp_path / "long", Stage.REWARD)
     ran = []
     monkeypatch.setattr(
-        Int8Decoder, "score", lambda _self, rows: ran.extend(rows) or np.zeros(1, np.float32)
+        Int8Decoder, "score", lambda _self, rows: ran.extend(rows) or np.zeros(len(rows))
     )
     engine.score(batch_of([np.zeros(MAX_ROW, np.int64)]))
     assert [len(row) for row in ran] == [MAX_ROW]
-    with pytest.raises(EngineError, match=r"row s0 has 133145 tokens: INT32 sums .* 133144 keys"):
-        engine.score(batch_of([np.zeros(MAX_ROW + 1, np.int64)]))
+    assert np.isnan(engine.score(batch_of([np.zeros(MAX_ROW + 1, np.int64)])).values).all()
+    assert [len(row) for row in ran] == [MAX_ROW]
+    assert "row s0 has 133145 tokens: INT32 sums of the attention hold at most" in caplog.text
 
 
 def test_bytes_on_the_card(models):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -121,6 +122,20 @@ def test_quarantine_keeps_batches_away_and_a_probe_ends_it(toys):
     assert lane.available
     assert lane.join(lane.submit(batch), 5.0).fault is None
     assert lane.available
+
+
+@pytest.mark.parametrize(("n_bad", "stays"), [(1, True), (2, True), (3, False), (5, False)])
+def test_a_few_rows_that_an_engine_cannot_take_do_not_quarantine_it(toys, n_bad, stays):
+    batch = toys.make_batch(5)
+    good = toys.answer(batch, Stage.REWARD)
+    values = good.values.copy()
+    values[:n_bad] = np.nan
+    lane = OffloadLane(toys.Told(lambda b: replace(good, values=values)), max_faults=2)
+    for _ in range(3):
+        if lane.available:
+            landing = lane.join(lane.submit(batch), 5.0)
+            assert (landing.fault, landing.bad_rows) == ("InvalidResult", tuple(range(n_bad)))
+    assert lane.available == stays
 
 
 def test_an_unavailable_engine_makes_the_lane_unavailable(toys):
