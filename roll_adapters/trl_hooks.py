@@ -69,14 +69,14 @@ def attach(
     folder = run_dir or settings.resolved_run_dir()
     checkpoint = _checkpoint(trainer, resume_from_checkpoint)
     step, edi = read_progress(checkpoint) if checkpoint else (None, None)
-    folder_was_there, run_was_there = folder.exists(), (folder / LEDGER_FILE).exists()
+    before = set(folder.iterdir()) if folder.is_dir() else None
     ledger = open_ledger(settings, folder, trainer, step)
     try:
         return attach_to_record(trainer, settings, folder, Record(ledger, step or 0, edi, own=True))
     except BaseException:
         ledger.close()
-        if not run_was_there:  # refused before anything ran: the folder is free for another try
-            remove_run(folder, all_of_it=not folder_was_there)
+        if before is None or folder / LEDGER_FILE not in before:
+            remove_run(folder, before)  # refused before anything ran: free for another try
         raise
 
 

@@ -182,13 +182,19 @@ def create_run(
     )
 
 
-def remove_run(folder: Path, *, all_of_it: bool) -> None:
-    """Take back a run folder that was just made, or ecorl's own files from a user's folder."""
-    if all_of_it:
+def remove_run(folder: Path, before: Collection[Path] | None) -> None:
+    """Take back a run that was just made.
+
+    Args:
+        folder: its folder.
+        before: what was in the folder, which stays; None when there was no folder.
+    """
+    if before is None:
         shutil.rmtree(folder, ignore_errors=True)
         return
     for file in (folder / "config.toml", *folder.glob(f"{LEDGER_FILE}*")):
-        file.unlink(missing_ok=True)
+        if file not in before:
+            file.unlink(missing_ok=True)
 
 
 def write_state(checkpoint: Path, iteration: int, edi_json: str) -> None:

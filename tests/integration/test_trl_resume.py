@@ -184,11 +184,11 @@ def test_a_refused_config_leaves_the_folder_as_it_was(make_trainer, tmp_path, th
     folder = tmp_path / "run"
     if there:
         folder.mkdir()
-        (folder / "notes.txt").write_text("mine")
+        (folder / "config.toml").write_text('name = "mine"')
     trainer = make_trainer(name="attached", **STEPS)
     missing = {"type": "learned", "name": "nobody"}
     with pytest.raises(ConfigError):
         attach(trainer, config(tmp_path, policy=missing))
     assert folder.exists() == there
-    assert [f.name for f in folder.glob("*")] == (["notes.txt"] if there else [])
+    assert [f.name for f in folder.glob("*")] == (["config.toml"] if there else [])
     attach(trainer, config(tmp_path)).detach()
