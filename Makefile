@@ -2,6 +2,7 @@
 # make test        lint, types, import layers and all tests
 # make bench       run the benchmarks
 # make bench-long  run them with more repetitions
+# make policy      train the shipped placement policy from nothing
 # make wheel       build the wheel into dist/
 # make clean       remove the environment, what was built, and caches
 PYTHON ?= python3
@@ -12,7 +13,9 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test lint types layers format install csim prerequisites bench bench-long wheel clean help
+POLICY_RUN ?= runs/policy-$$(date +%Y%m%d-%H%M%S)
+
+.PHONY: demo policy test lint types layers format install csim prerequisites bench bench-long wheel clean help
 
 help:
 	@grep -E '^# make' Makefile | cut -c3-
@@ -36,7 +39,7 @@ install: prerequisites $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (a few minutes the first time)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[strict,bench,dev]"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[strict,policy,bench,dev]"
 	@touch $@
 
 csim: install
@@ -63,6 +66,9 @@ bench: install csim
 
 bench-long: install csim
 	$(BIN)/python -m benchmarks --long
+
+policy: install
+	@$(BIN)/ecorl policy train --folder $(POLICY_RUN) --out ecorl/policy/shipped/scheduler.onnx
 
 wheel: install
 	$(BIN)/python -m build --wheel --outdir dist .

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ecorl.bench.machine import repository
 
-NAMES = ("engine", "overhead", "demo")
+NAMES = ("engine", "overhead", "demo", "simulator", "decision", "policy", "paper_scheduler")
 FULL = {"demo": ("--install",)}
 """Options of every pass but the quick one: the installation is measured too."""
 

@@ -57,10 +57,11 @@ def edi_reading(
     energy_j: float | None,
     n_output_tokens: int,
     provenance: Provenance,
+    time_s: float | None = None,
 ) -> EdiReading:
     """The reading of one stage execution on one device; its figure is None when parts are."""
     value = edi_from_energy(energy_j, n_output_tokens)
-    return EdiReading(stage, device, energy_j, n_output_tokens, value, provenance)
+    return EdiReading(stage, device, energy_j, n_output_tokens, value, provenance, time_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,8 @@ class EdiCell:
         count: readings so far.
         mean_j_per_token: plain mean over all readings.
         m2: sum of squared deviations from the mean (Welford), from which the spread follows.
+        mean_time_s_per_token: plain mean of time over output tokens, s; None while a reading came
+            without its time.
     """
 
     stage: Stage
@@ -84,6 +87,7 @@ class EdiCell:
     count: int
     mean_j_per_token: float
     m2: float
+    mean_time_s_per_token: float | None = None
 
     @property
     def std_j_per_token(self) -> float | None:
@@ -144,14 +148,18 @@ class EdiMatrix:
             return None
         key = (reading.stage, reading.device, reading.provenance)
         old = self._cells.get(key)
+        time_s = None
+        if reading.time_s is not None and math.isfinite(reading.time_s) and reading.time_s >= 0:
+            time_s = reading.time_s / reading.n_output_tokens
         if old is None:
-            cell = EdiCell(*key, value_j_per_token=new, count=1, mean_j_per_token=new, m2=0.0)
+            cell = EdiCell(*key, value_j_per_token=new, count=1, mean_j_per_token=new, m2=0.0,
+                           mean_time_s_per_token=time_s)  # fmt: skip
         else:
-            cell = self._blend(old, new)
+            cell = self._blend(old, new, time_s)
         self._cells[key] = cell
         return cell
 
-    def _blend(self, old: EdiCell, new: float) -> EdiCell:
+    def _blend(self, old: EdiCell, new: float, time_s: float | None) -> EdiCell:
         count = old.count + 1
         delta = new - old.mean_j_per_token
         mean = old.mean_j_per_token + delta / count
@@ -160,7 +168,12 @@ class EdiMatrix:
         else:
             value = (1.0 - self.alpha) * old.value_j_per_token + self.alpha * new
         m2 = old.m2 + delta * (new - mean)
-        return EdiCell(old.stage, old.device, old.provenance, value, count, mean, m2)
+        before_s = old.mean_time_s_per_token
+        if before_s is not None and time_s is not None:
+            time_s = before_s + (time_s - before_s) / count
+        else:
+            time_s = None
+        return EdiCell(old.stage, old.device, old.provenance, value, count, mean, m2, time_s)
 
     def cell(self, stage: Stage, device: str, provenance: Provenance) -> EdiCell | None:
         """One cell, or None while it has no reading."""
@@ -243,8 +256,12 @@ def _cell_from(raw: dict[str, Any]) -> EdiCell:
         count=int(raw["count"]),
         mean_j_per_token=float(raw["mean_j_per_token"]),
         m2=float(raw["m2"]),
+        # Matrices of earlier versions hold no times.
+        mean_time_s_per_token=None if (t := raw.get("mean_time_s_per_token")) is None else float(t),
     )
-    figures = (cell.value_j_per_token, cell.mean_j_per_token, cell.m2)
+    figures = (
+        cell.value_j_per_token, cell.mean_j_per_token, cell.m2, cell.mean_time_s_per_token or 0.0,
+    )  # fmt: skip
     if cell.count < 1 or not all(math.isfinite(x) and x >= 0 for x in figures):
         raise ValueError(f"a cell of {cell.stage} on {cell.device} holds impossible figures")
     return cell

@@ -182,6 +182,7 @@ class EdiReading:
 
     Attributes:
         edi_j_per_token: J per output token, or None when energy or tokens are missing.
+        time_s: time of the execution, s, or None.
     """
 
     stage: Stage
@@ -190,6 +191,7 @@ class EdiReading:
     n_output_tokens: int
     edi_j_per_token: float | None
     provenance: Provenance
+    time_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +220,24 @@ class StageWork:
 
 
 @dataclass(frozen=True, slots=True)
+class PathCost:
+    """What a stage has cost on the GPU path so far in this run, a mean over its executions.
+
+    Attributes:
+        time_s_per_token: time over output tokens, s.
+        energy_j_per_token: energy over output tokens (EDI), J.
+        count: executions behind both.
+        provenance: of the energy.
+    """
+
+    stage: Stage
+    time_s_per_token: float
+    energy_j_per_token: float
+    count: int
+    provenance: Provenance
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerState:
     """The state of Eq. 6 before encoding, plus what the guards and the look-ahead need.
 
@@ -229,6 +249,8 @@ class SchedulerState:
         work: the work to place.
         batch: 0-based number of the rollout batch; equals ``iteration - 1`` when each step
             generates, and stays where a step trains once more on the batch before.
+        paths: what the stages have cost on the GPU path, once the profiling phase is over; empty
+            before, and for a policy that does not ask.
     """
 
     iteration: int
@@ -240,6 +262,7 @@ class SchedulerState:
     fpga_available: bool
     work: StageWork
     batch: int = 0
+    paths: tuple[PathCost, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ from rich.console import Console
 from ecorl import __version__
 from ecorl.cli import STOPPED, STOPPED_TEXT
 from ecorl.cli.output import LastingOutput, make_console
+from ecorl.cli.plan import plan
+from ecorl.cli.policy import policy_app
 from ecorl.config import Config, config_toml, load_config, parse_config, preset_names
 from ecorl.errors import ConfigError, EcorlError, LedgerError, MissingToolError, RunError, UserError
 
@@ -53,6 +55,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None if os.environ.get("NO_COLOR") else "rich",
 )
+
+
+app.add_typer(policy_app, name="policy")
 
 
 def main() -> None:
@@ -269,3 +274,6 @@ def doctor(
         typer.echo(clinic.to_json(findings))
     else:
         clinic.render(findings, make_console())
+
+
+app.command()(plan)

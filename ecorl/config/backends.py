@@ -124,11 +124,16 @@ class LookaheadPolicy(Model):
 
 
 class LearnedPolicy(Model):
-    """A policy from elsewhere, by entry point in the group ``ecorl.policies``."""
+    """A trained policy: the shipped one, a file of the user's, or one from elsewhere.
+
+    Policies from elsewhere register under the entry-point group ``ecorl.policies``.
+    """
 
     type: Literal["learned"] = "learned"
-    name: Text = Field(description="name of the entry point")
-    path: SomePath | None = Field(None, description="file handed to the entry point's factory")
+    name: Text = Field("ecorl", description="name of the entry point; ecorl: policies of ours")
+    path: SomePath | None = Field(
+        None, description="policy file (ecorl policy export); leave out for the shipped one"
+    )
 
 
 Policy = Annotated[

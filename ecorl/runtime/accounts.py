@@ -18,7 +18,7 @@ from typing import Protocol
 
 from ecorl.edi import EdiMatrix, edi_reading
 from ecorl.ledger import Ledger
-from ecorl.records import Provenance, StageEnergy, StageResult, weakest
+from ecorl.records import PathCost, Provenance, Stage, StageEnergy, StageResult, weakest
 from ecorl.telemetry.history import DISPUTED, INTEGRAL_STOPPED
 
 logger = logging.getLogger(__name__)
@@ -83,6 +83,17 @@ class StageAccounts:
         with self._lock:
             return self.edi.to_json()
 
+    def path_costs(self, device: str) -> tuple[PathCost, ...]:
+        """What each stage has cost on a device so far, by the EDI matrix and its times."""
+        found = []
+        with self._lock:
+            for stage in Stage:
+                cell = self.edi.best(stage, device)
+                if cell is not None and cell.mean_time_s_per_token is not None:
+                    time_s, energy_j = cell.mean_time_s_per_token, cell.mean_j_per_token
+                    found.append(PathCost(stage, time_s, energy_j, cell.count, cell.provenance))
+        return tuple(found)
+
     def _settle(self) -> None:
         if not self._pending:
             return
@@ -123,6 +134,7 @@ class StageAccounts:
                 result.energy.energy_j,
                 result.n_output_tokens,
                 provenance,
+                result.time_s,
             )
         )
 

@@ -25,7 +25,7 @@ from ecorl.engines.protocol import ScoreBatch
 from ecorl.engines.registry import build_engine
 from ecorl.errors import CheckpointError, EngineError
 from ecorl.ledger import Ledger
-from ecorl.records import Action, PowerSample, SchedulerState, Stage, StageWork
+from ecorl.records import Action, PathCost, PowerSample, SchedulerState, Stage, StageWork
 from ecorl.runtime.accounts import StageAccounts
 from ecorl.runtime.booking import CARD_ID, Books, StageRun, rows_of
 from ecorl.runtime.clock import HookClock
@@ -69,6 +69,7 @@ class LocalRuntime:
         self.iteration = 0
         self._batch = 0
         self._t_barrier_s: float | None = None
+        self._paths: tuple[PathCost, ...] = ()
         self._gpu = gpu_path(config, training)
         card = named_profile("devices.fpga", config.devices.fpga, "fpga")
         costs = CostModel(self._gpu.profile, card, config.devices, training.models)
@@ -174,6 +175,9 @@ class LocalRuntime:
         self.iteration = iteration
         self._batch = iteration - 1 if batch is None else batch
         self._t_barrier_s = None
+        if self._batch >= self.config.placement.n_profiling:
+            # Not before: the first executions are slower than all that follow.
+            self._paths = self._accounts.path_costs(self._gpu.profile.name)
 
     # ------------------------------------------------------------ event path
 
@@ -332,6 +336,7 @@ class LocalRuntime:
             fpga_queue=sum(lane.n_open for lane in self._lanes.values()),
             fpga_available=may_offload and lane is not None and lane.available,
             work=work,
+            paths=self._paths,
         )
 
     def _gpu_ids(self) -> str:

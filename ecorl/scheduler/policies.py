@@ -7,6 +7,7 @@ callable that takes the configured path (or None) and returns a `Policy`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -41,6 +42,42 @@ class Policy(Protocol):
 
     def propose(self, state: SchedulerState) -> Proposal:
         """The action that this policy wants, why, and what it expects each action to cost."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunSetting:
+    """What a run tells its learned policy before it starts.
+
+    Attributes:
+        gpu: profile of the GPU path.
+        card: profile of the card.
+        devices: how many GPUs, and the calibration.
+        models: shape of each stage's model.
+        q_max: queue at which the guards stop offloading, batches.
+        l_max: longest mean row that they let through, tokens.
+        energy_margin: of the energy guard; None: it is off.
+    """
+
+    gpu: DeviceProfile
+    card: DeviceProfile
+    devices: DeviceConfig
+    models: Mapping[Stage, ModelShape]
+    q_max: float
+    l_max: float
+    energy_margin: float | None
+
+
+@runtime_checkable
+class Binds(Protocol):
+    """A learned policy that wants to know what the run is."""
+
+    def bind(self, setting: RunSetting) -> None:
+        """Take it; comes once, before the first decision.
+
+        Raises:
+            ConfigError: when a figure that the policy needs is missing.
+        """
         ...
 
 
@@ -101,18 +138,23 @@ class Profiling:
     Args:
         inner: the policy.
         n_profiling: rollout batches of the profiling phase.
+        explores: whether the other batches of the phase leave the GPU whatever the inner policy
+            says, so that the card's side is seen as well.
     """
 
-    def __init__(self, inner: Policy, n_profiling: int) -> None:
+    def __init__(self, inner: Policy, n_profiling: int, *, explores: bool = False) -> None:
         self.name = inner.name
-        self._inner, self._n_profiling = inner, n_profiling
+        self._inner, self._n_profiling, self._explores = inner, n_profiling, explores
 
     def propose(self, state: SchedulerState) -> Proposal:
         """The GPU in the phase's first, third, ... batch, else what the inner policy says."""
         profiling = state.batch < self._n_profiling and state.batch % 2 == 0
         if profiling and may_leave_gpu(state.stage):
             return Action.GPU, "profiling phase: the GPU path's turn", ()
-        return self._inner.propose(state)
+        proposal = self._inner.propose(state)
+        if self._explores and state.batch < self._n_profiling and may_leave_gpu(state.stage):
+            return Action.CONCURRENT, "profiling phase: the card's turn", proposal[2]
+        return proposal
 
 
 class Lookahead:
@@ -182,6 +224,8 @@ def load_policy(name: str, path: Path | None = None) -> Policy:
         raise ConfigError(key, name, f"one of {sorted(found)} (entry points in {GROUP})")
     try:
         policy = found[name].load()(path)
+    except ConfigError:
+        raise
     except (ImportError, AttributeError, TypeError, ValueError, OSError, RuntimeError) as error:
         raise ConfigError(key, name, f"a policy that loads ({error})") from error
     if not isinstance(policy, Policy):
@@ -209,7 +253,11 @@ def build_policy(
         ConfigError: when a learned policy cannot be loaded.
     """
     policy = _chosen(config, gpu, fpga, devices, models)
-    return Profiling(policy, config.n_profiling) if config.profile_both_paths else policy
+    if not config.profile_both_paths:
+        return policy
+    # A rule that is fixed in the config decides on its own; a learned policy wants to see both.
+    explores = isinstance(config.policy, LearnedPolicy)
+    return Profiling(policy, config.n_profiling, explores=explores)
 
 
 def _chosen(
@@ -228,5 +276,13 @@ def _chosen(
         costs = CostModel(gpu, fpga, devices, models)
         return Lookahead(costs, chosen.energy_weight, chosen.time_weight)
     if isinstance(chosen, LearnedPolicy):
-        return load_policy(chosen.name, chosen.path)
+        learned = load_policy(chosen.name, chosen.path)
+        if isinstance(learned, Binds):
+            learned.bind(
+                RunSetting(
+                    gpu, fpga, devices or DeviceConfig(), dict(models or {}), config.q_max,
+                    config.l_max, config.energy_margin,
+                )
+            )  # fmt: skip
+        return learned
     raise ConfigError("placement.policy", chosen, "static, threshold, lookahead or learned")

@@ -1,0 +1,96 @@
+"""How long does a placement decision take, and what of it is the network?
+
+A decision goes from a telemetry snapshot (`SchedulerState`) to a placement: cost table, state of
+the policy, guards, ONNX Runtime with bound buffers, Algorithm 1. Each is timed on its own, over
+different states in turn. Beside it the same network alone, one state at a time, in ONNX Runtime,
+NumPy and torch eager, in turns; one thread each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import numpy as np
+import torch
+
+from ecorl.bench.command import run_benchmark
+from ecorl.bench.decision import deciding, timed
+from ecorl.bench.figures import Figure, Target
+from ecorl.bench.rounds import balanced_order
+from ecorl.bench.stats import median, spread_of
+from ecorl.policy.network import PolicyNetwork, logits_in_numpy
+from ecorl.policy.weights import network_from_onnx
+from ecorl.records import Action, Provenance
+from ecorl.scheduler.features import N_FEATURES
+from ecorl.scheduler.learned import PolicyFile, shipped_path
+
+MEASURED = Provenance.MEASURED
+US = 1e6
+
+
+def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    n, n_rounds = (500, 2) if options.quick else (20_000, 6)
+    figures, offloaded = _decisions(n)
+    figures += _networks(max(n // 10, 100), n_rounds)
+    config = {"n_decisions": n, "n_rounds": n_rounds, "threads": 1, "offloaded_share": offloaded}
+    return config, figures
+
+
+def _decisions(n: int) -> tuple[list[Figure], float]:
+    made = deciding()
+    actions = [made.decide(i) for i in range(len(made.states))]
+    offloaded = float(np.mean([a is not Action.GPU for a in actions]))
+    figures = []
+    for n_gpus, suffix in ((32, ""), (1024, "_n1024")):
+        subject = made if n_gpus == 32 else deciding(n_gpus)
+        times = timed(subject.decide, n) * US
+        spread = {"n": n, "p10": float(np.percentile(times, 10)), "max": float(times.max())}
+        note = f"snapshot to placement, {n_gpus} GPUs, the network asked each time"
+        targets = (Target(high=40.0), Target(high=120.0)) if n_gpus == 32 else (None, None)
+        for q, target in zip((50, 99), targets, strict=True):
+            value = float(np.percentile(times, q))
+            id = f"decision.p{q}_us{suffix}"
+            figures.append(Figure(id, value, "us", MEASURED, spread, target, note))
+    return figures, offloaded
+
+
+def _networks(n: int, n_rounds: int) -> list[Figure]:
+    """The network alone: medians a round, arms in turns."""
+    torch.set_num_threads(1)
+    file, network = PolicyFile(), network_from_onnx(shipped_path())
+    arrays = network.arrays()
+    states = np.random.default_rng(0).normal(size=(256, N_FEATURES)).astype(np.float32)
+    rows = [tuple(map(float, row)) for row in states]
+    calls = {
+        "ort": lambda i: file.logits(rows[i % 256]),
+        "numpy": lambda i: logits_in_numpy(arrays, states[i % 256 : i % 256 + 1]),
+        "torch": lambda i: _eager(network, states[i % 256 : i % 256 + 1]),
+    }
+    for call in calls.values():
+        timed(call, 50)
+    medians: dict[str, list[float]] = {name: [] for name in calls}
+    for order in balanced_order(list(calls), n_rounds):
+        for name in order:
+            medians[name].append(float(np.median(timed(calls[name], n))) * US)
+    figures = [
+        Figure(f"decision.{name}_us", median(values), "us", MEASURED, spread_of(values),
+               note="the network alone, one state, tuple or array to logits")
+        for name, values in medians.items()
+    ]  # fmt: skip
+    for peer in ("torch", "numpy"):
+        ratios = [a / b for a, b in zip(medians[peer], medians["ort"], strict=True)]
+        figures.append(
+            Figure(f"decision.ort_vs_{peer}", median(ratios), "1", MEASURED, spread_of(ratios),
+                   note=f"time of {peer} over that of ONNX Runtime, round by round")
+        )  # fmt: skip
+    return figures
+
+
+def _eager(network: PolicyNetwork, state: np.ndarray) -> np.ndarray:
+    with torch.inference_mode():
+        return network(torch.from_numpy(state)).numpy()
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark("decision", measure))

@@ -1,0 +1,83 @@
+"""How long one placement decision takes, from the telemetry snapshot to the placement."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ecorl.config import DeviceConfig, LearnedPolicy, PlacementConfig
+from ecorl.devices import load_profile
+from ecorl.devices.llama import model_shape
+from ecorl.records import Action, Algorithm, PathCost, Provenance, SchedulerState, Stage, StageWork
+from ecorl.scheduler import Guards, build_policy, place
+from ecorl.scheduler.policies import Policy
+
+N_STATES = 256
+"""Different states in turn, so that no cache of a single one is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deciding:
+    """A policy with its guards and the states that it is asked about.
+
+    Attributes:
+        policy: the learned one, as a run builds it.
+        guards: as a run has them.
+        states: rewards and references of different lengths, queues and readings.
+    """
+
+    policy: Policy
+    guards: Guards
+    states: tuple[SchedulerState, ...]
+
+    def decide(self, i: int) -> Action:
+        """One decision: state, network, guards."""
+        return place(self.states[i % len(self.states)], self.policy, self.guards).action
+
+
+def deciding(n_gpus: int = 32, seed: int = 0) -> Deciding:
+    """The shipped policy in a run on `n_gpus` GPUs, GRPO with 8 B models.
+
+    The GPU path's costs are as if it were many times as slow and dear as it is, so that the guards
+    let an offload through and the network is asked; otherwise a decision would end before it.
+    """
+    config = PlacementConfig(
+        policy=LearnedPolicy(), l_max=131_072, energy_margin=None, profile_both_paths=False
+    )
+    models = {stage: model_shape("8b", scalar_head=stage is Stage.REWARD) for stage in
+              (Stage.GENERATION, Stage.REWARD, Stage.REFERENCE, Stage.ACTOR_TRAIN)}  # fmt: skip
+    gpu, card = load_profile("h100_sxm"), load_profile("u55c")
+    policy = build_policy(config, gpu, card, DeviceConfig(n_gpus=n_gpus), models)
+    rng = np.random.default_rng(seed)
+    paths = tuple(
+        PathCost(stage, 2e-2, 80.0 * n_gpus / 32, 20, Provenance.MEASURED)
+        for stage in (Stage.GENERATION, Stage.REWARD, Stage.REFERENCE, Stage.ACTOR_TRAIN)
+    )
+    states = []
+    for i in range(N_STATES):
+        length = int(rng.integers(400, 900))
+        stage = (Stage.REWARD, Stage.REFERENCE)[i % 2]
+        work = StageWork(stage, 64, 64 * (length + 250), 64 * length, 2 * length, models[stage])
+        power = tuple(float(x) for x in rng.uniform(0.1, 1.0, n_gpus))
+        used = tuple(float(x) for x in rng.uniform(0.1, 1.0, n_gpus))
+        queue = int(rng.integers(0, 3))
+        states.append(
+            SchedulerState(i, Algorithm.GRPO, stage, power, used, queue, True, work, i, paths=paths)
+        )
+    made = Deciding(policy, Guards.from_config(config), tuple(states))
+    for i in range(N_STATES):
+        made.decide(i)  # tables are made when a size first comes
+    return made
+
+
+def timed(call: Callable[[int], object], n: int) -> np.ndarray:
+    """Time of each of n calls, s ``[n] float64``; each is timed on its own."""
+    clock, times = time.perf_counter_ns, np.empty(n)
+    for i in range(n):
+        start = clock()
+        call(i)
+        times[i] = clock() - start
+    return times * 1e-9

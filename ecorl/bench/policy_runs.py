@@ -1,0 +1,182 @@
+"""Training and comparing policies for the benchmark, step by step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ecorl.policy.calibrate import calibrate
+from ecorl.policy.evaluate import (
+    Comparison,
+    FilePolicy,
+    ScenarioResult,
+    SimPolicy,
+    compare,
+)
+from ecorl.policy.export import save_onnx
+from ecorl.policy.planner import Clairvoyant, Planner
+from ecorl.policy.train import Made, NetworkPolicy, Plan, train
+from ecorl.scheduler.learned import PolicyFile
+from ecorl.sim.families import SHIFTS, at_scale, paper_scenarios, roofline_scenarios
+from ecorl.sim.hidden import hidden_scenario
+from ecorl.sim.ledger_writer import write_ledger
+from ecorl.sim.scenario import Scenario
+from ecorl.sim.simulation import Simulation, play
+from ecorl.sim.trace import draw_trace
+
+Say = Callable[[str], None]
+
+SHIPPED_PLAN = Plan()
+PAPER_PLAN = Plan("paper", n_scenarios=64, n_rounds=3, ppo_steps=200_000)
+PPO_PLAN = Plan("paper", n_scenarios=64, ppo_steps=500_000, imitate=False)
+FITTED_PLAN = Plan("fitted", n_scenarios=6, n_rounds=3, n_epochs=10, ppo_steps=0)
+
+KEPT_OUT_SEED = 9001
+"""Training draws its scenarios from small seeds."""
+
+SIZES = (8, 32, 128, 1024)
+HIDDEN_SEEDS = (1, 2)
+"""Hidden scenarios that are hard enough by the same measure as the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Policies made by the benchmark itself, and how long that took, s."""
+
+    made: Made
+    time_s: float
+
+
+def trained(plan: Plan, folder: Path, say: Say) -> Trained:
+    """Train from nothing, timed."""
+    say(f"training: {plan.family}, {plan.n_scenarios} scenarios, PPO {plan.ppo_steps:,} steps")
+    start_s = time.monotonic()
+    made = train(plan, folder, tensorboard=False)
+    return Trained(made, time.monotonic() - start_s)
+
+
+def saved(made: Made, path: Path) -> FilePolicy:
+    """The policy as its file plays it."""
+    save_onnx(made.network, made.record, path)
+    return FilePolicy(PolicyFile(path))
+
+
+def difference(ours: FilePolicy, theirs: FilePolicy, seed: int = 0) -> float:
+    """Largest difference of the logits of two policies over states of random play."""
+    from ecorl.sim.batched import observe
+
+    rng = np.random.default_rng(seed)
+    scenarios = roofline_scenarios(77, 4)
+    simulation = Simulation(draw_trace(scenarios, rng))
+    worst = 0.0
+    for _ in range(60):
+        states = observe(simulation)[0]
+        gap = np.abs(ours.file.batch(states) - theirs.file.batch(states))
+        worst = max(worst, float(gap.max()))
+        simulation.step(rng.integers(0, 3, len(scenarios)))
+    return worst
+
+
+def kept_out_paper(n: int) -> list[Scenario]:
+    """Scenarios under the paper's calibration that no training has seen."""
+    return paper_scenarios(KEPT_OUT_SEED, n, harder=True, name="paper")
+
+
+def kept_out_roofline(n: int) -> list[Scenario]:
+    """Physical scenarios on a GPU and a model size that no training has seen."""
+    return roofline_scenarios(KEPT_OUT_SEED, n, held_out=True)
+
+
+def natural() -> list[Scenario]:
+    """Real profiles as they are: where offloading to a U55C mostly does not pay."""
+    from ecorl.records import Algorithm, Stage
+    from ecorl.sim.families import FROZEN, cpu_profile
+    from ecorl.sim.scenario import Limits
+
+    limits = Limits(8.0, 2048.0, 0.0)
+    tiny = dict.fromkeys(Stage, "160k")
+    small = dict.fromkeys(Stage, "0.5b")
+    common = {"abilities": FROZEN, "limits": limits, "load": 0.2}
+    return [
+        Scenario("h100x32-8b", **common),  # type: ignore[arg-type]
+        Scenario("h100x8-8b-grpo", algorithm=Algorithm.GRPO, n_gpus=8, **common),  # type: ignore[arg-type]
+        Scenario("a100x8-8b", gpu="a100_sxm", n_gpus=8, **common),  # type: ignore[arg-type]
+        Scenario("l4-0.5b", gpu="l4", n_gpus=1, n_cards=1, sizes=small, n_rows=64,
+                 length_scale=0.25, max_length=1024.0, **common),  # type: ignore[arg-type]
+        Scenario("cpu-tiny", gpu=cpu_profile(2), n_gpus=1, n_cards=1, sizes=tiny, n_rows=64,
+                 algorithm=Algorithm.GRPO, prompt_length=16.0, length_scale=0.01, max_length=64.0,
+                 **common),  # type: ignore[arg-type]
+    ]  # fmt: skip
+
+
+def scaled(scenarios: Sequence[Scenario]) -> dict[int, list[Scenario]]:
+    """The same jobs on other numbers of GPUs."""
+    return {n: [at_scale(s, n) for s in scenarios] for n in SIZES}
+
+
+def shifted(scenarios: Sequence[Scenario]) -> dict[str, list[Scenario]]:
+    """The same jobs out of distribution; what cannot be priced any more is left out."""
+    from ecorl.errors import EcorlError
+
+    found: dict[str, list[Scenario]] = {}
+    for name, shift in SHIFTS.items():
+        kept = []
+        for scenario in scenarios:
+            moved = shift(scenario)
+            try:
+                _ = moved.table
+            except EcorlError:
+                continue
+            kept.append(moved)
+        found[name] = kept
+    return found
+
+
+def causal(results: Sequence[ScenarioResult], policy: str) -> np.ndarray | None:
+    """Share of the causal planner, a value a seed, mean over scenarios."""
+    if not results:
+        return None
+    return np.asarray(np.mean([r.shares(policy, "planner") for r in results], axis=0))
+
+
+def fitted_share(folder: Path, seed: int, say: Say) -> tuple[float, dict[str, float]]:
+    """Share of the hidden scenario's optimum that a policy of the fitted simulator reaches.
+
+    Returns:
+        The share over ten episodes of the hidden scenario, and its spread over them.
+    """
+    from ecorl.policy.pools import variations
+
+    say(f"fitting: hidden scenario {seed}")
+    hidden = hidden_scenario(seed)
+    run = folder / f"hidden-{seed}"
+    write_ledger(hidden, run, seed=seed)
+    scenario = calibrate(run).scenario(n_iterations=100)
+    pool = variations(scenario, FITTED_PLAN.n_scenarios)
+    made = train(FITTED_PLAN, folder / f"fitted-{seed}", scenarios=pool, tensorboard=False)
+    test = replace(hidden, n_iterations=200)
+    trace = draw_trace([test] * 10, np.random.default_rng([seed, 99]))
+    ours = play(Simulation(trace), NetworkPolicy(made.network.arrays()))[0]
+    best = play(Simulation(trace), Clairvoyant(trace))[0]
+    planner = play(Simulation(trace), Planner(trace.scenarios))[0]
+    shares = ours / best.mean()
+    spread = {
+        "n": 10.0,
+        "min": float(shares.min()),
+        "max": float(shares.max()),
+        "std": float(shares.std(ddof=1)),
+        "planner": float(planner.mean() / best.mean()),
+    }
+    return float(shares.mean()), spread
+
+
+def compared(
+    scenarios: Sequence[Scenario], policies: dict[str, SimPolicy], n_seeds: int, say: Say
+) -> Comparison:
+    """`compare`, told about."""
+    say(f"comparing on {len(scenarios)} scenarios x {n_seeds} seeds")
+    return compare(scenarios, policies, n_seeds=n_seeds)

@@ -1,0 +1,50 @@
+"""Shapes of well-known decoders, for settings that name a model by its size."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from ecorl.errors import ConfigError
+from ecorl.records import ModelShape
+
+# layers, hidden, intermediate, heads, key-value heads, head size, vocabulary, tied embedding:
+# as in the models' published configurations.
+_SIZES = {
+    "160k": (2, 64, 176, 4, 4, 16, 512, True),  # about what the demo trains
+    "15m": (6, 288, 768, 6, 6, 48, 32_000, True),
+    "135m": (30, 576, 1536, 9, 3, 64, 49_152, True),
+    "360m": (32, 960, 2560, 15, 5, 64, 49_152, True),
+    "0.5b": (24, 896, 4864, 14, 2, 64, 151_936, True),
+    "1b": (16, 2048, 8192, 32, 8, 64, 128_256, True),
+    "3b": (28, 3072, 8192, 24, 8, 128, 128_256, True),
+    "8b": (32, 4096, 14336, 32, 8, 128, 128_256, False),
+    "13b": (40, 5120, 13824, 40, 40, 128, 32_000, False),
+    "70b": (80, 8192, 28672, 64, 8, 128, 128_256, False),
+    "405b": (126, 16384, 53248, 128, 8, 128, 128_256, False),
+}
+
+MODEL_SIZES = tuple(_SIZES)
+"""Names that `model_shape` knows, the smallest first."""
+
+
+@cache
+def model_shape(size: str, *, scalar_head: bool = False) -> ModelShape:
+    """The shape of a decoder by the name of its size.
+
+    Args:
+        size: one of `MODEL_SIZES`.
+        scalar_head: a reward or value head in place of the vocabulary's.
+
+    Raises:
+        ConfigError: for an unknown size.
+    """
+    if size not in _SIZES:
+        raise ConfigError("model size", size, f"one of {list(MODEL_SIZES)}")
+    n_layers, hidden, inner, heads, kv_heads, head_dim, vocab, tied = _SIZES[size]
+    attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
+    layer = attention + 3 * hidden * inner + 2 * hidden
+    embedding = vocab * hidden
+    head = hidden if scalar_head else embedding
+    active = n_layers * layer + hidden + head
+    n_params = active + (0 if tied and not scalar_head else embedding)
+    return ModelShape(n_layers, hidden, inner, heads, kv_heads, head_dim, vocab, n_params, active)

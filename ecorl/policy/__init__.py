@@ -1,0 +1,1 @@
+"""Policies for the scheduler: heuristics, planners, the clairvoyant optimum, the learned one."""

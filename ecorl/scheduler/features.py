@@ -1,0 +1,261 @@
+"""The state of a learned policy for any number of GPUs.
+
+Eq. 6 gives two numbers a GPU, 72 at N = 32, and a network that fits one cluster
+(`ecorl.scheduler.state` keeps it). Here power and utilisation count by mean and spread, and times
+and energies in units of the iteration that only uses the GPUs, so that one network serves any
+cluster; what the cost model knows of the actions is part of the state.
+
+`features` is a pure function on floats or arrays: the simulator trains on what the run will see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from ecorl.records import Stage
+from ecorl.stages import (
+    CONCURRENT,
+    FPGA,
+    GPU,
+    SCALAR,
+    Carry,
+    Number,
+    Ops,
+    Rules,
+    Work,
+    advance,
+    card_done_s,
+    gpu_only,
+    outlook,
+)
+
+ENERGY_WEIGHT, TIME_WEIGHT, BUBBLE_WEIGHT = 0.40, 0.40, 0.20
+"""Eq. 7: r = 0.40 throughput - 0.40 energy - 0.20 bubble."""
+
+SCHEMA = "ecorl.features/1"
+"""Name of this state; a policy file names the one that it was trained on."""
+
+_INFERENCE = (Stage.REWARD, Stage.REFERENCE, Stage.CRITIC)
+_PLACE = {stage: i for i, stage in enumerate(_INFERENCE)}
+_ORDER = {stage: i for i, stage in enumerate(Stage)}
+_LATER = {
+    stage: tuple(i for i, other in enumerate(_INFERENCE) if _ORDER[other] > _ORDER[stage])
+    for stage in Stage
+}
+_BEFORE: dict[Stage, Stage] = {
+    stage: before
+    for before, stage in pairwise(Stage)
+    if before is not Stage.ACTOR_TRAIN and stage is not Stage.ACTOR_TRAIN
+}
+"""The stage before each inference stage; training steps have a barrier before them."""
+_ONE_HOT = {stage: tuple(float(other is stage) for other in Stage) for stage in Stage}
+
+NAMES = (
+    *(f"stage_{s}" for s in Stage),
+    "may_a2", "may_a3",
+    "power_mean", "power_spread", "utilisation_mean", "utilisation_spread",
+    "queue_batches", "backlog", "pending", "bubble", "deferred",
+    "row_length", "log_rows", "share_0", "share_1", "share_2", "share_3",
+    "gpu_time", "card_time", "gpu_energy", "card_energy", "idle_power",
+    "later_gpu_time", "later_card_time", "forward", "training", "generation", "critic_training",
+    "slack", "streaming", "off_policy", "can_stream", "can_early", "can_defer",
+    "cards_up", "speed", "heat", "slow", "late_work",
+    "gain_a2", "gain_a3", "gain_both",
+)  # fmt: skip
+"""Names of the numbers, in order."""
+
+N_FEATURES = len(NAMES)
+
+
+_SIGNED = ("slack", "heat", "gain_a2", "gain_a3", "gain_both")
+
+LOW = tuple(-2.0 if name in _SIGNED else 0.0 for name in NAMES)
+HIGH = tuple(2.0 if name in _SIGNED else 4.0 for name in NAMES)
+"""Limits of each number; beyond them a policy need not tell more from less."""
+
+
+class Observed(NamedTuple):
+    """What is known beside the costs.
+
+    Attributes:
+        n_rows: completions of the batch.
+        row_length: mean tokens of a row, prompt and completion.
+        shares: tasks of the batch's prompts, four shares; the mix where they are not known.
+        power_mean, power_spread: mean and standard deviation over GPUs of power over TDP.
+        utilisation_mean, utilisation_spread: of utilisation.
+        log_rows: logarithm of `n_rows` to base 2.
+    """
+
+    n_rows: Number
+    row_length: Number
+    shares: Sequence[Number]
+    power_mean: Number
+    power_spread: Number
+    utilisation_mean: Number
+    utilisation_spread: Number
+    log_rows: Number
+
+
+def objective(
+    time_s: Number, energy_j: Number, bubble_s: Number, gpu_only_s: Number, gpu_only_j: Number
+) -> Number:
+    """Eq. 7 for one iteration, each term relative to the iteration that only uses the GPUs.
+
+    ``0.40 (T0 / T - 1) - 0.40 (E / E0 - 1) - 0.20 bubble / T0``: 0.0 for that iteration itself.
+    """
+    return (
+        TIME_WEIGHT * (gpu_only_s / time_s - 1.0)
+        - ENERGY_WEIGHT * (energy_j / gpu_only_j - 1.0)
+        - BUBBLE_WEIGHT * (bubble_s / gpu_only_s)
+    )
+
+
+def features(
+    stage: Stage,
+    carry: Carry,
+    work: Work,
+    rules: Rules,
+    seen: Observed,
+    may: tuple[Number, Number],
+    ops: Ops = SCALAR,
+) -> tuple[Number, ...]:
+    """The state before a decision, `N_FEATURES` numbers in the order of `NAMES`.
+
+    Figures are as they come, without limits; the network clips them to `LOW` and `HIGH`. Some are
+    plain floats where others are arrays.
+
+    Args:
+        stage: the stage to place.
+        carry: the iteration so far.
+        work: what its stages cost, as far as it is known.
+        rules: what may be done.
+        seen: what is known beside.
+        may: whether a2 and a3 pass the guards, from `ecorl.stages.permitted`.
+        ops: `SCALAR` for floats, `BATCH` for arrays.
+    """
+    gpu_s, gpu_j = gpu_only(work)
+    per_s, per_j = 1.0 / gpu_s, 1.0 / gpu_j
+    place = _PLACE.get(stage)
+    later_s: Number = 0.0
+    later_card_s: Number = 0.0
+    for i in _LATER[stage]:
+        later_s = later_s + work.gpu_s[i]
+        later_card_s = later_card_s + rules.usable[i] * work.card_s[i]
+    t_s = carry.t_s
+    backlog_s = ops.maximum(0.0, carry.card_s - t_s)
+    until_barrier_s = t_s + later_s + work.forward_s
+    training_s = work.forward_s + work.backward_s
+    card_s: Number = 0.0
+    queue: Number = 0.0
+    if place is None:
+        own_s, own_j = _own(stage, work)
+        slack_s = carry.pending_s - until_barrier_s
+    else:
+        own_s, own_j = work.gpu_s[place], work.gpu_j[place]
+        done_s, card_s = card_done_s(stage, carry, work, 1.0, ops)
+        # A stage that the algorithm does not have takes no time on any device.
+        queue = backlog_s / ops.maximum(card_s, 1e-12) * (card_s > 0.0)
+        slack_s = done_s - until_barrier_s
+    return (
+        *_ONE_HOT[stage],
+        may[0],
+        may[1],
+        seen.power_mean,
+        seen.power_spread,
+        seen.utilisation_mean,
+        seen.utilisation_spread,
+        0.25 * queue,
+        backlog_s * per_s,
+        (carry.pending_s - t_s) * per_s,
+        carry.bubble_s * per_s,
+        carry.deferred_s * per_s,
+        seen.row_length / 2048.0,
+        0.1 * seen.log_rows,
+        *seen.shares,
+        own_s * per_s,
+        card_s * per_s,
+        own_j * per_j,
+        work.card_active_w * card_s * per_j,
+        work.gpu_idle_w * gpu_s * per_j,
+        later_s * per_s,
+        later_card_s / carry.speed * per_s,
+        work.forward_s * per_s,
+        training_s * per_s,
+        work.generation_s * per_s,
+        work.critic_s * per_s,
+        slack_s * per_s,
+        carry.streaming,
+        work.off_policy,
+        rules.stream,
+        rules.early,
+        rules.defer,
+        work.cards_up,
+        carry.speed,
+        0.05 * (carry.temperature_c - work.limit_c),
+        work.slow - 1.0,
+        work.late_arriving_s * per_s,
+        *_gains(stage, carry, work, rules, gpu_s, gpu_j, may, ops),
+    )
+
+
+def _own(stage: Stage, work: Work) -> tuple[Number, Number]:
+    """Time and energy of a stage that no card can run."""
+    if stage is Stage.GENERATION:
+        return work.generation_s, work.generation_j
+    if stage is Stage.ACTOR_TRAIN:
+        return work.forward_s + work.backward_s, work.actor_j
+    return work.critic_s, work.critic_j
+
+
+def _gains(
+    stage: Stage,
+    carry: Carry,
+    work: Work,
+    rules: Rules,
+    gpu_s: Number,
+    gpu_j: Number,
+    may: tuple[Number, Number],
+    ops: Ops,
+) -> tuple[Number, Number, Number]:
+    """What offloading gains in this iteration over a1 if later stages stay on the GPUs.
+
+    ``gain_a2``: by a2 for this stage, where it differs from a3 in more than the wait (the cards
+    slow while the GPUs work), else 0; ``gain_a3``: by a3; ``gain_both``: by a3 for this stage and
+    the frozen ones that follow. At generation the last two stream, with reward and reference
+    offloaded, and with the reward alone. In eighths: differences are small.
+    """
+
+    def value(last: Stage, at: Carry) -> Number:
+        time_s, energy_j, bubble_s = outlook(last, at, work, rules.early, ops)
+        return objective(time_s, energy_j, bubble_s, gpu_s, gpu_j)
+
+    def sent(one: Stage, at: Carry) -> Carry:
+        return advance(one, at, work, CONCURRENT * rules.usable[_PLACE[one]], ops)
+
+    # This stage is the first of those that stay on the GPUs; before generation there is none.
+    before = _BEFORE.get(stage)
+    if before is None:
+        base = value(stage, advance(stage, carry, work, GPU, ops))
+    else:
+        base = value(before, carry)
+    eight = 8.0 * may[1]
+    concurrent = advance(stage, carry, work, CONCURRENT, ops)
+    if stage is Stage.GENERATION:
+        one = sent(Stage.REWARD, concurrent)
+        both = sent(Stage.REFERENCE, one)
+        return (
+            0.0,
+            eight * (value(Stage.REFERENCE, both) - base),
+            eight * (value(Stage.REWARD, one) - base),
+        )
+    gain_a2: Number = 0.0
+    if stage in _PLACE and ops.any(work.slow > 1.0):
+        blocking = value(stage, advance(stage, carry, work, FPGA, ops))
+        gain_a2 = 8.0 * may[0] * (work.slow > 1.0) * (blocking - base)
+    gain_a3 = eight * (value(stage, concurrent) - base)
+    if stage is not Stage.REWARD:
+        return gain_a2, gain_a3, gain_a3
+    both = sent(Stage.REFERENCE, concurrent)
+    return gain_a2, gain_a3, eight * (value(Stage.REFERENCE, both) - base)

@@ -1,0 +1,220 @@
+"""A scenario: what runs on what, how its lengths vary, and what else the cards must do.
+
+A scenario is data; `ecorl.sim.trace` draws episodes from it. The costs of its stages come from one
+of three calibrations: ``roofline`` (bounded by physics), ``paper`` (as printed), or a table fitted
+from a run's ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Literal, get_args
+
+import numpy as np
+
+from ecorl.devices import DeviceProfile, load_profile
+from ecorl.devices.llama import model_shape
+from ecorl.errors import ConfigError
+from ecorl.records import Algorithm, ModelShape, Stage
+from ecorl.scheduler.paper_table import paper_table
+from ecorl.scheduler.tables import CostTable, Float64, Setting, length_grid, roofline_table
+from ecorl.sim.tasks import SHARES, nominal_length
+
+SimCalibration = Literal["roofline", "paper", "fitted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What the framework lets a scheduler do; what it does not is a1 whatever a policy says.
+
+    Attributes:
+        stream: hand over finished rows while generation goes on.
+        early_forward: run the actor's forward pass before the barrier.
+        defer_critic: put the critic's step off into the next generation.
+        offload_critic: run the critic on the cards (its weights change: they are sent each time).
+    """
+
+    stream: bool = False
+    early_forward: bool = False
+    defer_critic: bool = False
+    offload_critic: bool = False
+
+
+ALL_ABILITIES = Abilities(True, True, True, True)
+FROZEN_ONLY = Abilities(True, True, True, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The guards, as `ecorl.scheduler.Guards` has them: they stand outside every policy.
+
+    Attributes:
+        q_max: queue at which offloading stops, batches like the one at hand.
+        l_max: longest mean row that is offloaded, prompt and completion, tokens.
+        energy_margin: an offload may cost at most ``1 + energy_margin`` times the GPU path's
+            modelled energy; None switches this guard off.
+    """
+
+    q_max: float = 8.0
+    l_max: float = 2048.0
+    energy_margin: float | None = None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What one simulated job is.
+
+    Attributes:
+        name: for tables.
+        calibration: where the costs come from.
+        algorithm: of the RL trainer.
+        sizes: name of each model's size (see `ecorl.devices.llama`) by stage; critic_train and
+            actor_train share the shapes of critic and generation.
+        n_rows: completions an iteration.
+        prompt_length: mean tokens of a prompt.
+        gpu, n_gpus, card, n_cards: devices; profile names, or a profile.
+        reward_calls: scorings of a row while it grows; 1 but for process rewards.
+        with_reference: None: as the algorithm prescribes.
+        off_policy: one step off-policy: the iteration trains on the batch before.
+        adaptive_batch: rows follow the expected length, so that tokens stay even.
+        mix: shares of the tasks.
+        concentration: of the mix from batch to batch (Dirichlet); small: batches of one task.
+        length_scale: factor on all lengths.
+        max_length: limit of a completion, tokens.
+        drift_std, drift_memory: slow change of all lengths, AR(1) of the logarithm.
+        noise_std: unforeseen change of a batch's lengths, of the logarithm.
+        load: other jobs' share of the cards' time; 0: the array is this job's alone.
+        burst_s: mean work of one of their bursts, in units of this job's GPU-only iteration.
+        calm: share of iterations without a burst when the last had none (0.5 to 1).
+        failure_rate: chance that a card fails in an iteration.
+        repair_iterations: mean iterations that it stays away.
+        ambient_c: temperature of the air, degrees Celsius.
+        slow: factor by which cards slow while the GPUs work (a common power cap), 1 or more.
+        abilities, limits: what may be done, and the guards.
+        n_iterations: of an episode.
+        fitted: table of the ``fitted`` calibration.
+    """
+
+    name: str
+    calibration: SimCalibration = "roofline"
+    algorithm: Algorithm = Algorithm.PPO
+    sizes: Mapping[Stage, str] = field(default_factory=lambda: MappingProxyType({}))
+    n_rows: int = 256
+    prompt_length: float = 256.0
+    gpu: str | DeviceProfile = "h100_sxm"
+    n_gpus: int = 32
+    card: str | DeviceProfile = "u55c"
+    n_cards: int = 4
+    reward_calls: int = 1
+    with_reference: bool | None = None
+    off_policy: bool = False
+    adaptive_batch: bool = False
+    mix: tuple[float, ...] = tuple(float(s) for s in SHARES)
+    concentration: float = 4.0
+    length_scale: float = 1.0
+    max_length: float = 4096.0
+    drift_std: float = 0.25
+    drift_memory: float = 0.97
+    noise_std: float = 0.05
+    load: float = 0.0
+    burst_s: float = 0.5
+    calm: float = 0.9
+    failure_rate: float = 0.0
+    repair_iterations: float = 10.0
+    ambient_c: float = 23.0
+    slow: float = 1.0
+    abilities: Abilities = FROZEN_ONLY
+    limits: Limits = Limits()
+    n_iterations: int = 200
+    fitted: CostTable | None = None
+
+    def __post_init__(self) -> None:
+        checks = (
+            ("n_rows", self.n_rows, self.n_rows >= 1, "1 or more"),
+            ("n_gpus", self.n_gpus, self.n_gpus >= 1, "1 or more"),
+            ("n_cards", self.n_cards, self.n_cards >= 0, "0 or more"),
+            ("n_iterations", self.n_iterations, self.n_iterations >= 1, "1 or more"),
+            ("load", self.load, 0 <= self.load < 1, "0 or more and below 1"),
+            ("calm", self.calm, 0.5 <= self.calm <= 1, "0.5 to 1"),
+            ("drift_memory", self.drift_memory, 0 <= self.drift_memory < 1, "0 to below 1"),
+            ("slow", self.slow, self.slow >= 1, "1 or more"),
+            ("calibration", self.calibration, self.calibration in get_args(SimCalibration),
+             f"one of {list(get_args(SimCalibration))}"),
+            ("repair_iterations", self.repair_iterations, self.repair_iterations >= 1, "1 or more"),
+            ("burst_s", self.burst_s, self.burst_s > 0, "above 0"),
+            ("concentration", self.concentration, self.concentration > 0, "above 0"),
+            ("length_scale", self.length_scale, self.length_scale > 0, "above 0"),
+            ("max_length", self.max_length, self.max_length >= 4, "4 tokens or more"),
+            ("prompt_length", self.prompt_length, self.prompt_length >= 0, "0 or more"),
+            ("drift_std", self.drift_std, self.drift_std >= 0, "0 or more"),
+            ("noise_std", self.noise_std, self.noise_std >= 0, "0 or more"),
+            ("failure_rate", self.failure_rate, 0 <= self.failure_rate <= 1, "0 to 1"),
+            ("reward_calls", self.reward_calls, self.reward_calls >= 1, "1 or more"),
+            ("ambient_c", self.ambient_c, -40 <= self.ambient_c <= 80, "-40 to 80"),
+            ("mix", self.mix, len(self.mix) == len(SHARES), f"{len(SHARES)} shares"),
+            ("mix", self.mix, abs(sum(self.mix) - 1) < 1e-6 and min(self.mix) >= 0,
+             "shares that add up to 1"),
+            ("fitted", None, self.calibration != "fitted" or self.fitted is not None,
+             "a fitted table (ecorl policy calibrate)"),
+        )  # fmt: skip
+        for key, value, fine, allowed in checks:
+            if not fine:
+                raise ConfigError(f"scenario.{key}", value, allowed)
+
+    @cached_property
+    def models(self) -> dict[Stage, ModelShape]:
+        """Shape of each stage's model."""
+        sizes = {stage: self.sizes.get(stage, "8b") for stage in Stage}
+        sizes[Stage.ACTOR_TRAIN] = sizes[Stage.GENERATION]
+        sizes[Stage.CRITIC_TRAIN] = sizes[Stage.CRITIC]
+        scalar = (Stage.REWARD, Stage.CRITIC, Stage.CRITIC_TRAIN)
+        return {s: model_shape(size, scalar_head=s in scalar) for s, size in sizes.items()}
+
+    @cached_property
+    def setting(self) -> Setting:
+        """What runs on what, for the cost tables."""
+        return Setting(
+            algorithm=self.algorithm,
+            models=self.models,
+            n_rows=self.n_rows,
+            prompt_length=self.prompt_length,
+            gpu=_profile(self.gpu),
+            n_gpus=self.n_gpus,
+            card=_profile(self.card),
+            n_cards=self.n_cards,
+            with_reference=self.with_reference,
+            reward_calls=self.reward_calls,
+        )
+
+    @cached_property
+    def nominal_length(self) -> float:
+        """Mean length of a completion without drift, tokens."""
+        return nominal_length(np.array(self.mix), self.length_scale, self.max_length)
+
+    @cached_property
+    def table(self) -> CostTable:
+        """What the stages cost."""
+        if self.calibration == "fitted":
+            assert self.fitted is not None  # __post_init__
+            return self.fitted
+        lengths = length_grid(min(8.0, 0.5 * self.nominal_length), self.max_length)
+        make = paper_table if self.calibration == "paper" else roofline_table
+        return make(self.setting, lengths, self.rows_at(lengths))
+
+    def rows_at(self, length: Float64) -> Float64:
+        """Completions an iteration at an expected length, ``[...] float64``.
+
+        An adaptive batch keeps the tokens of an iteration even, within half and twice its rows.
+        """
+        length = np.asarray(length, dtype=np.float64)
+        if not self.adaptive_batch:
+            return np.full(length.shape, float(self.n_rows))
+        factor = (self.prompt_length + self.nominal_length) / (self.prompt_length + length)
+        return np.round(self.n_rows * np.clip(factor, 0.5, 2.0))
+
+
+def _profile(device: str | DeviceProfile) -> DeviceProfile:
+    return load_profile(device) if isinstance(device, str) else device

@@ -1,0 +1,329 @@
+"""The simulator: episodes of placement decisions, one or many side by side.
+
+A step is one decision: six an iteration, in the order of the stages. A stage that the algorithm
+does not have is a step in which every action is a1 and costs nothing, so that many episodes can
+go in step. Guards stand between the action and what happens, as in a run.
+
+The reward of a step is what it adds to Eq. 7 (`ecorl.scheduler.features.objective`) if the rest of
+the iteration stays on the GPUs; over an iteration the rewards add up to Eq. 7 itself, which is 0.0
+for an iteration that only uses the GPUs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ecorl.records import Stage
+from ecorl.scheduler.features import N_FEATURES, Observed, features, objective
+from ecorl.scheduler.tables import Float64
+from ecorl.sim.scenario import Scenario
+from ecorl.sim.trace import Trace, work_at
+from ecorl.stages import (
+    BATCH,
+    CONCURRENT,
+    FPGA,
+    GPU,
+    SCALAR,
+    Between,
+    Carry,
+    Number,
+    Ops,
+    Rules,
+    Totals,
+    Work,
+    advance,
+    begin,
+    finish,
+    outlook,
+    permitted,
+    settled,
+)
+
+NO_LIMIT = 1e30
+"""An energy limit that is none; finite, since a stage that does not exist has 0 J."""
+
+STAGES = tuple(Stage)
+N_STAGES = len(STAGES)
+_KNOWN_AT_ONCE = (Stage.GENERATION,)
+_MAY_STREAM = (Stage.REWARD, Stage.REFERENCE)
+
+_POWER_SHARE = {
+    Stage.GENERATION: 0.95, Stage.REWARD: 0.60, Stage.REFERENCE: 0.35, Stage.CRITIC: 0.35,
+    Stage.ACTOR_TRAIN: 0.35, Stage.CRITIC_TRAIN: 0.98,
+}  # fmt: skip
+"""Mean power over TDP that telemetry shows when a stage is about to start: that of the stage
+before it. Rough; a policy learns not to lean on it."""
+
+
+class Simulation:
+    """Episodes under way.
+
+    Args:
+        trace: what chance has decided.
+        index: the episode of `trace` to play alone, in floats; None plays all of them in arrays.
+    """
+
+    def __init__(self, trace: Trace, index: int | None = None) -> None:
+        self.trace, self.index = trace, index
+        self.ops: Ops = SCALAR if index is not None else BATCH
+        self.rules = rules_of(trace.scenarios if index is None else [trace.scenarios[index]])
+        if index is not None:
+            self.rules = _scalars(self.rules)
+        self._pick: Any = slice(None) if index is None else index
+        start_c: Number = trace.start_c if index is None else float(trace.start_c[index])
+        zero = 0.0 * start_c
+        self.iteration, self.place = 0, 0
+        self.between = Between(zero, start_c, zero, zero)
+        self.totals: Totals | None = None
+        self.actual: Work
+        self.expected: Work
+        self.carry: Carry
+        self._value: Number
+        self._open_iteration()
+
+    # ------------------------------------------------------------ where it stands
+
+    @property
+    def stage(self) -> Stage:
+        """The stage to place next."""
+        return STAGES[self.place]
+
+    @property
+    def done(self) -> bool:
+        """Whether the episode is over."""
+        return self.iteration >= self.trace.n_iterations
+
+    def known_work(self, supposed: Work | None = None) -> Work:
+        """The iteration's costs as far as a causal policy can know them now.
+
+        Args:
+            supposed: costs in place of the expected ones, if its lengths turn out otherwise.
+        """
+        expected = self.expected if supposed is None else supposed
+        if self.stage in _KNOWN_AT_ONCE:
+            return expected
+        if self.stage in _MAY_STREAM:
+            return _mixed(self.carry.streaming, expected, self.actual, self.ops)
+        return self.actual._replace(lost=self.expected.lost)
+
+    def known_carry(self, supposed: Work | None = None) -> Carry:
+        """The iteration so far as a causal policy can know it now.
+
+        While rows are streamed nobody knows how generation will end, and a failing card shows at
+        the barrier alone.
+
+        Args:
+            supposed: as for `known_work`.
+        """
+        carry = self.carry
+        if self.stage in _MAY_STREAM and self.ops.any(carry.streaming):
+            work = self.expected if supposed is None else supposed
+            hoped = begin(self.actual, self._before)
+            for stage, allowed in zip(STAGES, self._allowed, strict=False):
+                hoped = advance(stage, hoped, work, allowed, self.ops)
+            carry = _picked_carry(carry.streaming, hoped, carry)
+        return carry._replace(redo_s=0.0 * carry.redo_s, redo_j=0.0 * carry.redo_j)
+
+    def row_length(self) -> Number:
+        """Mean tokens of a row, as far as it is known."""
+        hoped, real = self._expected_row_length, self._row_length
+        if self.stage in _KNOWN_AT_ONCE:
+            return hoped
+        if self.stage in _MAY_STREAM:
+            return real + self.carry.streaming * (hoped - real)
+        return real
+
+    def permitted(self) -> tuple[Number, Number]:
+        """Whether a2 and a3 pass the guards now."""
+        work, carry = self.known_work(), self.known_carry()
+        return permitted(self.stage, carry, work, self.rules, self.row_length(), self.ops)
+
+    def observation(self) -> tuple[tuple[Number, ...], tuple[Number, Number]]:
+        """The state of a learned policy, and whether a2 and a3 pass the guards."""
+        work, carry, row_length = self.known_work(), self.known_carry(), self.row_length()
+        may = permitted(self.stage, carry, work, self.rules, row_length, self.ops)
+        seen = self._observed(row_length)
+        state = features(self.stage, carry, work, self.rules, seen, may, self.ops)
+        return state, may
+
+    # ------------------------------------------------------------ going on
+
+    def step(self, action: Number, may: tuple[Number, Number] | None = None) -> Number:
+        """Place the stage; returns the reward of the step.
+
+        Args:
+            action: code of the action, an int or ``[n] int``.
+            may: from `permitted`, when the caller has it already.
+        """
+        stage = self.stage
+        p2, p3 = self.permitted() if may is None else may
+        # What the guards refuse goes to the GPU.
+        if self.index is None:
+            allowed = action * ((action == FPGA) * p2 + (action == CONCURRENT) * p3)
+        else:
+            allowed = int(action) if (GPU + 1.0, p2, p3)[int(action)] > 0.0 else GPU
+        self._allowed.append(allowed)
+        self.carry = advance(stage, self.carry, self.actual, allowed, self.ops)
+        after = self._outlook(stage)
+        reward = after - self._value
+        self._value = after
+        self.place += 1
+        if self.place == N_STAGES:
+            self._close_iteration()
+        return reward
+
+    def _outlook(self, stage: Stage) -> Number:
+        time_s, energy_j, bubble_s = outlook(
+            stage, self.carry, self.actual, self.rules.early, self.ops
+        )
+        return objective(time_s, energy_j, bubble_s, self._gpu_only_s, self._gpu_only_j)
+
+    def _open_iteration(self) -> None:
+        if self.done:
+            return
+        k = (self.iteration, self._pick)
+        trace, number = self.trace, (lambda x: x) if self.index is None else float
+        self.actual, self.expected = work_at(trace.actual, k), work_at(trace.expected, k)
+        self._gpu_only_s: Number = number(trace.gpu_only_s[k])
+        self._gpu_only_j: Number = number(trace.gpu_only_j[k])
+        self._row_length: Number = number(trace.row_length[k])
+        self._expected_row_length: Number = number(trace.expected_row_length[k])
+        self._before = self.between
+        self._allowed: list[Any] = []
+        self.carry = begin(self.actual, self.between)
+        self._value = 0.0 * self._gpu_only_s
+
+    def _close_iteration(self) -> None:
+        totals = finish(self.carry, self.actual, self.ops)
+        if self.iteration + 1 == self.trace.n_iterations:
+            totals = settled(totals, self.actual)
+        self.totals, self.between = totals, totals.after
+        self.iteration, self.place = self.iteration + 1, 0
+        self._open_iteration()
+
+    def _observed(self, row_length: Number) -> Observed:
+        k = (self.iteration, self._pick)
+        noise = self.trace.noise[k]
+        share = _POWER_SHARE[self.stage]
+        n_rows = self.trace.n_rows[k]
+        shares = self.trace.shares[k]
+        log = np.log2 if self.index is None else math.log2
+        return Observed(
+            n_rows=n_rows,
+            row_length=row_length,
+            shares=tuple(shares[..., i] for i in range(shares.shape[-1])),
+            power_mean=share + 0.03 * noise[..., 0],
+            power_spread=0.04 + 0.01 * noise[..., 1],
+            utilisation_mean=share + 0.05 * noise[..., 2],
+            utilisation_spread=0.05 + 0.01 * noise[..., 3],
+            log_rows=log(n_rows),
+        )
+
+
+def play(simulation: Simulation, policy: Any) -> tuple[Float64, Float64, Float64, Float64]:
+    """Play an episode to its end.
+
+    Args:
+        simulation: at its start.
+        policy: called with the simulation; returns the action's code, one an episode.
+
+    Returns:
+        Eq. 7, energy (J), time (s) and bubble (s), each summed over the episode, ``[n] float64``.
+    """
+    score: Number = 0.0
+    energy_j: Number = 0.0
+    time_s: Number = 0.0
+    bubble_s: Number = 0.0
+    while not simulation.done:
+        score = score + simulation.step(policy(simulation))
+        if simulation.place == 0:
+            assert simulation.totals is not None
+            energy_j = energy_j + simulation.totals.energy_j
+            time_s = time_s + simulation.totals.time_s
+            bubble_s = bubble_s + simulation.totals.bubble_s
+    made = [
+        np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in (score, energy_j, time_s, bubble_s)
+    ]
+    return made[0], made[1], made[2], made[3]
+
+
+def rules_of(scenarios: Any) -> Rules:
+    """What may be done in scenarios side by side, ``[n] float64`` each."""
+
+    def column(values: Any) -> Float64:
+        return np.array([float(v) for v in values])
+
+    def usable(place: int, s: Scenario) -> float:
+        frozen = place < 2 or s.abilities.offload_critic
+        return float(frozen and s.n_cards > 0 and s.table.card_usable[place])
+
+    return Rules(
+        stream=column(s.abilities.stream and s.n_cards > 0 for s in scenarios),
+        early=column(s.abilities.early_forward for s in scenarios),
+        defer=column(s.abilities.defer_critic and _has_critic(s) for s in scenarios),
+        usable=tuple(column(usable(i, s) for s in scenarios) for i in range(3)),
+        q_max=column(s.limits.q_max for s in scenarios),
+        l_max=column(s.limits.l_max for s in scenarios),
+        energy_limit=column(
+            NO_LIMIT if s.limits.energy_margin is None else 1.0 + s.limits.energy_margin
+            for s in scenarios
+        ),
+    )
+
+
+def _has_critic(scenario: Scenario) -> bool:
+    return Stage.CRITIC_TRAIN in scenario.setting.stages
+
+
+def _scalars(rules: Rules) -> Rules:
+    def one(value: Any) -> Any:
+        return tuple(map(one, value)) if isinstance(value, tuple) else float(value[0])
+
+    return Rules(*(one(value) for value in rules))
+
+
+_REVEALED = (
+    "generation_s", "generation_j", "handover_s", "tail", "gpu_s", "gpu_j", "card_s",
+    "forward_s", "backward_s", "actor_j", "early_s", "early_j", "critic_s", "critic_j",
+    "swap_s", "swap_j", "late_arriving_s", "lost",
+)  # fmt: skip
+"""What of a batch is only expected until its rows are there. What the cards lose in this iteration
+is part of it: nobody sees a failure before it happens."""
+
+
+def _picked_carry(streaming: Number, hoped: Carry, real: Carry) -> Carry:
+    """`hoped` where rows are streamed, else `real`."""
+    if isinstance(streaming, float):
+        return hoped if streaming else real
+    picked = streaming > 0.0
+    return Carry(*(np.where(picked, a, b) for a, b in zip(hoped, real, strict=True)))
+
+
+def _mixed(streaming: Number, expected: Work, actual: Work, ops: Ops) -> Work:
+    if not ops.any(streaming):
+        return actual._replace(lost=expected.lost)
+    if isinstance(streaming, float):
+        return expected
+    picked = streaming > 0.0
+
+    def mix(hoped: Any, real: Any) -> Any:
+        if isinstance(real, tuple):
+            return tuple(map(mix, hoped, real))
+        return np.where(picked, hoped, real)
+
+    changed = {name: mix(getattr(expected, name), getattr(actual, name)) for name in _REVEALED}
+    return actual._replace(**changed | {"lost": expected.lost})
+
+
+def n_features() -> int:
+    """Length of an observation."""
+    return N_FEATURES
+
+
+def always_gpu(simulation: Simulation) -> int:
+    """The policy that never uses the cards."""
+    del simulation
+    return GPU

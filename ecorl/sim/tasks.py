@@ -1,0 +1,61 @@
+"""Tasks of a multi-task run, and how long their completions are.
+
+The mix is the paper's (section 3.5). The length distributions are not printed anywhere and are
+assumed: log-normal, cut off at the run's limit, with medians in the order that is usual for such
+tasks. Each is represented by `N_STRATA` points of equal weight, the middles of its quantiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+Float64 = npt.NDArray[np.float64]
+
+N_STRATA = 8
+
+STRATA = np.array([NormalDist().inv_cdf((i + 0.5) / N_STRATA) for i in range(N_STRATA)])
+"""``[N_STRATA] float64``: middles of the quantiles of a standard normal."""
+
+LONGEST_Z = 2.5
+"""The longest row of a task, in standard deviations: about the greatest of 150 rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One kind of prompt.
+
+    Attributes:
+        name: as in the ledger.
+        share: of the mix.
+        median_length: of a completion, tokens.
+        sigma: standard deviation of the logarithm of the length.
+    """
+
+    name: str
+    share: float
+    median_length: float
+    sigma: float
+
+
+TASKS = (
+    Task("math", 0.40, 900.0, 0.55),
+    Task("code", 0.25, 600.0, 0.65),
+    Task("reasoning", 0.20, 1500.0, 0.60),
+    Task("instruction", 0.15, 300.0, 0.60),
+)
+N_TASKS = len(TASKS)
+
+SHARES = np.array([t.share for t in TASKS])
+POINTS = np.array([t.median_length * np.exp(t.sigma * STRATA) for t in TASKS])
+"""``[N_TASKS, N_STRATA] float64``: lengths that stand for each task, tokens."""
+LONGEST = np.array([t.median_length * np.exp(t.sigma * LONGEST_Z) for t in TASKS])
+"""``[N_TASKS] float64``: the longest row of each task, tokens."""
+
+
+def nominal_length(mix: Float64 = SHARES, scale: float = 1.0, cap: float = np.inf) -> float:
+    """Mean length of a completion of a mix, tokens."""
+    return float(mix @ np.minimum(POINTS * scale, cap).mean(axis=1))

@@ -1,0 +1,63 @@
+"""Stages: their graphs per algorithm, and the one pure function of what a placement costs."""
+
+from __future__ import annotations
+
+from ecorl.stages.graph import FROZEN_STAGES, StageGraph, may_leave_gpu, stage_graph
+from ecorl.stages.iteration import (
+    ACTIONS,
+    BATCH,
+    CONCURRENT,
+    FPGA,
+    GPU,
+    SCALAR,
+    THROTTLE_SPAN_C,
+    Between,
+    Carry,
+    Number,
+    Ops,
+    Rules,
+    Totals,
+    Work,
+    advance,
+    begin,
+    card_done_s,
+    finish,
+    gpu_only,
+    idle_work,
+    outlook,
+    permitted,
+    settled,
+)
+from ecorl.stages.outcome import StageOutcome, stage
+
+__all__ = [
+    "ACTIONS",
+    "BATCH",
+    "CONCURRENT",
+    "FPGA",
+    "FROZEN_STAGES",
+    "GPU",
+    "SCALAR",
+    "THROTTLE_SPAN_C",
+    "Between",
+    "Carry",
+    "Number",
+    "Ops",
+    "Rules",
+    "StageGraph",
+    "StageOutcome",
+    "Totals",
+    "Work",
+    "advance",
+    "begin",
+    "card_done_s",
+    "finish",
+    "gpu_only",
+    "idle_work",
+    "may_leave_gpu",
+    "outlook",
+    "permitted",
+    "settled",
+    "stage",
+    "stage_graph",
+]

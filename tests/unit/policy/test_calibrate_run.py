@@ -1,0 +1,152 @@
+"""Ledgers as a run on this host writes them: real clocks, a card without hardware behind it."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from ecorl.config import Config, config_toml
+from ecorl.engines.lane import ThreadedEngine
+from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreBatch, ScoreResult
+from ecorl.errors import UserError
+from ecorl.ledger import LEDGER_FILE, Ledger
+from ecorl.policy.calibrate import calibrate
+from ecorl.records import Action, Algorithm, ModelShape, Provenance, Stage, StageWork
+from ecorl.runtime.local import LocalRuntime
+from ecorl.runtime.training import FrozenModel, TrainingSide
+from ecorl.scheduler.tables import COLUMN
+from ecorl.sim.scenario import Abilities
+
+TINY = ModelShape(1, 8, 16, 1, 1, 8, 64, 1_500, 1_000)
+N_ROWS, PROMPT = 8, 4
+CARD_S, CARD_W = 1e-5, 70.0
+"""Time of the toy card for a token, and its power."""
+
+FROZEN = (Stage.REWARD, Stage.REFERENCE)
+
+
+class Toy:
+    """A card that reports modelled figures and answers at the host's pace."""
+
+    name, model, row_invariant, card_bytes = "toy", TINY, True, 1_000
+
+    def __init__(self, stage, device):
+        self.stage, self.device = stage, device
+
+    def score(self, batch):
+        time_s = CARD_S * batch.n_tokens
+        report = EngineReport(time_s, CARD_W * time_s, Provenance.MODELLED, 40 * time_s)
+        if self.stage is Stage.REWARD:
+            return ScoreResult(batch.sample_ids, np.zeros(len(batch), np.float32), report)
+        rows = tuple(np.zeros(n, np.float32) for n in batch.n_completion)
+        return LogprobResult(batch.sample_ids, rows, report)
+
+    logprobs = score
+
+    def close(self):
+        pass
+
+
+def config(gpu_power):
+    return Config.model_validate(
+        {
+            "placement": {
+                "policy": {"type": "static", "reward": "concurrent", "reference": "concurrent"},
+                "profile_both_paths": True,
+                "n_profiling": 1000,
+            },
+            "trainer": {"max_completion_length": 32},
+            "telemetry": {"gpu": {"type": gpu_power, "interval_s": 0.02}},
+        }
+    )
+
+
+def ran(folder, monkeypatch, n_iterations, gpu_power="modelled"):
+    """A run of the real runtime over toy stages; every other batch stays on the GPU path."""
+    monkeypatch.setattr(
+        "ecorl.runtime.local.build_engine",
+        lambda config, checkpoint, stage, device, **_: ThreadedEngine(Toy(stage, device)),
+    )
+    made = config(gpu_power)
+    ledger = Ledger.create(
+        folder / LEDGER_FILE, run_id="toy", config_toml=config_toml(made), meta={}
+    )
+    side = TrainingSide(
+        models=dict.fromkeys(Stage, TINY), frozen=dict.fromkeys(FROZEN, FrozenModel(folder))
+    )
+    with ledger:
+        runtime = LocalRuntime(made, ledger, side)
+        runtime.start()
+        for iteration in range(1, n_iterations + 1):
+            step(runtime, iteration)
+        runtime.close()
+    return folder
+
+
+def step(runtime, iteration):
+    n_out = 8 + 8 * (iteration % 3)
+    row = np.ones(PROMPT + n_out, np.int64)
+    batch = ScoreBatch(
+        tuple(f"{iteration}.{i}" for i in range(N_ROWS)), (row,) * N_ROWS, (n_out,) * N_ROWS
+    )
+
+    def work(stage):
+        return StageWork(stage, N_ROWS, batch.n_tokens, N_ROWS * n_out, len(row), TINY)
+
+    def on_host(stage):
+        run = runtime.on_stage_start(work(stage))
+        if run.placement.action is not Action.GPU:
+            runtime.submit(run, batch)
+            return run
+        time.sleep(1e-4 * n_out)
+        runtime.on_stage_end(run)
+        return None
+
+    runtime.begin_iteration(iteration)
+    on_host(Stage.GENERATION)
+    for run in [on_host(stage) for stage in FROZEN]:
+        if run is not None:
+            runtime.join(run, lambda rows: pytest.fail("the toy answers every row"))
+    on_host(Stage.ACTOR_TRAIN)
+
+
+def test_a_run_of_this_runtime_is_accepted(tmp_path, monkeypatch):
+    found = calibrate(ran(tmp_path, monkeypatch, 32))
+    assert (found.algorithm, found.with_reference) == (Algorithm.GRPO, True)
+    assert (found.gpu, found.n_gpus, found.card, found.n_cards) == ("host_cpu", 1, "u55c", 1)
+    assert (found.n_rows, found.prompt_length, found.max_length) == (N_ROWS, PROMPT, 32.0)
+    assert found.abilities == Abilities()
+    assert found.table.card_usable == (True, True, False)
+    assert found.table.card_active_w == pytest.approx(CARD_W)
+    assert found.provenance is Provenance.MODELLED
+    seen = np.array([8.0, 16.0, 24.0])
+    for stage in FROZEN:
+        card_s = found.table.at(seen)[:, COLUMN[f"{stage}_card_s"]]
+        assert card_s == pytest.approx(CARD_S * N_ROWS * (PROMPT + seen), rel=0.02)
+        assert found.counts[f"{stage}_card_s"] == 16
+    # A stage's time is the clock's: at least what it slept.
+    assert (found.table.at(seen)[:, COLUMN["actor_train_s"]] > 0.9e-4 * seen).all()
+    assert any("other jobs' load does not show" in note for note in found.notes)
+    assert found.others.load == 0.0
+    scenario = found.scenario()
+    assert [str(s) for s in scenario.setting.stages] == [
+        "generation", "reward", "reference", "actor_train",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("n_iterations", "gpu_power", "words"),
+    [
+        (6, "modelled", "generation on the GPUs has 6 readings, reward on the GPUs has 3 readings"),
+        (22, "null", "energy of generation on the GPUs has 0 readings"),
+    ],
+)
+def test_a_run_that_says_too_little_is_refused(
+    tmp_path, monkeypatch, n_iterations, gpu_power, words
+):
+    folder = ran(tmp_path, monkeypatch, n_iterations, gpu_power)
+    with pytest.raises(UserError, match="cannot be calibrated") as caught:
+        calibrate(folder)
+    assert words in str(caught.value)

@@ -1,0 +1,343 @@
+"""``ecorl policy`` and ``ecorl plan`` as their user meets them, with plans of seconds."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from rich.console import Console
+
+from ecorl import cli
+from ecorl.cli import policy_training
+from ecorl.ledger import LEDGER_FILE, Ledger
+from ecorl.policy.calibration import Calibration
+from ecorl.records import Action, ActionCost, Placement, Provenance, Stage
+from tests.fakes.hidden_runs import wrote
+
+pytestmark = pytest.mark.xdist_group("cli_policy")
+
+TINY = ("--quick", "--scenarios", 1, "--rounds", 2, "--no-compare")
+SMALL = ("--scenarios", 1, "--seeds", 2, "--iterations", 4)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run the command in this process: exit code and both streams."""
+
+    def call(*args):
+        monkeypatch.setattr(sys, "argv", ["ecorl", *map(str, args)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        streams = capsys.readouterr()
+        return caught.value.code, streams.out, streams.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a tiny training."""
+    folder = tmp_path_factory.mktemp("trained") / "t"
+    sizes = {"n_scenarios": 1, "n_rounds": 2}
+    job = policy_training.prepare("roofline", None, folder, sizes, resume=False, quick=True)
+    policy_training.run(job, folder / "scheduler.onnx", False, Console(quiet=True))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    """The record of a run with every action."""
+    return wrote(tmp_path_factory.mktemp("run"), seed=1)
+
+
+def the_line(outcome):
+    """The one line on standard error of a user's mistake."""
+    code, out, err = outcome
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("ecorl: ")
+    return line
+
+
+def listing(folder):
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
+
+
+def weights(folder):
+    with np.load(folder / "policy.npz") as found:
+        return {name: found[name] for name in found.files}
+
+
+# ---------------------------------------------------------------- each command does its work
+
+
+def test_training_leaves_policy_and_report(trained):
+    assert {"plan.json", "policy.npz", "record.json", "report.html", "scheduler.onnx"} <= set(
+        listing(trained)
+    )
+    assert json.loads((trained / "plan.json").read_text())["n_scenarios"] == 1
+    assert "How it learned" in (trained / "report.html").read_text()
+
+
+def test_export_gives_the_trained_file_once_more(command, trained, tmp_path):
+    code, out, _ = command("policy", "export", trained, "--out", tmp_path / "x.onnx")
+    assert code == 0
+    assert "x.onnx" in out
+    assert (tmp_path / "x.onnx").read_bytes() == (trained / "scheduler.onnx").read_bytes()
+
+
+def test_evaluate_prints_the_table_and_writes_json_and_page(command, trained, tmp_path):
+    made = tmp_path / "e.json", tmp_path / "e.html"
+    code, out, _ = command(
+        "policy", "evaluate", trained / "scheduler.onnx", "--family", "paper", *SMALL,
+        "--json", made[0], "--report", made[1],
+    )  # fmt: skip
+    assert code == 0
+    assert re.search(r"^learned +-?\d", out, re.M)
+    assert re.search(r"[01] of 1 scenarios (is|are) hard enough", out)
+    (scenario,) = json.loads(made[0].read_text())["scenarios"]
+    assert len(scenario["scores"]["learned"]["score"]) == 2
+    assert "clairvoyant DP" in made[1].read_text()
+
+
+def test_calibrate_then_train_on_it_then_evaluate_on_it(command, run_dir, tmp_path):
+    file, folder = tmp_path / "c.toml", tmp_path / "f"
+    code, out, _ = command("policy", "calibrate", run_dir, "--out", file)
+    assert code == 0
+    assert "modelled" in out
+    assert Calibration.load(file).n_cards == 4
+    assert command("policy", "train", "--calibration", file, *TINY, "--folder", folder)[0] == 0
+    assert (folder / "calibration.toml").read_bytes() == file.read_bytes()
+    record = json.loads((folder / "record.json").read_text())
+    assert record["plan"]["family"] == "fitted"
+    code, out, _ = command(
+        "policy", "evaluate", folder / "scheduler.onnx", "--calibration", file, *SMALL
+    )
+    assert code == 0
+    assert "learned" in out
+    other = tmp_path / "other.toml"
+    other.write_text(file.read_text() + "# changed\n")
+    again = command("policy", "train", "--resume", "--folder", folder, "--calibration", other)
+    assert "another calibration" in the_line(again)
+
+
+def test_plan_says_whether_offloading_pays(command, trained):
+    policy = ("--policy", trained / "scheduler.onnx", "--iterations", 4, "--seeds", 2)
+    code, out, _ = command("plan", "--calibration", "paper", *policy)
+    assert code == 0
+    assert "Offloading pays by Eq. 7" in out
+    assert "published" in out
+    for name in ("GPU-only, no cards", "best static", "look-ahead", "causal planner"):
+        assert re.search(rf"^{name} +[+-]\d", out, re.M)
+    code, out, _ = command("plan", "--policy-model", "8b", *policy)
+    assert code == 0
+    assert "Offloading does not pay" in out
+    code, out, _ = command("plan", "--n-cards", 0, *policy)
+    assert "Offloading is not possible" in out
+    assert "there is no card" in out
+
+
+def test_plan_reads_a_file_and_options_go_before_it(command, trained, tmp_path):
+    file = tmp_path / "job.toml"
+    file.write_text('gpu = "a100_sxm"\nrows = 64\nlength = 300\npolicy_model = "8b"\n')
+    policy = ("--policy", trained / "scheduler.onnx", "--iterations", 2, "--seeds", 1)
+    code, out, _ = command("plan", "--config", file, "--rows", 32, *policy)
+    assert code == 0
+    assert "32 rows of 256 + 300 tokens" in out
+    assert "A100" in out
+
+
+def a_record(folder, placements):
+    folder.mkdir()
+    with Ledger.create(folder / LEDGER_FILE, run_id="t", config_toml="", meta={}) as ledger:
+        for p in placements:
+            ledger.placement(p)
+    return folder
+
+
+COSTS = tuple(ActionCost(a, 1.5, 20.0, 0.5, Provenance.MODELLED) for a in Action)
+
+
+def decided(iteration, stage, action=Action.GPU, costs=()):
+    return Placement(iteration, stage, Action.CONCURRENT, action, "p", "because of q_max", costs)
+
+
+def test_explain_shows_costs_guards_and_reason(command, tmp_path):
+    run = a_record(
+        tmp_path / "r",
+        [
+            decided(1, Stage.REWARD, Action.CONCURRENT, COSTS),
+            decided(2, Stage.REWARD, Action.GPU, COSTS),
+            decided(3, Stage.REWARD),
+            decided(3, Stage.ACTOR_TRAIN, Action.GPU, COSTS),
+        ],
+    )
+    code, out, _ = command("policy", "explain", run)
+    assert code == 0
+    assert out.startswith("iteration 2, reward, policy p")
+    assert re.search(r"^a3 concurrent +1\.50 s +20\.0 J +0\.500 s +modelled", out, re.M)
+    assert "proposed: a3 concurrent" in out
+    assert "after the guards: a1 gpu" in out
+    assert "why: because of q_max" in out
+    assert "proposed and done: a3" in command("policy", "explain", run, "--iteration", 1)[1]
+    assert "holds no costs" in command("policy", "explain", run, "--iteration", 3)[1]
+    assert "iterations 1 to 3" in the_line(command("policy", "explain", run, "--iteration", 9))
+    assert "reference" in the_line(command("policy", "explain", run, "--stage", "reference"))
+
+
+# ---------------------------------------------------------------- interruption
+
+
+def test_a_resumed_training_gives_the_network_of_an_unbroken_one(
+    command, monkeypatch, trained, tmp_path
+):
+    import ecorl.policy.train as module
+
+    calls, fit, folder = [], module.fit, tmp_path / "t"
+
+    def stopped(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return fit(*args, **kwargs)
+
+    monkeypatch.setattr(module, "fit", stopped)
+    code, _, err = command("policy", "train", *TINY, "--folder", folder)
+    assert code == 130
+    (line,) = err.splitlines()
+    assert f"go on with: ecorl policy train --resume --folder {folder}" in line
+    assert "policy.npz" not in listing(folder)
+    assert command("policy", "train", "--resume", "--no-compare", "--folder", folder)[0] == 0
+    assert len(calls) == 3  # the first round was not fitted again
+    ours, unbroken = weights(folder), weights(trained)
+    assert ours.keys() == unbroken.keys()
+    assert all(np.array_equal(ours[name], unbroken[name]) for name in ours)
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def test_a_folder_that_is_not_empty_and_one_of_another_plan(command, trained, tmp_path):
+    before = listing(trained)
+    assert "not empty" in the_line(command("policy", "train", *TINY, "--folder", trained))
+    resume = ("policy", "train", "--resume", "--folder")
+    assert "another plan" in the_line(command(*resume, trained, "--seed", 4))
+    assert "no training to go on with" in the_line(command(*resume, tmp_path / "none"))
+    assert listing(trained) == before
+    assert listing(tmp_path) == []
+
+
+def test_a_training_that_cannot_begin_leaves_nothing(command, tmp_path):
+    fresh = ("policy", "train", *TINY[:1], "--folder", tmp_path / "t")
+    assert "train.n_scenarios = 0" in the_line(command(*fresh, "--scenarios", 0))
+    assert "calibration" in the_line(command(*fresh, "--calibration", tmp_path / "none.toml"))
+    both = command(*fresh, "--calibration", tmp_path / "c.toml", "--family", "paper")
+    assert "--family" in the_line(both)
+    assert "--out" in the_line(command(*fresh, "--out", tmp_path))
+    assert "family" in the_line(command(*fresh, "--family", "nonsense"))
+    assert listing(tmp_path) == []
+
+
+def test_foreign_onnx_files(command, trained, tmp_path):
+    foreign, other = tmp_path / "foreign.onnx", tmp_path / "other.onnx"
+    foreign.write_text("this is no model")
+    model = onnx.load(trained / "scheduler.onnx")
+    for one in model.metadata_props:
+        one.value = "ecorl.features/0" if one.key == "ecorl.schema" else one.value
+    onnx.save(model, other)
+    before = listing(tmp_path)
+    for name in (foreign, other, tmp_path / "none.onnx"):
+        report = ("--report", tmp_path / "r.html")
+        assert str(name) in the_line(command("policy", "evaluate", name, *SMALL, *report))
+        assert str(name) in the_line(command("plan", "--policy", name))
+    assert "ecorl.features/0" in the_line(command("policy", "evaluate", other))
+    assert listing(tmp_path) == before
+
+
+def test_runs_and_folders_that_lack_what_is_needed(command, tmp_path):
+    run = a_record(tmp_path / "r", [decided(1, Stage.GENERATION)])
+    before = listing(tmp_path)
+    assert "generation" in the_line(command("policy", "calibrate", run))
+    assert "reward or reference" in the_line(command("policy", "explain", run))
+    for name in ("calibrate", "explain"):
+        assert "ledger" in the_line(command("policy", name, tmp_path / "none"))
+    assert "no finished training" in the_line(command("policy", "export", tmp_path / "none"))
+    assert "no finished training" in the_line(command("policy", "export", run))
+    assert listing(tmp_path) == before
+
+
+def test_an_export_of_broken_files_is_refused(command, tmp_path):
+    (tmp_path / "policy.npz").write_text("no arrays")
+    (tmp_path / "record.json").write_text("{}")
+    assert "policy.npz" in the_line(command("policy", "export", tmp_path))
+    assert listing(tmp_path) == ["policy.npz", "record.json"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--gpu", "h9"), "devices.profile = 'h9'"),
+        (("--card", "v80"), "v80.idle_w"),
+        (("--gpu", "u55c"), "u55c"),
+        (("--policy-model", "9b"), "model size = '9b'"),
+        (("--algorithm", "sarsa"), "plan.algorithm = 'sarsa'"),
+        (("--calibration", "guess"), "plan.calibration = 'guess'"),
+        (("--abilities", "every"), "plan.abilities = 'every'"),
+        (("--rows", 0), "plan.rows = 0"),
+        (("--n-cards", -1), "plan.n_cards = -1"),
+        (("--length", "nan"), "plan.length = nan"),
+        (("--load", 1.5), "plan.load = 1.5"),
+        (("--n-gpus", 1), "141 GB"),
+        (("--config", "/nonexistent/job.toml"), "--config"),
+    ],
+)
+def test_plans_that_cannot_be_made(command, options, words):
+    assert words in the_line(command("plan", *options))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("gpus = 3", "gpus = 3"),
+        ("rows = 2.5", "rows = 2.5: allowed is a whole number"),
+        ("rows = true", "rows = True"),
+        ("gpu = 5", "gpu = 5: allowed is a text"),
+        ("gpu = ", "TOML"),
+        ("algorithm = 'x'", "plan.algorithm"),
+    ],
+)
+def test_plan_files_with_mistakes(command, tmp_path, text, words):
+    (tmp_path / "job.toml").write_text(text)
+    assert words in the_line(command("plan", "--config", tmp_path / "job.toml"))
+
+
+@pytest.mark.parametrize("missing", ["gymnasium", "stable_baselines3"])
+def test_without_the_extra_one_line_says_what_to_install(missing):
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None; "
+        "sys.argv = ['ecorl', 'policy', 'evaluate']; from ecorl import cli; cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    line = the_line((done.returncode, done.stdout, done.stderr))
+    assert 'pip install "ecorl[policy]"' in line
+    assert missing in line
+
+
+def test_the_command_line_itself_needs_nothing_of_the_extra():
+    code = "import sys, ecorl.cli.commands; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "ecorl.cli.policy" in loaded
+    heavy = {"torch", "gymnasium", "stable_baselines3", "scipy", "onnx", "numpy", "matplotlib"}
+    assert loaded & heavy == set()
+
+
+def test_no_subcommand_shows_the_help(command):
+    code, out, err = command("policy")
+    assert (code, err) == (2, "")
+    assert "calibrate" in out
