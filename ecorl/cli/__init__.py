@@ -1,4 +1,4 @@
-"""The command line: ``ecorl run``, ``ecorl report``, ``ecorl doctor``.
+"""The command line: ``ecorl run``, ``report``, ``policy``, ``plan`` and ``doctor``.
 
 This module imports next to nothing: the commands and their libraries come in under the handler of
 `main`, so that Ctrl-C ends with one line from the first moment.

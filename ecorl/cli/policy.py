@@ -20,7 +20,7 @@ from ecorl.errors import ConfigError, LedgerError, MissingToolError, RunError
 
 USER_ERROR = 2
 
-policy_app = typer.Typer(help="Train, compare, export and explain the learned scheduler.")
+policy_app = typer.Typer(help="Train, compare, adapt and explain the learned scheduler.")
 
 _EXTRA = 'pip install "ecorl[policy]"'
 _PACKAGES = ("gymnasium", "onnx", "scipy", "stable_baselines3", "tensorboard")
@@ -101,7 +101,7 @@ def say(line: str) -> None:
 
 @policy_app.callback(invoke_without_command=True)
 def _top(context: typer.Context) -> None:
-    """Train, compare, export and explain the learned scheduler."""
+    """Train, compare, adapt and explain the learned scheduler."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(USER_ERROR)
@@ -224,6 +224,39 @@ def calibrate(
         say(f"  of {made.run_id}, {made.algorithm}, {made.n_rows} rows; {made.provenance}")
         for note in made.notes:
             say(f"  {note}")
+
+
+@policy_app.command()
+def adapt(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    folder: Annotated[
+        Path, typer.Option(help="Folder of the policy and its history; made if need be.")
+    ],
+    policy: Annotated[
+        Path | None,
+        typer.Option(help="What a new folder begins with. [default: the shipped policy]"),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Even without a shift.")] = False,
+) -> None:
+    """Re-tune a policy to a run's workload; swap it only if it is better in the simulator."""
+    with needs_extra():
+        from ecorl.policy.adapt import adapt_command
+
+        try:
+            adapt_command(run_dir.expanduser(), folder.expanduser(), policy, force, say)
+        except LedgerError as error:
+            raise RunError(str(error)) from error
+
+
+@policy_app.command()
+def rollback(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the policy.")],
+) -> None:
+    """Put the policy back that was in use before the last swap."""
+    with needs_extra():
+        from ecorl.policy.adapt import rollback_command
+
+        rollback_command(folder.expanduser(), say)
 
 
 @policy_app.command()

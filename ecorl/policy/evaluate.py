@@ -27,6 +27,7 @@ from ecorl.policy.heuristics import (
     edi_greedy,
     edi_queue,
 )
+from ecorl.policy.imitation import quiet_worker
 from ecorl.policy.network import permitted_codes
 from ecorl.policy.planner import Clairvoyant, Planner
 from ecorl.policy.search import Codes, lookahead
@@ -231,7 +232,7 @@ def compare(
     # Forked: a loaded policy cannot be handed over, but it can be inherited.
     _inherited[:] = jobs
     try:
-        with ProcessPoolExecutor(N_WORKERS, get_context("fork")) as pool:
+        with ProcessPoolExecutor(N_WORKERS, get_context("fork"), initializer=quiet_worker) as pool:
             for i, result in enumerate(pool.map(_play_job, range(len(jobs)))):
                 found.append(result)
                 tell(result.scenario.name, 0.4 + 0.6 * (i + 1) / len(jobs))

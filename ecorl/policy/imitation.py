@@ -8,6 +8,7 @@ one that hurts may not. States are gathered in rounds; from the second on the ne
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -101,8 +102,14 @@ class Teacher:
 _held: dict[str, object] = {}
 
 
+def quiet_worker() -> None:
+    """Let a worker process end at Ctrl-C without a word; the main process tells."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _prepare(scenarios: list[Scenario], seed: int) -> None:
     """In a worker: solve the scenarios once."""
+    quiet_worker()
     _held["scenarios"], _held["planner"] = scenarios, Planner(scenarios, seed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ N_STEPS = 60
 GAMMA = 0.97
 N_EPOCHS = 6
 CLIP = 0.2
-CHUNK = 250_000
+CHUNK = 100_000
 """Steps between checkpoints."""
 
 REWARD_SCALE = 10.0
@@ -125,7 +126,7 @@ def train_ppo(
         for trunk in trunks:
             trunk.normalise_by(normalise_by)
     report = _Report(on_progress)
-    model = _learn(model, n_steps, report, env, checkpoint, fresh=start is None)
+    model = _learn(model, scenarios, n_steps, seed, report, checkpoint)
     policy = model.policy
     trunks = (policy.pi_features_extractor.trunk, policy.vf_features_extractor.trunk)
     network = PolicyNetwork(trunks[0].layers[0].in_features)
@@ -136,27 +137,43 @@ def train_ppo(
 
 def _learn(
     model: PPO,
+    scenarios: Sequence[Scenario],
     n_steps: int,
+    seed: int,
     report: _Report,
-    env: BatchedEnv,
     checkpoint: Path | None,
-    *,
-    fresh: bool,
 ) -> PPO:
-    """Learn in chunks, each of which leaves a checkpoint."""
-    done = 0
-    if checkpoint is not None and checkpoint.is_file():
-        model = PPO.load(checkpoint, env=env, device="cpu")
-        done = int(model.num_timesteps)
-    elif not fresh:
-        model.num_timesteps = 0
+    """Learn in chunks, each of which leaves a checkpoint.
+
+    Each chunk begins with episodes and chance of its own, so that a training that was interrupted
+    between two of them comes to the same network as an unbroken one.
+    """
+    done, chunk = 0, 0
+    kept = None if checkpoint is None else checkpoint.with_suffix(".json")
+    if checkpoint is not None and checkpoint.is_file() and kept is not None and kept.is_file():
+        state = json.loads(kept.read_text("utf-8"))
+        model = PPO.load(checkpoint, device="cpu")
+        done, chunk = int(model.num_timesteps), int(state["chunks"])
+        report.curve = [(int(n), float(mean)) for n, mean in state["curve"]]
     while done < n_steps:
-        model.learn(min(CHUNK, n_steps - done), callback=report, reset_num_timesteps=done == 0)
-        done = int(model.num_timesteps)
-        if checkpoint is not None:
+        env = _Scaled(batch_from(scenarios), N_ENVS, seed * 1000 + chunk, stagger=True)
+        model.set_env(env)
+        model.set_random_seed(seed * 1000 + chunk)
+        model.ep_info_buffer = (
+            None
+            if model.ep_info_buffer is None
+            else type(model.ep_info_buffer)(maxlen=model.ep_info_buffer.maxlen)
+        )
+        model.num_timesteps = done
+        model.learn(min(CHUNK, n_steps - done), callback=report, reset_num_timesteps=False)
+        done, chunk = int(model.num_timesteps), chunk + 1
+        if checkpoint is not None and kept is not None:
             part = checkpoint.with_name(f".{checkpoint.name}.part.zip")
             model.save(part)
             part.replace(checkpoint)
+            part = kept.with_name(f".{kept.name}.part")
+            part.write_text(json.dumps({"chunks": chunk, "curve": report.curve}), "utf-8")
+            part.replace(kept)
     return model
 
 

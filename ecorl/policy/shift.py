@@ -8,7 +8,8 @@ the batches before.
 The test: the two means differ by more than `Z_LEVEL` standard errors, and by more than a least
 change that matters. Batches follow one another and are alike, so the error of a mean counts
 ``n (1 - r) / (1 + r)`` batches instead of n, with r the correlation of neighbours. A slow drift can
-still pass for a shift; that costs no more than a needless adaptation, which swaps nothing.
+still pass for a shift; that costs a needless adaptation, whose policy is swapped in only if it is
+better in the simulator.
 """
 
 from __future__ import annotations

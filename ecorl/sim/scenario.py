@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Literal, get_args
 
 import numpy as np
@@ -101,7 +100,7 @@ class Scenario:
     name: str
     calibration: SimCalibration = "roofline"
     algorithm: Algorithm = Algorithm.PPO
-    sizes: Mapping[Stage, str] = field(default_factory=lambda: MappingProxyType({}))
+    sizes: Mapping[Stage, str] = field(default_factory=dict)
     n_rows: int = 256
     prompt_length: float = 256.0
     gpu: str | DeviceProfile = "h100_sxm"
