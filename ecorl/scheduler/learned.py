@@ -458,13 +458,18 @@ _REASON = (
 
 def _mean_and_spread(shares: tuple[float | None, ...]) -> tuple[float, float]:
     """Mean and standard deviation of the shares that are known; the middle where none is."""
-    known = shares if None not in shares else tuple(s for s in shares if s is not None)
+    known: tuple[float, ...] = shares  # type: ignore[assignment]  # nearly always
+    try:
+        total = sum(known)
+    except TypeError:
+        known = tuple(s for s in shares if s is not None)
+        total = sum(known)
     n = len(known)
     if n == 0:
         return 0.5, 0.0
-    mean = sum(known) / n  # type: ignore[arg-type]  # none is None here
+    mean = total / n
     # hypot is the root of the sum of squares, in one call.
-    square = math.hypot(*known) ** 2 / n - mean * mean  # type: ignore[arg-type]
+    square = math.hypot(*known) ** 2 / n - mean * mean
     return mean, math.sqrt(square) if square > 0.0 else 0.0
 
 

@@ -218,6 +218,7 @@ class Carry(NamedTuple):
 
 
 _FIRST_UNTOUCHED = Carry._fields.index("others_s")
+_FIRST_KEPT = Carry._fields.index("speed")
 
 
 class Totals(NamedTuple):
@@ -386,10 +387,12 @@ def _inference(place: int, carry: Carry, work: Work, action: Number, ops: Ops) -
         return carry._replace(
             t_s=carry.t_s + work.gpu_s[place], gpu_j=carry.gpu_j + work.gpu_j[place]
         )
+    stage = INFERENCE[place]
+    if ops is SCALAR and action == CONCURRENT and not carry.streaming:
+        return _concurrent(stage, place, carry, work)
     blocking, concurrent = 1.0 * (action == FPGA), 1.0 * (action == CONCURRENT)
     off = blocking + concurrent
     on = 1.0 - off
-    stage = INFERENCE[place]
     done_s, card_s = card_done_s(stage, carry, work, concurrent, ops)
     streamed = 0.0 * off if stage is Stage.CRITIC else carry.streaming * off
     wait_s = blocking * ops.maximum(0.0, done_s - carry.t_s)
@@ -412,6 +415,23 @@ def _inference(place: int, carry: Carry, work: Work, action: Number, ops: Ops) -
         carry.sent_s + streamed * card_s,
         carry.streamed_s + streamed * (done_s - carry.streamed_s),
         *carry[_FIRST_UNTOUCHED:],
+    )
+
+
+def _concurrent(stage: Stage, place: int, carry: Carry, work: Work) -> Carry:
+    """`_inference` for an a3 in floats without streaming: what a decision of a run asks most."""
+    done_s, card_s = card_done_s(stage, carry, work, 1.0)
+    pending_s = carry.pending_s
+    return Carry(
+        carry.t_s,
+        done_s,
+        done_s if done_s > pending_s else pending_s,
+        carry.gpu_j,
+        carry.own_s + card_s,
+        carry.bubble_s,
+        carry.redo_s + work.lost * work.gpu_s[place],
+        carry.redo_j + work.lost * work.gpu_j[place],
+        *carry[_FIRST_KEPT:],
     )
 
 
@@ -470,12 +490,15 @@ def outlook(
         joins = 1.0 - work.off_policy
         wait_s = joins * ops.maximum(0.0, carry.pending_s - t_s)
         # Beside the barrier the forward pass hides up to its own length, and costs its price.
-        hidden_s = ops.minimum(wait_s, work.forward_s + work.early_s)
-        early = early * (hidden_s > work.early_s)
-        wait_s = wait_s - early * hidden_s
+        goes_early = ops.any(early)
+        if goes_early:
+            hidden_s = ops.minimum(wait_s, work.forward_s + work.early_s)
+            early = early * (hidden_s > work.early_s)
+            wait_s = wait_s - early * hidden_s
         t_s = t_s + wait_s + joins * carry.redo_s + work.forward_s + work.backward_s
-        t_s = t_s + early * work.early_s
-        gpu_j = gpu_j + work.actor_j + early * work.early_j
+        gpu_j = gpu_j + work.actor_j
+        if goes_early:
+            t_s, gpu_j = t_s + early * work.early_s, gpu_j + early * work.early_j
         gpu_j = gpu_j + work.gpu_idle_w * wait_s + joins * carry.redo_j
         bubble_s = bubble_s + wait_s
     if stage is not Stage.CRITIC_TRAIN:
