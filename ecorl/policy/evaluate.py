@@ -198,8 +198,13 @@ class FilePolicy:
     file: PolicyFile = field(repr=False)
 
     def __call__(self, simulation: Simulation) -> Codes:
-        """The best action that the guards let through."""
+        """The best action that the guards let through, and the guard that it learned beside."""
+        rules, margin = simulation.rules, self.file.energy_margin
+        if margin is not None:
+            limit = np.minimum(rules.energy_limit, 1.0 + margin)
+            simulation.rules = rules._replace(energy_limit=limit)
         seen, may = observe(simulation)
+        simulation.rules = rules
         return permitted_codes(self.file.batch(seen), may)
 
 

@@ -80,9 +80,9 @@ def test_a_mistake_is_named_with_key_value_allowed_file_and_line(refusal, write,
 
 
 def test_a_mistake_in_a_preset_that_an_override_uncovers_names_the_preset(refusal):
-    message = refusal("demo", 'placement.policy.type="static"')
-    assert re.match(r"preset demo:\d+: placement\.policy\.max_length = 2048", message)
-    assert "(the keys of type 'static')" in message
+    message = refusal("demo", 'engine.offload.type="torch"')
+    assert re.match(r"preset demo:\d+: engine\.offload\.build = 'fast'", message)
+    assert "(the keys of type 'torch')" in message
 
 
 @pytest.mark.parametrize(
