@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import onnx
+import pytest
+
+from ecorl.config import DeviceConfig, LearnedPolicy, PlacementConfig
+from ecorl.devices import load_profile
+from ecorl.devices.llama import model_shape
+from ecorl.edi import EdiMatrix, edi_reading
+from ecorl.errors import ConfigError
+from ecorl.records import (
+    Action,
+    Algorithm,
+    PathCost,
+    Provenance,
+    SchedulerState,
+    Stage,
+    StageWork,
+)
+from ecorl.scheduler import Guards, build_policy, place
+from ecorl.scheduler.features import HIGH, LOW, N_FEATURES, NAMES, SCHEMA
+from ecorl.scheduler.learned import (
+    META_NAMES,
+    META_SCHEMA,
+    LearnedScheduler,
+    PolicyFile,
+    _mean_and_spread,
+    shipped_path,
+)
+
+STAGES = (Stage.GENERATION, Stage.REWARD, Stage.REFERENCE, Stage.ACTOR_TRAIN)
+MODELS = {s: model_shape("1b", scalar_head=s is Stage.REWARD) for s in STAGES}
+
+
+def config(**kwargs):
+    return PlacementConfig(policy=LearnedPolicy(**kwargs), l_max=8192)
+
+
+def scheduler(n_gpus=1, card="u55c", models=MODELS, **kwargs):
+    devices = DeviceConfig(n_gpus=n_gpus)
+    gpu, fpga = load_profile("h100_sxm"), load_profile(card)
+    return build_policy(config(**kwargs), gpu, fpga, devices, models)
+
+
+def state(stage=Stage.REWARD, length=300, rows=64, queue=0, paths=(), n_gpus=1, **kwargs):
+    work = StageWork(stage, rows, rows * (length + 100), rows * length, 2 * length, MODELS[stage])
+    shares = (0.5,) * n_gpus
+    made = SchedulerState(3, Algorithm.GRPO, stage, shares, shares, queue, True, work, paths=paths)
+    return replace(made, **kwargs)
+
+
+def seen(time_s=2e-3, energy_j=3.0, count=20):
+    return tuple(PathCost(s, time_s, energy_j, count, Provenance.MEASURED) for s in STAGES)
+
+
+def test_the_shipped_policy_is_of_this_schema_and_tells_how_it_was_made():
+    file = PolicyFile()
+    assert file.metadata[META_SCHEMA] == SCHEMA
+    assert tuple(json.loads(file.metadata[META_NAMES])) == NAMES
+    assert file.record["plan"]["family"] == "roofline"
+    assert file.record["n_labels"] > 10_000
+    assert file.energy_margin == 0.0
+
+
+def test_one_state_and_a_batch_of_states_give_the_same_logits():
+    file = PolicyFile()
+    states = np.random.default_rng(0).uniform(LOW, HIGH, (50, N_FEATURES)).astype(np.float32)
+    one_by_one = np.array([file.logits(tuple(map(float, row))).copy() for row in states])
+    assert one_by_one == pytest.approx(file.batch(states), abs=1e-4)
+
+
+def test_stages_that_stay_on_the_gpu_are_not_asked_about():
+    policy = scheduler()
+    for stage in (Stage.GENERATION, Stage.ACTOR_TRAIN):
+        action, reason, costs = policy.propose(state(stage))
+        assert (action, costs) == (Action.GPU, ())
+        assert str(stage) in reason
+
+
+def test_where_the_card_costs_more_joules_the_guards_leave_a1_alone():
+    action, reason, costs = scheduler().propose(state())
+    assert action is Action.GPU
+    assert "energy" in reason
+    assert [c.action for c in costs] == list(Action)
+    assert costs[1].energy_j > costs[0].energy_j
+
+
+def test_what_the_run_has_measured_replaces_the_modelled_costs_of_the_gpu_path():
+    policy = scheduler()
+    action, reason, costs = policy.propose(state(paths=seen()))
+    assert action is Action.CONCURRENT
+    assert "measured" in reason
+    assert costs[0].time_s == pytest.approx(2e-3 * 64 * 300, rel=0.35)
+    # A few executions do not count: the first are slower than the rest.
+    assert policy.propose(state(paths=seen(count=2)))[0] is Action.GPU
+    assert policy.propose(state())[0] is Action.GPU
+
+
+@pytest.mark.parametrize(
+    "changes", [{"fpga_available": False}, {"fpga_queue": 8}, {"length": 20_000}]
+)
+def test_guards_stand_outside_the_network(changes):
+    asked = state(paths=seen(), **changes)
+    action, reason, _ = scheduler().propose(asked)
+    assert action is Action.GPU
+    assert "guards" in reason
+    placed = place(asked, scheduler(), Guards.from_config(config()))
+    assert placed.action is Action.GPU
+
+
+def test_one_policy_serves_any_number_of_gpus():
+    for n_gpus in (1, 8, 32, 1024):
+        action, _, costs = scheduler(n_gpus).propose(state(n_gpus=n_gpus))
+        assert action in Action
+        assert len(costs) == 3
+
+
+def test_missing_readings_become_the_mean_of_the_others():
+    assert _mean_and_spread((None, None)) == (0.5, 0.0)
+    assert _mean_and_spread((0.2, None, 0.4)) == pytest.approx((0.3, 0.1))
+    values = tuple(np.random.default_rng(1).uniform(0, 1, 32).tolist())
+    assert _mean_and_spread(values) == pytest.approx((np.mean(values), np.std(values)))
+
+
+def test_an_empty_batch_and_an_unknown_model_stay_on_the_gpu():
+    assert scheduler().propose(state(rows=0))[0] is Action.GPU
+    policy = scheduler(models={})
+    assert policy.propose(state())[0] is Action.GPU
+
+
+def test_a_card_without_the_needed_figures_is_refused_in_one_line():
+    with pytest.raises(ConfigError, match=r"v80\.\w+ = \(not given\)"):
+        scheduler(card="v80")
+
+
+def write(tmp_path, change):
+    model = onnx.load(shipped_path())
+    change(model)
+    path = tmp_path / "policy.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def set_meta(model, key, value):
+    for entry in model.metadata_props:
+        if entry.key == key:
+            entry.value = value
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda m: set_meta(m, META_SCHEMA, "other/1"), "other/1"),
+        (lambda m: set_meta(m, META_NAMES, json.dumps(["x", *NAMES[1:]])), "differ"),
+        (lambda m: set_meta(m, META_NAMES, "no json"), "differ"),
+        (lambda m: m.metadata_props.clear() if hasattr(m.metadata_props, "clear")
+         else m.ClearField("metadata_props"), "none"),
+    ],
+)  # fmt: skip
+def test_a_policy_of_another_schema_is_refused_in_one_line(tmp_path, change, words):
+    with pytest.raises(ConfigError, match=words) as found:
+        PolicyFile(write(tmp_path, change))
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"not onnx at all", b"\x08\x01" * 50])
+def test_a_file_that_is_no_onnx_is_refused_in_one_line(tmp_path, content):
+    path = tmp_path / "policy.onnx"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"policy\.onnx") as found:
+        build_policy(
+            config(path=path), load_profile("h100_sxm"), load_profile("u55c"), None, MODELS
+        )
+    assert "\n" not in str(found.value)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="readable"):
+        PolicyFile(tmp_path / "none.onnx")
+
+
+def test_in_the_profiling_phase_both_paths_are_seen():
+    both = PlacementConfig(policy=LearnedPolicy(), profile_both_paths=True, n_profiling=4)
+    policy = build_policy(both, load_profile("h100_sxm"), load_profile("u55c"), None, MODELS)
+    actions = [policy.propose(replace(state(), batch=i))[0] for i in range(6)]
+    assert actions[:4] == [Action.GPU, Action.CONCURRENT] * 2
+    assert actions[4:] == [Action.GPU, Action.GPU]  # by the model it does not pay
+
+
+def test_costs_follow_the_table_between_its_points():
+    policy = scheduler()
+    assert isinstance(policy, LearnedScheduler)
+    times = [policy.propose(state(length=n))[2][0].time_s for n in range(200, 1200, 50)]
+    assert all(a <= b for a, b in pairwise(times))
+    assert all(math.isfinite(t) for t in times)
+
+
+def test_the_edi_matrix_keeps_times_and_reads_older_ones():
+    matrix = EdiMatrix()
+    for time_s in (1.0, 3.0):
+        reading = edi_reading(Stage.REWARD, "gpu", 10.0, 10, Provenance.MEASURED, time_s)
+        cell = matrix.update(reading)
+    assert cell.mean_time_s_per_token == pytest.approx(0.2)
+    assert EdiMatrix.from_json(matrix.to_json()) == matrix
+    old = json.loads(matrix.to_json())
+    del old["cells"][0]["mean_time_s_per_token"]
+    assert EdiMatrix.from_json(json.dumps(old)).cells()[0].mean_time_s_per_token is None
+    matrix.update(edi_reading(Stage.REWARD, "gpu", 10.0, 10, Provenance.MEASURED))
+    assert matrix.cells()[0].mean_time_s_per_token is None
