@@ -251,6 +251,7 @@ class AlwaysConcurrent:
     """A policy file that likes a3 best."""
 
     asked: ClassVar[list[Path | None]] = []
+    energy_margin = None
 
     def __init__(self, path):
         self.asked.append(path)
