@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ecorl.stages.graph import FROZEN_STAGES, StageGraph, may_leave_gpu, stage_graph
-from ecorl.stages.iteration import (
+from ecorl.stages.figures import (
     ACTIONS,
     BATCH,
     CONCURRENT,
@@ -15,19 +14,13 @@ from ecorl.stages.iteration import (
     Carry,
     Number,
     Ops,
-    Rules,
     Totals,
     Work,
-    advance,
-    begin,
-    card_done_s,
-    finish,
-    gpu_only,
     idle_work,
-    outlook,
-    permitted,
-    settled,
 )
+from ecorl.stages.graph import FROZEN_STAGES, StageGraph, may_leave_gpu, stage_graph
+from ecorl.stages.guards import Rules, gpu_only, outlook, permitted
+from ecorl.stages.iteration import advance, begin, card_done_s, finish, settled
 from ecorl.stages.outcome import StageOutcome, stage
 
 __all__ = [

@@ -26,7 +26,8 @@ from dataclasses import dataclass
 
 from ecorl.devices import StageCost
 from ecorl.records import Action, Provenance, Stage, weakest
-from ecorl.stages.iteration import ACTIONS, Between, advance, begin, idle_work
+from ecorl.stages.figures import ACTIONS, Between, idle_work
+from ecorl.stages.iteration import advance, begin
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,213 @@
+"""The figures of an iteration: what its stages cost, where it stands, what it comes to.
+
+All are floats, or float64 arrays that broadcast against one another; times in s since the start of
+the iteration, energies in J, powers in W.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ecorl.records import Action, Stage
+
+Number = Any
+"""A float, or a float64 array; all figures of one call broadcast against one another."""
+
+THROTTLE_SPAN_C = 10.0
+"""Degrees above the limit over which a card slows. Assumed: clocks are lowered step by step."""
+
+GPU, FPGA, CONCURRENT = range(3)
+"""Codes of `Action` in arrays, in its order."""
+
+ACTIONS = tuple(Action)
+"""`ACTIONS[code]` is the action of a code."""
+
+INFERENCE = (Stage.REWARD, Stage.REFERENCE, Stage.CRITIC)
+
+
+class Ops(NamedTuple):
+    """What floats and arrays spell differently."""
+
+    maximum: Callable[[Number, Number], Number]
+    minimum: Callable[[Number, Number], Number]
+    exp: Callable[[Number], Number]
+    any: Callable[[Number], bool]
+
+
+SCALAR = Ops(max, min, math.exp, bool)
+BATCH = Ops(np.maximum, np.minimum, np.exp, np.any)
+
+
+class Work(NamedTuple):
+    """What the stages of one iteration cost, and on what; times in s, energies in J, powers in W.
+
+    Times on the cards are those of all cards at full speed, without waiting.
+
+    Attributes:
+        generation_s, generation_j: generation on the GPUs.
+        handover_s: when finished rows are handed over, since the start of generation, K of them in
+            rising order, the last at its end.
+        tail: share of the tokens that is handed over then or later, K of them, the first 1.
+        gpu_s, gpu_j: reward, reference and critic on the GPUs.
+        card_s: the same on the cards.
+        resync_s: time to bring the critic's new weights to the cards.
+        forward_s, backward_s, actor_j: the actor's training step, its two parts, and its energy.
+        early_s, early_j: price of running the forward pass before the barrier.
+        critic_s, critic_j: the critic's training step.
+        swap_s, swap_j: price of putting it off.
+        contention: share by which generation slows beside training that was put off, 0 to 1.
+        gpu_idle_w: all GPUs waiting.
+        card_active_w, card_idle_w: all cards, busy and waiting. Idle power is charged for this
+            job's share of the cards.
+        slow: factor by which cards slow while the GPUs work (a common power cap), 1 or more.
+        arriving_s, late_arriving_s: other jobs' work that reaches the cards at the start of the
+            iteration and at the end of generation.
+        cards_up: share of the cards that is up, 0 to 1.
+        lost: share of the rows on the cards that is lost to a failure, 0 to 1.
+        off_policy: 1 when the iteration trains on the batch before, else 0.
+        ambient_c, rise_c_per_w, tau_s, limit_c, throttle: the cards' thermal model: one pole of
+            time constant ``tau_s``, rise over ambient per watt of one card, and the factor of
+            speed `THROTTLE_SPAN_C` above the limit, to which it falls evenly.
+        n_cards: cards.
+    """
+
+    generation_s: Number
+    generation_j: Number
+    handover_s: Sequence[Number]
+    tail: Sequence[Number]
+    gpu_s: Sequence[Number]
+    gpu_j: Sequence[Number]
+    card_s: Sequence[Number]
+    resync_s: Number
+    forward_s: Number
+    backward_s: Number
+    actor_j: Number
+    early_s: Number
+    early_j: Number
+    critic_s: Number
+    critic_j: Number
+    swap_s: Number
+    swap_j: Number
+    contention: Number
+    gpu_idle_w: Number
+    card_active_w: Number
+    card_idle_w: Number
+    slow: Number
+    arriving_s: Number
+    late_arriving_s: Number
+    cards_up: Number
+    lost: Number
+    off_policy: Number
+    ambient_c: Number
+    rise_c_per_w: Number
+    tau_s: Number
+    limit_c: Number
+    throttle: Number
+    n_cards: Number
+
+
+def idle_work() -> Work:
+    """Work of which every stage costs nothing, on cards that are up and never heat."""
+    zero = 0.0
+    none = (0.0, 0.0, 0.0)
+    return Work(
+        generation_s=zero, generation_j=zero, handover_s=(zero,), tail=(1.0,), gpu_s=none,
+        gpu_j=none, card_s=none, resync_s=zero, forward_s=zero, backward_s=zero, actor_j=zero,
+        early_s=zero, early_j=zero, critic_s=zero, critic_j=zero, swap_s=zero, swap_j=zero,
+        contention=zero, gpu_idle_w=zero, card_active_w=zero, card_idle_w=zero, slow=1.0,
+        arriving_s=zero, late_arriving_s=zero, cards_up=1.0, lost=zero, off_policy=zero,
+        ambient_c=zero, rise_c_per_w=zero, tau_s=1.0, limit_c=1e9, throttle=1.0, n_cards=1.0,
+    )  # fmt: skip
+
+
+class Between(NamedTuple):
+    """What one iteration leaves to the next.
+
+    Attributes:
+        backlog_s: work of other jobs that the cards still have, s.
+        temperature_c: of the hottest part of a card, degrees Celsius.
+        deferred_s, deferred_j: critic training that was put off.
+    """
+
+    backlog_s: Number
+    temperature_c: Number
+    deferred_s: Number
+    deferred_j: Number
+
+
+class Carry(NamedTuple):
+    """An iteration under way; times in s since its start.
+
+    Attributes:
+        t_s: the GPUs' clock.
+        card_s: when the cards are free of all that was sent to them.
+        pending_s: when the last own result arrives that nobody waited for; 0 without one.
+        gpu_j: energy of the GPUs so far.
+        own_s: card time of own work so far.
+        bubble_s: time that the GPUs stood still.
+        redo_s, redo_j: rows that cards lost, to be answered by the GPUs at the barrier.
+        speed: of the cards in this iteration, share of full speed.
+        base_s: when the cards are free of what was there before this iteration's own work.
+        stretch: factor by which training that was put off stretched the generation.
+        streaming: 1 when generation hands over finished rows, else 0.
+        sent_s: card time of what was streamed so far.
+        streamed_s: when all that was streamed is done; at least the end of generation.
+        others_s: other jobs' work that was there or arrived, card time.
+        temperature_c: at the start of the iteration.
+        deferred_s, deferred_j: critic training: at the start what came from before, at the end
+            what goes to the next iteration.
+        brought_s, brought_j: what came from before.
+    """
+
+    t_s: Number
+    card_s: Number
+    pending_s: Number
+    gpu_j: Number
+    own_s: Number
+    bubble_s: Number
+    redo_s: Number
+    redo_j: Number
+    speed: Number
+    base_s: Number
+    stretch: Number
+    streaming: Number
+    sent_s: Number
+    streamed_s: Number
+    others_s: Number
+    temperature_c: Number
+    deferred_s: Number
+    deferred_j: Number
+    brought_s: Number
+    brought_j: Number
+
+
+class Totals(NamedTuple):
+    """One iteration, finished.
+
+    Attributes:
+        time_s: its length.
+        gpu_j, card_j: energy of GPUs and cards, idle power included.
+        bubble_s: time that the GPUs stood still.
+        booked_s, booked_j: time and energy with a step that was put off booked where it belongs:
+            in the iteration of its batch, at what it takes alone. What sharing the GPUs with the
+            next generation then saves is booked there. Over a run both sums are the same; Eq. 7
+            takes these, since its terms are relative to each iteration's own work.
+        after: what it leaves to the next.
+    """
+
+    time_s: Number
+    gpu_j: Number
+    card_j: Number
+    bubble_s: Number
+    booked_s: Number
+    booked_j: Number
+    after: Between
+
+    @property
+    def energy_j(self) -> Number:
+        """GPUs and cards together, J."""
+        return self.gpu_j + self.card_j

@@ -1,0 +1,133 @@
+"""What an iteration comes to if its rest stays on the GPUs, and what the guards let through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ecorl.records import Stage
+from ecorl.stages.figures import INFERENCE, SCALAR, Carry, Number, Ops, Work
+from ecorl.stages.iteration import PLACE, card_done_s
+
+_ORDER = {stage: i for i, stage in enumerate(Stage)}
+_LATER = {
+    stage: tuple(i for i, other in enumerate(INFERENCE) if _ORDER[other] > _ORDER[stage])
+    for stage in Stage
+}
+_BEFORE_BARRIER = tuple(s for s in Stage if _ORDER[s] < _ORDER[Stage.ACTOR_TRAIN])
+
+
+def gpu_only(work: Work) -> tuple[Number, Number]:
+    """Time (s) and energy (J, idle cards included) of an iteration that only uses the GPUs."""
+    time_s = work.generation_s + sum(work.gpu_s) + work.forward_s + work.backward_s + work.critic_s
+    gpu_j = work.generation_j + sum(work.gpu_j) + work.actor_j + work.critic_j
+    return time_s, gpu_j + work.card_idle_w * time_s
+
+
+def outlook(
+    stage: Stage, carry: Carry, work: Work, early: Number = 0.0, ops: Ops = SCALAR
+) -> tuple[Number, Number, Number]:
+    """Booked time (s) and energy (J), and bubble (s), if the later stages stay on the GPUs.
+
+    The same as `advance` with a1 over the stages after `stage`, then `finish`; in closed form.
+
+    Args:
+        stage: the last stage that was done.
+        carry: the iteration after it.
+        work: what the stages cost.
+        early: 1 where the forward pass may go before the barrier; it does where that is faster.
+        ops: `SCALAR` for floats, `BATCH` for arrays.
+    """
+    t_s, gpu_j, bubble_s = carry.t_s, carry.gpu_j, carry.bubble_s
+    for i in _LATER[stage]:
+        t_s, gpu_j = t_s + work.gpu_s[i], gpu_j + work.gpu_j[i]
+    if stage in _BEFORE_BARRIER:
+        joins = 1.0 - work.off_policy
+        wait_s = joins * ops.maximum(0.0, carry.pending_s - t_s)
+        # Beside the barrier the forward pass hides up to its own length, and costs its price.
+        goes_early = ops.any(early)
+        if goes_early:
+            hidden_s = ops.minimum(wait_s, work.forward_s + work.early_s)
+            early = early * (hidden_s > work.early_s)
+            wait_s = wait_s - early * hidden_s
+        t_s = t_s + wait_s + joins * carry.redo_s + work.forward_s + work.backward_s
+        gpu_j = gpu_j + work.actor_j
+        if goes_early:
+            t_s, gpu_j = t_s + early * work.early_s, gpu_j + early * work.early_j
+        gpu_j = gpu_j + work.gpu_idle_w * wait_s + joins * carry.redo_j
+        bubble_s = bubble_s + wait_s
+    if stage is not Stage.CRITIC_TRAIN:
+        t_s, gpu_j = t_s + work.critic_s, gpu_j + work.critic_j
+    if ops.any(work.off_policy):
+        wait_s = work.off_policy * ops.maximum(0.0, carry.pending_s - t_s)
+        t_s = t_s + wait_s + work.off_policy * carry.redo_s
+        gpu_j = gpu_j + work.gpu_idle_w * wait_s + work.off_policy * carry.redo_j
+        bubble_s = bubble_s + wait_s
+    brought = stage is not Stage.CRITIC_TRAIN
+    t_s = t_s - carry.brought_s + (0.0 if brought else carry.deferred_s)
+    gpu_j = gpu_j - carry.brought_j + (0.0 if brought else carry.deferred_j)
+    card_j = (work.card_active_w - work.card_idle_w) * carry.own_s + work.card_idle_w * t_s
+    return t_s, gpu_j + card_j, bubble_s
+
+
+class Rules(NamedTuple):
+    """What may be done at all, as numbers: abilities of the framework, and the guards.
+
+    Attributes:
+        stream, early, defer: 1 where generation, actor_train and critic_train have an a3.
+        usable: 1 where the cards can run reward, reference and critic.
+        q_max: queue at which offloading stops, batches like the one at hand.
+        l_max: longest mean row that is offloaded, tokens.
+        energy_limit: an offload's energy over the GPU path's, at most; infinite without a limit.
+    """
+
+    stream: Number
+    early: Number
+    defer: Number
+    usable: Sequence[Number]
+    q_max: Number
+    l_max: Number
+    energy_limit: Number
+
+
+def permitted(
+    stage: Stage, carry: Carry, work: Work, rules: Rules, row_length: Number, ops: Ops = SCALAR
+) -> tuple[Number, Number]:
+    """Whether a2 and a3 of a stage pass the guards, 1.0 or 0.0 each.
+
+    The guards of Algorithm 1 (`ecorl.scheduler.algorithm1`) on an iteration under way: the model
+    may leave the GPU, a card is up, queue and length are within their limits, and the modelled
+    energy of the offload, waiting GPUs included, is within its limit. The wait of an a3 is taken
+    as if nothing but work that is sure to stay on the GPUs hid it. What an a3 of the training steps
+    costs in energy is held to the same limit.
+    """
+    if stage is Stage.GENERATION:
+        return 0.0 * rules.stream, rules.stream + 0.0
+    if stage is Stage.ACTOR_TRAIN:
+        # What the early pass costs, less what the GPUs would draw while they wait for it.
+        wait_s = ops.maximum(0.0, carry.pending_s - carry.t_s)
+        hidden_s = ops.minimum(wait_s, work.forward_s + work.early_s)
+        more_j = work.early_j - work.gpu_idle_w * hidden_s
+        fits = more_j <= (rules.energy_limit - 1.0) * work.actor_j
+        return 0.0 * rules.early, rules.early * (1.0 - work.off_policy) * fits
+    if stage is Stage.CRITIC_TRAIN:
+        fits = work.swap_j <= (rules.energy_limit - 1.0) * work.critic_j
+        return 0.0 * rules.defer, rules.defer * fits
+    place = PLACE[stage]
+    sure_s = work.off_policy * (work.forward_s + work.backward_s + work.critic_s)
+    sure_s = sure_s + rules.early * (1.0 - work.off_policy) * work.forward_s
+    for i in range(place + 1, len(INFERENCE)):
+        sure_s = sure_s + (1.0 - rules.usable[i]) * work.gpu_s[i]
+    up = rules.usable[place] * (work.cards_up > 0.0) * (row_length <= rules.l_max)
+    alike = not (ops.any(sure_s) or ops.any(work.slow > 1.0))
+    passed = []
+    for concurrent in (0.0,) if alike else (0.0, 1.0):
+        done_s, card_s = card_done_s(stage, carry, work, concurrent, ops)
+        queue_s = ops.maximum(0.0, done_s - carry.t_s - card_s)
+        wait_s = ops.maximum(0.0, done_s - carry.t_s - concurrent * sure_s)
+        energy_j = work.card_active_w * card_s + work.gpu_idle_w * wait_s
+        fits = (queue_s < rules.q_max * card_s) * (
+            energy_j <= rules.energy_limit * work.gpu_j[place]
+        )
+        passed.append(up * fits)
+    return passed[0], passed[-1]
