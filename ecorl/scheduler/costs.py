@@ -112,6 +112,9 @@ class CostModel:
         bound = stage_cost(work, self.fpga, N_CARDS, self.devices.calibration)
         if self.devices.calibration == "paper" or not bound.known:
             return bound
+        if self.fpga.kind != "fpga":
+            # Another accelerator in the card's place, as the simulator allows: no array, no cycles.
+            return bound
         if work.model is None or not may_leave_gpu(work.stage):
             return bound
         return _by_cycles(CycleModel(work.model, self.fpga).batch(mean_rows(work)), bound)

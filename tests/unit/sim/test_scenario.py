@@ -8,6 +8,7 @@ import pytest
 
 from ecorl.errors import ConfigError
 from ecorl.records import Algorithm, Stage
+from ecorl.scheduler.tables import COLUMN
 from ecorl.sim.scenario import ALL_ABILITIES, FROZEN_ONLY, Scenario
 from ecorl.sim.simulation import rules_of
 from ecorl.sim.tasks import LONGEST, POINTS, SHARES, TASKS
@@ -143,3 +144,15 @@ def test_a_default_scenario_is_priced_by_physics():
 def test_a_bad_value_of_any_key_is_named_with_its_key(key, value):
     with pytest.raises(ConfigError, match=rf"scenario\.{key}"):
         replace(SCENARIO, **{key: value})
+
+
+@pytest.mark.parametrize(("gpu", "card"), [("h100_sxm", "l4"), ("l4", "a100_sxm"), ("l4", "u55c")])
+def test_any_device_can_stand_on_either_side(gpu, card):
+    sizes = dict.fromkeys(Stage, "0.5b")
+    made = Scenario("pair", gpu=gpu, n_gpus=1, card=card, n_cards=2, sizes=sizes, n_rows=64)
+    assert made.table.card_usable[:2] == (True, True)
+    on_card = made.table.values[:, COLUMN["reward_card_s"]]
+    assert (on_card > 0).all()
+    assert np.isfinite(made.table.values).all()
+    if card == "a100_sxm":
+        assert (on_card < made.table.values[:, COLUMN["reward_s"]]).all()
