@@ -168,6 +168,13 @@ def stage_cost(
     return _roofline_cost(work, work.model, profile, empty)
 
 
+def missing_gpu_figures(profile: DeviceProfile) -> list[str]:
+    """Figures without which the stages of an iteration cannot be priced on a GPU or CPU."""
+    peak = "peak_fp32_flops" if profile.kind == "cpu" else "peak_bf16_flops"
+    needed = (*_NEEDED, "mbu_decode", "mfu_prefill", "mfu_train", peak)
+    return [key for key in needed if profile.get(key) is None]
+
+
 def _missing_figures(work: StageWork, profile: DeviceProfile) -> list[str]:
     if profile.kind == "fpga":
         needed = [*_NEEDED, *_NEEDED_CARD]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ecorl.devices import load_profile
+from ecorl.devices import load_profile, missing_gpu_figures
 from ecorl.devices.card import CARD_FIGURES
 from ecorl.errors import ConfigError, PhysicalBoundError
 from ecorl.policy.evaluate import LITTLE, FilePolicy, SimPolicy
@@ -26,7 +26,6 @@ from ecorl.sim.simulation import Simulation, play
 from ecorl.sim.tasks import nominal_length
 from ecorl.sim.trace import Trace, draw_trace
 
-_GPU_FIGURES = ("active_w", "idle_w", "memory_bytes", "memory_bytes_per_s", "launch_s")
 _LONGEST = 4.0
 """Limit of a completion over the mean one. Assumed: a usual limit cuts off the last percent."""
 
@@ -127,8 +126,8 @@ class PlannedJob:
         """The cards' missing figures would only keep the work on the GPUs, without a word."""
         gpu, card = load_profile(self.gpu), load_profile(self.card)
         roofline = self.calibration == "roofline"
-        for key in _GPU_FIGURES if roofline else ():
-            gpu.figure(key)
+        for key in missing_gpu_figures(gpu) if roofline else ():
+            gpu.figure(key)  # refuses, and names the file
         if self.n_cards:
             for key in ("idle_w", *(CARD_FIGURES if roofline else ())):
                 card.figure(key)

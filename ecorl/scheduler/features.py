@@ -80,15 +80,13 @@ class Observed(NamedTuple):
     """What is known beside the costs.
 
     Attributes:
-        n_rows: completions of the batch.
         row_length: mean tokens of a row, prompt and completion.
         shares: tasks of the batch's prompts, four shares; the mix where they are not known.
         power_mean, power_spread: mean and standard deviation over GPUs of power over TDP.
         utilisation_mean, utilisation_spread: of utilisation.
-        log_rows: logarithm of `n_rows` to base 2.
+        log_rows: completions of the batch, logarithm to base 2.
     """
 
-    n_rows: Number
     row_length: Number
     shares: Sequence[Number]
     power_mean: Number

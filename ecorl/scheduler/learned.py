@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ecorl.devices import missing_gpu_figures
 from ecorl.devices.card import CARD_FIGURES
 from ecorl.errors import ConfigError, EcorlError
 from ecorl.records import Action, ActionCost, PathCost, SchedulerState, Stage, weakest
@@ -44,7 +45,6 @@ SHIPPED = "scheduler.onnx"
 _KEY = "placement.policy.path"
 _PACKED = struct.Struct(f"{N_FEATURES}f")
 """Floats straight into the network's input, in half the time of an array assignment."""
-_GPU_FIGURES = ("active_w", "idle_w", "memory_bytes", "memory_bytes_per_s", "launch_s")
 _CARD_FIGURES = ("idle_w", *CARD_FIGURES)
 _N_LENGTHS = 5
 _OCTAVES = 4.0
@@ -63,6 +63,10 @@ class PolicyFile:
 
     Args:
         path: an ONNX file made by ``ecorl policy export``; None: the shipped one.
+
+    Attributes:
+        record: how the policy was made.
+        energy_margin: the energy guard under which it was trained, or None.
 
     Raises:
         ConfigError: when it cannot be read, is no policy file, or has another schema.
@@ -89,6 +93,11 @@ class PolicyFile:
             raise ConfigError(_KEY, str(self.path), allowed) from error
         self.metadata: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
         self._check()
+        self.record = self._read_record()
+        margin = self.record.get("energy_margin")
+        # A policy is only as good as the guards that it learned beside: one that was never let
+        # through at a loss does not know what that costs. So it keeps them where a run has none.
+        self.energy_margin = float(margin) if isinstance(margin, int | float) else None
         self._state = np.zeros((1, N_FEATURES), dtype=np.float32)
         self._logits = np.zeros((1, len(ACTIONS)), dtype=np.float32)
         self._binding = self._session.io_binding()
@@ -99,22 +108,6 @@ class PolicyFile:
         self._binding.bind_output(
             "logits", "cpu", 0, np.float32, self._logits.shape, self._logits.ctypes.data
         )
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """How the policy was made."""
-        found = json.loads(self.metadata.get(META_RECORD, "{}"))
-        return found if isinstance(found, dict) else {}
-
-    @property
-    def energy_margin(self) -> float | None:
-        """The energy guard under which it was trained, or None.
-
-        A policy is only as good as the guards that it learned beside: one that has never been let
-        through at a loss does not know what it costs. So it keeps them where a run has none.
-        """
-        margin = self.record.get("energy_margin")
-        return float(margin) if isinstance(margin, int | float) else None
 
     def logits(self, state: tuple[float, ...]) -> npt.NDArray[np.float32]:
         """Logits of one state ``[3] float32``; valid until the next call."""
@@ -127,6 +120,14 @@ class PolicyFile:
         """Logits of many states, ``[n, n_features]`` to ``[n, 3] float32``."""
         (found,) = self._session.run(["logits"], {"state": states})
         return np.asarray(found, dtype=np.float32)
+
+    def _read_record(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self.metadata.get(META_RECORD, "{}"))
+        except ValueError as error:
+            allowed = "a policy file whose training record is JSON"
+            raise ConfigError(_KEY, str(self.path), allowed) from error
+        return found if isinstance(found, dict) else {}
 
     def _check(self) -> None:
         schema = self.metadata.get(META_SCHEMA)
@@ -190,9 +191,11 @@ class LearnedScheduler:
         self._tables.clear()
         if not any(stage in models for stage in FROZEN_STAGES):
             return
-        for profile, needed in ((setting.gpu, _GPU_FIGURES), (setting.card, _CARD_FIGURES)):
-            for key in needed:
-                profile.figure(key)
+        missing = [] if setting.devices.calibration == "paper" else missing_gpu_figures(setting.gpu)
+        for key in missing:
+            setting.gpu.figure(key)  # refuses, and names the file
+        for key in _CARD_FIGURES:
+            setting.card.figure(key)
 
     def propose(self, state: SchedulerState) -> Proposal:
         """The action with the greatest logit among those that the guards let through."""
@@ -264,7 +267,7 @@ class _RunTable:
         lengths = np.geomspace(_OCTAVES**octave, _OCTAVES ** (octave + 1), _N_LENGTHS)
         make = paper_table if setting.devices.calibration == "paper" else roofline_table
         self.known = False
-        self.seen = False
+        self.seen: frozenset[Stage] = frozenset()
         try:
             table = make(run, lengths)
         except EcorlError as error:
@@ -332,7 +335,7 @@ class _RunTable:
                         factors[COLUMN[name]] = per_token * n_tokens / middle[COLUMN[name]]
         self._rows = [list(map(float, np.array(row) * factors)) for row in self._computed]
         self._pairs = _pairs(self._rows)
-        self.seen = bool((factors != 1.0).any())
+        self.seen = frozenset(p.stage for p in state.paths if p.count >= _LEAST_COUNT)
 
 
 def _pairs(rows: list[list[float]]) -> list[list[tuple[float, float]]]:
@@ -399,7 +402,7 @@ class _View:
         power_mean, power_spread = _mean_and_spread(state.gpu_power_share)
         used_mean, used_spread = _mean_and_spread(state.gpu_utilisation)
         seen = Observed(
-            state.work.n_sequences, state.work.mean_length, _UNKNOWN_SHARES, power_mean,
+            state.work.mean_length, _UNKNOWN_SHARES, power_mean,
             power_spread, used_mean, used_spread, self.table.log_rows,
         )  # fmt: skip
         return features(state.stage, self.carry, self.work, self.table.rules, seen, self.may)
@@ -411,8 +414,8 @@ class _View:
         card_s, wait_s = work.card_s[place], self.carry.card_s + work.card_s[place]
         energy_j = work.card_active_w * card_s + work.gpu_idle_w * wait_s
         provenance = self.table.table.provenance
-        for path in state.paths if self.table.seen else ():
-            if path.stage is state.stage:
+        for path in state.paths:
+            if path.stage is state.stage and state.stage in self.table.seen:
                 provenance = weakest(provenance, path.provenance)
         return (
             ActionCost(Action.GPU, work.gpu_s[place], work.gpu_j[place], 0.0, provenance),
@@ -438,7 +441,7 @@ class _View:
         """One sentence for the record."""
         place = 0 if self.scheduler_state.stage is Stage.REWARD else 1
         work = self.work
-        seen = "measured" if self.table.seen else "modelled"
+        seen = "measured" if self.scheduler_state.stage in self.table.seen else "modelled"
         # One format string: this is on the path of every decision.
         return _REASON % (
             ACTIONS[code].value,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ecorl.records import Stage
-from ecorl.scheduler.features import N_FEATURES, Observed, features, objective
+from ecorl.scheduler.features import Observed, features, objective
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.scenario import Scenario
 from ecorl.sim.trace import Trace, work_at
@@ -212,7 +212,6 @@ class Simulation:
         shares = self.trace.shares[k]
         log = np.log2 if self.index is None else math.log2
         return Observed(
-            n_rows=n_rows,
             row_length=row_length,
             shares=tuple(shares[..., i] for i in range(shares.shape[-1])),
             power_mean=share + 0.03 * noise[..., 0],
@@ -316,14 +315,3 @@ def _mixed(streaming: Number, expected: Work, actual: Work, ops: Ops) -> Work:
 
     changed = {name: mix(getattr(expected, name), getattr(actual, name)) for name in _REVEALED}
     return actual._replace(**changed | {"lost": expected.lost})
-
-
-def n_features() -> int:
-    """Length of an observation."""
-    return N_FEATURES
-
-
-def always_gpu(simulation: Simulation) -> int:
-    """The policy that never uses the cards."""
-    del simulation
-    return GPU

@@ -27,7 +27,7 @@ WORK = works().map(
     lambda w: w._replace(generation_j=w.generation_j + 1e3, backward_s=w.backward_s + 1.0)
 )
 """Iterations of which neither time nor energy is next to nothing: the state is relative to them."""
-SEEN = Observed(256.0, 700.0, (0.4, 0.3, 0.2, 0.1), 0.6, 0.04, 0.6, 0.05, 8.0)
+SEEN = Observed(700.0, (0.4, 0.3, 0.2, 0.1), 0.6, 0.04, 0.6, 0.05, 8.0)
 
 CLEAN = Between(0.0, 20.0, 0.0, 0.0)
 PLAIN = idle_work()._replace(

@@ -139,6 +139,22 @@ def test_a_card_without_the_needed_figures_is_refused_in_one_line():
         scheduler(card="v80")
 
 
+@pytest.mark.parametrize("key", ["mfu_prefill", "mbu_decode", "peak_bf16_flops", "idle_w"])
+def test_a_gpu_without_the_needed_figures_is_refused_in_one_line(key):
+    gpu = load_profile("h100_sxm")
+    less = replace(gpu, figures={k: f for k, f in gpu.figures.items() if k != key})
+    with pytest.raises(ConfigError, match=rf"h100_sxm\.{key} = \(not given\)"):
+        build_policy(config(), less, load_profile("u55c"), None, MODELS)
+
+
+def test_only_a_stage_that_was_measured_is_called_so():
+    policy = scheduler()
+    cheap = (PathCost(Stage.REWARD, 2e-3, 3.0, 20, Provenance.MEASURED),)
+    assert "(measured)" in policy.propose(state(paths=cheap))[1]
+    other = state(Stage.REFERENCE, paths=cheap)
+    assert "(measured)" not in policy.propose(other)[1]
+
+
 def write(tmp_path, change):
     model = onnx.load(shipped_path())
     change(model)

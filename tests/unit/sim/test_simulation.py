@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ecorl.records import Algorithm, Stage
 from ecorl.scheduler.features import N_FEATURES, NAMES, objective
 from ecorl.sim.scenario import Abilities, Limits
-from ecorl.sim.simulation import N_STAGES, STAGES, Simulation, always_gpu, play
+from ecorl.sim.simulation import N_STAGES, STAGES, Simulation, play
 from ecorl.sim.trace import draw_trace
 from ecorl.stages import CONCURRENT, FPGA, GPU, gpu_only
 from tests.fakes.iterations import flat
@@ -37,6 +37,10 @@ SMALL = replace(
     sizes=dict.fromkeys(Stage, "15m") | {Stage.GENERATION: "1b"},
     n_gpus=1,
 )
+
+
+def always_gpu(simulation):
+    return GPU
 
 
 def code_list(n, seed=0):
