@@ -158,14 +158,21 @@ def test_a_row_that_overflows_is_nan_and_alone(models, tmp_path):
     assert np.isfinite(result.values[[0, 2]]).all()
 
 
-def test_quantised_weights():
+@pytest.mark.parametrize(("bits", "level"), [(8, 127), (4, 7)])
+def test_quantised_weights(bits, level):
     rng = np.random.default_rng(13)
     weight = rng.normal(size=(5000, 12)).astype(np.float32)
     weight[17] = 0
-    quantised = quantise_weight(weight)
+    quantised = quantise_weight(weight, bits)
+    assert quantised.q.dtype == np.int8
     assert quantised.scale[17] == 0
     assert not quantised.q[17].any()
     step = quantised.scale[:, None]
     assert (np.abs(weight - quantised.q * step) <= 0.5001 * step).all()
     used = np.delete(np.abs(quantised.q).max(axis=1), 17)
-    assert (used == 127).all()
+    assert (used == level).all()
+
+
+def test_weights_of_other_widths_are_refused():
+    with pytest.raises(ValueError, match=r"5 bits: allowed is one of \[4, 8\]"):
+        quantise_weight(np.ones((1, 1), np.float32), 5)
