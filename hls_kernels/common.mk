@@ -2,11 +2,12 @@
 # "NAME := words" lines of this file; the Makefiles include it.
 
 # No -march: the library runs on any CPU of its architecture, and fast paths choose themselves at
-# run time. No contraction: floating-point results must be the same bits on every CPU.
+# run time. Words of ap_int and plain integers lie in the same memory (no strict aliasing), and sums
+# may wrap as they do on the card (-fwrapv); no floating point is computed here.
 # Two warnings are false alarms on others' headers (ap_int's constructors, g++'s own intrinsics);
 # labels name the loops for HLS. clang has no unique symbols and no such warning, and knows neither
 # option.
-CSIM_CXXFLAGS := -O3 -std=c++17 -fPIC -ffp-contract=off -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-label
+CSIM_CXXFLAGS := -O3 -std=c++17 -fPIC -fno-strict-aliasing -fwrapv -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-label
 CSIM_FLAGS_gcc := -fno-gnu-unique -Wno-maybe-uninitialized
 CSIM_FLAGS_clang :=
 CSIM_LDFLAGS := -shared

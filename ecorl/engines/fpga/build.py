@@ -286,7 +286,7 @@ def _digest_of(path: Path) -> str:
 def _digest_sources(root: Path) -> str:
     """Digest of every file that a compilation may read."""
     digest = hashlib.sha256()
-    for path in sorted(p for p in root.rglob("*") if p.suffix in {".cpp", ".hpp", ".h"}):
+    for path in sorted(p for p in root.rglob("*") if p.suffix in {".cpp", ".hpp", ".h", ".inc"}):
         text = path.read_bytes()
         digest.update(f"{path.relative_to(root).as_posix()}\0{len(text)}\0".encode() + text)
     return digest.hexdigest()

@@ -14,9 +14,10 @@ such arrays there are; they share the columns of each product. No synthesis repo
 - ``launch_s`` of the profile a layer, and once for the head, where the profile has it;
 - the link: 4 bytes a token id in, 4 bytes a reward or log-prob out, ``link_latency_s`` each way.
 
-The schedule is that of the C-simulation: short rows share attention tiles (but not in the last
-layer, where each row has its own), keys beyond a query block's end are skipped, the last layer goes
-on with the wanted tokens only, and the head sees nothing else. Energy is the profile's
+The schedule is that of the C-simulation: attention takes blocks of 64 queries of one sequence over
+pages of 64 keys up to the last query, the second product twice (a weight is two codes), the last
+layer goes on with the wanted tokens only, the head sees nothing else, and a prompt that rows share
+is computed once. Energy is the profile's
 ``active_w`` over the whole time.
 
 Before a batch is placed its rows are not all known, only their number, their tokens and their
@@ -28,7 +29,7 @@ loses, and by nothing for equal rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -49,6 +50,8 @@ softmax finds its maximum first."""
 _ID_BYTES = 4
 _RESULT_BYTES = 4
 _QUERY_BLOCK = TILE_M
+PAGE = 64
+"""Keys of one page of the cache, and of one step of the softmax."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +107,16 @@ class BatchShape:
         wanted: tokens of each row whose last hidden state is needed (1 for a reward, the number
             of completion tokens for log-probs).
         head_rows: outputs of the head: 1, or the vocabulary.
+        first_positions: of the first token of each row, where rows go on from a shared prompt that
+            is a row of its own; empty: all 0.
+        n_results: results that cross the link; None: one a row for a reward, else all wanted.
     """
 
     lengths: tuple[int, ...]
     wanted: tuple[int, ...]
     head_rows: int
+    first_positions: tuple[int, ...] = ()
+    n_results: int | None = None
 
 
 class CycleModel:
@@ -143,7 +151,9 @@ class CycleModel:
         memory_bytes = sum(t[1] for t in terms)
         kernel_s = self.kernel_s(products)
         n_tokens, n_wanted = sum(batch.lengths), sum(batch.wanted)
-        n_results = len(batch.lengths) if batch.head_rows == 1 else n_wanted
+        n_results = batch.n_results
+        if n_results is None:
+            n_results = len(batch.lengths) if batch.head_rows == 1 else n_wanted
         launch_s = link_s = 0.0
         if n_tokens:
             launch_s = self.launch_s * (self.model.n_layers + 1)
@@ -227,12 +237,13 @@ def weight_products(model: ModelShape, batch: BatchShape) -> list[Product]:
 def attention_products(model: ModelShape, batch: BatchShape) -> list[Product]:
     """Both products of attention in every layer; equal runs of tokens are counted, not listed."""
     products: list[Product] = []
+    firsts = batch.first_positions or (0,) * len(batch.lengths)
     if model.n_layers > 1:
-        for length, count in Counter(short_rows_joined(batch.lengths)).items():
-            products += _attention(model, length, length, (model.n_layers - 1) * count)
-    rows = Counter(zip(batch.lengths, batch.wanted, strict=True))
-    for (length, wanted), count in rows.items():
-        products += _attention(model, length, wanted, count)
+        for (first, length), count in Counter(zip(firsts, batch.lengths, strict=True)).items():
+            products += _attention(model, first, length, (model.n_layers - 1) * count)
+    rows = Counter(zip(firsts, batch.lengths, batch.wanted, strict=True))
+    for (first, length, wanted), count in rows.items():
+        products += _attention(model, first + length - wanted, wanted, count)
     return products
 
 
@@ -251,33 +262,19 @@ def _layer(model: ModelShape, n_tokens: int, n_out: int) -> list[Product]:
 
 
 @lru_cache(maxsize=4096)
-def _attention(model: ModelShape, length: int, wanted: int, times: int) -> tuple[Product, ...]:
-    """Both attention products of all heads for the last `wanted` of `length` tokens, repeated."""
-    products = []
-    for start in range(length - wanted, length, _QUERY_BLOCK):
-        rows, keys = min(_QUERY_BLOCK, length - start), min(length, start + _QUERY_BLOCK)
-        products += _block(model, rows, keys, times)
-    return tuple(products)
-
-
-def _block(model: ModelShape, rows: int, keys: int, times: int) -> list[Product]:
-    """One query block: scores, then the weighted values."""
+def _attention(model: ModelShape, first: int, n: int, times: int) -> tuple[Product, ...]:
+    """Both products of all heads for n queries from a position on, repeated."""
+    products: Counter[int] = Counter()
+    for start in range(first, first + n, _QUERY_BLOCK):
+        end = min(start + _QUERY_BLOCK, first + n)
+        for page in range((end - 1) // PAGE + 1):
+            products[end - max(start, page * PAGE)] += 1  # the queries that see this page
     d, repeat = model.head_dim, model.n_heads * times
-    scores = PASSES["scores"] * rows * keys
-    return [
-        Product(rows, keys, d, scores, repeat),
-        Product(rows, d, keys, PASSES["context"] * rows * d, repeat),
-    ]
-
-
-def short_rows_joined(lengths: Sequence[int]) -> list[int]:
-    """Lengths of the attention runs: short rows side by side up to one query block."""
-    runs: list[int] = []
-    joinable = False
-    for length in lengths:
-        if joinable and runs[-1] + length <= _QUERY_BLOCK:
-            runs[-1] += length
-        else:
-            runs.append(length)
-            joinable = True
-    return runs
+    found = []
+    for rows, count in products.items():
+        scores, context = PASSES["scores"] * rows * PAGE, PASSES["context"] * rows * d
+        found += [
+            Product(rows, PAGE, d, scores, repeat * count),
+            Product(2 * rows, d, PAGE, context, repeat * count),
+        ]
+    return tuple(found)

@@ -16,9 +16,10 @@ import numpy as np
 from ecorl.devices import DeviceProfile, load_profile
 from ecorl.engines.checkpoint import DecoderConfig, expected_tensors, load_decoder
 from ecorl.engines.fpga.build import Build
-from ecorl.engines.fpga.cycles import BatchShape, CardTime, CycleModel
+from ecorl.engines.fpga.cycles import CardTime, CycleModel
 from ecorl.engines.fpga.forward import MAX_ROW, Int8Decoder
 from ecorl.engines.fpga.gemm import CsimLibrary
+from ecorl.engines.fpga.segments import segments_of
 from ecorl.engines.protocol import EngineReport, Int64, LogprobResult, ScoreBatch, ScoreResult
 from ecorl.engines.validate import check_batch
 from ecorl.errors import CheckpointError, ConfigError, EngineError
@@ -31,7 +32,7 @@ class FpgaEngine:
     """Scores rows with a frozen Llama-family decoder in INT8.
 
     A row that cannot be run (too long, or with a token id that the model does not know) and one
-    whose activations overflow float32 come back as NaN, all other rows as they are: how a row is
+    with a number that does not fit its fixed-point format come back as NaN, all other rows as they are: how a row is
     answered does not depend on the rest of its batch. The caller answers such rows on the exact
     path (`ecorl.engines.validate` finds them). Time and energy are those of the rows that were run,
     and None for a batch of which none could be.
@@ -89,7 +90,8 @@ class FpgaEngine:
         start = time.perf_counter()
         runnable = self._runnable(batch)
         values = np.full(len(batch), np.nan, np.float32)
-        values[runnable] = decoder.score([batch.token_ids[i] for i in runnable])
+        run = batch.rows(runnable)
+        values[runnable] = decoder.score(run.token_ids, run.n_completion)
         host_time_s = time.perf_counter() - start
         return ScoreResult(batch.sample_ids, values, self._report(batch, runnable, host_time_s))
 
@@ -115,11 +117,10 @@ class FpgaEngine:
 
     def modelled(self, batch: ScoreBatch) -> CardTime:
         """The cycle model's breakdown for a batch of rows that can be run, without running it."""
-        lengths = tuple(len(row) for row in batch.token_ids)
+        segments = segments_of(batch.token_ids, batch.n_completion)
         if self.stage is Stage.REWARD:
-            return self._cycles.batch(BatchShape(lengths, (1,) * len(batch), 1))
-        wanted = tuple(batch.n_completion)
-        return self._cycles.batch(BatchShape(lengths, wanted, self.model.vocab_size))
+            return self._cycles.batch(segments.shape((1,) * len(batch), 1))
+        return self._cycles.batch(segments.shape(batch.n_completion, self.model.vocab_size))
 
     def close(self) -> None:
         """Release the weights; further calls raise `EngineError`."""
@@ -169,16 +170,20 @@ class FpgaEngine:
 def card_bytes(config: DecoderConfig) -> int:
     """Bytes that the model occupies in the card's memory.
 
-    Matrices of products are INT8 with a float32 scale a row; the input embedding, norms and biases
-    stay float32, as the forward reads them.
+    Matrices of products are INT8 with a mantissa (32 bits) and a shift (8 bits) a row; the input
+    embedding is INT16 with an exponent (8 bits) a token; norms and biases have 32 bits.
     """
     total = 0
     for name, shape in expected_tensors(config).items():
-        is_product = len(shape) == 2 and name != "model.embed_tokens.weight"
         size = int(np.prod(shape, dtype=np.int64))
-        total += size + 4 * shape[0] if is_product else 4 * size
+        if len(shape) == 1:
+            total += 4 * size
+        elif name == "model.embed_tokens.weight":
+            total += 2 * size + shape[0]
+        else:
+            total += size + 5 * shape[0]
     if config.tied and not config.is_reward:
-        total += config.shape.vocab_size * (config.shape.hidden_size + 4)
+        total += config.shape.vocab_size * (config.shape.hidden_size + 5)
     return total
 
 

@@ -1,7 +1,7 @@
-"""The INT8 decoder forward: weights quantised and packed once, then one C call per batch.
+"""The INT8 decoder forward: a model in the kernels' formats, then one C call a batch.
 
-The arithmetic lives in ``hls_kernels/vector_ops`` (decoder.hpp says what is quantised where); this
-module builds its model structure and calls it. ctypes releases the GIL for the length of a call.
+The arithmetic is in ``hls_kernels`` (NUMERICS.md says what each operation computes); this module
+loads a model into it and hands out results. ctypes releases the GIL for the length of a call.
 """
 
 from __future__ import annotations
@@ -9,77 +9,34 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.engines.checkpoint import DecoderCheckpoint, DecoderConfig
-from ecorl.engines.fpga.gemm import CsimLibrary, PackedWeight
-from ecorl.engines.fpga.quantise import quantise_weight
+from ecorl.engines.fpga.formats import (
+    LOG2_E,
+    IntegerDecoder,
+    Scale,
+    Tensors,
+    integer_decoder,
+    rope_tables,
+)
+from ecorl.engines.fpga.gemm import CsimLibrary
+from ecorl.engines.fpga.memory import Batch, DecoderMemory
+from ecorl.engines.fpga.segments import Segments, segments_of
 from ecorl.engines.protocol import Float32, Int64
 from ecorl.errors import BuildError, EngineError
 
-HEAD_BLOCK = 2048
-"""Outputs of the head in one product; bounds what of the logits exists at a time."""
+MAX_ROW = 1 << 16
+"""Longest row, tokens: the sums of attention weights over all keys of a row are INT32."""
 
-MAX_ROW = (2**31 - 1) // 127**2
-"""Longest row, tokens: attention sums products of INT8 weights and values, both within +-127, over
-all keys of a row in INT32."""
+REWARD_BITS, LOGPROB_BITS = 16, 20
+"""Fraction bits of results."""
 
 _FIRST_POSITIONS = 512
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int32
-
-
-class _CLinear(ctypes.Structure):
-    _fields_ = (("packed", _POINTER), ("scale", _POINTER), ("bias", _POINTER))
-
-
-class _CLayer(ctypes.Structure):
-    _fields_ = (
-        ("attention_norm", _POINTER),
-        ("mlp_norm", _POINTER),
-        ("qkv", _CLinear),
-        ("output", _CLinear),
-        ("gate_up", _CLinear),
-        ("down", _CLinear),
-    )
-
-
-class _CDecoder(ctypes.Structure):
-    _fields_ = (
-        *((name, _INT) for name in ("n_layers", "hidden", "intermediate")),
-        *((name, _INT) for name in ("n_heads", "n_kv_heads", "head_dim")),
-        ("head_rows", _INT),
-        ("head_block", _INT),
-        ("rms_eps", ctypes.c_float),
-        ("layers", ctypes.POINTER(_CLayer)),
-        ("embedding", _POINTER),
-        ("final_norm", _POINTER),
-        ("cosine", _POINTER),
-        ("sine", _POINTER),
-        ("head", ctypes.POINTER(_POINTER)),
-        ("head_scale", _POINTER),
-    )
-
-
-class _CBatch(ctypes.Structure):
-    _fields_ = (
-        ("ids", _POINTER),
-        ("offsets", _POINTER),
-        ("n_completion", _POINTER),
-        ("n_rows", _INT),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """A packed linear map: INT8 weights, ``[n] float32`` scales, ``[n] float32`` bias or None."""
-
-    packed: PackedWeight
-    scale: Float32
-    bias: Float32 | None
+Int32 = npt.NDArray[np.int32]
 
 
 class Int8Decoder:
@@ -87,59 +44,71 @@ class Int8Decoder:
 
     Rows are arrays of token ids without padding; the caller has checked ids and lengths
     (`MAX_ROW`, `max_positions`, `vocab_size`). A row's result has the same bits in any batch,
-    order, number of threads, build and on any CPU.
+    order, number of threads and cards, build and on any CPU, with and without a shared prompt. A
+    result that rests on a number which did not fit its format is NaN.
 
     Args:
-        checkpoint: the model; its tensors are read one by one and not kept as floats, except the
-            input embedding, norms and biases.
+        tensors: the model; its tensors are read one by one and not kept as floats.
         library: the C-simulation library, fast or strict.
         threads: host threads of a call.
+        weight_bits: 8, or 4 for studies of precision.
+        n_cards: cards that the model is split over.
 
     Raises:
-        CheckpointError: when a tensor cannot be read.
+        CheckpointError: when a tensor cannot be read or does not fit its format.
+        ConfigError: when the model cannot be split over that many cards.
         BuildError: when the library lacks the decoder.
     """
 
     def __init__(
-        self, checkpoint: DecoderCheckpoint, library: CsimLibrary, threads: int = 1
+        self,
+        tensors: Tensors,
+        library: CsimLibrary,
+        threads: int = 1,
+        *,
+        weight_bits: int = 8,
+        n_cards: int = 1,
     ) -> None:
-        self.config: DecoderConfig = checkpoint.config
+        self.config = tensors.config
         self.threads = max(1, threads)
         self._library = library
-        self._keep: list[Any] = []  # arrays that the C structures point into
         _declare(library.handle)
-        s = self.config.shape
-        layers = (_CLayer * s.n_layers)(*(self._layer(checkpoint, i) for i in range(s.n_layers)))
-        embedding = checkpoint.tensor("model.embed_tokens.weight")
-        blocks, head_scale = self._head(checkpoint)
-        self._model = _CDecoder(
-            n_layers=s.n_layers,
-            hidden=s.hidden_size,
-            intermediate=s.intermediate_size,
-            n_heads=s.n_heads,
-            n_kv_heads=s.n_kv_heads,
-            head_dim=s.head_dim,
-            head_rows=len(head_scale),
-            head_block=HEAD_BLOCK,
-            rms_eps=self.config.rms_norm_eps,
-            layers=layers,
-            embedding=self._address(embedding),
-            final_norm=self._address(checkpoint.tensor("model.norm.weight")),
-            head=blocks,
-            head_scale=self._address(head_scale),
-        )
+        decoder: IntegerDecoder = integer_decoder(tensors, weight_bits=weight_bits)
+        self.fraction_bits = decoder.fraction_bits
+        self._memory = DecoderMemory(decoder, library, n_cards)
         self._n_positions = 0
         self._growing = threading.Lock()
 
-    def score(self, rows: Sequence[Int64]) -> Float32:
+    def score(self, rows: Sequence[Int64], n_completion: Sequence[int] | None = None) -> Float32:
         """Reward at the last token of each row: ``[n_rows] float32``.
+
+        Args:
+            rows: token ids.
+            n_completion: completion tokens of each row; with it, a prompt that rows share is
+                computed once.
 
         Raises:
             EngineError: when the host ran out of memory.
         """
-        out = np.zeros(len(rows), np.float32)
-        self._call("decoder_score", rows, None, out)
-        return out
+        positions = [np.asarray([len(row) - 1]) for row in rows]
+        values = self.score_at(rows, positions, n_completion)
+        return np.concatenate(values) if rows else np.zeros(0, np.float32)
+
+    def score_at(
+        self,
+        rows: Sequence[Int64],
+        positions: Sequence[Int64],
+        n_completion: Sequence[int] | None = None,
+    ) -> tuple[Float32, ...]:
+        """Process rewards: the reward at several positions of each row, one array a row.
+
+        Raises:
+            EngineError: when the host ran out of memory.
+        """
+        segments = segments_of(rows, n_completion)
+        asked = [segments.tokens(i, np.asarray(p, np.int64)) for i, p in enumerate(positions)]
+        out, marks = self._call("decoder_rewards", rows, segments, asked, None)
+        return _split(_results(out, marks, REWARD_BITS), asked)
 
     def logprobs(
         self, rows: Sequence[Int64], n_completion: Sequence[int], temperature: float
@@ -151,12 +120,15 @@ class Int8Decoder:
         Raises:
             EngineError: when the host ran out of memory.
         """
-        counts = np.asarray(n_completion, np.int32)
-        out = np.zeros(int(counts.sum()), np.float32)
-        inverse = ctypes.c_float(1.0 / temperature)
-        self._call("decoder_logprobs", rows, counts, inverse, out)
-        ends = np.cumsum(counts)
-        return tuple(np.split(out, ends[:-1])) if len(counts) else ()
+        segments = segments_of(rows, n_completion)
+        asked, targets = [], []
+        for index, (row, n) in enumerate(zip(rows, n_completion, strict=True)):
+            positions = np.arange(len(row) - n - 1, len(row) - 1)
+            asked.append(segments.tokens(index, positions))
+            targets.append(row[len(row) - n :].astype(np.int32))
+        by = Scale.of(LOG2_E / temperature)
+        out, marks = self._call("decoder_logprobs", rows, segments, asked, targets, by.m, by.e)
+        return _split(_results(out, marks, LOGPROB_BITS), asked)
 
     def hidden(self, rows: Sequence[Int64]) -> Float32:
         """Residual stream before the final norm, rows concatenated: ``[n_tokens, hidden]``.
@@ -164,38 +136,56 @@ class Int8Decoder:
         Raises:
             EngineError: when the host ran out of memory.
         """
-        n_tokens = sum(len(row) for row in rows)
-        out = np.zeros((n_tokens, self.config.shape.hidden_size), np.float32)
-        self._call("decoder_hidden", rows, None, out)
-        return out
+        segments = segments_of(rows)
+        asked = [segments.tokens(i, np.arange(len(row))) for i, row in enumerate(rows)]
+        width = self.config.shape.hidden_size
+        out, marks = self._call("decoder_hidden", rows, segments, asked, None, width=width)
+        values = _results(out, np.repeat(marks, width), self.fraction_bits)
+        return values.reshape(-1, width)
 
     def _call(
         self,
         function: str,
         rows: Sequence[Int64],
-        n_completion: npt.NDArray[np.int32] | None,
-        *arguments: Any,
-    ) -> None:
-        if not rows:
-            return
-        lengths = [len(row) for row in rows]
-        self._ensure_positions(max(lengths))
-        ids = np.concatenate(rows).astype(np.int32)
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        batch = _CBatch(
-            ids.ctypes.data,
-            offsets.ctypes.data,
-            None if n_completion is None else n_completion.ctypes.data,
-            len(rows),
+        segments: Segments,
+        asked: Sequence[Int64],
+        targets: Sequence[Int32] | None,
+        *arguments: int,
+        width: int = 1,
+    ) -> tuple[Int32, Int32]:
+        """Results and marks in the order of `asked`."""
+        n = sum(len(part) for part in asked)
+        out, marks = np.zeros(n * width, np.int32), np.zeros(n, np.int32)
+        if n == 0:
+            return out, marks
+        self._ensure_positions(max(len(row) for row in rows))
+        tokens = np.concatenate(asked)
+        order = np.argsort(tokens, kind="stable")  # the library takes outputs in order of tokens
+        sorted_tokens = np.ascontiguousarray(tokens[order])
+        sorted_targets = None
+        if targets is not None:
+            sorted_targets = np.ascontiguousarray(np.concatenate(targets)[order])
+        batch = Batch(
+            segments.ids.ctypes.data,
+            segments.begin.ctypes.data,
+            segments.parent.ctypes.data,
+            len(segments.parent),
+            sorted_tokens.ctypes.data,
+            None if sorted_targets is None else sorted_targets.ctypes.data,
+            n,
         )
-        passed = [a.ctypes.data if isinstance(a, np.ndarray) else a for a in arguments]
         call = getattr(self._library.handle, function)
-        if call(ctypes.byref(self._model), ctypes.byref(batch), *passed, self.threads):
+        model = ctypes.byref(self._memory.model)
+        results = (out.ctypes.data, marks.ctypes.data)
+        if call(model, ctypes.byref(batch), *arguments, *results, self.threads):
             raise EngineError("the host ran out of memory in the C-simulation")
+        unsorted_out, unsorted_marks = np.empty_like(out), np.empty_like(marks)
+        unsorted_out.reshape(n, width)[order] = out.reshape(n, width)
+        unsorted_marks[order] = marks
+        return unsorted_out, unsorted_marks
 
     def _ensure_positions(self, length: int) -> None:
-        """Cosines and sines of every position up to `length`, in double, rounded once.
+        """Tables of every position up to `length`.
 
         Another thread may be in a call: former tables stay where they are, their values are the
         beginning of the new ones, and the new length is told last.
@@ -204,58 +194,26 @@ class Int8Decoder:
             if length <= self._n_positions:
                 return
             n = max(_FIRST_POSITIONS, 1 << (length - 1).bit_length())
-            frequencies = self.config.rope.frequencies(self.config.shape.head_dim)
-            angles = np.arange(n, dtype=np.float64)[:, None] * frequencies[None, :]
-            self._model.cosine = self._address(np.cos(angles).astype(np.float32))
-            self._model.sine = self._address(np.sin(angles).astype(np.float32))
+            self._memory.set_positions(*rope_tables(self.config, n))
             self._n_positions = n
 
-    def _layer(self, checkpoint: DecoderCheckpoint, index: int) -> _CLayer:
-        at = f"model.layers.{index}"
-        attention = [f"{at}.self_attn.{part}_proj" for part in ("q", "k", "v")]
-        return _CLayer(
-            self._address(checkpoint.tensor(f"{at}.input_layernorm.weight")),
-            self._address(checkpoint.tensor(f"{at}.post_attention_layernorm.weight")),
-            self._linear(checkpoint, attention, self.config.qkv_bias),
-            self._linear(checkpoint, [f"{at}.self_attn.o_proj"], self.config.output_bias),
-            self._linear(checkpoint, [f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj"], False),
-            self._linear(checkpoint, [f"{at}.mlp.down_proj"], False),
-        )
 
-    def _linear(self, checkpoint: DecoderCheckpoint, names: list[str], bias: bool) -> _CLinear:
-        """One product for several maps of the same input: their weights stacked."""
-        weights = [quantise_weight(checkpoint.tensor(f"{name}.weight")) for name in names]
-        packed = self._library.pack(np.concatenate([w.q for w in weights]))
-        scale = np.concatenate([w.scale for w in weights])
-        biases = None
-        if bias:
-            biases = np.concatenate([checkpoint.tensor(f"{name}.bias") for name in names])
-        self._keep.append(Linear(packed, scale, biases))
-        return _CLinear(
-            packed.data.ctypes.data,
-            scale.ctypes.data,
-            None if biases is None else biases.ctypes.data,
-        )
+def _results(values: Int32, marks: Int32, fraction_bits: int) -> Float32:
+    out = np.ldexp(values.astype(np.float64), -fraction_bits).astype(np.float32)
+    out[marks != 0] = np.nan
+    return out
 
-    def _head(self, checkpoint: DecoderCheckpoint) -> tuple[Any, Float32]:
-        weight = quantise_weight(checkpoint.tensor(checkpoint.head_name))
-        starts = range(0, len(weight.q), HEAD_BLOCK)
-        packed = [self._library.pack(weight.q[at : at + HEAD_BLOCK]) for at in starts]
-        self._keep.extend(packed)
-        return (_POINTER * len(packed))(*(p.data.ctypes.data for p in packed)), weight.scale
 
-    def _address(self, array: Float32) -> int:
-        kept = np.ascontiguousarray(array)
-        self._keep.append(kept)
-        return int(kept.ctypes.data)
+def _split(values: Float32, parts: Sequence[Int64]) -> tuple[Float32, ...]:
+    return tuple(np.split(values, np.cumsum([len(p) for p in parts])[:-1])) if parts else ()
 
 
 def _declare(handle: Any) -> None:
     pointer = ctypes.c_void_p
     signatures = {
-        "decoder_score": [pointer, pointer, pointer, _INT],
-        "decoder_logprobs": [pointer, pointer, ctypes.c_float, pointer, _INT],
-        "decoder_hidden": [pointer, pointer, pointer, _INT],
+        "decoder_rewards": [pointer, pointer, pointer, pointer, _INT],
+        "decoder_logprobs": [pointer, pointer, _INT, _INT, pointer, pointer, _INT],
+        "decoder_hidden": [pointer, pointer, pointer, pointer, _INT],
     }
     try:
         for name, arguments in signatures.items():

@@ -155,8 +155,8 @@ def test_a_card_without_room_for_an_array_is_refused(models, tmp_path):
 
 
 def test_rows_beyond_the_sums_of_attention_are_not_run(models, tmp_path, monkeypatch, caplog):
-    """The bound itself passes: 127 * 127 times as many keys still fits INT32."""
-    assert MAX_ROW * 127**2 <= np.iinfo(np.int32).max < (MAX_ROW + 1) * 127**2
+    """The bound itself passes: weights of 14 bits for as many keys still fit INT32."""
+    assert MAX_ROW * 2**14 <= np.iinfo(np.int32).max < 2 * MAX_ROW * 2**14 + 1
     model = models("llama_reward")[1]
     model.save_pretrained(tmp_path / "long")
     config = tmp_path / "long" / "config.json"
@@ -165,23 +165,23 @@ def test_rows_beyond_the_sums_of_attention_are_not_run(models, tmp_path, monkeyp
     engine = FpgaEngine(tmp_path / "long", Stage.REWARD)
     ran = []
     monkeypatch.setattr(
-        Int8Decoder, "score", lambda _self, rows: ran.extend(rows) or np.zeros(len(rows))
+        Int8Decoder, "score", lambda _self, rows, _n: ran.extend(rows) or np.zeros(len(rows))
     )
     engine.score(batch_of([np.zeros(MAX_ROW, np.int64)]))
     assert [len(row) for row in ran] == [MAX_ROW]
     assert np.isnan(engine.score(batch_of([np.zeros(MAX_ROW + 1, np.int64)])).values).all()
     assert [len(row) for row in ran] == [MAX_ROW]
-    assert "row s0 has 133145 tokens: INT32 sums of the attention hold at most" in caplog.text
+    assert "row s0 has 65537 tokens: INT32 sums of the attention hold at most" in caplog.text
 
 
 def test_bytes_on_the_card(models):
     engine = FpgaEngine(models("qwen_lm_tied")[0], Stage.REFERENCE)
     assert engine.card_bytes == card_bytes(load_decoder(models("qwen_lm_tied")[0]).config)
-    # by hand: embedding float32, head and products INT8 with a scale a row, norms and biases
+    # by hand: embedding INT16, head and products INT8, constants of channels, norms and biases
     h, inner, v, q, kv = 64, 112, 97, 64, 32
     products = [(q, h), (kv, h), (kv, h), (h, q), (inner, h), (inner, h), (h, inner)]
-    layer = sum(n * k + 4 * n for n, k in products) + 4 * (2 * h + q + 2 * kv)
-    assert engine.card_bytes == 2 * layer + 4 * h + 4 * v * h + v * (h + 4)
+    layer = sum(n * k + 5 * n for n, k in products) + 4 * (2 * h + q + 2 * kv)
+    assert engine.card_bytes == 2 * layer + 4 * h + v * (2 * h + 1) + v * (h + 5)
 
 
 def test_a_head_that_is_not_tied_after_all_is_the_one_computed_with(models, tmp_path):
@@ -208,17 +208,18 @@ def test_rotary_tables_grow_safely_under_a_second_thread(models):
     """The longer length is told only when its tables are in place, and no table goes away."""
     model = decoder(models("llama_reward")[0])
     model.score(rows_of(20))
-    known, old = model._n_positions, weakref.ref(model._keep[-1])
+    known, old = model._n_positions, weakref.ref(model._memory._keep[-1])
     seen = []
 
     class Watched:
         def __setattr__(self, name, value):
             seen.append((name, model._n_positions))
 
-    c_model, model._model = model._model, Watched()
+    memory = model._memory
+    c_model, memory.model = memory.model, Watched()
     model._ensure_positions(known + 1)
     assert seen == [("cosine", known), ("sine", known)]
     assert model._n_positions == 2 * known
-    model._model = c_model
+    memory.model = c_model
     gc.collect()
     assert old() is not None

@@ -1,0 +1,121 @@
+// What the row functions of the kernels take and give. The functions themselves are in the
+// kernels' rows.hpp.
+#pragma once
+
+#include "ecorl_fixed.hpp"
+
+namespace ecorl {
+
+constexpr int PAGE = 64;  ///< keys of one page of the cache, and of one softmax step
+constexpr std::int32_t NO_EXPONENT = -(1 << 20);  ///< of a head of zeros
+constexpr int HEAD_BLOCK = 2048;                  ///< outputs of the vocabulary summed together
+
+/// Constants of a run of output channels.
+struct channels_t {
+    const value_t* mantissa;    ///< 0 for a channel of zeros
+    const std::int32_t* shift;  ///< 0..31
+    std::int32_t input_shift;   ///< left shift of the sums
+};
+
+/// How a row is brought to codes.
+struct quantiser_t {
+    std::int32_t room;    ///< left shift that fills 31 bits
+    std::int32_t factor;  ///< 127 * 2^23 / the largest 16-bit magnitude; 0 for a row of zeros
+    scale_t scale;
+};
+
+/// How dequantised values with exponent x, times a row's scale, become fixed point.
+struct fixed_t {
+    value_t mantissa;
+    shifter by;
+};
+
+/// What all gates of a row share.
+struct gate_t {
+    std::int32_t room_gate, room_up;
+    fixed_t fixed;  ///< the gate in units of log2
+    bool lost;      ///< whether the gate is too large for these units
+};
+
+/// The running state of a query row: base-2 exponent of the largest weight, sum of the weights.
+struct softmax_t {
+    std::int32_t top;
+    std::int32_t sum;
+    std::int32_t begun;
+};
+
+/// Scales of the keys and values of one page.
+struct page_scales_t {
+    const value_t* key_m;
+    const value_t* key_e;
+    const value_t* value_m;  ///< upper 16 bits of the mantissa
+    const value_t* value_e;
+};
+
+/// A block's part of a log-sum-exp: 2^top * sum / 2^29.
+struct partial_t {
+    std::int64_t sum;
+    std::int32_t top;
+    std::int32_t used;
+};
+
+inline quantiser_t make_quantiser(value_t peak, int exponent) {
+#pragma HLS INLINE
+    if (peak == 0) return {0, 0, {0, 0}};
+    const int room = room_of(peak);
+    const std::int64_t full = static_cast<std::int64_t>(peak) << room;
+    const std::int64_t m = (full << 7) / 127;
+    const int over = m >> 31 ? 1 : 0;
+    const auto factor = static_cast<std::int32_t>((std::int64_t{127} << 23) / (full >> 16));
+    return {room, factor, {static_cast<std::int32_t>(m >> over), exponent - room - 7 + over}};
+}
+
+inline fixed_t make_fixed(int exponent, scale_t s, int fraction_bits, int limit) {
+#pragma HLS INLINE
+    return {s.m, make_shifter(-(exponent + s.e + 32 + fraction_bits), limit)};
+}
+
+inline gate_t make_gate(value_t peak_gate, value_t peak_up, int exponent_gate, scale_t s) {
+#pragma HLS INLINE
+    const fixed_t fixed = make_fixed(exponent_gate, times(s, LOG2_E), SCORE_BITS, VALUE_LIMIT);
+    return {room_of(peak_gate), room_of(peak_up), fixed, fixed.by.limit == 0};
+}
+
+inline int gated_exponent(const gate_t& by, int exponent_gate, int exponent_up) {
+#pragma HLS INLINE
+    return 33 + exponent_gate - by.room_gate + exponent_up - by.room_up;
+}
+
+/// log2 of the sum of all parts, LOGPROB_BITS fraction bits.
+inline std::int64_t log_sum(const partial_t* parts, dim_t n) {
+    std::int32_t top = parts[0].top;
+TOP:
+    for (dim_t b = 1; b < n; ++b) {
+#pragma HLS PIPELINE II = 1
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 128 avg = 63
+        top = parts[b].top > top ? parts[b].top : top;
+    }
+    std::int64_t sum = 0;
+MERGE:
+    for (dim_t b = 0; b < n; ++b) {
+#pragma HLS PIPELINE II = 1
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 128 avg = 63
+        const std::int32_t down = top - parts[b].top;
+        sum += parts[b].sum >> (down < 63 ? down : 63);
+    }
+    return (static_cast<std::int64_t>(top - EXP_SUM_BITS) << LOGPROB_BITS) + log2_of(sum);
+}
+
+/// The log-prob in nats, LOGPROB_BITS fraction bits, at most 0.
+inline std::int32_t log_prob(value_t target, std::int64_t log_sum, value_t& mark) {
+    const std::int64_t z = static_cast<std::int64_t>(target) << (LOGPROB_BITS - SCORE_BITS);
+    const std::int64_t below = z - log_sum;
+    if (below < LEAST_LOGPROB) {
+        mark |= 1;
+        return INT32_MIN;
+    }
+    const std::int64_t nats = (below * LN2_31) >> 31;
+    return nats < 0 ? static_cast<std::int32_t>(nats) : 0;
+}
+
+}  // namespace ecorl
