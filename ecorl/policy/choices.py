@@ -104,6 +104,7 @@ def choices(file: PolicyFile, scenario: Scenario) -> Choices:
 def _steady(scenario: Scenario, length_scale: float) -> Scenario:
     made = replace(
         scenario,
+        group_size=1,
         length_scale=length_scale,
         concentration=_STEADY,
         drift_std=0.0,

@@ -3,7 +3,8 @@
 Training and comparison draw from different seeds, and the comparison's scenarios hold values that
 training never draws (`HELD_OUT_GPU`, `HELD_OUT_SIZE`). Cards that are faster or leaner than the
 U55C are hypothetical: on most real pairs of a data-centre GPU and a U55C offloading never pays, so
-nothing could be learned from them alone. `natural` scenarios keep the real profiles.
+nothing could be learned from them alone. `natural` scenarios keep the real profiles. In all of them
+each row has a prompt of its own (`Scenario.group_size` is 1).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from ecorl.errors import ConfigError
 from ecorl.records import Algorithm, ModelShape, Stage
 from ecorl.scheduler.paper_table import paper_table
 from ecorl.scheduler.tables import CostTable, Float64, Setting, length_grid, roofline_table
-from ecorl.sim.tasks import SHARES, nominal_length
+from ecorl.sim.tasks import PROMPT_STD, SHARES, nominal_length
 
 SimCalibration = Literal["roofline", "paper", "fitted"]
 
@@ -73,6 +73,10 @@ class Scenario:
         sizes: name of each model's size (see `ecorl.devices.llama`) by stage; critic_train and
             actor_train share the shapes of critic and generation.
         n_rows: completions an iteration.
+        group_size: rows that share one prompt (8 to 16 are usual with GRPO and its like). The mix
+            and the mean length of a batch vary the more, the fewer prompts it has; what stages cost
+            stays as it is. No training pool varies it: the shipped policy has learned at 1. A
+            calibration leaves it at 1 too: what it fits are the batches as they came.
         prompt_length: mean tokens of a prompt.
         gpu, n_gpus, card, n_cards: devices; profile names, or a profile.
         reward_calls: scorings of a row while it grows; 1 but for process rewards.
@@ -80,11 +84,13 @@ class Scenario:
         off_policy: one step off-policy: the iteration trains on the batch before.
         adaptive_batch: rows follow the expected length, so that tokens stay even.
         mix: shares of the tasks.
-        concentration: of the mix from batch to batch (Dirichlet); small: batches of one task.
+        concentration: of the mix from batch to batch (Dirichlet); small: batches of one task. That
+            of batches whose rows all have different prompts.
         length_scale: factor on all lengths.
         max_length: limit of a completion, tokens.
         drift_std, drift_memory: slow change of all lengths, AR(1) of the logarithm.
-        noise_std: unforeseen change of a batch's lengths, of the logarithm.
+        noise_std: unforeseen change of a batch's lengths, of the logarithm; again at as many
+            prompts as rows.
         load: other jobs' share of the cards' time; 0: the array is this job's alone.
         burst_s: mean work of one of their bursts, in units of this job's GPU-only iteration.
         calm: share of iterations without a burst when the last had none (0.5 to 1).
@@ -102,6 +108,7 @@ class Scenario:
     algorithm: Algorithm = Algorithm.PPO
     sizes: Mapping[Stage, str] = field(default_factory=dict)
     n_rows: int = 256
+    group_size: int = 1
     prompt_length: float = 256.0
     gpu: str | DeviceProfile = "h100_sxm"
     n_gpus: int = 32
@@ -133,6 +140,8 @@ class Scenario:
     def __post_init__(self) -> None:
         checks = (
             ("n_rows", self.n_rows, self.n_rows >= 1, "1 or more"),
+            ("group_size", self.group_size, self._has_whole_groups(),
+             f"1, or a divisor of n_rows ({self.n_rows}) that leaves two prompts or more"),
             ("n_gpus", self.n_gpus, self.n_gpus >= 1, "1 or more"),
             ("n_cards", self.n_cards, self.n_cards >= 0, "0 or more"),
             ("n_iterations", self.n_iterations, self.n_iterations >= 1, "1 or more"),
@@ -162,6 +171,33 @@ class Scenario:
         for key, value, fine, allowed in checks:
             if not fine:
                 raise ConfigError(f"scenario.{key}", value, allowed)
+
+    def _has_whole_groups(self) -> bool:
+        # The mix of a single prompt is one task: no Dirichlet draws that.
+        g, n = self.group_size, self.n_rows
+        return g == 1 or (2 <= g <= n / 2 and n % g == 0)
+
+    @property
+    def batch_concentration(self) -> float:
+        """`concentration` of a batch with its groups, for the Dirichlet draw of its mix."""
+        # A task of mean share m: each of the N rows is of it or not, with variance m (1 - m). A row
+        # is of the same task as the g rows of its group for sure, and correlated by rho with the
+        # other N - g. So the share, their mean, has the variance m (1 - m) v with
+        #     v(g) = g / N + (1 - g / N) rho.
+        # A Dirichlet of concentration A has v = 1 / (1 + A). At g = 1 that says what rho is, and
+        #     v(g) = 1 / (1 + A') = (1 + A r) / (1 + A)   with   r = (g - 1) / (N - 1).
+        # For large N this is the A' = n (1 + A) / (n + A) - 1 of n = N / g prompts whose tasks are
+        # drawn from Dirichlet(A) proportions. An adaptive batch counts with its nominal rows.
+        r = (self.group_size - 1) / max(self.n_rows - 1, 1)
+        return self.concentration * (1.0 - r) / (1.0 + self.concentration * r)
+
+    @property
+    def batch_noise_std(self) -> float:
+        """`noise_std` of a batch with its groups."""
+        # The mean over n prompts has the variance PROMPT_STD^2 / n. `noise_std` has that of N
+        # prompts in it, so what comes on top is PROMPT_STD^2 (g / N - 1 / N).
+        share = (self.group_size - 1) / self.n_rows
+        return float(np.hypot(self.noise_std, PROMPT_STD * np.sqrt(share)))
 
     @cached_property
     def models(self) -> dict[Stage, ModelShape]:

@@ -24,6 +24,11 @@ LONGEST_Z = 2.5
 """The longest row of a task, in standard deviations: about the greatest of 150 rows."""
 
 
+PROMPT_STD = 0.4
+"""Standard deviation of a prompt's own mean length, of the logarithm. Assumed: of the variance of
+the lengths in a task about half lies between prompts, half between completions of one prompt."""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One kind of prompt.

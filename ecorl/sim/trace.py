@@ -139,7 +139,7 @@ def draw_trace(scenarios: Sequence[Scenario], rng: np.random.Generator) -> Trace
                           "one number for episodes side by side")  # fmt: skip
     shares = _shares(scenarios, n_iter, rng)
     drift, foreseen = _drift(scenarios, n_iter, rng)
-    noise_std = _column(scenarios, "noise_std")
+    noise_std = _column(scenarios, "batch_noise_std")
     scale = _column(scenarios, "length_scale")
     cap = _column(scenarios, "max_length")
     noise = rng.standard_normal((n_iter, n)) * noise_std
@@ -214,7 +214,7 @@ def _column(scenarios: Sequence[Scenario], name: str) -> Float64:
 
 def _shares(scenarios: Sequence[Scenario], n_iter: int, rng: np.random.Generator) -> Float64:
     """Tasks of each batch, Dirichlet around the mix ``[n_iter, n, n_tasks]``."""
-    alpha = np.array([np.array(s.mix) * s.concentration for s in scenarios])
+    alpha = np.array([np.array(s.mix) * s.batch_concentration for s in scenarios])
     drawn = rng.standard_gamma(np.maximum(alpha, 1e-3), size=(n_iter, len(scenarios), N_TASKS))
     drawn += 1e-12
     return np.asarray(drawn / drawn.sum(axis=-1, keepdims=True))

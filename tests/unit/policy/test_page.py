@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -127,6 +128,13 @@ def test_choices_show_the_policy_the_queue_and_the_length(reference):
     assert set(found.codes[(found.queue > 2.1) & (found.queue < 8)][:, ~short].ravel()) == {
         0, REFUSED,
     }  # fmt: skip
+
+
+def test_choices_take_every_batch_alike_however_its_rows_share_prompts(reference):
+    policy = Ranked(lambda state: (0.0, 0.5, float(state[0])))
+    plain, grouped = (choices(policy, replace(reference, group_size=g)) for g in (1, 16))
+    assert np.array_equal(plain.row_length, grouped.row_length)
+    assert np.array_equal(plain.codes, grouped.codes)
 
 
 class Reader(HTMLParser):
