@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import platform
 import shutil
 import subprocess
@@ -18,6 +17,7 @@ import ecorl
 from ecorl.config import Config, config_toml, parse_config
 from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError, DataError, RunError
+from ecorl.files import write_whole
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 
 logger = logging.getLogger(__name__)
@@ -203,11 +203,8 @@ def write_state(checkpoint: Path, iteration: int, edi_json: str) -> None:
     Raises:
         OSError: when it cannot be written; the checkpoint then counts as incomplete.
     """
-    temporary = checkpoint / f".{STATE_FILE}.new"
-    temporary.write_text(json.dumps({"iteration": iteration, "edi": json.loads(edi_json)}), "utf-8")
-    with temporary.open("rb+") as file:
-        os.fsync(file.fileno())
-    temporary.replace(checkpoint / STATE_FILE)
+    state = {"iteration": iteration, "edi": json.loads(edi_json)}
+    write_whole(checkpoint / STATE_FILE, json.dumps(state))
 
 
 def read_state(checkpoint: Path) -> tuple[int, EdiMatrix]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +14,7 @@ from ecorl.bench.paper_simulated import Outcome, Outcomes, simulate
 from ecorl.bench.paper_slips import Slip, slips
 from ecorl.bench.paper_systems import Passes, PolicyMaker
 from ecorl.bench.stats import spread_of
+from ecorl.files import write_whole
 from ecorl.records import Provenance
 from ecorl.sim.scenario import SimCalibration
 
@@ -183,12 +182,4 @@ def write_markdown(text: str, path: Path) -> None:
         OSError: when the folder cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(path, text)

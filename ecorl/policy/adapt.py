@@ -26,7 +26,7 @@ from ecorl.policy.network import PolicyNetwork, logits_in_numpy
 from ecorl.policy.shift import WORKLOAD, Shift, Workload, read_workload, shifted
 from ecorl.policy.statistics import Difference, welch
 from ecorl.policy.train import NetworkPolicy, Plan, Tell, train
-from ecorl.policy.versions import Versions, make_folder, write_whole
+from ecorl.policy.versions import Versions, make_folder, write_file
 from ecorl.policy.weights import network_from_onnx
 from ecorl.scheduler.learned import PolicyFile, shipped_path
 from ecorl.scheduler.tables import COLUMN, Float64
@@ -155,7 +155,7 @@ def adapt(
         record["base"] = {k: v for k, v in before.items() if k not in ("base", "curves")}
         out_path = Path(out_path)
         make_folder(out_path.parent)
-        write_whole(out_path, to_onnx(made.network, record).SerializeToString())
+        write_file(out_path, to_onnx(made.network, record).SerializeToString())
     return found
 
 

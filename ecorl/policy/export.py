@@ -8,8 +8,6 @@ inputs) and the training record as JSON; `ecorl.scheduler.learned` refuses anoth
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from ecorl.files import write_whole
 from ecorl.policy.network import HIDDEN, N_ACTIONS, Float32, PolicyNetwork
 from ecorl.scheduler.features import NAMES, SCHEMA
 from ecorl.scheduler.learned import META_NAMES, META_RECORD, META_SCHEMA
@@ -92,12 +91,4 @@ def save_onnx(network: PolicyNetwork, record: Mapping[str, object], path: Path) 
     """
     data = to_onnx(network, record).SerializeToString()
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(path, data)

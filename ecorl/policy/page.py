@@ -5,7 +5,6 @@ No script, no font, no picture from elsewhere. The style is that of the energy r
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import jinja2
 
 from ecorl.errors import ConfigError
+from ecorl.files import write_whole
 from ecorl.policy.choices import Choices
 from ecorl.policy.evaluate import Comparison
 from ecorl.policy.page_plots import choice_map, curves
@@ -69,13 +69,10 @@ def write_page(path: Path, text: str) -> None:
     Raises:
         ConfigError: when it cannot be written.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        write_whole(path, text)
     except OSError as error:
-        part.unlink(missing_ok=True)
         allowed = f"a file that can be written ({error.strerror})"
         raise ConfigError("report", str(path), allowed) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
+from ecorl.files import write_whole
 from ecorl.policy.network import HIDDEN, PolicyNetwork, Trunk
 from ecorl.sim.batched import BatchedEnv, batch_from
 from ecorl.sim.scenario import Scenario
@@ -168,12 +170,10 @@ def _learn(
         model.learn(min(CHUNK, n_steps - done), callback=report, reset_num_timesteps=False)
         done, chunk = int(model.num_timesteps), chunk + 1
         if checkpoint is not None and kept is not None:
-            part = checkpoint.with_name(f".{checkpoint.name}.part.zip")
-            model.save(part)
-            part.replace(checkpoint)
-            part = kept.with_name(f".{kept.name}.part")
-            part.write_text(json.dumps({"chunks": chunk, "curve": report.curve}), "utf-8")
-            part.replace(kept)
+            made = io.BytesIO()
+            model.save(made)
+            write_whole(checkpoint, made.getvalue())
+            write_whole(kept, json.dumps({"chunks": chunk, "curve": report.curve}))
     return model
 
 

@@ -6,8 +6,8 @@ was: ``ecorl policy train --resume``. The same plan and seed give the same polic
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -19,6 +19,7 @@ import torch
 
 from ecorl import __version__
 from ecorl.errors import ConfigError, RunError
+from ecorl.files import write_whole
 from ecorl.policy.imitation import Labels, Teacher, fit, joined
 from ecorl.policy.network import Float32, PolicyNetwork, logits_in_numpy, permitted_codes
 from ecorl.policy.ppo import train_ppo
@@ -324,12 +325,9 @@ class _Spent:
 
 def save_arrays(path: Path, arrays: dict[str, Any]) -> None:
     """Write arrays; the file is whole or not there."""
-    part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
-        np.savez(file, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    made = io.BytesIO()
+    np.savez(made, **arrays)
+    write_whole(path, made.getvalue())
 
 
 def load_arrays(path: Path) -> dict[str, Any]:
@@ -349,6 +347,4 @@ def load_arrays(path: Path) -> dict[str, Any]:
 
 def write_json(path: Path, data: object) -> None:
     """Write JSON; the file is whole or not there."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", "utf-8")
-    part.replace(path)
+    write_whole(path, json.dumps(data, indent=1, allow_nan=False) + "\n")

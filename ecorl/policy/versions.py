@@ -15,8 +15,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -24,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ecorl.errors import RunError
+from ecorl.files import write_whole
 
 FORMAT = "ecorl.policy-history/1"
 CURRENT, HISTORY = "current.onnx", "history.json"
@@ -90,7 +89,7 @@ class Versions:
         if digest is None or digest in known:
             content = self._content(self.number)
             if _digest(self.current) != hashlib.sha256(content).hexdigest():
-                write_whole(self.current, content)
+                write_file(self.current, content)
         else:
             self.take(self.current.read_bytes(), {"decision": "put in place by hand"})
 
@@ -107,10 +106,10 @@ class Versions:
         numbers = [e["version"] for e in self._data["entries"] if e.get("version") is not None]
         number = max(numbers, default=0) + 1
         make_folder(self.folder)
-        write_whole(self._path(number), content)
+        write_file(self._path(number), content)
         digest = hashlib.sha256(content).hexdigest()
         self._say(number, {**told, "version": number, "before": self.number, "sha256": digest})
-        write_whole(self.current, content)
+        write_file(self.current, content)
         return number
 
     def note(self, told: dict[str, Any]) -> None:
@@ -136,7 +135,7 @@ class Versions:
         content = self._content(int(before))
         self._say(int(before), {"decision": "rolled back", "from": now, "to": before,
                                 "version": None})  # fmt: skip
-        write_whole(self.current, content)
+        write_file(self.current, content)
         return int(before)
 
     def _path(self, number: int) -> Path:
@@ -158,7 +157,7 @@ class Versions:
         entry = {"when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"), **told}
         data = {**self._data, "current": current, "entries": [*self._data["entries"], entry]}
         text = json.dumps(data, indent=1, allow_nan=False) + "\n"
-        write_whole(self.folder / HISTORY, text.encode())
+        write_file(self.folder / HISTORY, text.encode())
         self._data = data
 
 
@@ -174,24 +173,14 @@ def make_folder(folder: Path) -> None:
         raise RunError(f"{folder} cannot be made a folder ({error.strerror})") from error
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that is whole or not there, and stays so when the power goes.
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file of a policy; it is whole or not there.
 
     Raises:
         RunError: when it cannot be written.
     """
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_whole(path, content)
     except OSError as error:
         raise RunError(f"{path} cannot be written ({error.strerror})") from error
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 from pathlib import Path
 
 from rich.console import Console
 
+from ecorl.files import write_whole
 from ecorl.ledger import LedgerReader
 from ecorl.report.aggregate import build_report
 from ecorl.report.html import render_html, render_json
@@ -53,14 +52,10 @@ def write_report(run_dir: Path, *, console: Console) -> Path | None:
 
 
 def _replace(path: Path, text: str) -> bool:
-    """Write beside and rename, so that no reader meets half a file; False with a warning."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    """Write a file of the report, so that no reader meets half of it; False with a warning."""
     try:
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(path)
+        write_whole(path, text)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            fresh.unlink(missing_ok=True)
         logger.warning("%s: cannot be written (%s)", path, error.strerror or error)
         return False
     return True

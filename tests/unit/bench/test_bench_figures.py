@@ -84,7 +84,7 @@ def test_a_record_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatc
     def fails(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr("ecorl.bench.figures.os.fsync", fails)
+    monkeypatch.setattr("ecorl.files.os.fsync", fails)
     with pytest.raises(OSError, match="disk full"):
         write_result(Result("x", None, MACHINE, [figure(9.0)]), path)
     assert path.read_text() == before

@@ -318,14 +318,14 @@ def test_several_versions_go_back_one_by_one(tmp_path):
 @pytest.mark.parametrize(("fails", "after"), [("0002.onnx", 1), (HISTORY, 1), (CURRENT, 2)])
 def test_cut_off_in_between_the_old_policy_is_in_place(tmp_path, monkeypatch, fails, after):
     Versions(tmp_path).take(b"old", {})
-    write = versions.write_whole
+    write = versions.write_file
 
     def cut_off(path, content):
         if path.name == fails:
             raise KeyboardInterrupt
         write(path, content)
 
-    monkeypatch.setattr(versions, "write_whole", cut_off)
+    monkeypatch.setattr(versions, "write_file", cut_off)
     with pytest.raises(KeyboardInterrupt):
         Versions(tmp_path).take(b"new", {})
     assert (tmp_path / CURRENT).read_bytes() == b"old"
@@ -345,9 +345,9 @@ def test_a_write_that_dies_leaves_the_file_whole(tmp_path, monkeypatch):
     def full(handle):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(versions.os, "fsync", full)
+    monkeypatch.setattr("ecorl.files.os.fsync", full)
     with pytest.raises(RunError, match="No space left"):
-        versions.write_whole(tmp_path / "f", b"new")
+        versions.write_file(tmp_path / "f", b"new")
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
     assert (tmp_path / "f").read_bytes() == b"old"
 
