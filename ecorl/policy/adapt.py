@@ -37,7 +37,7 @@ from ecorl.sim.trace import draw_trace
 
 __all__ = [
     "ADAPTING", "Adaptation", "Shift", "adapt", "adapt_command", "adapted_scenario", "rollback",
-    "rollback_command", "shifted", "variations",
+    "rollback_command", "shifted", "tuning_pool",
 ]  # fmt: skip
 
 ADAPTING = Plan(
@@ -136,7 +136,7 @@ def adapt(
         decision = "kept: the workload did not shift"
         return Adaptation(run_id, shift, None, None, None, False, decision)
     scenario = adapted_scenario(workload, shift, plan.n_iterations)
-    pool = variations(scenario, plan.n_scenarios, plan.seed)
+    pool = tuning_pool(scenario, plan.n_scenarios, plan.seed)
     start = unsure(old, pool, plan.seed)
     with tempfile.TemporaryDirectory(prefix="ecorl-adapt-") as folder:
         made = train(
@@ -237,10 +237,12 @@ def adapted_scenario(workload: Workload, shift: Shift, n_iterations: int) -> Sce
     return scenario
 
 
-def variations(scenario: Scenario, n: int, seed: int) -> list[Scenario]:
+def tuning_pool(scenario: Scenario, n: int, seed: int) -> list[Scenario]:
     """A scenario and its like: what a fit may have got wrong, and where the workload may go next.
 
-    The factors are assumed: about the errors that a calibration of some hundred batches has.
+    Wider than `ecorl.policy.pools.variations`, which stay with what a run was found to be: a
+    workload that has shifted once may go on, and other jobs may come where there were none. The
+    factors are assumed: about the errors that a calibration of some hundred batches has, and more.
 
     Args:
         scenario: the first of them.

@@ -18,8 +18,8 @@ from ecorl.policy.adapt import (
     rollback,
     rollback_command,
     score,
+    tuning_pool,
     unsure,
-    variations,
 )
 from ecorl.policy.export import save_onnx
 from ecorl.policy.network import PolicyNetwork
@@ -256,12 +256,12 @@ def test_a_sure_network_chooses_alike_and_can_learn(blocking):
     assert float((after.max(dim=1)[0] - after.min(dim=1)[0]).max()) < 8.0
 
 
-def test_variations_begin_with_the_scenario_and_differ():
-    pool = variations(HIDDEN, 6, seed=0)
+def test_the_pool_begins_with_the_scenario_and_differs():
+    pool = tuning_pool(HIDDEN, 6, seed=0)
     assert pool[0] is HIDDEN
     assert len({s.length_scale for s in pool}) == 6
     assert all(0 <= s.load <= 0.9 and 0.5 <= s.calm <= 1 for s in pool)
-    assert [s.load for s in variations(HIDDEN, 6, seed=0)] == [s.load for s in pool]
+    assert [s.load for s in tuning_pool(HIDDEN, 6, seed=0)] == [s.load for s in pool]
 
 
 # ---------------------------------------------------------------- the folder
