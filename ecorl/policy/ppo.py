@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
 from ecorl.files import write_whole
@@ -96,7 +97,7 @@ def train_ppo(
         normalise_by: states ``[n, n_features] float32`` for the normalisation of a new network.
         seed: of all chance.
         learning_rate: of Adam; the paper's 3e-4 from nothing, less to go on.
-        tensorboard: folder for its log.
+        tensorboard: folder for its log; None: nothing is logged.
         checkpoint: file from which to go on, if it is there, and to which the state is written
             every `CHUNK` steps.
         on_progress: called after each round of experience with the steps and the mean episode's
@@ -110,12 +111,12 @@ def train_ppo(
         "MlpPolicy", env, n_steps=N_STEPS, batch_size=N_ENVS * N_STEPS // 4, n_epochs=N_EPOCHS,
         gamma=GAMMA, gae_lambda=0.95, learning_rate=learning_rate, ent_coef=0.0 if start else 0.002,
         clip_range=CLIP if start is None else CLIP / 2, seed=seed, device="cpu",
-        tensorboard_log=None if tensorboard is None else str(tensorboard),
         policy_kwargs={
             "features_extractor_class": _Extractor, "net_arch": [],
             "share_features_extractor": False,
         },
     )  # fmt: skip
+    _log_to(model, tensorboard)
     policy: Any = model.policy
     trunks = (policy.pi_features_extractor.trunk, policy.vf_features_extractor.trunk)
     resumed = checkpoint is not None and checkpoint.is_file()
@@ -128,7 +129,7 @@ def train_ppo(
         for trunk in trunks:
             trunk.normalise_by(normalise_by)
     report = _Report(on_progress)
-    model = _learn(model, scenarios, n_steps, seed, report, checkpoint)
+    model = _learn(model, scenarios, n_steps, seed, report, checkpoint, tensorboard)
     policy = model.policy
     trunks = (policy.pi_features_extractor.trunk, policy.vf_features_extractor.trunk)
     network = PolicyNetwork(trunks[0].layers[0].in_features)
@@ -144,6 +145,7 @@ def _learn(
     seed: int,
     report: _Report,
     checkpoint: Path | None,
+    tensorboard: Path | None,
 ) -> PPO:
     """Learn in chunks, each of which leaves a checkpoint.
 
@@ -155,6 +157,7 @@ def _learn(
     if checkpoint is not None and checkpoint.is_file() and kept is not None and kept.is_file():
         state = json.loads(kept.read_text("utf-8"))
         model = PPO.load(checkpoint, device="cpu")
+        _log_to(model, tensorboard)
         done, chunk = int(model.num_timesteps), int(state["chunks"])
         report.curve = [(int(n), float(mean)) for n, mean in state["curve"]]
     while done < n_steps:
@@ -175,6 +178,13 @@ def _learn(
             write_whole(checkpoint, made.getvalue())
             write_whole(kept, json.dumps({"chunks": chunk, "curve": report.curve}))
     return model
+
+
+def _log_to(model: PPO, tensorboard: Path | None) -> None:
+    """Log to TensorBoard or not at all: left to itself PPO makes a temporary folder that stays."""
+    model.tensorboard_log = None if tensorboard is None else str(tensorboard)
+    if tensorboard is None:
+        model.set_logger(Logger(folder=None, output_formats=[]))
 
 
 def _warm_up_value(model: PPO, n_rounds: int) -> None:

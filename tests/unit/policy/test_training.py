@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 
 import numpy as np
@@ -144,6 +145,20 @@ def test_an_interrupted_ppo_goes_on_to_the_same_network(tmp_path, monkeypatch):
         train(plan, tmp_path / "b", tensorboard=False, tell=tell)
     resumed = train(plan, tmp_path / "b", tensorboard=False)
     _assert_equal(whole.network, resumed.network)
+
+
+@pytest.mark.parametrize("tensorboard", [None, "tensorboard"])
+def test_ppo_leaves_nothing_in_the_temporary_folder(tmp_path, monkeypatch, tensorboard):
+    monkeypatch.setattr(ppo, "CHUNK", 3840)
+    monkeypatch.delenv("SB3_LOGDIR", raising=False)
+    temporary, checkpoint = tmp_path / "tmp", tmp_path / "ppo.zip"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    ppo.train_ppo([SCENARIO], 3840, start=network(), checkpoint=checkpoint)
+    log = tensorboard and tmp_path / tensorboard
+    ppo.train_ppo([SCENARIO], 7680, start=network(), checkpoint=checkpoint, tensorboard=log)
+    assert list(temporary.iterdir()) == []
+    assert (tmp_path / "tensorboard").exists() == bool(tensorboard)
 
 
 def _assert_equal(one, other):
