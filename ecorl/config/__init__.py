@@ -46,6 +46,7 @@ from ecorl.config.reading import (
     parse_config,
     preset_names,
     read_config_text,
+    read_toml,
     save_config,
     validate_config,
 )
@@ -85,6 +86,7 @@ __all__ = [
     "parse_config",
     "preset_names",
     "read_config_text",
+    "read_toml",
     "save_config",
     "validate_config",
 ]

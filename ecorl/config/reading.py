@@ -57,6 +57,25 @@ def read_config_text(source: str) -> tuple[str, str]:
     )
 
 
+def read_toml(path: Path, key: str) -> dict[str, Any]:
+    """Data of a TOML file other than a config.
+
+    Args:
+        path: the file.
+        key: what the file is given as, for the errors.
+
+    Raises:
+        ConfigError: when it cannot be read or is no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        allowed = f"a readable file ({error.strerror})"
+        raise ConfigError(key, str(path), allowed) from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(key, path.name, f"TOML ({error})", path) from error
+
+
 def load_config(source: str, overrides: Sequence[str] = ()) -> Config:
     """Read, override and validate a config.
 

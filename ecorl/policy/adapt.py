@@ -23,6 +23,7 @@ from ecorl.errors import RunError
 from ecorl.policy.calibrate import calibrate
 from ecorl.policy.export import to_onnx
 from ecorl.policy.network import PolicyNetwork, logits_in_numpy
+from ecorl.policy.pools import MOST_LOAD
 from ecorl.policy.shift import WORKLOAD, Shift, Workload, read_workload, shifted
 from ecorl.policy.statistics import Difference, welch
 from ecorl.policy.train import NetworkPolicy, Plan, Tell, train
@@ -56,7 +57,6 @@ SURE = 4.0
 Assumed: the worst action then has a probability of about 2 %, and still learns."""
 
 _JUDGE_SEED, _POOL_SEED, _SURE_SEED = 83, 89, 97
-_MOST_LOAD = 0.9
 
 Say = Callable[[str], None]
 
@@ -227,7 +227,7 @@ def adapted_scenario(workload: Workload, shift: Shift, n_iterations: int) -> Sce
             scenario = replace(scenario, length_scale=scenario.length_scale * float(np.exp(moved)))
         elif change.name == "other_load":
             factor = recent.mean / max(float(values.mean()), 1e-9)
-            scenario = replace(scenario, load=min(scenario.load * factor, _MOST_LOAD))
+            scenario = replace(scenario, load=min(scenario.load * factor, MOST_LOAD))
         else:
             columns = [COLUMN[f"{stage}_card_s"] for stage in ("reward", "reference", "critic")]
             table = scenario.table
@@ -264,7 +264,7 @@ def tuning_pool(scenario: Scenario, n: int, seed: int) -> list[Scenario]:
                 length_scale=scenario.length_scale * factor(0.4),
                 drift_std=scenario.drift_std * factor(0.4),
                 noise_std=scenario.noise_std * factor(0.4),
-                load=min(load, _MOST_LOAD),
+                load=min(load, MOST_LOAD),
                 burst_s=scenario.burst_s * factor(0.5),
                 calm=float(np.clip(scenario.calm + rng.uniform(-0.1, 0.1), 0.5, 1.0)),
             )

@@ -7,7 +7,6 @@ figure of the workload by name.
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tomlkit
 
+from ecorl.config import read_toml
 from ecorl.devices import load_profile
 from ecorl.errors import ConfigError
 from ecorl.policy.calibration_fit import Lengths
@@ -139,14 +139,7 @@ class Calibration:
             ConfigError: when the file cannot be read, or a value in it is not acceptable.
         """
         path = Path(path)
-        try:
-            data = tomllib.loads(path.read_text("utf-8"))
-        except OSError as error:
-            allowed = f"a readable file ({error.strerror})"
-            raise ConfigError("calibration", str(path), allowed) from error
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError("calibration", path.name, f"TOML ({error})", path) from error
-        made = _from_plain(_Given(data, path))
+        made = _from_plain(_Given(read_toml(path, "calibration"), path))
         made.scenario()  # whatever else a scenario refuses
         return made
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ecorl.config import read_toml
 from ecorl.devices import load_profile, missing_gpu_figures
 from ecorl.devices.card import CARD_FIGURES
 from ecorl.errors import ConfigError, PhysicalBoundError
@@ -149,13 +149,7 @@ def planned_job(path: Path | None, given: Mapping[str, Any]) -> PlannedJob:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        data = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        allowed = f"a readable file ({error.strerror})"
-        raise ConfigError("--config", str(path), allowed) from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError("--config", path.name, f"TOML ({error})", path) from error
+    data = read_toml(path, "--config")
     kinds = {f.name: _KINDS[str(f.type)] for f in fields(PlannedJob)}
     for key, value in data.items():
         if key not in kinds:

@@ -21,7 +21,8 @@ _NOISE = (0.7, 1.4)
 """Least and greatest factor on other jobs' load, on all lengths, and on their drift and noise.
 Assumed: what one run shows of these is itself uncertain by about as much."""
 
-_MOST_LOAD = 0.9
+MOST_LOAD = 0.9
+"""Most of the cards' time that other jobs may take in a variation."""
 
 
 def variations(scenario: Scenario, n: int, seed: int = 0) -> list[Scenario]:
@@ -45,7 +46,7 @@ def _varied(base: Scenario, rng: np.random.Generator, name: str) -> Scenario:
     return replace(
         base,
         name=name,
-        load=min(base.load * factor(_LOAD), _MOST_LOAD),
+        load=min(base.load * factor(_LOAD), MOST_LOAD),
         burst_s=base.burst_s * factor(_LOAD),
         length_scale=base.length_scale * factor(_LENGTH),
         drift_std=base.drift_std * factor(_NOISE),
