@@ -6,21 +6,16 @@ No script, no font, no picture from elsewhere. The style is that of the energy r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from ecorl.errors import ConfigError
 from ecorl.files import write_whole
+from ecorl.pages import render
 from ecorl.policy.choices import Choices
 from ecorl.policy.evaluate import Comparison
 from ecorl.policy.page_plots import choice_map, curves
 from ecorl.policy.summary import COLUMNS, MISSING, rows, sentences
-
-_TEMPLATES = ("ecorl.report", "templates")
-"""The package whose templates and style all pages share; they are read, not imported."""
 
 
 def render_page(
@@ -40,15 +35,8 @@ def render_page(
         ours: name of the policy in the comparison.
         title: heading.
     """
-    folder = resources.files(_TEMPLATES[0]) / _TEMPLATES[1]
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("policy.html").render(
+    return render(
+        "policy.html",
         title=title,
         facts=_facts(record),
         curves=curves(dict(record)),
@@ -59,7 +47,6 @@ def render_page(
         remarks=[] if comparison is None else sentences(comparison, ours),
         picture=None if picture is None else choice_map(picture),
         where="" if picture is None else _where(picture),
-        style=(folder / "style.css").read_text(encoding="utf-8"),
     )
 
 

@@ -1,45 +1,23 @@
-"""The plots of the policy's page, as inline SVG in the colours of the page.
-
-As in the energy report, each is drawn in stand-in colours that become ``var(--...)``, so that one
-drawing serves the light and the dark scheme.
-"""
+"""The plots of the policy's page, as inline SVG in the colours of the page."""
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ecorl.pages import COLOURS, GRID, MUTED, draw
 from ecorl.policy.choices import REFUSED, Choices
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-_INK, _MUTED, _GRID, _PAPER = "#010101", "#020202", "#030303", "#040404"
-_BLUE, _GREEN, _ORANGE = "#010001", "#010005", "#010002"
-_VARIABLES = {
-    _INK: "--ink", _MUTED: "--muted", _GRID: "--line", _PAPER: "--paper",
-    _BLUE: "--generation", _GREEN: "--training", _ORANGE: "--reward",
-}  # fmt: skip
-_STYLE: Any = {
-    "svg.fonttype": "none", "svg.hashsalt": "ecorl", "font.family": "sans-serif",
-    "font.size": 8.5, "axes.titlesize": 9.5, "axes.titleweight": "bold",
-    "axes.titlelocation": "left", "axes.edgecolor": _GRID, "axes.labelcolor": _MUTED,
-    "axes.titlecolor": _INK, "axes.facecolor": "none", "axes.spines.top": False,
-    "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True, "grid.color": _GRID,
-    "grid.linewidth": 0.6, "xtick.color": _MUTED, "ytick.color": _MUTED,
-    "xtick.labelcolor": _MUTED, "ytick.labelcolor": _INK, "xtick.major.size": 0,
-    "ytick.major.size": 0, "xtick.minor.size": 0, "ytick.minor.size": 0, "text.color": _INK,
-    "text.parse_math": False, "figure.facecolor": "none", "savefig.facecolor": "none",
-    "legend.frameon": False, "legend.fontsize": 8, "hatch.linewidth": 0.5,
-}  # fmt: skip
-_WIDTH_IN = 7.8
+_BLUE, _ORANGE, _GREEN = (COLOURS[name] for name in ("generation", "reward", "training"))
 
 _ACTIONS = (
-    (REFUSED, "guards leave a1 alone", _GRID),
+    (REFUSED, "guards leave a1 alone", GRID),
     (0, "a1: GPU", _BLUE),
     (1, "a2: card, GPU waits", _ORANGE),
     (2, "a3: card beside the GPU", _GREEN),
@@ -53,7 +31,7 @@ def curves(record: dict[str, Any]) -> str | None:
     if not imitation and not ppo:
         return None
 
-    def paint(axes: list[Axes]) -> None:
+    def paint(_: Figure, axes: list[Axes]) -> None:
         left = list(axes)
         if imitation:
             _imitation(left.pop(0), imitation, record.get("plan", {}))
@@ -62,7 +40,7 @@ def curves(record: dict[str, Any]) -> str | None:
 
     n_axes = bool(imitation) + bool(ppo)
     label = "Learning curves: regret over epochs of imitation, Eq. 7 over steps of PPO."
-    return _draw("curves", label, 2.5, n_axes, paint)
+    return draw("curves", label, 2.5, n_axes, paint)
 
 
 def _imitation(axes: Axes, regrets: Sequence[float], plan: dict[str, Any]) -> None:
@@ -74,7 +52,7 @@ def _imitation(axes: Axes, regrets: Sequence[float], plan: dict[str, Any]) -> No
         axes.yaxis.set_minor_formatter(_log_tick)
     each = int(plan.get("n_epochs") or 0)
     for i in range(1, int(plan.get("n_rounds") or 0) if each else 0):
-        axes.axvline(i * each + 0.5, color=_MUTED, linewidth=0.8, linestyle=(0, (3, 3)))
+        axes.axvline(i * each + 0.5, color=MUTED, linewidth=0.8, linestyle=(0, (3, 3)))
     axes.set_title("Imitation: mean regret")
     axes.set_xlabel("epoch; a dashed line begins a round")
     axes.set_ylabel("regret, units of Eq. 7")
@@ -96,7 +74,7 @@ def _ppo(axes: Axes, curve: Sequence[Sequence[float]]) -> None:
 def choice_map(found: Choices) -> str:
     """Which action where: row length to the right, queue upwards."""
 
-    def paint(axes: list[Axes]) -> None:
+    def paint(_: Figure, axes: list[Axes]) -> None:
         (one,) = axes
         across, up = _edges(np.log(found.row_length)), _edges(found.queue)
         across = np.exp(across)
@@ -127,7 +105,7 @@ def choice_map(found: Choices) -> str:
         one.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=4)
 
     label = "Which action the policy takes for the reward stage, by row length and queue."
-    return _draw("choices", label, 3.4, 1, paint)
+    return draw("choices", label, 3.4, 1, paint)
 
 
 _TICKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -144,35 +122,3 @@ def _runs(flags: Any) -> list[tuple[int, int]]:
     """Begin and end of each run of True."""
     steps = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(int), [0]])))
     return [(int(a), int(b)) for a, b in zip(steps[::2], steps[1::2], strict=True)]
-
-
-def _draw(
-    name: str, label: str, height_in: float, n_axes: int, paint: Callable[[list[Axes]], None]
-) -> str:
-    import matplotlib as mpl
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
-        FigureCanvasSVG(figure)
-        paint(list(figure.subplots(1, n_axes, squeeze=False)[0]))
-        out = io.StringIO()
-        figure.savefig(out, format="svg", metadata={"Date": None})
-    return _inline(name, label, out.getvalue())
-
-
-def _inline(name: str, label: str, svg: str) -> str:
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
-    svg = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", svg).replace("xlink:href", "href")
-    # Ids are unique within a plot only.
-    svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
-    svg = re.sub(r'href="#', f'href="#{name}-', svg)
-    svg = re.sub(r"url\(#", f"url(#{name}-", svg)
-    for size in ("width", "height"):
-        svg = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r"'DejaVu Sans'[^;\"]*sans-serif", "inherit", svg)
-    for colour, variable in _VARIABLES.items():
-        svg = svg.replace(colour, f"var({variable})")
-    return svg.replace("<svg", f'<svg class="plot" role="img" aria-label="{label}"', 1)

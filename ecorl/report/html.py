@@ -6,12 +6,10 @@ import dataclasses
 import json
 import math
 import time
-from importlib import resources
 from pathlib import PurePath
 from typing import Any
 
-import jinja2
-
+from ecorl.pages import render
 from ecorl.report.lines import visible
 from ecorl.report.model import Report
 from ecorl.report.model_energy import Spending
@@ -32,24 +30,16 @@ class Tile:
 
 def render_html(report: Report) -> str:
     """The whole page as text."""
-    folder = resources.files("ecorl.report") / "templates"
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     started = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(report.head.started_unix_s))
-    return environment.get_template("report.html").render(
+    return render(
+        "report.html",
+        finalize=_shown,
         report=report,
         head=report.head,
         facts=_facts(report, started),
         tiles=_tiles(report),
         sections=sections(report),
         plots=plots(report),
-        style=(folder / "style.css").read_text(encoding="utf-8"),
     )
 
 

@@ -1,16 +1,11 @@
-"""The plots of the page, as inline SVG whose colours are CSS variables of the page.
-
-Each plot is drawn with stand-in colours that no palette uses, which are then replaced by
-``var(--...)``: so one drawing serves the light and the dark scheme.
-"""
+"""The plots of the page, as inline SVG whose colours are CSS variables of the page."""
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ecorl.pages import COLOURS, INK, PAPER, draw
 from ecorl.report.energy import CAUSES
 from ecorl.report.lines import visible
 from ecorl.report.model import Bar, BarrierSummary, PowerTrace, Report, Timeline
@@ -20,72 +15,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_INK, _MUTED, _GRID, _PAPER = "#010101", "#020202", "#030303", "#040404"
-_COLOURS = {
-    "generation": "#010001",
-    "reward": "#010002",
-    "scoring": "#010002",
-    "reference": "#010003",
-    "critic": "#010004",
-    "training": "#010005",
-    "superseded": "#010006",
-    "barrier wait": "#010007",
-    "wait": "#010007",
-    "idle": "#010008",
-    "beside stages": "#010009",
-}
-_VARIABLES = {
-    _INK: "--ink",
-    _MUTED: "--muted",
-    _GRID: "--line",
-    _PAPER: "--paper",
-    "#010001": "--generation",
-    "#010002": "--reward",
-    "#010003": "--reference",
-    "#010004": "--critic",
-    "#010005": "--training",
-    "#010006": "--superseded",
-    "#010007": "--wait",
-    "#010008": "--idle",
-    "#010009": "--beside",
+_COLOURS = COLOURS | {
+    "scoring": COLOURS["reward"],
+    "barrier wait": COLOURS["wait"],
+    "beside stages": COLOURS["beside"],
 }
 _CURVES = tuple(_COLOURS[k] for k in ("generation", "training", "reference", "critic"))
-_WIDTH_IN = 7.8
 _MAX_TRACES = 6
 _FIRST_METRICS = ("reward", "kl", "correct", "accuracy", "loss")
-_STYLE: Any = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "ecorl",
-    "font.family": "sans-serif",
-    "font.size": 8.5,
-    "axes.titlesize": 9.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.edgecolor": _GRID,
-    "axes.labelcolor": _MUTED,
-    "axes.titlecolor": _INK,
-    "axes.facecolor": "none",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": _GRID,
-    "grid.linewidth": 0.6,
-    "xtick.color": _MUTED,
-    "ytick.color": _MUTED,
-    "xtick.labelcolor": _MUTED,
-    "ytick.labelcolor": _INK,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "text.color": _INK,
-    "text.parse_math": False,
-    "figure.facecolor": "none",
-    "savefig.facecolor": "none",
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "hatch.linewidth": 0.7,
-}
-
 _ALTERNATIVES = {
     "energy": "Energy by cause in joules, one stacked bar per column of the table below.",
     "timeline": "When each device ran which stage in the last iterations, in seconds.",
@@ -111,41 +48,11 @@ def plots(report: Report) -> dict[str, str]:
 def _draw(
     name: str, height_in: float, n_axes: int, paint: Callable[[Figure, list[Axes]], None]
 ) -> str:
-    """Run ``paint`` on fresh axes and return the SVG, ready to stand in the page."""
-    import matplotlib as mpl
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure as NewFigure
-
-    with mpl.rc_context(_STYLE):
-        figure = NewFigure(figsize=(_WIDTH_IN, height_in), layout="constrained")
-        FigureCanvasSVG(figure)
-        axes = list(figure.subplots(1, n_axes, squeeze=False)[0])
-        paint(figure, axes)
-        out = io.StringIO()
-        figure.savefig(out, format="svg", metadata={"Date": None})
-    return _inline(name, out.getvalue())
-
-
-def _inline(name: str, svg: str) -> str:
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
-    svg = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", svg)
-    svg = svg.replace("xlink:href", "href")
-    # Ids are unique within a plot only.
-    svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
-    svg = re.sub(r'href="#', f'href="#{name}-', svg)
-    svg = re.sub(r"url\(#", f"url(#{name}-", svg)
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r"'DejaVu Sans'[^;\"]*sans-serif", "inherit", svg)
-    for colour, variable in _VARIABLES.items():
-        svg = svg.replace(colour, f"var({variable})")
-    label = _ALTERNATIVES[name]
-    return svg.replace("<svg", f'<svg class="plot" role="img" aria-label="{label}"', 1)
+    return draw(name, _ALTERNATIVES[name], height_in, n_axes, paint)
 
 
 def _bar_style(simulated: bool) -> dict[str, Any]:
-    style: dict[str, Any] = {"linewidth": 0.6, "edgecolor": _PAPER}
+    style: dict[str, Any] = {"linewidth": 0.6, "edgecolor": PAPER}
     return style | {"hatch": "////"} if simulated else style
 
 
@@ -170,7 +77,7 @@ def _energy(columns: Sequence[Totals]) -> str | None:
                 height=0.62,
                 color=_COLOURS[cause],
                 label=cause,
-                edgecolor=_PAPER,
+                edgecolor=PAPER,
                 linewidth=1,
             )
             left = [a + b for a, b in zip(left, values, strict=True)]
@@ -265,10 +172,10 @@ def _waits(barriers: BarrierSummary) -> str | None:
     def paint(figure: Figure, axes: list[Axes]) -> None:
         (ax,) = axes
         bins = min(30, max(8, len(waits) // 4))
-        ax.hist(waits, bins=bins, color=_COLOURS["wait"], edgecolor=_PAPER, linewidth=0.8)
+        ax.hist(waits, bins=bins, color=_COLOURS["wait"], edgecolor=PAPER, linewidth=0.8)
         for value, name in ((barriers.p50_s, "p50"), (barriers.p95_s, "p95")):
             if value is not None:
-                ax.axvline(value, color=_INK, linewidth=1, linestyle="--")
+                ax.axvline(value, color=INK, linewidth=1, linestyle="--")
                 ax.annotate(
                     name,
                     (value, 1),
