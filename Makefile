@@ -1,5 +1,6 @@
 # make demo        install, build the kernels, train a small model, leave a report
 # make test        lint, types, import layers and all tests
+# make lint-hls    check that the kernel sources keep to what Vitis HLS can synthesise
 # make bench       run the benchmarks
 # make bench-long  run them with more repetitions
 # make policy      train the shipped placement policy from nothing
@@ -15,7 +16,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 POLICY_RUN ?= runs/policy-$$(date +%Y%m%d-%H%M%S)
 
-.PHONY: demo policy test lint types layers format install csim prerequisites bench bench-long wheel clean help
+.PHONY: demo policy test lint lint-hls types layers format install csim prerequisites bench bench-long wheel clean help
 
 help:
 	@grep -E '^# make' Makefile | cut -c3-
@@ -23,7 +24,7 @@ help:
 demo: install csim
 	@$(BIN)/ecorl run --config demo --set run_dir=runs/demo-$$(date +%Y%m%d-%H%M%S)
 
-test: install lint types layers
+test: install lint lint-hls types layers
 	$(BIN)/pytest -n 2 --dist loadgroup
 
 prerequisites:
@@ -49,6 +50,9 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/clang-format --dry-run --Werror $$(find hls_kernels -name '*.hpp' -o -name '*.cpp' -o -name '*.h')
+
+lint-hls: install
+	$(BIN)/python -m hls_kernels.lint
 
 types: install
 	$(BIN)/mypy

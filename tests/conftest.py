@@ -25,6 +25,7 @@ def _present(tool: str) -> bool:
         "trl": lambda: importlib.util.find_spec("trl") is not None,
         "torch": lambda: importlib.util.find_spec("torch") is not None,
         "onnxruntime": lambda: importlib.util.find_spec("onnxruntime") is not None,
+        "libclang": lambda: importlib.util.find_spec("clang") is not None,
         "clang_format": lambda: importlib.util.find_spec("clang_format") is not None,
     }
     if tool in probes:

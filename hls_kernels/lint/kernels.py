@@ -1,0 +1,132 @@
+"""Which sources are a kernel's, and what its qor.json says of its loops."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ecorl.errors import DataError
+from hls_kernels.lint.findings import Finding
+
+ROOT = Path(__file__).resolve().parents[1]
+"""The folder of all kernels."""
+
+_NOT_JUDGED = (ROOT / "sim", ROOT / "lint")
+
+
+@dataclass(frozen=True, slots=True)
+class QorLoop:
+    """An entry of ``"loops"`` in a qor.json: a label, the II that is declared, its line."""
+
+    label: str
+    ii: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel's folder and the sources that are synthesised; `qor` is None without a qor.json."""
+
+    folder: Path
+    sources: tuple[Path, ...]
+    qor: tuple[QorLoop, ...] | None = None
+    findings: tuple[Finding, ...] = field(default=())
+
+    def owns(self, path: Path) -> bool:
+        """Whether `path` is ours to judge: in this folder or a shared header of the project."""
+        if path.name.endswith("_tb.cpp") or any(path.is_relative_to(f) for f in _NOT_JUDGED):
+            return False
+        return path.is_relative_to(self.folder) or path.is_relative_to(ROOT)
+
+
+def all_kernels() -> list[Kernel]:
+    """The kernels of the project.
+
+    A folder with a qor.json of another kind (of RTL, say) names neither loops nor sources there and
+    holds no source of its own name.
+    """
+    kernels = [_kernel_of(path.parent) for path in sorted(ROOT.glob("*/qor.json"))]
+    return [kernel for kernel in kernels if kernel is not None]
+
+
+def kernels_of(files: Sequence[Path]) -> list[Kernel]:
+    """The kernels that `files` belong to; a file in a folder without qor.json stands for itself.
+
+    Raises:
+        DataError: there is no such file, or the qor.json beside it does not count it as a source.
+    """
+    kernels: dict[Path, Kernel] = {}
+    for path in (path.resolve() for path in files):
+        if not path.is_file():
+            raise DataError(f"{path} is no file")
+        if not (path.parent / "qor.json").is_file():
+            kernels[path] = Kernel(path.parent, (path,))
+            continue
+        kernel = _kernel_of(path.parent)
+        sources = () if kernel is None else kernel.sources
+        if kernel is None or path not in sources:
+            names = ", ".join(source.name for source in sources)
+            raise DataError(f"{path} is no source of its kernel: qor.json says {names or 'none'}")
+        kernels[path.parent] = kernel
+    return list(kernels.values())
+
+
+def _kernel_of(folder: Path) -> Kernel | None:
+    path = folder / "qor.json"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read {path}: {error}") from error
+    try:
+        qor = json.loads(text)
+    except json.JSONDecodeError as error:
+        return _faulty(folder, error.lineno, f"not JSON: {error.msg}")
+    own = folder / f"{folder.name}.cpp"
+    if isinstance(qor, dict) and not {"loops", "sources"} & qor.keys() and not own.is_file():
+        return None
+    if not isinstance(qor, dict) or not isinstance(qor.get("loops"), list):
+        return _faulty(folder, 1, '"loops" is missing: a list of {"label": ..., "ii": ...}')
+    names = qor.get("sources", [own.name])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return _faulty(folder, _line_of(text, "sources"), '"sources" is a list of file names')
+    sources = tuple((folder / name).resolve() for name in names)
+    findings = [
+        Finding(path, _line_of(text, "sources"), "qor", f"source {source.name} is not there")
+        for source in sources
+        if not source.is_file()
+    ]
+    loops = []
+    for entry in qor["loops"]:
+        loop = _loop_of(entry, text)
+        if loop is None:
+            what = f"{json.dumps(entry)}: a loop has a label and an ii of at least 1"
+            findings.append(Finding(path, _line_of(text, "loops"), "qor", what))
+        else:
+            loops.append(loop)
+    there = tuple(source for source in sources if source.is_file())
+    return Kernel(folder, there, tuple(loops), tuple(findings))
+
+
+def _faulty(folder: Path, line: int, what: str) -> Kernel:
+    source = folder / f"{folder.name}.cpp"
+    sources = (source,) if source.is_file() else ()
+    return Kernel(folder, sources, None, (Finding(folder / "qor.json", line, "qor", what),))
+
+
+def _loop_of(entry: Any, text: str) -> QorLoop | None:
+    if not isinstance(entry, dict):
+        return None
+    label, ii = entry.get("label"), entry.get("ii")
+    if not isinstance(label, str) or type(ii) is not int or ii < 1:
+        return None
+    return QorLoop(label, ii, _line_of(text, "label", label))
+
+
+def _line_of(text: str, key: str, value: str | None = None) -> int:
+    pattern = f'"{key}"\\s*:' + ("" if value is None else f'\\s*"{re.escape(value)}"')
+    found = re.search(pattern, text)
+    return 1 + text.count("\n", 0, found.start() if found else 0)

@@ -1,0 +1,208 @@
+"""lint-hls: each rule rejects what it names at the right line, and leaves good code alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import pytest
+
+import hls_kernels.lint as lint_package
+from hls_kernels.lint.__main__ import main
+from hls_kernels.lint.kernels import all_kernels
+from tests.fakes.hls_sources import BAD, GOOD
+
+
+@pytest.fixture(autouse=True)
+def _tools(require_tool):
+    require_tool("libclang")
+    require_tool("gxx")
+    require_tool("hls_headers")
+
+
+@pytest.fixture
+def lint(capsys):
+    """Run the lint on files; gives the exit code, (file, line, rule) found, and all it printed."""
+
+    def run(*files):
+        code = main([str(path) for path in files])
+        printed = capsys.readouterr()
+        found = re.findall(r"^(?:.*/)?([^/\n]+):(\d+): ([a-z-]+): ", printed.out, re.MULTILINE)
+        return code, [(name, int(line), rule) for name, line, rule in found], "".join(printed)
+
+    return run
+
+
+def marked(text):
+    """The lines that a source says to be bad: ``//! rule rule``."""
+    lines = enumerate(text.splitlines(), 1)
+    return sorted((n, rule) for n, t in lines for rule in t.partition("//!")[2].split())
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_source_is_rejected_at_its_lines(lint, tmp_path, name):
+    source = tmp_path / "bad.cpp"
+    source.write_text(BAD[name])
+    code, found, text = lint(source)
+    assert sorted((line, rule) for _, line, rule in found) == marked(BAD[name]), text
+    assert code == 1
+    assert {name for name, _, _ in found} == {"bad.cpp"}
+
+
+def test_good_source_passes(lint, tmp_path):
+    source = tmp_path / "good.cpp"
+    source.write_text(GOOD)
+    code, _, text = lint(source)
+    assert text == "lint-hls: 1 kernel, 7 loops, no findings\n"
+    assert code == 0
+
+
+def test_kernels_of_the_project_pass(lint):
+    code, _, text = lint()
+    assert code == 0, text
+    assert re.fullmatch(r"lint-hls: [1-9]\d* kernels?, [1-9]\d* loops, no findings\n", text)
+    assert "gemm_int8" in [kernel.folder.name for kernel in all_kernels()]
+
+
+def test_all_rules_are_tried():
+    tried = {rule for text in BAD.values() for _, rule in marked(text)} | {"qor"}
+    told = re.findall(r"^``([a-z-]+)`` ", lint_package.__doc__, re.MULTILINE)
+    assert tried == set(told)
+
+
+# ---- qor.json -------------------------------------------------------------------------------
+
+PIPELINED = """
+#include "shared.hpp"
+#include "own.hpp"
+extern "C" int top(int n) {
+LOAD:
+    for (int i = 0; i < 8; ++i) {
+#pragma HLS PIPELINE II = 2
+        n += i;
+    }
+PLAIN:
+    for (int i = 0; i < 8; ++i) {
+#pragma HLS PIPELINE off
+        n += own(i);
+    }
+    return n + used(n);
+}
+"""
+OWN = """
+inline int own(int n) {
+OWN:
+    for (int i = 0; i < 8; ++i) {
+#pragma HLS PIPELINE
+        n += i;
+    }
+    return n;
+}
+"""
+SHARED = "".join(OWN.replace("own", f).replace("OWN", f.upper()) for f in ("used", "unused"))
+
+
+@pytest.fixture
+def kernel(tmp_path, monkeypatch):
+    """Write a kernel folder beside a shared header; gives its source."""
+    shared, folder = tmp_path / "include", tmp_path / "adder"
+    shared.mkdir()
+    folder.mkdir()
+    (shared / "shared.hpp").write_text(SHARED)
+    (folder / "own.hpp").write_text(OWN)
+    (folder / "adder.cpp").write_text(PIPELINED.replace("shared", "../include/shared"))
+    monkeypatch.setattr("hls_kernels.lint.kernels.ROOT", tmp_path)
+    intervals = {"LOAD": 2, "OWN": 1, "USED": 1}
+
+    def write(changes=None, **other):
+        loops = [
+            {"label": label, "ii": ii}
+            for label, ii in {**intervals, **(changes or {})}.items()
+            if ii is not None
+        ]
+        text = json.dumps({"loops": loops, **other}, indent=0)
+        (folder / "qor.json").write_text(text)
+        return folder / "adder.cpp"
+
+    return write
+
+
+def test_qor_names_the_pipelined_loops_that_the_kernel_reaches(lint, kernel, tmp_path):
+    kernel()
+    (tmp_path / "rtl").mkdir()
+    (tmp_path / "rtl" / "qor.json").write_text('{"blocks": []}')  # not of a kernel in C++
+    assert lint()[2] == "lint-hls: 1 kernel, 5 loops, no findings\n"
+
+
+@pytest.mark.parametrize(
+    ("changes", "where", "what"),
+    [
+        ({"LOAD": None}, "adder.cpp:6", "LOAD is pipelined and not in qor.json"),
+        ({"USED": None}, "shared.hpp:4", "USED is pipelined and not in qor.json"),
+        ({"PLAIN": 1}, "qor.json:16", "no pipelined loop has the label PLAIN"),
+        ({"LOAD": 1}, "qor.json:4", "LOAD has II = 2 in the source and 1 in qor.json"),
+        ({"LOAD": 0}, "qor.json:2", '{"label": "LOAD", "ii": 0}: a loop has a label and an ii'),
+    ],
+)
+def test_qor_and_source_must_agree(lint, kernel, changes, where, what):
+    code, _, text = lint(kernel(changes))
+    assert code == 1
+    assert f"{where}: qor: {what}" in text
+
+
+def test_sources_of_a_kernel_are_those_of_its_qor(lint, kernel, tmp_path):
+    (tmp_path / "adder" / "more.cpp").write_text("float more() { return 1.0f; }\n")
+    (tmp_path / "adder" / "adder_tb.cpp").write_text("float bench() { return 1.0f; }\n")
+    assert lint(kernel())[0] == 0
+    code, found, _ = lint(kernel(sources=["adder.cpp", "more.cpp"]))
+    assert (code, found) == (1, [("more.cpp", 1, "float")])
+    code, found, text = lint(kernel(sources=["adder.cpp", "absent.cpp"]))
+    assert (code, found) == (1, [("qor.json", 16, "qor")])
+    assert "source absent.cpp is not there" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        ("{\n]", 2, "not JSON"),
+        ("[]", 1, '"loops" is missing'),
+        ('{"loops": [],\n"sources": "adder.cpp"}', 2, "list of file names"),
+    ],
+)
+def test_faulty_qor_is_a_finding(lint, kernel, text, line, what):
+    source = kernel()
+    source.with_name("qor.json").write_text(text)
+    code, found, printed = lint(source)
+    assert (code, found) == (1, [("qor.json", line, "qor")])
+    assert what in printed
+
+
+# ---- the command ----------------------------------------------------------------------------
+
+
+def test_wrong_files_end_with_one_line(lint, kernel, tmp_path):
+    source = kernel()
+    for path, what in (
+        (tmp_path / "absent.cpp", "absent.cpp is no file"),
+        (source.with_name("own.hpp"), "is no source of its kernel: qor.json says adder.cpp"),
+    ):
+        code, _, text = lint(path)
+        assert code == 2
+        assert text.startswith("lint-hls: ")
+        assert text.endswith(f"{what}\n")
+        assert text.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("tool", "what"), [("libclang", 'pip install "ecorl[dev]"'), ("compiler", "no-such-compiler")]
+)
+def test_missing_tool_ends_with_one_line(lint, monkeypatch, tool, what):
+    if tool == "libclang":
+        monkeypatch.setitem(sys.modules, "clang.cindex", None)
+    else:
+        monkeypatch.setenv("CXX", "no-such-compiler")
+    code, found, text = lint()
+    assert (code, found) == (2, [])
+    assert what in text
+    assert text.count("\n") == 1
