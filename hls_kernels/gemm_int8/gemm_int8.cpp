@@ -61,10 +61,11 @@ struct tile_t {
     acc_t value[TM][TN];
 };
 
-/// The four values of k that one row of the array takes in one cycle.
+/// What one row pair of the array takes in one cycle, TK values of k of each row. At TK = 4 these
+/// are 64 of an URAM's 72 bits, so that 4,096 steps fill one URAM288.
 template <int TK>
 struct step_t {
-    value_t value[TK];
+    value_t value[2][TK];
 };
 
 inline dim_t min_dim(dim_t x, dim_t y) {
@@ -109,15 +110,18 @@ struct place_t {
 };
 
 template <int TM, int TN, int TK, int STEPS>
-void place_word(step_t<TK> bank[TM][STEPS], const word_t& word, place_t& place, dim_t steps) {
+void place_word(step_t<TK> bank[TM / 2][STEPS], const word_t& word, place_t& place, dim_t steps) {
 #pragma HLS INLINE
 PLACE:
-    for (int r = 0; r < TN; ++r) {
+    for (int p = 0; p < TN / 2; ++p) {
 #pragma HLS UNROLL
+        step_t<TK> pair;  // whole words only: parts of one would need more ports
         for (int t = 0; t < TK; ++t) {
 #pragma HLS UNROLL
-            bank[place.group * TN + r][place.step].value[t] = word.value[r][t];
+            pair.value[0][t] = word.value[2 * p][t];
+            pair.value[1][t] = word.value[2 * p + 1][t];
         }
+        bank[place.group * (TN / 2) + p][place.step] = pair;
     }
     if (++place.step == steps) {
         place.step = 0;
@@ -127,18 +131,19 @@ PLACE:
 
 /// One cycle of the array: every output takes TK products.
 template <int TM, int TN, int TK, int STEPS>
-void mac_step(const step_t<TK> bank[TM][STEPS], const word_t& weight, acc_t acc[TM][TN], dim_t step,
-              dim_t live_rows) {
+void mac_step(const step_t<TK> bank[TM / 2][STEPS], const word_t& weight, acc_t acc[TM][TN],
+              dim_t step, dim_t live_rows) {
 #pragma HLS INLINE
     const dim_t pairs = ECORL_LANES(TM / 2, ceil_div(live_rows, 2));
 PAIRS:
     for (dim_t p = 0; p < pairs; ++p) {
 #pragma HLS UNROLL
+        const step_t<TK> pair = bank[p][step];
         packed_act_t act[TK];
 #pragma HLS ARRAY_PARTITION variable = act complete
         for (int t = 0; t < TK; ++t) {
 #pragma HLS UNROLL
-            act[t] = pack_pair(bank[2 * p][step].value[t], bank[2 * p + 1][step].value[t]);
+            act[t] = pack_pair(pair.value[0][t], pair.value[1][t]);
         }
     COLUMNS:
         for (int j = 0; j < TN; ++j) {
@@ -176,7 +181,7 @@ template <int TM, int TN, int TK, int KMAX>
 void mac_array(hls::stream<word_t>& acts, hls::stream<word_t>& weights,
                hls::stream<tile_t<TM, TN>>& out, dim_t m, dim_t n, dim_t k) {
     constexpr int STEPS = KMAX / TK;
-    ECORL_BUFFER step_t<TK> bank[2][TM][STEPS];
+    ECORL_BUFFER step_t<TK> bank[2][TM / 2][STEPS];
 #pragma HLS BIND_STORAGE variable = bank type = ram_2p impl = uram
 #pragma HLS ARRAY_PARTITION variable = bank complete dim = 1
 #pragma HLS ARRAY_PARTITION variable = bank complete dim = 2

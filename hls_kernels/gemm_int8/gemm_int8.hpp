@@ -36,7 +36,7 @@ struct acc_word_t {
 
 static_assert(TILE_N * TILE_K == 64, "one weight word per cycle is 64 bytes");
 static_assert(TILE_M % TILE_N == 0, "A and W share one word format");
-static_assert(TILE_M % 2 == 0, "rows are packed in pairs");
+static_assert(TILE_M % 2 == 0 && TILE_N % 2 == 0, "rows are packed in pairs");
 
 /// Slots of the counters; see gemm_int8_counters.
 enum counter { CALLS, TILES, MAC_CYCLES, FILL_CYCLES, BYTES_A, BYTES_W, BYTES_C, MACS, N_COUNTERS };
