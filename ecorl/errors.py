@@ -6,7 +6,8 @@
     │   ├── CheckpointError       a model folder is missing, broken or of an unsupported kind
     │   ├── DataError             a prompt, pair or replay file is missing or malformed
     │   ├── RunError              a run folder is missing, unreadable or cannot be resumed
-    │   └── MissingToolError      a compiler, header set or library that the request needs is absent
+    │   ├── MissingToolError      a compiler, header set or library that the request needs is absent
+    │   └── SynthesisReportError  a report of a synthesis tool is damaged, or not the one asked for
     ├── PhysicalBoundError        a figure lies above what the device can do
     ├── LedgerError               the run's record cannot be written or read
     ├── BuildError                the C-simulation library did not compile
@@ -83,6 +84,10 @@ class RunError(UserError):
 
 class MissingToolError(UserError):
     """A compiler, header set or library that the request needs is absent."""
+
+
+class SynthesisReportError(UserError):
+    """A report of a synthesis tool is damaged, or not the one asked for."""
 
 
 class PhysicalBoundError(EcorlError):

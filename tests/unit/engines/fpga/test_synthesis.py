@@ -1,0 +1,357 @@
+"""Reports of the synthesis tools, read from small files of our own with invented numbers."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+import ecorl
+from ecorl.engines.fpga.build import kernel_root
+from ecorl.engines.fpga.synthesis import (
+    Deviation,
+    Latency,
+    Loop,
+    Resource,
+    check_qor,
+    is_synthesised,
+    read_csynth,
+    standing,
+    synthesis_of,
+)
+from ecorl.engines.fpga.vivado import SiteUse, TimingSummary, read_timing, read_utilisation
+from ecorl.errors import SynthesisReportError, UserError
+
+DATA = Path(__file__).parents[3] / "data" / "synthesis"
+CSYNTH = (DATA / "gemm_int8_csynth.xml").read_text()
+QOR = json.loads((kernel_root() / "gemm_int8" / "qor.json").read_text())
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Write a text as a report and give its path."""
+
+    def write(text: str, name: str = "csynth.xml") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def one_line(error: pytest.ExceptionInfo) -> str:
+    assert isinstance(error.value, UserError)
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+# ---- csynth.xml ------------------------------------------------------------------------------
+
+
+def test_csynth_is_read_whole(written):
+    report = read_csynth(written(CSYNTH))
+    assert (report.tool_version, report.top) == ("2024.1", "gemm_int8_krnl")
+    assert report.part == "xcu55c-fsvh2892-2L-e"
+    assert (report.target_clock_ns, report.estimated_clock_ns) == (4.08, 2.978)
+    assert report.latency == Latency(161, 8123, None)
+    assert report.resources == {
+        "bram_18k": Resource(375, 4032),
+        "dsp": Resource(2048, 9024),
+        "ff": Resource(123456, 2607360),
+        "lut": Resource(98765, 1303680),
+        "uram": Resource(64, 960),
+    }
+
+
+def test_loops_of_every_function_are_found_with_their_nesting(written):
+    loops = {loop.name: loop for loop in read_csynth(written(CSYNTH)).loops}
+    assert list(loops) == [
+        *("LOAD_A", "LOAD_W_BLOCK_LOAD_W", "FILL", "BLOCK", "TILE", "MAC", "REST", "STORE")
+    ]
+    array = "mac_array_64_16_4_16384_s"
+    assert loops["MAC"] == Loop(array, "MAC", 1, 4096, 1)
+    assert loops["TILE"] == Loop(array, "TILE", 1, 1024, None)
+    assert loops["LOAD_A"] == Loop("load_a_16_4_s", "LOAD_A", 1, 65536, 1)
+    assert loops["STORE"] == Loop("store_c_64_16_Pipeline_STORE", "STORE", 64, 64, 1)
+    unknown = loops["LOAD_W_BLOCK_LOAD_W"]
+    assert (unknown.min_trips, unknown.max_trips) == (None, None)
+
+
+def test_loops_of_the_top_function_count_once(written):
+    loop = "<SOLO><TripCount>9</TripCount><Latency>9</Latency><PipelineII>3</PipelineII></SOLO>"
+    summary = f"<SummaryOfLoopLatency>{loop}</SummaryOfLoopLatency>"
+    module = (
+        "<Module><Name>gemm_int8_krnl</Name>"
+        f"<PerformanceEstimates>{summary}</PerformanceEstimates></Module>"
+    )
+    text = CSYNTH.replace("</PerformanceEstimates>", f"{summary}</PerformanceEstimates>", 1)
+    both = text.replace("</ModuleInformation>", f"{module}</ModuleInformation>")
+    for case in (text, both):
+        loops = read_csynth(written(case)).loops
+        solo = Loop("gemm_int8_krnl", "SOLO", 9, 9, 3)
+        assert [loop for loop in loops if loop.name == "SOLO"] == [solo]
+        assert len(loops) == 9
+
+
+@pytest.mark.parametrize("word", ["?", "undef", "-", "N/A", ""])
+def test_what_the_tool_does_not_know_is_none(written, word):
+    text = re.sub(
+        r"(<(?:DSP|EstimatedClockPeriod|Best-caseLatency)>)[^<]+", rf"\g<1>{word}", CSYNTH
+    )
+    report = read_csynth(written(text))
+    assert report.resources["dsp"] == Resource(None, None)
+    assert report.estimated_clock_ns is None
+    assert report.latency == Latency(None, 8123, None)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.6, 0.95])
+def test_a_truncated_file_is_refused(written, share):
+    path = written(CSYNTH[: int(share * len(CSYNTH))])
+    with pytest.raises(SynthesisReportError) as error:
+        read_csynth(path)
+    assert one_line(error).startswith(f"{path}: no whole XML")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("TopModelName", "Other", "no <TopModelName>"),
+        ("PerformanceEstimates", "Other", "no <PerformanceEstimates>"),
+        ("Resources>", "Other>", "no <AreaEstimates/Resources>"),
+        ("<DSP>2048", "<DSP>many", "Resources/DSP> = 'many': allowed is a whole number"),
+        ("<PipelineII>1", "<PipelineII>1.5", "<PipelineII> = '1.5'"),
+        (">2.978<", ">fast<", "EstimatedClockPeriod> = 'fast': allowed is a number"),
+    ],
+)
+def test_a_damaged_file_is_refused(written, old, new, told):
+    assert old in CSYNTH
+    with pytest.raises(SynthesisReportError) as error:
+        read_csynth(written(CSYNTH.replace(old, new)))
+    assert told in one_line(error)
+
+
+def test_an_unreadable_file_is_refused(tmp_path):
+    with pytest.raises(SynthesisReportError) as error:
+        read_csynth(tmp_path / "csynth.xml")
+    assert "cannot be read" in one_line(error)
+    (tmp_path / "csynth.xml").write_bytes(b"\xff\xfe\x00\x01")
+    with pytest.raises(SynthesisReportError) as error:
+        read_csynth(tmp_path / "csynth.xml")
+    assert "no whole XML" in one_line(error)
+
+
+# ---- against qor.json ------------------------------------------------------------------------
+
+
+def test_a_report_as_declared_has_no_deviation(written):
+    assert check_qor(read_csynth(written(CSYNTH)), QOR) == ()
+
+
+def test_less_than_declared_is_no_deviation(written):
+    text = CSYNTH.replace("<URAM>64<", "<URAM>60<").replace("<DSP>2048<", "<DSP>0<")
+    assert check_qor(read_csynth(written(text)), QOR) == ()
+
+
+def test_each_shortfall_is_listed(written):
+    slow = CSYNTH.replace("<Name>MAC</Name>", "<Name>MAC</Name><X/>")
+    head, tail = slow.split("<X/>")
+    text = head + tail.replace("<PipelineII>1", "<PipelineII>2", 1)
+    text = text.replace("<DSP>2048<", "<DSP>2100<").replace("<URAM>64<", "<URAM>?<")
+    text = text.replace("2.978", "4.5").replace("LOAD_A", "VITIS_LOOP_70_1")
+    found = check_qor(read_csynth(written(text)), QOR)
+    assert found[:-1] == (
+        Deviation("loop", "LOAD_A", 1, None),
+        Deviation("loop", "MAC", 1, 2),
+        Deviation("resource", "dsp", 2048, 2100),
+        Deviation("resource", "uram", 64, None),
+    )
+    assert (found[-1].kind, found[-1].found) == ("clock", 4.5)
+    assert found[-1].expected == pytest.approx(1000 / 245)
+    assert [str(one) for one in found] == [
+        "LOAD_A: initiation interval not in the report, expected 1",
+        "MAC: initiation interval 2, expected 1",
+        "dsp: used 2,100, expected at most 2,048",
+        "uram: used not in the report, expected at most 64",
+        "clock: estimated period in ns 4.500, expected at most 4.082",
+    ]
+
+
+def test_a_faster_loop_than_declared_differs_too(written):
+    qor = {**QOR, "loops": [{"label": "MAC", "ii": 2}]}
+    assert check_qor(read_csynth(written(CSYNTH)), qor) == (Deviation("loop", "MAC", 2, 1),)
+
+
+def test_the_slowest_of_several_loops_of_a_label_counts(written):
+    again = "<STORE.2><TripCount>4</TripCount><PipelineII>7</PipelineII></STORE.2>"
+    text = CSYNTH.replace("</STORE>", f"</STORE>{again}")
+    found = check_qor(read_csynth(written(text)), QOR)
+    assert found == (Deviation("loop", "STORE", 1, 7),)
+    bare = again.replace("<PipelineII>7</PipelineII>", "")
+    found = check_qor(read_csynth(written(CSYNTH.replace("</STORE>", f"</STORE>{bare}"))), QOR)
+    assert found == (Deviation("loop", "STORE", 1, None),)
+
+
+def test_another_kernels_report_is_refused(written):
+    report = read_csynth(written(CSYNTH.replace("gemm_int8_krnl", "mha_int8_krnl")))
+    with pytest.raises(SynthesisReportError) as error:
+        check_qor(report, QOR)
+    assert "top = 'mha_int8_krnl': allowed is 'gemm_int8_krnl'" in one_line(error)
+
+
+@pytest.mark.parametrize(
+    "change", [{"loops": [{"label": "MAC"}]}, {"dsp": 3}, {"clock_mhz": 0}, {"loops": None}]
+)
+def test_a_qor_without_a_field_is_refused(written, change):
+    with pytest.raises(SynthesisReportError) as error:
+        check_qor(read_csynth(written(CSYNTH)), {**QOR, **change})
+    assert one_line(error).startswith("qor.json of gemm_int8_krnl")
+
+
+# ---- who may say that a kernel is synthesised -------------------------------------------------
+
+
+def test_without_a_report_nothing_is_synthesised(tmp_path):
+    assert synthesis_of(tmp_path / "absent") is None
+    (tmp_path / "csynth.rpt").write_text("a text report alone is not enough\n")
+    (tmp_path / "csynth.xml").mkdir()
+    assert synthesis_of(tmp_path) is None
+    assert not is_synthesised(tmp_path)
+    assert standing(tmp_path) == f"not synthesised: no csynth.xml in {tmp_path}"
+
+
+@pytest.mark.parametrize("layout", ["hls/syn/report", "project/solution1/syn/report", "."])
+def test_with_a_report_it_is(written, tmp_path, layout):
+    path = written(CSYNTH, f"{layout}/csynth.xml")
+    report = synthesis_of(tmp_path)
+    assert report is not None
+    assert report == read_csynth(path)
+    assert is_synthesised(tmp_path)
+    assert standing(tmp_path) == (
+        "synthesised by Vitis HLS 2024.1 for xcu55c-fsvh2892-2L-e; "
+        "its figures are estimates before placement"
+    )
+
+
+def test_a_damaged_report_is_no_synthesis(written, tmp_path):
+    written(CSYNTH[:900])
+    for judge in (synthesis_of, is_synthesised, standing):
+        with pytest.raises(SynthesisReportError):
+            judge(tmp_path)
+
+
+def test_several_reports_are_refused(written, tmp_path):
+    written(CSYNTH, "a/csynth.xml")
+    written(CSYNTH, "b/csynth.xml")
+    with pytest.raises(SynthesisReportError) as error:
+        synthesis_of(tmp_path)
+    assert "holds 2 files csynth.xml" in one_line(error)
+
+
+def test_no_kernel_of_ours_is_synthesised():
+    assert not is_synthesised(kernel_root())
+
+
+def test_no_other_source_calls_anything_synthesised():
+    """The word stands in synthesis.py, and elsewhere only to deny it or to name that module."""
+    said = []
+    for path in sorted(Path(ecorl.__file__).parent.rglob("*.py")):
+        if path.name == "synthesis.py":
+            continue
+        for line in path.read_text(encoding="utf-8").splitlines():
+            denied = re.search(r"\b(?:not|never|nothing|no)\b.*synthesi[sz]ed", line, re.IGNORECASE)
+            if re.search(r"(?<!is_)synthesi[sz]ed", line, re.IGNORECASE) and not denied:
+                said.append(f"{path.name}: {line.strip()}")
+    assert said == []
+
+
+# ---- Vivado ----------------------------------------------------------------------------------
+
+
+def test_timing_met_and_not_met():
+    met = read_timing(DATA / "timing_met.rpt")
+    assert met == TimingSummary(0.137, 0.0, 0.012, 0.0, is_met=True)
+    failed = read_timing(DATA / "timing_failed.rpt")
+    assert failed == TimingSummary(-0.421, -318.25, -0.006, -0.018, is_met=False)
+
+
+def test_timing_without_constraints_is_none(written):
+    text = (DATA / "timing_failed.rpt").read_text()
+    text = re.sub(r"-\d+\.\d+", "NA", text).replace(
+        "Timing constraints are not met.", "There are no user specified timing constraints."
+    )
+    found = read_timing(written(text, "timing.rpt"))
+    assert found == TimingSummary(None, None, None, None, is_met=None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("Design Timing Summary", "Design Summary", "no table 'Design Timing Summary'"),
+        ("-0.421", "slow", "WNS(ns) = 'slow': allowed is a number"),
+        ("-318.250  ", "", "has 8 columns and 7 values"),
+    ],
+)
+def test_damaged_timing_is_refused(written, old, new, told):
+    text = (DATA / "timing_failed.rpt").read_text()
+    assert old in text
+    with pytest.raises(SynthesisReportError) as error:
+        read_timing(written(text.replace(old, new), "timing.rpt"))
+    assert told in one_line(error)
+
+
+@pytest.mark.parametrize("end", ["| ----", "    WNS(ns)", "    -------", "     -0.421     -318"])
+def test_truncated_timing_is_refused(written, end):
+    text = (DATA / "timing_failed.rpt").read_text()
+    with pytest.raises(SynthesisReportError) as error:
+        read_timing(written(text[: text.index(end) + len(end)], "timing.rpt"))
+    assert "Design Timing Summary" in one_line(error)
+
+
+def test_utilisation_is_read():
+    found = read_utilisation(DATA / "utilisation.rpt")
+    assert asdict(found) == {
+        "lut": asdict(SiteUse(104294, 1303680, 8.0)),
+        "register": asdict(SiteUse(130368, 2607360, 5.0)),
+        "bram_tile": asdict(SiteUse(187.5, 2016, 9.3)),
+        "uram": asdict(SiteUse(64, 960, 6.67)),
+        "dsp": asdict(SiteUse(2054, 9024, 22.76)),
+    }
+
+
+def test_utilisation_left_out_is_none_and_a_tiny_share_is_worked_out(written):
+    text = (DATA / "utilisation.rpt").read_text()
+    text = re.sub(r"\| URAM  .*\n", "", text).replace(" 22.76 ", " <0.01 ")
+    text = text.replace("|   1303680 |  8.00 |", "|           |       |")
+    found = read_utilisation(written(text, "utilisation.rpt"))
+    assert found.uram is None
+    assert found.lut == SiteUse(104294, None, None)
+    assert found.dsp == SiteUse(2054, 9024, pytest.approx(100 * 2054 / 9024))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "no table with a column 'Site Type'"),
+        ("| Ref Name | Used |\n| FDRE | 5 |\n", "no table with a column 'Site Type'"),
+        ("| Site Type | Used |\n| DSPs | 20", ":2: a row of 2 cells is cut"),
+        ("| Site Type | Used |\n| DSPs |\n", ":2: a row of 2 cells is cut"),
+        ("| Site Type | Used |\n| DSPs | 20 |\n", "cut off inside a table"),
+        ("| Site Type | Used |\n| DSPs | few |\n", "DSPs = 'few': allowed is a number"),
+    ],
+)
+def test_damaged_utilisation_is_refused(written, text, told):
+    with pytest.raises(SynthesisReportError) as error:
+        read_utilisation(written(text, "utilisation.rpt"))
+    assert told in one_line(error)
+
+
+def test_unreadable_reports_are_refused(tmp_path):
+    for read in (read_timing, read_utilisation):
+        with pytest.raises(SynthesisReportError) as error:
+            read(tmp_path / "absent.rpt")
+        assert "cannot be read" in one_line(error)
