@@ -15,6 +15,7 @@ import numpy as np
 
 from ecorl.devices import DeviceProfile, load_profile
 from ecorl.engines.checkpoint import DecoderConfig, expected_tensors, load_decoder
+from ecorl.engines.equalise import equalised
 from ecorl.engines.fpga.build import Build
 from ecorl.engines.fpga.cycles import CardTime, CycleModel
 from ecorl.engines.fpga.forward import MAX_ROW, Int8Decoder
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 class FpgaEngine:
     """Scores rows with a frozen Llama-family decoder in INT8.
+
+    Outlier channels are equalised first (`ecorl.engines.equalise`), which changes no function.
 
     A row that cannot be run (too long, or with a token id that the model does not know) and one
     with a number that does not fit its fixed-point format come back as NaN, all other rows as they are: how a row is
@@ -78,7 +81,9 @@ class FpgaEngine:
         self.card_bytes = card_bytes(config)
         self._config = config
         self._cycles = CycleModel(config.shape, profile)
-        self._decoder: Int8Decoder | None = Int8Decoder(opened, CsimLibrary.load(build), threads)
+        self._decoder: Int8Decoder | None = Int8Decoder(
+            equalised(opened), CsimLibrary.load(build), threads
+        )
 
     def score(self, batch: ScoreBatch) -> ScoreResult:
         """Scalar reward of each row, read at its last token; NaN for a row that cannot be run.
