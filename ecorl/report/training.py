@@ -12,6 +12,7 @@ import numpy as np
 from ecorl.ledger import BarrierRow, EvaluationRow, MetricRow
 from ecorl.report.model import BarrierSummary, PairedGain, RankFlips
 from ecorl.report.stage_table import present, total
+from ecorl.shares import wilson_interval
 
 RANK_FLIP = "rank_flip"
 """Evaluation with 1 for each held-out pair that INT8 and float order differently, else 0."""
@@ -116,31 +117,6 @@ def _paired(before: EvaluationRow, after: EvaluationRow) -> PairedGain:
         n_pairs=len(pairs),
         note=f"{left_out} items without both values are left out" if left_out else None,
     )
-
-
-_Z_95 = statistics.NormalDist().inv_cdf(0.975)
-
-
-def wilson_interval(n_hits: int, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share.
-
-    Unlike the share plus or minus its standard error it says something where nothing, or
-    everything, was hit: 0 of 40 may still be 8.8 %.
-
-    Args:
-        n_hits: hits among the tries.
-        n: tries, at least 1.
-
-    Returns:
-        Lower and upper end, each 0 to 1.
-    """
-    share, z2 = n_hits / n, _Z_95 * _Z_95
-    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = _Z_95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    # At the ends the two terms are equal but for rounding.
-    return max(0.0, middle - half) if n_hits else 0.0, min(
-        1.0, middle + half
-    ) if n_hits < n else 1.0
 
 
 def rank_flips(evaluations: Sequence[EvaluationRow]) -> tuple[RankFlips, ...]:

@@ -16,7 +16,8 @@ from ecorl.records import Action, ActionCost, Placement, PowerSample, Provenance
 from ecorl.report.html import render_html
 from ecorl.report.numbers import duration, figure, joules, share
 from ecorl.report.text import print_report
-from ecorl.report.training import paired_gains, percentile, wilson_interval
+from ecorl.report.training import paired_gains, percentile
+from ecorl.shares import wilson_interval
 
 
 def test_paired_gain_by_hand(run):
