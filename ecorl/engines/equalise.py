@@ -24,13 +24,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from ecorl.engines.checkpoint import DecoderCheckpoint, DecoderConfig
 from ecorl.engines.protocol import Float32
 
 logger = logging.getLogger(__name__)
+
+Ranges: TypeAlias = npt.NDArray[np.float64]
+"""Magnitudes, 0 or more. Double, since squares of a model's largest floats are none of float32."""
 
 DEADBAND_LOG2 = 1.0
 """Channels that would change by no more than a factor of two stay as they are. Assumed: that costs
@@ -39,7 +44,7 @@ a scale at most one bit, and models without outliers keep their results as they 
 _LARGEST_LOG2 = 24.0
 """Bound of a factor; assumed: far beyond outliers that were seen, far from float32's own limits."""
 
-_ROWS_AT_A_TIME = 4096  # bounds the temporaries of a large vocabulary
+_ROWS_AT_A_TIME = 1024  # bounds the temporaries of large matrices
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +157,7 @@ def equalised(
     return scaled(checkpoint, factors)
 
 
-def channel_factors(activation: Float32, weight: Float32) -> Float32:
+def channel_factors(activation: Ranges, weight: Ranges) -> Float32:
     """By how much to divide each channel: ``[..., k] float32`` of powers of two.
 
     ``sqrt(a / w)``, both over their medians along the last axis, but never so far that an
@@ -173,37 +178,37 @@ def channel_factors(activation: Float32, weight: Float32) -> Float32:
     return np.exp2(np.where(np.abs(log2) > DEADBAND_LOG2, log2, 0)).astype(np.float32)
 
 
-def _log2_over_median(ranges: Float32) -> Float32:
+def _log2_over_median(ranges: Ranges) -> Ranges:
     """Log2 of each range over the median of those above 0; -inf for 0."""
-    values = ranges.astype(np.float64)
-    used = np.where(values > 0, values, np.nan)
+    used = np.where(ranges > 0, ranges, np.nan)
     some = np.isfinite(used).any(axis=-1, keepdims=True)
     middle = np.nanmedian(np.where(some, used, 1.0), axis=-1, keepdims=True)
     with np.errstate(divide="ignore"):
-        return np.asarray(np.log2(values / middle), dtype=np.float32)
+        return np.asarray(np.log2(ranges / middle))
 
 
-def _row_ranges(weight: Float32, inputs: Float32, bias: Float32 | None = None) -> Float32:
+def _row_ranges(weight: Float32, inputs: Ranges, bias: Float32 | None = None) -> Ranges:
     """Norm of each output of ``[n, k]`` weights whose input channels have these ranges: ``[n]``."""
-    out = np.empty(len(weight), np.float32)
+    out = np.empty(len(weight))
     for at in range(0, len(weight), _ROWS_AT_A_TIME):
         rows = weight[at : at + _ROWS_AT_A_TIME]
         out[at : at + len(rows)] = np.linalg.norm(rows * inputs, axis=1)
     return out if bias is None else np.hypot(out, bias)
 
 
-def _column_ranges(weight: Float32, inputs: Float32) -> Float32:
-    """Range of each column of ``[n, k]``, each row first over its own: ``[k] float32``.
+def _column_ranges(weight: Float32, inputs: Ranges) -> Ranges:
+    """Range of each column of ``[n, k]``, each row first over its own: ``[k]``.
 
     Every row gets a quantisation scale of its own, so only its columns' shares in it matter.
     """
     own = _row_ranges(weight, inputs)
-    inverse = np.divide(np.float32(1), own, out=np.zeros_like(own), where=own > 0)
-    out = np.zeros(weight.shape[1], np.float32)
+    inverse = np.divide(1.0, own, out=np.zeros_like(own), where=own > 0)
+    out = np.zeros(weight.shape[1])
     for at in range(0, len(weight), _ROWS_AT_A_TIME):
-        rows = np.abs(weight[at : at + _ROWS_AT_A_TIME])
-        rows *= inverse[at : at + _ROWS_AT_A_TIME, None]
-        np.maximum(out, rows.max(axis=0), out=out)
+        shares = (
+            np.abs(weight[at : at + _ROWS_AT_A_TIME]) * inverse[at : at + _ROWS_AT_A_TIME, None]
+        )
+        np.maximum(out, shares.max(axis=0), out=out)
     return out
 
 
@@ -223,7 +228,7 @@ class _Layer:
 
     def _attention(self) -> tuple[Float32, Float32, Float32]:
         s = self._shape
-        gamma = np.abs(self._tensor("input_layernorm.weight"))
+        gamma = _magnitudes(self._tensor("input_layernorm.weight"))
         q, k, v = (self._tensor(f"self_attn.{part}_proj.weight") for part in "qkv")
         inputs = self._inputs("self_attn.q_proj", gamma)
         columns = np.maximum.reduce([_column_ranges(each, inputs) for each in (q, k, v)])
@@ -240,7 +245,7 @@ class _Layer:
         return channel_factors(inputs, columns), keys, values.reshape(s.n_kv_heads, s.head_dim)
 
     def _mlp(self) -> tuple[Float32, Float32]:
-        gamma = np.abs(self._tensor("post_attention_layernorm.weight"))
+        gamma = _magnitudes(self._tensor("post_attention_layernorm.weight"))
         gate, up = self._tensor("mlp.gate_proj.weight"), self._tensor("mlp.up_proj.weight")
         inputs = self._inputs("mlp.gate_proj", gamma)
         columns = np.maximum(_column_ranges(gate, inputs), _column_ranges(up, inputs))
@@ -250,8 +255,8 @@ class _Layer:
         down = _column_ranges(self._tensor("mlp.down_proj.weight"), product)
         return channel_factors(inputs, columns), channel_factors(product, down)
 
-    def _inputs(self, reader: str, estimate: Float32) -> Float32:
-        return self._seen.get(f"{self._at}.{reader}.weight", estimate)
+    def _inputs(self, reader: str, estimate: Ranges) -> Ranges:
+        return _seen_or(self._seen, f"{self._at}.{reader}.weight", estimate)
 
     def _tensor(self, name: str) -> Float32:
         return self._checkpoint.tensor(f"{self._at}.{name}")
@@ -262,13 +267,21 @@ class _Layer:
         return self._tensor(f"self_attn.{part}_proj.bias")
 
 
-def _rope_pairs(ranges: Float32) -> Float32:
+def _magnitudes(values: Float32) -> Ranges:
+    return np.abs(values.astype(np.float64))
+
+
+def _seen_or(seen: Mapping[str, Float32], reader: str, estimate: Ranges) -> Ranges:
+    return _magnitudes(seen[reader]) if reader in seen else estimate
+
+
+def _rope_pairs(ranges: Ranges) -> Ranges:
     """``[n_kv, heads, d]`` to ``[n_kv, d / 2]``: what shares a factor counts with its largest."""
     half = ranges.shape[-1] // 2
     return np.asarray(np.maximum(ranges[..., :half], ranges[..., half:]).max(axis=1))
 
 
-def _of_group(ranges: Float32, shape: tuple[int, ...]) -> Float32:
+def _of_group(ranges: Ranges, shape: tuple[int, ...]) -> Ranges:
     """Ranges of the heads' channels ``[n_heads * d]`` to those of value heads, ``[n_kv * d]``."""
     n_kv, _, head_dim = shape
     return np.asarray(ranges.reshape(n_kv, -1, head_dim).max(axis=1).reshape(-1))
@@ -278,7 +291,7 @@ def _head_factors(checkpoint: DecoderCheckpoint, seen: Mapping[str, Float32]) ->
     if checkpoint.config.tied:
         return None
     name = checkpoint.head_name
-    inputs = seen.get(name, np.abs(checkpoint.tensor("model.norm.weight")))
+    inputs = _seen_or(seen, name, _magnitudes(checkpoint.tensor("model.norm.weight")))
     return channel_factors(inputs, _column_ranges(checkpoint.tensor(name), inputs))
 
 

@@ -21,6 +21,7 @@ from ecorl.engines.fpga.cycles import CardTime, CycleModel
 from ecorl.engines.fpga.forward import MAX_ROW, Int8Decoder
 from ecorl.engines.fpga.gemm import CsimLibrary
 from ecorl.engines.fpga.segments import segments_of
+from ecorl.engines.fpga.verdict import obey
 from ecorl.engines.protocol import EngineReport, Int64, LogprobResult, ScoreBatch, ScoreResult
 from ecorl.engines.validate import check_batch
 from ecorl.errors import CheckpointError, ConfigError, EngineError
@@ -46,11 +47,13 @@ class FpgaEngine:
         device: profile of the card, by name or path.
         build: ``fast`` (native integers) or ``strict`` (bit-true ap_int, slow).
         threads: host threads of the C-simulation; results do not depend on it.
+        obey_verdict: whether a refusal by ``ecorl fpga validate``, kept beside the checkpoint,
+            holds; only a new validation has reason not to obey.
 
     Raises:
         ConfigError: for a stage or build that there is not, or an incomplete profile.
         CheckpointError: when the checkpoint cannot be used, lacks the head that the stage needs,
-            or does not fit the card's memory.
+            does not fit the card's memory, or was refused by a validation.
         MissingToolError: without a C++ compiler, or without ap_int headers for ``strict``.
         BuildError: when the kernels do not compile.
     """
@@ -64,6 +67,7 @@ class FpgaEngine:
         device: str = "u55c",
         build: Build = "fast",
         threads: int = 1,
+        obey_verdict: bool = True,
     ) -> None:
         if stage not in (Stage.REWARD, Stage.REFERENCE):
             raise ConfigError("stage", str(stage), "reward or reference: frozen models only")
@@ -74,6 +78,8 @@ class FpgaEngine:
         config = opened.config  # not config.json's word alone: the tensors may untie the head
         _check_head(checkpoint, config, stage)
         _check_memory(checkpoint, config, profile)
+        if obey_verdict:
+            obey(opened)
         self.name = "fpga"
         self.device = profile.name
         self.stage: Stage = stage

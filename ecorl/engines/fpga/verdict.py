@@ -1,0 +1,138 @@
+"""Whether a model may be offloaded in INT8: what a validation found, kept beside the checkpoint.
+
+``ecorl fpga validate`` writes the file, `FpgaEngine` obeys it: a refusal of the very weights that
+are loaded is an error, one of other weights is stale and only named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ecorl.engines.checkpoint import DecoderCheckpoint
+from ecorl.engines.fpga.precision import PrecisionStudy
+from ecorl.errors import CheckpointError
+from ecorl.records import Provenance
+
+logger = logging.getLogger(__name__)
+
+VERDICT_FILE = "ecorl_int8.json"
+DEFAULT_BUDGET = 0.03
+"""Largest share of flipped pairs: the paper's budget for training noise (section 3.3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a validation found.
+
+    Attributes:
+        checkpoint_digest: of the weights and config.json; see `checkpoint_digest`.
+        n_pairs: held-out pairs.
+        rank_flip_share: of INT8, or None when it answered no pair.
+        budget: largest share that was allowed.
+        accepted: whether the share is there and within the budget.
+        figures: the whole study, plain data.
+        provenance: of the figures.
+    """
+
+    checkpoint_digest: str
+    n_pairs: int
+    rank_flip_share: float | None
+    budget: float
+    accepted: bool
+    figures: Mapping[str, object]
+    provenance: str = str(Provenance.EMULATED)
+
+
+def judge(study: PrecisionStudy, precision: str, budget: float, digest: str) -> Verdict:
+    """The verdict on a precision: its share of flips against the budget.
+
+    Args:
+        study: of the model.
+        precision: the one that would be offloaded with.
+        budget: largest share of flipped pairs, 0 to 1.
+        digest: of the checkpoint.
+    """
+    share = study.of(precision).flips.share
+    return Verdict(
+        checkpoint_digest=digest,
+        n_pairs=study.n_pairs,
+        rank_flip_share=share,
+        budget=budget,
+        accepted=share is not None and share <= budget,
+        figures=asdict(study),
+    )
+
+
+def checkpoint_digest(checkpoint: DecoderCheckpoint) -> str:
+    """SHA-256 over config.json and the files with the weights, as ``sha256:...``.
+
+    Raises:
+        CheckpointError: when one cannot be read.
+    """
+    files = {stored.path for stored in checkpoint.tensors.values()}
+    whole = hashlib.sha256()
+    for path in (checkpoint.path / "config.json", *sorted(files)):
+        try:
+            with path.open("rb") as file:
+                part = hashlib.file_digest(file, "sha256")
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+        whole.update(path.name.encode() + b"\0" + part.digest())
+    return f"sha256:{whole.hexdigest()}"
+
+
+def write_verdict(verdict: Verdict, path: Path) -> None:
+    """Write as JSON; the file is whole or not there.
+
+    Raises:
+        OSError: when the folder cannot be written.
+    """
+    text = json.dumps(asdict(verdict), indent=1, allow_nan=False) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def obey(checkpoint: DecoderCheckpoint) -> None:
+    """Refuse a model that a validation of these very weights refused.
+
+    Raises:
+        CheckpointError: naming the file and the share of flips.
+    """
+    path = checkpoint.path / VERDICT_FILE
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        digest, accepted = found["checkpoint_digest"], found["accepted"]
+        share, budget = found["rank_flip_share"], float(found["budget"])
+        what = "INT8 answered no held-out pair"
+        if share is not None:
+            what = f"INT8 flips {100 * float(share):.3g} % of the held-out pairs"
+    except FileNotFoundError:
+        logger.info("%s: INT8 was not validated (ecorl fpga validate)", checkpoint.path)
+        return
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        logger.warning("%s is no verdict and is passed over (%s)", path, error)
+        return
+    if digest != checkpoint_digest(checkpoint):
+        logger.warning("%s is stale: it is of other weights; run ecorl fpga validate again", path)
+    elif accepted is not True:
+        raise CheckpointError(
+            f"{path}: {what}, allowed is at most {100 * budget:g} %: offload refused; "
+            "ecorl fpga validate judges anew, also by another --budget"
+        )
