@@ -1,4 +1,4 @@
-"""The command line: ``ecorl run``, ``report``, ``policy``, ``plan`` and ``doctor``.
+"""The command line: ``ecorl run``, ``report``, ``policy``, ``fpga``, ``plan``, ``doctor``.
 
 This module imports next to nothing: the commands and their libraries come in under the handler of
 `main`, so that Ctrl-C ends with one line from the first moment.

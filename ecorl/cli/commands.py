@@ -20,6 +20,7 @@ from rich.console import Console
 
 from ecorl import __version__
 from ecorl.cli import STOPPED, STOPPED_TEXT
+from ecorl.cli.fpga import fpga_app
 from ecorl.cli.output import LastingOutput, make_console
 from ecorl.cli.plan import plan
 from ecorl.cli.policy import policy_app
@@ -58,6 +59,7 @@ app = typer.Typer(
 
 
 app.add_typer(policy_app, name="policy")
+app.add_typer(fpga_app, name="fpga")
 
 
 def main() -> None:
