@@ -10,7 +10,9 @@ from collections.abc import Sequence
 
 from ecorl.bench.machine import repository
 
-NAMES = ("engine", "overhead", "demo", "simulator", "decision", "policy", "paper_scheduler")
+NAMES = (
+    "engine", "precision", "overhead", "demo", "simulator", "decision", "policy", "paper_scheduler",
+)  # fmt: skip
 FULL = {"demo": ("--install",)}
 """Options of every pass but the quick one: the installation is measured too."""
 

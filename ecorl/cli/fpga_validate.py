@@ -15,7 +15,7 @@ from ecorl.cli.policy import say, writable
 from ecorl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ecorl.engines.fpga.pairs import TokenPair
+    from ecorl.engines.fpga.pairs import HeldOutPairs, TokenPair
     from ecorl.engines.fpga.precision import PrecisionFigures, PrecisionStudy
     from ecorl.engines.fpga.verdict import Verdict
 
@@ -42,7 +42,9 @@ def validate(
             "obeys."
         ),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many pairs.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only the first so many different pairs.")
+    ] = None,
     card: Annotated[str, typer.Option(help="Profile of the card.")] = "u55c",
     threads: Annotated[
         int | None, typer.Option(min=1, max=256, help="Host threads; by default all cores.")
@@ -62,7 +64,7 @@ def validate(
     checkpoint = load_decoder(folder)
     path = _target(out, folder / verdict.VERDICT_FILE)
     found = read_pairs(pairs.expanduser(), folder, checkpoint.config.shape.vocab_size, limit)
-    study = _study(folder, found, card, threads or len(os.sched_getaffinity(0)))
+    study = _study(folder, found.pairs, card, threads or len(os.sched_getaffinity(0)))
     digest = verdict.checkpoint_digest(checkpoint)
     judged = verdict.judge(study, scoring.INT8, budget, digest)
     try:
@@ -96,13 +98,13 @@ def _study(folder: Path, pairs: Sequence[TokenPair], card: str, threads: int) ->
         )
 
 
-def _lines(
-    study: PrecisionStudy, pairs: Sequence[TokenPair], judged: Verdict, path: Path
-) -> list[str]:
+def _lines(study: PrecisionStudy, held_out: HeldOutPairs, judged: Verdict, path: Path) -> list[str]:
     from ecorl.engines.fpga.scoring import INT8
 
     told = [*study.lines(), f"against float32 by torch; {judged.provenance} by the C-simulation"]
-    told += [_unanswered(found, pairs) for found in study.precisions if found.unanswered]
+    if held_out.n_repeated:
+        told.append(f"left out as repetitions of a pair: {held_out.n_repeated:,}")
+    told += [_unanswered(found, held_out.pairs) for found in study.precisions if found.unanswered]
     int8 = study.of(INT8).flips
     if int8.share is None or int8.interval is None:
         told.append("offload refused: INT8 answers no pair")

@@ -158,8 +158,10 @@ def test_the_verdict_can_go_elsewhere_and_the_pairs_be_fewer(command, model, tmp
 
 def test_texts_without_an_answer_are_named(command, model, tmp_path):
     long = {"chosen_ids": [1] * (POSITIONS + 1), "rejected_ids": [2, 3]}
-    code, out, _ = validate(command, model, pairs_file(tmp_path, extra=[long] * 2))
+    other = long | {"rejected_ids": [4]}
+    code, out, _ = validate(command, model, pairs_file(tmp_path, extra=[long, other, long]))
     assert code == 0
+    assert "left out as repetitions of a pair: 1\n" in out
     assert "INT8 has no answer to line 61 chosen, line 62 chosen; their pairs count nowhere" in out
     assert "of 60 pairs" in out
     (tmp_path / "pairs.jsonl").write_text(json.dumps(long) + "\n")

@@ -10,7 +10,7 @@ Texts get no special tokens, as TRL's trainers give them to a reward model.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,10 +41,35 @@ class TokenPair:
     line: int
 
 
+@dataclass(frozen=True, slots=True)
+class HeldOutPairs:
+    """Pairs of which no two are the same, in either order: repeated ones would tell nothing new.
+
+    Attributes:
+        pairs: the different pairs, each where it stands first.
+        n_repeated: how many more there were.
+    """
+
+    pairs: tuple[TokenPair, ...]
+    n_repeated: int
+
+
+def different(pairs: Iterable[TokenPair], limit: int | None = None) -> HeldOutPairs:
+    """Keep each pair once, and stop after `limit` different ones."""
+    kept: dict[frozenset[bytes], TokenPair] = {}
+    n_read = 0
+    for pair in pairs:
+        n_read += 1
+        kept.setdefault(frozenset((pair.chosen.tobytes(), pair.rejected.tobytes())), pair)
+        if limit is not None and len(kept) >= limit:
+            break
+    return HeldOutPairs(tuple(kept.values()), n_read - len(kept))
+
+
 def read_pairs(
     path: Path, checkpoint: Path, vocab_size: int, limit: int | None = None
-) -> list[TokenPair]:
-    """Read and check all pairs, or the first `limit`.
+) -> HeldOutPairs:
+    """Read and check all pairs, or the first `limit` different ones.
 
     Args:
         path: the JSON-lines file; empty lines are passed over.
@@ -58,14 +83,10 @@ def read_pairs(
         MissingToolError: when text needs transformers, which is not installed.
     """
     reader = _Reader(path, checkpoint, vocab_size)
-    pairs = []
-    for number, line in _lines(path):
-        pairs.append(reader.pair(number, line))
-        if limit is not None and len(pairs) >= limit:
-            break
-    if not pairs:
+    found = different((reader.pair(number, line) for number, line in _lines(path)), limit)
+    if not found.pairs:
         raise DataError(f"{path}: holds no pairs; a line is needed for each: {ALLOWED}")
-    return pairs
+    return found
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -214,11 +214,22 @@ def write(path, *lines):
 
 def test_pairs_of_token_ids(tmp_path):
     file = write(tmp_path / "p.jsonl", GOOD, "", {"rejected_ids": [0, 63], "chosen_ids": [9]})
-    first, second = read_pairs(file, tmp_path, 64)
+    first, second = read_pairs(file, tmp_path, 64).pairs
     assert (first.chosen.tolist(), first.rejected.tolist(), first.line) == ([1, 2, 3], [4], 1)
     assert (second.chosen.tolist(), second.rejected.tolist(), second.line) == ([9], [0, 63], 3)
     assert first.chosen.dtype == np.int64
-    assert len(read_pairs(file, tmp_path, 64, limit=1)) == 1
+    assert len(read_pairs(file, tmp_path, 64, limit=1).pairs) == 1
+
+
+def test_a_pair_counts_once_in_either_order(tmp_path):
+    mirrored = {"chosen_ids": [4], "rejected_ids": [1, 2, 3]}
+    other = {"chosen_ids": [4], "rejected_ids": [4]}
+    file = write(tmp_path / "p.jsonl", GOOD, GOOD, mirrored, other, mirrored, "{")
+    with pytest.raises(DataError, match=":6: is not JSON"):
+        read_pairs(file, tmp_path, 64)
+    found = read_pairs(file, tmp_path, 64, limit=2)  # reads no further than it must
+    assert [pair.line for pair in found.pairs] == [1, 4]
+    assert found.n_repeated == 2
 
 
 def test_pairs_of_text(tmp_path, tiny_reward):
@@ -227,7 +238,7 @@ def test_pairs_of_text(tmp_path, tiny_reward):
         {"chosen": "w5 w6", "rejected": "w7"},
         {"prompt": "w9 ", "chosen": "w5\u2028w6", "rejected": "", "score": 3},
     )
-    first, second = read_pairs(file, tiny_reward, 64)
+    first, second = read_pairs(file, tiny_reward, 64).pairs
     assert (first.chosen.tolist(), first.rejected.tolist()) == ([5, 6], [7])
     assert second.chosen.tolist()[0] == 9
     assert second.rejected.tolist() == [9]
