@@ -30,7 +30,7 @@ from ecorl.records import Stage
 
 EXACT, FP16, INT8, INT4 = "FP32", "FP16", "INT8", "INT4 weights"
 
-TOKENS_PER_CALL = 16_384
+TOKENS_PER_CALL = 4_096
 """Tokens with padding that go into one call; bounds the memory of a float forward."""
 
 Tell = Callable[[int, str], None]
