@@ -36,10 +36,10 @@ class FpgaEngine:
     Outlier channels are equalised first (`ecorl.engines.equalise`), which changes no function.
 
     A row that cannot be run (too long, or with a token id that the model does not know) and one
-    with a number that does not fit its fixed-point format come back as NaN, all other rows as they are: how a row is
-    answered does not depend on the rest of its batch. The caller answers such rows on the exact
-    path (`ecorl.engines.validate` finds them). Time and energy are those of the rows that were run,
-    and None for a batch of which none could be.
+    with a number that does not fit its fixed-point format come back as NaN, all other rows as they
+    are: how a row is answered does not depend on the rest of its batch. The caller answers such
+    rows on the exact path (`ecorl.engines.validate` finds them). Time and energy are those of the
+    rows that were run, and None for a batch of which none could be.
 
     Args:
         checkpoint: Hugging Face checkpoint folder.
