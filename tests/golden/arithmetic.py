@@ -15,6 +15,8 @@ from ecorl.engines.fpga.formats import Scale
 ZERO = Scale(0, 0)
 LOG2_E = Scale(1549082005, -30)
 
+MOST_LEFT = 16
+
 _EXP = (224, -1744, 7846, -22708, 32768)
 _RECIP = (-3528, 13959, -25486, 31329, -32655, 32766)
 _RSQRT = tuple(math.isqrt(2**37 // (2 * i + 1)) for i in range(16, 64))
@@ -76,10 +78,10 @@ def shift(t, s, b):
         return np.zeros_like(t), False
     if s >= 0:
         return int32(t + (2**s >> 1)) >> s, False
-    left = min(-s, 31)
-    limit = (2**b - 1) >> left
+    left = -s
+    limit = (2**b - 1) >> left if left <= MOST_LEFT else 0
     clipped = np.clip(t, -limit, limit)
-    return int32(clipped << left), bool((clipped != t).any())
+    return int32(clipped << min(left, MOST_LEFT)), bool((clipped != t).any())
 
 
 def clip(v, b):

@@ -131,7 +131,7 @@ class GoldenDecoder:
         for t in range(len(x)):
             row = op.rmsnorm(x[t], layer.mlp_norm, self.model.eps, self.bits)
             acc = op.accumulate(row.codes, layer.gate_up)
-            h = op.swiglu(acc, layer.gate_up, row.scale)
+            h, marks[t] = op.swiglu(acc, layer.gate_up, row.scale)
             result.append(self._added(x[t], h, layer.down, marks, t))
         return result, marks
 

@@ -13,6 +13,7 @@ import numpy as np
 from ecorl.engines.fpga.formats import Scale
 from tests.golden.arithmetic import (
     LOG2_E,
+    MOST_LEFT,
     ZERO,
     bits,
     checked,
@@ -35,7 +36,9 @@ from tests.golden.arithmetic import (
 
 KEY_BLOCK = 64
 VOCABULARY_BLOCK = 2048
+SCORE_BITS = 12
 REWARD_BITS = 16
+LEAST_LOGPROB = -3000 << 20  # in units of log2
 LN_2 = 1488522236  # 31 fraction bits
 
 
@@ -219,7 +222,7 @@ def attention(query, keys, values, score_scale):
         block_v = values.part(start, start + KEY_BLOCK)
         s, overflow = _scores(query.codes, block_k, u)
         marked |= overflow
-        block_top = int(s.max() + 65535) >> 16
+        block_top = int(s.max() + 4095) >> SCORE_BITS
         if top is None:
             top = block_top
         elif block_top > top:
@@ -233,15 +236,16 @@ def attention(query, keys, values, score_scale):
 
 
 def _scores(query, keys, u):
-    """Scores of a block in units of log2, 16 fraction bits; and the mark."""
+    """Scores of a block in units of log2, 12 fraction bits; and the mark."""
     a = int32(keys.codes @ query)
-    used = (keys.m > 0) & (u.m > 0)
-    r = -(u.e + keys.e + 70)
-    factor = high(keys.m, np.full_like(keys.m, u.m))
-    s = (high(int32(a << 9), factor) << 1) >> np.clip(r, 0, 31)
-    s = np.where(used, s, 0)
+    r = -(u.e + keys.e + 67)
+    t = high(int32(a << 9), high(keys.m, np.full_like(keys.m, u.m)))
+    s, marked = t >> np.clip(r, 0, 31), False
+    for j in np.flatnonzero(r < 0):
+        s[j], overflow = shift(t[j], int(r[j]), 29)
+        marked |= overflow
     assert largest(s) <= 2**29
-    return s, bool((used & (r < 0)).any())
+    return s, marked
 
 
 def _down(t, d):
@@ -251,10 +255,10 @@ def _down(t, d):
 
 def _probabilities(s, top):
     """Weights of a block's keys before their values' scales: 0..16,383."""
-    z = int32((top << 16) - s)
+    z = int32((top << SCORE_BITS) - s)
     assert (z >= 0).all()
-    zi = np.minimum(z >> 16, 16)
-    p = int32(np.minimum(exp(z & 65535), 32766) + (1 << zi)) >> (zi + 1)
+    zi = np.minimum(z >> SCORE_BITS, 16)
+    p = int32(np.minimum(exp((z & 4095) << 4), 32766) + (1 << zi)) >> (zi + 1)
     assert ((p >= 0) & (p <= 16383)).all()
     return p
 
@@ -298,27 +302,33 @@ def context_row(contexts, head_dim):
 
 
 def swiglu(acc, linear, s):
-    """``silu(gate) * up`` of the stacked sums of gate and up, quantised."""
+    """``silu(gate) * up`` of the stacked sums of gate and up, quantised; and the mark."""
     v, (xg, xu) = dequantise(acc, linear)
     vg, vu = v[: linear.segment], v[linear.segment :]
     pg, pu = largest(vg), largest(vu)
     if pg == 0 or pu == 0:
-        return zero_row(linear.segment)
+        return zero_row(linear.segment), False
     ng, nu = 30 - bits(pg), 30 - bits(pu)
-    f, d = sigmoid(vg, xg, s)
+    f, d, marked = sigmoid(vg, xg, s)
     h = high(high(vg << ng, vu << nu), f << 16) >> d
     q, sq = quantise(h, 33 + xg - ng + xu - nu)
-    return Row(q, times(times(sq, s), s))
+    return Row(q, times(times(sq, s), s)), marked
 
 
 def sigmoid(vg, xg, s):
-    """The sigmoid of the gate, as ``f * 2**-15 * 2**-d``."""
+    """The sigmoid of the gate, as ``f * 2**-15 * 2**-d``; and the mark.
+
+    A clipped gate is so large that the sigmoid is 0 or 1 all the same; but what cannot be shifted
+    at all has become 0.
+    """
     b = times(s, LOG2_E)
-    z, _ = shift(high(vg, np.full_like(vg, b.m)), -(xg + b.e + 48), 30)
+    left = xg + b.e + 48
+    z, clipped = shift(high(vg, np.full_like(vg, b.m)), -left, 30)
     y, zi = exp(abs(z) & 65535), np.minimum(abs(z) >> 16, 31)
     r = recip(y >> zi)
     negative = z < 0
-    return np.where(negative, int32(y * r) >> 15, r), np.where(negative, zi, 0)
+    f, d = np.where(negative, int32(y * r) >> 15, r), np.where(negative, zi, 0)
+    return f, d, clipped and left > MOST_LEFT
 
 
 # ---------------------------------------------------------------- results
@@ -358,5 +368,7 @@ def log_sum_exp(z):
 def logprob(z, target):
     """The log-prob of one token, nats, 20 fraction bits, at least -2^31; and the mark."""
     difference = (int(z[target]) << 4) - log_sum_exp(z)
-    value = min((difference * LN_2) >> 31, 0)
+    if difference < LEAST_LOGPROB:
+        return -(2**31), True
+    value = min(int64(difference * LN_2) >> 31, 0)
     return max(value, -(2**31)), value < -(2**31)
