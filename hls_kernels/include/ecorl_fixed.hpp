@@ -30,7 +30,7 @@ constexpr int MOST_LEFT = 16;       ///< a longer left shift would lose too much
 constexpr int EXP_BITS = 15;
 constexpr int EXP_SUM_BITS = 29;             ///< fraction bits of the terms of a log-sum-exp
 constexpr std::int64_t LN2_31 = 1488522236;  ///< ln 2 with 31 fraction bits
-constexpr std::int64_t LEAST_LOGPROB = -(std::int64_t{3000} << LOGPROB_BITS);  ///< in log2
+constexpr std::int64_t LEAST_LOGPROB = -(std::int64_t{2954} << LOGPROB_BITS);  ///< in log2
 constexpr scale_t LOG2_E = {1549082005, -30};                                  ///< log2(e)
 
 inline value_t high(value_t a, value_t b) {

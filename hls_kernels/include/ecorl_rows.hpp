@@ -37,12 +37,15 @@ struct gate_t {
     bool lost;      ///< whether the gate is too large for these units
 };
 
-/// The running state of a query row: base-2 exponent of the largest weight, sum of the weights.
+/// The running state of a query row. Exponents are of base 2.
 struct softmax_t {
-    std::int32_t top;
-    std::int32_t sum;
-    std::int32_t begun;
+    std::int64_t sum;       ///< of the weights, 23 fraction bits below `top`
+    std::int32_t top;       ///< exponent of the largest weight
+    std::int32_t weighted;  ///< of the largest weight times its value's scale
 };
+
+/// Before the first page.
+constexpr softmax_t NOTHING_SEEN = {0, -(1 << 18), -(1 << 18)};
 
 /// Scales of the keys and values of one page.
 struct page_scales_t {

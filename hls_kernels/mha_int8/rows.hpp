@@ -4,12 +4,20 @@
 namespace ecorl {
 namespace ECORL_ROWS {
 
-/// Scores of a whole page: acc[PAGE] in place to units of log2; returns the largest.
-ECORL_ROW value_t scores_row(value_t* acc, const page_scales_t& by, scale_t query, dim_t live,
-                             value_t& mark) {
+/// The exponents of a page's largest weight, alone and times its value's scale.
+struct page_tops_t {
+    std::int32_t top, weighted;
+};
+
+/// Scores of a whole page: acc[PAGE] in place to units of log2.
+ECORL_ROW page_tops_t scores_row(value_t* acc, const page_scales_t& by, scale_t query, dim_t live,
+                                 value_t& mark) {
+    constexpr std::int32_t BELOW_ONE = (1 << ATTENTION_BITS) - 1;
     const lanes base = all(-(query.e + 55 + ATTENTION_BITS));
     const lanes masked = all(-(1 << SCORE_LIMIT));
+    const lanes none = all(-(1 << (SCORE_LIMIT + 1)));
     lanes top = masked;
+    lanes weighted = none;
     lanes changed = all(0);
 SCORES:
     for (dim_t j = 0; j < PAGE; j += STEP) {
@@ -26,59 +34,67 @@ SCORES:
         const lanes number = lanes(numbers() + j);
         changed |= select(number < live, lanes(low ^ t), all(0));
         const lanes score = select(number < live, s, masked);
+        const lanes with = lanes(score + lanes(load(by.value_e + j, STEP) << ATTENTION_BITS));
+        const lanes used = select(number < live, load(by.value_m + j, STEP), all(0));
         top = larger(top, score);
+        weighted = larger(weighted, select(used == 0, none, with));
         store(acc + j, score, STEP);
     }
     mark |= any_bit(changed);
-    return largest(top);
+    const value_t highest = largest(top) + BELOW_ONE;
+    const value_t heaviest = largest(weighted) + BELOW_ONE;
+    return {static_cast<std::int32_t>(highest >> ATTENTION_BITS),
+            static_cast<std::int32_t>(heaviest >> ATTENTION_BITS)};
 }
 
-/// Weights of a page as two codes each, high and low; returns their sum before the values' scales.
-ECORL_ROW value_t weights_row(const value_t* scores, const page_scales_t& by, int top, int base,
-                              dim_t live, code_t* high_codes, code_t* low_codes) {
+/// Weights of a page, times their values' scales, as two codes each, high and low; returns the sum
+/// of the weights alone.
+ECORL_ROW value_t weights_row(const value_t* scores, const page_scales_t& by,
+                              const softmax_t& state, dim_t live, code_t* high_codes,
+                              code_t* low_codes) {
     constexpr int FINER = SCORE_BITS - ATTENTION_BITS;
     constexpr int PART = (1 << ATTENTION_BITS) - 1;
-    const lanes ceiling = lanes(all(top) << ATTENTION_BITS);
+    const lanes ceiling = lanes(all(state.top) << ATTENTION_BITS);
+    const lanes offset = all(16 + state.weighted - state.top);
     lanes total = all(0);
 WEIGHTS:
     for (dim_t j = 0; j < PAGE; j += STEP) {
 #pragma HLS PIPELINE II = 1
 #pragma HLS UNROLL factor = 16
         const lanes z = lanes(ceiling - load(scores + j, STEP));
-        const lanes whole = smaller(lanes(z >> ATTENTION_BITS), all(16));
-        const lanes y = smaller(exp2_minus(lanes(lanes(z & PART) << FINER)), all(32766));
-        const lanes rounded = lanes(y + lanes(all(1) << whole)) >> lanes(whole + 1);
-        const lanes p = select(lanes(numbers() + j) < live, rounded, all(0));
-        const lanes far = lanes(all(15 + base) - load(by.value_e + j, STEP));
+        const lanes whole = lanes(z >> ATTENTION_BITS);
+        const lanes y = smaller(exp2_minus(lanes(lanes(z & PART) << FINER)), all(32767));
+        const lanes number = lanes(numbers() + j);
+        const lanes p = lanes(y << 8) >> smaller(whole, all(31));
+        total += select(number < live, p, all(0));
+        const lanes far = lanes(lanes(offset + whole) - load(by.value_e + j, STEP));
         const lanes down = larger(smaller(far, all(30)), all(0));
-        const lanes product = lanes(p * load(by.value_m + j, STEP));
-        const lanes w = lanes(product + lanes(lanes(all(1) << down) >> 1)) >> down;
-        total += p;
+        const lanes product = lanes(y * load(by.value_m + j, STEP));
+        const lanes rounded = lanes(product + lanes(lanes(all(1) << down) >> 1)) >> down;
+        const lanes near = select(far > 30, all(0), rounded);
+        const lanes w = select(number < live, near, all(0));
         store(high_codes + j, lanes(w >> 7), STEP);
         store(low_codes + j, lanes(w & 127), STEP);
     }
     return sum(total);
 }
 
-/// A row's weights for one page, and how far its former sums move down.
-ECORL_ROW int softmax_row(value_t* acc, const page_scales_t& by, scale_t query, int base,
-                          dim_t live, softmax_t& state, code_t* high_codes, code_t* low_codes,
-                          value_t& mark) {
-    const value_t largest = scores_row(acc, by, query, live, mark);
-    constexpr std::int32_t BELOW_ONE = (1 << ATTENTION_BITS) - 1;
-    const std::int32_t top =
-        static_cast<std::int32_t>(value_t(largest + BELOW_ONE) >> ATTENTION_BITS);
-    int down = 0;
-    if (!state.begun) {
-        state.top = top;
-        state.begun = 1;
-    } else if (top > state.top) {
-        down = top - state.top < 31 ? top - state.top : 31;
-        state.sum = static_cast<std::int32_t>(rounded_right(state.sum, down));
-        state.top = top;
+/// A row's weights for one page, and how far its former context moves down.
+ECORL_ROW int softmax_row(value_t* acc, const page_scales_t& by, scale_t query, dim_t live,
+                          softmax_t& state, code_t* high_codes, code_t* low_codes, value_t& mark) {
+    const page_tops_t page = scores_row(acc, by, query, live, mark);
+    if (page.top > state.top) {
+        const std::int32_t by_bits = page.top - state.top;
+        state.sum >>= by_bits < 63 ? by_bits : 63;
+        state.top = page.top;
     }
-    state.sum += static_cast<std::int32_t>(
-        weights_row(acc, by, state.top, base, live, high_codes, low_codes));
+    int down = 0;
+    if (page.weighted > state.weighted) {
+        down = page.weighted - state.weighted < 31 ? page.weighted - state.weighted : 31;
+        state.weighted = page.weighted;
+    }
+    state.sum +=
+        static_cast<std::int64_t>(weights_row(acc, by, state, live, high_codes, low_codes));
     return down;
 }
 
@@ -100,18 +116,18 @@ ACCUMULATE:
 }
 
 /// The head's context in place, and its exponent; false for a head of zeros.
-ECORL_ROW bool finish_row(value_t* context, const softmax_t& state, int base,
-                          std::int32_t& exponent, dim_t d) {
+ECORL_ROW bool finish_row(value_t* context, const softmax_t& state, std::int32_t& exponent,
+                          dim_t d) {
     const value_t peak = peak_of(context, d);
     if (peak == 0) {
         exponent = NO_EXPONENT;
         return false;
     }
     const int room = room_of(peak);
-    const int room_sum = 30 - top_bit(state.sum);
-    const std::int64_t full = static_cast<std::int64_t>(state.sum) << room_sum;
-    const lanes inverse = all(static_cast<std::int32_t>(((std::int64_t{1} << 61) - 1) / full));
-    exponent = base + 8 - room + room_sum;
+    const scale_t total = normalised(state.sum, 0);
+    const lanes inverse =
+        all(static_cast<std::int32_t>(((std::int64_t{1} << 61) - 1) / std::int64_t{total.m}));
+    exponent = 17 + state.weighted - state.top - room - total.e;
 FINISH:
     for (dim_t j = 0; j < d; j += STEP) {
 #pragma HLS PIPELINE II = 1

@@ -46,7 +46,7 @@ Forward::Forward(const decoder_model& model, std::int32_t max_tokens, std::int32
         const decoder_card& card = model.cards[c];
         card_buffers& buffers = cards_[c];
         const std::int64_t heads = heads_of(card), width = card.n_heads * d;
-        buffers.pages.reset(new Pages(max_pages, max_tokens, model.head_dim));
+        buffers.pages.reset(new Pages(max_pages, model.head_dim));
         buffers.heads.reset(new code_t[heads * tokens * d]);
         buffers.scales.reset(new scale_t[heads * tokens]);
         buffers.context.reset(new value_t[tokens * width]);
@@ -72,10 +72,10 @@ const value_t* Forward::run(const group_t& group, const std::int32_t* ids) {
     for (std::int32_t l = 0; l < model_.n_layers; ++l) {
         const bool last = l + 1 == model_.n_layers;
         project_heads(l, group);
+        if (last) spread_marks(group);  // later ones reach no other token
         attend(l, group, last);
         std::int32_t m = group.n_tokens();
         if (last) {  // after the last keys and values only the wanted tokens go on
-            spread_marks(group);
             m = static_cast<std::int32_t>(group.wanted.size());
             for (std::int32_t i = 0; i < m; ++i) {
                 const std::int64_t from = group.wanted[i];

@@ -47,12 +47,11 @@ std::int32_t page_of(const std::vector<segment_t>& segments, std::int32_t segmen
     return segments[s.parent].first_page + index;  // parents share nothing themselves
 }
 
-Pages::Pages(std::int32_t max_pages, std::int32_t max_tokens, std::int32_t head_dim)
+Pages::Pages(std::int32_t max_pages, std::int32_t head_dim)
     : d_(head_dim),
       bytes_(aligned(std::max(gemm_int8_packed_bytes(PAGE, head_dim),
                               gemm_int8_packed_bytes(head_dim, PAGE)))),
       pages_(max_pages),
-      bases_(max_tokens),
       key_rows_(new code_t[PAGE * head_dim]),
       value_rows_(new code_t[PAGE * head_dim]),
       turned_(new code_t[PAGE * head_dim]),
@@ -109,12 +108,6 @@ void Pages::fill(const std::vector<segment_t>& segments, const code_t* keys,
                  const scale_t* key_scales, const code_t* values, const scale_t* value_scales) {
     for (std::int32_t s = 0; s < static_cast<std::int32_t>(segments.size()); ++s) {
         const segment_t& segment = segments[s];
-        std::int32_t base =
-            segment.parent >= 0 ? bases_[segments[segment.parent].end - 1] : NO_EXPONENT;
-        for (std::int32_t t = segment.begin; t < segment.end; ++t) {
-            if (value_scales[t].m != 0) base = std::max(base, value_scales[t].e);
-            bases_[t] = base;
-        }
         const std::int32_t end = segment.position + segment.length();
         for (std::int32_t i = segment.n_shared; i < segment.n_pages; ++i) {
             const std::int32_t n = std::min(PAGE, end - i * PAGE);
@@ -136,15 +129,14 @@ void Pages::attend(const std::vector<segment_t>& segments, std::int32_t segment,
     for (std::int32_t first = 0; first < n; first += QUERIES) {
         const std::int32_t m = std::min(QUERIES, n - first);
         const std::int32_t* const asked = tokens + first;
-        softmax_t states[QUERIES] = {};
+        softmax_t states[QUERIES];
         scale_t scales[QUERIES];
-        std::int32_t bases[QUERIES];
         for (std::int32_t i = 0; i < m; ++i) {
             const std::int64_t t = asked[i];
             std::memcpy(bytes_of(queries_.get()) + std::int64_t{i} * d_,
                         reinterpret_cast<const std::int8_t*>(queries) + t * d_, d_);
             scales[i] = times(query_scales[t], score_scale);
-            bases[i] = bases_[t] == NO_EXPONENT ? 0 : bases_[t];
+            states[i] = NOTHING_SEEN;
             value_t* const c = context + (first + i) * stride;
             std::fill(c, c + d_, value_t(0));
         }
@@ -159,8 +151,8 @@ void Pages::attend(const std::vector<segment_t>& segments, std::int32_t segment,
             int down[QUERIES];
             for (std::int32_t i = 0; i < live_rows; ++i) {
                 const std::int32_t live = std::min(PAGE, position(first + r + i) - b * PAGE + 1);
-                down[i] = row.softmax(scores_.get() + i * PAGE, by, scales[r + i], bases[r + i],
-                                      live, states[r + i], weights_.get() + i * PAGE,
+                down[i] = row.softmax(scores_.get() + i * PAGE, by, scales[r + i], live,
+                                      states[r + i], weights_.get() + i * PAGE,
                                       weights_.get() + (live_rows + i) * PAGE, marks[asked[r + i]]);
             }
             gemm_int8(bytes_of(weights_.get()), values_of(page),
@@ -172,7 +164,7 @@ void Pages::attend(const std::vector<segment_t>& segments, std::int32_t segment,
             }
         }
         for (std::int32_t i = 0; i < m; ++i) {
-            row.finish(context + (first + i) * stride, states[i], bases[i],
+            row.finish(context + (first + i) * stride, states[i],
                        exponents[(first + i) * exponent_stride], d_);
         }
     }

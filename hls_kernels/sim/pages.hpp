@@ -30,7 +30,7 @@ std::int32_t lay_out_pages(std::vector<segment_t>& segments);
 /// One head's keys and values in pages, and the buffers of a block of queries.
 class Pages {
   public:
-    Pages(std::int32_t max_pages, std::int32_t max_tokens, std::int32_t head_dim);
+    Pages(std::int32_t max_pages, std::int32_t head_dim);
     /// Take over keys and values [tokens, head_dim] with their scales [tokens].
     void fill(const std::vector<segment_t>& segments, const code_t* keys, const scale_t* key_scales,
               const code_t* values, const scale_t* value_scales);
@@ -59,7 +59,6 @@ class Pages {
     std::int32_t d_;
     std::int64_t bytes_;
     std::vector<page_t> pages_;
-    std::vector<std::int32_t> bases_;  ///< [tokens] largest exponent of the values up to a token
     std::unique_ptr<code_t[]> key_rows_, value_rows_, turned_;
     std::unique_ptr<code_t[]> queries_;   ///< [QUERIES, d]
     std::unique_ptr<code_t[]> weights_;   ///< [2 QUERIES, PAGE] high codes, then low codes

@@ -22,10 +22,10 @@ struct row_table {
                     const rope_t*, const rope_t*, value_t*, code_t*, dim_t, value_t&);
     value_t (*gated)(value_t*, const value_t*, const gate_t&, dim_t, value_t&);
     value_t (*align)(value_t*, int, dim_t);
-    int (*softmax)(value_t*, const page_scales_t&, scale_t, int, dim_t, softmax_t&, code_t*,
-                   code_t*, value_t&);
+    int (*softmax)(value_t*, const page_scales_t&, scale_t, dim_t, softmax_t&, code_t*, code_t*,
+                   value_t&);
     void (*accumulate)(value_t*, const value_t*, const value_t*, int, dim_t);
-    bool (*finish)(value_t*, const softmax_t&, int, std::int32_t&, dim_t);
+    bool (*finish)(value_t*, const softmax_t&, std::int32_t&, dim_t);
     partial_t (*logits)(value_t*, const channels_t&, int, scale_t, dim_t, value_t&);
 };
 

@@ -76,7 +76,7 @@ NORM:
 #pragma HLS UNROLL factor = 16
 #pragma HLS LOOP_TRIPCOUNT min = 64 max = 8192 avg = 4096
         const lanes full = load(x + j, n - j) << room;
-        const lanes top = full >> 16;
+        const lanes top = lanes(lanes(full >> 15) + 1) >> 1;
         const lanes v = high(full, load(weight + j, n - j));
         squares += wide_sum(lanes(top * top));
         peak = larger(peak, magnitude(v));

@@ -59,7 +59,7 @@ class GoldenDecoder:
     def rewards_at(self, rows, positions):
         """Rewards at chosen positions of every row: a list of `Results` ``[n_positions]``."""
         return [
-            self._rewards(self._forward(op.whole(row)), chosen)
+            self._rewards(self._forward(op.whole(row), [int(t) for t in chosen]), chosen)
             for row, chosen in zip(rows, positions, strict=True)
         ]
 
@@ -76,7 +76,8 @@ class GoldenDecoder:
 
     # ------------------------------------------------------------ layers
 
-    def _forward(self, ids):
+    def _forward(self, ids, wanted=None):
+        """The row after all layers; `wanted`: the tokens with which the last layer goes on."""
         x, marks = [], np.zeros(len(ids), bool)
         for t, token in enumerate(ids):
             code = self.model.embedding[token]
@@ -84,20 +85,26 @@ class GoldenDecoder:
             x.append(embedded)
         stream = [np.stack(x)]
         for layer in self.model.layers:
-            x, attention_marks = self._attention(layer, x)
-            x, mlp_marks = self._mlp(layer, x)
+            projected = self._projected(layer, x)
+            marks |= projected[-1]
+            if layer is self.model.layers[-1]:  # from here on no token reads another
+                marks = np.logical_or.accumulate(marks)
+            last = layer is self.model.layers[-1]
+            tokens = range(len(x)) if wanted is None or not last else sorted(set(wanted))
+            x, attention_marks = self._attention(layer, x, *projected[:-1], tokens)
+            x, mlp_marks = self._mlp(layer, x, tokens)
             marks |= attention_marks | mlp_marks
             stream.append(np.stack(x))
-        return Forward(op.int32(np.stack(stream)), np.logical_or.accumulate(marks))
+        return Forward(op.int32(np.stack(stream)), marks)
 
-    def _attention(self, layer, x):
+    def _attention(self, layer, x, queries, keys, values, tokens):
         """The residual stream after attention, and the marks."""
-        queries, keys, values, marks = self._projected(layer, x)
+        marks = np.zeros(len(x), bool)
         keys = [op.Cache.of(head) for head in zip(*keys, strict=True)]
         values = [op.Cache.of(head) for head in zip(*values, strict=True)]
         share = self.shape.n_heads // self.shape.n_kv_heads
-        result = []
-        for t in range(len(x)):
+        result = list(x)
+        for t in tokens:
             contexts = []
             for h, query in enumerate(queries[t]):
                 seen_k = keys[h // share].part(0, t + 1)
@@ -106,7 +113,7 @@ class GoldenDecoder:
                 contexts.append(context)
                 marks[t] |= marked
             row = op.context_row(contexts, self.shape.head_dim)
-            result.append(self._added(x[t], row, layer.output, marks, t))
+            result[t] = self._added(x[t], row, layer.output, marks, t)
         return result, marks
 
     def _projected(self, layer, x):
@@ -125,14 +132,14 @@ class GoldenDecoder:
             values.append([op.value_head(*head) for head in heads[n_q + n_kv :]])
         return queries, keys, values, marks
 
-    def _mlp(self, layer, x):
+    def _mlp(self, layer, x, tokens):
         """The residual stream after the MLP, and the marks."""
-        result, marks = [], np.zeros(len(x), bool)
-        for t in range(len(x)):
+        result, marks = list(x), np.zeros(len(x), bool)
+        for t in tokens:
             row = op.rmsnorm(x[t], layer.mlp_norm, self.model.eps, self.bits)
             acc = op.accumulate(row.codes, layer.gate_up)
             h, marks[t] = op.swiglu(acc, layer.gate_up, row.scale)
-            result.append(self._added(x[t], h, layer.down, marks, t))
+            result[t] = self._added(x[t], h, layer.down, marks, t)
         return result, marks
 
     def _added(self, x, row, linear, marks, t):

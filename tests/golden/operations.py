@@ -37,8 +37,9 @@ from tests.golden.arithmetic import (
 KEY_BLOCK = 64
 VOCABULARY_BLOCK = 2048
 SCORE_BITS = 12
+LOWEST = -(2**18)
 REWARD_BITS = 16
-LEAST_LOGPROB = -3000 << 20  # in units of log2
+LEAST_LOGPROB = -2954 << 20  # in units of log2
 LN_2 = 1488522236  # 31 fraction bits
 
 
@@ -130,7 +131,7 @@ def rmsnorm(x, weight, eps, fraction_bits):
     n = 30 - bits(peak)
     xn = int32(x << n)
     v = high(xn, whole(weight.weight))
-    total = int64(sum(int(a) * int(a) for a in xn >> 16))
+    total = int64(sum(int(a) * int(a) for a in ((xn >> 15) + 1) >> 1))
     mean = norm(int64(total << 16) // dim, 2 * (16 - n - fraction_bits) - 16)
     q, s = quantise(v, weight.exponent + 32 - n - fraction_bits)
     return Row(q, times(s, rsqrt(plus(mean, eps))))
@@ -213,26 +214,31 @@ def attention(query, keys, values, score_scale):
     Keys beyond the query are not in `keys`: NUMERICS.md gives them a score of -2^29, below which no
     other can be, and a weight of 0, so that leaving them out is the same.
     """
-    used = values.m > 0
-    largest_e = int(values.e[used].max()) if used.any() else 0
     u = times(query.scale, score_scale)
-    top, total, c, marked = None, 0, np.zeros(values.codes.shape[1], np.int64), False
+    top, weighted, total = LOWEST, LOWEST, 0
+    c, marked = np.zeros(values.codes.shape[1], np.int64), False
     for start in range(0, len(keys.m), KEY_BLOCK):
         block_k = keys.part(start, start + KEY_BLOCK)
         block_v = values.part(start, start + KEY_BLOCK)
         s, overflow = _scores(query.codes, block_k, u)
         marked |= overflow
         block_top = int(s.max() + 4095) >> SCORE_BITS
-        if top is None:
-            top = block_top
-        elif block_top > top:
-            down = min(block_top - top, 31)
-            total, c = int(_down(total, down)), _down(c, down)
-            top = block_top
-        p = _probabilities(s, top)
-        total = int(int32(total + int(p.sum())))
-        c = int32(c + _context(p, block_v, largest_e))
-    return _head_context(c, total, largest_e), marked
+        if block_top > top:
+            total, top = total >> min(block_top - top, 63), block_top
+        used = block_v.m > 0
+        block_weighted = LOWEST
+        if used.any():
+            with_values = int32(s + (block_v.e << SCORE_BITS))[used]
+            block_weighted = int(with_values.max() + 4095) >> SCORE_BITS
+        if block_weighted > weighted:
+            c, weighted = _down(c, min(block_weighted - weighted, 31)), block_weighted
+        z = int32((top << SCORE_BITS) - s)
+        assert (z >= 0).all()
+        whole, y = z >> SCORE_BITS, np.minimum(exp((z & 4095) << 4), 32767)
+        total = int64(total + int(int32((y << 8) >> np.minimum(whole, 31)).sum()))
+        h = 16 + whole + weighted - top - block_v.e
+        c = int32(c + _context(y, h, block_v))
+    return _head_context(c, total, weighted - top), marked
 
 
 def _scores(query, keys, u):
@@ -253,34 +259,26 @@ def _down(t, d):
     return shift(t, d, 31)[0]
 
 
-def _probabilities(s, top):
-    """Weights of a block's keys before their values' scales: 0..16,383."""
-    z = int32((top << SCORE_BITS) - s)
-    assert (z >= 0).all()
-    zi = np.minimum(z >> SCORE_BITS, 16)
-    p = int32(np.minimum(exp((z & 4095) << 4), 32766) + (1 << zi)) >> (zi + 1)
-    assert ((p >= 0) & (p <= 16383)).all()
-    return p
-
-
-def _context(p, values, largest_e):
-    """What a block adds to the context."""
-    h = np.clip(15 + largest_e - values.e, 0, 30)
-    w = int32(int32(p * (values.m >> 16)) + ((1 << h) >> 1)) >> h
-    w = np.where(values.m > 0, w, 0)
+def _context(y, h, values):
+    """What a page adds to the context; weights hold their values' scales."""
+    used = (values.m > 0) & (h <= 30)
+    assert (h[values.m > 0] >= 16).all()
+    h = np.clip(h, 0, 30)
+    w = int32(int32(y * (values.m >> 16)) + ((1 << h) >> 1)) >> h
+    w = np.where(used, w, 0)
     assert ((w >= 0) & (w <= 16383)).all()
     upper, lower = w >> 7, w & 127
     return int32(128 * (upper @ values.codes) + lower @ values.codes + 32) >> 6
 
 
-def _head_context(c, total, largest_e):
+def _head_context(c, total, exponent):
     peak = largest(c)
     if peak == 0:
         return HeadContext(None, 0)
     na, nl = 30 - bits(peak), 30 - bits(total)
-    r = (2**61 - 1) // (total << nl)
+    r = (2**61 - 1) // (total << nl if nl >= 0 else total >> -nl)
     o = high(c << na, np.full_like(c, r))
-    return HeadContext(o, largest_e + 8 - na + nl)
+    return HeadContext(o, 17 + exponent - na + nl)
 
 
 def context_row(contexts, head_dim):

@@ -223,13 +223,9 @@ def test_rising_scores_rescale_the_state():
 
 
 @pytest.mark.parametrize("n", [64, 1024])
-@pytest.mark.parametrize("gap", [8, 12, 14, 14.9, 15.1, 16])
+@pytest.mark.parametrize("gap", [8, 12, 14, 16, 18])
 def test_attention_beside_a_sink(n, gap):
-    """One key far above all others, its value small: the others' weights have few bits left.
-
-    A weight is off by half a unit of 2^-14 of the largest (which is half at least): n keys by n
-    such, times the largest value. Relative to the head's own result that is large.
-    """
+    """One key far above all others with a small value does not push the others out."""
     d, rng = 64, np.random.default_rng(1)
     query = op.Row(np.eye(1, d, dtype=np.int64)[0] * 127, Scale.of(8 / 127))
     keys, values = random_cache(rng, n, d), random_cache(rng, n, d, 0, 0)
@@ -239,8 +235,8 @@ def test_attention_beside_a_sink(n, gap):
     keys.m[:], keys.e[:], values.e[0] = step.m, step.e, values.e[0] - 7
     (o, x), marked = op.attention(query, keys, values, score_scale(d))
     assert not marked
-    error = np.abs(o * 2.0**x - attention(query, keys, values)).max()
-    assert error <= n * 2.0**-14 * np.abs(cache_floats(values)).max()
+    wanted = attention(query, keys, values)
+    assert np.linalg.norm(o * 2.0**x - wanted) <= 1e-3 * np.linalg.norm(wanted)
 
 
 def test_zero_queries_keys_and_values():

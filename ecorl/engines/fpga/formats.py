@@ -27,7 +27,8 @@ Int32 = npt.NDArray[np.int32]
 MANTISSA_BITS = 31
 LOG2_E = math.log2(math.e)
 ROPE_BITS = 14
-_HEADROOM_BITS = 16
+_DEFAULT_BITS = 16
+_MOST_HEAD_DIM = 256
 _MOST_SHIFT = 31
 _RESIDUAL_BITS = 30
 
@@ -148,9 +149,13 @@ def integer_decoder(tensors: Tensors, *, weight_bits: int = 8) -> IntegerDecoder
         weight_bits: 8, or 4 for the precision study (INT4 codes run on the INT8 kernels).
 
     Raises:
-        CheckpointError: when a tensor cannot be read, or a bias does not fit.
+        CheckpointError: when a tensor cannot be read, or a bias or the head's size does not fit.
     """
     config = tensors.config
+    if config.shape.head_dim > _MOST_HEAD_DIM:
+        raise CheckpointError(
+            f"head_dim = {config.shape.head_dim}: the kernels take at most {_MOST_HEAD_DIM}"
+        )
     codes, exponents, fraction_bits = _embedding(tensors.tensor("model.embed_tokens.weight"))
     maker = _Maker(tensors, fraction_bits, weight_bits)
     return IntegerDecoder(
@@ -215,7 +220,7 @@ def _embedding(weight: Float32) -> tuple[Int16, Int32, int]:
     used = largest[largest > 0]
     # The median, not the largest: one token far out must not take all others' fraction bits. Such a
     # token is marked where it occurs.
-    bits = 14 - math.ceil(math.log2(float(np.median(used)))) if len(used) else _HEADROOM_BITS
+    bits = 12 - math.ceil(math.log2(float(np.median(used)))) if len(used) else _DEFAULT_BITS
     return (
         np.clip(codes, -32767, 32767).astype(np.int16),
         exponent.astype(np.int32),

@@ -1,0 +1,294 @@
+"""The whole forward: golden, fast and strict are bit-equal; a row is the same wherever it is."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ecorl.engines.checkpoint import load_decoder
+from ecorl.engines.fpga.formats import LOG2_E, Scale, integer_decoder, rope_tables
+from ecorl.engines.fpga.forward import LOGPROB_BITS, REWARD_BITS, Int8Decoder
+from ecorl.engines.fpga.gemm import CsimLibrary
+from ecorl.engines.protocol import ScoreBatch
+from tests.golden.decoder import GoldenDecoder
+from tests.kernels.decoder_models import VOCAB, saved_decoder
+
+SHAPES = ("llama64", "llama96", "llama128", "qwen64", "qwen_lm", "llama_lm")
+
+
+@pytest.fixture(autouse=True)
+def _needs_compiler(require_tool):
+    require_tool("gxx")
+
+
+@functools.cache
+def library(build):
+    return CsimLibrary.load(build)
+
+
+@functools.cache
+def decoder(folder, build="fast", n_cards=1):
+    return Int8Decoder(load_decoder(folder), library(build), n_cards=n_cards)
+
+
+@functools.cache
+def golden(folder):
+    model = integer_decoder(load_decoder(folder))
+    return GoldenDecoder(model, rope_tables(model.config, 8192))
+
+
+@pytest.fixture(scope="session")
+def folder_of(tmp_path_factory):
+    root = tmp_path_factory.mktemp("decoders")
+    return lambda name: saved_decoder(root, name)
+
+
+def rows_of(*lengths, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, VOCAB, n) for n in lengths]
+
+
+def families(seed, prompts, most, n_completions):
+    """Rows whose prompts are shared by several completions, in mixed order."""
+    rng = np.random.default_rng(seed)
+    rows, counts = [], []
+    for length in prompts:
+        prompt = rng.integers(0, VOCAB, length)
+        for _ in range(n_completions):
+            n = int(rng.integers(0 if length > 1 else 1, most))
+            rows.append(np.concatenate([prompt, rng.integers(0, VOCAB, n)]))
+            counts.append(n)
+    order = rng.permutation(len(rows))
+    return [rows[i] for i in order], [counts[i] for i in order]
+
+
+def integers(values, bits):
+    return np.ldexp(values.astype(np.float64), bits)
+
+
+def same(a, b):
+    return np.array_equal(np.asarray(a).view(np.uint32), np.asarray(b).view(np.uint32))
+
+
+# ---------------------------------------------------------------- golden, fast, strict
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("build", ["fast", "strict"])
+def test_every_block_and_result_equals_the_golden_model(folder_of, name, build, require_tool):
+    if build == "strict":
+        require_tool("hls_headers")
+    folder = folder_of(name)
+    model, wanted = decoder(folder, build), golden(folder)
+    rows = rows_of(1, 5, 63, 64, 65, 130, seed=1)
+    stream = integers(model.hidden(rows), model.fraction_bits)
+    expected = np.concatenate([f.hidden for f in wanted.forward(rows)])
+    # float32 hands out 24 of up to 30 bits of the stream
+    assert np.array_equal(stream.astype(np.float32), expected.astype(np.float32))
+    if model.config.is_reward:
+        results = wanted.rewards(rows)
+        assert not results.marks.any()
+        got = integers(model.score(rows), REWARD_BITS)
+        assert np.array_equal(got.astype(np.float32), results.values.astype(np.float32))
+    else:
+        counts = [0, 3, 62, 10, 64, 100]
+        got = model.logprobs(rows, counts, 0.7)
+        results = wanted.logprobs(rows, counts, Scale.of(LOG2_E / 0.7))
+        for values, result in zip(got, results, strict=True):
+            assert not result.marks.any()
+            values = integers(values, LOGPROB_BITS).astype(np.float32)
+            assert np.array_equal(values, result.values.astype(np.float32))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 140), min_size=1, max_size=4),
+    name=st.sampled_from(["llama64", "qwen_lm"]),
+    seed=st.integers(0, 2**31),
+)
+def test_random_rows_equal_the_golden_model(folder_of, lengths, name, seed):
+    folder = folder_of(name)
+    model, rows = decoder(folder), rows_of(*lengths, seed=seed)
+    expected = np.concatenate([f.hidden for f in golden(folder).forward(rows)])
+    got = integers(model.hidden(rows), model.fraction_bits)
+    assert np.array_equal(got.astype(np.float32), expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("bits", [128, 256, 512])
+def test_the_width_of_the_registers_changes_no_bit(folder_of, bits):
+    folder, handle = folder_of("llama96"), library("fast").handle
+    rows, counts = families(3, [3, 64, 70], 90, 3)
+    wanted = decoder(folder).score(rows, counts)
+    if handle.rows_set_width(bits) != 0:
+        pytest.skip(f"this CPU has no registers of {bits} bits")
+    try:
+        assert handle.rows_width() == bits
+        assert same(decoder(folder).score(rows, counts), wanted)
+    finally:
+        handle.rows_set_width(0)
+    assert handle.rows_set_width(64) == -1
+
+
+def test_a_row_of_4096_tokens(folder_of):
+    """The last token of a long row sees all of it, and equals the golden model."""
+    folder = folder_of("long")
+    (row,) = rows_of(4096, seed=2)
+    positions = np.array([0, 100, 2047, 4095])
+    got = integers(decoder(folder).score_at([row], [positions])[0], REWARD_BITS)
+    (wanted,) = golden(folder).rewards_at([row], [positions])
+    assert not wanted.marks.any()
+    assert np.array_equal(got.astype(np.float32), wanted.values.astype(np.float32))
+    changed = row.copy()
+    changed[0] = (changed[0] + 1) % VOCAB
+    assert not same(decoder(folder).score([changed]), decoder(folder).score([row]))
+
+
+# ---------------------------------------------------------------- a row is the same everywhere
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    prompts=st.lists(st.sampled_from([1, 2, 17, 63, 64, 65, 128, 130]), min_size=1, max_size=4),
+    n_completions=st.integers(1, 5),
+    n_cards=st.sampled_from([1, 2]),
+    micro_batch=st.integers(1, 8),
+    threads=st.sampled_from([1, 2]),
+)
+def test_batch_order_sharing_and_cards_change_no_bit(
+    folder_of, seed, prompts, n_completions, n_cards, micro_batch, threads
+):
+    folder = folder_of("llama64")
+    rows, counts = families(seed, prompts, 80, n_completions)
+    alone = np.concatenate([decoder(folder).score([row]) for row in rows])
+    model = decoder(folder, n_cards=n_cards)
+    model.threads = threads
+    assert same(model.score(rows), alone)
+    assert same(model.score(rows, counts), alone)
+    starts = range(0, len(rows), micro_batch)
+    parts = [model.score(rows[i : i + micro_batch], counts[i : i + micro_batch]) for i in starts]
+    assert same(np.concatenate(parts), alone)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    prompts=st.lists(st.sampled_from([1, 2, 63, 64, 65, 130]), min_size=1, max_size=3),
+    n_completions=st.integers(1, 4),
+    n_cards=st.sampled_from([1, 2]),
+    temperature=st.sampled_from([0.3, 1.0, 1.7]),
+)
+def test_logprobs_are_the_same_with_shared_prompts_and_cards(
+    folder_of, seed, prompts, n_completions, n_cards, temperature
+):
+    folder = folder_of("qwen_lm")
+    rows, counts = families(seed, prompts, 80, n_completions)
+    model = decoder(folder, n_cards=n_cards)
+    together = model.logprobs(rows, counts, temperature)
+    for row, n, values in zip(rows, counts, together, strict=True):
+        assert same(values, decoder(folder).logprobs([row], [n], temperature)[0])
+        assert (values <= 0).all()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 90), min_size=1, max_size=6),
+    spare=st.integers(0, 70),
+    seed=st.integers(0, 2**31),
+)
+def test_the_side_of_the_padding_changes_no_bit(folder_of, lengths, spare, seed):
+    folder, rows = folder_of("llama64"), rows_of(*lengths, seed=seed)
+    width = max(lengths) + spare
+    left = np.full((len(rows), width), VOCAB - 1)
+    right, left_mask, right_mask = left.copy(), left * 0, left * 0
+    for i, row in enumerate(rows):
+        left[i, width - len(row) :], left_mask[i, width - len(row) :] = row, 1
+        right[i, : len(row)], right_mask[i, : len(row)] = row, 1
+    names = tuple(map(str, range(len(rows))))
+    model, wanted = decoder(folder), decoder(folder).score(rows)
+    for ids, mask in ((left, left_mask), (right, right_mask)):
+        assert same(model.score(ScoreBatch.from_padded(names, ids, mask).token_ids), wanted)
+
+
+def test_process_rewards_are_the_rewards_of_prefixes(folder_of):
+    model = decoder(folder_of("llama64"))
+    rows, counts = families(4, [30, 64], 90, 4)
+    steps = [np.unique(np.linspace(len(r) - 1 - n, len(r) - 1, 5).astype(int)) for r, n in
+             zip(rows, counts, strict=True)]  # fmt: skip
+    together = model.score_at(rows, steps, counts)
+    for row, positions, values in zip(rows, steps, together, strict=True):
+        prefixes = [row[: p + 1] for p in positions]
+        assert same(values, model.score(prefixes))
+
+
+# ---------------------------------------------------------------- what does not fit
+
+
+def test_a_marked_token_spoils_its_own_sequence_from_there_on_and_no_other(folder_of):
+    folder = folder_of("outlier")  # token 7 is far beyond the residual stream's format
+    model, wanted = decoder(folder), golden(folder)
+    rows = [np.array(r) for r in ([1, 2, 3], [1, 2, 7, 3], [4, 5])]
+    got = model.score_at(rows, [np.arange(len(r)) for r in rows])
+    marks = [
+        np.asarray(r.marks) for r in wanted.rewards_at(rows, [np.arange(len(r)) for r in rows])
+    ]
+    assert [m.tolist() for m in marks] == [[False] * 3, [False, False, True, True], [False] * 2]
+    for values, marked in zip(got, marks, strict=True):
+        assert np.array_equal(np.isnan(values), marked)
+    assert same(got[1][:2], got[0][:2])
+
+
+def test_extreme_weights_equal_the_golden_model(folder_of):
+    """Rows of zeros, of one sign, of 1e-20 and of 1e4, all at once."""
+    folder = folder_of("extreme")
+    model, rows = decoder(folder), rows_of(1, 40, 70, seed=5)
+    forward = golden(folder).forward(rows)
+    expected = np.concatenate([f.hidden for f in forward]).astype(np.float32)
+    marks = np.concatenate([f.marks for f in forward])
+    got = integers(model.hidden(rows), model.fraction_bits).astype(np.float32)
+    assert np.array_equal(np.isnan(got).all(axis=1), marks)
+    assert np.array_equal(got[~marks], expected[~marks])
+    assert np.isfinite(got).any()
+
+
+SANITIZED = """
+import sys
+from pathlib import Path
+import numpy as np
+from ecorl.engines.checkpoint import load_decoder
+from ecorl.engines.fpga.forward import Int8Decoder
+from ecorl.engines.fpga.gemm import CsimLibrary
+folder, library = sys.argv[1], CsimLibrary(Path(sys.argv[2]))
+rng = np.random.default_rng(0)
+prompt = rng.integers(0, 90, 70)
+rows = [np.concatenate([prompt, rng.integers(0, 90, n)]) for n in (1, 3, 60)]
+rows += [rng.integers(0, 90, n) for n in (1, 2, 17, 64, 129)]
+counts = [1, 3, 60, 0, 1, 5, 64, 100]
+for n_cards in (1, 2):
+    model = Int8Decoder(load_decoder(folder), library, n_cards=n_cards)
+    for bits in (128, 256, 512):
+        library.handle.rows_set_width(bits)
+        np.concatenate(model.logprobs(rows, counts, 1.0)).tofile(f"{sys.argv[3]}-{n_cards}-{bits}")
+"""
+
+
+def test_the_forward_is_clean_under_address_and_undefined_sanitizers(
+    folder_of, tmp_path, sanitized_library
+):
+    folder = folder_of("qwen_lm")
+    preload, path = sanitized_library
+    environment = os.environ | {"ASAN_OPTIONS": "detect_leaks=0", "LD_PRELOAD": preload}
+    command = [sys.executable, "-c", SANITIZED, str(folder), str(path), str(tmp_path / "out")]
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    assert "runtime error" not in finished.stderr
+    results = [p.read_bytes() for p in sorted(tmp_path.glob("out-*"))]
+    assert len(results) == 6
+    assert len(set(results)) == 1
