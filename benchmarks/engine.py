@@ -1,4 +1,4 @@
-"""How fast and how faithful is the INT8 engine on this host?
+"""How fast and how exact is the INT8 engine on this host?
 
 Speed: rewards of a random-weight Llama at the last token of 32 rows of 256 tokens, one thread
 each, in turns: the C-simulation's fast build, ONNX Runtime with dynamic INT8 and in float32, torch
@@ -10,7 +10,8 @@ every position of every layer; the engine leaves out what the last layer's other
 to nothing. `*_all_positions` compares without that short cut. Times are this host's; they say
 nothing of a card. torch's float32 products are slow on some CPUs: `fast_vs_ort_fp32` stands beside.
 
-Faithfulness: rank flips of INT8 against float on the demo's reward model and held-out pairs.
+Exactness: results that differ between the builds, and for a row between batches, orders, threads,
+cards and with a shared prompt; both must be 0. How faithful INT8 is: `benchmarks.precision`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 
+from ecorl.bench.bits import Comparison, compare, one_row_everywhere, strict_against_fast
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.peers import (
@@ -40,15 +41,12 @@ from ecorl.bench.peers import (
 from ecorl.bench.rounds import round_ratios, timed_rounds
 from ecorl.bench.stats import median, spread_of
 from ecorl.engines.checkpoint import load_decoder
-from ecorl.engines.fpga.cache import cache_folder
 from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.engines.fpga.forward import Int8Decoder
 from ecorl.engines.fpga.gemm import CsimLibrary
-from ecorl.engines.protocol import Float32, Int64, ScoreBatch
+from ecorl.engines.fpga.segments import segments_of
+from ecorl.engines.protocol import Int64, ScoreBatch
 from ecorl.records import Provenance, Stage
-from roll_adapters.demo.prepare import prepare
-from roll_adapters.trl_evaluate import rank_check
-from roll_adapters.trl_task import read_rows
 
 MEASURED, EMULATED = Provenance.MEASURED, Provenance.EMULATED
 OURS, ALL, ORT, TORCH = "ours", "ours_all_positions", "ort_int8", "torch_fp32"
@@ -81,7 +79,9 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     work = SMALL if options.quick else FULL
     with tempfile.TemporaryDirectory(prefix="ecorl-bench-engine-") as folder:
         config, figures = measure_speed(work, Path(folder))
-    return config, figures + _faithfulness()
+        figures += measure_prefix(work, Path(folder))
+        figures += measure_bits(work, Path(folder))
+    return config, figures
 
 
 def measure_speed(work: Workload, folder: Path) -> tuple[dict[str, object], list[Figure]]:
@@ -147,7 +147,8 @@ def _speed_figures(
     figures = [
         _ratio("engine.fast_vs_ort", times[ORT], times[OURS], same,
                "tokens/s over ONNX Runtime (torch's export, as quantize_dynamic leaves it, in "
-               "calls of the size that it is fastest with); reward at the last token"),
+               "calls of the size that it is fastest with); reward at the last token",
+               Target(low=1.0)),
         _ratio("engine.fast_vs_ort_all_positions", times[ORT], times[ALL], same,
                "the same, the engine computing every position as well (without the head)"),
         _ratio("engine.fast_vs_ort_fp32", times[ORT_FP32], times[OURS], same,
@@ -174,47 +175,81 @@ def _speed_figures(
     return figures
 
 
-def _ratio(id: str, peer: list[float], ours: list[float], same: bool, note: str) -> Figure:
+def _ratio(
+    id: str,
+    peer: list[float],
+    ours: list[float],
+    same: bool,
+    note: str,
+    target: Target | None = None,
+) -> Figure:
     if not same:
         return missing(id, "1", "an arm's rewards are not the model's: nothing to compare")
     ratios = round_ratios(peer, ours)
-    return Figure(id, median(ratios), "1", MEASURED, spread_of(ratios), note=note)
+    return Figure(id, median(ratios), "1", MEASURED, spread_of(ratios), target, note=note)
 
 
-def _faithfulness() -> list[Figure]:
-    """Rank flips and score shifts on the demo's reward model and all its held-out pairs."""
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-    from transformers.utils import logging as hf_logging
-
-    hf_logging.disable_progress_bar()
-
-    made = prepare(cache_folder().parent / "tasks", 42, 256, Console(file=sys.stderr))
-    pairs = read_rows(made.pairs, ("prompt", "chosen", "rejected"))
-    model = AutoModelForSequenceClassification.from_pretrained(
-        made.reward, num_labels=1, local_files_only=True
-    ).eval()
-    tokenizer = AutoTokenizer.from_pretrained(made.reward, local_files_only=True)
-    engine = FpgaEngine(made.reward, Stage.REWARD)
-    try:
-        check = rank_check(engine, model, tokenizer, pairs)
-    finally:
-        engine.close()
-    flips = np.asarray(check.flips)
-    shifts = np.abs(np.asarray(check.score_shifts, dtype=np.float32))
-    share = float(flips.mean())
-    error = float(np.sqrt(share * (1 - share) / len(flips)))
-    spread = {"n": len(flips), "n_flips": int(flips.sum()), "standard_error": error}
+def measure_bits(work: Workload, folder: Path) -> list[Figure]:
+    """Results that differ where they must not."""
+    small, full = folder / "small", folder / "full"
+    make_reward_checkpoint(small, SMALL.size, max_positions=SMALL.length, seed=work.seed)
+    make_reward_checkpoint(full, work.size, max_positions=work.length, seed=work.seed)
+    strict = strict_against_fast(small, tuple(SMALL.ids()))
+    rows, counts = grpo_rows(work, 4, work.length // 2)
+    rows, counts = rows[:16], counts[:16]
+    invariant = one_row_everywhere(full, rows, counts, work.seed)
     return [
-        Figure("engine.rank_flip_share", share, "1", EMULATED, spread, Target(high=0.03),
-               "pairs that INT8 and float order differently; demo's reward model, seed 42"),
-        _shift("engine.score_shift_mean", float(shifts.mean()), shifts),
-        _shift("engine.score_shift_p99", float(np.percentile(shifts, 99)), shifts),
+        _bits("engine.strict_vs_fast_mismatches", strict,
+              "residual streams and rewards of the ap_int build against the native one"),
+        _bits("engine.row_invariance_mismatches", invariant,
+              "rewards of rows alone against: all together, in another order, two threads, two "
+              "cards, prompts shared by 4 rows"),
     ]  # fmt: skip
 
 
-def _shift(id: str, value: float, shifts: Float32) -> Figure:
-    spread = {"n": len(shifts), "max": float(shifts.max())}
-    return Figure(id, value, "1", EMULATED, spread, note="|INT8 - float| of a reward, all texts")
+def _bits(id: str, compared: Comparison, note: str) -> Figure:
+    spread = {"n": compared.n}
+    return Figure(id, compared.n_different, "1", EMULATED, spread, Target(high=0), note=note)
+
+
+def measure_prefix(work: Workload, folder: Path) -> list[Figure]:
+    """Tokens/s with a shared prompt computed once over tokens/s without, same bits."""
+    checkpoint = folder / "prefix"
+    make_reward_checkpoint(checkpoint, work.size, max_positions=work.length, seed=work.seed)
+    model = Int8Decoder(load_decoder(checkpoint), CsimLibrary.load("fast"))
+    figures = []
+    for group in (8, 16):
+        n_prompt = work.length // 2
+        rows, counts = grpo_rows(work, group, n_prompt)
+        calls = {
+            "shared": lambda rows=rows, counts=counts: model.score(rows, counts),
+            "apart": lambda rows=rows: model.score(rows),
+        }
+        id = f"engine.prefix_reuse_gain_g{group}"
+        if compare([(calls["shared"](), calls["apart"]())]).n_different:
+            figures.append(missing(id, "1", "sharing changed a result"))
+            continue
+        times = timed_rounds(calls, work.n_rounds)
+        ratios = round_ratios(times["apart"], times["shared"])
+        computed = segments_of(rows, counts).n_tokens
+        ideal = sum(map(len, rows)) / computed
+        note = (
+            f"groups of {group}: {n_prompt} prompt tokens shared, {work.length - n_prompt} of each "
+            f"completion; {ideal:.2f} times fewer tokens are computed; one thread of this host"
+        )
+        figures.append(Figure(id, median(ratios), "1", MEASURED, spread_of(ratios), note=note))
+    return figures
+
+
+def grpo_rows(work: Workload, group: int, n_prompt: int) -> tuple[list[Int64], list[int]]:
+    """`work.n_rows` rows in groups that share a prompt, and their completion tokens."""
+    rng = np.random.default_rng(work.seed + 1)
+    rows = []
+    for _ in range(max(1, work.n_rows // group)):
+        prompt = rng.integers(1, work.size.vocab_size, n_prompt)
+        rest = rng.integers(1, work.size.vocab_size, (group, work.length - n_prompt))
+        rows += [np.concatenate([prompt, completion]) for completion in rest]
+    return rows, [work.length - n_prompt] * len(rows)
 
 
 if __name__ == "__main__":

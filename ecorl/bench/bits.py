@@ -1,0 +1,64 @@
+"""Counts of results whose bits differ where they must not: between builds, batches and cards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ecorl.engines.checkpoint import load_decoder
+from ecorl.engines.fpga.forward import Int8Decoder
+from ecorl.engines.fpga.gemm import CsimLibrary
+from ecorl.engines.protocol import Float32, Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How many numbers were compared, and how many differed in a bit."""
+
+    n: int
+    n_different: int
+
+
+def compare(pairs: Sequence[tuple[Float32, Float32]]) -> Comparison:
+    """Compare arrays pair by pair, bit by bit; a NaN equals the same NaN.
+
+    Raises:
+        ValueError: when two arrays differ in shape.
+    """
+    n = different = 0
+    for a, b in pairs:
+        if a.shape != b.shape:
+            raise ValueError(f"shapes {a.shape} and {b.shape}")
+        n += a.size
+        different += int((a.view(np.uint32) != b.view(np.uint32)).sum())
+    return Comparison(n, different)
+
+
+def strict_against_fast(checkpoint: Path, rows: Sequence[Int64]) -> Comparison:
+    """Residual streams and rewards of both builds."""
+    tensors = load_decoder(checkpoint)
+    fast, strict = (Int8Decoder(tensors, CsimLibrary.load(build)) for build in ("fast", "strict"))
+    return compare(
+        [(fast.hidden(rows), strict.hidden(rows)), (fast.score(rows), strict.score(rows))]
+    )
+
+
+def one_row_everywhere(
+    checkpoint: Path, rows: Sequence[Int64], n_completion: Sequence[int], seed: int
+) -> Comparison:
+    """Rewards of rows alone against other batches, orders, threads, two cards, shared prompts."""
+    tensors, library = load_decoder(checkpoint), CsimLibrary.load("fast")
+    model = Int8Decoder(tensors, library)
+    alone = np.concatenate([model.score([row]) for row in rows])
+    order = np.random.default_rng(seed).permutation(len(rows))
+    mixed = np.empty_like(alone)
+    mixed[order] = model.score([rows[i] for i in order])
+    threaded = Int8Decoder(tensors, library, threads=2).score(rows)
+    two_cards = Int8Decoder(tensors, library, n_cards=2).score(rows)
+    shared = model.score(rows, n_completion)
+    return compare(
+        [(alone, other) for other in (model.score(rows), mixed, threaded, two_cards, shared)]
+    )
