@@ -81,6 +81,9 @@ _GENERATION = _words(
     """
 )
 
+MAX_INTERMEDIATE = 32_768
+"""Widest MLP: a row of gates and ups fills the vector kernel's buffer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rope:
@@ -267,13 +270,14 @@ class _Reader:
         return ModelShape(layers, hidden, inner, n_heads, n_kv, head_dim, vocab, total, active)
 
     def _refuse_wide(self, n_heads: int, head_dim: int) -> None:
-        """No product may have more inputs than the kernel's buffer of activations holds.
+        """Rows must fit the kernels' buffers.
 
-        Outputs need no check: at most 3 * MAX_K at once, far below the kernel's MAX_DIM.
+        A product of more than MAX_K inputs is taken in slices, whose INT32 sums are added before
+        they are requantised. Outputs need no check: they are far below the kernel's MAX_DIM.
         """
-        for key in ("hidden_size", "intermediate_size"):
-            if self._count(key) > MAX_K:
-                raise self._error(key, self._count(key), f"at most {MAX_K}")
+        for key, most in (("hidden_size", MAX_K), ("intermediate_size", MAX_INTERMEDIATE)):
+            if self._count(key) > most:
+                raise self._error(key, self._count(key), f"at most {most}")
         if n_heads * head_dim > MAX_K:
             raise self._error("num_attention_heads", n_heads, f"at most {MAX_K // head_dim}")
 

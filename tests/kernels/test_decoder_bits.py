@@ -217,6 +217,16 @@ def test_the_side_of_the_padding_changes_no_bit(folder_of, lengths, spare, seed)
         assert same(model.score(ScoreBatch.from_padded(names, ids, mask).token_ids), wanted)
 
 
+@pytest.mark.parametrize("n_cards", [1, 2])
+def test_products_in_slices_change_no_bit(folder_of, n_cards, monkeypatch):
+    """As Qwen2.5-7B needs them, whose 18,944 inputs are more than the array's buffer holds."""
+    folder, rows = folder_of("llama64"), rows_of(3, 70, seed=6)
+    wanted = decoder(folder).score(rows)
+    monkeypatch.setattr("ecorl.engines.fpga.memory.MAX_K", 40)
+    sliced = Int8Decoder(load_decoder(folder), library("fast"), n_cards=n_cards)
+    assert same(sliced.score(rows), wanted)
+
+
 def test_process_rewards_are_the_rewards_of_prefixes(folder_of):
     model = decoder(folder_of("llama64"))
     rows, counts = families(4, [30, 64], 90, 4)
