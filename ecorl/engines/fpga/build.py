@@ -135,6 +135,15 @@ def kernel_sources(root: Path) -> tuple[Path, ...]:
     return tuple(sorted(found))
 
 
+def kernels_digest() -> str:
+    """SHA-256 of the kernels' sources, as ``sha256:...``: what their results depend on.
+
+    Raises:
+        MissingToolError: when they are not there.
+    """
+    return f"sha256:{_digest_sources(kernel_root())}"
+
+
 def ap_headers() -> Path:
     """A folder in the cache with AMD's Apache-licensed ap_int headers and nothing else.
 

@@ -1,7 +1,7 @@
 """Whether a model may be offloaded in INT8: what a validation found, kept beside the checkpoint.
 
 ``ecorl fpga validate`` writes the file, `FpgaEngine` obeys it: a refusal of the very weights that
-are loaded is an error, one of other weights is stale and only named.
+are loaded is an error, one of other weights or kernels is stale and only named.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ecorl.engines.checkpoint import DecoderCheckpoint
+from ecorl.engines.fpga.build import kernels_digest
 from ecorl.engines.fpga.precision import PrecisionStudy
 from ecorl.errors import CheckpointError
+from ecorl.files import write_whole
 from ecorl.records import Provenance
 
 logger = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ class Verdict:
 
     Attributes:
         checkpoint_digest: of the weights and config.json; see `checkpoint_digest`.
+        kernels_digest: of the kernels' sources, which computed the scores.
         n_pairs: held-out pairs.
         rank_flip_share: of INT8, or None when it answered no pair.
         budget: largest share that was allowed.
@@ -42,6 +43,7 @@ class Verdict:
     """
 
     checkpoint_digest: str
+    kernels_digest: str
     n_pairs: int
     rank_flip_share: float | None
     budget: float
@@ -62,6 +64,7 @@ def judge(study: PrecisionStudy, precision: str, budget: float, digest: str) -> 
     share = study.of(precision).flips.share
     return Verdict(
         checkpoint_digest=digest,
+        kernels_digest=kernels_digest(),
         n_pairs=study.n_pairs,
         rank_flip_share=share,
         budget=budget,
@@ -94,19 +97,8 @@ def write_verdict(verdict: Verdict, path: Path) -> None:
     Raises:
         OSError: when the folder cannot be written.
     """
-    text = json.dumps(asdict(verdict), indent=1, allow_nan=False) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(path, json.dumps(asdict(verdict), indent=1, allow_nan=False) + "\n")
 
 
 def obey(checkpoint: DecoderCheckpoint) -> None:
@@ -119,6 +111,7 @@ def obey(checkpoint: DecoderCheckpoint) -> None:
     try:
         found = json.loads(path.read_text("utf-8"))
         digest, accepted = found["checkpoint_digest"], found["accepted"]
+        kernels = found["kernels_digest"]
         share, budget = found["rank_flip_share"], float(found["budget"])
         what = "INT8 answered no held-out pair"
         if share is not None:
@@ -131,6 +124,8 @@ def obey(checkpoint: DecoderCheckpoint) -> None:
         return
     if digest != checkpoint_digest(checkpoint):
         logger.warning("%s is stale: it is of other weights; run ecorl fpga validate again", path)
+    elif kernels != kernels_digest():
+        logger.warning("%s is stale: it is of other kernels; run ecorl fpga validate again", path)
     elif accepted is not True:
         raise CheckpointError(
             f"{path}: {what}, allowed is at most {100 * budget:g} %: offload refused; "

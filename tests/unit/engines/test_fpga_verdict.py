@@ -107,8 +107,9 @@ def test_a_refusal_without_any_answer(folder):
         obey(load_decoder(folder))
 
 
-def test_a_stale_verdict_is_named_once_and_refuses_nothing(folder, caplog):
-    leave(folder, 12, checkpoint_digest="sha256:0")
+@pytest.mark.parametrize("of_others", ["checkpoint_digest", "kernels_digest"])
+def test_a_stale_verdict_is_named_once_and_refuses_nothing(folder, caplog, of_others):
+    leave(folder, 12, **{of_others: "sha256:0"})
     obey(load_decoder(folder))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
