@@ -104,6 +104,7 @@ def test_sources_are_formatted(require_tool):
         *sorted((root / "sim").glob("gemm_int8*")),
         root / "sim" / "hls_stream.h",
         root / "include" / "ecorl_types.hpp",
+        root / "include" / "packed_mac.hpp",
     ]
     finished = subprocess.run(
         [str(clang_format), "--dry-run", "-Werror", *map(str, files)],
