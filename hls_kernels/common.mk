@@ -4,11 +4,11 @@
 # No -march: the library runs on any CPU of its architecture, and fast paths choose themselves at
 # run time. Words of ap_int and plain integers lie in the same memory (no strict aliasing), and sums
 # may wrap as they do on the card (-fwrapv); no floating point is computed here.
-# Two warnings are false alarms on others' headers (ap_int's constructors, g++'s own intrinsics);
-# labels name the loops for HLS. clang has no unique symbols and no such warning, and knows neither
-# option.
+# Two warnings are false alarms on others' headers (ap_int's constructors, g++'s own intrinsics), and
+# a third on vectors that only inlined functions return (-Wpsabi); labels name the loops for HLS.
+# clang has no unique symbols and not the last two warnings, and knows none of their options.
 CSIM_CXXFLAGS := -O3 -std=c++17 -fPIC -fno-strict-aliasing -fwrapv -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-label
-CSIM_FLAGS_gcc := -fno-gnu-unique -Wno-maybe-uninitialized
+CSIM_FLAGS_gcc := -fno-gnu-unique -Wno-maybe-uninitialized -Wno-psabi
 CSIM_FLAGS_clang :=
 CSIM_LDFLAGS := -shared
 CSIM_FLAGS_fast := -DECORL_CSIM=1 -DECORL_NATIVE=1

@@ -1,0 +1,83 @@
+// The C API of mha_int8: row-major arrays into the kernel's order of memory, and results back.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "mha_int8_sim.hpp"
+
+namespace ecorl {
+namespace mha {
+
+namespace {
+
+/// Blocks of rows that stand side by side and share one page table.
+std::vector<block_t> blocks_of(const std::int32_t* positions, std::int32_t m) {
+    std::vector<block_t> blocks;
+    for (std::int32_t first = 0; first < m; first += BLOCK_ROWS) {
+        const std::int32_t n = std::min(BLOCK_ROWS, m - first);
+        const std::int32_t last = *std::max_element(positions + first, positions + first + n);
+        blocks.push_back({first, n, 0, last / PAGE + 1});
+    }
+    return blocks;
+}
+
+bool within_limits(const std::int32_t* positions, std::int32_t m, std::int32_t head_dim) {
+    return m >= 1 && head_dim >= 1 && head_dim <= MAX_HEAD &&
+           std::all_of(positions, positions + m,
+                       [](std::int32_t p) { return p >= 0 && p < MAX_PAGES * PAGE; });
+}
+
+}  // namespace
+}  // namespace mha
+}  // namespace ecorl
+
+using namespace ecorl;
+using namespace ecorl::mha;
+
+extern "C" {
+
+void mha_int8(const std::int8_t* queries, const std::int32_t* query_scales,
+              const std::int32_t* positions, std::int32_t m, std::int32_t head_dim,
+              std::int32_t score_m, std::int32_t score_e, const void* pages,
+              const std::int32_t* table, std::int32_t* context, std::int32_t* exponents,
+              std::int32_t* marks) {
+    if (!within_limits(positions, m, head_dim)) return;
+    const dim_t d = ceil_div(head_dim, HEAD_UNIT) * HEAD_UNIT;
+    const std::int64_t rows = m, width = d / BEAT_INTS;
+    const std::int64_t bytes = std::int64_t{token_beats(d)} * BEAT;
+    std::vector<std::int8_t> codes(static_cast<std::size_t>(rows * bytes), 0);
+    std::vector<query_t> infos;
+    for (std::int64_t i = 0; i < rows; ++i) {
+        std::memcpy(codes.data() + i * bytes, queries + i * head_dim, head_dim);
+        infos.push_back({query_scales[2 * i], query_scales[2 * i + 1], positions[i], 0});
+    }
+    const std::vector<block_t> blocks = blocks_of(positions, m);
+    std::vector<beat_t> beats(static_cast<std::size_t>(rows * width));
+    std::vector<result_t> results(static_cast<std::size_t>(rows));
+    // A call for each block: the streams of the C-simulation hold all that a call reads.
+    for (const block_t& block : blocks) {
+        mha_int8_krnl(&block, infos.data(), reinterpret_cast<const beat_t*>(codes.data()), table,
+                      static_cast<const beat_t*>(pages), beats.data(), results.data(), 1, d,
+                      score_m, score_e);
+    }
+    for (std::int64_t i = 0; i < rows; ++i) {
+        for (std::int64_t j = 0; j < head_dim; ++j) {
+            const beat_t& beat = beats[i * width + j / BEAT_INTS];
+            const value_t value = int_of(beat, static_cast<int>(j % BEAT_INTS));
+            context[i * head_dim + j] = static_cast<std::int32_t>(value);
+        }
+        exponents[i] = results[i].exponent;
+        marks[i] = results[i].mark;
+    }
+    counts::add_to_totals();
+}
+
+void mha_int8_counters(std::int64_t* out15) {
+    counts::read(out15);
+}
+
+void mha_int8_counters_reset() {
+    counts::reset();
+}
+
+}  // extern "C"
