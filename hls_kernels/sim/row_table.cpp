@@ -44,14 +44,19 @@ namespace {
      width::logits_row}
 
 const row_table plain_rows = ECORL_TABLE(plain);
+const row_table kernel_rows = ECORL_TABLE(plain);
 #ifdef ECORL_WIDE_ROWS
 const row_table avx2_rows = ECORL_TABLE(avx2);
 const row_table avx512_rows = ECORL_TABLE(avx512);
 #endif
 
+constexpr std::int32_t KERNELS = 1;  ///< in place of a width
+
 /// The table for a width, or null where this build or CPU lacks it.
 const row_table* table_of(std::int32_t bits) {
     switch (bits) {
+        case KERNELS:
+            return &kernel_rows;
         case 128:
             return &plain_rows;
 #ifdef ECORL_WIDE_ROWS
@@ -89,6 +94,10 @@ const row_table& rows() {
     return *chosen().load(std::memory_order_relaxed);
 }
 
+bool kernels_chosen() {
+    return &rows() == &kernel_rows;
+}
+
 }  // namespace ecorl
 
 extern "C" {
@@ -101,6 +110,7 @@ std::int32_t rows_set_width(std::int32_t bits) {
 }
 
 std::int32_t rows_width() {
+    if (ecorl::kernels_chosen()) return ecorl::KERNELS;
     for (const std::int32_t bits : ecorl::WIDTHS) {
         if (ecorl::table_of(bits) == &ecorl::rows()) return bits;
     }

@@ -32,12 +32,17 @@ struct row_table {
 /// The widest that this build and CPU have.
 const row_table& rows();
 
+/// Whether the kernels do the work that they can do, instead of the host's schedule.
+bool kernels_chosen();
+
 }  // namespace ecorl
 
 extern "C" {
 
-/// Widest registers of the row functions, bits: 0 (as wide as the CPU has), 128, 256 or 512.
-/// Returns 0, or -1 where this build or CPU lacks them. Results do not depend on it.
+/// Widest registers of the row functions, bits: 0 (as wide as the CPU has), 128, 256 or 512. Or 1:
+/// attention and cache by the kernels themselves, value for value, as on the card; heads of more
+/// than 128 channels, which they do not take, go the way of the host. A forward that has begun goes
+/// on as it was. Returns 0, or -1 where this build or CPU lacks them. Results do not depend on it.
 std::int32_t rows_set_width(std::int32_t bits);
 std::int32_t rows_width();
 }

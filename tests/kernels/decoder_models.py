@@ -22,6 +22,7 @@ MODELS = {
     "llama64": ("Llama", _SCORE, _heads(4, 2, 64)),
     "llama96": ("Llama", _SCORE, _heads(2, 2, 96)),
     "llama128": ("Llama", _SCORE, _heads(2, 2, 128)),
+    "llama144": ("Llama", _SCORE, _heads(2, 1, 144) | {"num_hidden_layers": 1}),
     "qwen64": ("Qwen2", _SCORE, _heads(4, 2, 16)),
     "qwen_lm": ("Qwen2", _LM, _heads(4, 2, 16) | {"tie_word_embeddings": True}),
     "llama_lm": (

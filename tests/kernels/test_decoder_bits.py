@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import os
 import subprocess
@@ -134,6 +136,55 @@ def test_the_width_of_the_registers_changes_no_bit(folder_of, bits):
     finally:
         handle.rows_set_width(0)
     assert handle.rows_set_width(64) == -1
+
+
+@contextlib.contextmanager
+def through_the_kernels(build):
+    """All work by the kernels' own sources, in place of the host's schedule."""
+    handle = library(build).handle
+    try:
+        assert handle.rows_set_width(1) == 0
+        assert handle.gemm_int8_set_path(1) == 0
+        yield
+    finally:
+        handle.rows_set_width(0)
+        handle.gemm_int8_set_path(0)
+
+
+def attention_calls(build):
+    counts = np.zeros(15, np.int64)
+    library(build).handle.mha_int8_counters(ctypes.c_void_p(counts.ctypes.data))
+    return counts[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "build", "completions"),
+    [("llama96", "fast", 70), ("qwen_lm", "fast", 70), ("qwen64", "strict", 5)],
+)
+def test_the_kernels_give_the_bits_of_the_host(folder_of, name, build, completions, require_tool):
+    if build == "strict":
+        require_tool("hls_headers")
+    folder = folder_of(name)
+    rows, counts = families(8, [3, 60], completions, 2)
+
+    def results(model):
+        if model.config.is_reward:
+            return model.score(rows, counts)
+        return np.concatenate(model.logprobs(rows, counts, 0.7))
+
+    wanted, before = results(decoder(folder)), attention_calls(build)
+    assert np.isfinite(wanted).all()
+    with through_the_kernels(build):
+        assert same(results(decoder(folder, build)), wanted)
+    assert attention_calls(build) > before
+
+
+def test_heads_that_no_kernel_takes_go_the_way_of_the_host(folder_of):
+    folder, (row,) = folder_of("llama144"), rows_of(70, seed=6)
+    wanted, before = decoder(folder).score([row]), attention_calls("fast")
+    with through_the_kernels("fast"):
+        assert same(decoder(folder).score([row]), wanted)
+    assert attention_calls("fast") == before
 
 
 def test_a_row_of_4096_tokens(folder_of):
@@ -283,7 +334,7 @@ rows += [rng.integers(0, 90, n) for n in (1, 2, 17, 64, 129)]
 counts = [1, 3, 60, 0, 1, 5, 64, 100]
 for n_cards in (1, 2):
     model = Int8Decoder(load_decoder(folder), library, n_cards=n_cards)
-    for bits in (128, 256, 512):
+    for bits in (1, 128, 256, 512):  # 1: the kernels
         library.handle.rows_set_width(bits)
         np.concatenate(model.logprobs(rows, counts, 1.0)).tofile(f"{sys.argv[3]}-{n_cards}-{bits}")
 """
@@ -300,5 +351,5 @@ def test_the_forward_is_clean_under_address_and_undefined_sanitizers(
     assert finished.returncode == 0, finished.stderr[-2000:]
     assert "runtime error" not in finished.stderr
     results = [p.read_bytes() for p in sorted(tmp_path.glob("out-*"))]
-    assert len(results) == 6
+    assert len(results) == 8
     assert len(set(results)) == 1
