@@ -9,6 +9,7 @@ namespace ecorl {
 constexpr int PAGE = 64;  ///< keys of one page of the cache, and of one softmax step
 constexpr std::int32_t NO_EXPONENT = -(1 << 20);  ///< of a head of zeros
 constexpr int HEAD_BLOCK = 2048;                  ///< outputs of the vocabulary summed together
+constexpr int MAX_OBJECTIVES = 64;                ///< of a gated reward
 
 /// Constants of a run of output channels.
 struct channels_t {

@@ -105,10 +105,10 @@ DEQUANTISE:
     return largest(peak);
 }
 
-/// x[n] += the product; `bias` has the residual stream's format, or is null.
-ECORL_ROW void residual_row(const value_t* acc, const channels_t& by, int exponent, scale_t s,
-                            int fraction_bits, const value_t* bias, value_t* x, dim_t n,
-                            value_t& mark) {
+/// out[n] = x[n] + the product; `bias` has the residual stream's format, or is null.
+ECORL_ROW void added_row(const value_t* acc, const channels_t& by, int exponent, scale_t s,
+                         int fraction_bits, const value_t* bias, const value_t* x, value_t* out,
+                         dim_t n, value_t& mark) {
     const fixed_t fixed = make_fixed(exponent, s, fraction_bits, VALUE_LIMIT);
     lanes changed = all(0);
 RESIDUAL:
@@ -120,9 +120,16 @@ RESIDUAL:
         if (bias != nullptr) {
             y = clipped(lanes(y + load(bias + j, n - j)), VALUE_LIMIT, changed);
         }
-        store(x + j, clipped(lanes(load(x + j, n - j) + y), VALUE_LIMIT, changed), n - j);
+        store(out + j, clipped(lanes(load(x + j, n - j) + y), VALUE_LIMIT, changed), n - j);
     }
     mark |= any_bit(changed);
+}
+
+/// x[n] += the product, in place.
+ECORL_ROW void residual_row(const value_t* acc, const channels_t& by, int exponent, scale_t s,
+                            int fraction_bits, const value_t* bias, value_t* x, dim_t n,
+                            value_t& mark) {
+    added_row(acc, by, exponent, s, fraction_bits, bias, x, x, n, mark);
 }
 
 /// Values of the kernel's outputs in fixed point: rewards, with SCORE_BITS.
@@ -187,28 +194,51 @@ BIAS:
     return largest(peak);
 }
 
-/// One head of queries, keys (with angles) or values (cosine null): codes[d] and their scale.
-/// `scratch` holds 2 d values.
+/// What a head of queries, keys or values has besides its sums.
+struct head_t {
+    channels_t channels;
+    const value_t* bias;
+    const sint<16>* cosine;
+    const sint<16>* sine;
+    std::int32_t exponent;
+    std::int32_t fraction_bits;
+    bool has_bias;
+    bool is_turned;
+};
+
+/// One head: codes[d] and their scale. `v` and `turned` hold d values each.
+ECORL_ROW scale_t head_codes(const value_t* acc, const head_t& head, scale_t s, value_t* v,
+                             value_t* turned, code_t* codes, dim_t d, value_t& mark) {
+    value_t peak = dequantise_row(acc, head.channels, v, d);
+    int exponent = head.exponent;
+    if (head.has_bias) {
+        const fixed_t fixed = make_fixed(exponent, s, head.fraction_bits, VALUE_LIMIT);
+        peak = bias_row(v, fixed, head.bias, d, mark);
+        exponent = -head.fraction_bits;
+    }
+    quantiser_t q;
+    if (head.is_turned) {
+        const int room = peak == 0 ? 0 : room_of(peak);
+        peak = rope_row(v, room, head.cosine, head.sine, turned, d);
+        q = make_quantiser(peak, exponent + 2 - room);
+        codes_row(turned, q, codes, d);
+    } else {
+        q = make_quantiser(peak, exponent);
+        codes_row(v, q, codes, d);
+    }
+    return head.has_bias ? q.scale : times(q.scale, s);
+}
+
+/// One head of queries, keys (with angles) or values (cosine null), with a bias or null: codes[d]
+/// and their scale. `scratch` holds 2 d values.
 ECORL_ROW scale_t head_row(const value_t* acc, const channels_t& by, int exponent, scale_t s,
                            int fraction_bits, const value_t* bias, const sint<16>* cosine,
                            const sint<16>* sine, value_t* scratch, code_t* codes, dim_t d,
                            value_t& mark) {
-    value_t* v = scratch;
-    value_t peak = dequantise_row(acc, by, v, d);
-    if (bias != nullptr) {
-        const fixed_t fixed = make_fixed(exponent, s, fraction_bits, VALUE_LIMIT);
-        peak = bias_row(v, fixed, bias, d, mark);
-        exponent = -fraction_bits;
-    }
-    if (cosine != nullptr) {
-        const int room = peak == 0 ? 0 : room_of(peak);
-        peak = rope_row(v, room, cosine, sine, scratch + d, d);
-        v = scratch + d;
-        exponent += 2 - room;
-    }
-    const quantiser_t q = make_quantiser(peak, exponent);
-    codes_row(v, q, codes, d);
-    return bias != nullptr ? q.scale : times(q.scale, s);
+    const bool has_bias = bias != nullptr;
+    const bool is_turned = cosine != nullptr;
+    const head_t head = {by, bias, cosine, sine, exponent, fraction_bits, has_bias, is_turned};
+    return head_codes(acc, head, s, scratch, scratch + d, codes, d, mark);
 }
 
 /// silu(gate) * up into gate[n]; returns the largest magnitude. Both peaks are above 0. A gate that
@@ -239,8 +269,8 @@ GATED:
     return largest(peak);
 }
 
-/// v[d] >> right in place; returns the largest magnitude.
-ECORL_ROW value_t align_row(value_t* v, int right, dim_t d) {
+/// out[d] = v[d] >> right; returns the largest magnitude.
+ECORL_ROW value_t aligned_row(const value_t* v, int right, value_t* out, dim_t d) {
     lanes peak = all(0);
 ALIGN:
     for (dim_t j = 0; j < d; j += STEP) {
@@ -249,9 +279,14 @@ ALIGN:
 #pragma HLS LOOP_TRIPCOUNT min = 32 max = 128 avg = 128
         const lanes moved = load(v + j, d - j) >> right;
         peak = larger(peak, magnitude(moved));
-        store(v + j, moved, d - j);
+        store(out + j, moved, d - j);
     }
     return largest(peak);
+}
+
+/// v[d] >> right in place.
+ECORL_ROW value_t align_row(value_t* v, int right, dim_t d) {
+    return aligned_row(v, right, v, d);
 }
 
 }  // namespace ECORL_ROWS
