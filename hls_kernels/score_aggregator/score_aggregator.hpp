@@ -1,0 +1,121 @@
+// score_aggregator: from the last products to results, on blocks of 16 token rows.
+//
+//   LOGITS   logits of one block of the vocabulary -> its part of each row's log-sum-exp, and the
+//            targets that lie in it. The full logits never leave the chip.
+//   FINISH   parts of all blocks, and targets -> log-probs
+//   REWARDS  rewards of several objectives, and the outputs of a gating head -> one reward a row
+//
+// NUMERICS.md defines them, rows.hpp computes them. A row may have several results (`n_outputs` of
+// its record): the completions of a group have their first token after the same row.
+//
+// Layout of the buffers, in words of 512 bits (blocks = ceil(m / 16), words(n) = ceil(n / 16)):
+//   acc       LOGITS, REWARDS: [parts][words(n)][m], as gemm_int8 writes its results
+//   side      the same: [words(n)][3] mantissas, shifts, and a word that is not read
+//   rewards   REWARDS: [m][words(n)], 16 fraction bits, as FIXED of vector_ops gives them
+//   outputs   [ceil(n_outputs / 4)], four results each, in the order of their rows
+//   partials  [blocks of the vocabulary][blocks][4], parts of four rows a word; LOGITS writes the
+//             block `block`, FINISH reads n_blocks of them
+#pragma once
+
+#include "ecorl_words.hpp"
+
+namespace ecorl {
+namespace score {
+
+constexpr int MAX_COLUMNS = HEAD_BLOCK;  ///< outputs of one block of the vocabulary
+constexpr int MAX_BLOCKS = 128;          ///< blocks of the vocabulary
+constexpr int PANEL_WORDS = MAX_COLUMNS / LANES;
+constexpr int WORD_OUTPUTS = 4;   ///< results of a word
+constexpr int WORD_PARTIALS = 4;  ///< parts of a word
+constexpr int BLOCK_PARTIALS = BLOCK_ROWS / WORD_PARTIALS;
+
+enum operation : std::int32_t { LOGITS, FINISH, REWARDS };
+
+/// A result: LOGITS puts the target's logit into `value`, FINISH and REWARDS the result.
+struct output_t {
+    std::int32_t target;  ///< token of the vocabulary
+    std::int32_t value;
+    std::int32_t mark;  ///< not 0 where the result rests on a number that did not fit
+    std::int32_t spare;
+};
+
+struct output_word_t {
+    output_t output[WORD_OUTPUTS];
+};
+
+struct partial_word_t {
+    partial_t part[WORD_PARTIALS];
+};
+
+static_assert(sizeof(output_word_t) == 64 && sizeof(partial_word_t) == 64, "512-bit words");
+
+/// What a task is: one word of the card's memory.
+struct task_t {
+    std::int32_t op;
+    std::int32_t m;                   ///< token rows
+    std::int32_t n;                   ///< LOGITS: outputs of the block; REWARDS: objectives
+    std::int32_t parts;               ///< sums to be added, at least 1
+    std::int32_t input_shift;         ///< of the sums
+    std::int32_t exponent;            ///< of the values
+    std::int32_t factor_m, factor_e;  ///< log2(e) / temperature, multiplies the rows' scales
+    std::int32_t n_outputs;           ///< of all rows
+    std::int32_t first_token;         ///< LOGITS: of the block
+    std::int32_t block;               ///< LOGITS: which block of the vocabulary
+    std::int32_t n_blocks;            ///< FINISH
+    std::int32_t spare[4];
+};
+
+static_assert(sizeof(task_t) == 64, "a task is one 512-bit word");
+
+/// Slots of the counters; see score_aggregator_counters.
+enum counter {
+    CALLS,
+    ROWS,
+    OUTPUTS,
+    LOAD_CYCLES,
+    TURN_CYCLES,
+    SIDE_CYCLES,
+    TAKE_CYCLES,
+    WORK_CYCLES,
+    PARTIAL_CYCLES,
+    BYTES_READ,
+    BYTES_WRITTEN,
+    N_COUNTERS
+};
+
+}  // namespace score
+}  // namespace ecorl
+
+extern "C" {
+
+/// The kernel (top function). Unused buffers may be null. `rows_out` may be the memory of `rows`,
+/// `outputs_out` that of `outputs`, and `partials_out` that of `partials`.
+void score_aggregator_krnl(const ecorl::score::task_t* task, const ecorl::word_t* acc,
+                           const ecorl::word_t* side, const ecorl::word_t* rewards,
+                           const ecorl::row_t* rows, const ecorl::score::output_word_t* outputs,
+                           const ecorl::score::partial_word_t* partials, ecorl::row_t* rows_out,
+                           ecorl::score::output_word_t* outputs_out,
+                           ecorl::score::partial_word_t* partials_out);
+
+#ifdef ECORL_CSIM
+
+/// Loop counts of the kernel over all threads since the last reset, 11 numbers:
+///   0 calls
+///   1 rows           token rows of all calls
+///   2 outputs        results of all calls
+///   3 load_cycles    words of products that are read
+///   4 turn_cycles    cycles of the block buffer, products in beside rows out
+///   5 side_cycles    words of channel constants
+///   6 take_cycles    words of products that enter a row's line buffer
+///   7 work_cycles    cycles of the row functions' loops (16 logits each; one part; one objective)
+///   8 partial_cycles words of parts, read or written
+///   9 bytes_read     from the card's memory
+///  10 bytes_written  to the card's memory
+void score_aggregator_counters(std::int64_t* out11);
+
+/// Set the counters to zero.
+void score_aggregator_counters_reset();
+
+#endif  // ECORL_CSIM
+
+}  // extern "C"
