@@ -6,7 +6,9 @@
 #include <thread>
 #include <vector>
 
+#include "card_forward.hpp"
 #include "forward.hpp"
+#include "row_table.hpp"
 
 using namespace ecorl;
 
@@ -84,18 +86,17 @@ group_t group_of(const decoder_batch& batch, std::int32_t first, std::int32_t la
 }
 
 /// Run `answer(forward, group, x)` for each group; results do not depend on who takes which.
-template <typename Answer>
-std::int32_t for_groups(const decoder_model& model, const decoder_batch& batch,
+template <typename Schedule, typename Answer>
+std::int32_t run_groups(const decoder_model& model, const decoder_batch& batch,
                         std::int32_t threads, const Answer& answer) {
-    if (batch.n_outputs == 0) return 0;
     std::atomic<std::int32_t> next{0}, failed{0};
     try {
         const plan_t plan = plan_of(batch, threads);
         const auto n_groups = static_cast<std::int32_t>(plan.firsts.size()) - 1;
         const auto work = [&]() {
             try {
-                Forward forward(model, static_cast<std::int32_t>(plan.max_tokens),
-                                static_cast<std::int32_t>(plan.max_pages));
+                Schedule forward(model, static_cast<std::int32_t>(plan.max_tokens),
+                                 static_cast<std::int32_t>(plan.max_pages));
                 for (std::int32_t g = next++; g < n_groups && !failed; g = next++) {
                     const group_t group = group_of(batch, plan.firsts[g], plan.firsts[g + 1]);
                     if (group.wanted.empty()) continue;
@@ -121,6 +122,16 @@ std::int32_t for_groups(const decoder_model& model, const decoder_batch& batch,
     return failed;
 }
 
+/// The same, by the kernels or by the host's schedule.
+template <typename Answer>
+std::int32_t for_groups(const decoder_model& model, const decoder_batch& batch,
+                        std::int32_t threads, const Answer& answer) {
+    if (batch.n_outputs == 0) return 0;
+    if (!kernels_chosen()) return run_groups<Forward>(model, batch, threads, answer);
+    if (!fits_kernels(model)) return 2;
+    return run_groups<CardForward>(model, batch, threads, answer);
+}
+
 /// Row of the wanted tokens that each of the group's outputs reads.
 std::vector<std::int32_t> wanted_rows(const decoder_batch& batch, const group_t& group) {
     std::vector<std::int32_t> at;
@@ -139,7 +150,7 @@ std::int32_t decoder_rewards(const decoder_model* model, const decoder_batch* ba
                              std::int32_t* out, std::int32_t* marks, std::int32_t threads) {
     const std::int64_t n = model->cards[0].head[0].n;
     return for_groups(*model, *batch, threads,
-                      [&](Forward& forward, const group_t& group, const value_t* x) {
+                      [&](auto& forward, const group_t& group, const value_t* x) {
                           const auto m = static_cast<std::int32_t>(group.wanted.size());
                           std::vector<std::int32_t> values(m * n), clipped(m);
                           forward.rewards(x, m, values.data(), clipped.data());
@@ -155,7 +166,7 @@ std::int32_t decoder_logprobs(const decoder_model* model, const decoder_batch* b
                               std::int32_t m, std::int32_t e, std::int32_t* out,
                               std::int32_t* marks, std::int32_t threads) {
     return for_groups(*model, *batch, threads,
-                      [&](Forward& forward, const group_t& group, const value_t* x) {
+                      [&](auto& forward, const group_t& group, const value_t* x) {
                           const std::vector<std::int32_t> at = wanted_rows(*batch, group);
                           forward.logprobs(x, at.data(), batch->targets + group.first_output,
                                            static_cast<std::int32_t>(at.size()), {m, e},
@@ -167,7 +178,7 @@ std::int32_t decoder_hidden(const decoder_model* model, const decoder_batch* bat
                             std::int32_t* out, std::int32_t* marks, std::int32_t threads) {
     const std::int64_t n = model->hidden;
     return for_groups(*model, *batch, threads,
-                      [&](Forward& forward, const group_t& group, const value_t* x) {
+                      [&](auto& forward, const group_t& group, const value_t* x) {
                           std::int64_t o = group.first_output;
                           for (const std::int32_t row : wanted_rows(*batch, group)) {
                               for (std::int64_t j = 0; j < n; ++j) {

@@ -71,7 +71,8 @@ struct decoder_batch {
     std::int64_t n_outputs;
 };
 
-// All return 0, or 1 when memory ran out. `threads` host threads, at least 1. marks [n_outputs]:
+// All return 0, 1 when memory ran out, or 2 when the kernels are chosen (rows_set_width) and do not
+// take a model of this shape. `threads` host threads, at least 1. marks [n_outputs]:
 // not 0 where a number on the way did not fit its format.
 
 /// The head's outputs (rewards), ecorl::SCORE_BITS fraction bits: out [n_outputs, head outputs].

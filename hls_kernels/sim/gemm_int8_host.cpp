@@ -15,6 +15,8 @@ namespace {
 
 std::atomic<std::int64_t> totals[N_COUNTERS];
 
+}  // namespace
+
 void add_to_totals() {
     std::int64_t* const counts = local_counts;
     for (int i = 0; i < N_COUNTERS; ++i) {
@@ -22,6 +24,8 @@ void add_to_totals() {
         counts[i] = 0;
     }
 }
+
+namespace {
 
 /// The kernel's loop counts in closed form, for the paths that do not run its loops.
 void count_closed_form(std::int64_t m, std::int64_t n, std::int64_t k) {

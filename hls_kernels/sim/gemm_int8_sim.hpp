@@ -17,6 +17,9 @@ inline void count(counter slot, std::int64_t amount) {
     local_counts[slot] += amount;
 }
 
+/// At the end of a call: counts of the present thread to the totals.
+void add_to_totals();
+
 /// Who computes.
 enum path : std::int32_t { AUTO, KERNEL, PORTABLE, AVX2, VNNI, N_PATHS };
 

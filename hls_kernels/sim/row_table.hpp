@@ -27,6 +27,7 @@ struct row_table {
     void (*accumulate)(value_t*, const value_t*, const value_t*, int, dim_t);
     bool (*finish)(value_t*, const softmax_t&, std::int32_t&, dim_t);
     partial_t (*logits)(value_t*, const channels_t&, int, scale_t, dim_t, value_t&);
+    value_t (*gated_reward)(const value_t*, const value_t*, dim_t);
 };
 
 /// The widest that this build and CPU have.
@@ -40,9 +41,9 @@ bool kernels_chosen();
 extern "C" {
 
 /// Widest registers of the row functions, bits: 0 (as wide as the CPU has), 128, 256 or 512. Or 1:
-/// attention and cache by the kernels themselves, value for value, as on the card; heads of more
-/// than 128 channels, which they do not take, go the way of the host. A forward that has begun goes
-/// on as it was. Returns 0, or -1 where this build or CPU lacks them. Results do not depend on it.
+/// the kernels themselves, through their top functions (attention of heads of more than 128 channels
+/// excepted); a forward that has begun goes on as it was. Returns 0, or -1 where this build or CPU
+/// lacks them. Results do not depend on it.
 std::int32_t rows_set_width(std::int32_t bits);
 std::int32_t rows_width();
 }

@@ -36,6 +36,7 @@ from tests.golden.arithmetic import (
 
 KEY_BLOCK = 64
 VOCABULARY_BLOCK = 2048
+MOST_OBJECTIVES = 64
 SCORE_BITS = 12
 LOWEST = -(2**18)
 REWARD_BITS = 16
@@ -370,3 +371,19 @@ def logprob(z, target):
         return -(2**31), True
     value = min(int64(difference * LN_2) >> 31, 0)
     return max(value, -(2**31)), value < -(2**31)
+
+
+def gated_reward(rewards, z):
+    """The mean of rewards by the weights ``2**z`` of their gates, a Python integer."""
+    assert 1 <= len(z) == len(rewards) <= MOST_OBJECTIVES
+    assert largest(z) < 2**29
+    assert largest(rewards) < 2**30
+    top = max(int(value) + 65535 for value in z) >> 16
+    total = weighted = 0
+    for reward_i, value in zip(rewards, z, strict=True):
+        d = (top << 16) - int(value)
+        p = int(exp(np.array([d & 65535]))[0]) >> min(d >> 16, 31)
+        total += p
+        weighted = int64(weighted + p * int(reward_i))
+    assert total >= 2**14
+    return abs(weighted) // total * (1 if weighted >= 0 else -1)

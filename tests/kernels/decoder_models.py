@@ -30,6 +30,13 @@ MODELS = {
         _LM,
         _heads(6, 2, 64) | {"hidden_size": 96, "attention_bias": True, "vocab_size": 5000},
     ),
+    # these two can be split over two cards of the kernels
+    "llama_even": ("Llama", _SCORE, _heads(4, 2, 64) | {"intermediate_size": 192}),
+    "lm_even": (
+        "Qwen2",
+        _LM,
+        _heads(4, 2, 16) | {"intermediate_size": 192, "vocab_size": 2100},
+    ),
     "long": ("Llama", _SCORE, _heads(2, 1, 64) | {"num_hidden_layers": 1}),
     "outlier": ("Llama", _SCORE, _heads(2, 2, 64)),
     "extreme": ("Llama", _SCORE, _heads(4, 2, 64)),

@@ -343,7 +343,7 @@ for n_cards in (1, 2):
 def test_the_forward_is_clean_under_address_and_undefined_sanitizers(
     folder_of, tmp_path, sanitized_library
 ):
-    folder = folder_of("qwen_lm")
+    folder = folder_of("lm_even")
     preload, path = sanitized_library
     environment = os.environ | {"ASAN_OPTIONS": "detect_leaks=0", "LD_PRELOAD": preload}
     command = [sys.executable, "-c", SANITIZED, str(folder), str(path), str(tmp_path / "out")]

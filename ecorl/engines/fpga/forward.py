@@ -35,6 +35,14 @@ REWARD_BITS, LOGPROB_BITS = 16, 20
 """Fraction bits of results."""
 
 _FIRST_POSITIONS = 512
+_FAULTS = {
+    1: "the host ran out of memory in the C-simulation",
+    2: "the kernels do not take this model: they need head_dim a multiple of 16 of at most 128, "
+    "hidden_size of at most 8192, intermediate_size a multiple of 16 (on each card) of at most "
+    "32768, 256 heads and a vocabulary of 262144 at most",
+}
+"""What the library's calls return."""
+
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int32
 Int32 = npt.NDArray[np.int32]
 
@@ -177,8 +185,8 @@ class Int8Decoder:
         call = getattr(self._library.handle, function)
         model = ctypes.byref(self._memory.model)
         results = (out.ctypes.data, marks.ctypes.data)
-        if call(model, ctypes.byref(batch), *arguments, *results, self.threads):
-            raise EngineError("the host ran out of memory in the C-simulation")
+        if code := call(model, ctypes.byref(batch), *arguments, *results, self.threads):
+            raise EngineError(_FAULTS[code])
         unsorted_out, unsorted_marks = np.empty_like(out), np.empty_like(marks)
         unsorted_out.reshape(n, width)[order] = out.reshape(n, width)
         unsorted_marks[order] = marks

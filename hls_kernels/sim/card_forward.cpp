@@ -1,0 +1,325 @@
+#include "card_forward.hpp"
+
+#include <algorithm>
+
+#include "../gemm_int8/gemm_int8.hpp"
+#include "card_memory.hpp"
+#include "gemm_int8_sim.hpp"
+
+namespace ecorl {
+
+namespace {
+
+/// Exponent of the values of a segment.
+std::int32_t exponent_of(const decoder_linear& linear, std::int32_t segment) {
+    return linear.exponents[segment] + 32 - linear.input_shift;
+}
+
+std::int32_t heads_of(const decoder_card& card) {
+    return card.n_heads + 2 * card.n_kv_heads;
+}
+
+/// Words of codes [m][n] as gemm_int8 takes them, in slices.
+std::size_t code_words(std::int32_t m, std::int32_t n) {
+    return static_cast<std::size_t>(ceil_div(m, BLOCK_ROWS)) * ceil_div(n, STEP_CODES);
+}
+
+/// Tokens of a segment that attention is asked for.
+std::vector<std::int32_t> asked_of(const group_t& group, std::int32_t segment, bool last) {
+    std::vector<std::int32_t> asked;
+    for (std::int32_t t = group.segments[segment].begin; t < group.segments[segment].end; ++t) {
+        if (!last || std::binary_search(group.wanted.begin(), group.wanted.end(), t)) {
+            asked.push_back(t);
+        }
+    }
+    return asked;
+}
+
+/// Maxima of what cards found in their parts of a row.
+void exchange(row_t& all, const row_t& own) {
+    all.peak_gate = std::max(all.peak_gate, own.peak_gate);
+    all.peak_up = std::max(all.peak_up, own.peak_up);
+    all.peak_h = std::max(all.peak_h, own.peak_h);
+    all.exponent = std::max(all.exponent, own.exponent);
+    all.peak = std::max(all.peak, own.peak);
+    all.mark |= own.mark;
+}
+
+}  // namespace
+
+bool fits_kernels(const decoder_model& model) {
+    std::int32_t n_blocks = 0;
+    bool fits = model.hidden <= vector::MAX_COLUMNS && model.head_dim <= vector::MAX_HEAD &&
+                model.head_dim % LANES == 0;
+    for (std::int32_t c = 0; c < model.n_cards; ++c) {
+        const decoder_card& card = model.cards[c];
+        n_blocks += card.n_head_blocks;
+        fits = fits && card.n_heads <= vector::MAX_ALL_HEADS && card.intermediate % LANES == 0 &&
+               card.intermediate <= vector::MAX_INNER;
+    }
+    return fits && n_blocks <= score::MAX_BLOCKS;
+}
+
+CardForward::CardForward(const decoder_model& model, std::int32_t max_tokens,
+                         std::int32_t max_pages)
+    : model_(model), max_tokens_(max_tokens), cards_(model.n_cards) {
+    const std::int64_t tokens = max_tokens, d = model.head_dim;
+    for (std::int32_t c = 0; c < model.n_cards; ++c) {
+        const decoder_card& card = model.cards[c];
+        card_t& own = cards_[c];
+        own.pages.reset(new Pages(max_pages, model.head_dim));
+        own.heads.resize(heads_of(card) * tokens * d);
+        own.scales.resize(heads_of(card) * tokens);
+        own.context.resize(tokens * card.n_heads * d);
+        own.exponents.resize(tokens * card.n_heads);
+    }
+    x_.resize(tokens * words_of(model.hidden));
+    rows_.resize(tokens);
+    codes_.resize(code_words(ROW_BLOCK, model.hidden));
+}
+
+vector::task_t CardForward::task(std::int32_t op, std::int32_t m, std::int32_t n) const {
+    vector::task_t made = {};
+    made.op = op;
+    made.m = m;
+    made.n = n;
+    made.parts = 1;
+    made.head = model_.head_dim;
+    made.fraction_bits = model_.fraction_bits;
+    return made;
+}
+
+const value_t* CardForward::run(const group_t& group, const std::int32_t* ids) {
+    const auto& positions = group.positions;
+    angles_ = rope_table(model_, *std::max_element(positions.begin(), positions.end()) + 1);
+    embed(group, ids);
+    for (std::int32_t l = 0; l < model_.n_layers; ++l) {
+        const bool last = l + 1 == model_.n_layers;
+        project_heads(l, group);
+        if (last) spread_marks(group);  // later ones reach no other token
+        attend(group, last);
+        if (last) keep_wanted(group);
+        const auto n_wanted = static_cast<std::int32_t>(group.wanted.size());
+        const std::int32_t m = last ? n_wanted : group.n_tokens();
+        project_output(l, m);
+        mlp(l, m);
+    }
+    hidden_.resize(group.wanted.size() * model_.hidden);
+    from_rows(x_.data(), hidden_.data(), static_cast<std::int32_t>(group.wanted.size()),
+              model_.hidden);
+    return hidden_.data();
+}
+
+void CardForward::embed(const group_t& group, const std::int32_t* ids) {
+    const std::int32_t m = group.n_tokens();
+    for (std::int32_t t = 0; t < m; ++t) {
+        rows_[t] = {};
+        rows_[t].token = t;  // of the part of the table that the group needs
+        rows_[t].position = group.positions[t];
+    }
+    const vector::task_t now = task(vector::EMBED, m, model_.hidden);
+    const std::vector<table_word_t> table = embedding_table(model_, ids, m);
+    vector_ops_krnl(&now, nullptr, nullptr, nullptr, table.data(), rows_.data(), nullptr, x_.data(),
+                    rows_.data(), nullptr);
+}
+
+/// All later tokens of a sequence attend to a marked one.
+void CardForward::spread_marks(const group_t& group) {
+    for (const segment_t& s : group.segments) {
+        std::int32_t carried = s.parent >= 0 ? rows_[group.segments[s.parent].end - 1].mark : 0;
+        for (std::int32_t t = s.begin; t < s.end; ++t) rows_[t].mark = carried |= rows_[t].mark;
+    }
+}
+
+/// After the last keys and values only the wanted tokens go on.
+void CardForward::keep_wanted(const group_t& group) {
+    for (std::int32_t i = 0; i < static_cast<std::int32_t>(group.wanted.size()); ++i) {
+        std::copy_n(x_at(group.wanted[i]), words_of(model_.hidden), x_at(i));
+        rows_[i] = rows_[group.wanted[i]];
+    }
+}
+
+void CardForward::norm(const decoder_norm& weights, std::int32_t t0, std::int32_t m) {
+    vector::task_t now = task(vector::NORM, m, model_.hidden);
+    now.exponent = weights.exponent;
+    now.eps_m = model_.eps_m;
+    now.eps_e = model_.eps_e;
+    const std::vector<word_t> side = norm_side(weights, model_.hidden);
+    vector_ops_krnl(&now, nullptr, x_at(t0), side.data(), nullptr, rows_.data() + t0, codes_.data(),
+                    nullptr, rows_.data() + t0, nullptr);
+}
+
+/// The products of all slices of k as parts `part`, `part` + 1, ...; returns the next part.
+std::int32_t CardForward::multiply(const decoder_linear& linear, const code_word_t* codes,
+                                   std::int32_t m, std::vector<word_t>& acc,
+                                   std::int32_t part) const {
+    const std::size_t words = static_cast<std::size_t>(words_of(linear.n)) * m;
+    for (std::int32_t s = 0; s < linear.n_slices; ++s, ++part) {
+        if (acc.size() < (part + 1) * words) acc.resize((part + 1) * words);
+        gemm_int8_krnl(
+            reinterpret_cast<const gemm::word_t*>(codes + code_words(m, linear.slice[s])),
+            static_cast<const gemm::word_t*>(linear.packed[s]),
+            reinterpret_cast<gemm::acc_word_t*>(acc.data() + part * words), m, linear.n,
+            linear.slice[s + 1] - linear.slice[s]);
+    }
+    gemm::add_to_totals();
+    return part;
+}
+
+void CardForward::project_heads(std::int32_t l, const group_t& group) {
+    for (std::int32_t t0 = 0; t0 < group.n_tokens(); t0 += ROW_BLOCK) {
+        const std::int32_t m = std::min(ROW_BLOCK, group.n_tokens() - t0);
+        norm(layer_of(0, l).attention_norm, t0, m);
+        for (std::int32_t c = 0; c < model_.n_cards; ++c) {
+            multiply(layer_of(c, l).qkv, codes_.data(), m, acc_, 0);
+            head(c, layer_of(c, l).qkv, t0, m);
+        }
+    }
+}
+
+/// Codes and scales of all heads, and from there to where attention takes them.
+void CardForward::head(std::int32_t c, const decoder_linear& qkv, std::int32_t t0, std::int32_t m) {
+    const std::int32_t d = model_.head_dim, heads = qkv.n / d, blocks = ceil_div(m, BLOCK_ROWS);
+    vector::task_t now = task(vector::HEAD, m, qkv.n);
+    now.turned = model_.cards[c].n_heads + model_.cards[c].n_kv_heads;
+    now.has_bias = qkv.bias != nullptr;
+    now.input_shift = qkv.input_shift;
+    const std::vector<word_t> side = head_side(qkv, d, vector::MAX_HEADS);
+    std::vector<code_word_t> codes(heads * code_words(m, d));
+    std::vector<word_t> scales(static_cast<std::size_t>(heads) * blocks * 2);
+    vector_ops_krnl(&now, acc_.data(), nullptr, side.data(), angles_.data(), rows_.data() + t0,
+                    codes.data(), nullptr, rows_.data() + t0, scales.data());
+    for (std::int32_t h = 0; h < heads; ++h) {
+        const std::int64_t slot = std::int64_t{h} * max_tokens_ + t0;
+        from_codes(codes.data() + h * code_words(m, d), cards_[c].heads.data() + slot * d, m, d);
+        for (std::int32_t i = 0; i < m; ++i) {
+            const word_t* const at = scales.data() + (h * blocks + i / BLOCK_ROWS) * 2;
+            cards_[c].scales[slot + i] = {static_cast<std::int32_t>(at[0].lane[i % BLOCK_ROWS]),
+                                          static_cast<std::int32_t>(at[1].lane[i % BLOCK_ROWS])};
+        }
+    }
+}
+
+void CardForward::attend(const group_t& group, bool last) {
+    const std::int32_t d = model_.head_dim;
+    std::vector<value_t> marks(group.n_tokens());
+    for (std::int32_t t = 0; t < group.n_tokens(); ++t) marks[t] = rows_[t].mark;
+    for (std::int32_t c = 0; c < model_.n_cards; ++c) {
+        const decoder_card& card = model_.cards[c];
+        card_t& own = cards_[c];
+        const std::int32_t share = card.n_heads / card.n_kv_heads;
+        const std::int64_t stride = std::int64_t{card.n_heads} * d;
+        for (std::int32_t g = 0; g < card.n_kv_heads; ++g) {
+            const std::int64_t k = std::int64_t{card.n_heads + g} * max_tokens_;
+            const std::int64_t v = k + std::int64_t{card.n_kv_heads} * max_tokens_;
+            own.pages->fill(group.segments, own.heads.data() + k * d, own.scales.data() + k,
+                            own.heads.data() + v * d, own.scales.data() + v);
+            std::int64_t done = 0;
+            for (std::int32_t s = 0; s < static_cast<std::int32_t>(group.segments.size()); ++s) {
+                const std::vector<std::int32_t> asked = asked_of(group, s, last);
+                const auto n = static_cast<std::int32_t>(asked.size());
+                for (std::int32_t h = g * share; n > 0 && h < (g + 1) * share; ++h) {
+                    const std::int64_t q = std::int64_t{h} * max_tokens_;
+                    own.pages->attend(group.segments, s, asked.data(), n, own.heads.data() + q * d,
+                                      own.scales.data() + q, {model_.score_m, model_.score_e},
+                                      own.context.data() + done * stride + h * d, stride,
+                                      own.exponents.data() + done * card.n_heads + h, card.n_heads,
+                                      marks.data());
+                }
+                done += n;
+            }
+        }
+    }
+    for (std::int32_t t = 0; t < group.n_tokens(); ++t) rows_[t].mark = marks[t] != 0 ? 1 : 0;
+}
+
+/// GATE or CONTEXT: all stages on one card, or one stage at a time on several, which exchange the
+/// maxima of their rows in between. Codes stay on each card, scales come back to all rows.
+void CardForward::run_stages(const vector::task_t& whole,
+                             const std::vector<std::vector<word_t>>& sides,
+                             const std::vector<std::int32_t>& widths, std::int32_t t0) {
+    const bool is_alone = model_.n_cards == 1;
+    std::vector<row_t> rows(rows_.begin() + t0, rows_.begin() + t0 + whole.m);
+    for (std::int32_t stage = 0; stage < (is_alone ? 1 : 3); ++stage) {
+        std::vector<row_t> all = rows;
+        for (std::int32_t c = 0; c < model_.n_cards; ++c) {
+            card_t& own = cards_[c];
+            own.rows = rows;
+            own.codes.resize(code_words(whole.m, widths[c]));
+            vector::task_t now = whole;
+            now.n = widths[c];
+            now.first_stage = stage;
+            now.last_stage = is_alone ? 2 : stage;
+            vector_ops_krnl(&now, own.acc.data(), nullptr, sides[c].data(), nullptr,
+                            own.rows.data(), own.codes.data(), nullptr, own.rows.data(), nullptr);
+            for (std::int32_t i = 0; i < whole.m; ++i) {
+                if (c == 0) all[i] = own.rows[i];
+                exchange(all[i], own.rows[i]);
+            }
+        }
+        rows = all;
+    }
+    std::copy(rows.begin(), rows.end(), rows_.begin() + t0);
+}
+
+/// The cards' codes times a map split by inputs, all parts added to the residual stream.
+void CardForward::residual(std::int32_t l, const decoder_linear decoder_layer::* map,
+                           std::int32_t t0, std::int32_t m) {
+    std::int32_t parts = 0;
+    for (std::int32_t c = 0; c < model_.n_cards; ++c) {
+        parts = multiply(layer_of(c, l).*map, cards_[c].codes.data(), m, acc_, parts);
+    }
+    const decoder_linear& linear = layer_of(0, l).*map;
+    vector::task_t now = task(vector::RESIDUAL, m, linear.n);
+    now.parts = parts;
+    now.input_shift = linear.input_shift;
+    now.exponent = exponent_of(linear, 0);
+    std::vector<word_t> side;
+    add_channels(side, linear, 0, linear.n);
+    vector_ops_krnl(&now, acc_.data(), x_at(t0), side.data(), nullptr, rows_.data() + t0, nullptr,
+                    x_at(t0), rows_.data() + t0, nullptr);
+}
+
+void CardForward::project_output(std::int32_t l, std::int32_t m_all) {
+    for (std::int32_t t0 = 0; t0 < m_all; t0 += ROW_BLOCK) {
+        const std::int32_t m = std::min(ROW_BLOCK, m_all - t0);
+        std::vector<std::vector<word_t>> sides;
+        std::vector<std::int32_t> widths;
+        for (std::int32_t c = 0; c < model_.n_cards; ++c) {
+            const std::int64_t heads = model_.cards[c].n_heads;
+            widths.push_back(model_.cards[c].n_heads * model_.head_dim);
+            card_t& own = cards_[c];
+            own.acc.resize(static_cast<std::size_t>(words_of(widths[c])) * m);
+            to_products(own.context.data() + std::int64_t{t0} * widths[c], widths[c],
+                        own.acc.data(), m, widths[c]);
+            sides.push_back(
+                exponent_side(own.exponents.data() + t0 * heads, m, model_.cards[c].n_heads));
+        }
+        run_stages(task(vector::CONTEXT, m, 0), sides, widths, t0);
+        residual(l, &decoder_layer::output, t0, m);
+    }
+}
+
+void CardForward::mlp(std::int32_t l, std::int32_t m_all) {
+    for (std::int32_t t0 = 0; t0 < m_all; t0 += ROW_BLOCK) {
+        const std::int32_t m = std::min(ROW_BLOCK, m_all - t0);
+        norm(layer_of(0, l).mlp_norm, t0, m);
+        std::vector<std::vector<word_t>> sides(model_.n_cards);
+        std::vector<std::int32_t> widths;
+        for (std::int32_t c = 0; c < model_.n_cards; ++c) {
+            const decoder_linear& map = layer_of(c, l).gate_up;
+            widths.push_back(model_.cards[c].intermediate);
+            multiply(map, codes_.data(), m, cards_[c].acc, 0);
+            add_channels(sides[c], map, 0, map.n);
+        }
+        const decoder_linear& map = layer_of(0, l).gate_up;
+        vector::task_t now = task(vector::GATE, m, 0);
+        now.input_shift = map.input_shift;
+        now.exponent = exponent_of(map, 0);
+        now.exponent_up = exponent_of(map, 1);
+        run_stages(now, sides, widths, t0);
+        residual(l, &decoder_layer::down, t0, m);
+    }
+}
+
+}  // namespace ecorl

@@ -1,0 +1,208 @@
+"""score_aggregator: its bench, its declarations, log-probs through it, and gated rewards."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ecorl.engines.checkpoint import load_decoder
+from ecorl.engines.fpga.formats import LOG2_E, IntegerLinear, Scale
+from ecorl.engines.fpga.forward import Int8Decoder
+from ecorl.engines.fpga.gemm import CsimLibrary
+from tests.golden.operations import gated_reward, logits
+from tests.kernels.decoder_models import VOCAB, saved_decoder
+from tests.kernels.kernel_benches import check_resources, kernels_chosen, run_alone, run_bench
+
+K = 1024  # inputs of the gating head
+WIDTHS = (0, 1, 128, 256, 512)  # of the row functions; 1: the kernel
+
+
+@pytest.fixture(autouse=True)
+def _needs_compiler(require_tool):
+    require_tool("gxx")
+
+
+@functools.cache
+def library(build):
+    return CsimLibrary.load(build)
+
+
+@pytest.fixture(scope="session")
+def folder_of(tmp_path_factory):
+    root = tmp_path_factory.mktemp("scored-decoders")
+    return lambda name: saved_decoder(root, name)
+
+
+def decoder(folder, build="fast", n_cards=1):
+    return Int8Decoder(load_decoder(folder), library(build), n_cards=n_cards)
+
+
+def rows_of(*lengths, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, VOCAB, n) for n in lengths]
+
+
+def same(a, b):
+    return np.array_equal(np.asarray(a).view(np.uint32), np.asarray(b).view(np.uint32))
+
+
+# ---------------------------------------------------------------- the kernel's folder
+
+
+@pytest.mark.parametrize("build", ["strict", "fast"])
+def test_bench_under_sanitisers(require_tool, tmp_path, build):
+    require_tool("hls_headers")
+    require_tool("make")
+    printed = run_bench("score_aggregator", build, tmp_path)
+    assert "PASS score_aggregator: 54 problems and the maxima, 0 wrong results" in printed
+
+
+def test_kernel_stands_alone_as_under_vitis(require_tool, tmp_path):
+    require_tool("hls_headers")
+    assert "PASS score_aggregator" in run_alone("score_aggregator", tmp_path)
+
+
+def test_qor_declares_what_the_source_holds():
+    check_resources("score_aggregator")
+
+
+# ---------------------------------------------------------------- log-probs through the kernels
+
+
+@pytest.mark.parametrize("name", ["qwen_lm", "llama_lm", "lm_even"])
+def test_logprobs_through_the_kernels_have_the_same_bits(folder_of, name):
+    """Several completions of one prompt: their first tokens follow the same row."""
+    (prompt,) = rows_of(20, seed=1)
+    rows = [np.concatenate([prompt, row]) for row in rows_of(1, 7, 70, seed=2)] + rows_of(1, 30)
+    counts, model = [1, 7, 70, 0, 29], decoder(folder_of(name))
+    wanted = model.logprobs(rows, counts, 0.7)
+    with kernels_chosen(library("fast")):
+        got = model.logprobs(rows, counts, 0.7)
+    assert all(same(a, b) for a, b in zip(got, wanted, strict=True))
+    assert np.isfinite(np.concatenate(wanted)).all()
+
+
+def test_strict_kernels_have_the_bits_of_the_fast_schedule(folder_of, require_tool):
+    require_tool("hls_headers")
+    rows, counts = rows_of(3, 18, seed=3), [2, 17]
+    wanted = decoder(folder_of("qwen_lm")).logprobs(rows, counts, 1.0)
+    model = decoder(folder_of("qwen_lm"), "strict")
+    with kernels_chosen(library("strict")):
+        got = model.logprobs(rows, counts, 1.0)
+    assert all(same(a, b) for a, b in zip(got, wanted, strict=True))
+
+
+def test_a_vocabulary_over_two_cards_has_the_bits_of_one(folder_of):
+    folder, rows, counts = folder_of("lm_even"), rows_of(40, 17, 2, seed=4), [30, 16, 1]
+    wanted = decoder(folder).logprobs(rows, counts, 1.3)
+    with kernels_chosen(library("fast")):
+        got = decoder(folder, n_cards=2).logprobs(rows, counts, 1.3)
+    assert all(same(a, b) for a, b in zip(got, wanted, strict=True))
+
+
+# ---------------------------------------------------------------- gated rewards
+
+
+def gating_head(rng, n, sharpness):
+    """A head's constants: exponents that put its gates around 2^sharpness units of log2."""
+    mantissa = rng.integers(2**30, 2**31, n).astype(np.int32)
+    mantissa[rng.random(n) < 0.1] = 0
+    shift = np.where(mantissa > 0, rng.integers(0, 12, n), 0).astype(np.int32)
+    exponents = np.array([sharpness - 36], np.int32)
+    return IntegerLinear(np.zeros((n, K), np.int8), mantissa, shift, exponents, n)
+
+
+def gated_rewards(build, linear, acc, scales, factor, rewards):
+    """The library's rewards and marks, by every width that this build and CPU have, all equal."""
+    m, n = acc.shape
+    handle = library(build).handle
+    pairs = np.array([(s.m, s.e) for s in scales], np.int32)
+    exponent = int(linear.exponents[0]) + 32 - linear.input_shift
+    results = []
+    try:
+        for width in WIDTHS:
+            if handle.rows_set_width(width) != 0:
+                continue
+            out, marks = np.zeros(m, np.int32), np.zeros(m, np.int32)
+            code = handle.score_gated_rewards(
+                address(acc), address(linear.mantissa), address(linear.shift), linear.input_shift,
+                exponent, address(pairs), factor.m, factor.e, address(rewards), m, n, address(out),
+                address(marks),
+            )  # fmt: skip
+            assert code == 0
+            results.append((out.tolist(), marks.tolist()))
+    finally:
+        handle.rows_set_width(0)
+    assert len(results) >= 3  # the widest, the kernel, and 128 bits, which every CPU has
+    assert all(result == results[0] for result in results)
+    return results[0]
+
+
+def address(array):
+    assert array.flags.c_contiguous
+    assert array.dtype == np.int32
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def golden_rewards(linear, acc, scales, factor, rewards):
+    gates = [logits(row, linear, s, factor) for row, s in zip(acc, scales, strict=True)]
+    values = [gated_reward(r, z) for r, (z, _) in zip(rewards, gates, strict=True)]
+    return values, [int(mark) for _, mark in gates]
+
+
+def problem(seed, m, n, sharpness, largest):
+    rng = np.random.default_rng(seed)
+    linear = gating_head(rng, n, sharpness)
+    acc = rng.integers(-(2**23), 2**23, (m, n)).astype(np.int32)
+    acc[rng.random(m) < 0.2] = 0
+    scales = [Scale(int(rng.integers(2**30, 2**31)), -30) for _ in range(m)]
+    rewards = rng.integers(-largest, largest + 1, (m, n)).astype(np.int32)
+    return linear, acc, scales, Scale.of(LOG2_E / rng.uniform(0.2, 10)), rewards
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    m=st.sampled_from([1, 2, 16, 17, 35]),
+    n=st.sampled_from([1, 2, 10, 15, 16, 17, 19, 64]),
+    sharpness=st.integers(-30, 6),
+    largest=st.sampled_from([0, 1, 2**16, 2**30 - 1]),
+)
+def test_gated_rewards_equal_the_golden_model(seed, m, n, sharpness, largest):
+    drawn = problem(seed, m, n, sharpness, largest)
+    assert gated_rewards("fast", *drawn) == golden_rewards(*drawn)
+
+
+def test_gated_rewards_of_the_strict_build(require_tool):
+    require_tool("hls_headers")
+    for n, sharpness in ((1, 0), (19, -8), (64, 4)):
+        drawn = problem(n, 17, n, sharpness, 2**24)
+        assert gated_rewards("strict", *drawn) == golden_rewards(*drawn)
+
+
+def test_equal_gates_give_the_mean_truncated_towards_zero():
+    linear = IntegerLinear(
+        np.zeros((3, K), np.int8),
+        np.full(3, 2**30, np.int32),
+        np.zeros(3, np.int32),
+        np.array([-36], np.int32),
+        3,
+    )
+    acc = np.zeros((2, 3), np.int32)
+    rewards = np.array([[1, 1, 3], [-1, -1, -3]], np.int32)
+    scales = [Scale(2**30, -30)] * 2
+    wanted = [1, -1], [0, 0]
+    assert wanted == gated_rewards("fast", linear, acc, scales, Scale.of(LOG2_E), rewards)
+
+
+@pytest.mark.parametrize("n", [0, 65])
+def test_a_number_of_objectives_beyond_the_kernel_is_refused(n):
+    code = library("fast").handle.score_gated_rewards(
+        None, None, None, 6, 0, None, 0, 0, None, 1, n, None, None
+    )
+    assert code == -1
