@@ -41,8 +41,8 @@ bool kernels_chosen();
 extern "C" {
 
 /// Widest registers of the row functions, bits: 0 (as wide as the CPU has), 128, 256 or 512. Or 1:
-/// the kernels themselves, through their top functions (attention of heads of more than 128 channels
-/// excepted); a forward that has begun goes on as it was. Returns 0, or -1 where this build or CPU
+/// the kernels themselves, through their top functions, which refuse models that do not fit their
+/// buffers; a forward that has begun goes on as it was. Returns 0, or -1 where this build or CPU
 /// lacks them. Results do not depend on it.
 std::int32_t rows_set_width(std::int32_t bits);
 std::int32_t rows_width();
