@@ -45,6 +45,8 @@ UNITS: Mapping[str, str] = {
     "memory_bytes": "B",
     "onchip_bytes": "B",
     "memory_bytes_per_s": "B/s",
+    "memory_channels": "1",
+    "memory_channel_bytes": "B",
     "link_bytes_per_s": "B/s",
     "link_latency_s": "s",
     "launch_s": "s",
@@ -62,8 +64,9 @@ UNITS: Mapping[str, str] = {
 
 ``decode_w`` is the power while decoding (``active_w`` stands in when absent), ``clock_max_hz`` the
 highest clock a design can close on the device, ``onchip_bytes`` the memory on a card's chip (block
-and Ultra RAM together), ``launch_s`` the fixed host time of one layer's forward. The efficiencies
-(``mfu_*``, ``mbu_decode``) are a GPU's or CPU's: a card's follow from its kernels.
+and Ultra RAM together), ``memory_channels`` the pseudo-channels of a card's HBM and
+``memory_channel_bytes`` the size of each, ``launch_s`` the fixed host time of one layer's forward.
+The efficiencies (``mfu_*``, ``mbu_decode``) are a GPU's or CPU's: a card's follow from its kernels.
 """
 
 _SHARES = ("mfu_prefill", "mfu_train", "mbu_decode")

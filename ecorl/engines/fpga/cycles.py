@@ -1,57 +1,80 @@
 """The cycle model: how long a card would take for a batch, term by term. Everything is modelled.
 
-The array is ``gemm_int8`` as written: TILE_M x TILE_N x TILE_K = 4,096 multiply-accumulates a
-cycle on 2,048 DSPs. A profile's DSP budget (``n_dsp_used`` x ``macs_per_dsp``) decides how many
-such arrays there are; they share the columns of each product. No synthesis report backs any figure:
+A forward is a list of kernel calls (`ecorl.engines.fpga.schedule`). What a call takes in cycles
+stands in `kernel_cycles`, `vector_cycles` and `attention_cycles`, what the memory adds in `hbm`;
+each module says what it assumes. No synthesis report backs any figure. In short:
 
-- the array: loop counts of the kernel in closed form (`gemm_counts`), initiation interval 1
-  assumed, waits for activations included;
-- memory: activations, weights (once for each block of 64 rows, as the kernel reads them) and INT32
-  results at the profile's full bandwidth;
-- vector units: VECTOR_LANES float32 lanes an array, II = 1, a fixed number of passes per result
-  (`PASSES`); they work on one tile while the array works on the next;
-- a product takes the longest of the three; products follow one another;
+- loop counts are the sources' own, in closed form, and equal the C-simulation's counters;
+- load, compute and store of a call overlap, calls follow one another;
+- ``gemm_int8`` multiplies 4,096 numbers a cycle on 2,048 DSPs, ``mha_int8`` 2,048 on 1,024. A
+  profile's DSP budget (``n_dsp_used`` x ``macs_per_dsp``) decides how many arrays of the former
+  there are, and every other kernel has as many copies;
 - ``launch_s`` of the profile a layer, and once for the head, where the profile has it;
 - the link: 4 bytes a token id in, 4 bytes a reward or log-prob out, ``link_latency_s`` each way.
 
-The schedule is that of the C-simulation: attention takes blocks of 64 queries of one sequence over
-pages of 64 keys up to the last query, the second product twice (a weight is two codes), the last
-layer goes on with the wanted tokens only, the head sees nothing else, and a prompt that rows share
-is computed once. Energy is the profile's
-``active_w`` over the whole time.
+Energy is the profile's ``active_w`` over the whole time.
 
 Before a batch is placed its rows are not all known, only their number, their tokens and their
-completion tokens: `mean_rows` spreads these evenly. Every product with weights, the link and the
-launches depend on the sums alone, so the modelled time is then off by what attention gains or
-loses, and by nothing for equal rows.
+completion tokens: `mean_rows` spreads these evenly. All but the pages and attention depends on the
+sums alone, so the modelled time is then off by what these gain or lose, and by nothing for equal
+rows.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from ecorl.devices import DeviceProfile
 from ecorl.devices.card import n_arrays
-from ecorl.engines.fpga.gemm import TILE_M, gemm_counts
+from ecorl.engines.fpga.hbm import WEIGHT_CHANNELS, Memory, memory_of
+from ecorl.engines.fpga.kernel_cycles import call_cost
+from ecorl.engines.fpga.schedule import (
+    BatchShape,
+    Call,
+    attention_calls,
+    forward_calls,
+)
+from ecorl.errors import ConfigError
 from ecorl.records import ModelShape, Stage, StageWork
 
-VECTOR_LANES = 32
-"""Float32 lanes of the vector units beside one array: two 512-bit words of INT32 results a cycle.
-Not from a synthesis: at about 30 DSPs a lane (3 a multiplier, 2 an adder) 32 lanes take 960, which
-with the array's 2,048 stays within the 3,136 DSPs of the paper's Table 2."""
+__all__ = ["BatchShape", "CardTime", "CycleModel", "KernelTime", "attention_calls", "mean_rows"]
 
-PASSES = {"norm": 2, "qkv": 2, "scores": 3, "context": 2, "residual": 1, "gate": 2, "head": 2}
-"""Passes of the vector units over each result: dequantise and find the maximum, then quantise;
-softmax finds its maximum first."""
+KERNELS = ("gemm_int8", "vector_ops", "kv_cache_router", "mha_int8", "score_aggregator")
+"""In the order of a forward."""
+
+INTERVALS = (1, 2, 4)
+"""Initiation intervals of a sweep."""
 
 _ID_BYTES = 4
 _RESULT_BYTES = 4
-_QUERY_BLOCK = TILE_M
-PAGE = 64
-"""Keys of one page of the cache, and of one step of the softmax."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """What all calls of one kernel take in a batch.
+
+    Attributes:
+        kernel: its name.
+        calls: how many, as the C-simulation makes them; where a call takes a list (pages, blocks
+            of queries), those of a layer are one start on a card.
+        cycles: from start to end of each, summed.
+        stall_cycles: of them, waits for memory.
+        array_cycles: trips of its MAC array at the initiation interval.
+        macs: useful multiply-accumulates.
+        moved_bytes: through the card's memory.
+        time_s: cycles over the clock, s.
+    """
+
+    kernel: str
+    calls: int
+    cycles: float
+    stall_cycles: float
+    array_cycles: float
+    macs: int
+    moved_bytes: int
+    time_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +82,19 @@ class CardTime:
     """Modelled time and energy of one batch on a card, with each term.
 
     Attributes:
-        array_s: cycles of the MAC array over the clock, summed over products, s.
-        memory_s: memory traffic over the bandwidth, summed over products, s.
-        vector_s: cycles of the vector units over the clock, summed over products, s.
-        kernel_s: sum over products of the longest of the three, s.
+        array_s: trips of the MAC arrays over the clock, s.
+        memory_s: memory traffic over the data sheet's bandwidth, s.
+        vector_s: trips of the row functions over the clock, s.
+        kernel_s: all kernel calls, one after the other, s.
         launch_s: kernel starts, s.
         link_s: transfers of ids and results and their latency, s.
         time_s: kernel + launch + link, s.
         energy_j: ``active_w`` x ``time_s``, J.
         macs: useful multiply-accumulates.
         memory_bytes: bytes through the card's memory.
+        stall_s: of ``kernel_s``, waits for memory, s.
+        link_bytes: bytes over the link.
+        kernels: each kernel's part, in the order of `KERNELS`; those without a call left out.
     """
 
     array_s: float
@@ -81,42 +107,28 @@ class CardTime:
     energy_j: float
     macs: int
     memory_bytes: int
+    stall_s: float
+    link_bytes: int
+    kernels: tuple[KernelTime, ...]
+
+    def of(self, kernel: str) -> KernelTime | None:
+        """One kernel's part; None where the batch does not call it."""
+        return next((k for k in self.kernels if k.kernel == kernel), None)
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
-    """Equal products ``[m, k] x [n, k]^T``, ``repeat`` of them, and vector work on the results.
+class Card:
+    """The figures of a profile that the model rests on; hashable."""
 
-    Attributes:
-        vector_elements: element operations of the vector units per product.
-    """
-
-    m: int
-    n: int
-    k: int
-    vector_elements: int
-    repeat: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class BatchShape:
-    """What the cycle model must know of a batch.
-
-    Attributes:
-        lengths: tokens of each row.
-        wanted: tokens of each row whose last hidden state is needed (1 for a reward, the number
-            of completion tokens for log-probs).
-        head_rows: outputs of the head: 1, or the vocabulary.
-        first_positions: of the first token of each row, where rows go on from a shared prompt that
-            is a row of its own; empty: all 0.
-        n_results: results that cross the link; None: one a row for a reward, else all wanted.
-    """
-
-    lengths: tuple[int, ...]
-    wanted: tuple[int, ...]
-    head_rows: int
-    first_positions: tuple[int, ...] = ()
-    n_results: int | None = None
+    clock_hz: float
+    memory: Memory
+    memory_bytes_per_s: float
+    link_bytes_per_s: float
+    link_latency_s: float
+    launch_s: float
+    active_w: float
+    n_arrays: int
+    ii: int
 
 
 class CycleModel:
@@ -125,60 +137,99 @@ class CycleModel:
     Args:
         model: the decoder's shape.
         profile: a card with ``clock_hz``, ``n_dsp_used``, ``macs_per_dsp``,
-            ``memory_bytes_per_s``, ``link_bytes_per_s``, ``link_latency_s`` and ``active_w``.
+            ``memory_bytes_per_s``, ``link_bytes_per_s``, ``link_latency_s`` and ``active_w``; with
+            ``memory_channels`` ports are held to the rate of their channels.
+        ii: factor on the initiation interval of every loop; 1 is what the sources ask for.
+        weight_channels: channels that the weights are striped over.
 
     Raises:
-        ConfigError: when the profile lacks a figure, or its DSP budget holds no array.
+        ConfigError: when the profile lacks a figure, its DSP budget holds no array, or `ii` or
+            `weight_channels` is not above 0.
     """
 
-    def __init__(self, model: ModelShape, profile: DeviceProfile) -> None:
+    def __init__(
+        self,
+        model: ModelShape,
+        profile: DeviceProfile,
+        ii: int = 1,
+        weight_channels: int = WEIGHT_CHANNELS,
+    ) -> None:
+        for key, value in (("ii", ii), ("weight_channels", weight_channels)):
+            if value < 1:
+                raise ConfigError(key, value, "1 or more")
         self.model = model
-        self.clock_hz = profile.value("clock_hz")
-        self.memory_bytes_per_s = profile.value("memory_bytes_per_s")
-        self.link_bytes_per_s = profile.value("link_bytes_per_s")
-        self.link_latency_s = profile.value("link_latency_s")
-        self.launch_s = profile.get("launch_s") or 0.0
-        self.active_w = profile.value("active_w")
-        self.n_arrays = n_arrays(profile)
+        self.card = Card(
+            clock_hz=profile.value("clock_hz"),
+            memory=memory_of(profile, weight_channels),
+            memory_bytes_per_s=profile.value("memory_bytes_per_s"),
+            link_bytes_per_s=profile.value("link_bytes_per_s"),
+            link_latency_s=profile.value("link_latency_s"),
+            launch_s=profile.get("launch_s") or 0.0,
+            active_w=profile.value("active_w"),
+            n_arrays=n_arrays(profile),
+            ii=ii,
+        )
+
+    @property
+    def n_arrays(self) -> int:
+        """Arrays of gemm_int8, and copies of every other kernel."""
+        return self.card.n_arrays
 
     def batch(self, batch: BatchShape) -> CardTime:
         """Modelled time and energy of one batch; all zero for an empty one."""
-        products = decoder_products(self.model, batch)
-        macs = sum(p.repeat * p.m * p.n * p.k for p in products)
-        terms = [_terms(p, self.n_arrays) for p in products]
-        array_s = sum(t[0] for t in terms) / self.clock_hz
-        vector_s = sum(t[2] for t in terms) / self.clock_hz
-        memory_bytes = sum(t[1] for t in terms)
-        kernel_s = self.kernel_s(products)
-        n_tokens, n_wanted = sum(batch.lengths), sum(batch.wanted)
-        n_results = batch.n_results
-        if n_results is None:
-            n_results = len(batch.lengths) if batch.head_rows == 1 else n_wanted
-        launch_s = link_s = 0.0
-        if n_tokens:
-            launch_s = self.launch_s * (self.model.n_layers + 1)
-            moved = _ID_BYTES * n_tokens + _RESULT_BYTES * n_results
-            link_s = moved / self.link_bytes_per_s + 2 * self.link_latency_s
-        time_s = kernel_s + launch_s + link_s
-        return CardTime(
-            array_s=array_s,
-            memory_s=memory_bytes / self.memory_bytes_per_s,
-            vector_s=vector_s,
-            kernel_s=kernel_s,
-            launch_s=launch_s,
-            link_s=link_s,
-            time_s=time_s,
-            energy_j=self.active_w * time_s,
-            macs=macs,
-            memory_bytes=memory_bytes,
-        )
+        return _batch_time(self.model, self.card, batch)
 
-    def kernel_s(self, products: Iterable[Product]) -> float:
-        """Time of products one after the other, each the longest of its three terms, s."""
+    def calls_s(self, calls: Iterable[tuple[Call, int]]) -> float:
+        """Time of calls one after the other, s."""
+        card = self.card
         return sum(
-            max(array / self.clock_hz, moved / self.memory_bytes_per_s, vector / self.clock_hz)
-            for array, moved, vector in (_terms(p, self.n_arrays) for p in products)
+            times * call_cost(call, card.memory, card.ii, card.n_arrays).cycles
+            for call, times in calls
+        ) / card.clock_hz  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _batch_time(model: ModelShape, card: Card, batch: BatchShape) -> CardTime:
+    sums: dict[str, list[float]] = {}
+    vector_cycles = 0.0
+    for call, times in forward_calls(model, batch):
+        cost = call_cost(call, card.memory, card.ii, card.n_arrays)
+        vector_cycles += times * cost.vector_cycles
+        own = sums.setdefault(call.kernel, [0, 0.0, 0.0, 0.0, 0, 0])
+        for i, part in enumerate(
+            (1, cost.cycles, cost.stall_cycles, cost.array_cycles, cost.macs, cost.moved_bytes)
+        ):
+            own[i] += times * part
+    kernels = tuple(
+        KernelTime(
+            name, int(n), cycles, stalls, array, int(macs), int(moved), cycles / card.clock_hz
         )
+        for name in KERNELS
+        if name in sums
+        for n, cycles, stalls, array, macs, moved in (sums[name],)
+    )
+    n_tokens = sum(batch.lengths)
+    link_bytes = _ID_BYTES * n_tokens + _RESULT_BYTES * batch.results if n_tokens else 0
+    link_s = link_bytes / card.link_bytes_per_s + (2 * card.link_latency_s if n_tokens else 0.0)
+    launch_s = card.launch_s * (model.n_layers + 1) if n_tokens else 0.0
+    kernel_s = sum(k.time_s for k in kernels)
+    memory_bytes = sum(k.moved_bytes for k in kernels)
+    time_s = kernel_s + launch_s + link_s
+    return CardTime(
+        array_s=sum(k.array_cycles for k in kernels) / card.clock_hz,
+        memory_s=memory_bytes / card.memory_bytes_per_s,
+        vector_s=vector_cycles / card.clock_hz,
+        kernel_s=kernel_s,
+        launch_s=launch_s,
+        link_s=link_s,
+        time_s=time_s,
+        energy_j=card.active_w * time_s,
+        macs=sum(k.macs for k in kernels),
+        memory_bytes=memory_bytes,
+        stall_s=sum(k.stall_cycles for k in kernels) / card.clock_hz,
+        link_bytes=link_bytes,
+        kernels=kernels,
+    )
 
 
 def mean_rows(work: StageWork) -> BatchShape:
@@ -199,82 +250,3 @@ def mean_rows(work: StageWork) -> BatchShape:
 def _spread(total: int, n_rows: int) -> tuple[int, ...]:
     least, n_longer = divmod(total, n_rows)
     return (least + 1,) * n_longer + (least,) * (n_rows - n_longer)
-
-
-@lru_cache(maxsize=4096)
-def _terms(product: Product, n_arrays: int) -> tuple[int, int, int]:
-    """Array cycles, bytes through memory and vector cycles, repeats included."""
-    counts = gemm_counts(product.m, -(-product.n // n_arrays), product.k)
-    whole = gemm_counts(product.m, product.n, product.k)
-    traffic = whole.bytes_a + whole.bytes_w + whole.bytes_c
-    vector = -(-product.vector_elements // (VECTOR_LANES * n_arrays))
-    times = product.repeat
-    return times * (counts.mac_cycles + counts.fill_cycles), times * traffic, times * vector
-
-
-def decoder_products(model: ModelShape, batch: BatchShape) -> list[Product]:
-    """Every product of a forward: those with weights, then those of attention."""
-    if sum(batch.wanted) == 0:
-        return []
-    return weight_products(model, batch) + attention_products(model, batch)
-
-
-def weight_products(model: ModelShape, batch: BatchShape) -> list[Product]:
-    """The products with weights; they depend on sums over rows alone."""
-    n_tokens, n_wanted = sum(batch.lengths), sum(batch.wanted)
-    products = [
-        replace(p, repeat=model.n_layers - 1)
-        for p in _layer(model, n_tokens, n_tokens)
-        if model.n_layers > 1
-    ]
-    products += _layer(model, n_tokens, n_wanted)
-    passes = PASSES["head"] * n_wanted * batch.head_rows
-    norm = PASSES["norm"] * n_wanted * model.hidden_size
-    products.append(Product(n_wanted, batch.head_rows, model.hidden_size, passes + norm))
-    return products
-
-
-def attention_products(model: ModelShape, batch: BatchShape) -> list[Product]:
-    """Both products of attention in every layer; equal runs of tokens are counted, not listed."""
-    products: list[Product] = []
-    firsts = batch.first_positions or (0,) * len(batch.lengths)
-    if model.n_layers > 1:
-        for (first, length), count in Counter(zip(firsts, batch.lengths, strict=True)).items():
-            products += _attention(model, first, length, (model.n_layers - 1) * count)
-    rows = Counter(zip(firsts, batch.lengths, batch.wanted, strict=True))
-    for (first, length, wanted), count in rows.items():
-        products += _attention(model, first + length - wanted, wanted, count)
-    return products
-
-
-def _layer(model: ModelShape, n_tokens: int, n_out: int) -> list[Product]:
-    """The products with weights of one layer; all but the first for `n_out` tokens only."""
-    hidden, inner = model.hidden_size, model.intermediate_size
-    width = model.n_heads * model.head_dim
-    qkv = width + 2 * model.n_kv_heads * model.head_dim
-    norm = PASSES["norm"] * hidden
-    return [
-        Product(n_tokens, qkv, hidden, n_tokens * (PASSES["qkv"] * qkv + norm)),
-        Product(n_out, hidden, width, n_out * (PASSES["residual"] * hidden + 2 * width)),
-        Product(n_out, 2 * inner, hidden, n_out * (PASSES["gate"] * 2 * inner + norm)),
-        Product(n_out, hidden, inner, n_out * PASSES["residual"] * hidden),
-    ]
-
-
-@lru_cache(maxsize=4096)
-def _attention(model: ModelShape, first: int, n: int, times: int) -> tuple[Product, ...]:
-    """Both products of all heads for n queries from a position on, repeated."""
-    products: Counter[int] = Counter()
-    for start in range(first, first + n, _QUERY_BLOCK):
-        end = min(start + _QUERY_BLOCK, first + n)
-        for page in range((end - 1) // PAGE + 1):
-            products[end - max(start, page * PAGE)] += 1  # the queries that see this page
-    d, repeat = model.head_dim, model.n_heads * times
-    found = []
-    for rows, count in products.items():
-        scores, context = PASSES["scores"] * rows * PAGE, PASSES["context"] * rows * d
-        found += [
-            Product(rows, PAGE, d, scores, repeat * count),
-            Product(2 * rows, d, PAGE, context, repeat * count),
-        ]
-    return tuple(found)

@@ -9,6 +9,7 @@ import ctypes
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -73,6 +74,7 @@ class GemmCounts:
     macs: int = 0
 
 
+@lru_cache(maxsize=4096)
 def gemm_counts(m: int, n: int, k: int) -> GemmCounts:
     """The kernel's loop counts for one product ``[m, k] x [n, k]^T``, in closed form."""
     steps, n_tiles, blocks = _ceil(k, TILE_K), _ceil(n, TILE_N), _ceil(m, TILE_M)
@@ -80,9 +82,12 @@ def gemm_counts(m: int, n: int, k: int) -> GemmCounts:
     def words(rows: int) -> int:
         return _ceil(rows, TILE_N) * steps
 
-    later = [TILE_M] * (blocks - 2) + [m - (blocks - 1) * TILE_M] if blocks > 1 else []
-    # A later block's activations arrive beside the work on the block before it.
-    fill = words(min(m, TILE_M)) + sum(max(0, words(rows) - n_tiles * steps) for rows in later)
+    def excess(rows: int) -> int:
+        return max(0, words(rows) - n_tiles * steps)
+
+    fill = words(min(m, TILE_M))
+    if blocks > 1:  # a later block's activations arrive beside the work on the block before it
+        fill += (blocks - 2) * excess(TILE_M) + excess(m - (blocks - 1) * TILE_M)
     return GemmCounts(
         calls=1,
         tiles=blocks * n_tiles,

@@ -14,7 +14,7 @@ from ecorl.devices import load_profile, stage_cost
 from ecorl.devices.figure import Figure
 from ecorl.devices.host import HostCpu, complete_host_figures
 from ecorl.devices.profile import UNITS
-from ecorl.engines.fpga.cycles import BatchShape, CycleModel, attention_products, mean_rows
+from ecorl.engines.fpga.cycles import BatchShape, CycleModel, attention_calls, mean_rows
 from ecorl.records import (
     Action,
     Algorithm,
@@ -89,15 +89,13 @@ def test_uneven_rows_differ_by_no_more_than_attention(stage, name, prompts, data
     cost = decided(work)
     assert (cost.link_s, cost.launch_s) == (card.link_s, card.launch_s)
     cycles, batch = CycleModel(model, U55C), rows_of(stage, model, prompts, outputs)
-    most = max(
-        cycles.kernel_s(attention_products(model, rows)) for rows in (batch, mean_rows(work))
-    )
+    most = max(cycles.calls_s(attention_calls(model, rows)) for rows in (batch, mean_rows(work)))
     assert abs(cost.time_s - card.time_s) <= most * (1 + 1e-9)
     assert cost.energy_j == pytest.approx(73.0 * cost.time_s)
 
 
 @pytest.mark.parametrize(
-    ("name", "higher"), [("7b", 1.06), ("0.5b", 1.25), ("flat", 1.06), ("tiny", 2.4)]
+    ("name", "higher"), [("7b", 1.035), ("0.5b", 1.035), ("flat", 1.01), ("tiny", 1.055)]
 )
 @pytest.mark.parametrize("stage", [Stage.REWARD, Stage.REFERENCE])
 def test_how_much_more_uneven_rows_are_booked_at(name, higher, stage):
@@ -116,7 +114,7 @@ def test_short_uneven_rows_are_booked_at_what_was_decided(name):
         outputs = [draw.randint(1, 16) for _ in range(64)]
         card = booked(stage, SHAPES[name], prompts, outputs)
         cost = decided(work_of(stage, SHAPES[name], prompts, outputs))
-        assert cost.time_s == pytest.approx(card.time_s, rel=0.01)
+        assert cost.time_s == pytest.approx(card.time_s, rel=0.001)
 
 
 def state_of(work):

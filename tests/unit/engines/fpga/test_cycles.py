@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from int8_models import batch_of, card_file, decoder, library, rows_of
 
 from ecorl.devices import check_throughput, load_profile
-from ecorl.engines.fpga.cycles import BatchShape, CycleModel, attention_products
+from ecorl.engines.fpga.attention_cycles import MhaCall, RouterCall
+from ecorl.engines.fpga.cycles import KERNELS, BatchShape, CycleModel, attention_calls
 from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.engines.fpga.gemm import gemm_counts
+from ecorl.engines.fpga.hbm import IDEAL, memory_of
+from ecorl.engines.fpga.kernel_cycles import LOOP_DEPTH, GemmCall, call_cost
+from ecorl.engines.fpga.schedule import forward_calls
+from ecorl.engines.fpga.vector_cycles import ScoreCall, VectorCall
+from ecorl.errors import ConfigError
 from ecorl.records import ModelShape, Provenance, Stage
 
 
@@ -19,6 +28,7 @@ def _needs_compiler(require_tool):
     require_tool("gxx")
 
 
+U55C = load_profile("u55c")
 SHAPE_7B = ModelShape(32, 4096, 11008, 32, 32, 128, 32000, 6_738_415_616, 6_607_343_616)
 
 
@@ -59,24 +69,42 @@ def test_never_above_the_physical_bound(
 
 
 def test_the_papers_rate_is_out_of_reach():
-    """Table 2 claims 142 tokens/ms for 7 B; the array as written bounds it at about 150 per s."""
+    """Table 2 claims 142 tokens/ms for 7 B; the array as written bounds it at about 157 per s.
+
+    What is modelled lies between a half of that bound and the bound: vector_ops takes the rest.
+    """
     batch = BatchShape((256,) * 32, (1,) * 32, 1)
     card = CycleModel(SHAPE_7B, load_profile("u55c")).batch(batch)
     tokens_per_s = 32 * 256 / card.time_s
-    assert 100 < tokens_per_s < 4096 * 245e6 / 6.4e9
+    bound = 4096 * 245e6 / 6.4e9
+    assert bound / 2 < tokens_per_s < bound
 
 
-def test_cycles_and_macs_are_those_that_the_kernel_counts(models):
-    """One row of 64 tokens is one block everywhere: the model must equal the kernel's counters."""
+def test_products_are_those_that_the_kernel_counts(models):
+    """One row of 64 tokens is one block everywhere: the model must equal the kernel's counters.
+
+    The host's schedule brings attention to the same kernel, as products with one page: these come
+    on top of what the card leaves to mha_int8.
+    """
     folder, _ = models("llama_reward")
     engine, csim = FpgaEngine(folder, Stage.REWARD), library("fast")
     batch = batch_of(rows_of(64))
     csim.reset_counters()
     decoder(folder).score(batch.token_ids)
-    counts, card = csim.counters(), engine.modelled(batch)
-    assert card.macs == counts.macs
-    assert card.memory_bytes == counts.bytes_a + counts.bytes_w + counts.bytes_c
-    assert card.array_s * 245e6 == pytest.approx(counts.mac_cycles + counts.fill_cycles)
+    counts, gemm = csim.counters(), engine.modelled(batch).of("gemm_int8")
+    s = engine.model
+    attention = [
+        gemm_counts(*shape)
+        for queries, layers in ((64, s.n_layers - 1), (1, 1))
+        for shape in ((queries, 64, s.head_dim), (2 * queries, s.head_dim, 64))
+        for _ in range(layers * s.n_heads)
+    ]
+    assert gemm.calls == counts.calls - len(attention)
+    assert gemm.macs == counts.macs - sum(c.macs for c in attention)
+    moved = counts.bytes_a + counts.bytes_w + counts.bytes_c
+    assert gemm.moved_bytes == moved - sum(c.bytes_a + c.bytes_w + c.bytes_c for c in attention)
+    trips = counts.mac_cycles + counts.fill_cycles
+    assert gemm.array_cycles == trips - sum(c.mac_cycles + c.fill_cycles for c in attention)
 
 
 def test_two_arrays_halve_the_array_time(tmp_path):
@@ -106,6 +134,116 @@ def test_one_product_by_hand():
     counts = gemm_counts(64, 32, 128)
     assert counts.mac_cycles == 2 * 32
     assert counts.fill_cycles == 4 * 32
+    # The array ends before the 2 x 64 words of results are stored; 64 of them leave at the end.
+    fill, results, last = 128 + LOOP_DEPTH, 128, 64 + LOOP_DEPTH
+    assert GemmCall(64, 32, 128).cycles(IDEAL, 1) == fill + results + last
+    # At half the pace the activations, too, come every second cycle.
+    assert GemmCall(64, 32, 128).cycles(IDEAL, 2) == 256 + 256 + 128 + 2 * LOOP_DEPTH
+
+
+def test_a_product_that_the_array_bounds_by_hand():
+    """[64, 4096] x [32, 4096]^T: 2 tiles of 1,024 steps, each with the pipeline's depth."""
+    fill = 4 * 1024 + LOOP_DEPTH
+    array, last = 2 * (1024 + LOOP_DEPTH), 64 + LOOP_DEPTH
+    # Activations take as long beside the array as they took to fill it.
+    assert array < 4 * 1024
+    assert GemmCall(64, 32, 4096).cycles(IDEAL, 1) == fill + 4 * 1024 + last
+    assert GemmCall(64, 160, 4096).cycles(IDEAL, 1) == fill + 10 * (1024 + LOOP_DEPTH) + last
+
+
+def test_weights_wait_for_one_channel_and_not_for_two():
+    """A word of 64 bytes a cycle at 245 MHz is 15.7 GB/s; a channel gives 13.3 of its 14.4."""
+    call, (one, two) = GemmCall(512, 4096, 4096), (memory_of(U55C, n) for n in (1, 2))
+    wait = 64 * 245e6 / (460e9 / 32 * 425 / 460)
+    assert one.word_cycles() == two.word_cycles() == pytest.approx(wait)
+    assert (one.word_cycles(channels=1), two.word_cycles(channels=2)) == (pytest.approx(wait), 1.0)
+    costs = [call_cost(call, memory, 1, 1) for memory in (one, two)]
+    words = 8 * 256 * 1024
+    assert costs[0].cycles == pytest.approx(words * wait, rel=0.01)
+    assert costs[0].stall_cycles == pytest.approx(words * (wait - 1 - LOOP_DEPTH / 1024), rel=0.02)
+    assert costs[1].stall_cycles < 0.01 * costs[1].cycles
+    # Twice the interval asks for half the rate.
+    assert call_cost(call, one, 2, 1).stall_cycles < 0.01 * costs[0].cycles
+
+
+def test_without_channels_only_their_sum_is_a_limit():
+    figures = {k: v for k, v in U55C.figures.items() if k != "memory_channels"}
+    memory = memory_of(replace(U55C, figures=figures))
+    assert memory.word_cycles() == 1.0
+    assert memory.all_words == pytest.approx(32 * memory_of(U55C).channel_words)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    call=st.one_of(
+        st.builds(GemmCall, st.integers(1, 300), st.integers(1, 300), st.integers(1, 600)),
+        st.builds(VectorCall, st.sampled_from(["embed", "norm", "residual", "gate", "fixed"]),
+                  st.integers(1, 80), st.integers(1, 9000)),
+        st.builds(lambda op, m, heads, d: VectorCall(op, m, heads * d, head=d, turned=heads),
+                  st.sampled_from(["head", "context"]), st.integers(1, 80), st.integers(1, 130),
+                  st.sampled_from([16, 64, 128])),
+        st.builds(MhaCall, st.sampled_from([16, 64, 128]), st.integers(0, 300),
+                  st.integers(1, 300)),
+        st.builds(RouterCall, st.sampled_from([16, 64, 128]), st.integers(0, 300),
+                  st.integers(1, 300)),
+        st.builds(ScoreCall, st.sampled_from(["logits", "finish"]), st.integers(1, 80),
+                  st.integers(1, 128), st.integers(1, 200)),
+    )
+)  # fmt: skip
+def test_no_call_is_faster_than_its_memory_its_array_or_a_smaller_interval(call):
+    memory = memory_of(U55C)
+    one, two, four = (call_cost(call, memory, ii, 1) for ii in (1, 2, 4))
+    assert 0 < one.cycles <= two.cycles <= four.cycles <= 4 * one.cycles
+    assert 0 <= one.stall_cycles < one.cycles
+    assert one.cycles >= max(one.array_cycles, one.macs / (2 * 2048))
+    assert one.cycles >= one.moved_bytes / (460e9 * 425 / 460 / 245e6) * (1 - 1e-9)
+    assert two.array_cycles == 2 * one.array_cycles
+    assert four.moved_bytes == one.moved_bytes
+    halves = call_cost(call, memory, 1, 2)
+    assert halves.cycles <= one.cycles
+    assert halves.moved_bytes == one.moved_bytes
+
+
+def test_a_batch_is_the_sum_of_its_kernels_and_their_stalls():
+    batch = BatchShape((70, 130), (20, 64), 32000)
+    card = CycleModel(SHAPE_7B, U55C).batch(batch)
+    assert [k.kernel for k in card.kernels] == list(KERNELS)
+    assert card.kernel_s == pytest.approx(sum(k.time_s for k in card.kernels))
+    assert card.stall_s == pytest.approx(sum(k.stall_cycles for k in card.kernels) / 245e6)
+    assert card.macs == sum(k.macs for k in card.kernels)
+    assert card.link_bytes == 4 * (200 + 84)
+    reward = CycleModel(SHAPE_7B, U55C).batch(BatchShape((70,), (1,), 1))
+    assert reward.of("score_aggregator") is None
+    assert CycleModel(SHAPE_7B, U55C, ii=4).batch(batch).time_s < 4 * card.time_s
+
+
+@pytest.mark.parametrize("key", ["ii", "weight_channels"])
+def test_what_is_no_interval_or_no_stripe_is_refused(key):
+    with pytest.raises(ConfigError, match=rf"{key} = 0: allowed is 1 or more"):
+        CycleModel(SHAPE_7B, U55C, **{key: 0})
+
+
+def test_a_long_product_comes_in_slices_and_its_parts_are_added():
+    shape = replace(SHAPE_7B, intermediate_size=20_000)
+    calls = Counter()
+    for call, times in forward_calls(shape, BatchShape((64,), (64,), 1)):
+        calls[call] += times
+    assert calls[GemmCall(64, 4096, 16_384)] == calls[GemmCall(64, 4096, 20_000 - 16_384)] == 32
+    assert calls[VectorCall("residual", 64, 4096, parts=2)] == 32
+    assert calls[VectorCall("residual", 64, 4096)] == 32
+
+
+def test_a_shared_prompt_is_routed_and_multiplied_once():
+    """Two rows of 100 + 30 tokens, alone and behind one prompt."""
+    model = CycleModel(SHAPE_7B, U55C)
+    alone = model.batch(BatchShape((130, 130), (1, 1), 1))
+    shared = model.batch(BatchShape((100, 30, 30), (0, 1, 1), 1, (0, 100, 100), 2))
+    assert shared.time_s < 0.7 * alone.time_s
+    assert shared.link_bytes == 4 * (160 + 2)
+    routed = [call for call, _ in attention_calls(
+        SHAPE_7B, BatchShape((100, 30, 30), (0, 1, 1), 1, (0, 100, 100))
+    ) if isinstance(call, RouterCall)]  # fmt: skip
+    assert {(r.first, r.n) for r in routed} == {(0, 100), (100, 30)}
 
 
 @pytest.mark.parametrize("layers", [1, 3])
@@ -118,7 +256,7 @@ def test_equal_rows_are_counted_as_often_as_they_come(layers):
     def batch(rows):
         return BatchShape(tuple(n for n, _ in rows), tuple(w for _, w in rows), 500)
 
-    together = model.kernel_s(attention_products(shape, batch(rows)))
-    apart = sum(model.kernel_s(attention_products(shape, batch([row]))) for row in rows)
+    together = model.calls_s(attention_calls(shape, batch(rows)))
+    apart = sum(model.calls_s(attention_calls(shape, batch([row]))) for row in rows)
     assert together == pytest.approx(apart)
     assert model.batch(batch(rows)).macs == model.batch(batch(rows[::-1])).macs

@@ -1,0 +1,97 @@
+"""How fast the card's memory answers a port of a kernel. Nothing of it has been measured by us.
+
+The memory is cut into pseudo-channels; a port of 512 bits takes a word of 64 bytes a cycle, which
+at 245 MHz is 15.7 GB/s: more than the 14.4 GB/s of one channel of a U55C. A port therefore waits
+unless its data are striped over channels. Assumed throughout:
+
+- `BURST_EFFICIENCY` of a channel's data-sheet rate is reached. Bursts are cut at 4 KiB, which is 64
+  words; with 16 of them outstanding the gaps between them do not show, refresh and turns do;
+- a port whose data are striped over s channels gets s times the rate of one, at most a word a
+  cycle. One m_axi port ends in one port of the memory's switch, which passes no more than one
+  channel's rate: a stripe takes a splitter at 4 KiB where the design is linked, or a second port;
+- only the weights are striped, over `WEIGHT_CHANNELS`. All other ports have a channel to
+  themselves, and no two kernels run at once;
+- a loop that reads or writes waits `LATENCY_CYCLES` each time that it is entered: within it
+  accesses follow one another, across two of them they do not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ecorl.devices import DeviceProfile
+
+WORD_BYTES = 64
+"""A port's width: 512 bits."""
+
+BURST_EFFICIENCY = 425 / 460
+"""Share of the data-sheet rate: 425 of 460 GB/s, read by Wang et al. (FCCM 2020) on a U280, whose
+stacks and controller are of the U55C's kind; assumed to hold for this card and these bursts."""
+
+LATENCY_CYCLES = 64
+"""From a request to its first word: what Vitis HLS schedules for a memory port by default."""
+
+WEIGHT_CHANNELS = 2
+"""Channels over which a product's weights are striped; assumed, see above. The source of gemm_int8
+has one port for weights, so by itself it would get one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The card's memory as ports see it.
+
+    Attributes:
+        channel_words: words of 64 bytes a cycle that one channel delivers; inf without a limit.
+        all_words: the same, all channels together.
+        latency_cycles: wait of a loop each time that it is entered.
+        weight_channels: channels that weights are striped over.
+    """
+
+    channel_words: float
+    all_words: float
+    latency_cycles: int = LATENCY_CYCLES
+    weight_channels: int = WEIGHT_CHANNELS
+
+    def word_cycles(self, n_bytes: int = WORD_BYTES, channels: int = 1) -> float:
+        """Cycles between two neighbouring elements of `n_bytes` on one port, at least 1."""
+        return max(1.0, n_bytes / WORD_BYTES / (channels * self.channel_words))
+
+    def loop(
+        self,
+        trips: int,
+        entries: int = 1,
+        ii: int = 1,
+        n_bytes: int = WORD_BYTES,
+        channels: int = 1,
+    ) -> float:
+        """Cycles of loops that read or write one element of a port a trip.
+
+        Args:
+            trips: of all entries together.
+            entries: how often such a loop is entered.
+            ii: initiation interval of the loop.
+            n_bytes: size of the element.
+            channels: over which the data are striped.
+        """
+        if trips == 0:
+            return 0.0
+        return trips * max(float(ii), self.word_cycles(n_bytes, channels)) + (
+            entries * self.latency_cycles
+        )
+
+
+IDEAL = Memory(float("inf"), float("inf"), 0)
+"""Answers at once, a word a cycle and port: what a kernel takes beyond this are stalls."""
+
+
+def memory_of(profile: DeviceProfile, weight_channels: int = WEIGHT_CHANNELS) -> Memory:
+    """The memory of a card; where its channels are not known only their sum is a limit.
+
+    Args:
+        profile: with ``memory_bytes_per_s``, ``clock_hz`` and perhaps ``memory_channels``.
+        weight_channels: channels that weights are striped over.
+    """
+    bytes_per_cycle = profile.value("memory_bytes_per_s") / profile.value("clock_hz")
+    words = BURST_EFFICIENCY * bytes_per_cycle / WORD_BYTES
+    channels = profile.get("memory_channels")
+    return Memory(words / channels if channels else words, words, weight_channels=weight_channels)

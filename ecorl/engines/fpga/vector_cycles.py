@@ -1,0 +1,372 @@
+"""Cycles of ``vector_ops`` and ``score_aggregator``; see `ecorl.engines.fpga.kernel_cycles`.
+
+Both take 16 token rows at a time, and of them panels of columns that fit on the chip. Rows follow
+one another: one comes in and one goes out beside the one that is worked on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Literal
+
+from ecorl.engines.fpga.hbm import WORD_BYTES, Memory
+from ecorl.engines.fpga.kernel_cycles import DIVISION, EXP_DEPTH, LOOP_DEPTH, ROOT, Work
+
+LANES = 16
+BLOCK_ROWS = 16
+_MAX_COLUMNS, _MAX_HEADS, _MAX_SLICE = 8192, 64, 16384
+_STEP_CODES, _TABLE_LANES, _ROPE_WORDS, _EXPONENT_WORDS, _CHANNEL_WORDS = 4, 32, 4, 4, 3
+_ROW_SCALARS = 8  # a row's record, read and written by loops without a pipeline
+_LOG_CYCLES = 120  # NUMERICS.md's LOG2: 20 bits, a product each
+
+Operation = Literal["embed", "norm", "residual", "head", "gate", "context", "fixed"]
+_VALUES = ("embed", "residual", "fixed")  # results are values, not codes
+_PEAKS, _CODES = 0, 2  # stages of gate and context
+
+
+def _words(n: int) -> int:
+    return -(-n // LANES)
+
+
+@dataclass(frozen=True, slots=True)
+class VectorCounts:
+    """Loop counts of vector_ops, in the order of its counters."""
+
+    calls: int
+    rows: int
+    load_cycles: int
+    turn_cycles: int
+    side_cycles: int
+    take_cycles: int
+    work_cycles: int
+    give_cycles: int
+    code_cycles: int
+    bytes_read: int
+    bytes_written: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Loops:
+    """Loops of a row function: trips of all, how many, and cycles of what is not a loop."""
+
+    trips: int
+    entries: int
+    scalars: int = 0
+
+    def cycles(self, ii: int) -> int:
+        return ii * self.trips + self.entries * LOOP_DEPTH + self.scalars
+
+
+def turned_words(m: int, panels: Sequence[int], parts: int) -> int:
+    """Trips of a buffer in which a panel comes in beside the one before going out.
+
+    Args:
+        m: rows; each block of 16 goes through all panels.
+        panels: words of a row in each panel.
+        parts: sums that are added on the way in.
+    """
+    if not panels or m < 1:
+        return 0
+
+    def within(rows: int) -> int:
+        return sum(rows * max(parts * b, a) for a, b in pairwise(panels))
+
+    full, last = divmod(m, BLOCK_ROWS)
+    first_rows, last_rows = min(m, BLOCK_ROWS), last or BLOCK_ROWS
+    total = first_rows * parts * panels[0] + last_rows * panels[-1]
+    total += full * within(BLOCK_ROWS) + (within(last) if last else 0)
+    if full > 1:
+        total += (full - 1) * BLOCK_ROWS * max(parts * panels[0], panels[-1])
+    if full and last:
+        total += max(last * parts * panels[0], BLOCK_ROWS * panels[-1])
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class VectorCall:
+    """``vector_ops``: one operation on m token rows.
+
+    Attributes:
+        op: the operation.
+        m: rows.
+        n: columns; of one half for ``gate``.
+        head: size of a head on the card, for ``head`` and ``context``.
+        turned: heads that RoPE turns, for ``head``.
+        has_bias: for ``head``.
+        parts: sums to be added first.
+        stages: first and last stage, for ``gate`` and ``context``.
+    """
+
+    kernel: ClassVar[str] = "vector_ops"
+    op: Operation
+    m: int
+    n: int
+    head: int = 0
+    turned: int = 0
+    has_bias: bool = False
+    parts: int = 1
+    stages: tuple[int, int] = (0, 2)
+
+    # ---- how a task goes over its data --------------------------------------------------------
+
+    @property
+    def _blocks(self) -> int:
+        return -(-self.m // BLOCK_ROWS)
+
+    @property
+    def _reads_products(self) -> bool:
+        return self.op not in ("embed", "norm")
+
+    @property
+    def _reads_x(self) -> bool:
+        return self.op in ("norm", "residual")
+
+    @property
+    def _halves(self) -> int:
+        return 2 if self.op == "gate" else 1
+
+    @property
+    def _columns(self) -> list[int]:
+        """Columns of each panel."""
+        width = _MAX_COLUMNS // self._halves
+        if self.op in ("head", "context"):
+            width = _MAX_HEADS * self.head
+        return [min(width, self.n - at) for at in range(0, self.n, width)]
+
+    @property
+    def _stages(self) -> range:
+        if self.op == "gate":
+            return range(self.stages[0], self.stages[1] + 1)
+        if self.op == "context":
+            return range(max(self.stages[0], 1), self.stages[1] + 1)
+        return range(1)
+
+    @property
+    def _code_stages(self) -> int:
+        if self.op in _VALUES:
+            return 0
+        return 1 if self.op not in ("gate", "context") else int(_CODES in self._stages)
+
+    @property
+    def _n_heads(self) -> int:
+        return self.n // self.head if self.head else 0
+
+    @property
+    def _table_words(self) -> int:
+        """Words of the table that a row takes."""
+        if self.op == "embed":
+            return 1 + -(-self.n // _TABLE_LANES)
+        return _ROPE_WORDS if self.op == "head" else 0
+
+    @property
+    def _channel_words(self) -> int:
+        """Words of constants for 16 channels."""
+        if self.op == "norm":
+            return 1
+        return 0 if self.op in ("embed", "context") else _CHANNEL_WORDS
+
+    def _side(self) -> tuple[int, int]:
+        """Words of constants, and loops that read them."""
+        if self.op == "context":
+            return self._n_heads * self._blocks, self._blocks
+        if not self._channel_words:
+            return 0, 0
+        columns = self._columns
+        header = _EXPONENT_WORDS if self.op == "head" else 0
+        once = self._halves * sum(header + self._channel_words * _words(c) for c in columns)
+        times = self._blocks * len(self._stages) if len(columns) > 1 else 1
+        return times * once, times * self._halves * len(columns)
+
+    def _row(self, stage: int, columns: int) -> _Loops:
+        """The row functions on one row of a panel."""
+        words = _words(columns)
+        if self.op == "norm":
+            return _Loops(3 * words, 3, 2 * DIVISION + ROOT)
+        if self.op == "gate":
+            loops = {_PEAKS: 2, 1: 3, _CODES: 4}[stage]
+            scalars = (loops > 2) * (EXP_DEPTH - LOOP_DEPTH) + (loops > 3) * DIVISION
+            return _Loops(loops * words, loops, scalars)
+        if self.op == "context":
+            heads, loops = columns // self.head, 1 if stage < _CODES else 2
+            return _Loops(loops * heads * _words(self.head), loops * heads, DIVISION)
+        return _Loops(words, 1)
+
+    def _heads(self) -> _Loops:
+        """The row functions on one row of all heads."""
+        passes, words = 2 + int(self.has_bias), _words(self.head)
+        turned = min(self.turned, self._n_heads)
+        trips = self._n_heads * passes * words + turned * (words + _words(self.head // 2))
+        entries = self._n_heads * passes + 2 * turned
+        return _Loops(trips, entries, self._n_heads * DIVISION)
+
+    def _row_loops(self) -> list[tuple[int, _Loops]]:
+        """Words that one row takes in, and its loops, for each stage and panel."""
+        columns = self._columns
+        if self.op == "head":  # its panels share the heads: only the sum over them is asked for
+            return [(sum(self._taken(c) for c in columns), self._heads())]
+        return [(self._taken(c), self._row(s, c)) for s in self._stages for c in columns]
+
+    def _taken(self, columns: int) -> int:
+        """Words of a panel that one row takes in: products, residual stream or table."""
+        products = self._halves * self._reads_products
+        return max(max(products, int(self._reads_x)) * _words(columns), self._table_words)
+
+    # ---- counts and cycles --------------------------------------------------------------------
+
+    def counts(self) -> VectorCounts:
+        """What the kernel counts."""
+        words = sum(_words(c) for c in self._columns)
+        stages, rows = len(self._stages), self._row_loops()
+        loaded = self.m * words * self._halves * stages * self.parts * self._reads_products
+        panels = [self._halves * _words(c) for c in self._columns] * stages
+        side, _ = self._side()
+        x = self.m * words * self._reads_x
+        table = self.m * len(self._columns) * self._table_words
+        given = self.m * words * (1 if self.op in _VALUES else self._code_stages)
+        codes = self._code_stages * self._blocks * sum(-(-c // _STEP_CODES) for c in self._columns)
+        values = self.m * words if self.op in _VALUES else 0
+        scales = 2 * self._n_heads * self._blocks if self.op == "head" else 0
+        return VectorCounts(
+            calls=1,
+            rows=self.m,
+            load_cycles=loaded,
+            turn_cycles=turned_words(self.m, panels, self.parts) * self._reads_products,
+            side_cycles=side,
+            take_cycles=self.m * sum(taken for taken, _ in rows),
+            work_cycles=self.m * sum(loops.trips for _, loops in rows),
+            give_cycles=given,
+            code_cycles=codes,
+            bytes_read=(1 + loaded + side + x + table + self.m) * WORD_BYTES,
+            bytes_written=(codes + values + scales + self.m) * WORD_BYTES,
+        )
+
+    def work(self) -> Work:
+        """See `Work`."""
+        c = self.counts()
+        return Work(vector_cycles=c.work_cycles, moved_bytes=c.bytes_read + c.bytes_written)
+
+    def cycles(self, memory: Memory, ii: int) -> float:
+        """The slowest process; a first panel must come in, and a last one go out."""
+        c = self.counts()
+        stages, blocks = len(self._stages), self._blocks
+        groups = self._halves * sum(_words(n) for n in self._columns) * stages
+        side_words, side_loops = self._side()
+        x = self.m * _words(self.n) * self._reads_x
+        table = self.m * len(self._columns)
+        units = self._n_heads if self.op == "head" else len(self._columns)
+        values = c.give_cycles if self.op in _VALUES else 0
+        processes = (
+            memory.loop(c.load_cycles, blocks * groups * self.parts, ii),
+            ii * c.turn_cycles + blocks * stages * len(self._columns) * LOOP_DEPTH,
+            memory.loop(x, 1, ii),
+            memory.loop(side_words, side_loops, ii),
+            memory.loop(table * self._table_words, table, ii),
+            self._work(ii),
+            memory.loop(c.code_cycles, blocks * units * self._code_stages, ii),
+            memory.loop(values, 1, ii),
+            memory.loop(self.m, 1, ii),
+            memory.loop(2 * self._n_heads * blocks if self.op == "head" else 0, 1, ii),
+        )
+        rows, widest = min(self.m, BLOCK_ROWS), self._halves * _words(self._columns[0])
+        first = memory.loop(rows * widest, widest if self._reads_products else 1, ii)
+        return first + max(processes) + memory.loop(rows * _words(self._columns[-1]), 1, ii)
+
+    def _work(self, ii: int) -> float:
+        """Rows of a panel beside one another, panels and blocks one after the other."""
+        side, _ = self._side()
+        panels = self._row_loops()
+        rows = self.m * sum(
+            max(ii * taken + LOOP_DEPTH, loops.cycles(ii)) for taken, loops in panels
+        )
+        beside = sum(2 * (ii * taken + LOOP_DEPTH) for taken, _ in panels)
+        heads = (self._n_heads if self.op == "head" else 0) * 3 * self._blocks
+        ends = self.m * (_ROW_SCALARS + (DIVISION if self.op in ("gate", "context") else 0))
+        return rows + self._blocks * beside + ii * (side + heads) + ends
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreCounts:
+    """Loop counts of score_aggregator, in the order of its counters."""
+
+    calls: int
+    rows: int
+    outputs: int
+    load_cycles: int
+    turn_cycles: int
+    side_cycles: int
+    take_cycles: int
+    work_cycles: int
+    partial_cycles: int
+    bytes_read: int
+    bytes_written: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreCall:
+    """``score_aggregator``: a block of the vocabulary, or the end of the log-probs.
+
+    Attributes:
+        op: ``logits`` of one block, or ``finish``.
+        m: rows.
+        n: outputs of the block; for ``finish`` blocks of the vocabulary.
+        n_outputs: results of all rows.
+    """
+
+    kernel: ClassVar[str] = "score_aggregator"
+    op: Literal["logits", "finish"]
+    m: int
+    n: int
+    n_outputs: int
+
+    def counts(self) -> ScoreCounts:
+        """What the kernel counts."""
+        is_logits, blocks = self.op == "logits", -(-self.m // BLOCK_ROWS)
+        words = _words(self.n) if is_logits else 0
+        side = _CHANNEL_WORDS * words
+        partials = blocks * (BLOCK_ROWS // 4) * (1 if is_logits else self.n)
+        outputs = -(-self.n_outputs // 4)
+        read = 1 + self.m * (words + 1) + side + outputs + (0 if is_logits else partials)
+        written = self.m + outputs + (partials if is_logits else 0)
+        return ScoreCounts(
+            calls=1,
+            rows=self.m,
+            outputs=self.n_outputs,
+            load_cycles=self.m * words,
+            turn_cycles=turned_words(self.m, [words] if words else [], 1),
+            side_cycles=side,
+            take_cycles=self.m * words,
+            work_cycles=self.m * 2 * (words or self.n),
+            partial_cycles=partials,
+            bytes_read=read * WORD_BYTES,
+            bytes_written=written * WORD_BYTES,
+        )
+
+    def work(self) -> Work:
+        """See `Work`."""
+        c = self.counts()
+        return Work(vector_cycles=c.work_cycles, moved_bytes=c.bytes_read + c.bytes_written)
+
+    def cycles(self, memory: Memory, ii: int) -> float:
+        """The slowest process; a first block must come in."""
+        c = self.counts()
+        is_logits, blocks = self.op == "logits", -(-self.m // BLOCK_ROWS)
+        words = _words(self.n) if is_logits else 0
+        results = ii * c.outputs + self.m * LOOP_DEPTH
+        if is_logits:
+            row = max(ii * words, 2 * ii * words + 2 * EXP_DEPTH)
+        else:
+            row = 2 * ii * self.n + 2 * LOOP_DEPTH + _LOG_CYCLES
+        taken = ii * (c.side_cycles + 2 * c.partial_cycles + 2 * self.m)
+        loops = blocks * (1 if is_logits else self.n)
+        processes = (
+            memory.loop(c.load_cycles, blocks * words, ii),
+            ii * c.turn_cycles,
+            memory.loop(c.side_cycles, 1, ii),
+            memory.loop(c.partial_cycles, loops, ii),
+            memory.loop(c.outputs, 1, ii, WORD_BYTES // 4),
+            self.m * row + results + taken,
+            memory.loop(self.m, 1, ii),
+        )
+        return memory.loop(min(self.m, BLOCK_ROWS) * words, words, ii) + max(processes)

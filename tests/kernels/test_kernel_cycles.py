@@ -1,0 +1,206 @@
+"""The cycle model's closed forms against the counters of the kernels' own loops.
+
+A kernel whose counters the library does not have is skipped with a reason.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import astuple
+
+import numpy as np
+import pytest
+
+from ecorl.engines.fpga.attention_cycles import MhaCall, RouterCall, card_head, page_beats
+from ecorl.engines.fpga.gemm import CsimLibrary, gemm_counts
+from ecorl.engines.fpga.vector_cycles import ScoreCall, VectorCall
+
+WORD, PAGE = 64, 64
+OPERATIONS = ("embed", "norm", "residual", "head", "gate", "context", "fixed")
+SCALE = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def handle():
+    return CsimLibrary.load("fast").handle
+
+
+@pytest.fixture(autouse=True)
+def _needs_compiler(require_tool):
+    require_tool("gxx")
+
+
+def counted(handle, kernel, n_counters, call):
+    """Counters of one call; skips where the library lacks them."""
+    if not hasattr(handle, f"{kernel}_counters"):
+        pytest.skip(f"the library has no {kernel}_counters")
+    out = np.zeros(n_counters, np.int64)
+    getattr(handle, f"{kernel}_counters_reset")()
+    call()
+    getattr(handle, f"{kernel}_counters")(ctypes.c_void_p(out.ctypes.data))
+    return tuple(out.tolist())
+
+
+def pointers(*arrays):
+    return [ctypes.c_void_p(array.ctypes.data) for array in arrays]
+
+
+def words(n):
+    return np.zeros((max(n, 1), WORD // 4), np.int32)
+
+
+def records(m, n_outputs=0):
+    """Records of token rows: scale, mark, token, position, results."""
+    rows = words(m)
+    rows[:, 0], rows[:, 1], rows[:, 5] = SCALE, -30, n_outputs
+    return rows
+
+
+def run_vector(handle, call: VectorCall):
+    rng = np.random.default_rng(call.m)
+    width = 2 * call.n if call.op == "gate" else call.n
+    acc = rng.integers(1, 1 << 12, (call.parts * -(-width // 16) * call.m, 16)).astype(np.int32)
+    x = rng.integers(1, 1 << 12, (call.m * -(-call.n // 16), 16)).astype(np.int32)
+    side = words(16 * width + 64 * call.m)
+    # Mantissas of channels; exponents of heads, where these stand here.
+    side[:] = 3 if call.op == "context" else SCALE
+    table = words(64 + call.n)
+    task = np.array([
+        OPERATIONS.index(call.op), *call.stages, call.m, call.n, call.parts, call.head,
+        call.turned, call.has_bias, 4, 12, -30, -30, SCALE, -50, 0,
+    ], np.int32)  # fmt: skip
+    out = [words(16 * width * (call.m + 16)) for _ in range(2)]
+    scales = words(4 * width * (call.m + 16))
+    arrays = (task, acc, x, side, table, records(call.m), out[0], out[1], words(call.m), scales)
+    handle.vector_ops_krnl(*pointers(*arrays))
+
+
+@pytest.mark.parametrize("m", [1, 16, 21, 70])
+@pytest.mark.parametrize(
+    ("op", "n", "more"),
+    [
+        ("embed", 96, {}),
+        ("embed", 50, {}),
+        ("norm", 96, {}),
+        ("norm", 70, {}),
+        ("residual", 96, {}),
+        ("residual", 100, {"parts": 3}),
+        ("head", 8 * 32, {"head": 32, "turned": 6}),
+        ("head", 4 * 48, {"head": 48, "turned": 3, "has_bias": True}),
+        ("head", 70 * 16, {"head": 16, "turned": 66}),  # two panels
+        ("gate", 112, {}),
+        ("gate", 4096 + 48, {}),  # two panels
+        ("gate", 112, {"stages": (0, 0)}),
+        ("context", 4 * 64, {"head": 64}),
+        ("context", 66 * 16, {"head": 16}),
+        ("context", 4 * 64, {"head": 64, "stages": (2, 2)}),
+        ("fixed", 1, {}),
+        ("fixed", 5, {}),
+    ],
+)
+def test_vector_ops(handle, m, op, n, more):
+    call = VectorCall(op, m, n, **more)
+    found = counted(handle, "vector_ops", 11, lambda: run_vector(handle, call))
+    assert found == astuple(call.counts())
+
+
+def run_score(handle, call: ScoreCall):
+    is_logits = call.op == "logits"
+    acc, side = words(-(-call.n // 16) * call.m), words(3 * call.n)
+    per_row = call.n_outputs // call.m
+    n_blocks = 0 if is_logits else call.n
+    task = np.array([
+        0 if is_logits else 1, call.m, call.n if is_logits else 0, 1, 4, -30, SCALE, -30,
+        call.n_outputs, 0, 0, n_blocks, 0, 0, 0, 0,
+    ], np.int32)  # fmt: skip
+    partials = words(4 * max(n_blocks, 1) * -(-call.m // 16))
+    partials.reshape(-1, 4)[:, 0] = 1 << 20  # a part's sum, 64 bits; then its largest
+    partials.reshape(-1, 4)[:, 3] = 1
+    outputs = words(-(-call.n_outputs // 4))
+    rows, given, made = records(call.m, per_row), words(call.m), words(len(outputs))
+    later = words(len(partials) + 64)
+    handle.score_aggregator_krnl(
+        *pointers(task, acc, side, words(1), rows, outputs, partials, given, made, later)
+    )
+
+
+@pytest.mark.parametrize("m", [1, 16, 21, 70])
+@pytest.mark.parametrize(
+    ("op", "n", "results"), [("logits", 96, 1), ("logits", 2048, 2), ("logits", 50, 1),
+                             ("finish", 1, 1), ("finish", 7, 3)]
+)  # fmt: skip
+def test_score_aggregator(handle, m, op, n, results):
+    call = ScoreCall(op, m, n, results * m)
+    found = counted(handle, "score_aggregator", 11, lambda: run_score(handle, call))
+    assert found == astuple(call.counts())
+
+
+def run_mha(handle, call: MhaCall, head_dim):
+    rng = np.random.default_rng(call.n)
+    n_pages = -(-(call.first + call.n) // PAGE)
+    queries = rng.integers(-127, 128, (call.n, head_dim)).astype(np.int8)
+    scales = np.tile(np.array([SCALE, -38], np.int32), (call.n, 1))
+    positions = np.arange(call.first, call.first + call.n, dtype=np.int32)
+    pages = np.zeros((n_pages, page_beats(call.d) * WORD), np.int8)
+    table = np.arange(n_pages, dtype=np.int32)
+    context = np.zeros((call.n, head_dim), np.int32)
+    exponents, marks = np.zeros((2, call.n), np.int32)
+    handle.mha_int8(
+        *pointers(queries, scales, positions), call.n, head_dim, SCALE, -30,
+        *pointers(pages, table, context, exponents, marks),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("head_dim", [16, 20, 64, 96, 128])
+@pytest.mark.parametrize(
+    ("first", "n"), [(0, 1), (0, 63), (0, 64), (0, 65), (0, 200), (63, 1), (64, 5), (70, 130)]
+)
+def test_mha_int8(handle, head_dim, first, n):
+    call = MhaCall(card_head(head_dim), first, n)
+    found = counted(handle, "mha_int8", 15, lambda: run_mha(handle, call, head_dim))
+    assert found == astuple(call.counts())
+
+
+def jobs_of(first, n):
+    """The router's jobs for tokens behind `first` ones that another sequence has written."""
+    jobs = []
+    for page in range(-(-(first + n) // PAGE)):
+        at = page * PAGE
+        kept = min(max(first - at, 0), PAGE)
+        new = min(PAGE, first + n - at) - kept
+        jobs.append([page, kept, max(at - first, 0), new, 20 + page, page, page == 0, 0])
+    return np.array(jobs, np.int32)
+
+
+def run_router(handle, call: RouterCall, head_dim):
+    codes = np.zeros((2, call.n, head_dim), np.int8)
+    scales = np.zeros((2, call.n, 2), np.int32)
+    jobs = jobs_of(call.first, call.n)
+    pages = np.zeros((20 + len(jobs), page_beats(call.d) * WORD), np.int8)
+    table = np.zeros(len(jobs), np.int32)
+    handle.kv_cache_router(
+        *pointers(codes[0], scales[0], codes[1], scales[1]), call.n, head_dim,
+        *pointers(jobs), len(jobs), *pointers(pages, table),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("head_dim", [16, 20, 64, 96, 128])
+@pytest.mark.parametrize(
+    ("first", "n"), [(0, 1), (0, 64), (0, 65), (0, 200), (5, 3), (64, 10), (130, 100)]
+)
+def test_kv_cache_router(handle, head_dim, first, n):
+    call = RouterCall(card_head(head_dim), first, n)
+    found = counted(handle, "kv_cache_router", 10, lambda: run_router(handle, call, head_dim))
+    assert found == astuple(call.counts())
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (64, 32, 128), (130, 33, 70), (200, 16, 65)])
+def test_gemm_int8(handle, shape):
+    m, n, k = shape
+    a, w, c = np.zeros((m, k), np.int8), np.zeros((n, k), np.int8), np.zeros((m, n), np.int32)
+    packed = np.zeros(handle.gemm_int8_packed_bytes(n, k), np.int8)
+    found = counted(
+        handle, "gemm_int8", 8,
+        lambda: handle.gemm_int8(*pointers(a, packed, c), m, n, k) if w.size else None,
+    )  # fmt: skip
+    assert found == astuple(gemm_counts(m, n, k))
