@@ -148,13 +148,21 @@ def read_config(path: Path | str) -> DecoderConfig:
         CheckpointError: as `read_shape`.
     """
     folder = Path(path).expanduser()
-    file = folder / "config.json"
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such checkpoint folder")
+    return read_config_file(folder / "config.json")
+
+
+def read_config_file(file: Path) -> DecoderConfig:
+    """The configuration of a decoder from such a file, whatever its name.
+
+    Raises:
+        CheckpointError: as `read_shape`.
+    """
     try:
         data = json.loads(file.read_text("utf-8"))
     except FileNotFoundError as error:
-        raise CheckpointError(f"{folder}: no config.json in this folder") from error
+        raise CheckpointError(f"{file.parent}: no {file.name} in this folder") from error
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: cannot be read as JSON ({error})") from error
     if not isinstance(data, dict):
