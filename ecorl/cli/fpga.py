@@ -1,4 +1,4 @@
-"""``ecorl fpga``: whether a model can be offloaded to a card."""
+"""``ecorl fpga``: whether a model can be offloaded to a card, and what it would take there."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import os
 
 import typer
 
+from ecorl.cli.fpga_estimate import estimate
 from ecorl.cli.fpga_validate import validate
 
 USER_ERROR = 2
 
-fpga_app = typer.Typer(help="Say whether a model can be offloaded to a card.")
+fpga_app = typer.Typer(
+    help="Say whether a model can be offloaded to a card, and what it would take."
+)
 
 
 @fpga_app.callback(invoke_without_command=True)
 def _top(context: typer.Context) -> None:
-    """Say whether a model can be offloaded to a card."""
+    """Say whether a model can be offloaded to a card, and what it would take there."""
     # Read when the libraries are loaded, which the commands do.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -25,3 +28,4 @@ def _top(context: typer.Context) -> None:
 
 
 fpga_app.command()(validate)
+fpga_app.command()(estimate)

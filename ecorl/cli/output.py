@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -12,6 +13,19 @@ from rich.console import Console
 def make_console(**kwargs: Any) -> Console:
     """A console; with NO_COLOR without any style, for bold and dim are escapes as well."""
     return Console(**(kwargs | {"color_system": None} if os.environ.get("NO_COLOR") else kwargs))
+
+
+def aligned(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table: the first column to the left, the others to the right."""
+    all_rows = [tuple(heads), *map(tuple, cells)]
+    widths = [max(len(row[i]) for row in all_rows) for i in range(len(heads))]
+    return [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in all_rows
+    ]
 
 
 class LastingOutput(io.TextIOBase):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ecorl.cli.output import make_console
+from ecorl.cli.output import aligned, make_console
 from ecorl.cli.policy import needs_extra, say
 
 
@@ -57,7 +57,6 @@ def plan(
         "load": load, "abilities": abilities,
     }  # fmt: skip
     with needs_extra():
-        from ecorl.cli.policy_compare import aligned
         from ecorl.cli.policy_training import telling
         from ecorl.policy import planning
         from ecorl.report.numbers import duration, figure, joules

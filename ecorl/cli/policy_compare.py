@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from ecorl.cli.output import aligned
 from ecorl.cli.policy_training import OURS, telling
 from ecorl.policy.calibration import Calibration
 from ecorl.policy.choices import choices, reference_scenario
@@ -76,16 +76,3 @@ def text(made: Comparison) -> list[str]:
     remarks = [f"- {sentence}" for sentence in sentences(made, OURS)]
     note = "- * differs from ours after Bonferroni's correction at 5 % (Welch's test)"
     return [*aligned(COLUMNS, table), "", *remarks, note]
-
-
-def aligned(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table: the first column to the left, the others to the right."""
-    all_rows = [tuple(heads), *map(tuple, cells)]
-    widths = [max(len(row[i]) for row in all_rows) for i in range(len(heads))]
-    return [
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in all_rows
-    ]
