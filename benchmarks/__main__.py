@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from ecorl.bench.machine import repository
 
 NAMES = (
-    "engine", "precision", "overhead", "demo", "simulator", "decision", "policy", "paper_scheduler",
+    "engine", "kernels", "precision", "overhead", "demo", "simulator", "decision", "policy",
+    "paper_scheduler",
 )  # fmt: skip
 FULL = {"demo": ("--install",)}
 """Options of every pass but the quick one: the installation is measured too."""

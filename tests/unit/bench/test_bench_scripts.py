@@ -165,3 +165,25 @@ def test_all_runs_each_in_its_own_process(script, monkeypatch):
     assert started == [["-m", "benchmarks.demo", "--install"]]
     with pytest.raises(SystemExit):
         everything.main(["speed"])
+
+
+def test_kernel_figures_are_modelled_and_sum_the_declared_dsps(script, monkeypatch):
+    kernels = script("kernels")
+    declared = {"gemm_int8": 2048, "mha_int8": 1024, "vector_ops": None}
+    monkeypatch.setattr(kernels, "declared_dsps", lambda: declared)
+    config, found = kernels.measure(SimpleNamespace(quick=False))
+    figures = by_id(found)
+    assert config["standing"] == "modelled; no synthesis report stands behind it"
+    assert {str(f.provenance) for f in found} == {"modelled"}
+    assert figures["kernel.gemm_array_efficiency_ii1"].holds is True
+    one, two = (figures[f"kernel.gemm_array_efficiency_ii{ii}"].value for ii in (1, 2))
+    assert one / 2 <= two < 0.5
+    assert figures["kernel.gemm_array_efficiency_one_channel"].value < one
+    # Never above the array's peak: 4,096 products a cycle at 245 MHz.
+    assert figures["kernel.tops_u55c"].value == pytest.approx(one * 2 * 4096 * 245e6 / 1e12)
+    assert figures["kernel.modelled_tokens_per_s_7b"].value < 4096 * 245e6 / 6.4e9
+    share = figures["kernel.dsp_share_u55c"]
+    assert share.value == pytest.approx(3072 / 9024)
+    assert "none declared yet by vector_ops" in share.note
+    monkeypatch.setattr(kernels, "declared_dsps", lambda: {"gemm_int8": None})
+    assert by_id(kernels.measure(SimpleNamespace())[1])["kernel.dsp_share_u55c"].value is None

@@ -1,0 +1,117 @@
+"""How well would the kernels use a U55C? Modelled throughout; no synthesis report stands behind it.
+
+The workload is Llama-2-7B's shape (32 layers of 4,096, 11,008 inside, 32 heads of 128, no shared
+key-value heads) as a reward model, one row of 512 tokens. Loop counts are the kernels' own; what
+the cycle model assumes beside them stands in `ecorl.engines.fpga.kernel_cycles` and
+`ecorl.engines.fpga.hbm`. Nothing here depends on the machine that runs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from ecorl.bench.command import run_benchmark
+from ecorl.bench.figures import Figure, Target, missing
+from ecorl.devices import load_profile
+from ecorl.devices.card import ARRAY_MACS
+from ecorl.engines.checkpoint import DecoderConfig, Rope
+from ecorl.engines.fpga.cycles import CycleModel
+from ecorl.engines.fpga.estimate import (
+    CardEstimate,
+    declared_dsps,
+    estimate,
+    standing_of_kernels,
+    workload,
+)
+from ecorl.engines.fpga.hbm import WEIGHT_CHANNELS
+from ecorl.records import ModelShape, Provenance, Stage
+
+MODELLED = Provenance.MODELLED
+N_TOKENS = 512
+LLAMA_2_7B = ModelShape(32, 4096, 11008, 32, 32, 128, 32000, 6_738_415_616, 6_607_343_616)
+WHAT = "Llama-2-7B's shape, reward of one row of 512 tokens, U55C at 245 MHz, 73 W"
+
+
+def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    config = DecoderConfig(
+        "LlamaForSequenceClassification", LLAMA_2_7B, 1e-5, Rope("default", 1e4),
+        is_reward=True, tied=False, qkv_bias=False, output_bias=False, max_positions=4096,
+    )  # fmt: skip
+    profile = load_profile("u55c")
+    found = estimate(workload("llama-2-7b", config, Stage.REWARD, N_TOKENS), profile)
+    settings: dict[str, object] = {
+        "model": "llama-2-7b", "n_tokens": N_TOKENS, "n_rows": 1, "device": "u55c",
+        "weight_channels": WEIGHT_CHANNELS, "standing": standing_of_kernels(),
+    }  # fmt: skip
+    return settings, [*_array(found), *_forward(found), _dsps(found)]
+
+
+def _array(found: CardEstimate) -> list[Figure]:
+    """gemm_int8 alone."""
+    by_ii = {run.ii: run for run in found.runs}
+    one = by_ii[1]
+    gemm = one.card.of("gemm_int8")
+    alone = found.one_channel
+    assert gemm is not None
+    assert alone is not None
+    model = CycleModel(LLAMA_2_7B, found.profile)
+    peak_tops = 2 * ARRAY_MACS * model.n_arrays * model.card.clock_hz / 1e12
+    share = "useful products over what its array could do in its time"
+    stripe = f"weights striped over {WEIGHT_CHANNELS} channels (assumed)"
+    return [
+        _figure("kernel.gemm_array_efficiency_ii1", one.array_efficiency,
+                f"{share}; {stripe}; {WHAT}", target=Target(low=0.85)),
+        _figure("kernel.gemm_array_efficiency_ii2", by_ii[2].array_efficiency,
+                f"the same with every loop at twice its interval; {WHAT}"),
+        _figure("kernel.gemm_array_efficiency_ii4", by_ii[4].array_efficiency,
+                f"the same at four times its interval; {WHAT}"),
+        _figure("kernel.gemm_array_efficiency_one_channel", alone.array_efficiency,
+                f"{share}; the weights in one channel, as the source's one port has it by itself; "
+                f"{WHAT}"),
+        _figure("kernel.gemm_stall_share", gemm.stall_cycles / gemm.cycles,
+                f"waits for memory over the cycles of gemm_int8; {stripe}; {WHAT}"),
+        _figure("kernel.tops_u55c", peak_tops * one.array_efficiency,
+                f"of gemm_int8 at the profile's clock; its array's peak is {peak_tops:.3f}; {WHAT}",
+                unit="TOP/s"),
+    ]  # fmt: skip
+
+
+def _forward(found: CardEstimate) -> list[Figure]:
+    """All kernels, one after the other."""
+    one = found.runs[0]
+    vector = one.card.of("vector_ops")
+    assert vector is not None
+    return [
+        _figure("kernel.modelled_tokens_per_s_7b", one.tokens_per_s, WHAT, unit="token/s"),
+        _figure("kernel.modelled_tokens_per_j_7b", one.tokens_per_j, WHAT, unit="token/J"),
+        _figure("kernel.forward_array_efficiency_7b", one.forward_efficiency,
+                f"useful products of all kernels over what gemm_int8's array could do; {WHAT}"),
+        _figure("kernel.forward_stall_share", one.card.stall_s / one.card.kernel_s,
+                f"waits for memory over the time of all kernels; {WHAT}"),
+        _figure("kernel.vector_time_share", vector.time_s / one.card.time_s,
+                f"vector_ops over the whole time; {WHAT}"),
+    ]  # fmt: skip
+
+
+def _dsps(found: CardEstimate) -> Figure:
+    target, declared = Target(high=0.70), declared_dsps()
+    known = {name: n for name, n in declared.items() if n is not None}
+    if not known:
+        return missing("kernel.dsp_share_u55c", "1", "no qor.json declares DSPs", target)
+    without = sorted(set(declared) - set(known))
+    note = "declared in qor.json, over the card's DSPs: "
+    note += ", ".join(f"{name} {n:,}" for name, n in known.items())
+    note += f"; none declared yet by {', '.join(without)}" if without else ""
+    share = sum(known.values()) / found.profile.value("n_dsp")
+    return _figure("kernel.dsp_share_u55c", share, note, target=target)
+
+
+def _figure(
+    id: str, value: float, note: str, unit: str = "1", target: Target | None = None
+) -> Figure:
+    return Figure(id, value, unit, MODELLED, target=target, note=note)
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark("kernels", measure))
