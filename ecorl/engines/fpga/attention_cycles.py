@@ -20,7 +20,7 @@ _LANES, _STEP = 8, 4
 _BEAT = 64
 _JOB_BYTES, _SCALES_BYTES, _ENTRY_BYTES = 32, 16, 4
 _BLOCK_BYTES, _QUERY_BYTES, _RESULT_BYTES = 16, 16, 8
-_SCALE_BEATS, _BASE_BEATS = 16, 4
+_SCALE_BEATS = 16
 _SOFTMAX_II, _FINISH_II = 4, 8
 _MACS = 3
 """Of a query and a key for each channel: one for the score, two for a weight of two codes."""
@@ -32,8 +32,8 @@ def card_head(head_dim: int) -> int:
 
 
 def page_beats(d: int) -> int:
-    """Words of 64 bytes of one page: keys, values, scales and bases."""
-    return 2 * d + _SCALE_BEATS + _BASE_BEATS
+    """Words of 64 bytes of one page: keys, values and their scales."""
+    return 2 * d + _SCALE_BEATS
 
 
 def _token_beats(d: int) -> int:
@@ -89,7 +89,7 @@ class RouterCall:
             row_cycles=(written * PAGE - kept) * parts,
             emit_cycles=written * beats,
             bytes_tokens=jobs * _JOB_BYTES + self.n * token_bytes,
-            bytes_read=(copied * beats + shared) * _BEAT,
+            bytes_read=copied * beats * _BEAT,
             bytes_written=written * beats * _BEAT + jobs * _ENTRY_BYTES,
         )
 
@@ -102,10 +102,9 @@ class RouterCall:
         """Load, pack and store side by side; the first page must come in, the last go out."""
         c = self.counts()
         jobs, parts = c.pages_written + c.pages_shared, _token_beats(self.d)
-        read = c.pages_copied * page_beats(self.d) + c.pages_shared
         load = (
             memory.loop(jobs, jobs, 1, _JOB_BYTES)
-            + memory.loop(read, c.pages_copied + c.pages_shared, ii)
+            + memory.loop(c.copy_cycles, c.pages_copied, ii)
             + memory.loop(self.n * parts, c.pages_written, ii)
             + memory.loop(self.n, c.pages_written, ii, _SCALES_BYTES)
         )
@@ -183,7 +182,6 @@ class _Block:
 
     def counts(self, call: int) -> MhaCounts:
         p, d, n = self.pages, self.d, self.n
-        beats = 1 + (self.first + n - 1) // 16 - self.first // 16
         queries = _BLOCK_BYTES + p * _ENTRY_BYTES + n * (_QUERY_BYTES + _token_beats(d) * _BEAT)
         return MhaCounts(
             calls=call,
@@ -197,7 +195,7 @@ class _Block:
             drain_cycles=p * (self.score_drain + self.sum_drain),
             turn_cycles=sum(times * max(rest) for times, *rest in self.turns()),
             finish_cycles=_FINISH_II * n,
-            bytes_queries=queries + beats * _BEAT,
+            bytes_queries=queries,
             bytes_pages=p * (2 * d + _SCALE_BEATS) * _BEAT,
             bytes_written=n * (d * 4 + _RESULT_BYTES),
             macs=_MACS * d * (n * (2 * self.first + n + 1) // 2),
@@ -212,7 +210,7 @@ class _Block:
         return (
             memory.loop(1, 1, 1, _BLOCK_BYTES)
             + memory.loop(self.pages, 1, ii, _ENTRY_BYTES)
-            + memory.loop(self.n, 2, ii, _QUERY_BYTES)
+            + memory.loop(self.n, 1, ii, _QUERY_BYTES)
             + memory.loop(self.n * _token_beats(self.d), 1, ii)
         )
 

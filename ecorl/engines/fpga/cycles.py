@@ -9,7 +9,9 @@ each module says what it assumes. No synthesis report backs any figure. In short
 - ``gemm_int8`` multiplies 4,096 numbers a cycle on 2,048 DSPs, ``mha_int8`` 2,048 on 1,024. A
   profile's DSP budget (``n_dsp_used`` x ``macs_per_dsp``) decides how many arrays of the former
   there are, and every other kernel has as many copies;
-- ``launch_s`` of the profile a layer, and once for the head, where the profile has it;
+- ``launch_s`` of the profile a layer, and once for the head, where the profile has it. A layer has
+  13 calls and the U55C's figure assumes four starts: the others are taken to wait in the card's
+  queue behind them;
 - the link: 4 bytes a token id in, 4 bytes a reward or log-prob out, ``link_latency_s`` each way.
 
 Energy is the profile's ``active_w`` over the whole time.

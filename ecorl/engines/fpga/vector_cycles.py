@@ -197,8 +197,8 @@ class VectorCall:
         """The row functions on one row of all heads."""
         passes, words = 2 + int(self.has_bias), _words(self.head)
         turned = min(self.turned, self._n_heads)
-        trips = self._n_heads * passes * words + turned * (words + _words(self.head // 2))
-        entries = self._n_heads * passes + 2 * turned
+        trips = self._n_heads * passes * words + turned * _words(self.head // 2)
+        entries = self._n_heads * passes + turned
         return _Loops(trips, entries, self._n_heads * DIVISION)
 
     def _row_loops(self) -> list[tuple[int, _Loops]]:

@@ -114,7 +114,7 @@ def test_short_uneven_rows_are_booked_at_what_was_decided(name):
         outputs = [draw.randint(1, 16) for _ in range(64)]
         card = booked(stage, SHAPES[name], prompts, outputs)
         cost = decided(work_of(stage, SHAPES[name], prompts, outputs))
-        assert cost.time_s == pytest.approx(card.time_s, rel=0.001)
+        assert cost.time_s == pytest.approx(card.time_s, rel=0.002)
 
 
 def state_of(work):

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections import Counter
-from dataclasses import replace
+from dataclasses import astuple, replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from int8_models import batch_of, card_file, decoder, library, rows_of
 
 from ecorl.devices import check_throughput, load_profile
-from ecorl.engines.fpga.attention_cycles import MhaCall, RouterCall
+from ecorl.engines.fpga.attention_cycles import MhaCall, MhaCounts, RouterCall, RouterCounts
 from ecorl.engines.fpga.cycles import KERNELS, BatchShape, CycleModel, attention_calls
 from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.engines.fpga.gemm import gemm_counts
 from ecorl.engines.fpga.hbm import IDEAL, memory_of
 from ecorl.engines.fpga.kernel_cycles import LOOP_DEPTH, GemmCall, call_cost
 from ecorl.engines.fpga.schedule import forward_calls
+from ecorl.engines.fpga.segments import segments_of
 from ecorl.engines.fpga.vector_cycles import ScoreCall, VectorCall
 from ecorl.errors import ConfigError
 from ecorl.records import ModelShape, Provenance, Stage
@@ -105,6 +108,48 @@ def test_products_are_those_that_the_kernel_counts(models):
     assert gemm.moved_bytes == moved - sum(c.bytes_a + c.bytes_w + c.bytes_c for c in attention)
     trips = counts.mac_cycles + counts.fill_cycles
     assert gemm.array_cycles == trips - sum(c.mac_cycles + c.fill_cycles for c in attention)
+
+
+@pytest.fixture
+def kernel_path():
+    """The library with the forward going through the kernels' own top functions."""
+    csim = library("fast")
+    if not hasattr(csim.handle, "mha_int8_counters") or csim.handle.rows_set_width(1) != 0:
+        pytest.skip("the library has no path through the kernels' top functions")
+    yield csim
+    assert csim.handle.rows_set_width(0) == 0
+
+
+def counted(handle, kernel, kind):
+    out = np.zeros(len(kind.__slots__), np.int64)
+    getattr(handle, f"{kernel}_counters")(ctypes.c_void_p(out.ctypes.data))
+    return kind(*out.tolist())
+
+
+def expected(calls, kind, kernel):
+    """Counts of all calls of one kernel."""
+    found = [(astuple(call.counts()), n) for call, n in calls if call.kernel == kernel]
+    return kind(*(sum(n * own[i] for own, n in found) for i in range(len(kind.__slots__))))
+
+
+@pytest.mark.parametrize("name", ["llama_reward", "qwen_reward"])
+def test_a_whole_forwards_attention_is_what_the_kernels_count(kernel_path, models, name):
+    """Rows behind a shared prompt and rows alone, longer than a block and shorter."""
+    folder, _ = models(name)
+    shape, handle = FpgaEngine(folder, Stage.REWARD).model, kernel_path.handle
+    prompt, *ends, alone = rows_of(130, 3, 90, 70)
+    rows, n_completion = [np.concatenate([prompt, end]) for end in ends] + [alone], (3, 90, 6)
+    handle.mha_int8_counters_reset()
+    handle.kv_cache_router_counters_reset()
+    kernel_path.reset_counters()
+    decoder(folder).score(rows, n_completion)
+    batch = segments_of(rows, n_completion).shape((1,) * 3, 1)
+    calls = forward_calls(shape, batch)
+    for kernel, kind in (("mha_int8", MhaCounts), ("kv_cache_router", RouterCounts)):
+        assert counted(handle, kernel, kind) == expected(calls, kind, kernel)
+    # Products are the same as well; the host only cuts them into blocks of rows.
+    card = CycleModel(shape, U55C).batch(batch)
+    assert kernel_path.counters().macs == card.of("gemm_int8").macs
 
 
 def test_two_arrays_halve_the_array_time(tmp_path):
