@@ -185,7 +185,7 @@ def test_models_that_the_kernels_do_not_take_are_refused_in_one_line(folder_of):
     assert np.isfinite(decoder(folder).score([row])).all()
     with (
         through_the_kernels("fast"),
-        pytest.raises(EngineError, match="the kernels do not take this model: .*at most 128"),
+        pytest.raises(EngineError, match=r"the kernels do not take this model: .*at most 128"),
     ):
         decoder(folder).score([row])
 
