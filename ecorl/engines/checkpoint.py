@@ -26,6 +26,7 @@ from ecorl.engines.decoder_config import (
     read_config,
     read_shape,
 )
+from ecorl.engines.gating import REGRESSION, Gating, layer_name
 from ecorl.engines.protocol import Float32
 from ecorl.engines.safetensors_file import StoredTensor, read_header
 from ecorl.errors import CheckpointError
@@ -69,9 +70,17 @@ class DecoderCheckpoint:
     @property
     def head_name(self) -> str:
         """Name of the tensor that the last hidden state is multiplied with."""
+        if self.config.gating is not None:
+            return REGRESSION
         if self.config.is_reward:
             return "score.weight"
         return _EMBEDDING if self.config.tied else _HEAD
+
+    @property
+    def head_names(self) -> tuple[str, ...]:
+        """Names of all tensors that read the last hidden state: the head, and a gate's first."""
+        gate = () if self.config.gating is None else (layer_name(0),)
+        return (self.head_name, *gate)
 
 
 def load_decoder(path: Path | str) -> DecoderCheckpoint:
@@ -89,6 +98,8 @@ def load_decoder(path: Path | str) -> DecoderCheckpoint:
     stored = _stored_tensors(folder)
     if _has_own_head(folder, config, stored):
         config = _untied(config)
+    if config.gating is not None:
+        config = _with_biases(config, config.gating, config.gating.stored_as(stored))
     expected = expected_tensors(config)
     for name, shape in expected.items():
         found = stored.get(name)
@@ -134,7 +145,9 @@ def expected_tensors(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
         if config.output_bias:
             tensors[f"{at}.self_attn.o_proj.bias"] = (s.hidden_size,)
     tensors["model.norm.weight"] = (s.hidden_size,)
-    if config.is_reward:
+    if config.gating is not None:
+        tensors |= config.gating.tensors(s.hidden_size)
+    elif config.is_reward:
         tensors["score.weight"] = (1, s.hidden_size)
     elif not config.tied:
         tensors[_HEAD] = (s.vocab_size, s.hidden_size)
@@ -163,6 +176,16 @@ def _untied(config: DecoderConfig) -> DecoderConfig:
     shape = config.shape
     n_params = shape.n_params + shape.vocab_size * shape.hidden_size
     return replace(config, tied=False, shape=replace(shape, n_params=n_params))
+
+
+def _with_biases(config: DecoderConfig, said: Gating, found: Gating) -> DecoderConfig:
+    """config.json says nothing of the biases of a gate: the tensors do."""
+    shape, hidden = config.shape, config.shape.hidden_size
+    more = found.n_params(hidden) - said.n_params(hidden)
+    shape = replace(
+        shape, n_params=shape.n_params + more, n_params_active=shape.n_params_active + more
+    )
+    return replace(config, gating=found, shape=shape)
 
 
 def _stored_tensors(folder: Path) -> dict[str, StoredTensor]:

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ecorl.engines.fpga.gemm import MAX_K
+from ecorl.engines.gating import GATED_ARCHITECTURE, LLAMA3_PATTERN, MAX_OBJECTIVES, Gating
 from ecorl.errors import CheckpointError
 from ecorl.records import ModelShape
 
@@ -28,12 +29,21 @@ logger = logging.getLogger(__name__)
 _FAMILIES = {"llama": "Llama", "qwen2": "Qwen2"}  # model_type -> how its architectures begin
 _HEADS = ("ForCausalLM", "ForSequenceClassification")
 
-ARCHITECTURES = tuple(family + head for family in _FAMILIES.values() for head in _HEADS)
+ARCHITECTURES = (
+    *(family + head for family in _FAMILIES.values() for head in _HEADS),
+    GATED_ARCHITECTURE,
+)
 
 # As transformers has them where config.json says nothing.
 _DEFAULT_THETA = 10000.0
 _DEFAULT_POSITIONS = {"llama": 2048, "qwen2": 32768}
 _DEFAULT_FULL_LAYERS = 28
+
+# As the published model with a gate has them.
+_DEFAULT_GATE = {"num_objectives": 19, "gating_hidden_dim": 1024, "gating_n_hidden": 3}
+_DEFAULT_GATE_TEMPERATURE = 10.0
+# 64 layers: assumed, far beyond the published model; it bounds what one wrong number can ask for.
+_MOST_GATE = {"num_objectives": MAX_OBJECTIVES, "gating_hidden_dim": MAX_K, "gating_n_hidden": 64}
 
 _ROPE_KEYS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
 _LLAMA3_KEYS = frozenset(
@@ -53,6 +63,10 @@ _READ = _words(
     partial_rotary_factor per_layer_config quantization_config rms_norm_eps rope_parameters
     rope_scaling rope_theta sliding_window tie_word_embeddings use_sliding_window vocab_size
     """
+)
+
+_READ_WITH_GATE = _words(
+    "gating_hidden_dim gating_n_hidden gating_temperature gating_token_pattern num_objectives"
 )
 
 # Of the model's file, training or bookkeeping: no number of an evaluation forward depends on them.
@@ -114,11 +128,13 @@ class DecoderConfig:
     """What config.json says of a decoder.
 
     Attributes:
-        is_reward: a scalar head (``...ForSequenceClassification``), else a language-model head.
+        is_reward: a scalar head (``...ForSequenceClassification``) or one with a gate, else a
+            language-model head.
         tied: the language-model head shares the input embedding.
         qkv_bias: whether q, k and v projections have a bias.
         output_bias: whether the attention's output projection has one.
         max_positions: longest row in tokens.
+        gating: of a reward head with several objectives, else None.
     """
 
     architecture: str
@@ -130,6 +146,7 @@ class DecoderConfig:
     qkv_bias: bool
     output_bias: bool
     max_positions: int
+    gating: Gating | None = None
 
 
 def read_shape(path: Path | str) -> ModelShape:
@@ -179,17 +196,18 @@ class _Reader:
     def config(self) -> DecoderConfig:
         architecture = self._architecture()
         self._refuse_unsupported()
-        self._name_unknown()
-        is_reward = architecture.endswith("SequenceClassification")
+        gating = self._gating() if architecture == GATED_ARCHITECTURE else None
+        self._name_unknown(_READ if gating is None else _READ | _READ_WITH_GATE)
+        is_reward = not architecture.endswith("ForCausalLM")
         labels = self.data.get("id2label")
-        if is_reward and isinstance(labels, dict) and len(labels) != 1:
+        if is_reward and gating is None and isinstance(labels, dict) and len(labels) != 1:
             raise self._error("id2label", f"{len(labels)} labels", "one label")
         # Qwen2 always has q, k, v biases and never one on the output; Llama has all or none.
         qwen, bias = architecture.startswith("Qwen2"), bool(self.data.get("attention_bias", False))
         tied = bool(self.data.get("tie_word_embeddings", False)) and not is_reward
         return DecoderConfig(
             architecture=architecture,
-            shape=self._shape(is_reward, tied, qwen or bias, bias and not qwen),
+            shape=self._shape(self._head(is_reward, gating), tied, qwen or bias, bias and not qwen),
             rms_norm_eps=self._number(self.data, "rms_norm_eps", 1e-6),
             rope=self._rope(),
             is_reward=is_reward,
@@ -197,6 +215,7 @@ class _Reader:
             qkv_bias=qwen or bias,
             output_bias=bias and not qwen,
             max_positions=self._max_positions(),
+            gating=gating,
         )
 
     def _architecture(self) -> str:
@@ -245,8 +264,38 @@ class _Reader:
         if data["model_type"] == "llama" and data.get("sliding_window") is not None:
             raise self._error("sliding_window", data["sliding_window"], "null in a Llama model")
 
-    def _name_unknown(self) -> None:
-        known = _READ | _INERT | _GENERATION
+    def _gating(self) -> Gating:
+        counts = {key: self._count(key, default) for key, default in _DEFAULT_GATE.items()}
+        for key, most in _MOST_GATE.items():
+            if counts[key] > most:
+                raise self._error(key, counts[key], f"at most {most}")
+        n_hidden = counts["gating_n_hidden"]
+        return Gating(
+            n_objectives=counts["num_objectives"],
+            temperature=self._number(self.data, "gating_temperature", _DEFAULT_GATE_TEMPERATURE),
+            hidden_dim=counts["gating_hidden_dim"],
+            n_hidden=n_hidden,
+            token_pattern=self._token_pattern(),
+            biased=(True,) * (n_hidden + 1),
+        )
+
+    def _token_pattern(self) -> tuple[int, ...]:
+        """The pattern that is named; else Llama 3's, where the vocabulary holds it."""
+        vocab = self._count("vocab_size")
+        pattern = self.data.get("gating_token_pattern")
+        if pattern is None:
+            return LLAMA3_PATTERN if vocab > max(LLAMA3_PATTERN) else ()
+        good = isinstance(pattern, list) and all(
+            isinstance(token, int) and not isinstance(token, bool) and 0 <= token < vocab
+            for token in pattern
+        )
+        if not good or not pattern:
+            allowed = f"a list of token ids from 0 to {vocab - 1}, at least one"
+            raise self._error("gating_token_pattern", pattern, allowed)
+        return tuple(pattern)
+
+    def _name_unknown(self, read: frozenset[str]) -> None:
+        known = read | _INERT | _GENERATION
         unknown = sorted(
             key
             for key, value in self.data.items()
@@ -258,7 +307,14 @@ class _Reader:
     def _max_positions(self) -> int:
         return self._count("max_position_embeddings", _DEFAULT_POSITIONS[self.data["model_type"]])
 
-    def _shape(self, is_reward: bool, tied: bool, qkv_bias: bool, output_bias: bool) -> ModelShape:
+    def _head(self, is_reward: bool, gating: Gating | None) -> int:
+        """Numbers in the tensors behind the final norm."""
+        hidden = self._count("hidden_size")
+        if gating is not None:
+            return gating.n_params(hidden)
+        return hidden if is_reward else hidden * self._count("vocab_size")
+
+    def _shape(self, head: int, tied: bool, qkv_bias: bool, output_bias: bool) -> ModelShape:
         hidden, n_heads = self._count("hidden_size"), self._count("num_attention_heads")
         head_dim = self._count("head_dim", hidden // n_heads)
         n_kv = self._count("num_key_value_heads", n_heads)
@@ -272,7 +328,6 @@ class _Reader:
         q, kv = n_heads * head_dim, n_kv * head_dim
         per_layer = hidden * (2 * q + 2 * kv + 3 * inner) + 2 * hidden
         per_layer += (q + 2 * kv if qkv_bias else 0) + (hidden if output_bias else 0)
-        head = hidden if is_reward else vocab * hidden
         active = layers * per_layer + hidden + head
         total = active if tied else active + vocab * hidden
         return ModelShape(layers, hidden, inner, n_heads, n_kv, head_dim, vocab, total, active)

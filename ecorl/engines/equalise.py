@@ -4,7 +4,7 @@ One channel that is 50 times as large as the others takes most of the 127 steps 
 that it shares with them. Where a channel is made by one linear map and read by another, the first
 can be divided by a factor and the second multiplied with it, and the model stays the same function:
 
-    norm weight         -> columns of q, k, v, or of gate and up, or of the head
+    norm weight         -> columns of q, k, v, or of gate and up, or of the head and its gate
     rows of up          -> columns of down
     rows of v           -> columns of o (all heads of a group read one value head)
     rows of k           -> rows of q (times f where keys are over f; dimensions j and j + d / 2,
@@ -95,14 +95,14 @@ class DecoderFactors:
         if self.head is not None:
             yield self.head
 
-    def scalings(self, config: DecoderConfig, head_name: str) -> dict[str, Scaling]:
+    def scalings(self, config: DecoderConfig, head_names: tuple[str, ...]) -> dict[str, Scaling]:
         """What the factors do to each tensor, by name."""
         found: dict[str, Scaling] = {}
         for i, layer in enumerate(self.layers):
             found |= _layer_scalings(config, layer, f"model.layers.{i}")
         if self.head is not None:
             found["model.norm.weight"] = Scaling(rows=np.reciprocal(self.head))
-            found[head_name] = Scaling(columns=self.head)
+            found |= dict.fromkeys(head_names, Scaling(columns=self.head))
         return found
 
 
@@ -123,7 +123,7 @@ class ScaledCheckpoint(DecoderCheckpoint):
 def scaled(checkpoint: DecoderCheckpoint, factors: DecoderFactors) -> ScaledCheckpoint:
     """The checkpoint with its channels divided by factors, and multiplied where they are read."""
     c = checkpoint
-    scalings = factors.scalings(c.config, c.head_name)
+    scalings = factors.scalings(c.config, c.head_names)
     return ScaledCheckpoint(c.path, c.config, c.tensors, base=c, scalings=scalings)
 
 
@@ -290,9 +290,10 @@ def _of_group(ranges: Ranges, shape: tuple[int, ...]) -> Ranges:
 def _head_factors(checkpoint: DecoderCheckpoint, seen: Mapping[str, Float32]) -> Float32 | None:
     if checkpoint.config.tied:
         return None
-    name = checkpoint.head_name
-    inputs = _seen_or(seen, name, _magnitudes(checkpoint.tensor("model.norm.weight")))
-    return channel_factors(inputs, _column_ranges(checkpoint.tensor(name), inputs))
+    names = checkpoint.head_names
+    inputs = _seen_or(seen, names[0], _magnitudes(checkpoint.tensor("model.norm.weight")))
+    columns = [_column_ranges(checkpoint.tensor(name), inputs) for name in names]
+    return channel_factors(inputs, np.maximum.reduce(columns))
 
 
 def _layer_scalings(config: DecoderConfig, f: LayerFactors, at: str) -> dict[str, Scaling]:

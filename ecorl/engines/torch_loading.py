@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ecorl.engines.gating import GATED_ARCHITECTURE
 from ecorl.engines.protocol import EngineReport
 from ecorl.errors import CheckpointError, ConfigError, MissingToolError
 from ecorl.records import ModelShape, Provenance, Stage
@@ -88,6 +90,7 @@ def load_model(checkpoint: Path, stage: Stage, device: str, dtype: str) -> Any:
     path = Path(checkpoint).expanduser()
     if not (path / "config.json").is_file():
         raise CheckpointError(f"{path} is no checkpoint folder: it has no config.json")
+    _refuse_gated(path)
     try:
         import torch
         import transformers
@@ -111,6 +114,20 @@ def load_model(checkpoint: Path, stage: Stage, device: str, dtype: str) -> Any:
     if stage in (Stage.REWARD, Stage.CRITIC) and not hasattr(model, "score"):
         raise CheckpointError(f"{path}: {type(model).__name__} has no head named score")
     return model.to(target).eval()
+
+
+def _refuse_gated(path: Path) -> None:
+    """A Llama classifier would be loaded, with neither the gate nor its rewards."""
+    try:
+        data = json.loads((path / "config.json").read_text("utf-8"))
+        gated = GATED_ARCHITECTURE in (data.get("architectures") or ())
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return  # transformers says what is wrong with it
+    if gated:
+        raise CheckpointError(
+            f"{path}: transformers has no {GATED_ARCHITECTURE}: the exact path of a reward model "
+            "with a gate is the trainer's own model"
+        )
 
 
 def _one_line(error: Exception) -> str:

@@ -142,6 +142,45 @@ std::vector<std::int32_t> wanted_rows(const decoder_batch& batch, const group_t&
     return at;
 }
 
+/// Row of the wanted tokens that holds a token of the batch.
+std::int32_t wanted_row(const group_t& group, std::int64_t token) {
+    const auto own = static_cast<std::int32_t>(token - group.first_token);
+    const auto found = std::lower_bound(group.wanted.begin(), group.wanted.end(), own);
+    return static_cast<std::int32_t>(found - group.wanted.begin());
+}
+
+/// Those of the batch's gated rewards whose tokens are in the group; all tokens are wanted.
+void gated_rewards(Forward& forward, const group_t& group, const value_t* x,
+                   const decoder_model& model, const decoder_batch& batch, std::int32_t* out,
+                   std::int32_t* marks) {
+    const auto m = static_cast<std::int32_t>(group.wanted.size());
+    const std::int64_t n = model.cards[0].head[0].n;
+    std::vector<std::int32_t> rewards(m * n), clipped(m);
+    forward.rewards(x, m, rewards.data(), clipped.data());
+
+    const std::int64_t* const end = batch.outputs + batch.n_outputs;
+    const std::int64_t last_token = group.first_token + group.n_tokens();
+    const auto first = std::lower_bound(batch.outputs, end, group.first_token) - batch.outputs;
+    const auto last = std::lower_bound(batch.outputs, end, last_token) - batch.outputs;
+    std::vector<std::int32_t> gates;  // rows, each once: those of a family may share their gate
+    for (auto o = first; o < last; ++o) gates.push_back(wanted_row(group, batch.gates[o]));
+    std::sort(gates.begin(), gates.end());
+    gates.erase(std::unique(gates.begin(), gates.end()), gates.end());
+    std::vector<value_t> z(gates.size() * n), gate_marks(gates.size());
+    forward.gate_logits(x, gates, z.data(), gate_marks.data());
+
+    for (auto o = first; o < last; ++o) {
+        const std::int32_t row = wanted_row(group, batch.outputs[o]);
+        const auto gate =
+            std::lower_bound(gates.begin(), gates.end(), wanted_row(group, batch.gates[o])) -
+            gates.begin();
+        const auto* own = reinterpret_cast<const value_t*>(rewards.data() + row * n);
+        out[o] = static_cast<std::int32_t>(
+            rows().gated_reward(own, z.data() + gate * n, static_cast<dim_t>(n)));
+        marks[o] = clipped[row] != 0 || gate_marks[gate] != 0;
+    }
+}
+
 }  // namespace
 
 extern "C" {
@@ -160,6 +199,27 @@ std::int32_t decoder_rewards(const decoder_model* model, const decoder_batch* ba
                               marks[o++] = clipped[row];
                           }
                       });
+}
+
+std::int32_t decoder_gated_rewards(const decoder_model* model, const decoder_batch* batch,
+                                   std::int32_t* out, std::int32_t* marks, std::int32_t threads) {
+    try {
+        const std::int64_t n = batch->n_outputs;
+        if (n == 0) return 0;
+        std::vector<std::int64_t> tokens(batch->outputs, batch->outputs + n);
+        tokens.insert(tokens.end(), batch->gates, batch->gates + n);
+        std::sort(tokens.begin(), tokens.end());
+        decoder_batch both = *batch;
+        both.outputs = tokens.data();
+        both.n_outputs = 2 * n;
+        // The gate's small layers have no schedule of the kernels: the host's does the whole.
+        return run_groups<Forward>(*model, both, threads,
+                                   [&](Forward& forward, const group_t& group, const value_t* x) {
+                                       gated_rewards(forward, group, x, *model, *batch, out, marks);
+                                   });
+    } catch (const std::bad_alloc&) {
+        return 1;
+    }
 }
 
 std::int32_t decoder_logprobs(const decoder_model* model, const decoder_batch* batch,

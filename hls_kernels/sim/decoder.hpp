@@ -56,6 +56,9 @@ struct decoder_model {
     const std::int16_t* cosine;              ///< [positions, head_dim / 2]
     const std::int16_t* sine;
     decoder_norm final_norm;
+    const decoder_linear* gate;   ///< [n_gate_layers] of a reward with several objectives
+    std::int32_t n_gate_layers;   ///< 0: the model has no gate
+    std::int32_t gate_m, gate_e;  ///< log2(e) / temperature of the gate
 };
 
 /// Segments stand in the order of their tokens; a parent before its children, and a family (a
@@ -69,6 +72,7 @@ struct decoder_batch {
     const std::int64_t* outputs;  ///< [n_outputs] tokens whose result is asked for, ascending
     const std::int32_t* targets;  ///< [n_outputs] the token to be predicted; log-probs only
     std::int64_t n_outputs;
+    const std::int64_t* gates;  ///< [n_outputs] tokens where the gate is read; gated rewards only
 };
 
 // All return 0, 1 when memory ran out, or 2 when the kernels are chosen (rows_set_width) and do not
@@ -78,6 +82,12 @@ struct decoder_batch {
 /// The head's outputs (rewards), ecorl::SCORE_BITS fraction bits: out [n_outputs, head outputs].
 std::int32_t decoder_rewards(const decoder_model* model, const decoder_batch* batch,
                              std::int32_t* out, std::int32_t* marks, std::int32_t threads);
+
+/// Gated rewards, ecorl::SCORE_BITS fraction bits: out [n_outputs]. An output's token and the token
+/// of its gate belong to one family. At most ecorl::MAX_OBJECTIVES outputs of the head and the
+/// gate.
+std::int32_t decoder_gated_rewards(const decoder_model* model, const decoder_batch* batch,
+                                   std::int32_t* out, std::int32_t* marks, std::int32_t threads);
 
 /// Log-probs of the targets under softmax(logits / temperature), in nats with
 /// ecorl::LOGPROB_BITS fraction bits: out [n_outputs]. (m, e) = log2(e) / temperature.

@@ -4,39 +4,9 @@
 #include <cstring>
 
 #include "../gemm_int8/gemm_int8.hpp"
-#include "row_table.hpp"
+#include "forward_parts.hpp"
 
 namespace ecorl {
-
-namespace {
-
-const value_t* values(const std::int32_t* p) {
-    return reinterpret_cast<const value_t*>(p);
-}
-
-const std::int8_t* bytes(const code_t* codes) {
-    return reinterpret_cast<const std::int8_t*>(codes);
-}
-
-std::int32_t* integers(value_t* v) {
-    return reinterpret_cast<std::int32_t*>(v);
-}
-
-/// Constants of the channels from `first` on.
-channels_t channels(const decoder_linear& linear, std::int32_t first) {
-    return {values(linear.mantissa + first), linear.shift + first, linear.input_shift};
-}
-
-/// Exponent of the values of a segment.
-int exponent_of(const decoder_linear& linear, std::int32_t segment) {
-    return linear.exponents[segment] + 32 - linear.input_shift;
-}
-
-std::int32_t heads_of(const decoder_card& card) {
-    return card.n_heads + 2 * card.n_kv_heads;
-}
-
-}  // namespace
 
 Forward::Forward(const decoder_model& model, std::int32_t max_tokens, std::int32_t max_pages)
     : model_(model), max_tokens_(max_tokens), cards_(model.n_cards) {
@@ -58,6 +28,9 @@ Forward::Forward(const decoder_model& model, std::int32_t max_tokens, std::int32
         for (std::int32_t b = 0; b < card.n_head_blocks; ++b) {
             out = std::max<std::int64_t>(out, card.head[b].n);
         }
+    }
+    for (std::int32_t l = 0; l < model.n_gate_layers; ++l) {
+        out = std::max<std::int64_t>(out, model.gate[l].n);
     }
     x_.reset(new value_t[tokens * model.hidden]);
     marks_.reset(new value_t[tokens]);
@@ -113,12 +86,14 @@ void Forward::spread_marks(const group_t& group) {
 }
 
 void Forward::norm(const decoder_norm& weights, const value_t* x, std::int32_t m) {
-    const scale_t eps = {model_.eps_m, model_.eps_e};
-    for (std::int64_t i = 0; i < m; ++i) {
-        row_scale_[i] = rows().rmsnorm(x + i * model_.hidden, values(weights.weight),
-                                       weights.exponent, eps, model_.fraction_bits, scratch_.get(),
-                                       codes_.get() + i * model_.hidden, model_.hidden);
-    }
+    for (std::int64_t i = 0; i < m; ++i) norm_row(weights, x + i * model_.hidden, i);
+}
+
+/// One row of x into the i-th of the codes.
+void Forward::norm_row(const decoder_norm& weights, const value_t* x, std::int64_t i) {
+    row_scale_[i] = rows().rmsnorm(x, values(weights.weight), weights.exponent,
+                                   {model_.eps_m, model_.eps_e}, model_.fraction_bits,
+                                   scratch_.get(), codes_.get() + i * model_.hidden, model_.hidden);
 }
 
 /// acc = codes [m, k] times the map, or acc += with `add`; exact.

@@ -38,6 +38,9 @@ class Forward {
     /// Whether the i-th wanted token rests on a number that did not fit.
     std::int32_t mark(std::int32_t i) const { return wanted_marks_[i] != 0; }
     void rewards(const value_t* x, std::int32_t m, std::int32_t* out, std::int32_t* marks);
+    /// Gates of rows at[i] of x, in units of log2: z [at, objectives], marks [at].
+    void gate_logits(const value_t* x, const std::vector<std::int32_t>& at, value_t* z,
+                     value_t* marks);
     /// Log-probs of targets[i] after row rows[i] of x; rows ascend.
     void logprobs(const value_t* x, const std::int32_t* rows, const std::int32_t* targets,
                   std::int32_t m, scale_t by, std::int32_t* out, std::int32_t* marks);
@@ -55,6 +58,9 @@ class Forward {
 
     void embed(const group_t& group, const std::int32_t* ids);
     void norm(const decoder_norm& weights, const value_t* x, std::int32_t m);
+    void norm_row(const decoder_norm& weights, const value_t* x, std::int64_t i);
+    void hidden_gate(const decoder_linear& map, std::int32_t m, code_t* codes, value_t* marks);
+    void last_gate(const decoder_linear& map, std::int32_t m, value_t* z, value_t* marks);
     void project_heads(std::int32_t layer, const group_t& group);
     void attend(std::int32_t layer, const group_t& group, bool last);
     void project_output(std::int32_t layer, std::int32_t m);

@@ -152,6 +152,21 @@ FIXED:
     mark |= any_bit(changed);
 }
 
+/// v[n] below 0 to 0, in place; returns the largest value.
+ECORL_ROW value_t relu_row(value_t* v, dim_t n) {
+    lanes peak = all(0);
+RELU:
+    for (dim_t j = 0; j < n; j += STEP) {
+#pragma HLS PIPELINE II = 1
+#pragma HLS UNROLL factor = 16
+#pragma HLS LOOP_TRIPCOUNT min = 16 max = 16384 avg = 1024
+        const lanes kept = larger(load(v + j, n - j), all(0));
+        peak = larger(peak, kept);
+        store(v + j, kept, n - j);
+    }
+    return largest(peak);
+}
+
 /// Turn a head: v[d] to 16 bits, then by the angles of its position. Returns the largest magnitude.
 ECORL_ROW value_t rope_row(const value_t* v, int room, const sint<16>* cosine, const sint<16>* sine,
                            value_t* out, dim_t d) {

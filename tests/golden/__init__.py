@@ -2,6 +2,7 @@
 
     arithmetic.py   scales, shift, clip, EXP, RECIP, LOG2, rsqrt
     operations.py   quantise to log-prob, each for one token (and one head where it has heads)
+    gating.py       gates and gated rewards, each for one token
     decoder.py      the whole forward over rows of token ids
 
 It is the second, independent implementation that the C++ is held against bit by bit. There is no

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tests.golden import gating
 from tests.golden import operations as op
 
 
@@ -61,6 +62,13 @@ class GoldenDecoder:
         return [
             self._rewards(self._forward(op.whole(row), [int(t) for t in chosen]), chosen)
             for row, chosen in zip(rows, positions, strict=True)
+        ]
+
+    def gated_rewards_at(self, rows, positions, gates):
+        """Rewards at chosen positions of every row, their gates read at others: `Results` each."""
+        return [
+            self._gated_rewards(op.whole(row), [int(t) for t in chosen], [int(t) for t in read])
+            for row, chosen, read in zip(rows, positions, gates, strict=True)
         ]
 
     def logprobs(self, rows, n_completion, inverse_temperature):
@@ -151,18 +159,34 @@ class GoldenDecoder:
 
     # ------------------------------------------------------------ results
 
+    def _normed(self, x):
+        return op.rmsnorm(x, self.model.final_norm, self.model.eps, self.bits)
+
     def _head(self, x):
         """The sums of the head for one token of the residual stream, and the row's scale."""
-        row = op.rmsnorm(x, self.model.final_norm, self.model.eps, self.bits)
+        row = self._normed(x)
         return op.accumulate(row.codes, self.model.head), row.scale
+
+    def _reward(self, x):
+        acc, scale = self._head(x)
+        return op.reward(acc, self.model.head, scale)
 
     def _rewards(self, forward, positions):
         values, marks = [], []
         for t in positions:
-            acc, scale = self._head(forward.hidden[t])
-            (value,), overflow = op.reward(acc, self.model.head, scale)
+            (value,), overflow = self._reward(forward.hidden[t])
             values.append(value)
             marks.append(overflow or bool(forward.marks[t]))
+        return Results(np.array(values, np.int64), np.array(marks, bool))
+
+    def _gated_rewards(self, ids, positions, gates):
+        forward = self._forward(ids, positions + gates)
+        values, marks = [], []
+        for t, g in zip(positions, gates, strict=True):
+            rewards, overflow = self._reward(forward.hidden[t])
+            z, beyond = gating.gates(self._normed(forward.hidden[g]), self.model.gate)
+            values.append(gating.gated_reward(rewards, z))
+            marks.append(overflow or beyond or bool(forward.marks[t] or forward.marks[g]))
         return Results(np.array(values, np.int64), np.array(marks, bool))
 
     def _logprobs(self, ids, count, inverse_temperature):

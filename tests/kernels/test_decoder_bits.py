@@ -22,6 +22,7 @@ from ecorl.engines.protocol import ScoreBatch
 from ecorl.errors import EngineError
 from tests.golden.decoder import GoldenDecoder
 from tests.kernels.decoder_models import VOCAB, saved_decoder
+from tests.kernels.gated_models import saved_gated
 
 SHAPES = ("llama64", "llama96", "llama128", "qwen64", "qwen_lm", "llama_lm")
 
@@ -337,9 +338,11 @@ rows += [rng.integers(0, 90, n) for n in (1, 2, 17, 64, 129)]
 counts = [1, 3, 60, 0, 1, 5, 64, 100]
 for n_cards in (1, 2):
     model = Int8Decoder(load_decoder(folder), library, n_cards=n_cards)
+    gated = Int8Decoder(load_decoder(sys.argv[4]), library, n_cards=n_cards)
     for bits in (1, 128, 256, 512):  # 1: the kernels
         library.handle.rows_set_width(bits)
-        np.concatenate(model.logprobs(rows, counts, 1.0)).tofile(f"{sys.argv[3]}-{n_cards}-{bits}")
+        values = [*model.logprobs(rows, counts, 1.0), gated.score(rows, counts)]
+        np.concatenate(values).tofile(f"{sys.argv[3]}-{n_cards}-{bits}")
 """
 
 
@@ -349,7 +352,9 @@ def test_the_forward_is_clean_under_address_and_undefined_sanitizers(
     folder = folder_of("lm_even")
     preload, path = sanitized_library
     environment = os.environ | {"ASAN_OPTIONS": "detect_leaks=0", "LD_PRELOAD": preload}
-    command = [sys.executable, "-c", SANITIZED, str(folder), str(path), str(tmp_path / "out")]
+    gated, _ = saved_gated(tmp_path, "gated")
+    out = str(tmp_path / "out")
+    command = [sys.executable, "-c", SANITIZED, str(folder), str(path), out, str(gated)]
     finished = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr[-2000:]
     assert "runtime error" not in finished.stderr

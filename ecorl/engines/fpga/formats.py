@@ -8,7 +8,7 @@ take the same ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from ecorl.engines.decoder_config import DecoderConfig
 from ecorl.engines.fpga.quantise import quantise_weight
+from ecorl.engines.gating import LOGIT_SCALE, TRANSFORM, Gating, bias_name, layer_name
 from ecorl.engines.protocol import Float32
 from ecorl.errors import CheckpointError
 
@@ -30,7 +31,8 @@ ROPE_BITS = 14
 _DEFAULT_BITS = 16
 _MOST_HEAD_DIM = 256
 _MOST_SHIFT = 31
-_RESIDUAL_BITS = 30
+_VALUE_BITS = 30  # residual stream, biases
+_GATE_BITS = 16  # fraction bits of a gate's values and biases
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class IntegerLinear:
             31.
         exponents: ``[n / segment] int32``, the largest channel exponent of each segment.
         segment: channels of a segment (a head; the gate; ...).
-        bias: ``[n] int32`` in the residual stream's fraction bits, or None.
+        bias: ``[n] int32`` in the residual stream's fraction bits (of a gate: 16), or None.
     """
 
     codes: Int8
@@ -100,6 +102,20 @@ class IntegerLayer:
 
 
 @dataclass(frozen=True, slots=True)
+class IntegerGate:
+    """The gate of a reward with several objectives.
+
+    Attributes:
+        layers: its linear maps in order; biases have 16 fraction bits, the last one's is in units
+            of log2 and over the temperature.
+        scale: ``log2(e) / temperature``.
+    """
+
+    layers: tuple[IntegerLinear, ...]
+    scale: Scale
+
+
+@dataclass(frozen=True, slots=True)
 class IntegerDecoder:
     """All that a forward needs, in integers.
 
@@ -110,6 +126,9 @@ class IntegerDecoder:
         score_scale: ``log2(e) / sqrt(head_dim)``.
         embedding: ``[vocabulary, hidden] int16`` codes.
         embedding_exponent: ``[vocabulary] int32``.
+        head: its outputs are the vocabulary's logits, or rewards. A gate's rewards are transformed
+            and times the scale of the gates already.
+        gate: of a reward with several objectives, else None.
     """
 
     config: DecoderConfig
@@ -121,6 +140,7 @@ class IntegerDecoder:
     layers: tuple[IntegerLayer, ...]
     final_norm: IntegerNorm
     head: IntegerLinear
+    gate: IntegerGate | None = None
 
 
 class Tensors(Protocol):
@@ -149,7 +169,8 @@ def integer_decoder(tensors: Tensors, *, weight_bits: int = 8) -> IntegerDecoder
         weight_bits: 8, or 4 for the precision study (INT4 codes run on the INT8 kernels).
 
     Raises:
-        CheckpointError: when a tensor cannot be read, or a bias or the head's size does not fit.
+        CheckpointError: when a tensor cannot be read, or a bias, a gate's rewards or the head's
+            size does not fit.
     """
     config = tensors.config
     if config.shape.head_dim > _MOST_HEAD_DIM:
@@ -167,7 +188,8 @@ def integer_decoder(tensors: Tensors, *, weight_bits: int = 8) -> IntegerDecoder
         embedding_exponent=exponents,
         layers=tuple(maker.layer(i) for i in range(config.shape.n_layers)),
         final_norm=integer_norm(tensors.tensor("model.norm.weight")),
-        head=maker.linear([tensors.head_name], 0),
+        head=maker.head(),
+        gate=None if config.gating is None else maker.gate(config.gating),
     )
 
 
@@ -253,19 +275,49 @@ class _Maker:
         biases = [f"{name}.bias" for name in names] if bias else []
         return self.linear(weights, segment, biases)
 
+    def head(self) -> IntegerLinear:
+        weight = self.tensors.tensor(self.tensors.head_name)
+        if self.tensors.config.gating is not None:
+            weight = _folded(self.tensors, weight)
+        return self._whole([weight], 0, None)
+
+    def gate(self, gating: Gating) -> IntegerGate:
+        by = LOG2_E / gating.temperature
+        layers = []
+        for i, biased in enumerate(gating.biased):
+            factor = by if i == gating.n_hidden else 1.0
+            bias = self._bias(bias_name(i), _GATE_BITS, factor) if biased else None
+            layers.append(self._whole([self.tensors.tensor(layer_name(i))], 0, bias))
+        return IntegerGate(tuple(layers), Scale.of(by))
+
     def linear(
         self, names: Sequence[str], segment: int, biases: Sequence[str] = ()
     ) -> IntegerLinear:
         """One product for several maps of the same input; segment 0: all channels are one."""
-        parts = [quantise_weight(self.tensors.tensor(name), self.weight_bits) for name in names]
+        parts = [self._bias(name, self.fraction_bits) for name in biases]
+        weights = (self.tensors.tensor(name) for name in names)  # floats of one at a time
+        return self._whole(weights, segment, np.concatenate(parts) if parts else None)
+
+    def _whole(self, weights: Iterable[Float32], segment: int, bias: Int32 | None) -> IntegerLinear:
+        parts = [quantise_weight(weight, self.weight_bits) for weight in weights]
         codes = np.concatenate([part.q for part in parts])
         scale = np.concatenate([part.scale for part in parts])
-        bias = np.concatenate([self._bias(name) for name in biases]) if biases else None
         return integer_linear(codes, scale, segment or len(codes), bias)
 
-    def _bias(self, name: str) -> Int32:
-        scaled = np.rint(np.ldexp(self.tensors.tensor(name).astype(np.float64), self.fraction_bits))
-        if np.abs(scaled).max(initial=0.0) >= 2.0**_RESIDUAL_BITS:
-            limit = 2.0 ** (_RESIDUAL_BITS - self.fraction_bits)
+    def _bias(self, name: str, fraction_bits: int, factor: float = 1.0) -> Int32:
+        exact = self.tensors.tensor(name).astype(np.float64) * factor
+        scaled = np.rint(np.ldexp(exact, fraction_bits))
+        if np.abs(scaled).max(initial=0.0) >= 2.0**_VALUE_BITS:
+            limit = 2.0 ** (_VALUE_BITS - fraction_bits) / factor
             raise CheckpointError(f"{name} reaches {limit:g}, beyond the kernels' fixed point")
         return scaled.astype(np.int32)
+
+
+def _folded(tensors: Tensors, weight: Float32) -> Float32:
+    """Weights of the transformed rewards times the gates' scale: ``c T^T W`` in float64."""
+    transform = tensors.tensor(TRANSFORM).astype(np.float64)
+    gate_scale = float(tensors.tensor(LOGIT_SCALE)[0])
+    folded = gate_scale * (transform.T @ weight.astype(np.float64))
+    if np.abs(folded).max(initial=0.0) > np.finfo(np.float32).max:
+        raise CheckpointError(f"{tensors.head_name} times {TRANSFORM} does not fit float32")
+    return folded.astype(np.float32)

@@ -25,6 +25,7 @@ from ecorl.engines.fpga.formats import (
 from ecorl.engines.fpga.gemm import CsimLibrary
 from ecorl.engines.fpga.memory import Batch, DecoderMemory
 from ecorl.engines.fpga.segments import Segments, segments_of
+from ecorl.engines.gating import Gating
 from ecorl.engines.protocol import Float32, Int64
 from ecorl.errors import BuildError, EngineError
 
@@ -90,6 +91,8 @@ class Int8Decoder:
     def score(self, rows: Sequence[Int64], n_completion: Sequence[int] | None = None) -> Float32:
         """Reward at the last token of each row: ``[n_rows] float32``.
 
+        With a gate it is read where `Gating.positions` says; NaN for a row without such a place.
+
         Args:
             rows: token ids.
             n_completion: completion tokens of each row; with it, a prompt that rows share is
@@ -110,13 +113,38 @@ class Int8Decoder:
     ) -> tuple[Float32, ...]:
         """Process rewards: the reward at several positions of each row, one array a row.
 
+        Each is the reward of the row up to that position, also where a gate is read.
+
         Raises:
             EngineError: when the host ran out of memory.
         """
         segments = segments_of(rows, n_completion)
-        asked = [segments.tokens(i, np.asarray(p, np.int64)) for i, p in enumerate(positions)]
-        out, marks = self._call("decoder_rewards", rows, segments, asked, None)
+        scored = [np.asarray(p, np.int64) for p in positions]
+        if self.config.gating is not None:
+            return self._gated_at(self.config.gating, rows, scored, n_completion, segments)
+        asked = [segments.tokens(i, p) for i, p in enumerate(scored)]
+        out, marks = self._call("decoder_rewards", rows, segments, asked)
         return _split(_results(out, marks, REWARD_BITS), asked)
+
+    def _gated_at(
+        self,
+        gating: Gating,
+        rows: Sequence[Int64],
+        scored: Sequence[Int64],
+        n_completion: Sequence[int] | None,
+        segments: Segments,
+    ) -> tuple[Float32, ...]:
+        counts = n_completion if n_completion is not None else (0,) * len(rows)
+        read = [gating.positions(*each) for each in zip(rows, scored, counts, strict=True)]
+        used = [gate >= 0 for gate in read]
+        asked = [segments.tokens(i, scored[i][u]) for i, u in enumerate(used)]
+        gates = [segments.tokens(i, read[i][u]) for i, u in enumerate(used)]
+        out, marks = self._call("decoder_gated_rewards", rows, segments, asked, gates=gates)
+        values = tuple(np.full(len(p), np.nan, np.float32) for p in scored)
+        found = _split(_results(out, marks, REWARD_BITS), asked)
+        for own, u, answers in zip(values, used, found, strict=True):
+            own[u] = answers
+        return values
 
     def logprobs(
         self, rows: Sequence[Int64], n_completion: Sequence[int], temperature: float
@@ -135,7 +163,9 @@ class Int8Decoder:
             asked.append(segments.tokens(index, positions))
             targets.append(row[len(row) - n :].astype(np.int32))
         by = Scale.of(LOG2_E / temperature)
-        out, marks = self._call("decoder_logprobs", rows, segments, asked, targets, by.m, by.e)
+        out, marks = self._call(
+            "decoder_logprobs", rows, segments, asked, by.m, by.e, targets=targets
+        )
         return _split(_results(out, marks, LOGPROB_BITS), asked)
 
     def hidden(self, rows: Sequence[Int64]) -> Float32:
@@ -147,7 +177,7 @@ class Int8Decoder:
         segments = segments_of(rows)
         asked = [segments.tokens(i, np.arange(len(row))) for i, row in enumerate(rows)]
         width = self.config.shape.hidden_size
-        out, marks = self._call("decoder_hidden", rows, segments, asked, None, width=width)
+        out, marks = self._call("decoder_hidden", rows, segments, asked, width=width)
         values = _results(out, np.repeat(marks, width), self.fraction_bits)
         return values.reshape(-1, width)
 
@@ -157,11 +187,12 @@ class Int8Decoder:
         rows: Sequence[Int64],
         segments: Segments,
         asked: Sequence[Int64],
-        targets: Sequence[Int32] | None,
         *arguments: int,
+        targets: Sequence[Int32] | None = None,
+        gates: Sequence[Int64] | None = None,
         width: int = 1,
     ) -> tuple[Int32, Int32]:
-        """Results and marks in the order of `asked`."""
+        """Results and marks in the order of `asked`, with what else belongs to each result."""
         n = sum(len(part) for part in asked)
         out, marks = np.zeros(n * width, np.int32), np.zeros(n, np.int32)
         if n == 0:
@@ -169,18 +200,17 @@ class Int8Decoder:
         self._ensure_positions(max(len(row) for row in rows))
         tokens = np.concatenate(asked)
         order = np.argsort(tokens, kind="stable")  # the library takes outputs in order of tokens
-        sorted_tokens = np.ascontiguousarray(tokens[order])
-        sorted_targets = None
-        if targets is not None:
-            sorted_targets = np.ascontiguousarray(np.concatenate(targets)[order])
+        each = [_ordered(part, order) for part in (asked, targets, gates)]
+        at_outputs, at_targets, at_gates = (None if e is None else e.ctypes.data for e in each)
         batch = Batch(
             segments.ids.ctypes.data,
             segments.begin.ctypes.data,
             segments.parent.ctypes.data,
             len(segments.parent),
-            sorted_tokens.ctypes.data,
-            None if sorted_targets is None else sorted_targets.ctypes.data,
+            at_outputs,
+            at_targets,
             n,
+            at_gates,
         )
         call = getattr(self._library.handle, function)
         model = ctypes.byref(self._memory.model)
@@ -206,6 +236,10 @@ class Int8Decoder:
             self._n_positions = n
 
 
+def _ordered(parts: Sequence[npt.NDArray[Any]] | None, order: Int64) -> npt.NDArray[Any] | None:
+    return None if parts is None else np.ascontiguousarray(np.concatenate(parts)[order])
+
+
 def _results(values: Int32, marks: Int32, fraction_bits: int) -> Float32:
     out = np.ldexp(values.astype(np.float64), -fraction_bits).astype(np.float32)
     out[marks != 0] = np.nan
@@ -219,6 +253,7 @@ def _split(values: Float32, parts: Sequence[Int64]) -> tuple[Float32, ...]:
 def _declare(handle: Any) -> None:
     pointer = ctypes.c_void_p
     signatures = {
+        "decoder_gated_rewards": [pointer, pointer, pointer, pointer, _INT],
         "decoder_rewards": [pointer, pointer, pointer, pointer, _INT],
         "decoder_logprobs": [pointer, pointer, _INT, _INT, pointer, pointer, _INT],
         "decoder_hidden": [pointer, pointer, pointer, pointer, _INT],

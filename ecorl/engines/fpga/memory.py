@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.engines.fpga.formats import IntegerDecoder, IntegerLayer, IntegerLinear, IntegerNorm
+from ecorl.engines.fpga.formats import (
+    IntegerDecoder,
+    IntegerGate,
+    IntegerLayer,
+    IntegerLinear,
+    IntegerNorm,
+)
 from ecorl.engines.fpga.gemm import MAX_K, CsimLibrary
 from ecorl.errors import ConfigError
 
@@ -61,6 +67,8 @@ class _Model(ctypes.Structure):
         ("cards", ctypes.POINTER(_Card)),
         *((name, _POINTER) for name in ("embedding", "embedding_exponent", "cosine", "sine")),
         ("final_norm", _Norm),
+        ("gate", ctypes.POINTER(_Linear)),
+        *((name, _INT) for name in ("n_gate_layers", "gate_m", "gate_e")),
     )
 
 
@@ -73,6 +81,7 @@ class Batch(ctypes.Structure):
         ("outputs", _POINTER),
         ("targets", _POINTER),
         ("n_outputs", ctypes.c_int64),
+        ("gates", _POINTER),
     )
 
 
@@ -111,11 +120,19 @@ class DecoderMemory:
             embedding_exponent=self._address(decoder.embedding_exponent),
             final_norm=self._norm(decoder.final_norm),
         )
+        if decoder.gate is not None:
+            self._set_gate(decoder.gate)
 
     def set_positions(self, cosine: npt.NDArray[np.int16], sine: npt.NDArray[np.int16]) -> None:
         """Take over tables ``[positions, head_dim / 2]``; former ones stay for running calls."""
         self.model.cosine = self._address(cosine)
         self.model.sine = self._address(sine)
+
+    def _set_gate(self, gate: IntegerGate) -> None:
+        layers = [self._whole(layer, np.arange(len(layer.codes))) for layer in gate.layers]
+        self.model.gate = (_Linear * len(layers))(*layers)
+        self.model.n_gate_layers = len(layers)
+        self.model.gate_m, self.model.gate_e = gate.scale.m, gate.scale.e
 
     def _card(self, decoder: IntegerDecoder, card: int, n_cards: int) -> _Card:
         s = decoder.config.shape
@@ -161,7 +178,11 @@ class DecoderMemory:
 
     def _head_block(self, head: IntegerLinear, block: int) -> _Linear:
         rows = np.arange(block * HEAD_BLOCK, min((block + 1) * HEAD_BLOCK, len(head.codes)))
-        return self._linear(head, rows, np.arange(head.codes.shape[1]))
+        return self._whole(head, rows)
+
+    def _whole(self, linear: IntegerLinear, outputs: Indices) -> _Linear:
+        """Some outputs of a map with all of its inputs."""
+        return self._linear(linear, outputs, np.arange(linear.codes.shape[1]))
 
     def _linear(
         self,
