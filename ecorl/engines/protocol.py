@@ -123,6 +123,15 @@ class ScoreResult:
 
 
 @dataclass(frozen=True, slots=True)
+class StepResult:
+    """Process rewards of a batch: row i of ``values`` is ``[positions asked of it] float32``."""
+
+    sample_ids: tuple[str, ...]
+    values: tuple[Float32, ...]
+    report: EngineReport
+
+
+@dataclass(frozen=True, slots=True)
 class LogprobResult:
     """Log-probs of a batch: row i of ``values`` is ``[n_completion[i]] float32``."""
 

@@ -76,6 +76,22 @@ class Segments:
                 wanted[row[0]] = 1
         return BatchShape(tuple(lengths), tuple(wanted), head_rows, tuple(firsts), sum(n_wanted))
 
+    def shape_at(self, tokens: Sequence[Int64], n_results: int) -> BatchShape:
+        """The same for rewards that rest on the given tokens, each of which is computed once.
+
+        The cycle model takes a segment's last tokens for them, in the attention of the last layer.
+
+        Args:
+            tokens: tokens whose last hidden state is needed, in any order.
+            n_results: rewards.
+        """
+        lengths = np.diff(self.begin).tolist()
+        distinct = np.unique(np.concatenate(tokens)) if tokens else np.empty(0, np.int64)
+        owners = np.searchsorted(self.begin, distinct, side="right") - 1
+        wanted = np.bincount(owners, minlength=len(lengths)).tolist()
+        firsts = [0 if p < 0 else lengths[p] for p in self.parent]
+        return BatchShape(tuple(lengths), tuple(wanted), 1, tuple(firsts), n_results)
+
 
 def segments_of(rows: Sequence[Int64], n_completion: Sequence[int] | None = None) -> Segments:
     """Cut rows into segments; rows with the same prompt share it.

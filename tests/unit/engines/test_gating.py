@@ -5,10 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from checkpoint_files import write_checkpoint
+from int8_models import batch_of, same_bits
 
+from ecorl.devices import load_profile
 from ecorl.engines.checkpoint import load_decoder, read_shape
 from ecorl.engines.decoder_config import read_config
 from ecorl.engines.equalise import equalised
+from ecorl.engines.fpga.cycles import BatchShape, CycleModel
+from ecorl.engines.fpga.engine import FpgaEngine, card_bytes
 from ecorl.engines.fpga.formats import LOG2_E, integer_decoder
 from ecorl.engines.gating import LLAMA3_PATTERN, Gating
 from ecorl.engines.torch_engine import TorchEngine
@@ -231,6 +235,61 @@ def test_equalising_keeps_what_gate_and_rewards_compute(tmp_path):
 
 
 # ---------------------------------------------------------------- engines
+
+
+def test_the_engine_scores_a_gated_model(tmp_path, require_tool, caplog):
+    require_tool("gxx")
+    write_checkpoint(tmp_path / "m", GATED)
+    engine = FpgaEngine(tmp_path / "m", Stage.REWARD)
+    rng = np.random.default_rng(3)
+    rows = [np.concatenate([rng.integers(9, 30, 6), [7, 8], rng.integers(9, 30, n)]) for n in
+            (4, 1, 9)]  # fmt: skip
+    bare = rng.integers(9, 30, 12)
+    result = engine.score(batch_of([rows[0], bare, rows[1]]))
+    assert np.isfinite(result.values).tolist() == [True, False, True]
+    assert "1 of 3 rows cannot be run on the card; row s1 holds no gating_token" in caplog.text
+    assert len(caplog.records) == 1
+    alone = engine.score(batch_of([rows[0], rows[1]]))
+    assert same_bits(alone.values, result.values[[0, 2]])
+    assert alone.report.device_time_s == result.report.device_time_s > 0
+    told = engine.score(batch_of([rows[0], bare], (4, 3)))
+    assert np.isfinite(told.values).all()
+    assert same_bits(told.values[:1], alone.values[:1])
+    steps = engine.score_steps(batch_of([bare, rows[2]], (3, 9)), [[0, 8, 11], [16]])
+    assert np.isnan(steps.values[0]).tolist() == [True, False, False]
+    assert same_bits(steps.values[0][2], told.values[1])
+
+
+def test_the_model_counts_tokens_of_gates_once(tmp_path, require_tool):
+    """Rows of a family that share the gate's token pay for it once."""
+    require_tool("gxx")
+    write_checkpoint(tmp_path / "m", GATED)
+    engine = FpgaEngine(tmp_path / "m", Stage.REWARD)
+    prompt = np.concatenate([np.arange(9, 20), [7, 8]])
+    rows = [np.concatenate([prompt, [9 + i, 10]]) for i in range(4)]
+    cycles = CycleModel(engine.model, load_profile("u55c"))
+    shared = BatchShape((13, 2, 2, 2, 2), (1,) * 5, 1, (0, 13, 13, 13, 13), 4)
+    assert engine.modelled(batch_of(rows, (2,) * 4)) == cycles.batch(shared)
+    apart = BatchShape((15,) * 4, (2,) * 4, 1, (0,) * 4, 4)
+    assert engine.modelled(batch_of(rows)) == cycles.batch(apart)
+
+
+def test_a_gate_without_a_pattern_is_told_once(tmp_path, require_tool, caplog):
+    require_tool("gxx")
+    write_checkpoint(tmp_path / "m", {**GATED, "gating_token_pattern": None})
+    engine = FpgaEngine(tmp_path / "m", Stage.REWARD)
+    assert "the gate is read at the last token of each prompt" in caplog.text
+    rows = [np.arange(1, 9), np.arange(2, 14)]
+    assert np.isfinite(engine.score(batch_of(rows, (3, 4))).values).all()
+
+
+def test_bytes_on_the_card_leave_out_what_is_folded(tmp_path):
+    write_checkpoint(tmp_path / "gated", GATED)
+    write_checkpoint(tmp_path / "plain", {"architectures": ["LlamaForSequenceClassification"]})
+    gated, plain = (load_decoder(tmp_path / name).config for name in ("gated", "plain"))
+    h, g, n = 24, 16, 5
+    gate = g * (h + 5) + g * (g + 5) + n * (g + 5) + 4 * (g + g + n)
+    assert card_bytes(gated) - card_bytes(plain) == n * (h + 5) + gate - (h + 5)
 
 
 def test_the_exact_engine_refuses_a_gate(tmp_path, require_tool):
