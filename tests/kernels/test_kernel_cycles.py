@@ -13,7 +13,8 @@ import pytest
 
 from ecorl.engines.fpga.attention_cycles import MhaCall, RouterCall, card_head, page_beats
 from ecorl.engines.fpga.gemm import CsimLibrary, gemm_counts
-from ecorl.engines.fpga.vector_cycles import ScoreCall, VectorCall
+from ecorl.engines.fpga.score_cycles import ScoreCall
+from ecorl.engines.fpga.vector_cycles import VectorCall
 
 WORD, PAGE = 64, 64
 OPERATIONS = ("embed", "norm", "residual", "head", "gate", "context", "fixed")

@@ -93,6 +93,19 @@ class RouterCall:
             bytes_written=written * beats * _BEAT + jobs * _ENTRY_BYTES,
         )
 
+    def ports(self) -> dict[str, int]:
+        """Bytes through each memory port; pages are read and written through one."""
+        c = self.counts()
+        jobs, codes = c.pages_written + c.pages_shared, self.n * _token_beats(self.d) * _BEAT
+        return {
+            "keys": codes,
+            "values": codes,
+            "scales": self.n * _SCALES_BYTES,
+            "jobs": jobs * _JOB_BYTES,
+            "pages": c.bytes_read + c.emit_cycles * _BEAT,
+            "table": jobs * _ENTRY_BYTES,
+        }
+
     def work(self) -> Work:
         """See `Work`; its loops move and turn codes, none is a row function's."""
         c = self.counts()
@@ -247,6 +260,19 @@ class MhaCall:
         found = [block.counts(1) for block in self._blocks()]
         names = MhaCounts.__slots__
         return MhaCounts(*(sum(getattr(c, name) for c in found) for name in names))
+
+    def ports(self) -> dict[str, int]:
+        """Bytes through each memory port."""
+        c = self.counts()
+        return {
+            "blocks": c.blocks * _BLOCK_BYTES,
+            "rows": self.n * _QUERY_BYTES,
+            "queries": self.n * _token_beats(self.d) * _BEAT,
+            "table": c.pages * _ENTRY_BYTES,
+            "pages": c.bytes_pages,
+            "context": 4 * self.n * self.d,
+            "results": self.n * _RESULT_BYTES,
+        }
 
     def work(self) -> Work:
         """See `Work`."""

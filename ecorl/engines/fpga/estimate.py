@@ -115,6 +115,7 @@ class CardEstimate:
         missing: figures that the profile lacks; time and energy are then unknown.
         runs: one for each initiation interval; empty where figures are missing.
         one_channel: the first of them with the weights in one channel.
+        port_bytes: bytes through each memory port of each kernel.
         ideal_cycles: cycles of each kernel on one set of arrays with a memory that never makes
             them wait: what is known of any card.
         memory_s: memory traffic over the data sheet's bandwidth, s: a lower bound.
@@ -126,6 +127,7 @@ class CardEstimate:
     missing: tuple[str, ...]
     runs: tuple[Run, ...]
     one_channel: Run | None
+    port_bytes: dict[str, dict[str, int]]
     ideal_cycles: dict[str, float]
     memory_s: float | None
     link_s: float | None
@@ -148,18 +150,21 @@ def estimate(
         runs = tuple(_run(work, profile, ii, WEIGHT_CHANNELS) for ii in intervals)
         one_channel = _run(work, profile, intervals[0], 1)
     ideal = dict.fromkeys(KERNELS, 0.0)
-    moved = 0
+    moved: dict[str, dict[str, int]] = {}
     for call, times in forward_calls(work.config.shape, work.batch):
         cost = call_cost(call, IDEAL, intervals[0], 1)
         ideal[call.kernel] += times * cost.cycles
-        moved += times * cost.moved_bytes
+        own = moved.setdefault(call.kernel, {})
+        for port, n_bytes in call.ports().items():
+            own[port] = own.get(port, 0) + times * n_bytes
     bandwidth, link = profile.get("memory_bytes_per_s"), profile.get("link_bytes_per_s")
     latency_s = profile.get("link_latency_s")
     link_s = None
     if link is not None and latency_s is not None:
         link_s = 4 * (work.n_tokens + work.batch.results) / link + 2 * latency_s
-    memory_s = None if bandwidth is None else moved / bandwidth
-    return CardEstimate(profile, work, missing, runs, one_channel, ideal, memory_s, link_s)
+    all_bytes = sum(n_bytes for own in moved.values() for n_bytes in own.values())
+    memory_s = None if bandwidth is None else all_bytes / bandwidth
+    return CardEstimate(profile, work, missing, runs, one_channel, moved, ideal, memory_s, link_s)
 
 
 def placed(works: Sequence[Workload], profile: DeviceProfile) -> Placement | None:
@@ -244,6 +249,7 @@ def _estimate_data(one: CardEstimate) -> dict[str, object]:
         "n_tokens": work.n_tokens,
         "n_rows": len(work.batch.lengths),
         "missing_figures": list(one.missing),
+        "port_bytes": one.port_bytes,
         "ideal_cycles": one.ideal_cycles,
         "least_memory_s": one.memory_s,
         "link_s": one.link_s,

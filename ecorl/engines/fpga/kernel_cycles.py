@@ -48,6 +48,9 @@ class KernelCall(Protocol):
     def work(self) -> Work:
         """What the call does, whatever its speed."""
 
+    def ports(self) -> dict[str, int]:
+        """Bytes through each memory port."""
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -101,6 +104,11 @@ class GemmCall:
         c = gemm_counts(self.m, self.n, self.k)
         moved = c.bytes_a + c.bytes_w + c.bytes_c
         return Work(c.mac_cycles + c.fill_cycles, 0, c.macs, moved)
+
+    def ports(self) -> dict[str, int]:
+        """Bytes through each memory port."""
+        c = gemm_counts(self.m, self.n, self.k)
+        return {"a": c.bytes_a, "w": c.bytes_w, "c": c.bytes_c}
 
     def cycles(self, memory: Memory, ii: int) -> float:
         """First activations, then the longest of weights, array, later activations and results."""

@@ -18,7 +18,8 @@ from ecorl.engines.fpga.attention_cycles import MhaCall, RouterCall, card_head
 from ecorl.engines.fpga.gemm import MAX_K
 from ecorl.engines.fpga.kernel_cycles import GemmCall
 from ecorl.engines.fpga.memory import HEAD_BLOCK
-from ecorl.engines.fpga.vector_cycles import ScoreCall, VectorCall
+from ecorl.engines.fpga.score_cycles import ScoreCall
+from ecorl.engines.fpga.vector_cycles import VectorCall
 from ecorl.records import ModelShape
 
 Call: TypeAlias = GemmCall | VectorCall | RouterCall | MhaCall | ScoreCall

@@ -1,6 +1,6 @@
-"""Cycles of ``vector_ops`` and ``score_aggregator``; see `ecorl.engines.fpga.kernel_cycles`.
+"""Cycles of ``vector_ops``; see `ecorl.engines.fpga.kernel_cycles`.
 
-Both take 16 token rows at a time, and of them panels of columns that fit on the chip. Rows follow
+It takes 16 token rows at a time, and of them panels of columns that fit on the chip. Rows follow
 one another: one comes in and one goes out beside the one that is worked on.
 """
 
@@ -17,16 +17,19 @@ from ecorl.engines.fpga.kernel_cycles import DIVISION, EXP_DEPTH, LOOP_DEPTH, RO
 LANES = 16
 BLOCK_ROWS = 16
 _MAX_COLUMNS, _MAX_HEADS, _MAX_SLICE = 8192, 64, 16384
-_STEP_CODES, _TABLE_LANES, _ROPE_WORDS, _EXPONENT_WORDS, _CHANNEL_WORDS = 4, 32, 4, 4, 3
+CHANNEL_WORDS = 3
+"""Words of constants for 16 channels: mantissas, shifts, biases."""
+
+_STEP_CODES, _TABLE_LANES, _ROPE_WORDS, _EXPONENT_WORDS = 4, 32, 4, 4
 _ROW_SCALARS = 8  # a row's record, read and written by loops without a pipeline
-_LOG_CYCLES = 120  # NUMERICS.md's LOG2: 20 bits, a product each
 
 Operation = Literal["embed", "norm", "residual", "head", "gate", "context", "fixed"]
 _VALUES = ("embed", "residual", "fixed")  # results are values, not codes
 _PEAKS, _CODES = 0, 2  # stages of gate and context
 
 
-def _words(n: int) -> int:
+def words_of(n: int) -> int:
+    """Words of 16 values."""
     return -(-n // LANES)
 
 
@@ -165,7 +168,7 @@ class VectorCall:
         """Words of constants for 16 channels."""
         if self.op == "norm":
             return 1
-        return 0 if self.op in ("embed", "context") else _CHANNEL_WORDS
+        return 0 if self.op in ("embed", "context") else CHANNEL_WORDS
 
     def _side(self) -> tuple[int, int]:
         """Words of constants, and loops that read them."""
@@ -175,13 +178,13 @@ class VectorCall:
             return 0, 0
         columns = self._columns
         header = _EXPONENT_WORDS if self.op == "head" else 0
-        once = self._halves * sum(header + self._channel_words * _words(c) for c in columns)
+        once = self._halves * sum(header + self._channel_words * words_of(c) for c in columns)
         times = self._blocks * len(self._stages) if len(columns) > 1 else 1
         return times * once, times * self._halves * len(columns)
 
     def _row(self, stage: int, columns: int) -> _Loops:
         """The row functions on one row of a panel."""
-        words = _words(columns)
+        words = words_of(columns)
         if self.op == "norm":
             return _Loops(3 * words, 3, 2 * DIVISION + ROOT)
         if self.op == "gate":
@@ -190,14 +193,14 @@ class VectorCall:
             return _Loops(loops * words, loops, scalars)
         if self.op == "context":
             heads, loops = columns // self.head, 1 if stage < _CODES else 2
-            return _Loops(loops * heads * _words(self.head), loops * heads, DIVISION)
+            return _Loops(loops * heads * words_of(self.head), loops * heads, DIVISION)
         return _Loops(words, 1)
 
     def _heads(self) -> _Loops:
         """The row functions on one row of all heads."""
-        passes, words = 2 + int(self.has_bias), _words(self.head)
+        passes, words = 2 + int(self.has_bias), words_of(self.head)
         turned = min(self.turned, self._n_heads)
-        trips = self._n_heads * passes * words + turned * _words(self.head // 2)
+        trips = self._n_heads * passes * words + turned * words_of(self.head // 2)
         entries = self._n_heads * passes + turned
         return _Loops(trips, entries, self._n_heads * DIVISION)
 
@@ -211,36 +214,51 @@ class VectorCall:
     def _taken(self, columns: int) -> int:
         """Words of a panel that one row takes in: products, residual stream or table."""
         products = self._halves * self._reads_products
-        return max(max(products, int(self._reads_x)) * _words(columns), self._table_words)
+        return max(max(products, int(self._reads_x)) * words_of(columns), self._table_words)
 
     # ---- counts and cycles --------------------------------------------------------------------
 
     def counts(self) -> VectorCounts:
         """What the kernel counts."""
-        words = sum(_words(c) for c in self._columns)
+        words = sum(words_of(c) for c in self._columns)
         stages, rows = len(self._stages), self._row_loops()
-        loaded = self.m * words * self._halves * stages * self.parts * self._reads_products
-        panels = [self._halves * _words(c) for c in self._columns] * stages
+        panels = [self._halves * words_of(c) for c in self._columns] * stages
         side, _ = self._side()
-        x = self.m * words * self._reads_x
-        table = self.m * len(self._columns) * self._table_words
+        ports = self.ports()
+        read = sum(ports[name] for name in ("task", "acc", "x", "side", "table", "rows"))
         given = self.m * words * (1 if self.op in _VALUES else self._code_stages)
-        codes = self._code_stages * self._blocks * sum(-(-c // _STEP_CODES) for c in self._columns)
-        values = self.m * words if self.op in _VALUES else 0
-        scales = 2 * self._n_heads * self._blocks if self.op == "head" else 0
         return VectorCounts(
             calls=1,
             rows=self.m,
-            load_cycles=loaded,
+            load_cycles=ports["acc"] // WORD_BYTES,
             turn_cycles=turned_words(self.m, panels, self.parts) * self._reads_products,
             side_cycles=side,
             take_cycles=self.m * sum(taken for taken, _ in rows),
             work_cycles=self.m * sum(loops.trips for _, loops in rows),
             give_cycles=given,
-            code_cycles=codes,
-            bytes_read=(1 + loaded + side + x + table + self.m) * WORD_BYTES,
-            bytes_written=(codes + values + scales + self.m) * WORD_BYTES,
+            code_cycles=ports["codes"] // WORD_BYTES,
+            bytes_read=read,
+            bytes_written=sum(ports.values()) - read,
         )
+
+    def ports(self) -> dict[str, int]:
+        """Bytes through each memory port."""
+        words = words_of(self.n)
+        panels = sum(words_of(c) for c in self._columns) * len(self._stages)
+        steps = sum(-(-c // _STEP_CODES) for c in self._columns)
+        found = {
+            "task": 1,
+            "acc": self.m * panels * self._halves * self.parts * self._reads_products,
+            "x": self.m * words * self._reads_x,
+            "side": self._side()[0],
+            "table": self.m * len(self._columns) * self._table_words,
+            "rows": self.m,
+            "codes": self._code_stages * self._blocks * steps,
+            "y": self.m * words * (self.op in _VALUES),
+            "rows_out": self.m,
+            "scales": 2 * self._n_heads * self._blocks * (self.op == "head"),
+        }
+        return {name: n * WORD_BYTES for name, n in found.items()}
 
     def work(self) -> Work:
         """See `Work`."""
@@ -251,9 +269,9 @@ class VectorCall:
         """The slowest process; a first panel must come in, and a last one go out."""
         c = self.counts()
         stages, blocks = len(self._stages), self._blocks
-        groups = self._halves * sum(_words(n) for n in self._columns) * stages
+        groups = self._halves * sum(words_of(n) for n in self._columns) * stages
         side_words, side_loops = self._side()
-        x = self.m * _words(self.n) * self._reads_x
+        x = self.m * words_of(self.n) * self._reads_x
         table = self.m * len(self._columns)
         units = self._n_heads if self.op == "head" else len(self._columns)
         values = c.give_cycles if self.op in _VALUES else 0
@@ -269,9 +287,9 @@ class VectorCall:
             memory.loop(self.m, 1, ii),
             memory.loop(2 * self._n_heads * blocks if self.op == "head" else 0, 1, ii),
         )
-        rows, widest = min(self.m, BLOCK_ROWS), self._halves * _words(self._columns[0])
+        rows, widest = min(self.m, BLOCK_ROWS), self._halves * words_of(self._columns[0])
         first = memory.loop(rows * widest, widest if self._reads_products else 1, ii)
-        return first + max(processes) + memory.loop(rows * _words(self._columns[-1]), 1, ii)
+        return first + max(processes) + memory.loop(rows * words_of(self._columns[-1]), 1, ii)
 
     def _work(self, ii: int) -> float:
         """Rows of a panel beside one another, panels and blocks one after the other."""
@@ -284,89 +302,3 @@ class VectorCall:
         heads = (self._n_heads if self.op == "head" else 0) * 3 * self._blocks
         ends = self.m * (_ROW_SCALARS + (DIVISION if self.op in ("gate", "context") else 0))
         return rows + self._blocks * beside + ii * (side + heads) + ends
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreCounts:
-    """Loop counts of score_aggregator, in the order of its counters."""
-
-    calls: int
-    rows: int
-    outputs: int
-    load_cycles: int
-    turn_cycles: int
-    side_cycles: int
-    take_cycles: int
-    work_cycles: int
-    partial_cycles: int
-    bytes_read: int
-    bytes_written: int
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreCall:
-    """``score_aggregator``: a block of the vocabulary, or the end of the log-probs.
-
-    Attributes:
-        op: ``logits`` of one block, or ``finish``.
-        m: rows.
-        n: outputs of the block; for ``finish`` blocks of the vocabulary.
-        n_outputs: results of all rows.
-    """
-
-    kernel: ClassVar[str] = "score_aggregator"
-    op: Literal["logits", "finish"]
-    m: int
-    n: int
-    n_outputs: int
-
-    def counts(self) -> ScoreCounts:
-        """What the kernel counts."""
-        is_logits, blocks = self.op == "logits", -(-self.m // BLOCK_ROWS)
-        words = _words(self.n) if is_logits else 0
-        side = _CHANNEL_WORDS * words
-        partials = blocks * (BLOCK_ROWS // 4) * (1 if is_logits else self.n)
-        outputs = -(-self.n_outputs // 4)
-        read = 1 + self.m * (words + 1) + side + outputs + (0 if is_logits else partials)
-        written = self.m + outputs + (partials if is_logits else 0)
-        return ScoreCounts(
-            calls=1,
-            rows=self.m,
-            outputs=self.n_outputs,
-            load_cycles=self.m * words,
-            turn_cycles=turned_words(self.m, [words] if words else [], 1),
-            side_cycles=side,
-            take_cycles=self.m * words,
-            work_cycles=self.m * 2 * (words or self.n),
-            partial_cycles=partials,
-            bytes_read=read * WORD_BYTES,
-            bytes_written=written * WORD_BYTES,
-        )
-
-    def work(self) -> Work:
-        """See `Work`."""
-        c = self.counts()
-        return Work(vector_cycles=c.work_cycles, moved_bytes=c.bytes_read + c.bytes_written)
-
-    def cycles(self, memory: Memory, ii: int) -> float:
-        """The slowest process; a first block must come in."""
-        c = self.counts()
-        is_logits, blocks = self.op == "logits", -(-self.m // BLOCK_ROWS)
-        words = _words(self.n) if is_logits else 0
-        results = ii * c.outputs + self.m * LOOP_DEPTH
-        if is_logits:
-            row = max(ii * words, 2 * ii * words + 2 * EXP_DEPTH)
-        else:
-            row = 2 * ii * self.n + 2 * LOOP_DEPTH + _LOG_CYCLES
-        taken = ii * (c.side_cycles + 2 * c.partial_cycles + 2 * self.m)
-        loops = blocks * (1 if is_logits else self.n)
-        processes = (
-            memory.loop(c.load_cycles, blocks * words, ii),
-            ii * c.turn_cycles,
-            memory.loop(c.side_cycles, 1, ii),
-            memory.loop(c.partial_cycles, loops, ii),
-            memory.loop(c.outputs, 1, ii, WORD_BYTES // 4),
-            self.m * row + results + taken,
-            memory.loop(self.m, 1, ii),
-        )
-        return memory.loop(min(self.m, BLOCK_ROWS) * words, words, ii) + max(processes)

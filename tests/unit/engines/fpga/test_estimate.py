@@ -58,6 +58,12 @@ def test_the_sweep_of_intervals_on_a_7b_model():
     assert found.one_channel.array_efficiency < one.array_efficiency
     assert one.forward_efficiency < one.array_efficiency
     assert found.missing == ()
+    for kernel in one.card.kernels:
+        assert sum(found.port_bytes[kernel.kernel].values()) == kernel.moved_bytes
+    # Weights come once for each of 8 blocks of 64 rows, those of the last layer's end but once.
+    layer = 4 * 4096 * 4096 + 3 * 4096 * 11008
+    last = 8 * 3 * 4096 * 4096 + 4096 * 4096 + 3 * 4096 * 11008 + 16 * 4096
+    assert found.port_bytes["gemm_int8"]["w"] == 31 * 8 * layer + last
 
 
 def test_what_is_not_published_of_a_card_stays_none():
