@@ -185,7 +185,7 @@ class GoldenDecoder:
         for t, g in zip(positions, gates, strict=True):
             rewards, overflow = self._reward(forward.hidden[t])
             z, beyond = gating.gates(self._normed(forward.hidden[g]), self.model.gate)
-            values.append(gating.gated_reward(rewards, z))
+            values.append(op.gated_reward(rewards, z))
             marks.append(overflow or beyond or bool(forward.marks[t] or forward.marks[g]))
         return Results(np.array(values, np.int64), np.array(marks, bool))
 

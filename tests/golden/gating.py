@@ -1,8 +1,8 @@
-"""Gating and gated rewards of hls_kernels/NUMERICS.md, each for one token."""
+"""Gating of hls_kernels/NUMERICS.md for one token; the gated reward is in `operations`."""
 
 from __future__ import annotations
 
-from tests.golden.arithmetic import clip, exp, int32, int64, product, times
+from tests.golden.arithmetic import clip, int32, times
 from tests.golden.operations import (
     REWARD_BITS,
     Row,
@@ -36,13 +36,3 @@ def gates(row, gate):
     z, overflow = fixed(accumulate(row.codes, last), last, times(row.scale, gate.scale))
     z, beyond = clip(z, LOGIT_BITS)
     return z, marked or overflow or beyond
-
-
-def gated_reward(rewards, z):
-    """The mean of rewards by ``2**z``, truncated towards zero; all have 16 fraction bits."""
-    top = int(z.max() + 65535) >> 16
-    d = int32((top << 16) - int32(z))
-    p = exp(d & 65535) >> (d >> 16).clip(max=31)
-    total = int64(int(product(p, int32(rewards)).sum()))
-    mean = abs(total) // int(p.sum())
-    return mean if total >= 0 else -mean

@@ -68,7 +68,7 @@ def test_the_gated_reward(spread, n):
     for _ in range(50):
         rewards = np.rint(rng.normal(size=n) * 3 * 65536).astype(np.int64)
         z = np.rint(rng.normal(size=n) * spread * 65536).astype(np.int64)
-        got = gating.gated_reward(rewards, z)
+        got = op.gated_reward(rewards, z)
         wanted = softmax(z * UNIT * np.log(2)) @ rewards
         assert abs(got - wanted) <= 1.2e-3 * np.abs(rewards).max() + 1
         assert abs(got) <= np.abs(rewards).max()
@@ -77,13 +77,13 @@ def test_the_gated_reward(spread, n):
 def test_the_gated_reward_at_the_ends_of_its_formats():
     most = 2**30 - 1
     rewards, z = np.full(64, most), np.full(64, 2**29 - 1)
-    assert gating.gated_reward(rewards, z) == most
-    assert gating.gated_reward(-rewards, -z) == -most
+    assert op.gated_reward(rewards, z) == most
+    assert op.gated_reward(-rewards, -z) == -most
     z[1:] = -(2**29 - 1)
-    assert gating.gated_reward(np.arange(64) - 5, z) == -5
+    assert op.gated_reward(np.arange(64) - 5, z) == -5
     # truncated towards zero, on both sides
-    assert gating.gated_reward(np.array([1, 0]), np.array([0, 0])) == 0
-    assert gating.gated_reward(np.array([-1, 0]), np.array([0, 0])) == 0
+    assert op.gated_reward(np.array([1, 0]), np.array([0, 0])) == 0
+    assert op.gated_reward(np.array([-1, 0]), np.array([0, 0])) == 0
 
 
 def test_gates_beyond_their_formats_mark():
@@ -110,4 +110,4 @@ def test_a_gate_of_zeros_is_the_mean():
         z, marked = gating.gates(row, IntegerGate((first, last), Scale.of(0.1)))
         assert not marked
         assert z.tolist() == [0, 0, 0]
-        assert gating.gated_reward(np.array([3, 4, 5]), z) == 4
+        assert op.gated_reward(np.array([3, 4, 5]), z) == 4
