@@ -16,7 +16,7 @@ import torch
 
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.decision import deciding, timed
-from ecorl.bench.figures import Figure, Target
+from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.rounds import balanced_order
 from ecorl.bench.stats import median, spread_of
 from ecorl.policy.network import PolicyNetwork, logits_in_numpy
@@ -44,6 +44,12 @@ def _decisions(n: int) -> tuple[list[Figure], float]:
     figures = []
     for n_gpus, suffix in ((32, ""), (1024, "_n1024")):
         subject = made if n_gpus == 32 else deciding(n_gpus)
+        if not subject.asks_the_network():
+            ids = (f"decision.p{q}_us{suffix}" for q in (50, 99))
+            figures += [
+                missing(id, "us", "a guard ends decisions before the network") for id in ids
+            ]
+            continue
         times = timed(subject.decide, n) * US
         spread = {"n": n, "p10": float(np.percentile(times, 10)), "max": float(times.max())}
         note = f"snapshot to placement, {n_gpus} GPUs, the network asked each time"

@@ -37,6 +37,11 @@ class Deciding:
         """One decision: state, network, guards."""
         return place(self.states[i % len(self.states)], self.policy, self.guards).action
 
+    def asks_the_network(self) -> bool:
+        """Whether every decision goes as far as the network; else a guard ended it before."""
+        placed = (place(state, self.policy, self.guards) for state in self.states)
+        return all("the network ranks" in placement.reason for placement in placed)
+
 
 def deciding(n_gpus: int = 32, seed: int = 0) -> Deciding:
     """The shipped policy in a run on `n_gpus` GPUs, GRPO with 8 B models.
@@ -53,7 +58,7 @@ def deciding(n_gpus: int = 32, seed: int = 0) -> Deciding:
     policy = build_policy(config, gpu, card, DeviceConfig(n_gpus=n_gpus), models)
     rng = np.random.default_rng(seed)
     paths = tuple(
-        PathCost(stage, 2e-2, 80.0 * n_gpus / 32, 20, Provenance.MEASURED)
+        PathCost(stage, 1e-1, 400.0 * n_gpus / 32, 20, Provenance.MEASURED)
         for stage in (Stage.GENERATION, Stage.REWARD, Stage.REFERENCE, Stage.ACTOR_TRAIN)
     )
     states = []
