@@ -16,7 +16,7 @@ from ecorl.engines.fpga.kernel_cycles import DIVISION, EXP_DEPTH, LOOP_DEPTH, RO
 
 LANES = 16
 BLOCK_ROWS = 16
-_MAX_COLUMNS, _MAX_HEADS, _MAX_SLICE = 8192, 64, 16384
+_MAX_COLUMNS, _MAX_HEADS = 8192, 64
 CHANNEL_WORDS = 3
 """Words of constants for 16 channels: mantissas, shifts, biases."""
 
