@@ -44,6 +44,24 @@ ECORL_ROW partial_t logits_row(value_t* acc, const channels_t& by, int exponent,
     return block_row(acc, by, exponent, s, acc, n, mark);
 }
 
+/// Gates z[n] of several objectives in units of log2, with their bias of SCORE_BITS or null. At
+/// most MAX_OBJECTIVES of them.
+ECORL_ROW void gates_row(const value_t* acc, const channels_t& by, int exponent, scale_t s,
+                         const value_t* bias, value_t* z, dim_t n, value_t& mark) {
+    const fixed_t fixed = make_fixed(exponent, s, SCORE_BITS, VALUE_LIMIT);
+    lanes changed = all(0);
+GATES:
+    for (dim_t j = 0; j < n; j += STEP) {
+#pragma HLS PIPELINE II = 1
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 64 avg = 10
+        lanes y = absolute(dequantised(acc, by, j, n), fixed, changed);
+        if (bias != nullptr) y = lanes(y + load(bias + j, n - j));
+        // The sum is clipped once: within SCORE_LIMIT it is within VALUE_LIMIT too.
+        store(z + j, clipped(y, SCORE_LIMIT, changed), n - j);
+    }
+    mark |= any_bit(changed);
+}
+
 /// Gates z[n] of several objectives in units of log2: the mean of their rewards by 2^z. At most
 /// MAX_OBJECTIVES of them.
 ECORL_ROW value_t gated_reward_row(const value_t* rewards, const value_t* z, dim_t n) {

@@ -19,6 +19,7 @@ TAKE_CHANNELS:
 #pragma HLS UNROLL
             if (kind == 0) side.mantissa[to + lane] = word.lane[lane];
             if (kind == 1) side.shift[to + lane] = static_cast<std::int32_t>(word.lane[lane]);
+            if (kind == 2 && to < MAX_OBJECTIVES) side.bias[to + lane] = word.lane[lane];
         }
         if (++kind == CHANNEL_WORDS) {
             kind = 0;
@@ -103,8 +104,10 @@ void work(rows_t& records, words_t& products, words_t& side_words, words_t& rewa
     ECORL_BUFFER side_t side;
 #pragma HLS BIND_STORAGE variable = side.mantissa type = ram_2p impl = bram
 #pragma HLS BIND_STORAGE variable = side.shift type = ram_2p impl = lutram
+#pragma HLS BIND_STORAGE variable = side.bias type = ram_2p impl = lutram
 #pragma HLS ARRAY_PARTITION variable = side.mantissa cyclic factor = 16
 #pragma HLS ARRAY_PARTITION variable = side.shift cyclic factor = 16
+#pragma HLS ARRAY_PARTITION variable = side.bias cyclic factor = 16
     ECORL_BUFFER block_t block;
 #pragma HLS BIND_STORAGE variable = block.part type = ram_2p impl = bram
 #pragma HLS ARRAY_PARTITION variable = block.part cyclic factor = 4 dim = 1

@@ -10,7 +10,8 @@
 //
 // Layout of the buffers, in words of 512 bits (blocks = ceil(m / 16), words(n) = ceil(n / 16)):
 //   acc       LOGITS, REWARDS: [parts][words(n)][m], as gemm_int8 writes its results
-//   side      the same: [words(n)][3] mantissas, shifts, and a word that is not read
+//   side      the same: [words(n)][3] mantissas, shifts, biases (16 fraction bits, zeros where
+//             there is none; LOGITS takes no bias)
 //   rewards   REWARDS: [m][words(n)], 16 fraction bits, as FIXED of vector_ops gives them
 //   outputs   [ceil(n_outputs / 4)], four results each, in the order of their rows
 //   partials  [blocks of the vocabulary][blocks][4], parts of four rows a word; LOGITS writes the
@@ -47,6 +48,7 @@ struct partial_word_t {
     partial_t part[WORD_PARTIALS];
 };
 
+static_assert(MAX_OBJECTIVES % LANES == 0, "biases of gates are whole words");
 static_assert(sizeof(output_word_t) == 64 && sizeof(partial_word_t) == 64, "512-bit words");
 
 /// What a task is: one word of the card's memory.

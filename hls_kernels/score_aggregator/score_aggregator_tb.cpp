@@ -41,8 +41,8 @@ int draw(int low, int high) {
 /// Rows of a product and the constants of its channels.
 struct product_t {
     std::int32_t m, n, parts, exponent;
-    values sums;  ///< [m][n] whole sums
-    values mantissa;
+    values sums;            ///< [m][n] whole sums
+    values mantissa, bias;  ///< bias: empty where there is none
     std::vector<std::int32_t> shift;
     std::vector<word_t> acc, side;
 
@@ -74,6 +74,16 @@ product_t::product_t(std::int32_t rows, std::int32_t columns, std::int32_t n_par
             acc[(p * groups + i % n / LANES) * m + i / n].lane[i % n % LANES] = part;
             sum -= part;
         }
+    }
+}
+
+/// Biases of gates: small ones, or those at the end of their format.
+void add_bias(product_t& p, fill how) {
+    const int most = how == fill::RANDOM ? 1 << 22 : (1 << VALUE_LIMIT) - 1;
+    for (std::int32_t j = 0; j < p.n; ++j) {
+        p.bias.push_back(how == fill::LARGEST && draw(0, 3) ? (draw(0, 1) ? most : -most)
+                                                            : draw(-most, most));
+        p.side[j / LANES * CHANNEL_WORDS + 2].lane[j % LANES] = p.bias[j];
     }
 }
 
@@ -233,8 +243,24 @@ std::int64_t mean_reward(const value_t* z, const value_t* rewards, std::int32_t 
     return sum / weights;
 }
 
-int check_rewards(std::int32_t m, std::int32_t n, fill how) {
+/// Gates z[n] of a row's sums: fixed point with the bias, then within SCORE_LIMIT; the mark.
+value_t gates_of(const product_t& p, std::int32_t r, const row_t& row, value_t* z) {
+    const value_t* const acc = p.sums.data() + std::size_t(r) * p.n;
+    const value_t most = (1 << SCORE_LIMIT) - 1;
+    value_t mark = 0;
+    direct::fixed_row(acc, p.channels(), p.exponent, scale_of(row), SCORE_BITS,
+                      p.bias.empty() ? nullptr : p.bias.data(), z, p.n, mark);
+    for (std::int32_t j = 0; j < p.n; ++j) {
+        const value_t kept = larger(smaller(z[j], most), value_t(-most));
+        if (kept != z[j]) mark |= 1;
+        z[j] = kept;
+    }
+    return mark;
+}
+
+int check_rewards(std::int32_t m, std::int32_t n, fill how, bool has_bias) {
     product_t p(m, n, 1, how);
+    if (has_bias) add_bias(p, how);
     std::vector<row_t> rows = draw_rows(m, how);
     const std::int32_t n_outputs = outputs_of(rows);
     word_t empty;
@@ -250,14 +276,13 @@ int check_rewards(std::int32_t m, std::int32_t n, fill how) {
     const s::task_t task = task_of(s::REWARDS, p, rows);
     score_aggregator_krnl(&task, p.acc.data(), p.side.data(), words.data(), rows.data(),
                           outputs.data(), nullptr, rows.data(), outputs.data(), nullptr);
-    tally t{"gated rewards", m, n};
+    tally t{has_bias ? "gated rewards with a bias" : "gated rewards", m, n};
+    values z(n);
     for (std::int32_t r = 0, i = 0; r < m; ++r) {
-        value_t mark = 0;
-        value_t* const z = p.sums.data() + std::size_t(r) * n;
-        direct::logits_row(z, p.channels(), p.exponent, scale_of(rows[r]), n, mark);
-        const value_t* const row_rewards = rewards.data() + std::size_t(r) * n;
-        const std::int64_t want = mean_reward(z, row_rewards, n);
-        t.same("row function", r, std::int64_t{direct::gated_reward_row(row_rewards, z, n)}, want);
+        const value_t mark = gates_of(p, r, rows[r], z.data());
+        const value_t* const own = rewards.data() + std::size_t(r) * n;
+        const std::int64_t want = mean_reward(z.data(), own, n);
+        t.same("row function", r, std::int64_t{direct::gated_reward_row(own, z.data(), n)}, want);
         for (std::int32_t k = 0; k < rows[r].n_outputs; ++k, ++i) {
             const s::output_t& output = outputs[i / s::WORD_OUTPUTS].output[i % s::WORD_OUTPUTS];
             t.same("reward", i, output.value, want);
@@ -268,6 +293,24 @@ int check_rewards(std::int32_t m, std::int32_t n, fill how) {
 }
 
 #ifdef ECORL_CSIM
+/// The counters of REWARDS against closed forms.
+int check_reward_counters() {
+    constexpr std::int64_t M = 18, N = 19, WORDS = 2;
+    score_aggregator_counters_reset();
+    int wrong = check_rewards(M, N, fill::RANDOM, true);
+    std::int64_t counts[s::N_COUNTERS];
+    score_aggregator_counters(counts);
+    const std::int64_t n_outputs = counts[s::OUTPUTS], output_words = (n_outputs + 3) / 4;
+    const std::int64_t want[s::N_COUNTERS] = {
+        1, M, n_outputs, M * WORDS,
+        // words in, the first block's 32 out, the second block's 4 out
+        32 + 32 + 4, 3 * WORDS, M * WORDS, M * 4 * N, 0,
+        64 * (1 + M + M * WORDS + 3 * WORDS + M * WORDS + output_words), 64 * (M + output_words)};
+    tally t{"counters of rewards", M, N};
+    for (int i = 0; i < s::N_COUNTERS; ++i) t.same("counter", i, counts[i], want[i]);
+    return wrong + t.wrong;
+}
+
 /// The counters against closed forms, for one block of logits and FINISH.
 int check_counters() {
     constexpr std::int64_t M = 18, N = 50, WORDS = 4;
@@ -297,16 +340,19 @@ int main() {
     for (const fill how : {fill::RANDOM, fill::LARGEST, fill::ZERO}) {
         for (const std::int32_t m : {1, 5, 16, 33}) {
             wrong += check_logprobs(m, {1}, how) + check_logprobs(m, {37, 16, 70}, how);
-            wrong += check_rewards(m, 1, how) + check_rewards(m, 19, how);
-            runs += 4;
+            for (const bool has_bias : {false, true}) {
+                wrong += check_rewards(m, 1, how, has_bias) + check_rewards(m, 19, how, has_bias);
+            }
+            runs += 6;
         }
-        wrong += check_rewards(2, MAX_OBJECTIVES, how);
+        wrong += check_rewards(2, MAX_OBJECTIVES, how, false);
+        wrong += check_rewards(2, MAX_OBJECTIVES, how, true);
         wrong += check_logprobs(2, {s::MAX_COLUMNS, s::MAX_COLUMNS, 5}, how);
-        runs += 2;
+        runs += 3;
     }
     wrong += check_logprobs(17, std::vector<std::int32_t>(s::MAX_BLOCKS, 3), fill::RANDOM);
 #ifdef ECORL_CSIM
-    wrong += check_counters();
+    wrong += check_counters() + check_reward_counters();
 #endif
     std::printf("%s score_aggregator: %d problems and the maxima, %d wrong results\n",
                 wrong == 0 ? "PASS" : "FAIL", runs, wrong);

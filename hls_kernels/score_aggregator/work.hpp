@@ -28,10 +28,11 @@
 namespace ecorl {
 namespace score {
 
-/// Constants of the channels.
+/// Constants of the channels; only gates have a bias, zeros where it is missing.
 struct side_t {
     value_t mantissa[MAX_COLUMNS];
     std::int32_t shift[MAX_COLUMNS];
+    value_t bias[MAX_OBJECTIVES];
 };
 
 /// What a block of rows keeps.
@@ -42,16 +43,29 @@ struct block_t {
 
 using outputs_t = hls::stream<output_t>;
 
+inline channels_t channels_of(const task_t& task, const side_t& side) {
+#pragma HLS INLINE
+    return {side.mantissa, side.shift, task.input_shift};
+}
+
 /// The scaled outputs of a row, and its part of the log-sum-exp.
-inline partial_t scaled_row(const task_t& task, const side_t& side, row_t& row,
+inline partial_t scaled_row(const task_t& task, const side_t& side, scale_t s, row_t& row,
                             const value_t acc[MAX_COLUMNS], value_t z[MAX_COLUMNS]) {
-    const channels_t channels = {side.mantissa, side.shift, task.input_shift};
-    const scale_t s = times({row.scale_m, row.scale_e}, {task.factor_m, task.factor_e});
     value_t mark = 0;
-    const partial_t part = kernel::block_row(acc, channels, task.exponent, s, z, task.n, mark);
+    const partial_t part =
+        kernel::block_row(acc, channels_of(task, side), task.exponent, s, z, task.n, mark);
     row.mark |= mark != 0 ? 1 : 0;
     SCORE_COUNT(WORK_CYCLES, 2 * words_of(task.n));
     return part;
+}
+
+/// The gates of a row.
+inline void scaled_gates(const task_t& task, const side_t& side, scale_t s, row_t& row,
+                         const value_t acc[MAX_COLUMNS], value_t z[MAX_COLUMNS]) {
+    value_t mark = 0;
+    kernel::gates_row(acc, channels_of(task, side), task.exponent, s, side.bias, z, task.n, mark);
+    row.mark |= mark != 0 ? 1 : 0;
+    SCORE_COUNT(WORK_CYCLES, task.n);
 }
 
 /// A row's targets: the logits of those that lie in this block of the vocabulary.
@@ -113,11 +127,12 @@ inline void work_row(const task_t& task, const side_t& side, block_t& block, dim
         finish_outputs(task, row, block.part[r], in, out);
         return;
     }
-    const partial_t part = scaled_row(task, side, row, acc, z);
+    const scale_t s = times({row.scale_m, row.scale_e}, {task.factor_m, task.factor_e});
     if (task.op == LOGITS) {
-        block.part[r][0] = part;
+        block.part[r][0] = scaled_row(task, side, s, row, acc, z);
         pick_targets(task, row, z, in, out);
     } else {
+        scaled_gates(task, side, s, row, acc, z);
         reward_outputs(task, row, z, rewards, in, out);
     }
 }

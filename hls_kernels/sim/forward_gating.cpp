@@ -45,17 +45,10 @@ void Forward::hidden_gate(const decoder_linear& map, std::int32_t m, code_t* cod
 
 /// The last layer's sums to gates in units of log2.
 void Forward::last_gate(const decoder_linear& map, std::int32_t m, value_t* z, value_t* marks) {
-    const value_t most = (1 << SCORE_LIMIT) - 1;
     for (std::int64_t i = 0; i < m; ++i) {
-        value_t* const own = z + i * map.n;
-        rows().fixed(acc_.get() + i * map.n, channels(map, 0), exponent_of(map, 0),
-                     times(row_scale_[i], {model_.gate_m, model_.gate_e}), SCORE_BITS,
-                     map.bias ? values(map.bias) : nullptr, own, map.n, marks[i]);
-        for (std::int32_t j = 0; j < map.n; ++j) {
-            const value_t kept = larger(smaller(own[j], most), value_t(-most));
-            if (kept != own[j]) marks[i] |= 1;
-            own[j] = kept;
-        }
+        rows().gates(acc_.get() + i * map.n, channels(map, 0), exponent_of(map, 0),
+                     times(row_scale_[i], {model_.gate_m, model_.gate_e}),
+                     map.bias ? values(map.bias) : nullptr, z + i * map.n, map.n, marks[i]);
     }
 }
 

@@ -1,6 +1,5 @@
 #include "gated_rewards.hpp"
 
-#include <algorithm>
 #include <vector>
 
 #include "../score_aggregator/score_aggregator.hpp"
@@ -28,12 +27,12 @@ const value_t* values(const std::int32_t* p) {
 /// By the row functions.
 void by_rows(const gating_t& g, std::int32_t* out, std::int32_t* marks) {
     const channels_t channels = {values(g.linear.mantissa), g.linear.shift, g.linear.input_shift};
+    const value_t* const bias = g.linear.bias != nullptr ? values(g.linear.bias) : nullptr;
     std::vector<value_t> z(g.n);
     for (std::int64_t i = 0; i < g.m; ++i) {
         const scale_t s = times({g.scales[2 * i], g.scales[2 * i + 1]}, g.factor);
         value_t mark = 0;
-        std::copy_n(values(g.acc) + i * g.n, g.n, z.data());
-        rows().logits(z.data(), channels, g.exponent, s, g.n, mark);
+        rows().gates(values(g.acc) + i * g.n, channels, g.exponent, s, bias, z.data(), g.n, mark);
         out[i] = static_cast<std::int32_t>(
             rows().gated_reward(values(g.rewards) + i * g.n, z.data(), g.n));
         marks[i] = mark != 0;
@@ -79,16 +78,17 @@ void by_kernel(const gating_t& g, std::int32_t* out, std::int32_t* marks) {
 }  // namespace ecorl
 
 extern "C" std::int32_t score_gated_rewards(const std::int32_t* acc, const std::int32_t* mantissa,
-                                            const std::int32_t* shift, std::int32_t input_shift,
-                                            std::int32_t exponent, const std::int32_t* scales,
-                                            std::int32_t factor_m, std::int32_t factor_e,
-                                            const std::int32_t* rewards, std::int32_t m,
-                                            std::int32_t n, std::int32_t* out,
+                                            const std::int32_t* shift, const std::int32_t* bias,
+                                            std::int32_t input_shift, std::int32_t exponent,
+                                            const std::int32_t* scales, std::int32_t factor_m,
+                                            std::int32_t factor_e, const std::int32_t* rewards,
+                                            std::int32_t m, std::int32_t n, std::int32_t* out,
                                             std::int32_t* marks) {
     if (m < 1 || n < 1 || n > ecorl::MAX_OBJECTIVES) return -1;
     ecorl::gating_t gating = {acc, {}, exponent, scales, {factor_m, factor_e}, rewards, m, n};
     gating.linear.mantissa = mantissa;
     gating.linear.shift = shift;
+    gating.linear.bias = bias;
     gating.linear.input_shift = input_shift;
     (ecorl::kernels_chosen() ? ecorl::by_kernel : ecorl::by_rows)(gating, out, marks);
     return 0;

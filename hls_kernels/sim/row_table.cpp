@@ -37,11 +37,11 @@ namespace ecorl {
 
 namespace {
 
-#define ECORL_TABLE(width)                                                                       \
-    {width::embed_row,    width::rmsnorm_row,      width::codes_row,      width::dequantise_row, \
-     width::residual_row, width::fixed_row,        width::head_row,       width::gated_row,      \
-     width::align_row,    width::softmax_row,      width::accumulate_row, width::finish_row,     \
-     width::logits_row,   width::gated_reward_row, width::relu_row}
+#define ECORL_TABLE(width)                                                                    \
+    {width::embed_row,    width::rmsnorm_row, width::codes_row,        width::dequantise_row, \
+     width::residual_row, width::fixed_row,   width::head_row,         width::gated_row,      \
+     width::align_row,    width::softmax_row, width::accumulate_row,   width::finish_row,     \
+     width::logits_row,   width::gates_row,   width::gated_reward_row, width::relu_row}
 
 const row_table plain_rows = ECORL_TABLE(plain);
 const row_table kernel_rows = ECORL_TABLE(plain);

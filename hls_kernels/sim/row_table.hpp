@@ -27,6 +27,8 @@ struct row_table {
     void (*accumulate)(value_t*, const value_t*, const value_t*, int, dim_t);
     bool (*finish)(value_t*, const softmax_t&, std::int32_t&, dim_t);
     partial_t (*logits)(value_t*, const channels_t&, int, scale_t, dim_t, value_t&);
+    void (*gates)(const value_t*, const channels_t&, int, scale_t, const value_t*, value_t*, dim_t,
+                  value_t&);
     value_t (*gated_reward)(const value_t*, const value_t*, dim_t);
     value_t (*relu)(value_t*, dim_t);
 };

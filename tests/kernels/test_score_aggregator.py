@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,11 +15,14 @@ from ecorl.engines.checkpoint import load_decoder
 from ecorl.engines.fpga.formats import LOG2_E, IntegerLinear, Scale
 from ecorl.engines.fpga.forward import Int8Decoder
 from ecorl.engines.fpga.gemm import CsimLibrary
-from tests.golden.operations import gated_reward, logits
+from tests.golden.arithmetic import clip, times
+from tests.golden.gating import LOGIT_BITS, fixed
+from tests.golden.operations import gated_reward
 from tests.kernels.decoder_models import VOCAB, saved_decoder
 from tests.kernels.kernel_benches import check_resources, kernels_chosen, run_alone, run_bench
 
 K = 1024  # inputs of the gating head
+MOST = 2**30 - 1  # of a bias and of a reward
 WIDTHS = (0, 1, 128, 256, 512)  # of the row functions; 1: the kernel
 
 
@@ -59,7 +63,7 @@ def test_bench_under_sanitisers(require_tool, tmp_path, build):
     require_tool("hls_headers")
     require_tool("make")
     printed = run_bench("score_aggregator", build, tmp_path)
-    assert "PASS score_aggregator: 54 problems and the maxima, 0 wrong results" in printed
+    assert "PASS score_aggregator: 81 problems and the maxima, 0 wrong results" in printed
 
 
 def test_kernel_stands_alone_as_under_vitis(require_tool, tmp_path):
@@ -130,7 +134,8 @@ def gated_rewards(build, linear, acc, scales, factor, rewards):
                 continue
             out, marks = np.zeros(m, np.int32), np.zeros(m, np.int32)
             code = handle.score_gated_rewards(
-                address(acc), address(linear.mantissa), address(linear.shift), linear.input_shift,
+                address(acc), address(linear.mantissa), address(linear.shift),
+                None if linear.bias is None else address(linear.bias), linear.input_shift,
                 exponent, address(pairs), factor.m, factor.e, address(rewards), m, n, address(out),
                 address(marks),
             )  # fmt: skip
@@ -150,14 +155,21 @@ def address(array):
 
 
 def golden_rewards(linear, acc, scales, factor, rewards):
-    gates = [logits(row, linear, s, factor) for row, s in zip(acc, scales, strict=True)]
-    values = [gated_reward(r, z) for r, (z, _) in zip(rewards, gates, strict=True)]
-    return values, [int(mark) for _, mark in gates]
+    values, marks = [], []
+    for own, row, s in zip(rewards, acc, scales, strict=True):
+        z, overflow = fixed(row, linear, times(s, factor))
+        z, beyond = clip(z, LOGIT_BITS)
+        values.append(gated_reward(own, z))
+        marks.append(int(overflow or beyond))
+    return values, marks
 
 
-def problem(seed, m, n, sharpness, largest):
+def problem(seed, m, n, sharpness, largest, largest_bias=None):
     rng = np.random.default_rng(seed)
     linear = gating_head(rng, n, sharpness)
+    if largest_bias is not None:
+        bias = rng.integers(-largest_bias, largest_bias + 1, n).astype(np.int32)
+        linear = replace(linear, bias=bias)
     acc = rng.integers(-(2**23), 2**23, (m, n)).astype(np.int32)
     acc[rng.random(m) < 0.2] = 0
     scales = [Scale(int(rng.integers(2**30, 2**31)), -30) for _ in range(m)]
@@ -171,18 +183,76 @@ def problem(seed, m, n, sharpness, largest):
     m=st.sampled_from([1, 2, 16, 17, 35]),
     n=st.sampled_from([1, 2, 10, 15, 16, 17, 19, 64]),
     sharpness=st.integers(-30, 6),
-    largest=st.sampled_from([0, 1, 2**16, 2**30 - 1]),
+    largest=st.sampled_from([0, 1, 2**16, MOST]),
+    largest_bias=st.sampled_from([None, 0, 2**16, 2**20, 2**29 - 1, MOST]),
 )
-def test_gated_rewards_equal_the_golden_model(seed, m, n, sharpness, largest):
-    drawn = problem(seed, m, n, sharpness, largest)
+def test_gated_rewards_equal_the_golden_model(seed, m, n, sharpness, largest, largest_bias):
+    drawn = problem(seed, m, n, sharpness, largest, largest_bias)
     assert gated_rewards("fast", *drawn) == golden_rewards(*drawn)
 
 
 def test_gated_rewards_of_the_strict_build(require_tool):
     require_tool("hls_headers")
-    for n, sharpness in ((1, 0), (19, -8), (64, 4)):
-        drawn = problem(n, 17, n, sharpness, 2**24)
+    for n, sharpness, largest_bias in (
+        (1, 0, None),
+        (19, -8, 2**18),
+        (19, -8, None),
+        (64, 4, MOST),
+    ):
+        drawn = problem(n, 17, n, sharpness, 2**24, largest_bias)
         assert gated_rewards("strict", *drawn) == golden_rewards(*drawn)
+
+
+def test_a_bias_of_zeros_is_no_bias_and_another_one_counts():
+    linear, *rest = problem(3, 35, 19, -18, 2**24)
+    plain = gated_rewards("fast", linear, *rest)
+    zeros = np.zeros(19, np.int32)
+    assert gated_rewards("fast", replace(linear, bias=zeros), *rest) == plain
+    first = zeros.copy()
+    first[4] = 40 << 16  # the gate of one objective is far above the others
+    values, marks = gated_rewards("fast", replace(linear, bias=first), *rest)
+    assert values == rest[-1][:, 4].tolist()
+    assert not any(marks)
+
+
+# A gate's sum, which counts 2^10; its bias; the gate before it is clipped to 2^29; the mark.
+@pytest.mark.parametrize(
+    ("acc", "bias", "z", "marked"),
+    [
+        (0, 2**29 - 1, 2**29 - 1, False),
+        (0, 2**29, 2**29, True),
+        (0, 1 - 2**29, 1 - 2**29, False),
+        (0, -(2**29), -(2**29), True),
+        (0, MOST, MOST, True),
+        (0, -MOST, -MOST, True),
+        (2**19, 0, 2**29, True),
+        (2**19, -1, 2**29 - 1, False),
+        (2**19, -(2**29), 0, False),
+        (2**19, -MOST, 1 - 2**29, False),
+        (-(2**19), MOST, 2**29 - 1, False),
+        (2**19, MOST, MOST, True),
+        (-(2**19), -MOST, -MOST, True),
+        (2**20, -MOST, -255, True),  # clipped to 30 bits before the bias
+        (-(2**20), MOST, 255, True),
+    ],
+)
+@pytest.mark.parametrize("build", ["fast", "strict"])
+def test_biases_at_the_ends_of_their_formats(build, acc, bias, z, marked, require_tool):
+    if build == "strict":
+        require_tool("hls_headers")
+    mantissa, shift = np.full(2, 2**30, np.int32), np.zeros(2, np.int32)
+    biases, exponents = np.array([bias, 0], np.int32), np.array([-36], np.int32)
+    linear = IntegerLinear(np.zeros((2, K), np.int8), mantissa, shift, exponents, 2, biases)
+    one, sums = Scale(2**30, -30), np.array([[acc, 0]], np.int32)
+    assert fixed(sums[0], linear, one)[0].tolist() == [z, 0]
+    asked = linear, sums, [one], one, np.array([[1000, -7]], np.int32)
+    values, marks = gated_rewards(build, *asked)
+    assert (values, marks) == golden_rewards(*asked)
+    assert marks == [int(marked)]
+    if abs(z) > 40 << 16:  # one weight is 0
+        assert values == [1000 if z > 0 else -7]
+    else:
+        assert values[0] == pytest.approx((1000 - 7) / 2, abs=2)
 
 
 def test_equal_gates_give_the_mean_truncated_towards_zero():
@@ -203,6 +273,6 @@ def test_equal_gates_give_the_mean_truncated_towards_zero():
 @pytest.mark.parametrize("n", [0, 65])
 def test_a_number_of_objectives_beyond_the_kernel_is_refused(n):
     code = library("fast").handle.score_gated_rewards(
-        None, None, None, 6, 0, None, 0, 0, None, 1, n, None, None
+        None, None, None, None, 6, 0, None, 0, 0, None, 1, n, None, None
     )
     assert code == -1
