@@ -58,7 +58,7 @@ def _array(found: CardEstimate) -> list[Figure]:
     model = CycleModel(LLAMA_2_7B, found.profile)
     peak_tops = 2 * ARRAY_MACS * model.n_arrays * model.card.clock_hz / 1e12
     share = "useful products over what its array could do in its time"
-    stripe = f"weights striped over {WEIGHT_CHANNELS} channels (assumed)"
+    stripe = f"weights in {WEIGHT_CHANNELS} channels, a port each"
     return [
         _figure("kernel.gemm_array_efficiency_ii1", one.array_efficiency,
                 f"{share}; {stripe}; {WHAT}", target=Target(low=0.85)),

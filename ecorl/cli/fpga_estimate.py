@@ -151,7 +151,7 @@ def _known(one: CardEstimate) -> list[str]:
     )
     lines.append(
         f"assumed: pipeline depths; {share(BURST_EFFICIENCY, 0)} of a channel's data-sheet rate; "
-        f"{LATENCY_CYCLES} cycles to a first word; weights striped at the link"
+        f"{LATENCY_CYCLES} cycles to a first word"
     )
     if len(one.runs) > 1:
         lines += ["", *_sweep(one.runs)]

@@ -46,9 +46,10 @@ LOAD_A:
     }
 }
 
-/// Read all of W once for each block of TM rows.
+/// Read all of W once for each block of TM rows, a half of each word from either port.
 template <int TM, int TN, int TK>
-void load_w(const word_t* w, hls::stream<word_t>& out, dim_t m, dim_t n, dim_t k) {
+void load_w(const half_word_t* w_low, const half_word_t* w_high, hls::stream<word_t>& out, dim_t m,
+            dim_t n, dim_t k) {
     const dim_t blocks = ceil_div(m, TM);
     const dim_t words = ceil_div(n, TN) * ceil_div(k, TK);
 LOAD_W_BLOCK:
@@ -58,7 +59,18 @@ LOAD_W_BLOCK:
         for (dim_t i = 0; i < words; ++i) {
 #pragma HLS PIPELINE II = 1
 #pragma HLS LOOP_TRIPCOUNT min = 1 max = 1048576 avg = 16384
-            out.write(w[i]);
+            const half_word_t low = w_low[i];
+            const half_word_t high = w_high[i];
+            word_t word;
+            for (int r = 0; r < TN / 2; ++r) {
+#pragma HLS UNROLL
+                for (int t = 0; t < TK; ++t) {
+#pragma HLS UNROLL
+                    word.value[r][t] = low.value[r][t];
+                    word.value[TN / 2 + r][t] = high.value[r][t];
+                }
+            }
+            out.write(word);
             GEMM_COUNT(BYTES_W, sizeof(word_t));
         }
     }
@@ -233,7 +245,8 @@ STORE_BLOCK:
 
 /// Load, compute and store as processes of one dataflow region.
 template <int TM, int TN, int TK, int KMAX>
-void gemm_dataflow(const word_t* a, const word_t* w, acc_word_t* c, dim_t m, dim_t n, dim_t k) {
+void gemm_dataflow(const word_t* a, const half_word_t* w_low, const half_word_t* w_high,
+                   acc_word_t* c, dim_t m, dim_t n, dim_t k) {
     hls::stream<word_t> acts("acts");
     hls::stream<word_t> weights("weights");
     hls::stream<tile_t<TM, TN>> tiles("tiles");
@@ -242,7 +255,7 @@ void gemm_dataflow(const word_t* a, const word_t* w, acc_word_t* c, dim_t m, dim
 #pragma HLS STREAM variable = tiles depth = 2
 #pragma HLS DATAFLOW
     load_a<TN, TK>(a, acts, m, k);
-    load_w<TM, TN, TK>(w, weights, m, n, k);
+    load_w<TM, TN, TK>(w_low, w_high, weights, m, n, k);
     mac_array<TM, TN, TK, KMAX>(acts, weights, tiles, m, n, k);
     store_c<TM, TN>(tiles, c, m, n);
 }
@@ -250,21 +263,24 @@ void gemm_dataflow(const word_t* a, const word_t* w, acc_word_t* c, dim_t m, dim
 }  // namespace gemm
 }  // namespace ecorl
 
-extern "C" void gemm_int8_krnl(const ecorl::gemm::word_t* a, const ecorl::gemm::word_t* w,
-                               ecorl::gemm::acc_word_t* c, std::int32_t m, std::int32_t n,
-                               std::int32_t k) {
+extern "C" void gemm_int8_krnl(const ecorl::gemm::word_t* a, const ecorl::gemm::half_word_t* w_low,
+                               const ecorl::gemm::half_word_t* w_high, ecorl::gemm::acc_word_t* c,
+                               std::int32_t m, std::int32_t n, std::int32_t k) {
 #pragma HLS INTERFACE m_axi port = a bundle = gmem_a max_read_burst_length = 256 offset = slave
-#pragma HLS INTERFACE m_axi port = w bundle = gmem_w max_read_burst_length = 256 offset = slave
+#pragma HLS INTERFACE m_axi port = w_low bundle = gmem_w0 max_read_burst_length = 256 offset = slave
+#pragma HLS INTERFACE m_axi port = w_high bundle = gmem_w1 max_read_burst_length = 256 offset = \
+    slave
 #pragma HLS INTERFACE m_axi port = c bundle = gmem_c max_write_burst_length = 256 offset = slave
 #pragma HLS INTERFACE s_axilite port = m
 #pragma HLS INTERFACE s_axilite port = n
 #pragma HLS INTERFACE s_axilite port = k
 #pragma HLS INTERFACE s_axilite port = return
 #pragma HLS AGGREGATE variable = a compact = bit
-#pragma HLS AGGREGATE variable = w compact = bit
+#pragma HLS AGGREGATE variable = w_low compact = bit
+#pragma HLS AGGREGATE variable = w_high compact = bit
 #pragma HLS AGGREGATE variable = c compact = bit
     using namespace ecorl::gemm;
     GEMM_COUNT(CALLS, 1);
     GEMM_COUNT(MACS, static_cast<std::int64_t>(m) * n * k);
-    gemm_dataflow<TILE_M, TILE_N, TILE_K, MAX_K>(a, w, c, m, n, k);
+    gemm_dataflow<TILE_M, TILE_N, TILE_K, MAX_K>(a, w_low, w_high, c, m, n, k);
 }

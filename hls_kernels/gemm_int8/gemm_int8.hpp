@@ -29,6 +29,12 @@ struct word_t {
     value_t value[TILE_N][TILE_K];
 };
 
+/// Half a word of W: 8 of its 16 rows. A port of 512 bits would ask one channel of the memory for
+/// more than the channel gives at this clock; two of 256 bits stay below.
+struct half_word_t {
+    value_t value[TILE_N / 2][TILE_K];
+};
+
 /// One 512-bit beat of C: 16 neighbouring columns of one row.
 struct acc_word_t {
     acc_t value[TILE_N];
@@ -46,9 +52,11 @@ enum counter { CALLS, TILES, MAC_CYCLES, FILL_CYCLES, BYTES_A, BYTES_W, BYTES_C,
 
 extern "C" {
 
-/// The kernel (top function). All buffers in tile order; 1 <= k <= MAX_K.
-void gemm_int8_krnl(const ecorl::gemm::word_t* a, const ecorl::gemm::word_t* w,
-                    ecorl::gemm::acc_word_t* c, std::int32_t m, std::int32_t n, std::int32_t k);
+/// The kernel (top function). All buffers in tile order; 1 <= k <= MAX_K. The words of W lie in
+/// halves in two places: rows 0..7 of each word, and rows 8..15.
+void gemm_int8_krnl(const ecorl::gemm::word_t* a, const ecorl::gemm::half_word_t* w_low,
+                    const ecorl::gemm::half_word_t* w_high, ecorl::gemm::acc_word_t* c,
+                    std::int32_t m, std::int32_t n, std::int32_t k);
 
 #ifdef ECORL_CSIM
 

@@ -82,7 +82,16 @@ int check_kernel(const problem& p) {
     const std::vector<word_t> a = tile_order(p.a, p.m, p.k);
     const std::vector<word_t> w = tile_order(p.w, p.n, p.k);
     std::vector<acc_word_t> c(static_cast<std::size_t>(ecorl::ceil_div(p.n, TILE_N)) * p.m);
-    gemm_int8_krnl(a.data(), w.data(), c.data(), p.m, p.n, p.k);
+    std::vector<half_word_t> w_low(w.size()), w_high(w.size());
+    for (std::size_t i = 0; i < w.size(); ++i) {
+        for (int r = 0; r < TILE_N / 2; ++r) {
+            for (int t = 0; t < TILE_K; ++t) {
+                w_low[i].value[r][t] = w[i].value[r][t];
+                w_high[i].value[r][t] = w[i].value[TILE_N / 2 + r][t];
+            }
+        }
+    }
+    gemm_int8_krnl(a.data(), w_low.data(), w_high.data(), c.data(), p.m, p.n, p.k);
     return compare(p, "kernel", [&](std::int32_t i, std::int32_t j) {
         const acc_word_t& word = c[static_cast<std::size_t>(j / TILE_N) * p.m + i];
         return static_cast<std::int64_t>(word.value[j % TILE_N]);

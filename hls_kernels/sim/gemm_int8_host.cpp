@@ -11,6 +11,19 @@ namespace gemm {
 
 thread_local std::int64_t local_counts[N_COUNTERS] = {};
 
+void halves::take(const word_t* words, std::int64_t n) {
+    low.resize(static_cast<std::size_t>(n));
+    high.resize(static_cast<std::size_t>(n));
+    for (std::int64_t i = 0; i < n; ++i) {
+        for (int r = 0; r < TILE_N / 2; ++r) {
+            for (int t = 0; t < TILE_K; ++t) {
+                low[i].value[r][t] = words[i].value[r][t];
+                high[i].value[r][t] = words[i].value[TILE_N / 2 + r][t];
+            }
+        }
+    }
+}
+
 namespace {
 
 std::atomic<std::int64_t> totals[N_COUNTERS];
@@ -97,8 +110,11 @@ void multiply_kernel(const operands& p) {
     a_words.resize(gemm_int8_packed_bytes(p.m, p.k) / sizeof(word_t));
     const std::int32_t n_tiles = ceil_div(p.n, TILE_N);
     c_words.resize(static_cast<std::size_t>(n_tiles) * p.m);
+    static thread_local halves weights;
     gemm_int8_pack(p.a, a_words.data(), p.m, p.k);
-    gemm_int8_krnl(a_words.data(), reinterpret_cast<const word_t*>(p.packed), c_words.data(), p.m,
+    weights.take(reinterpret_cast<const word_t*>(p.packed),
+                 gemm_int8_packed_bytes(p.n, p.k) / static_cast<std::int64_t>(sizeof(word_t)));
+    gemm_int8_krnl(a_words.data(), weights.low.data(), weights.high.data(), c_words.data(), p.m,
                    p.n, p.k);
     for (std::int64_t i = 0; i < p.m; ++i) {
         for (std::int64_t j = 0; j < p.n; ++j) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "../gemm_int8/gemm_int8.hpp"
 
@@ -29,6 +30,12 @@ struct operands {
     const std::int8_t* packed;
     std::int32_t* c;
     std::int32_t m, n, k;
+};
+
+/// Packed weights as the kernel's two ports read them.
+struct halves {
+    std::vector<half_word_t> low, high;
+    void take(const word_t* words, std::int64_t n);
 };
 
 void multiply_portable(const operands& p);

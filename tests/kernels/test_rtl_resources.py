@@ -95,13 +95,13 @@ def test_gemm_declares_what_the_array_takes():
     bram = GEMM["bram_18k"]
     sizes = {**GEMM["tile"], **{k: v for k, v in bram.items() if isinstance(v, int)}}
     assert worth(bram["formula"], sizes) == bram["count"]
-    assert worth(bram["formula"], {**sizes, "ports": 0}) == full["bram_18k"]
+    assert worth(bram["formula"], {**sizes, "ports": 0, "half_ports": 0}) == full["bram_18k"]
 
 
 def test_gemm_declares_the_ports_of_the_source():
     source = (kernel_root() / "gemm_int8" / "gemm_int8.cpp").read_text()
     bursts = re.findall(r"m_axi port = \w+ .*max_(?:read|write)_burst_length = (\d+)", source)
-    assert len(bursts) == GEMM["bram_18k"]["ports"]
+    assert len(bursts) == GEMM["bram_18k"]["ports"] + GEMM["bram_18k"]["half_ports"]
     assert {int(burst) for burst in bursts} == {GEMM["bram_18k"]["burst"]}
     assert "outstanding" not in source, "the default is assumed"
 

@@ -142,7 +142,7 @@ class CycleModel:
             ``memory_bytes_per_s``, ``link_bytes_per_s``, ``link_latency_s`` and ``active_w``; with
             ``memory_channels`` ports are held to the rate of their channels.
         ii: factor on the initiation interval of every loop; 1 is what the sources ask for.
-        weight_channels: channels that the weights are striped over.
+        weight_channels: channels that hold the weights, a port each.
 
     Raises:
         ConfigError: when the profile lacks a figure, its DSP budget holds no array, or `ii` or

@@ -8,8 +8,8 @@ unless its data are striped over channels. Assumed throughout:
   words; with 16 of them outstanding the gaps between them do not show, refresh and turns do;
 - a port whose data are striped over s channels gets s times the rate of one, at most a word a
   cycle. One m_axi port ends in one port of the memory's switch, which passes no more than one
-  channel's rate: a stripe takes a splitter at 4 KiB where the design is linked, or a second port;
-- only the weights are striped, over `WEIGHT_CHANNELS`. All other ports have a channel to
+  channel's rate, so data in several channels take a port for each;
+- only the weights have more than one, `WEIGHT_CHANNELS`. All other ports have a channel to
   themselves, and no two kernels run at once;
 - a loop that reads or writes waits `LATENCY_CYCLES` each time that it is entered: within it
   accesses follow one another, across two of them they do not.
@@ -32,8 +32,8 @@ LATENCY_CYCLES = 64
 """From a request to its first word: what Vitis HLS schedules for a memory port by default."""
 
 WEIGHT_CHANNELS = 2
-"""Channels over which a product's weights are striped; assumed, see above. The source of gemm_int8
-has one port for weights, so by itself it would get one."""
+"""Channels that hold a product's weights: gemm_int8 has two ports for them, each a half of every
+word."""
 
 
 @dataclass(frozen=True, slots=True)
