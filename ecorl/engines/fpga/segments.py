@@ -41,16 +41,8 @@ class Segments:
         """Tokens that are computed."""
         return len(self.ids)
 
-    def token(self, row: int, position: int) -> int:
-        """Where the token of a row at a position stands in `ids`."""
-        first = self.rows[row][0]
-        length = int(self.begin[first + 1] - self.begin[first])
-        if position < length:
-            return int(self.begin[first]) + position
-        return int(self.begin[self.rows[row][1]]) + position - length
-
     def tokens(self, row: int, positions: Int64) -> Int64:
-        """`token` of several positions, ``[n] int64``."""
+        """Where the tokens of a row at some positions stand in `ids`, ``[n] int64``."""
         first = self.rows[row][0]
         length = int(self.begin[first + 1] - self.begin[first])
         own = int(self.begin[self.rows[row][-1]]) - length
@@ -93,6 +85,11 @@ class Segments:
         return BatchShape(tuple(lengths), tuple(wanted), 1, tuple(firsts), n_results)
 
 
+MAX_FAMILY_TOKENS = 8192
+"""Tokens that share a prompt at most: a family goes through the layers as one, so this bounds the
+memory of a call. A larger group computes its prompt once for each such part."""
+
+
 def segments_of(rows: Sequence[Int64], n_completion: Sequence[int] | None = None) -> Segments:
     """Cut rows into segments; rows with the same prompt share it.
 
@@ -100,37 +97,47 @@ def segments_of(rows: Sequence[Int64], n_completion: Sequence[int] | None = None
         rows: token ids of each row, without padding, at least one token each.
         n_completion: completion tokens at the end of each row; without it nothing is shared.
     """
-    families: dict[bytes, list[int]] = {}
-    for index, row in enumerate(rows):
-        prompt = row[: len(row) - n_completion[index]] if n_completion is not None else row[:0]
-        # Rows without a prompt, or alone with theirs, are families of their own.
-        key = prompt.tobytes() if len(prompt) else b"%d" % index + b"\0" * 9
-        families.setdefault(key, []).append(index)
     parts: list[Int64] = []
     parents: list[int] = []
     where: list[tuple[int, ...]] = [()] * len(rows)
-    for members in families.values():
-        prompt_length = len(rows[members[0]])
-        if n_completion is not None:
-            prompt_length -= n_completion[members[0]]
-        if len(members) == 1 or prompt_length == 0:
+
+    def add(part: Int64, parent: int) -> int:
+        parts.append(part)
+        parents.append(parent)
+        return len(parts) - 1
+
+    for length, members in _families(rows, n_completion):
+        if len(members) == 1 or length == 0:
             for index in members:
-                where[index] = (len(parts),)
-                parts.append(rows[index])
-                parents.append(-1)
+                where[index] = (add(rows[index], -1),)
             continue
-        head = len(parts)
-        parts.append(rows[members[0]][:prompt_length])
-        parents.append(-1)
+        head = add(rows[members[0]][:length], -1)
         for index in members:
-            rest = rows[index][prompt_length:]
-            if not len(rest):
-                where[index] = (head,)
-                continue
-            where[index] = (head, len(parts))
-            parts.append(rest)
-            parents.append(head)
+            rest = rows[index][length:]
+            where[index] = (head, add(rest, head)) if len(rest) else (head,)
     begin = np.zeros(len(parts) + 1, np.int64)
     np.cumsum([len(part) for part in parts], out=begin[1:])
     ids = np.concatenate(parts).astype(np.int32) if parts else np.empty(0, np.int32)
     return Segments(ids, begin, np.asarray(parents, np.int32), tuple(where))
+
+
+def _families(
+    rows: Sequence[Int64], n_completion: Sequence[int] | None
+) -> list[tuple[int, list[int]]]:
+    """Length of a prompt and the rows that have it, in parts of at most MAX_FAMILY_TOKENS."""
+    counts = n_completion if n_completion is not None else [len(row) for row in rows]
+    groups: dict[bytes, list[int]] = {}
+    for index, (row, n) in enumerate(zip(rows, counts, strict=True)):
+        groups.setdefault(row[: len(row) - n].tobytes(), []).append(index)
+    families: list[tuple[int, list[int]]] = []
+    for members in groups.values():
+        length = len(rows[members[0]]) - counts[members[0]]
+        n_tokens = 0
+        for index in members:
+            rest = len(rows[index]) - length
+            if n_tokens == 0 or n_tokens + rest > MAX_FAMILY_TOKENS:
+                families.append((length, []))
+                n_tokens = length
+            families[-1][1].append(index)
+            n_tokens += rest
+    return families
