@@ -1,38 +1,13 @@
 // The counters of vector_ops.
-#include <atomic>
-
 #include "vector_ops_sim.hpp"
-
-namespace ecorl {
-namespace vector {
-
-thread_local std::int64_t local_counts[N_COUNTERS] = {};
-
-namespace {
-
-std::atomic<std::int64_t> totals[N_COUNTERS];
-
-}  // namespace
-
-void add_to_totals() {
-    std::int64_t* const counts = local_counts;
-    for (int i = 0; i < N_COUNTERS; ++i) {
-        totals[i].fetch_add(counts[i], std::memory_order_relaxed);
-        counts[i] = 0;
-    }
-}
-
-}  // namespace vector
-}  // namespace ecorl
 
 extern "C" {
 
 void vector_ops_counters(std::int64_t* out11) {
-    using namespace ecorl::vector;
-    for (int i = 0; i < N_COUNTERS; ++i) out11[i] = totals[i].load(std::memory_order_relaxed);
+    ecorl::vector::counts::read(out11);
 }
 
 void vector_ops_counters_reset() {
-    for (auto& total : ecorl::vector::totals) total.store(0, std::memory_order_relaxed);
+    ecorl::vector::counts::reset();
 }
 }

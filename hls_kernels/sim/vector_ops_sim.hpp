@@ -2,19 +2,22 @@
 #pragma once
 
 #include "../vector_ops/vector_ops.hpp"
+#include "counters.hpp"
 
 namespace ecorl {
 namespace vector {
 
-/// Counts of the present thread, not yet added to the totals.
-extern thread_local std::int64_t local_counts[N_COUNTERS];
+struct tag;
+using counts = counters<tag, N_COUNTERS>;
 
 inline void count(counter slot, std::int64_t amount) {
-    local_counts[slot] += amount;
+    counts::add(slot, amount);
 }
 
 /// At the end of a call: from the present thread to the totals.
-void add_to_totals();
+inline void add_to_totals() {
+    counts::add_to_totals();
+}
 
 }  // namespace vector
 }  // namespace ecorl

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+
+import numpy as np
+
+from ecorl.engines.checkpoint import load_decoder
+from ecorl.engines.fpga.formats import integer_decoder, rope_tables
+from ecorl.engines.fpga.forward import Int8Decoder
+from ecorl.engines.fpga.gemm import CsimLibrary
+from tests.golden.decoder import GoldenDecoder
+
 VOCAB = 97
 _COMMON = {
     "vocab_size": VOCAB,
@@ -84,3 +94,29 @@ def _make_extreme(model):
     second.post_attention_layernorm.weight[:] = 1e-20
     model.model.embed_tokens.weight[7] = 0
     model.model.embed_tokens.weight[8, 2] = 3e4
+
+
+@functools.cache
+def library(build):
+    return CsimLibrary.load(build)
+
+
+@functools.cache
+def decoder(folder, build="fast", n_cards=1):
+    return Int8Decoder(load_decoder(folder), library(build), n_cards=n_cards)
+
+
+@functools.cache
+def golden(folder):
+    model = integer_decoder(load_decoder(folder))
+    return GoldenDecoder(model, rope_tables(model.config, 8192))
+
+
+def integers(values, bits):
+    """Results in units of their last fraction bit."""
+    return np.ldexp(values.astype(np.float64), bits)
+
+
+def same(a, b):
+    """Whether two arrays of float32 have the same bits."""
+    return np.array_equal(np.asarray(a).view(np.uint32), np.asarray(b).view(np.uint32))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import os
 import subprocess
 import sys
@@ -15,13 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ecorl.engines.checkpoint import load_decoder
-from ecorl.engines.fpga.formats import LOG2_E, Scale, integer_decoder, rope_tables
+from ecorl.engines.fpga.formats import LOG2_E, Scale
 from ecorl.engines.fpga.forward import LOGPROB_BITS, REWARD_BITS, Int8Decoder
-from ecorl.engines.fpga.gemm import CsimLibrary
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.errors import EngineError
-from tests.golden.decoder import GoldenDecoder
-from tests.kernels.decoder_models import VOCAB, saved_decoder
+from tests.kernels.decoder_models import (
+    VOCAB,
+    decoder,
+    golden,
+    integers,
+    library,
+    same,
+    saved_decoder,
+)
 from tests.kernels.gated_models import saved_gated
 
 SHAPES = ("llama64", "llama96", "llama128", "qwen64", "qwen_lm", "llama_lm")
@@ -30,22 +35,6 @@ SHAPES = ("llama64", "llama96", "llama128", "qwen64", "qwen_lm", "llama_lm")
 @pytest.fixture(autouse=True)
 def _needs_compiler(require_tool):
     require_tool("gxx")
-
-
-@functools.cache
-def library(build):
-    return CsimLibrary.load(build)
-
-
-@functools.cache
-def decoder(folder, build="fast", n_cards=1):
-    return Int8Decoder(load_decoder(folder), library(build), n_cards=n_cards)
-
-
-@functools.cache
-def golden(folder):
-    model = integer_decoder(load_decoder(folder))
-    return GoldenDecoder(model, rope_tables(model.config, 8192))
 
 
 @pytest.fixture(scope="session")
@@ -71,14 +60,6 @@ def families(seed, prompts, most, n_completions):
             counts.append(n)
     order = rng.permutation(len(rows))
     return [rows[i] for i in order], [counts[i] for i in order]
-
-
-def integers(values, bits):
-    return np.ldexp(values.astype(np.float64), bits)
-
-
-def same(a, b):
-    return np.array_equal(np.asarray(a).view(np.uint32), np.asarray(b).view(np.uint32))
 
 
 # ---------------------------------------------------------------- golden, fast, strict

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ecorl.engines.checkpoint import load_decoder
-from ecorl.engines.fpga.formats import LOG2_E, integer_decoder, rope_tables
-from ecorl.engines.fpga.forward import REWARD_BITS, Int8Decoder
-from ecorl.engines.fpga.gemm import CsimLibrary
-from tests.golden.decoder import GoldenDecoder
+from ecorl.engines.fpga.formats import LOG2_E
+from ecorl.engines.fpga.forward import REWARD_BITS
+from tests.kernels.decoder_models import decoder, golden, library, same
 from tests.kernels.gated_models import PATTERN, saved_gated
 
 SHAPES = ("gated", "gated_one_layer")
@@ -26,22 +25,6 @@ the larger with 19 objectives, which nearly cancel."""
 @pytest.fixture(autouse=True)
 def _needs_compiler(require_tool):
     require_tool("gxx")
-
-
-@functools.cache
-def library(build):
-    return CsimLibrary.load(build)
-
-
-@functools.cache
-def decoder(folder, build="fast", n_cards=1):
-    return Int8Decoder(load_decoder(folder), library(build), n_cards=n_cards)
-
-
-@functools.cache
-def golden(folder):
-    model = integer_decoder(load_decoder(folder))
-    return GoldenDecoder(model, rope_tables(model.config, 512))
 
 
 @pytest.fixture(scope="session")
@@ -80,10 +63,6 @@ def gates_of(folder, rows, positions, counts):
     gating = load_decoder(folder).config.gating
     asked = [np.asarray(p) for p in positions]
     return [gating.positions(*each) for each in zip(rows, asked, counts, strict=True)]
-
-
-def same(a, b):
-    return np.array_equal(np.asarray(a).view(np.uint32), np.asarray(b).view(np.uint32))
 
 
 def in_units(values):
