@@ -24,17 +24,6 @@ std::size_t code_words(std::int32_t m, std::int32_t n) {
     return static_cast<std::size_t>(ceil_div(m, BLOCK_ROWS)) * ceil_div(n, STEP_CODES);
 }
 
-/// Tokens of a segment that attention is asked for.
-std::vector<std::int32_t> asked_of(const group_t& group, std::int32_t segment, bool last) {
-    std::vector<std::int32_t> asked;
-    for (std::int32_t t = group.segments[segment].begin; t < group.segments[segment].end; ++t) {
-        if (!last || std::binary_search(group.wanted.begin(), group.wanted.end(), t)) {
-            asked.push_back(t);
-        }
-    }
-    return asked;
-}
-
 /// Maxima of what cards found in their parts of a row.
 void exchange(row_t& all, const row_t& own) {
     all.peak_gate = std::max(all.peak_gate, own.peak_gate);
@@ -204,34 +193,13 @@ void CardForward::head(std::int32_t c, const decoder_linear& qkv, std::int32_t t
 }
 
 void CardForward::attend(const group_t& group, bool last) {
-    const std::int32_t d = model_.head_dim;
     std::vector<value_t> marks(group.n_tokens());
     for (std::int32_t t = 0; t < group.n_tokens(); ++t) marks[t] = rows_[t].mark;
     for (std::int32_t c = 0; c < model_.n_cards; ++c) {
-        const decoder_card& card = model_.cards[c];
         card_t& own = cards_[c];
-        const std::int32_t share = card.n_heads / card.n_kv_heads;
-        const std::int64_t stride = std::int64_t{card.n_heads} * d;
-        for (std::int32_t g = 0; g < card.n_kv_heads; ++g) {
-            const std::int64_t k = std::int64_t{card.n_heads + g} * max_tokens_;
-            const std::int64_t v = k + std::int64_t{card.n_kv_heads} * max_tokens_;
-            own.pages->fill(group.segments, own.heads.data() + k * d, own.scales.data() + k,
-                            own.heads.data() + v * d, own.scales.data() + v);
-            std::int64_t done = 0;
-            for (std::int32_t s = 0; s < static_cast<std::int32_t>(group.segments.size()); ++s) {
-                const std::vector<std::int32_t> asked = asked_of(group, s, last);
-                const auto n = static_cast<std::int32_t>(asked.size());
-                for (std::int32_t h = g * share; n > 0 && h < (g + 1) * share; ++h) {
-                    const std::int64_t q = std::int64_t{h} * max_tokens_;
-                    own.pages->attend(group.segments, s, asked.data(), n, own.heads.data() + q * d,
-                                      own.scales.data() + q, {model_.score_m, model_.score_e},
-                                      own.context.data() + done * stride + h * d, stride,
-                                      own.exponents.data() + done * card.n_heads + h, card.n_heads,
-                                      marks.data());
-                }
-                done += n;
-            }
-        }
+        attend_group(model_, model_.cards[c], group, last, *own.pages,
+                     {own.heads.data(), own.scales.data(), own.context.data(), own.exponents.data(),
+                      marks.data(), max_tokens_});
     }
     for (std::int32_t t = 0; t < group.n_tokens(); ++t) rows_[t].mark = marks[t] != 0 ? 1 : 0;
 }

@@ -18,7 +18,7 @@ from ecorl.engines.fpga.gemm import CsimLibrary
 from tests.golden.arithmetic import clip, times
 from tests.golden.gating import LOGIT_BITS, fixed
 from tests.golden.operations import gated_reward
-from tests.kernels.decoder_models import VOCAB, saved_decoder
+from tests.kernels.decoder_models import VOCAB, same, saved_decoder
 from tests.kernels.kernel_benches import check_resources, kernels_chosen, run_alone, run_bench
 
 K = 1024  # inputs of the gating head
@@ -49,10 +49,6 @@ def decoder(folder, build="fast", n_cards=1):
 def rows_of(*lengths, seed=0):
     rng = np.random.default_rng(seed)
     return [rng.integers(0, VOCAB, n) for n in lengths]
-
-
-def same(a, b):
-    return np.array_equal(np.asarray(a).view(np.uint32), np.asarray(b).view(np.uint32))
 
 
 # ---------------------------------------------------------------- the kernel's folder

@@ -12,7 +12,7 @@ from ecorl.engines.checkpoint import load_decoder
 from ecorl.engines.fpga.forward import Int8Decoder
 from ecorl.engines.fpga.gemm import CsimLibrary
 from ecorl.errors import EngineError
-from tests.kernels.decoder_models import VOCAB, saved_decoder
+from tests.kernels.decoder_models import VOCAB, same, saved_decoder
 from tests.kernels.kernel_benches import (
     check_resources,
     constants_of,
@@ -56,10 +56,6 @@ def family(seed=1):
             counts.append(n)
     rows += [rng.integers(0, VOCAB, n) for n in (1, 2, 16, 33)]
     return rows, [*counts, 0, 1, 10, 33]
-
-
-def same(a, b):
-    return np.array_equal(np.asarray(a).view(np.uint32), np.asarray(b).view(np.uint32))
 
 
 # ---------------------------------------------------------------- the kernel's folder
