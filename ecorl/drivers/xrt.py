@@ -1,4 +1,4 @@
-"""Alveo cards through XRT: board power, read only, and the only place that imports ``pyxrt``.
+"""Alveo cards through XRT: board power, read only.
 
 XRT answers the electrical report as JSON text whose figures are strings. It caches the report for
 1 s by default and the card refreshes about every 120 ms, so a fast poll sees repeated values.
@@ -6,20 +6,18 @@ XRT answers the electrical report as JSON text whose figures are strings. It cac
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from ecorl.drivers.xrt_card import load_pyxrt
+from ecorl.drivers.xrt_errors import translated
 from ecorl.errors import (
-    DeviceLost,
     DriverError,
     DriverNotLoaded,
-    DriverTimeout,
-    LibraryNotFound,
     NoPermission,
     NotSupported,
 )
@@ -135,16 +133,7 @@ class XrtDriver:
         Raises:
             LibraryNotFound: ``pyxrt`` cannot be imported; it comes with AMD's XRT, not from PyPI.
         """
-        if self._given is not None:
-            self._xrt = self._given
-            return
-        try:
-            import pyxrt
-        except ImportError as error:
-            raise LibraryNotFound(
-                f"pyxrt cannot be imported ({error}); it comes with AMD's XRT"
-            ) from error
-        self._xrt = pyxrt
+        self._xrt = load_pyxrt() if self._given is None else self._given
 
     def close(self) -> None:
         """Forget the binding; card objects release their handles when collected."""
@@ -160,7 +149,7 @@ class XrtDriver:
         found: list[XrtCard] = []
         for index in range(self._n_cards()):
             try:
-                with _translated(f"device({index})"):
+                with translated(f"device({index})"):
                     device = self._module().device(index)
             except NoPermission:
                 raise
@@ -177,7 +166,7 @@ class XrtDriver:
 
     def power_w(self, card: XrtCard) -> float | None:
         """Board power in W, or None when the card tells none; see `parse_electrical`."""
-        with _translated(f"get_info(electrical) of card {card.index}"):
+        with translated(f"get_info(electrical) of card {card.index}"):
             text = card.device.get_info(self._module().xrt_info_device.electrical)
         return parse_electrical(str(text))
 
@@ -193,31 +182,12 @@ class XrtDriver:
     def _n_cards(self) -> int:
         if not self._counts():
             return MAX_CARDS
-        with _translated("enumerate_devices"):
+        with translated("enumerate_devices"):
             return int(self._module().enumerate_devices())
 
     def _info(self, device: Any, key: str) -> str:
         try:
-            with _translated(f"get_info({key})"):
+            with translated(f"get_info({key})"):
                 return str(device.get_info(getattr(self._module().xrt_info_device, key)))
         except DriverError:
             return ""
-
-
-@contextlib.contextmanager
-def _translated(what: str) -> Iterator[None]:
-    """XRT raises standard exceptions only; their text is all there is to tell them apart."""
-    try:
-        yield
-    except AttributeError as error:
-        raise DriverError(f"{what}: this pyxrt lacks it ({error})") from error
-    except (RuntimeError, OSError, ValueError, IndexError, SystemError) as error:
-        text = str(error).lower()
-        kind: type[DriverError] = DriverError
-        if "permission" in text or "not permitted" in text:
-            kind = NoPermission
-        elif "no such device" in text or "not found" in text or "invalid device" in text:
-            kind = DeviceLost
-        elif "timed out" in text or "timeout" in text:
-            kind = DriverTimeout
-        raise kind(f"{what}: {error}") from error

@@ -1,0 +1,30 @@
+"""From XRT's exceptions to ours."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from ecorl.errors import DeviceLost, DriverError, DriverTimeout, NoPermission
+
+
+@contextlib.contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Turn what XRT raises within the block into a `DriverError` that begins with `what`.
+
+    XRT raises standard exceptions only; their text is all there is to tell them apart.
+    """
+    try:
+        yield
+    except AttributeError as error:
+        raise DriverError(f"{what}: this pyxrt lacks it ({error})") from error
+    except (RuntimeError, OSError, ValueError, IndexError, SystemError, TypeError) as error:
+        text = str(error).lower()
+        kind: type[DriverError] = DriverError
+        if "permission" in text or "not permitted" in text:
+            kind = NoPermission
+        elif "no such device" in text or "not found" in text or "invalid device" in text:
+            kind = DeviceLost
+        elif "timed out" in text or "timeout" in text:
+            kind = DriverTimeout
+        raise kind(f"{what}: {error}") from error
