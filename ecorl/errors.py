@@ -7,7 +7,8 @@
     │   ├── DataError             a prompt, pair or replay file is missing or malformed
     │   ├── RunError              a run folder is missing, unreadable or cannot be resumed
     │   ├── MissingToolError      a compiler, header set or library that the request needs is absent
-    │   └── SynthesisReportError  a report of a synthesis tool is damaged, or not the one asked for
+    │   ├── SynthesisReportError  a report of a synthesis tool is damaged, or not the one asked for
+    │   └── BitstreamError        a bitstream or its manifest is missing, damaged or does not fit
     ├── PhysicalBoundError        a figure lies above what the device can do
     ├── LedgerError               the run's record cannot be written or read
     ├── BuildError                the C-simulation library did not compile
@@ -88,6 +89,10 @@ class MissingToolError(UserError):
 
 class SynthesisReportError(UserError):
     """A report of a synthesis tool is damaged, or not the one asked for."""
+
+
+class BitstreamError(UserError):
+    """A bitstream or its manifest is missing, damaged, or does not fit card, kernels or model."""
 
 
 class PhysicalBoundError(EcorlError):

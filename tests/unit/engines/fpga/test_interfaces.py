@@ -1,0 +1,173 @@
+"""Arguments of the kernels as their sources say them, and the banks that they are wired to."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from ecorl.devices import load_profile
+from ecorl.engines.fpga.banks import (
+    BANKS,
+    REGIONS,
+    WIRING,
+    Bank,
+    CardMemory,
+    card_memory,
+    connectivity_config,
+)
+from ecorl.engines.fpga.build import kernel_root
+from ecorl.engines.fpga.interfaces import kernel_interfaces, read_interface, read_qor
+from ecorl.errors import BuildError, ConfigError
+
+SOURCE = """
+// extern "C" void thing_krnl(int wrong) {
+extern "C" void thing_krnl(const ns::word_t* a,  /* read, */ std::int64_t n,
+                           ns::word_t *out, const std::int32_t k) {
+#pragma HLS INTERFACE m_axi port = a bundle = gmem_a offset = \\
+    slave
+#pragma HLS INTERFACE m_axi port=out max_write_burst_length=256 offset=slave
+#pragma HLS INTERFACE s_axilite port = a
+#pragma HLS INTERFACE s_axilite port = n
+#pragma HLS INTERFACE s_axilite port = k
+#pragma HLS INTERFACE s_axilite port = return
+    if (n) { out[0] = a[k]; }
+}
+"""
+# A kernel may name a buffer's register as well as its port; the port is what counts.
+SOURCE = SOURCE.replace("#pragma HLS INTERFACE s_axilite port = a\n", "")
+
+
+@pytest.fixture
+def source(tmp_path):
+    folder = tmp_path / "thing"
+    folder.mkdir()
+
+    def write(text: str):
+        (folder / "thing.cpp").write_text(text)
+        return folder
+
+    return write
+
+
+def test_a_signature_and_its_pragmas_become_arguments(source):
+    found = read_interface(source(SOURCE), "thing_krnl")
+    assert (found.kernel, found.top, found.instance) == ("thing", "thing_krnl", "thing_krnl_1")
+    told = [(a.name, a.type, a.bundle, a.is_written, a.n_bytes, a.offset) for a in found.arguments]
+    assert told == [
+        ("a", "ns::word_t*", "gmem_a", False, 8, 0x10),
+        ("n", "std::int64_t", None, False, 8, 0x1C),
+        ("out", "ns::word_t*", "gmem", True, 8, 0x28),
+        ("k", "std::int32_t", None, False, 4, 0x34),
+    ]
+    assert found.bundles == ("gmem_a", "gmem")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("void thing_krnl", "void other_krnl", 'no extern "C" void thing_krnl'),
+        ("port = n\n", "port = other\n", "argument n needs #pragma HLS INTERFACE s_axilite"),
+        ("m_axi port = a", "m_axi port = b", "argument a needs #pragma HLS INTERFACE m_axi"),
+        ("std::int64_t n", "ns::odd n", "argument n: the size of 'ns::odd' is not known"),
+        ("std::int64_t n", "ns::word_t& n", "neither a scalar nor a plain pointer"),
+    ],
+)
+def test_a_source_that_does_not_say_enough_is_refused(source, old, new, message):
+    assert old in SOURCE
+    with pytest.raises(BuildError, match=re.escape(message)):
+        read_interface(source(SOURCE.replace(old, new)), "thing_krnl")
+
+
+def test_kernels_that_are_not_there_are_refused(tmp_path):
+    with pytest.raises(BuildError, match="no kernel under"):
+        kernel_interfaces(tmp_path)
+    (tmp_path / "qor.json").write_text("{")
+    with pytest.raises(BuildError, match="cannot be read"):
+        read_qor(tmp_path)
+
+
+def test_every_buffer_of_every_kernel_has_a_bank_and_no_other():
+    kernels = kernel_interfaces()
+    assert {k.kernel: {a.name for a in k.buffers} for k in kernels} == {
+        kernel: set(banks) for kernel, banks in WIRING.items()
+    }
+    assert set(REGIONS) == set(WIRING)
+
+
+def test_banks_cover_the_card_once():
+    memory = card_memory()
+    channels = [c for bank in BANKS for c in bank.channels]
+    assert sorted(channels) == list(range(memory.n_channels))
+    assert {id(b) for own in WIRING.values() for b in own.values()} == {id(b) for b in BANKS}
+
+
+def test_arguments_of_one_port_name_one_bank():
+    memory = card_memory()
+    for kernel in kernel_interfaces():
+        for bundle in kernel.bundles:
+            own = {memory.bank(kernel, a.name) for a in kernel.buffers if a.bundle == bundle}
+            assert len(own) == 1, f"{kernel.kernel}: {bundle} is wired to {own}"
+
+
+def test_the_kernels_have_no_more_ports_than_the_memory():
+    """A U55C's HBM has 32 ports; each bundle of a kernel takes one."""
+    assert sum(len(k.bundles) for k in kernel_interfaces()) <= card_memory().n_channels
+
+
+def test_buffers_that_kernels_hand_on_share_a_bank():
+    shared = (
+        (("gemm_int8", "c"), ("vector_ops", "acc"), ("score_aggregator", "acc")),
+        (("vector_ops", "codes"), ("gemm_int8", "a"), ("mha_int8", "queries"),
+         ("kv_cache_router", "keys"), ("kv_cache_router", "values")),
+        (("kv_cache_router", "pages"), ("kv_cache_router", "sources"), ("mha_int8", "pages")),
+        (("kv_cache_router", "table"), ("mha_int8", "table")),
+        (("vector_ops", "x"), ("vector_ops", "y"), ("score_aggregator", "rewards")),
+        (("mha_int8", "context"), ("vector_ops", "acc")),
+        (("vector_ops", "rows_out"), ("vector_ops", "rows"), ("score_aggregator", "rows")),
+    )  # fmt: skip
+    for group in shared:
+        assert len({WIRING[kernel][argument] for kernel, argument in group}) == 1, group
+
+
+def test_what_gemm_moves_at_once_lies_apart():
+    own = [set(bank.channels) for bank in WIRING["gemm_int8"].values()]
+    assert sum(map(len, own)) == len(set().union(*own))
+
+
+def test_a_die_takes_what_its_kernels_declare():
+    """A third of the card's DSPs and block RAMs to a die: assumed, the shell's share aside."""
+    total = load_profile("u55c").value("n_dsp")
+    dsp, bram = Counter(), Counter()
+    for kernel, region in REGIONS.items():
+        qor = read_qor(kernel_root() / kernel)
+        dsp[region] += qor["dsp"]["count"]
+        bram[region] += qor["bram_18k"]["count"]
+    assert max(dsp.values()) <= total / 3
+    assert max(bram.values()) <= 4032 / 3
+
+
+def test_the_connectivity_file_names_every_unit_and_buffer():
+    kernels, memory = kernel_interfaces(), card_memory()
+    lines = connectivity_config(kernels, memory).splitlines()
+    assert lines[0] == "[connectivity]"
+    assert "nk=gemm_int8_krnl:1:gemm_int8_krnl_1" in lines
+    assert "sp=gemm_int8_krnl_1.w_low:HBM[0:9]" in lines
+    assert "sp=gemm_int8_krnl_1.a:HBM[26]" in lines
+    assert "slr=gemm_int8_krnl_1:SLR0" in lines
+    assert sum(line.startswith("sp=") for line in lines) == sum(len(k.buffers) for k in kernels)
+
+
+def test_an_argument_without_a_bank_or_beyond_the_card_is_refused(source):
+    kernel = read_interface(source(SOURCE), "thing_krnl")
+    with pytest.raises(BuildError, match="argument a has no bank"):
+        CardMemory(2, 1024, {}).bank(kernel, "a")
+    memory = CardMemory(2, 1024, {"thing": {"a": Bank("all", 1, 2)}})
+    with pytest.raises(BuildError, match=r"HBM\[1:2\], and the card has 2 channels"):
+        memory.bank(kernel, "a")
+
+
+def test_a_card_without_such_channels_is_refused():
+    with pytest.raises(ConfigError, match="at least 32 memory channels"):
+        card_memory(load_profile("h200"))
