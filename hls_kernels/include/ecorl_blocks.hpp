@@ -15,6 +15,8 @@ struct plan_t {
     dim_t halves;                   ///< 2 where gate and up stand side by side, else 1
     dim_t width;                    ///< columns of a panel in each half
     dim_t first_stage, last_stage;  ///< none where the last is before the first
+    dim_t unit;                     ///< words of a row side by side in memory, 1 or a head's
+    dim_t stride;                   ///< rows of memory between two units, at least m
 };
 
 /// Where a plan is: `row` is the first of a block, `column` the first of a panel in its half.
@@ -53,7 +55,8 @@ inline dim_t columns_at(const walk_t& at, const plan_t& plan) {
     return least(plan.n - at.column, plan.width);
 }
 
-/// Read the products of a task: bursts of the rows of a block.
+/// Read the products of a task: bursts of the rows of a block. gemm_int8 writes one word of a row
+/// after that of the row before (unit 1), mha_int8 all words of a head (which has one part).
 template <class Counted>
 void load_products(const word_t* acc, hls::stream<word_t>& out, const plan_t plan) {
     const dim_t n_panels = plan.parts > 0 ? panels_of(plan) : 0;
@@ -69,19 +72,20 @@ LOAD_PANEL:
         for (dim_t half = 0; half < plan.halves; ++half) {
 #pragma HLS LOOP_TRIPCOUNT min = 1 max = 2 avg = 1
         LOAD_GROUP:
-            for (dim_t g = 0; g < groups; ++g) {
+            for (dim_t g = 0; g < groups; g += plan.unit) {
 #pragma HLS LOOP_TRIPCOUNT min = 1 max = 512 avg = 256
                 const dim_t group = half * (plan.n / LANES) + first + g;
             LOAD_PART:
                 for (dim_t p = 0; p < plan.parts; ++p) {
 #pragma HLS LOOP_TRIPCOUNT min = 1 max = 4 avg = 1
                     const std::int64_t line = static_cast<std::int64_t>(p) * all_groups + group;
-                    const std::int64_t base = line * plan.m + at.row;
+                    const std::int64_t base =
+                        line * plan.stride + static_cast<std::int64_t>(at.row) * plan.unit;
                 LOAD_ACC:
-                    for (dim_t r = 0; r < rows; ++r) {
+                    for (dim_t i = 0; i < rows * plan.unit; ++i) {
 #pragma HLS PIPELINE II = 1
-#pragma HLS LOOP_TRIPCOUNT min = 1 max = 16 avg = 16
-                        out.write(acc[base + r]);
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 128 avg = 16
+                        out.write(acc[base + i]);
                         Counted::product_word();
                     }
                 }
@@ -101,18 +105,20 @@ inline word_t sum_of(const word_t& a, const word_t& b) {
     return sum;
 }
 
-/// Where the next word enters the block buffer: part, then row, then group of columns.
+/// Where the next word enters the block buffer: word of a unit, then row, part and unit.
 struct entry_t {
-    dim_t row, part, group;
+    dim_t word, row, part, group;
 };
 
-inline void step(entry_t& at, dim_t rows, dim_t parts) {
+inline void step(entry_t& at, dim_t rows, const plan_t& plan) {
 #pragma HLS INLINE
+    if (++at.word < plan.unit) return;
+    at.word = 0;
     if (++at.row < rows) return;
     at.row = 0;
-    if (++at.part < parts) return;
+    if (++at.part < plan.parts) return;
     at.part = 0;
-    ++at.group;
+    at.group += plan.unit;
 }
 
 /// From the order of memory to rows, through a block buffer of WORDS words a row. A panel comes in
@@ -136,7 +142,7 @@ TURN_PANEL:
         const dim_t words = plan.halves * words_of(columns_at(at, plan));
         const dim_t n_in = rows * words * plan.parts;
         const dim_t n_out = old_rows * old_words;
-        entry_t from = {0, 0, 0};
+        entry_t from = {0, 0, 0, 0};
         dim_t row = 0;
         dim_t word = 0;
     TURN:
@@ -148,8 +154,8 @@ TURN_PANEL:
                 const word_t part = in.read();
                 const word_t sum = from.part == 0 ? part : sum_of(sums[from.row], part);
                 sums[from.row] = sum;
-                block[now][from.row][from.group] = sum;
-                step(from, rows, plan.parts);
+                block[now][from.row][from.group + from.word] = sum;
+                step(from, rows, plan);
             }
             if (j < n_out) {
                 out.write(block[1 - now][row][word]);

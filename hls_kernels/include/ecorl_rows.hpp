@@ -10,6 +10,20 @@ constexpr int PAGE = 64;  ///< keys of one page of the cache, and of one softmax
 constexpr std::int32_t NO_EXPONENT = -(1 << 20);  ///< of a head of zeros
 constexpr int HEAD_BLOCK = 2048;                  ///< outputs of the vocabulary summed together
 constexpr int MAX_OBJECTIVES = 64;                ///< of a gated reward
+constexpr int BEAT = 64;                          ///< bytes of a 512-bit word of memory
+
+/// Beats of the codes of a token's query, key or value: one for every 64 channels of the head,
+/// filled up with zeros. vector_ops writes them, kv_cache_router and mha_int8 read them.
+constexpr dim_t token_beats(dim_t d) {
+    return d > BEAT ? 2 : 1;
+}
+
+/// What stands beside these codes. 128 bits.
+struct head_row_t {
+    std::int32_t m, e;      ///< scale
+    std::int32_t position;  ///< of the token in its sequence
+    std::int32_t spare;
+};
 
 /// Constants of a run of output channels.
 struct channels_t {

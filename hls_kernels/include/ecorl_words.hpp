@@ -2,7 +2,9 @@
 //
 // Products come as gemm_int8 writes them (C tile order: word [column / 16][row], 16 columns of one
 // row), codes leave as it reads them (A tile order: word [row / 16][k / 4], byte [row % 16][k %
-// 4]): products and vector operations alternate on the card, and the host touches no data between.
+// 4]); heads leave as kv_cache_router and mha_int8 read them, and contexts come as the latter
+// writes them (vector_ops.hpp). Kernels alternate on the card, and the host touches no data
+// between.
 #pragma once
 
 #include "ecorl_rows.hpp"

@@ -32,7 +32,6 @@ constexpr int MAC_STEP = 4;      ///< codes of a row that the array takes in a c
 constexpr int HEAD_UNIT = 16;    ///< head sizes on the card are multiples of it
 constexpr int MAX_HEAD = 128;    ///< largest head size
 constexpr int MAX_PAGES = 1024;  ///< pages of a sequence: the sums of its weights are INT32
-constexpr int BEAT = 64;         ///< bytes
 constexpr int BEAT_INTS = BEAT / 4;
 constexpr int PAGE_ROWS = 4;  ///< INT32 rows of a page: the scales of keys and of values
 constexpr int ROW_BEATS = PAGE / BEAT_INTS;
@@ -54,11 +53,6 @@ struct step_t {
 /// Beats of a page.
 constexpr dim_t page_beats(dim_t d) {
     return 2 * d + SCALE_BEATS;
-}
-
-/// Beats of the codes of one token: one for every 64 channels, filled up with zeros.
-constexpr dim_t token_beats(dim_t d) {
-    return d > BEAT ? 2 : 1;
 }
 
 /// The i-th INT32 of a beat.

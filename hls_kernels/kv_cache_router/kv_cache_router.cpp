@@ -12,6 +12,11 @@
 namespace ecorl {
 namespace router {
 
+/// Scales of one token's key and value, inside the kernel.
+struct token_scales_t {
+    std::int32_t key_m, key_e, value_m, value_e;
+};
+
 inline std::int64_t place_of(std::int32_t page, dim_t d) {
 #pragma HLS INLINE
     return static_cast<std::int64_t>(page) * page_beats(d);
@@ -31,9 +36,10 @@ READ_SOURCE:
     }
 }
 
-inline void read_tokens(const beat_t* keys, const beat_t* values, const token_scales_t* scales,
-                        hls::stream<beat_t>& key_beats, hls::stream<beat_t>& value_beats,
-                        hls::stream<token_scales_t>& out, const job_t& job, dim_t parts) {
+inline void read_tokens(const beat_t* keys, const beat_t* values, const head_row_t* key_rows,
+                        const head_row_t* value_rows, hls::stream<beat_t>& key_beats,
+                        hls::stream<beat_t>& value_beats, hls::stream<token_scales_t>& out,
+                        const job_t& job, dim_t parts) {
     const std::int64_t first = static_cast<std::int64_t>(job.first_token) * parts;
 READ_CODES:
     for (dim_t i = 0; i < job.n_tokens * parts; ++i) {
@@ -47,17 +53,19 @@ READ_SCALES:
     for (dim_t i = 0; i < job.n_tokens; ++i) {
 #pragma HLS PIPELINE II = 1
 #pragma HLS LOOP_TRIPCOUNT min = 0 max = 64 avg = 64
-        out.write(scales[job.first_token + i]);
-        ROUTER_COUNT(BYTES_TOKENS, sizeof(token_scales_t));
+        const head_row_t key = key_rows[job.first_token + i];
+        const head_row_t value = value_rows[job.first_token + i];
+        out.write({key.m, key.e, value.m, value.e});
+        ROUTER_COUNT(BYTES_TOKENS, 2 * sizeof(head_row_t));
     }
 }
 
 /// Read what each job needs, in the order of jobs.
-inline void load(const beat_t* keys, const beat_t* values, const token_scales_t* scales,
-                 const job_t* jobs, const beat_t* sources, hls::stream<job_t>& to_pack,
-                 hls::stream<beat_t>& source_beats, hls::stream<beat_t>& key_beats,
-                 hls::stream<beat_t>& value_beats, hls::stream<token_scales_t>& token_scales,
-                 dim_t n_jobs, dim_t d) {
+inline void load(const beat_t* keys, const beat_t* values, const head_row_t* key_rows,
+                 const head_row_t* value_rows, const job_t* jobs, const beat_t* sources,
+                 hls::stream<job_t>& to_pack, hls::stream<beat_t>& source_beats,
+                 hls::stream<beat_t>& key_beats, hls::stream<beat_t>& value_beats,
+                 hls::stream<token_scales_t>& token_scales, dim_t n_jobs, dim_t d) {
 LOAD_JOB:
     for (dim_t j = 0; j < n_jobs; ++j) {
 #pragma HLS LOOP_TRIPCOUNT min = 1 max = 1024 avg = 64
@@ -66,7 +74,7 @@ LOAD_JOB:
         to_pack.write(job);
         const bool is_copied = job.kept > 0 && job.kept < PAGE;
         read_source(sources, source_beats, place_of(job.source, d), is_copied ? page_beats(d) : 0);
-        read_tokens(keys, values, scales, key_beats, value_beats, token_scales, job,
+        read_tokens(keys, values, key_rows, value_rows, key_beats, value_beats, token_scales, job,
                     token_beats(d));
     }
 }
@@ -256,9 +264,9 @@ STORE_JOB:
 }
 
 /// Load, pack and store as processes of one dataflow region.
-inline void route(const beat_t* keys, const beat_t* values, const token_scales_t* scales,
-                  const job_t* jobs, const beat_t* sources, beat_t* pages, std::int32_t* table,
-                  dim_t n_jobs, dim_t d) {
+inline void route(const beat_t* keys, const beat_t* values, const head_row_t* key_rows,
+                  const head_row_t* value_rows, const job_t* jobs, const beat_t* sources,
+                  beat_t* pages, std::int32_t* table, dim_t n_jobs, dim_t d) {
     hls::stream<job_t> to_pack("to_pack");
     hls::stream<job_t> to_store("to_store");
     hls::stream<beat_t> source_beats("source_beats");
@@ -281,8 +289,8 @@ inline void route(const beat_t* keys, const beat_t* values, const token_scales_t
 #pragma HLS BIND_STORAGE variable = token_scales type = fifo impl = srl
 #pragma HLS BIND_STORAGE variable = page type = fifo impl = bram
 #pragma HLS DATAFLOW
-    load(keys, values, scales, jobs, sources, to_pack, source_beats, key_beats, value_beats,
-         token_scales, n_jobs, d);
+    load(keys, values, key_rows, value_rows, jobs, sources, to_pack, source_beats, key_beats,
+         value_beats, token_scales, n_jobs, d);
     pack(to_pack, source_beats, key_beats, value_beats, token_scales, to_store, page, n_jobs, d);
     store(to_store, page, pages, table, n_jobs, d);
 }
@@ -291,13 +299,17 @@ inline void route(const beat_t* keys, const beat_t* values, const token_scales_t
 }  // namespace ecorl
 
 extern "C" void kv_cache_router_krnl(const ecorl::beat_t* keys, const ecorl::beat_t* values,
-                                     const ecorl::router::token_scales_t* scales,
+                                     const ecorl::head_row_t* key_rows,
+                                     const ecorl::head_row_t* value_rows,
                                      const ecorl::router::job_t* jobs, const ecorl::beat_t* sources,
                                      ecorl::beat_t* pages, std::int32_t* table, std::int32_t n_jobs,
                                      std::int32_t d) {
 #pragma HLS INTERFACE m_axi port = keys bundle = gmem_k max_read_burst_length = 256 offset = slave
 #pragma HLS INTERFACE m_axi port = values bundle = gmem_v max_read_burst_length = 256 offset = slave
-#pragma HLS INTERFACE m_axi port = scales bundle = gmem_s max_read_burst_length = 256 offset = slave
+#pragma HLS INTERFACE m_axi port = key_rows bundle = gmem_r max_read_burst_length = 256 offset = \
+    slave
+#pragma HLS INTERFACE m_axi port = value_rows bundle = gmem_s max_read_burst_length = 256 offset = \
+    slave
 #pragma HLS INTERFACE m_axi port = jobs bundle = gmem_j max_read_burst_length = 256 offset = slave
 #pragma HLS INTERFACE m_axi port = sources bundle = gmem_p max_read_burst_length = 256 offset = \
     slave
@@ -308,11 +320,12 @@ extern "C" void kv_cache_router_krnl(const ecorl::beat_t* keys, const ecorl::bea
 #pragma HLS INTERFACE s_axilite port = return
 #pragma HLS AGGREGATE variable = keys compact = bit
 #pragma HLS AGGREGATE variable = values compact = bit
-#pragma HLS AGGREGATE variable = scales compact = bit
+#pragma HLS AGGREGATE variable = key_rows compact = bit
+#pragma HLS AGGREGATE variable = value_rows compact = bit
 #pragma HLS AGGREGATE variable = jobs compact = bit
 #pragma HLS AGGREGATE variable = sources compact = bit
 #pragma HLS AGGREGATE variable = pages compact = bit
     using namespace ecorl::router;
     ROUTER_COUNT(CALLS, 1);
-    route(keys, values, scales, jobs, sources, pages, table, n_jobs, d);
+    route(keys, values, key_rows, value_rows, jobs, sources, pages, table, n_jobs, d);
 }

@@ -5,6 +5,10 @@
 // for each page of a sequence, in the order of the sequence. A page that a sequence shares as a
 // whole with another costs one entry of the page table. The page in which it leaves the other is
 // copied and continued, so that the other's page stays as it is (copy on write).
+//
+// Keys and values come as HEAD of vector_ops writes them. One call may serve many heads: in its
+// output the rows of a head follow `stride` rows after those of the one before, and numbers of
+// pages and of entries are those of the whole card.
 #pragma once
 
 #include "kv_pages.hpp"
@@ -16,16 +20,11 @@ namespace router {
 struct job_t {
     std::int32_t source;       ///< page whose first positions are taken over; unused if kept = 0
     std::int32_t kept;         ///< positions taken over; PAGE: the table refers to the page itself
-    std::int32_t first_token;  ///< of the new ones, which follow: row of keys, values and scales
+    std::int32_t first_token;  ///< of the new ones, which follow: row of keys, of values and theirs
     std::int32_t n_tokens;     ///< new ones; kept + n_tokens <= PAGE
     std::int32_t destination;  ///< page to be written, unless kept = PAGE; may be `source`
     std::int32_t entry;        ///< of the page table, to be set
     std::int32_t spare[2];
-};
-
-/// Scales of one token's key and value. 128 bits.
-struct token_scales_t {
-    std::int32_t key_m, key_e, value_m, value_e;
 };
 
 /// Slots of the counters; see kv_cache_router_counters.
@@ -50,15 +49,15 @@ extern "C" {
 
 /// The kernel (top function).
 ///
-/// keys, values  [tokens][token_beats(d)] codes in row order, filled up with zeros behind d
-/// scales        [tokens]
-/// jobs          [n_jobs], whose new tokens do not overlap. A source has been written by an earlier
-///               call.
-/// sources       the pages, read; pages: the same memory, written
-/// table         INT32 entries
-/// d             head size, a multiple of HEAD_UNIT, at most MAX_HEAD
+/// keys, values          [tokens][token_beats(d)] codes in row order, zeros behind d
+/// key_rows, value_rows  [tokens] their scales; positions are not read
+/// jobs                  [n_jobs], whose new tokens do not overlap. A source has been written by an
+///                       earlier call.
+/// sources               the pages, read; pages: the same memory, written
+/// table                 INT32 entries
+/// d                     head size, a multiple of HEAD_UNIT, at most MAX_HEAD
 void kv_cache_router_krnl(const ecorl::beat_t* keys, const ecorl::beat_t* values,
-                          const ecorl::router::token_scales_t* scales,
+                          const ecorl::head_row_t* key_rows, const ecorl::head_row_t* value_rows,
                           const ecorl::router::job_t* jobs, const ecorl::beat_t* sources,
                           ecorl::beat_t* pages, std::int32_t* table, std::int32_t n_jobs,
                           std::int32_t d);

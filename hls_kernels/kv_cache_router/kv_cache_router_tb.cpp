@@ -26,7 +26,7 @@ int draw(int least, int most) {
 
 struct token_t {
     std::vector<std::int8_t> key, value;
-    token_scales_t scales;
+    head_row_t key_row, value_row;
 };
 
 token_t make_token(dim_t d, fill how) {
@@ -37,9 +37,9 @@ token_t make_token(dim_t d, fill how) {
         token.value.push_back(
             static_cast<std::int8_t>(how == fill::ALL_MIN ? -128 : draw(-128, 127)));
     }
-    token.scales = {draw(1 << 30, INT32_MAX), draw(-80, 20), draw(1 << 30, INT32_MAX),
-                    draw(-80, 20)};
-    if (how == fill::MANY_ZEROS && draw(0, 3) > 0) token.scales.value_m = token.scales.value_e = 0;
+    token.key_row = {draw(1 << 30, INT32_MAX), draw(-80, 20), draw(0, 99), draw(0, 99)};
+    token.value_row = {draw(1 << 30, INT32_MAX), draw(-80, 20), draw(0, 99), draw(0, 99)};
+    if (how == fill::MANY_ZEROS && draw(0, 3) > 0) token.value_row.m = token.value_row.e = 0;
     return token;
 }
 
@@ -102,9 +102,10 @@ void extend(call_t& call, card_t& card, sequence_t& s, const sequence_t* parent,
 void run(const call_t& call, card_t& card) {
     const dim_t parts = token_beats(card.d);
     std::vector<beat_t> codes[2];
-    std::vector<token_scales_t> scales;
+    std::vector<head_row_t> key_rows, value_rows;
     for (const token_t& token : call.tokens) {
-        scales.push_back(token.scales);
+        key_rows.push_back(token.key_row);
+        value_rows.push_back(token.value_row);
         for (int which = 0; which < 2; ++which) {
             const std::vector<std::int8_t>& row = which == 0 ? token.key : token.value;
             for (dim_t part = 0; part < parts; ++part) {
@@ -117,8 +118,8 @@ void run(const call_t& call, card_t& card) {
             }
         }
     }
-    kv_cache_router_krnl(codes[0].data(), codes[1].data(), scales.data(), call.jobs.data(),
-                         card.pages.data(), card.pages.data(), card.table.data(),
+    kv_cache_router_krnl(codes[0].data(), codes[1].data(), key_rows.data(), value_rows.data(),
+                         call.jobs.data(), card.pages.data(), card.pages.data(), card.table.data(),
                          static_cast<std::int32_t>(call.jobs.size()), card.d);
 }
 
@@ -127,16 +128,16 @@ std::vector<std::int8_t> wanted_page(const sequence_t& s, int page, dim_t d) {
     std::vector<std::int8_t> bytes(std::size_t(page_beats(d)) * BEAT, 0);
     for (int t = page * PAGE; t < (page + 1) * PAGE; ++t) {
         const bool is_there = t < s.written;
-        const token_scales_t none = {0, 0, 0, 0};
-        const token_scales_t scales = is_there ? s.tokens[t].scales : none;
+        const head_row_t none = {0, 0, 0, 0};
+        const head_row_t key = is_there ? s.tokens[t].key_row : none;
+        const head_row_t value = is_there ? s.tokens[t].value_row : none;
         const int at = t - page * PAGE;
         for (dim_t c = 0; c < d && is_there; ++c) {
             const dim_t key_beat = at / 8 * (d / 8) + c / 8, value_beat = d + c / 8 * 8 + at / 8;
             bytes[key_beat * 64 + c / 4 % 2 * 32 + at % 8 * 4 + c % 4] = s.tokens[t].key[c];
             bytes[value_beat * 64 + at / 4 % 2 * 32 + c % 8 * 4 + at % 4] = s.tokens[t].value[c];
         }
-        const std::int32_t rows[] = {scales.key_m, scales.key_e, scales.value_m >> 16,
-                                     scales.value_e};
+        const std::int32_t rows[] = {key.m, key.e, value.m >> 16, value.e};
         for (int row = 0; row < PAGE_ROWS; ++row) {
             std::memcpy(bytes.data() + (2 * d + 4 * row) * 64 + 4 * at, &rows[row], 4);
         }
@@ -218,8 +219,8 @@ int check_c_api(dim_t head_dim, int n) {
         std::fill(token.value.begin() + head_dim, token.value.end(), 0);
         keys.insert(keys.end(), token.key.begin(), token.key.begin() + head_dim);
         values.insert(values.end(), token.value.begin(), token.value.begin() + head_dim);
-        key_scales.insert(key_scales.end(), {token.scales.key_m, token.scales.key_e});
-        value_scales.insert(value_scales.end(), {token.scales.value_m, token.scales.value_e});
+        key_scales.insert(key_scales.end(), {token.key_row.m, token.key_row.e});
+        value_scales.insert(value_scales.end(), {token.value_row.m, token.value_row.e});
     }
     for (int page = 0; page < n_pages; ++page) {
         const int first = page * PAGE;

@@ -37,15 +37,15 @@ READ_TABLE:
     }
 }
 
-inline void read_rows(const query_t* rows, hls::stream<row_t>& out, const block_t& block,
+inline void read_rows(const head_row_t* rows, hls::stream<row_t>& out, const block_t& block,
                       scale_t score) {
 READ_ROWS:
     for (dim_t r = 0; r < block.n_rows; ++r) {
 #pragma HLS PIPELINE II = 1
 #pragma HLS LOOP_TRIPCOUNT min = 1 max = 64 avg = 64
-        const query_t query = rows[block.first_row + r];
+        const head_row_t query = rows[block.first_row + r];
         out.write({times({query.m, query.e}, score), query.position});
-        MHA_COUNT(BYTES_QUERIES, sizeof(query_t));
+        MHA_COUNT(BYTES_QUERIES, sizeof(head_row_t));
         MHA_COUNT(FILL_CYCLES, 1);
     }
 }
@@ -69,7 +69,7 @@ READ_TURN:
     }
 }
 
-inline void load(const block_t* blocks, const query_t* rows, const beat_t* queries,
+inline void load(const block_t* blocks, const head_row_t* rows, const beat_t* queries,
                  const std::int32_t* table, const beat_t* pages, hls::stream<block_t>& to_compute,
                  hls::stream<row_t>& row_stream, hls::stream<beat_t>& query_beats,
                  hls::stream<beat_t>& codes, hls::stream<beat_t>& scales, dim_t n_blocks, dim_t d,
@@ -264,7 +264,7 @@ STORE_BLOCK:
 }
 
 /// Load, compute and store as processes of one dataflow region.
-inline void attend(const block_t* blocks, const query_t* rows, const beat_t* queries,
+inline void attend(const block_t* blocks, const head_row_t* rows, const beat_t* queries,
                    const std::int32_t* table, const beat_t* pages, beat_t* context,
                    result_t* results, dim_t n_blocks, dim_t d, scale_t score) {
     hls::stream<block_t> to_compute("to_compute");
@@ -302,7 +302,7 @@ inline void attend(const block_t* blocks, const query_t* rows, const beat_t* que
 }  // namespace mha
 }  // namespace ecorl
 
-extern "C" void mha_int8_krnl(const ecorl::mha::block_t* blocks, const ecorl::mha::query_t* rows,
+extern "C" void mha_int8_krnl(const ecorl::mha::block_t* blocks, const ecorl::head_row_t* rows,
                               const ecorl::beat_t* queries, const std::int32_t* table,
                               const ecorl::beat_t* pages, ecorl::beat_t* context,
                               ecorl::mha::result_t* results, std::int32_t n_blocks, std::int32_t d,

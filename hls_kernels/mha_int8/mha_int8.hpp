@@ -6,6 +6,10 @@
 // the scores of a page, and the sums of its values under the weights, these as two codes each. No
 // more scores are kept than those of two pages.
 //
+// Queries and rows come as HEAD of vector_ops writes them, contexts and results go out as its
+// CONTEXT reads them: [heads][stride], so that row head * stride + token is a query's everywhere,
+// and one call takes the blocks of all heads and sequences.
+//
 // A block goes in turns. In turn t the array computes the scores of page t and then sums the
 // values of page t - 2, while the softmax works on the scores of page t - 1.
 #pragma once
@@ -25,13 +29,6 @@ struct block_t {
     std::int32_t n_rows;       ///< 1..BLOCK_ROWS
     std::int32_t first_entry;  ///< of the page table
     std::int32_t n_pages;      ///< up to that of the last position; at most MAX_PAGES
-};
-
-/// A query beside its codes. 128 bits.
-struct query_t {
-    std::int32_t m, e;      ///< scale
-    std::int32_t position;  ///< in its sequence; it sees the keys up to there
-    std::int32_t spare;
 };
 
 /// What comes out beside the context. 64 bits.
@@ -68,7 +65,7 @@ extern "C" {
 /// The kernel (top function).
 ///
 /// blocks   [n_blocks]
-/// rows     [rows]
+/// rows     [rows] scales, and positions: a query sees the keys up to its own
 /// queries  [rows][token_beats(d)] codes in row order, filled up with zeros behind d
 /// table    page table entries
 /// pages    as include/kv_pages.hpp says
@@ -76,7 +73,7 @@ extern "C" {
 /// results  [rows]
 /// d        head size, a multiple of HEAD_UNIT, at most MAX_HEAD
 /// score_m, score_e  the scale log2(e) / sqrt(d)
-void mha_int8_krnl(const ecorl::mha::block_t* blocks, const ecorl::mha::query_t* rows,
+void mha_int8_krnl(const ecorl::mha::block_t* blocks, const ecorl::head_row_t* rows,
                    const ecorl::beat_t* queries, const std::int32_t* table,
                    const ecorl::beat_t* pages, ecorl::beat_t* context,
                    ecorl::mha::result_t* results, std::int32_t n_blocks, std::int32_t d,

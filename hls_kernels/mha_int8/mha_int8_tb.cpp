@@ -211,7 +211,7 @@ std::vector<answer_t> by_kernel(const memory_t& memory, const std::vector<asked_
     const dim_t d = memory.d, parts = token_beats(d), width = d / BEAT_INTS;
     const std::size_t m = asked.size();
     std::vector<beat_t> queries(m * parts), context(m * width);
-    std::vector<query_t> rows;
+    std::vector<head_row_t> rows;
     std::vector<result_t> results(m);
     for (std::size_t r = 0; r < m; ++r) {
         for (dim_t c = 0; c < parts * BEAT; ++c) {

@@ -19,6 +19,11 @@ std::int32_t heads_of(const decoder_card& card) {
     return card.n_heads + 2 * card.n_kv_heads;
 }
 
+/// Rows of head_row_t in a word, and of exponents and marks.
+constexpr std::int32_t SCALE_ROWS = BLOCK_ROWS / vector::SCALE_WORDS;
+constexpr std::int32_t RESULT_ROWS = BLOCK_ROWS / vector::RESULT_WORDS;
+static_assert(ROW_BLOCK % BLOCK_ROWS == 0, "parts of a group begin at a whole word");
+
 /// Words of codes [m][n] as gemm_int8 takes them, in slices.
 std::size_t code_words(std::int32_t m, std::int32_t n) {
     return static_cast<std::size_t>(ceil_div(m, BLOCK_ROWS)) * ceil_div(n, STEP_CODES);
@@ -51,16 +56,18 @@ bool fits_kernels(const decoder_model& model) {
 
 CardForward::CardForward(const decoder_model& model, std::int32_t max_tokens,
                          std::int32_t max_pages)
-    : model_(model), max_tokens_(max_tokens), cards_(model.n_cards) {
+    : model_(model), stride_(ceil_div(max_tokens, BLOCK_ROWS) * BLOCK_ROWS), cards_(model.n_cards) {
     const std::int64_t tokens = max_tokens, d = model.head_dim;
     for (std::int32_t c = 0; c < model.n_cards; ++c) {
         const decoder_card& card = model.cards[c];
         card_t& own = cards_[c];
-        own.pages.reset(new Pages(max_pages, model.head_dim));
-        own.heads.resize(heads_of(card) * tokens * d);
-        own.scales.resize(heads_of(card) * tokens);
-        own.context.resize(tokens * card.n_heads * d);
-        own.exponents.resize(tokens * card.n_heads);
+        const std::int64_t rows = std::int64_t{heads_of(card)} * stride_;
+        const std::int64_t queries = std::int64_t{card.n_heads} * stride_;
+        own.pages.reset(new CardPages(card.n_kv_heads, max_pages, model.head_dim));
+        own.heads.resize(rows * token_beats(model.head_dim));
+        own.scales.resize(rows / SCALE_ROWS);
+        own.context.resize(queries * d / LANES);
+        own.results.resize(queries / RESULT_ROWS);
     }
     x_.resize(tokens * words_of(model.hidden));
     rows_.resize(tokens);
@@ -74,6 +81,7 @@ vector::task_t CardForward::task(std::int32_t op, std::int32_t m, std::int32_t n
     made.n = n;
     made.parts = 1;
     made.head = model_.head_dim;
+    made.stride = stride_;
     made.fraction_bits = model_.fraction_bits;
     return made;
 }
@@ -120,11 +128,23 @@ void CardForward::spread_marks(const group_t& group) {
     }
 }
 
-/// After the last keys and values only the wanted tokens go on.
+/// After the last attention only the wanted tokens go on. This gather is the simulation's alone: a
+/// host that places all wanted tokens last passes pointers to where they begin.
 void CardForward::keep_wanted(const group_t& group) {
+    const std::int64_t words = model_.head_dim / LANES;
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(group.wanted.size()); ++i) {
-        std::copy_n(x_at(group.wanted[i]), words_of(model_.hidden), x_at(i));
-        rows_[i] = rows_[group.wanted[i]];
+        const std::int32_t from = group.wanted[i];
+        std::copy_n(x_at(from), words_of(model_.hidden), x_at(i));
+        rows_[i] = rows_[from];
+        for (std::int32_t c = 0; c < model_.n_cards; ++c) {
+            word_t* const context = cards_[c].context.data();
+            value_t* const results = cards_[c].results.data()->lane;
+            for (std::int64_t h = 0; h < model_.cards[c].n_heads; ++h) {
+                const std::int64_t old_row = h * stride_ + from, row = h * stride_ + i;
+                std::copy_n(context + old_row * words, words, context + row * words);
+                std::copy_n(results + 2 * old_row, 2, results + 2 * row);
+            }
+        }
     }
 }
 
@@ -169,46 +189,35 @@ void CardForward::project_heads(std::int32_t l, const group_t& group) {
     }
 }
 
-/// Codes and scales of all heads, and from there to where attention takes them.
+/// Codes and scales of all heads, where the router and attention read them.
 void CardForward::head(std::int32_t c, const decoder_linear& qkv, std::int32_t t0, std::int32_t m) {
-    const std::int32_t d = model_.head_dim, heads = qkv.n / d, blocks = ceil_div(m, BLOCK_ROWS);
+    const std::int32_t d = model_.head_dim;
     vector::task_t now = task(vector::HEAD, m, qkv.n);
     now.turned = model_.cards[c].n_heads + model_.cards[c].n_kv_heads;
     now.has_bias = qkv.bias != nullptr;
     now.input_shift = qkv.input_shift;
     const std::vector<word_t> side = head_side(qkv, d, vector::MAX_HEADS);
-    std::vector<code_word_t> codes(heads * code_words(m, d));
-    std::vector<word_t> scales(static_cast<std::size_t>(heads) * blocks * 2);
     vector_ops_krnl(&now, acc_.data(), nullptr, side.data(), angles_.data(), rows_.data() + t0,
-                    codes.data(), nullptr, rows_.data() + t0, scales.data());
-    for (std::int32_t h = 0; h < heads; ++h) {
-        const std::int64_t slot = std::int64_t{h} * max_tokens_ + t0;
-        from_codes(codes.data() + h * code_words(m, d), cards_[c].heads.data() + slot * d, m, d);
-        for (std::int32_t i = 0; i < m; ++i) {
-            const word_t* const at = scales.data() + (h * blocks + i / BLOCK_ROWS) * 2;
-            cards_[c].scales[slot + i] = {static_cast<std::int32_t>(at[0].lane[i % BLOCK_ROWS]),
-                                          static_cast<std::int32_t>(at[1].lane[i % BLOCK_ROWS])};
-        }
-    }
+                    cards_[c].heads.data() + std::int64_t{t0} * token_beats(d), nullptr,
+                    rows_.data() + t0, cards_[c].scales.data() + t0 / SCALE_ROWS);
 }
 
 void CardForward::attend(const group_t& group, bool last) {
-    std::vector<value_t> marks(group.n_tokens());
-    for (std::int32_t t = 0; t < group.n_tokens(); ++t) marks[t] = rows_[t].mark;
+    const std::vector<std::int32_t> asked = group.asked(last);
     for (std::int32_t c = 0; c < model_.n_cards; ++c) {
         card_t& own = cards_[c];
-        attend_group(model_, model_.cards[c], group, last, *own.pages,
-                     {own.heads.data(), own.scales.data(), own.context.data(), own.exponents.data(),
-                      marks.data(), max_tokens_});
+        const card_heads heads = {model_.cards[c].n_heads, model_.cards[c].n_kv_heads, stride_,
+                                  own.heads.data(), own.scales.data()};
+        own.pages->fill(group.segments, heads);
+        own.pages->attend(group.segments, asked, heads, {model_.score_m, model_.score_e},
+                          own.context.data(), own.results.data());
     }
-    for (std::int32_t t = 0; t < group.n_tokens(); ++t) rows_[t].mark = marks[t] != 0 ? 1 : 0;
 }
 
 /// GATE or CONTEXT: all stages on one card, or one stage at a time on several, which exchange the
 /// maxima of their rows in between. Codes stay on each card, scales come back to all rows.
-void CardForward::run_stages(const vector::task_t& whole,
-                             const std::vector<std::vector<word_t>>& sides,
-                             const std::vector<std::int32_t>& widths, std::int32_t t0) {
+void CardForward::run_stages(const vector::task_t& whole, const std::vector<input_t>& inputs,
+                             std::int32_t t0) {
     const bool is_alone = model_.n_cards == 1;
     std::vector<row_t> rows(rows_.begin() + t0, rows_.begin() + t0 + whole.m);
     for (std::int32_t stage = 0; stage < (is_alone ? 1 : 3); ++stage) {
@@ -216,13 +225,13 @@ void CardForward::run_stages(const vector::task_t& whole,
         for (std::int32_t c = 0; c < model_.n_cards; ++c) {
             card_t& own = cards_[c];
             own.rows = rows;
-            own.codes.resize(code_words(whole.m, widths[c]));
+            own.codes.resize(code_words(whole.m, inputs[c].n));
             vector::task_t now = whole;
-            now.n = widths[c];
+            now.n = inputs[c].n;
             now.first_stage = stage;
             now.last_stage = is_alone ? 2 : stage;
-            vector_ops_krnl(&now, own.acc.data(), nullptr, sides[c].data(), nullptr,
-                            own.rows.data(), own.codes.data(), nullptr, own.rows.data(), nullptr);
+            vector_ops_krnl(&now, inputs[c].acc, nullptr, inputs[c].side, nullptr, own.rows.data(),
+                            own.codes.data(), nullptr, own.rows.data(), nullptr);
             for (std::int32_t i = 0; i < whole.m; ++i) {
                 if (c == 0) all[i] = own.rows[i];
                 exchange(all[i], own.rows[i]);
@@ -254,19 +263,14 @@ void CardForward::residual(std::int32_t l, const decoder_linear decoder_layer::*
 void CardForward::project_output(std::int32_t l, std::int32_t m_all) {
     for (std::int32_t t0 = 0; t0 < m_all; t0 += ROW_BLOCK) {
         const std::int32_t m = std::min(ROW_BLOCK, m_all - t0);
-        std::vector<std::vector<word_t>> sides;
-        std::vector<std::int32_t> widths;
+        std::vector<input_t> inputs;
         for (std::int32_t c = 0; c < model_.n_cards; ++c) {
-            const std::int64_t heads = model_.cards[c].n_heads;
-            widths.push_back(model_.cards[c].n_heads * model_.head_dim);
-            card_t& own = cards_[c];
-            own.acc.resize(static_cast<std::size_t>(words_of(widths[c])) * m);
-            to_products(own.context.data() + std::int64_t{t0} * widths[c], widths[c],
-                        own.acc.data(), m, widths[c]);
-            sides.push_back(
-                exponent_side(own.exponents.data() + t0 * heads, m, model_.cards[c].n_heads));
+            const std::int64_t context = std::int64_t{t0} * model_.head_dim / LANES;
+            inputs.push_back({cards_[c].context.data() + context,
+                              cards_[c].results.data() + t0 / RESULT_ROWS,
+                              model_.cards[c].n_heads * model_.head_dim});
         }
-        run_stages(task(vector::CONTEXT, m, 0), sides, widths, t0);
+        run_stages(task(vector::CONTEXT, m, 0), inputs, t0);
         residual(l, &decoder_layer::output, t0, m);
     }
 }
@@ -276,19 +280,19 @@ void CardForward::mlp(std::int32_t l, std::int32_t m_all) {
         const std::int32_t m = std::min(ROW_BLOCK, m_all - t0);
         norm(layer_of(0, l).mlp_norm, t0, m);
         std::vector<std::vector<word_t>> sides(model_.n_cards);
-        std::vector<std::int32_t> widths;
+        std::vector<input_t> inputs;
         for (std::int32_t c = 0; c < model_.n_cards; ++c) {
             const decoder_linear& map = layer_of(c, l).gate_up;
-            widths.push_back(model_.cards[c].intermediate);
             multiply(map, codes_.data(), m, cards_[c].acc, 0);
             add_channels(sides[c], map, 0, map.n);
+            inputs.push_back({cards_[c].acc.data(), sides[c].data(), model_.cards[c].intermediate});
         }
         const decoder_linear& map = layer_of(0, l).gate_up;
         vector::task_t now = task(vector::GATE, m, 0);
         now.input_shift = map.input_shift;
         now.exponent = exponent_of(map, 0);
         now.exponent_up = exponent_of(map, 1);
-        run_stages(now, sides, widths, t0);
+        run_stages(now, inputs, t0);
         residual(l, &decoder_layer::down, t0, m);
     }
 }

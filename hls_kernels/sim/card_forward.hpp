@@ -1,7 +1,8 @@
 // One group of families through all layers, by the kernels: every product, vector operation and
 // result comes from a top function, on buffers in the order of the card's memory. Between them the
-// host sets tasks, and takes the maxima that two cards exchange. Attention is that of Pages, on the
-// host's rows: around it heads and contexts change their order.
+// host sets tasks, jobs and blocks, and takes the maxima that two cards exchange; what the kernels
+// compute stays as they left it. Only after the last layer's attention the host brings the wanted
+// rows together.
 //
 // It gives the bits of Forward, which is the host's fast schedule of the same row functions.
 #pragma once
@@ -12,9 +13,9 @@
 
 #include "../score_aggregator/score_aggregator.hpp"
 #include "../vector_ops/vector_ops.hpp"
+#include "card_pages.hpp"
 #include "decoder.hpp"
 #include "forward.hpp"
-#include "pages.hpp"
 
 namespace ecorl {
 
@@ -35,14 +36,20 @@ class CardForward {
   private:
     /// What one card holds beside its weights.
     struct card_t {
-        std::unique_ptr<Pages> pages;
-        std::vector<code_t> heads;            ///< [heads, tokens, head_dim]
-        std::vector<scale_t> scales;          ///< [heads, tokens]
-        std::vector<value_t> context;         ///< [tokens, n_heads head_dim]
-        std::vector<std::int32_t> exponents;  ///< [tokens, n_heads]
-        std::vector<row_t> rows;              ///< records of the rows of a block
-        std::vector<word_t> acc;              ///< its products
+        std::unique_ptr<CardPages> pages;
+        std::vector<code_word_t> heads;  ///< [heads][stride][token_beats(head_dim)]
+        std::vector<word_t> scales;      ///< [heads][stride] head_row_t
+        std::vector<word_t> context;     ///< [n_heads][stride][head_dim / 16]
+        std::vector<word_t> results;     ///< [n_heads][stride] exponents and marks of contexts
+        std::vector<row_t> rows;         ///< records of the rows of a block
+        std::vector<word_t> acc;         ///< its products
         std::vector<code_word_t> codes;
+    };
+    /// What a card's GATE or CONTEXT reads.
+    struct input_t {
+        const word_t* acc;
+        const word_t* side;
+        std::int32_t n;
     };
     /// Outputs of a block of rows of x.
     struct results_t {
@@ -64,8 +71,8 @@ class CardForward {
     void keep_wanted(const group_t& group);
     void project_output(std::int32_t layer, std::int32_t m);
     void mlp(std::int32_t layer, std::int32_t m);
-    void run_stages(const vector::task_t& task, const std::vector<std::vector<word_t>>& sides,
-                    const std::vector<std::int32_t>& widths, std::int32_t t0);
+    void run_stages(const vector::task_t& task, const std::vector<input_t>& inputs,
+                    std::int32_t t0);
     void residual(std::int32_t layer, const decoder_linear decoder_layer::* map, std::int32_t t0,
                   std::int32_t m);
     std::int32_t multiply(const decoder_linear& linear, const code_word_t* codes, std::int32_t m,
@@ -82,7 +89,7 @@ class CardForward {
     }
 
     const decoder_model& model_;
-    std::int32_t max_tokens_;
+    std::int32_t stride_;  ///< rows from one head to the next
     std::vector<card_t> cards_;
     std::vector<word_t> x_;           ///< [tokens][hidden / 16] residual stream
     std::vector<row_t> rows_;         ///< [tokens]

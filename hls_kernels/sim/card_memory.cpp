@@ -96,28 +96,6 @@ void to_products(const value_t* values, std::int64_t stride, word_t* words, std:
     }
 }
 
-std::vector<word_t> exponent_side(const std::int32_t* exponents, std::int32_t m,
-                                  std::int32_t heads) {
-    const std::int32_t blocks = ceil_div(m, BLOCK_ROWS);
-    std::vector<word_t> words(static_cast<std::size_t>(heads) * blocks, empty_word());
-    for (std::int32_t i = 0; i < m; ++i) {
-        for (std::int32_t h = 0; h < heads; ++h) {
-            words[h * blocks + i / BLOCK_ROWS].lane[i % BLOCK_ROWS] = exponents[i * heads + h];
-        }
-    }
-    return words;
-}
-
-void from_codes(const code_word_t* words, code_t* codes, std::int32_t m, std::int32_t n) {
-    const std::int64_t steps = ceil_div(n, STEP_CODES);
-    for (std::int64_t i = 0; i < m; ++i) {
-        for (std::int64_t j = 0; j < n; ++j) {
-            const code_word_t& word = words[i / BLOCK_ROWS * steps + j / STEP_CODES];
-            codes[i * n + j] = word.code[i % BLOCK_ROWS][j % STEP_CODES];
-        }
-    }
-}
-
 void to_rows(const value_t* values, word_t* words, std::int32_t m, std::int32_t n) {
     const std::int64_t per_row = words_of(n);
     std::fill(words, words + m * per_row, empty_word());

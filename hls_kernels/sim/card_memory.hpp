@@ -6,7 +6,6 @@
 
 #include "../include/ecorl_words.hpp"
 #include "decoder.hpp"
-#include "pages.hpp"
 
 namespace ecorl {
 
@@ -30,13 +29,6 @@ std::vector<table_word_t> rope_table(const decoder_model& model, std::int32_t n)
 /// values [m][n], `stride` apart -> word [n / 16][m].
 void to_products(const value_t* values, std::int64_t stride, word_t* words, std::int32_t m,
                  std::int32_t n);
-
-/// exponents [m][heads] -> `side` of CONTEXT.
-std::vector<word_t> exponent_side(const std::int32_t* exponents, std::int32_t m,
-                                  std::int32_t heads);
-
-/// Codes of a matrix A of m rows and n columns -> codes [m][n].
-void from_codes(const code_word_t* words, code_t* codes, std::int32_t m, std::int32_t n);
 
 /// values [m][n] -> word [m][n / 16].
 void to_rows(const value_t* values, word_t* words, std::int32_t m, std::int32_t n);

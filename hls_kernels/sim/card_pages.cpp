@@ -1,89 +1,107 @@
 #include "card_pages.hpp"
 
 #include <algorithm>
-#include <cstring>
 
-#include "../kv_cache_router/kv_cache_router.hpp"
-#include "../mha_int8/mha_int8.hpp"
+#include "kv_cache_router_sim.hpp"
+#include "mha_int8_sim.hpp"
 
 namespace ecorl {
 
 namespace {
 
-const std::int8_t* bytes(const code_t* codes) {
-    return reinterpret_cast<const std::int8_t*>(codes);
+const beat_t* codes_of(const card_heads& heads, std::int32_t head, std::int32_t d) {
+    const std::int64_t row = std::int64_t{head} * heads.stride;
+    return static_cast<const beat_t*>(heads.codes) + row * token_beats(d);
 }
 
-/// Scales as pairs of numbers.
-const std::int32_t* pairs(const scale_t* scales) {
-    static_assert(sizeof(scale_t) == 2 * sizeof(std::int32_t), "a scale is a pair");
-    return &scales->m;
+const head_row_t* rows_of(const card_heads& heads, std::int32_t head) {
+    return static_cast<const head_row_t*>(heads.rows) + std::int64_t{head} * heads.stride;
+}
+
+/// Tokens asked for that stand side by side in a segment, at most a block of the array.
+struct run_t {
+    std::int32_t segment, first, n;
+};
+
+std::vector<run_t> runs_of(const std::vector<segment_t>& segments,
+                           const std::vector<std::int32_t>& asked) {
+    std::vector<run_t> runs;
+    std::int32_t segment = 0;
+    for (const std::int32_t t : asked) {
+        while (t >= segments[segment].end) ++segment;
+        const bool goes_on = !runs.empty() && runs.back().segment == segment &&
+                             runs.back().first + runs.back().n == t &&
+                             runs.back().n < mha::BLOCK_ROWS;
+        if (!goes_on) runs.push_back({segment, t, 0});
+        ++runs.back().n;
+    }
+    return runs;
 }
 
 }  // namespace
 
-bool CardPages::takes(std::int32_t head_dim) {
-    return kv_cache_router_page_bytes(head_dim) > 0;
-}
+CardPages::CardPages(std::int32_t n_kv_heads, std::int32_t max_pages, std::int32_t head_dim)
+    : d_(head_dim),
+      max_pages_(max_pages),
+      memory_(new std::uint8_t[std::int64_t{n_kv_heads} * max_pages *
+                               kv_cache_router_page_bytes(head_dim)]) {}
 
-CardPages::CardPages(std::int32_t max_pages, std::int32_t head_dim)
-    : d_(head_dim), memory_(new std::uint8_t[max_pages * kv_cache_router_page_bytes(head_dim)]) {}
-
-void CardPages::fill(const std::vector<segment_t>& segments, const code_t* keys,
-                     const scale_t* key_scales, const code_t* values, const scale_t* value_scales) {
+void CardPages::fill(const std::vector<segment_t>& segments, const card_heads& heads) {
     entries_.clear();
-    std::int32_t n_entries = 0;
+    n_entries_ = 0;
     for (const segment_t& s : segments) {
-        entries_.push_back(n_entries);
-        n_entries += s.n_pages;
+        entries_.push_back(n_entries_);
+        n_entries_ += s.n_pages;
     }
-    table_.resize(n_entries);
-    std::vector<router::job_t> jobs;
-    for (std::size_t i = 0; i < segments.size(); ++i) {
-        const segment_t& s = segments[i];
-        const std::int32_t end = s.position + s.length();
-        jobs.clear();
-        for (std::int32_t page = 0; page < s.n_pages; ++page) {
-            const std::int32_t first = page * PAGE;
-            const std::int32_t kept = std::clamp(s.position - first, 0, PAGE);
-            jobs.push_back({kept > 0 ? table_[entries_[s.parent] + page] : -1,
-                            kept,
-                            std::max(first - s.position, 0),
-                            std::min(PAGE, end - first) - kept,
-                            page < s.n_shared ? -1 : s.first_page + page - s.n_shared,
-                            entries_[i] + page,
-                            {0, 0}});
+    table_.resize(std::int64_t{n_entries_} * heads.n_kv_heads);
+    for (const bool is_child : {false, true}) {
+        std::vector<router::job_t> jobs;
+        for (std::int32_t h = 0; h < heads.n_kv_heads; ++h) {
+            for (std::size_t i = 0; i < segments.size(); ++i) {
+                const segment_t& s = segments[i];
+                const std::int32_t end = s.position + s.length();
+                for (std::int32_t p = 0; p < s.n_pages && (s.parent >= 0) == is_child; ++p) {
+                    const std::int32_t kept = std::clamp(s.position - p * PAGE, 0, PAGE);
+                    const bool is_own = p >= s.n_shared;
+                    jobs.push_back({kept > 0 ? page_number(h, page_of(segments, s.parent, p)) : -1,
+                                    kept,
+                                    h * heads.stride + s.begin + std::max(p * PAGE - s.position, 0),
+                                    std::min(PAGE, end - p * PAGE) - kept,
+                                    is_own ? page_number(h, s.first_page + p - s.n_shared) : -1,
+                                    entry(h, static_cast<std::int32_t>(i)) + p,
+                                    {0, 0}});
+                }
+            }
         }
-        const std::int64_t from = std::int64_t{s.begin} * d_;
-        kv_cache_router(bytes(keys) + from, pairs(key_scales + s.begin), bytes(values) + from,
-                        pairs(value_scales + s.begin), s.length(), d_, &jobs[0].source,
-                        static_cast<std::int32_t>(jobs.size()), memory_.get(), table_.data());
+        if (jobs.empty()) continue;
+        const std::int32_t keys = heads.n_heads, values = keys + heads.n_kv_heads;
+        auto* const pages = reinterpret_cast<beat_t*>(memory_.get());
+        kv_cache_router_krnl(codes_of(heads, keys, d_), codes_of(heads, values, d_),
+                             rows_of(heads, keys), rows_of(heads, values), jobs.data(), pages,
+                             pages, table_.data(), static_cast<std::int32_t>(jobs.size()), d_);
     }
+    router::counts::add_to_totals();
 }
 
-void CardPages::attend(const std::vector<segment_t>& segments, std::int32_t segment,
-                       const std::int32_t* tokens, std::int32_t n, const code_t* queries,
-                       const scale_t* query_scales, scale_t score_scale, value_t* context,
-                       std::int64_t stride, std::int32_t* exponents, std::int64_t exponent_stride,
-                       value_t* marks) const {
-    const segment_t& own = segments[segment];
-    const std::int64_t size = std::int64_t{n} * d_;
-    std::vector<std::int8_t> codes(size);
-    std::vector<scale_t> scales(n);
-    std::vector<std::int32_t> positions(n), rows(size), row_exponents(n), row_marks(n);
-    for (std::int64_t i = 0; i < n; ++i) {
-        std::memcpy(codes.data() + i * d_, bytes(queries) + std::int64_t{tokens[i]} * d_, d_);
-        scales[i] = query_scales[tokens[i]];
-        positions[i] = tokens[i] - own.begin + own.position;
+void CardPages::attend(const std::vector<segment_t>& segments,
+                       const std::vector<std::int32_t>& asked, const card_heads& heads,
+                       scale_t score, void* context, void* results) const {
+    const std::vector<run_t> runs = runs_of(segments, asked);
+    const std::int32_t share = heads.n_heads / heads.n_kv_heads;
+    std::vector<mha::block_t> blocks;
+    for (std::int32_t h = 0; h < heads.n_heads; ++h) {
+        for (const run_t& run : runs) {
+            const segment_t& s = segments[run.segment];
+            const std::int32_t last = s.position + run.first + run.n - 1 - s.begin;
+            blocks.push_back({h * heads.stride + run.first, run.n, entry(h / share, run.segment),
+                              last / PAGE + 1});
+        }
     }
-    mha_int8(codes.data(), pairs(scales.data()), positions.data(), n, d_, score_scale.m,
-             score_scale.e, memory_.get(), table_.data() + entries_[segment], rows.data(),
-             row_exponents.data(), row_marks.data());
-    for (std::int64_t i = 0; i < n; ++i) {
-        for (std::int64_t j = 0; j < d_; ++j) context[i * stride + j] = rows[i * d_ + j];
-        exponents[i * exponent_stride] = row_exponents[i];
-        marks[tokens[i]] |= row_marks[i];
-    }
+    mha_int8_krnl(blocks.data(), rows_of(heads, 0), codes_of(heads, 0, d_), table_.data(),
+                  reinterpret_cast<const beat_t*>(memory_.get()), static_cast<beat_t*>(context),
+                  static_cast<mha::result_t*>(results), static_cast<std::int32_t>(blocks.size()),
+                  d_, score.m, score.e);
+    mha::counts::add_to_totals();
 }
 
 }  // namespace ecorl

@@ -1,4 +1,5 @@
-// Keys and values of a group in the card's pages, and attention over them, by the kernels.
+// Keys and values of a group in the card's pages, and attention over them, by the kernels: on the
+// buffers that HEAD of vector_ops wrote and its CONTEXT reads, as they are.
 #pragma once
 
 #include <cstdint>
@@ -9,29 +10,42 @@
 
 namespace ecorl {
 
-/// One head's pages and page tables as kv_cache_router writes and mha_int8 reads them.
+/// A card's heads in its memory: queries, then keys, then values.
+struct card_heads {
+    std::int32_t n_heads, n_kv_heads;
+    std::int32_t stride;  ///< rows from one head to the next
+    const void* codes;    ///< [heads][stride][token_beats(head_dim)] words
+    const void* rows;     ///< [heads][stride] head_row_t
+};
+
+/// Pages and page tables of all heads, as kv_cache_router writes and mha_int8 reads them. Numbers
+/// of pages and of entries count through all heads.
 class CardPages {
   public:
-    /// Whether the kernels take heads of this size.
-    static bool takes(std::int32_t head_dim);
-
-    CardPages(std::int32_t max_pages, std::int32_t head_dim);
-    /// As Pages::fill: one call of the router for each segment, since a call reads no page that it
-    /// writes.
-    void fill(const std::vector<segment_t>& segments, const code_t* keys, const scale_t* key_scales,
-              const code_t* values, const scale_t* value_scales);
-    /// As Pages::attend.
-    void attend(const std::vector<segment_t>& segments, std::int32_t segment,
-                const std::int32_t* tokens, std::int32_t n, const code_t* queries,
-                const scale_t* query_scales, scale_t score_scale, value_t* context,
-                std::int64_t stride, std::int32_t* exponents, std::int64_t exponent_stride,
-                value_t* marks) const;
+    /// `max_pages` of each head; head_dim is a multiple of HEAD_UNIT.
+    CardPages(std::int32_t n_kv_heads, std::int32_t max_pages, std::int32_t head_dim);
+    /// Keys and values of all segments: a call of the router for those without a parent, and one
+    /// for their children, which copy pages that the first has written.
+    void fill(const std::vector<segment_t>& segments, const card_heads& heads);
+    /// Attention of all heads for tokens `asked`, ascending, in one call: context
+    /// [n_heads][stride][head_dim / 16] words, results [n_heads][stride] exponents and marks. Other
+    /// rows stay as they are.
+    void attend(const std::vector<segment_t>& segments, const std::vector<std::int32_t>& asked,
+                const card_heads& heads, scale_t score, void* context, void* results) const;
 
   private:
-    std::int32_t d_;
+    std::int32_t page_number(std::int32_t kv_head, std::int32_t page) const {
+        return kv_head * max_pages_ + page;
+    }
+    std::int32_t entry(std::int32_t kv_head, std::int32_t segment) const {
+        return kv_head * n_entries_ + entries_[segment];
+    }
+
+    std::int32_t d_, max_pages_;
     std::unique_ptr<std::uint8_t[]> memory_;
     std::vector<std::int32_t> table_;
-    std::vector<std::int32_t> entries_;  ///< [segments] first one of the table
+    std::vector<std::int32_t> entries_;  ///< [segments] first one of a head's part of the table
+    std::int32_t n_entries_ = 0;         ///< of one head
 };
 
 }  // namespace ecorl

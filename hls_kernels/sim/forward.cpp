@@ -2,11 +2,19 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "../gemm_int8/gemm_int8.hpp"
 #include "forward_parts.hpp"
 
 namespace ecorl {
+
+std::vector<std::int32_t> group_t::asked(bool in_last_layer) const {
+    if (in_last_layer) return wanted;
+    std::vector<std::int32_t> all(positions.size());
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+}
 
 Forward::Forward(const decoder_model& model, std::int32_t max_tokens, std::int32_t max_pages)
     : model_(model), max_tokens_(max_tokens), cards_(model.n_cards) {
@@ -46,7 +54,8 @@ const value_t* Forward::run(const group_t& group, const std::int32_t* ids) {
         const bool last = l + 1 == model_.n_layers;
         project_heads(l, group);
         if (last) spread_marks(group);  // later ones reach no other token
-        attend(group, last);
+        const std::vector<std::int32_t> asked = group.asked(last);
+        for (std::int32_t c = 0; c < model_.n_cards; ++c) attend(group, asked, c);
         std::int32_t m = group.n_tokens();
         if (last) {  // after the last keys and values only the wanted tokens go on
             m = static_cast<std::int32_t>(group.wanted.size());
@@ -148,44 +157,32 @@ void Forward::project_heads(std::int32_t l, const group_t& group) {
     }
 }
 
-void attend_group(const decoder_model& model, const decoder_card& card, const group_t& group,
-                  bool last, Pages& pages, const attention_memory& at) {
-    const std::int32_t d = model.head_dim, share = card.n_heads / card.n_kv_heads;
+/// Attention of all heads of a card for tokens `asked`, ascending.
+void Forward::attend(const group_t& group, const std::vector<std::int32_t>& asked, std::int32_t c) {
+    const decoder_card& card = model_.cards[c];
+    card_buffers& own = cards_[c];
+    const std::int32_t d = model_.head_dim, share = card.n_heads / card.n_kv_heads;
     const std::int64_t stride = std::int64_t{card.n_heads} * d;
-    std::vector<std::int32_t> asked;
     for (std::int32_t g = 0; g < card.n_kv_heads; ++g) {
-        const std::int64_t k = (card.n_heads + g) * at.max_tokens;
-        const std::int64_t v = k + card.n_kv_heads * at.max_tokens;
-        pages.fill(group.segments, at.heads + k * d, at.scales + k, at.heads + v * d,
-                   at.scales + v);
+        const std::int64_t k = std::int64_t{card.n_heads + g} * max_tokens_;
+        const std::int64_t v = k + std::int64_t{card.n_kv_heads} * max_tokens_;
+        own.pages->fill(group.segments, own.heads.get() + k * d, own.scales.get() + k,
+                        own.heads.get() + v * d, own.scales.get() + v);
         std::int64_t done = 0;
         for (std::int32_t s = 0; s < static_cast<std::int32_t>(group.segments.size()); ++s) {
-            const segment_t& segment = group.segments[s];
-            asked.clear();
-            for (std::int32_t t = segment.begin; t < segment.end; ++t) {
-                if (!last || std::binary_search(group.wanted.begin(), group.wanted.end(), t)) {
-                    asked.push_back(t);
-                }
-            }
-            const auto n = static_cast<std::int32_t>(asked.size());
+            const auto from = asked.begin() + done;
+            const auto to = std::lower_bound(from, asked.end(), group.segments[s].end);
+            const auto n = static_cast<std::int32_t>(to - from);
             for (std::int32_t h = g * share; n > 0 && h < (g + 1) * share; ++h) {
-                const std::int64_t q = h * at.max_tokens;
-                pages.attend(group.segments, s, asked.data(), n, at.heads + q * d, at.scales + q,
-                             {model.score_m, model.score_e}, at.context + done * stride + h * d,
-                             stride, at.exponents + done * card.n_heads + h, card.n_heads,
-                             at.marks);
+                const std::int64_t q = std::int64_t{h} * max_tokens_;
+                own.pages->attend(group.segments, s, &*from, n, own.heads.get() + q * d,
+                                  own.scales.get() + q, {model_.score_m, model_.score_e},
+                                  own.context.get() + done * stride + h * d, stride,
+                                  own.exponents.get() + done * card.n_heads + h, card.n_heads,
+                                  marks_.get());
             }
             done += n;
         }
-    }
-}
-
-void Forward::attend(const group_t& group, bool last) {
-    for (std::int32_t c = 0; c < model_.n_cards; ++c) {
-        card_buffers& own = cards_[c];
-        attend_group(model_, model_.cards[c], group, last, *own.pages,
-                     {own.heads.get(), own.scales.get(), own.context.get(), own.exponents.get(),
-                      marks_.get(), max_tokens_});
     }
 }
 

@@ -21,6 +21,8 @@ struct group_t {
     std::vector<std::int32_t> positions;  ///< [n_tokens]
     std::vector<std::int32_t> wanted;     ///< distinct tokens with an output, ascending
     std::int32_t n_tokens() const { return static_cast<std::int32_t>(positions.size()); }
+    /// Tokens whose attention a layer needs, ascending.
+    std::vector<std::int32_t> asked(bool in_last_layer) const;
 };
 
 /// A row's largest exponent and magnitude, which cards exchange.
@@ -28,20 +30,6 @@ struct row_peak {
     value_t peak;
     std::int32_t exponent;
 };
-
-/// What attention of one card reads and writes; a head has room for max_tokens tokens.
-struct attention_memory {
-    const code_t* heads;      ///< [heads, max_tokens, head_dim] queries, keys, values
-    const scale_t* scales;    ///< [heads, max_tokens]
-    value_t* context;         ///< [tokens asked for, n_heads head_dim]
-    std::int32_t* exponents;  ///< [tokens asked for, n_heads]
-    value_t* marks;           ///< [tokens]
-    std::int64_t max_tokens;
-};
-
-/// Attention of all heads of a card over a group; in the last layer for the wanted tokens alone.
-void attend_group(const decoder_model& model, const decoder_card& card, const group_t& group,
-                  bool last, Pages& pages, const attention_memory& at);
 
 /// Buffers of one thread, for groups of at most max_tokens tokens and max_pages pages.
 class Forward {
@@ -76,7 +64,7 @@ class Forward {
     void hidden_gate(const decoder_linear& map, std::int32_t m, code_t* codes, value_t* marks);
     void last_gate(const decoder_linear& map, std::int32_t m, value_t* z, value_t* marks);
     void project_heads(std::int32_t layer, const group_t& group);
-    void attend(const group_t& group, bool last);
+    void attend(const group_t& group, const std::vector<std::int32_t>& asked, std::int32_t card);
     void project_output(std::int32_t layer, std::int32_t m);
     void mlp(std::int32_t layer, std::int32_t m);
     void gate(std::int32_t layer, std::int32_t t0, std::int32_t m);

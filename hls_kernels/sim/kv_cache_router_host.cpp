@@ -21,6 +21,13 @@ std::vector<beat_t> token_rows(const std::int8_t* codes, std::int32_t n, std::in
     return rows;
 }
 
+/// Scales [tokens, 2] as records; the router reads no positions.
+std::vector<head_row_t> records(const std::int32_t* scales, std::int32_t n) {
+    std::vector<head_row_t> made;
+    for (std::int64_t t = 0; t < n; ++t) made.push_back({scales[2 * t], scales[2 * t + 1], 0, 0});
+    return made;
+}
+
 }  // namespace
 }  // namespace router
 }  // namespace ecorl
@@ -41,16 +48,13 @@ void kv_cache_router(const std::int8_t* keys, const std::int32_t* key_scales,
     if (n_jobs < 1 || !takes_head(head_dim)) return;
     const std::vector<beat_t> key_rows = token_rows(keys, n_tokens, head_dim);
     const std::vector<beat_t> value_rows = token_rows(values, n_tokens, head_dim);
-    std::vector<token_scales_t> scales;
-    for (std::int64_t t = 0; t < n_tokens; ++t) {
-        scales.push_back({key_scales[2 * t], key_scales[2 * t + 1], value_scales[2 * t],
-                          value_scales[2 * t + 1]});
-    }
+    const std::vector<head_row_t> key_records = records(key_scales, n_tokens);
+    const std::vector<head_row_t> value_records = records(value_scales, n_tokens);
     static_assert(sizeof(job_t) == 8 * sizeof(std::int32_t), "jobs come as rows of eight");
     auto* const memory = static_cast<beat_t*>(pages);
-    kv_cache_router_krnl(key_rows.data(), value_rows.data(), scales.data(),
-                         reinterpret_cast<const job_t*>(jobs), memory, memory, table, n_jobs,
-                         card_head(head_dim));
+    kv_cache_router_krnl(key_rows.data(), value_rows.data(), key_records.data(),
+                         value_records.data(), reinterpret_cast<const job_t*>(jobs), memory, memory,
+                         table, n_jobs, card_head(head_dim));
     counts::add_to_totals();
 }
 

@@ -46,7 +46,7 @@ void mha_int8(const std::int8_t* queries, const std::int32_t* query_scales,
     const std::int64_t rows = m, width = d / BEAT_INTS;
     const std::int64_t bytes = std::int64_t{token_beats(d)} * BEAT;
     std::vector<std::int8_t> codes(static_cast<std::size_t>(rows * bytes), 0);
-    std::vector<query_t> infos;
+    std::vector<head_row_t> infos;
     for (std::int64_t i = 0; i < rows; ++i) {
         std::memcpy(codes.data() + i * bytes, queries + i * head_dim, head_dim);
         infos.push_back({query_scales[2 * i], query_scales[2 * i + 1], positions[i], 0});

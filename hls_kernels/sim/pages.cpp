@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "../gemm_int8/gemm_int8.hpp"
-#include "card_pages.hpp"
 #include "row_table.hpp"
 #include "transpose.hpp"
 
@@ -60,14 +59,8 @@ Pages::Pages(std::int32_t max_pages, std::int32_t head_dim)
       weights_(new code_t[2 * QUERIES * PAGE]),
       scores_(new value_t[QUERIES * PAGE]),
       partial_(new value_t[2 * QUERIES * head_dim]) {
-    if (kernels_chosen() && CardPages::takes(head_dim)) {
-        card_.reset(new CardPages(max_pages, head_dim));
-        return;
-    }
     for (page_t& page : pages_) page.memory.reset(new std::uint8_t[2 * bytes_ + 64]);
 }
-
-Pages::~Pages() = default;
 
 std::uint8_t* Pages::keys_of(page_t& page) const {
     return aligned(page.memory.get());
@@ -113,7 +106,6 @@ void Pages::fill_page(page_t& page, std::int32_t n) {
 
 void Pages::fill(const std::vector<segment_t>& segments, const code_t* keys,
                  const scale_t* key_scales, const code_t* values, const scale_t* value_scales) {
-    if (card_) return card_->fill(segments, keys, key_scales, values, value_scales);
     for (std::int32_t s = 0; s < static_cast<std::int32_t>(segments.size()); ++s) {
         const segment_t& segment = segments[s];
         const std::int32_t end = segment.position + segment.length();
@@ -131,10 +123,6 @@ void Pages::attend(const std::vector<segment_t>& segments, std::int32_t segment,
                    const scale_t* query_scales, scale_t score_scale, value_t* context,
                    std::int64_t stride, std::int32_t* exponents, std::int64_t exponent_stride,
                    value_t* marks) {
-    if (card_) {
-        return card_->attend(segments, segment, tokens, n, queries, query_scales, score_scale,
-                             context, stride, exponents, exponent_stride, marks);
-    }
     const row_table& row = rows();
     const segment_t& own = segments[segment];
     const auto position = [&](std::int32_t i) { return tokens[i] - own.begin + own.position; };

@@ -27,16 +27,10 @@ struct segment_t {
 /// Lay out pages for segments whose begin, end and parent are set; returns how many there are.
 std::int32_t lay_out_pages(std::vector<segment_t>& segments);
 
-class CardPages;
-
-/// One head's keys and values in pages, and the buffers of a block of queries. Where the kernels
-/// are chosen (row_table.hpp) and take heads of this size, they do all of it.
+/// One head's keys and values in pages, and the buffers of a block of queries.
 class Pages {
   public:
     Pages(std::int32_t max_pages, std::int32_t head_dim);
-    ~Pages();
-    Pages(const Pages&) = delete;
-    Pages& operator=(const Pages&) = delete;
     /// Take over keys and values [tokens, head_dim] with their scales [tokens].
     void fill(const std::vector<segment_t>& segments, const code_t* keys, const scale_t* key_scales,
               const code_t* values, const scale_t* value_scales);
@@ -62,7 +56,6 @@ class Pages {
                 std::int32_t n, const code_t* keys, const scale_t* key_scales, const code_t* values,
                 const scale_t* value_scales, page_t& page);
 
-    std::unique_ptr<CardPages> card_;  ///< null where the host's schedule is chosen
     std::int32_t d_;
     std::int64_t bytes_;
     std::vector<page_t> pages_;

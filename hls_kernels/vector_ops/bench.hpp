@@ -17,6 +17,7 @@ enum class fill { RANDOM, LARGEST, ZERO };
 
 constexpr int INPUT_SHIFT = 6;  // of sums over k = 1,024
 constexpr int LARGEST_SUM = 1024 * 127 * 127;
+constexpr int FRACTION_BITS = 14;  // of the residual stream
 
 inline std::mt19937& source() {
     static std::mt19937 random(20240229);
@@ -136,6 +137,52 @@ inline void add_channels(std::vector<word_t>& words, const channels& by, std::in
     }
 }
 
+/// Rows from one head to the next: at least m, and sometimes more.
+inline std::int32_t draw_stride(std::int32_t m) {
+    return (ceil_div(m, BLOCK_ROWS) + draw(0, 1)) * BLOCK_ROWS;
+}
+
+/// Rows [m][heads d] as mha_int8 writes contexts: [heads][stride][d / 16].
+inline std::vector<word_t> head_order(const std::vector<value_t>& rows, std::int32_t m,
+                                      std::int32_t d, std::int32_t stride) {
+    const std::int64_t n = static_cast<std::int64_t>(rows.size()) / m;
+    std::vector<word_t> words(n / LANES * stride, empty_word());
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(rows.size()); ++i) {
+        const std::int64_t r = i / n, h = i % n / d, j = i % n % d;
+        words[(h * stride + r) * (d / LANES) + j / LANES].lane[j % LANES] = rows[i];
+    }
+    return words;
+}
+
+/// Exponents and marks as mha_int8 writes them: a row's stand `row`-th.
+inline void put_result(std::vector<word_t>& side, std::int64_t row, std::int32_t exponent,
+                       std::int32_t mark) {
+    value_t* const at = side[row / 8].lane + row % 8 * 2;
+    at[0] = exponent;
+    at[1] = mark;
+}
+
+/// What memory holds before a kernel writes it.
+constexpr int UNTOUCHED = 77;
+
+/// Codes for `rows` rows of heads of d values, nothing written.
+inline std::vector<code_word_t> untouched_codes(std::int64_t rows, std::int32_t d) {
+    std::vector<code_word_t> words(rows * token_beats(d));
+    for (code_word_t& word : words) {
+        for (auto& step : word.code) {
+            for (code_t& code : step) code = UNTOUCHED;
+        }
+    }
+    return words;
+}
+
+/// The c-th code of the `row`-th row of heads of d values.
+inline int head_code(const std::vector<code_word_t>& words, std::int64_t row, std::int32_t d,
+                     std::int32_t c) {
+    const code_word_t& word = words[row * token_beats(d) + c / BEAT];
+    return static_cast<int>(word.code[c % BEAT / STEP_CODES][c % STEP_CODES]);
+}
+
 /// The code of a row and column in gemm_int8's A of `columns` columns.
 inline code_t code_at(const code_word_t* a, std::int64_t row, std::int32_t columns,
                       std::int32_t k) {
@@ -201,6 +248,7 @@ inline void run_stages(std::vector<card>& cards) {
                 all.peak_h = most(all.peak_h, c.rows[r].peak_h);
                 all.exponent = most(all.exponent, c.rows[r].exponent);
                 all.peak = most(all.peak, c.rows[r].peak);
+                all.mark |= c.rows[r].mark;
             }
             for (card& c : cards) c.rows[r] = all;
         }
@@ -236,5 +284,58 @@ struct tally {
         same("exponent", row, at, std::int64_t{got.e}, std::int64_t{want.e});
     }
 };
+
+// ---- heads -----------------------------------------------------------------------------------
+
+constexpr std::int32_t POSITIONS = 7;
+
+inline int head_exponent(std::int32_t h) {
+    return 2 + h % 3;
+}
+
+/// A task of heads of d values, the first two thirds turned.
+inline card head_card(std::int32_t m, std::int32_t heads, std::int32_t d,
+                      const std::vector<value_t>& acc, const channels& by, bool has_bias) {
+    card c(vector::HEAD, m, heads * d);
+    c.task.head = d;
+    c.task.turned = heads * 2 / 3;
+    c.task.has_bias = has_bias;
+    c.task.fraction_bits = FRACTION_BITS;
+    c.acc = c_order(acc, 1, m, heads * d);
+    c.table.resize(POSITIONS * vector::ROPE_WORDS);
+    for (table_word_t& word : c.table) {
+        for (auto& lane : word.lane) lane = draw(-(1 << ROPE_BITS), 1 << ROPE_BITS);
+    }
+    for (std::int32_t h0 = 0; h0 < heads; h0 += vector::MAX_HEADS) {
+        for (std::int32_t h = h0; h < h0 + vector::MAX_HEADS; h += LANES) {
+            c.side.push_back(empty_word());
+            for (int lane = 0; lane < LANES; ++lane) {
+                c.side.back().lane[lane] = head_exponent(h + lane);
+            }
+        }
+        add_channels(c.side, by, h0 * d, least(vector::MAX_HEADS, heads - h0) * d, has_bias);
+    }
+    for (row_t& row : c.rows) row.position = draw(0, POSITIONS - 1);
+    c.task.stride = draw_stride(m);
+    c.codes = untouched_codes(std::int64_t{heads} * c.task.stride, d);
+    c.scales.resize(heads * c.task.stride / 4, empty_word());
+    for (word_t& word : c.scales) {
+        for (value_t& lane : word.lane) lane = UNTOUCHED;
+    }
+    return c;
+}
+
+/// Rows beyond the last one: no code is written, and no scale but zeros in the last block.
+inline void check_unused(tally& t, const card& c, std::int32_t h, std::int32_t r) {
+    const std::int64_t row = std::int64_t{h} * c.task.stride + r;
+    const bool is_block = r < ceil_div(c.task.m, BLOCK_ROWS) * BLOCK_ROWS;
+    for (int j = 0; j < BEAT * token_beats(c.task.head); ++j) {
+        t.same("code", r, h, head_code(c.codes, row, c.task.head, j), UNTOUCHED);
+    }
+    for (int i = 0; i < 4; ++i) {
+        const value_t field = c.scales[row / 4].lane[row % 4 * 4 + i];
+        t.same("unused scale", r, h, static_cast<int>(field), is_block ? 0 : UNTOUCHED);
+    }
+}
 
 }  // namespace bench

@@ -43,15 +43,16 @@ LOAD_X:
     }
 }
 
-/// Exponents of the heads of a block of rows.
-inline void load_exponents(const word_t* side, words_t& out, dim_t heads, dim_t block,
-                           dim_t blocks) {
+/// Attention's exponents and marks of a block of rows, head by head.
+inline void load_results(const word_t* side, words_t& out, const task_t& task, dim_t block) {
 #pragma HLS INLINE
-LOAD_EXPONENTS:
-    for (dim_t h = 0; h < heads; ++h) {
+    const dim_t stride = task.stride / BLOCK_ROWS;
+LOAD_RESULTS:
+    for (dim_t i = 0; i < task.n / task.head * RESULT_WORDS; ++i) {
 #pragma HLS PIPELINE II = 1
-#pragma HLS LOOP_TRIPCOUNT min = 1 max = 256 avg = 32
-        out.write(side[static_cast<std::int64_t>(h) * blocks + block]);
+#pragma HLS LOOP_TRIPCOUNT min = 2 max = 512 avg = 64
+        const std::int64_t head = static_cast<std::int64_t>(i / RESULT_WORDS) * stride;
+        out.write(side[(head + block) * RESULT_WORDS + i % RESULT_WORDS]);
         VECTOR_COUNT(SIDE_CYCLES, 1);
         VECTOR_COUNT(BYTES_READ, sizeof(word_t));
     }
@@ -83,14 +84,13 @@ LOAD_SIDE_HALF:
 
 inline void load_side(const word_t* side, words_t& out, const task_t task) {
     const plan_t plan = plan_of(task);
-    const dim_t blocks = ceil_div(task.m, BLOCK_ROWS);
-    const dim_t n_panels = task.op == CONTEXT ? blocks : panels_of(plan);
+    const dim_t n_panels = task.op == CONTEXT ? ceil_div(task.m, BLOCK_ROWS) : panels_of(plan);
     walk_t at = first_of(plan);
 LOAD_SIDE_PANEL:
     for (dim_t i = 0; i < n_panels; ++i) {
 #pragma HLS LOOP_TRIPCOUNT min = 1 max = 512 avg = 4
         if (task.op == CONTEXT) {
-            load_exponents(side, out, task.n / task.head, i, blocks);
+            load_results(side, out, task, i);
         } else if (channel_words_of(task) > 0 && is_fresh(plan, at)) {
             load_channels(side, out, task, plan, at);
         }
@@ -129,19 +129,65 @@ TABLE_PANEL:
 
 // ---- store ------------------------------------------------------------------------------------
 
-/// From rows to the order of gemm_int8's A. One panel comes in beside the one before going out.
+/// Four codes of each row, as gemm_int8 takes them; zeros beyond the last row.
+inline code_word_t step_of(const code_line_t lines[BLOCK_ROWS], dim_t part, dim_t rows) {
+#pragma HLS INLINE
+    code_word_t codes;
+    for (int r = 0; r < BLOCK_ROWS; ++r) {
+#pragma HLS UNROLL
+        for (int t = 0; t < STEP_CODES; ++t) {
+#pragma HLS UNROLL
+            const code_t code = lines[r].lane[part * STEP_CODES + t];
+            codes.code[r][t] = r < rows ? code : code_t(0);
+        }
+    }
+    return codes;
+}
+
+/// The part-th 16 codes of a beat of one row; the first of them clears what follows.
+inline void put_line(code_word_t& beat, const code_line_t& line, dim_t part) {
+#pragma HLS INLINE
+    for (int s = 0; s < BLOCK_ROWS; ++s) {
+#pragma HLS UNROLL
+        for (int t = 0; t < STEP_CODES; ++t) {
+#pragma HLS UNROLL
+            const code_t old = part == 0 ? code_t(0) : beat.code[s][t];
+            const code_t code = line.lane[s % LINE_STEPS * STEP_CODES + t];
+            beat.code[s][t] = s / LINE_STEPS == part ? code : old;
+        }
+    }
+}
+
+/// Where the next 16 codes leave the block buffer on their way to heads: line of a row's head, then
+/// row, then head.
+struct exit_t {
+    dim_t line, row, base;
+};
+
+inline void step(exit_t& at, dim_t rows, dim_t unit) {
+#pragma HLS INLINE
+    if (++at.line < unit) return;
+    at.line = 0;
+    if (++at.row < rows) return;
+    at.row = 0;
+    at.base += unit;
+}
+
+/// From rows to the order of gemm_int8's A, or of a head's rows. One panel comes in beside the one
+/// before going out: at 16 codes a cycle on the way to heads, as they come in.
 inline void turn_codes(hls::stream<code_line_t>& in, hls::stream<code_word_t>& out,
                        const task_t task) {
     ECORL_BUFFER code_line_t block[2][BLOCK_ROWS][PANEL_WORDS];
 #pragma HLS BIND_STORAGE variable = block type = ram_2p impl = uram
 #pragma HLS ARRAY_PARTITION variable = block complete dim = 2
 #pragma HLS AGGREGATE variable = block
-    constexpr int STEPS = LANES / STEP_CODES;
+    const bool is_head = task.op == HEAD;
+    const dim_t unit = task.head / LANES;
     const plan_t plan = codes_plan_of(task);
     const dim_t n_panels = panels_of(plan);
     walk_t at = first_of(plan);
     dim_t old_rows = 0;
-    dim_t old_columns = 0;
+    dim_t n_out = 0;
 CODES_PANEL:
     for (dim_t i = 0; i < n_panels + 1; ++i) {
 #pragma HLS LOOP_TRIPCOUNT min = 1 max = 512 avg = 4
@@ -150,9 +196,10 @@ CODES_PANEL:
         const dim_t columns = columns_at(at, plan);
         const dim_t words = words_of(columns);
         const dim_t n_in = rows * words;
-        const dim_t n_out = old_rows > 0 ? ceil_div(old_columns, STEP_CODES) : 0;
         dim_t row = 0;
         dim_t word = 0;
+        exit_t from = {0, 0, 0};
+        code_word_t codes;
     TURN_CODES:
         for (dim_t j = 0; j < most(n_in, n_out); ++j) {
 #pragma HLS PIPELINE II = 1
@@ -166,22 +213,26 @@ CODES_PANEL:
                 }
             }
             if (j < n_out) {
-                code_word_t codes;
+                code_line_t lines[BLOCK_ROWS];
                 for (int r = 0; r < BLOCK_ROWS; ++r) {
 #pragma HLS UNROLL
-                    const code_line_t line = block[1 - now][r][j / STEPS];
-                    for (int t = 0; t < STEP_CODES; ++t) {
-#pragma HLS UNROLL
-                        const code_t code = line.lane[j % STEPS * STEP_CODES + t];
-                        codes.code[r][t] = r < old_rows ? code : code_t(0);
-                    }
+                    lines[r] = block[1 - now][r][is_head ? from.base + from.line : j / LINE_STEPS];
                 }
-                out.write(codes);
-                VECTOR_COUNT(CODE_CYCLES, 1);
+                const dim_t part = is_head ? from.line % BEAT_LINES : j % LINE_STEPS;
+                if (is_head) {
+                    put_line(codes, lines[from.row], part);
+                } else {
+                    codes = step_of(lines, part, old_rows);
+                }
+                if (!is_head || part == BEAT_LINES - 1 || from.line == unit - 1) {
+                    out.write(codes);
+                    VECTOR_COUNT(CODE_CYCLES, 1);
+                }
+                step(from, old_rows, unit);
             }
         }
         old_rows = rows;
-        old_columns = columns;
+        n_out = is_head ? n_in : ceil_div(columns, STEP_CODES);
         if (i < n_panels) go_on(at, plan);
     }
 }
@@ -196,7 +247,7 @@ inline void store_panel(hls::stream<code_word_t>& in, code_word_t* codes, dim_t 
     dim_t left = columns;
 STORE_UNIT:
     while (left > 0) {
-#pragma HLS LOOP_TRIPCOUNT min = 1 max = 64 avg = 1
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 2 avg = 1
         const dim_t steps_of_row = ceil_div(least(unit, n - index * unit), STEP_CODES);
         const dim_t now = least(unit - offset, left);
         const dim_t steps = ceil_div(now, STEP_CODES);
@@ -216,17 +267,42 @@ STORE_UNIT:
     }
 }
 
+/// Codes of a panel's heads: a block of rows of each stands side by side.
+inline void store_heads(hls::stream<code_word_t>& in, code_word_t* codes, const task_t& task,
+                        const walk_t& at, dim_t rows, dim_t columns) {
+#pragma HLS INLINE
+    const dim_t beats = token_beats(task.head);
+    std::int64_t first =
+        (static_cast<std::int64_t>(at.column / task.head) * task.stride + at.row) * beats;
+STORE_HEAD:
+    for (dim_t h = 0; h < columns / task.head; ++h) {
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 64 avg = 48
+    STORE_BEATS:
+        for (dim_t i = 0; i < rows * beats; ++i) {
+#pragma HLS PIPELINE II = 1
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 32 avg = 32
+            codes[first + i] = in.read();
+            VECTOR_COUNT(BYTES_WRITTEN, sizeof(code_word_t));
+        }
+        first += static_cast<std::int64_t>(task.stride) * beats;
+    }
+}
+
 inline void store_codes(hls::stream<code_word_t>& in, code_word_t* codes, const task_t task) {
     const plan_t plan = codes_plan_of(task);
     const dim_t n_panels = panels_of(plan);
     const dim_t blocks = ceil_div(task.m, BLOCK_ROWS);
-    const dim_t unit = task.op == HEAD ? task.head : (task.op == GATE ? MAX_SLICE : task.n);
+    const dim_t unit = task.op == GATE ? MAX_SLICE : task.n;
     walk_t at = first_of(plan);
 STORE_PANEL:
     for (dim_t i = 0; i < n_panels; ++i) {
 #pragma HLS LOOP_TRIPCOUNT min = 0 max = 512 avg = 4
-        store_panel(in, codes, at.row / BLOCK_ROWS, blocks, at.column, columns_at(at, plan), unit,
-                    task.n);
+        const dim_t columns = columns_at(at, plan);
+        if (task.op == HEAD) {
+            store_heads(in, codes, task, at, rows_at(at, plan), columns);
+        } else {
+            store_panel(in, codes, at.row / BLOCK_ROWS, blocks, at.column, columns, unit, task.n);
+        }
         go_on(at, plan);
     }
 }
@@ -252,23 +328,25 @@ STORE_ROWS:
     }
 }
 
+/// Scales and positions of 16 rows of one head after the other, then of the next rows.
 inline void store_scales(words_t& in, word_t* scales, const task_t task) {
     const dim_t heads = task.op == HEAD ? task.n / task.head : 0;
-    const dim_t blocks = ceil_div(task.m, BLOCK_ROWS);
+    const dim_t stride = task.stride / BLOCK_ROWS;
+    dim_t word = 0;
     dim_t head = 0;
     dim_t block = 0;
 STORE_SCALES:
-    for (dim_t i = 0; i < heads * blocks; ++i) {
-#pragma HLS PIPELINE II = 2
-#pragma HLS LOOP_TRIPCOUNT min = 0 max = 24576 avg = 256
-        const std::int64_t first = (static_cast<std::int64_t>(head) * blocks + block) * 2;
-        scales[first] = in.read();
-        scales[first + 1] = in.read();
-        VECTOR_COUNT(BYTES_WRITTEN, 2 * sizeof(word_t));
-        if (++head == heads) {
-            head = 0;
-            ++block;
-        }
+    for (dim_t i = 0; i < heads * ceil_div(task.m, BLOCK_ROWS) * SCALE_WORDS; ++i) {
+#pragma HLS PIPELINE II = 1
+#pragma HLS LOOP_TRIPCOUNT min = 0 max = 98304 avg = 1024
+        const std::int64_t first = static_cast<std::int64_t>(head) * stride + block;
+        scales[first * SCALE_WORDS + word] = in.read();
+        VECTOR_COUNT(BYTES_WRITTEN, sizeof(word_t));
+        if (++word < SCALE_WORDS) continue;
+        word = 0;
+        if (++head < heads) continue;
+        head = 0;
+        ++block;
     }
 }
 

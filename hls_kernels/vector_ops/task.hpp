@@ -27,7 +27,8 @@ inline bool reads_products(const task_t& task) {
 /// Stages of a task as a plan: those of CONTEXT that read nothing are left out.
 inline plan_t plan_of(const task_t& task) {
 #pragma HLS INLINE
-    plan_t plan = {task.m, task.n, reads_products(task) ? task.parts : 0, 1, MAX_COLUMNS, 0, 0};
+    plan_t plan = {task.m, task.n, reads_products(task) ? task.parts : 0, 1, MAX_COLUMNS, 0, 0,
+                   1,      task.m};
     if (task.op == HEAD || task.op == CONTEXT) plan.width = MAX_HEADS * task.head;
     if (task.op == GATE) {
         plan.halves = 2;
@@ -38,6 +39,9 @@ inline plan_t plan_of(const task_t& task) {
     if (task.op == CONTEXT) {
         plan.first_stage = most(task.first_stage, PEAK);
         plan.last_stage = task.last_stage;
+        plan.parts = 1;
+        plan.unit = task.head / LANES;
+        plan.stride = task.stride;
     }
     return plan;
 }

@@ -154,15 +154,23 @@ TAKE_CHANNELS:
 }
 
 void begin_block(rows_t& records, words_t& side, const task_t& task, block_t& block, dim_t rows) {
+    constexpr int RESULTS = LANES / 2;
     const dim_t heads = task.op == CONTEXT ? task.n / task.head : 0;
-TAKE_HEADS:
-    for (dim_t h = 0; h < heads; ++h) {
-#pragma HLS PIPELINE II = 1
-#pragma HLS LOOP_TRIPCOUNT min = 1 max = 256 avg = 32
-        const word_t word = side.read();
-        for (int r = 0; r < BLOCK_ROWS; ++r) {
+    for (int r = 0; r < BLOCK_ROWS; ++r) {
 #pragma HLS UNROLL
-            block.exponent[h][r] = static_cast<std::int32_t>(word.lane[r]);
+        block.mark[r] = 0;
+    }
+TAKE_HEADS:
+    for (dim_t i = 0; i < heads * RESULT_WORDS; ++i) {
+#pragma HLS PIPELINE II = 1
+#pragma HLS LOOP_TRIPCOUNT min = 2 max = 512 avg = 64
+        const word_t word = side.read();
+        const dim_t first = i % RESULT_WORDS * RESULTS;
+        for (int r = 0; r < RESULTS; ++r) {
+#pragma HLS UNROLL
+            block.exponent[i / RESULT_WORDS][first + r] =
+                static_cast<std::int32_t>(word.lane[2 * r]);
+            block.mark[first + r] |= static_cast<std::int32_t>(word.lane[2 * r + 1]);
         }
     }
 BEGIN_ROWS:
@@ -182,34 +190,26 @@ END_ROWS:
     }
 }
 
-/// Scales of a panel's heads: two words each.
-void give_scales(words_t& out, const block_t& block, dim_t heads) {
+/// Scales and positions of a panel's heads, four rows a word; zeros beyond the last row.
+void give_scales(words_t& out, const block_t& block, dim_t heads, dim_t rows) {
+    constexpr int RECORDS = BLOCK_ROWS / SCALE_WORDS;
+    constexpr int FIELDS = LANES / RECORDS;
 GIVE_SCALES:
-    for (dim_t h = 0; h < heads; ++h) {
-#pragma HLS PIPELINE II = 2
-#pragma HLS LOOP_TRIPCOUNT min = 1 max = 64 avg = 48
-        word_t mantissas;
-        word_t exponents;
-        for (int r = 0; r < BLOCK_ROWS; ++r) {
-#pragma HLS UNROLL
-            mantissas.lane[r] = block.scale[h][r].m;
-            exponents.lane[r] = block.scale[h][r].e;
-        }
-        out.write(mantissas);
-        out.write(exponents);
-    }
-}
-
-/// Rows beyond the last one have no scale.
-void clear_scales(block_t& block, dim_t heads) {
-CLEAR_SCALES:
-    for (dim_t h = 0; h < heads; ++h) {
+    for (dim_t i = 0; i < heads * SCALE_WORDS; ++i) {
 #pragma HLS PIPELINE II = 1
-#pragma HLS LOOP_TRIPCOUNT min = 1 max = 64 avg = 48
-        for (int r = 0; r < BLOCK_ROWS; ++r) {
+#pragma HLS LOOP_TRIPCOUNT min = 4 max = 256 avg = 192
+        word_t word;
+        for (int k = 0; k < RECORDS; ++k) {
 #pragma HLS UNROLL
-            block.scale[h][r] = {0, 0};
+            const dim_t r = i % SCALE_WORDS * RECORDS + k;
+            const scale_t scale = block.scale[i / SCALE_WORDS][r];
+            const bool is_row = r < rows;
+            word.lane[FIELDS * k] = is_row ? scale.m : 0;
+            word.lane[FIELDS * k + 1] = is_row ? scale.e : 0;
+            word.lane[FIELDS * k + 2] = is_row ? block.row[r].position : 0;
+            word.lane[FIELDS * k + 3] = 0;
         }
+        out.write(word);
     }
 }
 
@@ -227,6 +227,7 @@ void work(rows_t& records, words_t& products, words_t& x, words_t& side_words,
 #pragma HLS ARRAY_PARTITION variable = side.head_exponent cyclic factor = 16
     ECORL_BUFFER block_t block;
 #pragma HLS ARRAY_PARTITION variable = block.row complete
+#pragma HLS ARRAY_PARTITION variable = block.mark complete
 #pragma HLS BIND_STORAGE variable = block.scale type = ram_2p impl = lutram
 #pragma HLS BIND_STORAGE variable = block.exponent type = ram_2p impl = bram
 #pragma HLS ARRAY_PARTITION variable = block.scale complete dim = 2
@@ -247,9 +248,8 @@ BLOCK:
             if (channel_words_of(task) > 0 && is_fresh(plan, at)) {
                 take_channels(side_words, side, task, columns, plan.halves);
             }
-            clear_scales(block, heads);
             work_panel(products, x, table, results, codes, task, side, block, at);
-            give_scales(scales, block, heads);
+            give_scales(scales, block, heads, rows);
             go_on(at, plan);
         }
         end_block(records_out, task, block, rows);

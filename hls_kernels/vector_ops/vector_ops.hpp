@@ -7,9 +7,10 @@
 //   EMBED     token of each row -> residual stream
 //   NORM      residual stream -> codes and scales
 //   RESIDUAL  products -> added to the residual stream
-//   HEAD      products -> codes and scales of each head; queries and keys turned by RoPE
+//   HEAD      products -> codes and scales of each head, as kv_cache_router and mha_int8 read them;
+//             queries and keys turned by RoPE
 //   GATE      products of gate and up -> codes and scales of silu(gate) * up
-//   CONTEXT   attention's outputs and exponents -> codes and scales
+//   CONTEXT   outputs and exponents of mha_int8, as they are -> codes and scales
 //   FIXED     products -> values in fixed point (rewards)
 //
 // GATE and CONTEXT have three stages (first_stage..last_stage): two cards run one stage at a time
@@ -17,16 +18,22 @@
 // no row of values must be kept.
 //
 // Layout of the buffers, in words of 512 bits (blocks = ceil(m / 16), words(n) = ceil(n / 16)):
-//   acc     [parts][words(columns)][m]; columns = 2 n for GATE (n a multiple of 16), n otherwise
+//   acc     [parts][words(columns)][m]; columns = 2 n for GATE (n a multiple of 16), n otherwise.
+//           CONTEXT: [heads][stride][head / 16], as mha_int8 writes it
 //   x, y    [m][words(n)], rows one after the other
 //   side    NORM: [words(n)] weights. RESIDUAL, GATE, FIXED: [words(columns)][3] mantissas, shifts,
 //           biases (zeros where there is none). HEAD: the same, and before each MAX_HEADS heads 4
-//           words of their exponents. CONTEXT: [heads][blocks] exponents of 16 rows
+//           words of their exponents. CONTEXT: [heads][stride / 8], 64 bits a row: exponent, mark;
+//           the marks are added to those of the rows
 //   table   EMBED: [vocabulary][1 + ceil(n / 32)], the exponent in the first word.
 //           HEAD: [positions][4], cosines in two words, sines in two
-//   codes   [units][blocks][ceil(unit / 4)]; a unit is a head in HEAD, MAX_SLICE columns in GATE
-//           (as gemm_int8 takes them), all columns otherwise
-//   scales  HEAD: [heads][blocks][2], mantissas of 16 rows and their exponents
+//   codes   [units][blocks][ceil(unit / 4)]; a unit is MAX_SLICE columns in GATE (gemm_int8 takes
+//           no more), all columns otherwise. HEAD: [heads][stride][token_beats(head)], a row's
+//           codes one after the other, zeros behind them; rows beyond m stay as they are
+//   scales  HEAD: [heads][stride / 4], 128 bits a row: head_row_t; zeros from m to the block's end
+//
+// A task may begin at any multiple of 16 rows of HEAD's outputs or CONTEXT's inputs, by pointers:
+// so long runs of tokens go in parts, and heads keep their `stride`.
 #pragma once
 
 #include "ecorl_words.hpp"
@@ -44,7 +51,11 @@ constexpr int GATE_COLUMNS = MAX_COLUMNS / 2;
 constexpr int PANEL_WORDS = MAX_COLUMNS / LANES;
 constexpr int HEAD_WORDS = MAX_HEAD / LANES;
 constexpr int ROPE_WORDS = 4;
+constexpr int LINE_STEPS = LANES / STEP_CODES;  ///< of gemm_int8 in 16 codes of a row
+constexpr int BEAT_LINES = BEAT / LANES;        ///< 16 codes each
 constexpr int EXPONENT_WORDS = MAX_HEADS / LANES;
+constexpr int SCALE_WORDS = 4;   ///< of a head's 16 rows: scales and positions, 128 bits each
+constexpr int RESULT_WORDS = 2;  ///< of a head's 16 rows: exponents and marks, 64 bits each
 
 static_assert(MAX_HEADS * MAX_HEAD == MAX_COLUMNS, "heads stand side by side in a line");
 
@@ -70,7 +81,7 @@ struct task_t {
     std::int32_t exponent;                 ///< NORM: of the weights; else of the values (gate)
     std::int32_t exponent_up;              ///< GATE: of the values of up
     std::int32_t eps_m, eps_e;             ///< NORM
-    std::int32_t spare;
+    std::int32_t stride;                   ///< HEAD, CONTEXT: rows from head to head, 16 i >= m
 };
 
 static_assert(sizeof(task_t) == 64, "a task is one 512-bit word");

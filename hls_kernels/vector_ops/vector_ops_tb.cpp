@@ -2,6 +2,7 @@
 // sums in 64 bits where these are easy to write. Exit code 0 means that all agreed.
 #include "bench.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #define ECORL_ROW static inline
@@ -20,8 +21,6 @@ namespace {
 
 using values = std::vector<value_t>;
 using codes = std::vector<code_t>;
-
-constexpr int FRACTION_BITS = 14;
 
 std::int32_t mark_of(value_t clip) {
     return clip != 0 ? 1 : 0;
@@ -143,43 +142,8 @@ int check_fixed(std::int32_t m, std::int32_t n, fill how, bool has_bias) {
     return t.wrong;
 }
 
-constexpr std::int32_t POSITIONS = 7;
-
-int head_exponent(std::int32_t h) {
-    return 2 + h % 3;
-}
-
-/// A task of heads of d values, the first two thirds turned.
-card head_card(std::int32_t m, std::int32_t heads, std::int32_t d, const values& acc,
-               const channels& by, bool has_bias) {
-    card c(v::HEAD, m, heads * d);
-    c.task.head = d;
-    c.task.turned = heads * 2 / 3;
-    c.task.has_bias = has_bias;
-    c.task.fraction_bits = FRACTION_BITS;
-    c.acc = c_order(acc, 1, m, heads * d);
-    c.table.resize(POSITIONS * v::ROPE_WORDS);
-    for (table_word_t& word : c.table) {
-        for (auto& lane : word.lane) lane = draw(-(1 << ROPE_BITS), 1 << ROPE_BITS);
-    }
-    for (std::int32_t h0 = 0; h0 < heads; h0 += v::MAX_HEADS) {
-        for (std::int32_t h = h0; h < h0 + v::MAX_HEADS; h += LANES) {
-            c.side.push_back(empty_word());
-            for (int lane = 0; lane < LANES; ++lane) {
-                c.side.back().lane[lane] = head_exponent(h + lane);
-            }
-        }
-        add_channels(c.side, by, h0 * d, least(v::MAX_HEADS, heads - h0) * d, has_bias);
-    }
-    for (row_t& row : c.rows) row.position = draw(0, POSITIONS - 1);
-    const std::size_t blocks = ceil_div(m, BLOCK_ROWS);
-    c.codes.resize(heads * blocks * ceil_div(d, STEP_CODES));
-    c.scales.resize(heads * blocks * 2);
-    return c;
-}
-
 int check_head(std::int32_t m, std::int32_t heads, std::int32_t d, fill how, bool has_bias) {
-    const std::int32_t n = heads * d, blocks = ceil_div(m, BLOCK_ROWS);
+    const std::int32_t n = heads * d;
     const channels by(n, how);
     const values acc = draw_sums(1, m, n, how);
     card c = head_card(m, heads, d, acc, by, has_bias);
@@ -187,25 +151,26 @@ int check_head(std::int32_t m, std::int32_t heads, std::int32_t d, fill how, boo
     tally t{"HEAD", m, n};
     values scratch(2 * d, value_t(0)), marks(m, value_t(0));
     codes want(d, code_t(0));
-    for (std::int32_t i = 0; i < heads * blocks * BLOCK_ROWS; ++i) {
-        const std::int32_t r = i % (blocks * BLOCK_ROWS), h = i / (blocks * BLOCK_ROWS);
-        const word_t* const scales = c.scales.data() + (h * blocks + r / BLOCK_ROWS) * 2;
-        const scale_t got = {static_cast<std::int32_t>(scales[0].lane[r % BLOCK_ROWS]),
-                             static_cast<std::int32_t>(scales[1].lane[r % BLOCK_ROWS])};
+    for (std::int32_t i = 0; i < heads * c.task.stride; ++i) {
+        const std::int32_t r = i % c.task.stride, h = i / c.task.stride;
         if (r >= m) {
-            t.same_scale(r, h, got, {0, 0});
+            check_unused(t, c, h, r);
             continue;
         }
-        const auto* const angles = c.table[c.rows[r].position * v::ROPE_WORDS].lane;
+        const std::int32_t position = c.rows[r].position;
+        const auto* const angles = c.table[position * v::ROPE_WORDS].lane;
         const scale_t s = direct::head_row(
             acc.data() + std::size_t(r) * n + h * d, by.at(h * d), head_exponent(h), c.scale(r),
             FRACTION_BITS, has_bias ? by.bias.data() + h * d : nullptr,
             h < c.task.turned ? angles : nullptr, angles + v::MAX_HEAD / 2, scratch.data(),
             want.data(), d, marks[r]);
-        t.same_scale(r, h, got, s);
-        const code_word_t* const a = c.codes.data() + h * blocks * ceil_div(d, STEP_CODES);
-        for (std::int32_t j = 0; j < d; ++j) t.same("code", r, j, code_at(a, r, d, j), want[j]);
-        if (r == 0) t.same("padding", h, d, padding(a, m, d), 0);
+        const value_t* const record = c.scales[i / 4].lane + i % 4 * 4;
+        const std::int32_t fields[] = {s.m, s.e, position, 0};
+        for (int k = 0; k < 4; ++k)
+            t.same("scale", r, h, static_cast<std::int32_t>(record[k]), fields[k]);
+        for (std::int32_t j = 0; j < BEAT * token_beats(d); ++j)
+            t.same("code", r, j, head_code(c.codes, i, d, j),
+                   j < d ? static_cast<int>(want[j]) : 0);
     }
     for (std::int32_t r = 0; r < m; ++r) t.same("mark", r, 0, c.rows[r].mark, mark_of(marks[r]));
     return t.wrong;
@@ -289,22 +254,24 @@ int check_context(std::int32_t m, std::int32_t heads, std::int32_t d, fill how,
     const std::int32_t n = heads * d, share = heads / n_cards;
     const std::int64_t blocks = ceil_div(m, BLOCK_ROWS);
     values acc = draw_values(std::int64_t{m} * n, how);
-    std::vector<std::int32_t> exponents;
+    std::vector<std::int32_t> exponents, marked;
     for (std::int32_t i = 0; i < m * heads; ++i) {
         const bool is_zero = draw(0, 7) == 0;
         exponents.push_back(is_zero ? NO_EXPONENT : draw(-60, -20));
+        marked.push_back(draw(0, 15) == 0);
         for (std::int32_t j = 0; is_zero && j < d; ++j) acc[std::size_t(i) * d + j] = 0;
     }
     std::vector<card> cards(n_cards, card(v::CONTEXT, m, share * d));
     for (std::int32_t i = 0; i < n_cards; ++i) {
         card& c = cards[i];
         c.task.head = d;
-        c.acc = c_order(columns_of(acc, n, i * share * d, share * d), 1, m, share * d);
-        c.side.assign(share * blocks, empty_word());
+        c.task.stride = draw_stride(m);
+        c.acc = head_order(columns_of(acc, n, i * share * d, share * d), m, d, c.task.stride);
+        c.side.assign(share * c.task.stride / 8, empty_word());
         for (std::int32_t r = 0; r < m; ++r) {
             for (std::int32_t h = 0; h < share; ++h) {
-                c.side[h * blocks + r / BLOCK_ROWS].lane[r % BLOCK_ROWS] =
-                    exponents[r * heads + i * share + h];
+                const std::int32_t at = r * heads + i * share + h;
+                put_result(c.side, h * c.task.stride + r, exponents[at], marked[at]);
             }
         }
         c.codes.resize(blocks * ceil_div(share * d, STEP_CODES));
@@ -316,7 +283,11 @@ int check_context(std::int32_t m, std::int32_t heads, std::int32_t d, fill how,
         const auto first = exponents.begin() + std::size_t(r) * heads;
         const scale_t s =
             context_directly(acc.data() + std::size_t(r) * n, {first, first + heads}, d, want);
-        for (const card& c : cards) t.same_scale(r, 0, c.scale(r), s);
+        const auto own = marked.begin() + std::size_t(r) * heads;
+        for (const card& c : cards) {
+            t.same_scale(r, 0, c.scale(r), s);
+            t.same("mark", r, 0, c.rows[r].mark, *std::max_element(own, own + heads));
+        }
         for (std::int32_t j = 0; j < n; ++j) {
             const code_word_t* const a = cards[j / (share * d)].codes.data();
             t.same("code", r, j, code_at(a, r, share * d, j % (share * d)), want[j]);

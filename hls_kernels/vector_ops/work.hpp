@@ -31,6 +31,7 @@ struct block_t {
     row_t row[BLOCK_ROWS];
     scale_t scale[MAX_HEADS][BLOCK_ROWS];
     std::int32_t exponent[MAX_ALL_HEADS][BLOCK_ROWS];
+    std::int32_t mark[BLOCK_ROWS];  ///< of attention
 };
 
 /// A row's place: in its block, and the panel that is worked on.
@@ -242,6 +243,7 @@ inline void begin_row(const task_t& task, block_t& block, dim_t r) {
     if (is_gate && task.first_stage == PEAKS) row.peak_gate = row.peak_up = 0;
     if (is_gate && task.first_stage <= H_PEAK && task.last_stage >= H_PEAK) row.peak_h = 0;
     if (is_context && task.first_stage <= PEAK && task.last_stage >= PEAK) row.peak = 0;
+    if (is_context && block.mark[r] != 0) row.mark |= 1;
     if (!is_context || task.first_stage != EXPONENT) return;
     row.exponent = NO_EXPONENT;
 EXPONENTS:

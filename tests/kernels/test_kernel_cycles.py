@@ -55,7 +55,8 @@ def records(m, n_outputs=0):
 def run_vector(handle, call: VectorCall):
     rng = np.random.default_rng(call.m)
     width = 2 * call.n if call.op == "gate" else call.n
-    acc = rng.integers(1, 1 << 12, (call.parts * -(-width // 16) * call.m, 16)).astype(np.int32)
+    stride = -(-call.m // 16) * 16
+    acc = rng.integers(1, 1 << 12, (call.parts * -(-width // 16) * stride, 16)).astype(np.int32)
     x = rng.integers(1, 1 << 12, (call.m * -(-call.n // 16), 16)).astype(np.int32)
     side = words(16 * width + 64 * call.m)
     # Mantissas of channels; exponents of heads, where these stand here.
@@ -63,7 +64,7 @@ def run_vector(handle, call: VectorCall):
     table = words(64 + call.n)
     task = np.array([
         OPERATIONS.index(call.op), *call.stages, call.m, call.n, call.parts, call.head,
-        call.turned, call.has_bias, 4, 12, -30, -30, SCALE, -50, 0,
+        call.turned, call.has_bias, 4, 12, -30, -30, SCALE, -50, stride,
     ], np.int32)  # fmt: skip
     out = [words(16 * width * (call.m + 16)) for _ in range(2)]
     scales = words(4 * width * (call.m + 16))

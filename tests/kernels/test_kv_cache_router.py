@@ -152,7 +152,7 @@ def test_a_shared_prefix_is_written_once(n_prompt, n_more):
     assert counts["bytes_written"] == own * memory.page_bytes + 4 * entries
     assert counts["bytes_read"] == copied * memory.page_bytes
     n_tokens = n_prompt + N_COMPLETIONS * n_more
-    assert counts["bytes_tokens"] == n_tokens * (2 * 64 + 16) + 32 * entries
+    assert counts["bytes_tokens"] == n_tokens * 2 * (64 + 16) + 32 * entries
     assert counts["emit_cycles"] == own * memory.page_bytes // 64
     assert counts["copy_cycles"] == copied * memory.page_bytes // 64
     kept = N_COMPLETIONS * parted

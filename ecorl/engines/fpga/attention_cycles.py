@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from ecorl.engines.fpga.hbm import Memory
 from ecorl.engines.fpga.kernel_cycles import DIVISION, EXP_DEPTH, LOOP_DEPTH, Work
+from ecorl.engines.fpga.vector_cycles import token_beats
 
 PAGE = 64
 """Keys of one page of the cache."""
@@ -18,8 +19,8 @@ QUERY_BLOCK = 64
 HEAD_UNIT = 16
 _LANES, _STEP = 8, 4
 _BEAT = 64
-_JOB_BYTES, _SCALES_BYTES, _ENTRY_BYTES = 32, 16, 4
-_BLOCK_BYTES, _QUERY_BYTES, _RESULT_BYTES = 16, 16, 8
+_JOB_BYTES, _ENTRY_BYTES = 32, 4
+_BLOCK_BYTES, _ROW_BYTES, _RESULT_BYTES = 16, 16, 8
 _SCALE_BEATS = 16
 _SOFTMAX_II, _FINISH_II = 4, 8
 _MACS = 3
@@ -34,10 +35,6 @@ def card_head(head_dim: int) -> int:
 def page_beats(d: int) -> int:
     """Words of 64 bytes of one page: keys, values and their scales."""
     return 2 * d + _SCALE_BEATS
-
-
-def _token_beats(d: int) -> int:
-    return -(-d // _BEAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +74,9 @@ class RouterCall:
         shared, kept = divmod(self.first, PAGE)
         copied = 1 if kept else 0
         jobs = -(-(self.first + self.n) // PAGE)
-        written, parts = jobs - shared, _token_beats(self.d)
+        written, parts = jobs - shared, token_beats(self.d)
         beats = page_beats(self.d)
-        token_bytes = 2 * parts * _BEAT + _SCALES_BYTES
+        token_bytes = 2 * (parts * _BEAT + _ROW_BYTES)
         return RouterCounts(
             calls=1,
             pages_written=written,
@@ -96,11 +93,12 @@ class RouterCall:
     def ports(self) -> dict[str, int]:
         """Bytes through each memory port; pages are read and written through one."""
         c = self.counts()
-        jobs, codes = c.pages_written + c.pages_shared, self.n * _token_beats(self.d) * _BEAT
+        jobs, codes = c.pages_written + c.pages_shared, self.n * token_beats(self.d) * _BEAT
         return {
             "keys": codes,
             "values": codes,
-            "scales": self.n * _SCALES_BYTES,
+            "key_rows": self.n * _ROW_BYTES,
+            "value_rows": self.n * _ROW_BYTES,
             "jobs": jobs * _JOB_BYTES,
             "pages": c.bytes_read + c.emit_cycles * _BEAT,
             "table": jobs * _ENTRY_BYTES,
@@ -114,12 +112,12 @@ class RouterCall:
     def cycles(self, memory: Memory, ii: int) -> float:
         """Load, pack and store side by side; the first page must come in, the last go out."""
         c = self.counts()
-        jobs, parts = c.pages_written + c.pages_shared, _token_beats(self.d)
+        jobs, parts = c.pages_written + c.pages_shared, token_beats(self.d)
         load = (
             memory.loop(jobs, jobs, 1, _JOB_BYTES)
             + memory.loop(c.copy_cycles, c.pages_copied, ii)
             + memory.loop(self.n * parts, c.pages_written, ii)
-            + memory.loop(self.n, c.pages_written, ii, _SCALES_BYTES)
+            + memory.loop(self.n, c.pages_written, ii, _ROW_BYTES)
         )
         own = c.copy_cycles + c.row_cycles + c.emit_cycles + c.row_cycles // parts
         loops = 5 * c.pages_written + 3 * c.pages_copied
@@ -177,7 +175,7 @@ class _Block:
 
     @property
     def fill(self) -> int:
-        beats = self.n * _token_beats(self.d)
+        beats = self.n * token_beats(self.d)
         return beats + -(-self.n // _LANES) * (self.d // _LANES)
 
     def turns(self) -> Iterator[tuple[int, int, int, int]]:
@@ -195,7 +193,7 @@ class _Block:
 
     def counts(self, call: int) -> MhaCounts:
         p, d, n = self.pages, self.d, self.n
-        queries = _BLOCK_BYTES + p * _ENTRY_BYTES + n * (_QUERY_BYTES + _token_beats(d) * _BEAT)
+        queries = _BLOCK_BYTES + p * _ENTRY_BYTES + n * (_ROW_BYTES + token_beats(d) * _BEAT)
         return MhaCounts(
             calls=call,
             blocks=1,
@@ -223,8 +221,8 @@ class _Block:
         return (
             memory.loop(1, 1, 1, _BLOCK_BYTES)
             + memory.loop(self.pages, 1, ii, _ENTRY_BYTES)
-            + memory.loop(self.n, 1, ii, _QUERY_BYTES)
-            + memory.loop(self.n * _token_beats(self.d), 1, ii)
+            + memory.loop(self.n, 1, ii, _ROW_BYTES)
+            + memory.loop(self.n * token_beats(self.d), 1, ii)
         )
 
     def compute(self, ii: int) -> float:
@@ -266,8 +264,8 @@ class MhaCall:
         c = self.counts()
         return {
             "blocks": c.blocks * _BLOCK_BYTES,
-            "rows": self.n * _QUERY_BYTES,
-            "queries": self.n * _token_beats(self.d) * _BEAT,
+            "rows": self.n * _ROW_BYTES,
+            "queries": self.n * token_beats(self.d) * _BEAT,
             "table": c.pages * _ENTRY_BYTES,
             "pages": c.bytes_pages,
             "context": 4 * self.n * self.d,

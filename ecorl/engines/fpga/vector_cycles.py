@@ -21,11 +21,17 @@ CHANNEL_WORDS = 3
 """Words of constants for 16 channels: mantissas, shifts, biases."""
 
 _STEP_CODES, _TABLE_LANES, _ROPE_WORDS, _EXPONENT_WORDS = 4, 32, 4, 4
+_SCALE_WORDS, _RESULT_WORDS = 4, 2  # of a head's 16 rows: scales going out, exponents coming in
 _ROW_SCALARS = 8  # a row's record, read and written by loops without a pipeline
 
 Operation = Literal["embed", "norm", "residual", "head", "gate", "context", "fixed"]
 _VALUES = ("embed", "residual", "fixed")  # results are values, not codes
 _PEAKS, _CODES = 0, 2  # stages of gate and context
+
+
+def token_beats(d: int) -> int:
+    """Words of 64 bytes that hold a token's codes of one head."""
+    return -(-d // WORD_BYTES)
 
 
 def words_of(n: int) -> int:
@@ -157,6 +163,10 @@ class VectorCall:
         return self.n // self.head if self.head else 0
 
     @property
+    def _scale_words(self) -> int:
+        return _SCALE_WORDS * self._n_heads * self._blocks * (self.op == "head")
+
+    @property
     def _table_words(self) -> int:
         """Words of the table that a row takes."""
         if self.op == "embed":
@@ -173,7 +183,7 @@ class VectorCall:
     def _side(self) -> tuple[int, int]:
         """Words of constants, and loops that read them."""
         if self.op == "context":
-            return self._n_heads * self._blocks, self._blocks
+            return _RESULT_WORDS * self._n_heads * self._blocks, self._blocks
         if not self._channel_words:
             return 0, 0
         columns = self._columns
@@ -245,7 +255,9 @@ class VectorCall:
         """Bytes through each memory port."""
         words = words_of(self.n)
         panels = sum(words_of(c) for c in self._columns) * len(self._stages)
-        steps = sum(-(-c // _STEP_CODES) for c in self._columns)
+        steps = self._blocks * sum(-(-c // _STEP_CODES) for c in self._columns)
+        if self.op == "head":  # a row's codes stand side by side
+            steps = self.m * self._n_heads * token_beats(self.head)
         found = {
             "task": 1,
             "acc": self.m * panels * self._halves * self.parts * self._reads_products,
@@ -253,10 +265,10 @@ class VectorCall:
             "side": self._side()[0],
             "table": self.m * len(self._columns) * self._table_words,
             "rows": self.m,
-            "codes": self._code_stages * self._blocks * steps,
+            "codes": self._code_stages * steps,
             "y": self.m * words * (self.op in _VALUES),
             "rows_out": self.m,
-            "scales": 2 * self._n_heads * self._blocks * (self.op == "head"),
+            "scales": self._scale_words,
         }
         return {name: n * WORD_BYTES for name, n in found.items()}
 
@@ -269,7 +281,10 @@ class VectorCall:
         """The slowest process; a first panel must come in, and a last one go out."""
         c = self.counts()
         stages, blocks = len(self._stages), self._blocks
+        # Bursts of a block's rows: 16 columns of gemm_int8's order, or a head of mha_int8's.
         groups = self._halves * sum(words_of(n) for n in self._columns) * stages
+        if self.op == "context":
+            groups = self._n_heads * stages
         side_words, side_loops = self._side()
         x = self.m * words_of(self.n) * self._reads_x
         table = self.m * len(self._columns)
@@ -285,7 +300,7 @@ class VectorCall:
             memory.loop(c.code_cycles, blocks * units * self._code_stages, ii),
             memory.loop(values, 1, ii),
             memory.loop(self.m, 1, ii),
-            memory.loop(2 * self._n_heads * blocks if self.op == "head" else 0, 1, ii),
+            memory.loop(self._scale_words, 1, ii),
         )
         rows, widest = min(self.m, BLOCK_ROWS), self._halves * words_of(self._columns[0])
         first = memory.loop(rows * widest, widest if self._reads_products else 1, ii)
@@ -299,6 +314,5 @@ class VectorCall:
             max(ii * taken + LOOP_DEPTH, loops.cycles(ii)) for taken, loops in panels
         )
         beside = sum(2 * (ii * taken + LOOP_DEPTH) for taken, _ in panels)
-        heads = (self._n_heads if self.op == "head" else 0) * 3 * self._blocks
         ends = self.m * (_ROW_SCALARS + (DIVISION if self.op in ("gate", "context") else 0))
-        return rows + self._blocks * beside + ii * (side + heads) + ends
+        return rows + self._blocks * beside + ii * (side + self._scale_words) + ends
