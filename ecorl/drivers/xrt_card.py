@@ -152,19 +152,16 @@ class KernelRun:
         with translated(f"{self.name}: state"):
             return self._judged(self._run.state())
 
-    def wait(self, deadline_s: float, meanwhile: Callable[[], None] | None = None) -> None:
+    def wait(self, deadline_s: float) -> None:
         """Until the kernel has completed.
 
         Args:
             deadline_s: `time.monotonic` at which patience ends.
-            meanwhile: called once while the kernel runs; for transfers beside it.
 
         Raises:
             DriverTimeout: when the kernel has not ended by then. It may still be running.
             DriverError: when it has ended otherwise.
         """
-        if meanwhile is not None:
-            meanwhile()
         nap_s, n_naps = _FIRST_NAP_S, 0
         while (state := self.state()) is RunState.RUNNING:
             if time.monotonic() > deadline_s:

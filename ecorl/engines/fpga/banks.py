@@ -94,7 +94,8 @@ WIRING: dict[str, dict[str, Bank]] = {
     "kv_cache_router": {
         "keys": CODES,
         "values": CODES,
-        "scales": LISTS,
+        "key_rows": LISTS,
+        "value_rows": LISTS,
         "jobs": LISTS,
         "sources": PAGES,
         "pages": PAGES,

@@ -1,0 +1,141 @@
+"""The forward on cards: the same questions and the same bits as in the C-simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ecorl.engines.fpga.card.card import CardStatus
+from ecorl.engines.fpga.card.plan import Plan, plan_logprobs, plan_rewards
+from ecorl.engines.fpga.card.pool import CardPool
+from ecorl.engines.fpga.card.service import CardSetup
+from ecorl.engines.fpga.card.tokens import lay_out
+from ecorl.engines.fpga.card.weights import Weights
+from ecorl.engines.fpga.decoding import MAX_ROW, Decoder, Int32, Question
+from ecorl.engines.fpga.formats import IntegerDecoder, Tensors, integer_decoder
+from ecorl.engines.fpga.gemm import CsimLibrary
+from ecorl.engines.fpga.segments import Segments
+from ecorl.engines.protocol import Int64
+from ecorl.errors import CheckpointError, DriverError, EngineError
+
+GROUP_TOKENS = 2048
+"""Tokens at which a group is full; a family of rows with one prompt is never parted. Large enough
+that a product fills the array, small enough that a batch makes several groups, whose transfers then
+pass beside each other's kernels."""
+
+
+class CardDecoder(Decoder):
+    """A frozen decoder on one card or several.
+
+    A row whose group failed on the cards is NaN, like one with a number that did not fit.
+
+    Args:
+        tensors: the model, without a gate.
+        library: packs the weights.
+        setups: the cards.
+        n_positions: longest row, tokens; at most what the model knows.
+
+    Raises:
+        CheckpointError: when a tensor does not fit its format, or the model has a gate.
+        EngineError: when no card comes into service.
+    """
+
+    def __init__(
+        self,
+        tensors: Tensors,
+        library: CsimLibrary,
+        setups: Sequence[CardSetup],
+        n_positions: int | None = None,
+    ) -> None:
+        self.config = tensors.config
+        self._library = library
+        longest = min(self.config.max_positions, MAX_ROW)
+        self.n_positions = longest if n_positions is None else min(n_positions, longest)
+        self._weights = self._made(tensors)
+        self._pool = CardPool(setups, self._weights)
+
+    def load(self, tensors: Tensors) -> str:
+        """Change the weights on all cards to those of another model of the same shape.
+
+        Returns:
+            SHA-256 of the weights in the order of the card's memory, as read back.
+
+        Raises:
+            CheckpointError: when the shape differs, or a tensor does not fit its format.
+            EngineError: when no card took them.
+        """
+        if tensors.config.shape != self.config.shape:
+            raise CheckpointError("the new weights are of another shape than those on the card")
+        weights = self._made(tensors)
+        digest = self._pool.load(weights)
+        self._weights = weights
+        return digest
+
+    def status(self) -> tuple[CardStatus, ...]:
+        """How each card stands."""
+        return self._pool.status()
+
+    def close(self) -> None:
+        """Close the cards."""
+        self._pool.close()
+
+    def _made(self, tensors: Tensors) -> Weights:
+        if tensors.config.gating is not None:
+            raise CheckpointError(
+                f"{tensors.config.architecture}: the layers of a gate have no kernel"
+            )
+        decoder: IntegerDecoder = integer_decoder(tensors)
+        return Weights.of(decoder, self._library, self.n_positions)
+
+    def _run(self, question: Question) -> tuple[Int32, Int32]:
+        if question.kind not in ("rewards", "logprobs"):
+            raise EngineError(f"the cards' host does not answer {question.kind}")
+        n = len(question.tokens)
+        n_rewards = self._weights.model.placed.head[0].n if question.kind == "rewards" else 1
+        values, marks = np.zeros((n, n_rewards), np.int32), np.ones(n, np.int32)
+        groups = list(groups_of(question.segments, question.tokens))
+        outcomes = self._pool.run(self._plan(question, group) for group in groups)
+        for (_, _, first, last), outcome in zip(groups, outcomes, strict=True):
+            if not isinstance(outcome, DriverError):
+                values[first:last] = outcome.values[:, :n_rewards]
+                marks[first:last] = outcome.marks
+        return values.reshape(-1), marks
+
+    def _plan(self, question: Question, group: tuple[int, int, int, int]) -> Plan:
+        first, last, first_output, last_output = group
+        own = slice(first_output, last_output)
+        model = self._weights.model
+        layout = lay_out(question.segments, first, last, question.tokens[own])
+        if question.targets is None or question.by is None:
+            return plan_rewards(model, layout)
+        return plan_logprobs(model, layout, question.targets[own], question.by)
+
+
+def groups_of(segments: Segments, tokens: Int64) -> Iterator[tuple[int, int, int, int]]:
+    """Whole families with an output, until a group is full.
+
+    Args:
+        segments: the batch.
+        tokens: where outputs are read, ascending.
+
+    Yields:
+        First and last segment, first and last output, the last ones not included.
+    """
+    families = [s for s, parent in enumerate(segments.parent) if parent < 0]
+    families.append(len(segments.parent))
+    edges = np.searchsorted(tokens, segments.begin[families]).tolist()
+    first = None
+    for i, family in enumerate(families[:-1]):
+        has_outputs = edges[i + 1] > edges[i]
+        if first is not None and not has_outputs:
+            yield families[first], family, edges[first], edges[i]
+            first = None
+        if not has_outputs:
+            continue
+        if first is None:
+            first = i
+        n_tokens = segments.begin[families[i + 1]] - segments.begin[families[first]]
+        if n_tokens >= GROUP_TOKENS or i + 2 == len(families):
+            yield families[first], families[i + 1], edges[first], edges[i + 1]
+            first = None

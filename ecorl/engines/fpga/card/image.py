@@ -1,0 +1,310 @@
+"""A model's constants in the order of the card's memory (layouts: the headers in hls_kernels).
+
+Four regions: the halves of the weight words, which gemm_int8 reads through two ports, the constants
+of channels and norms, and the tables of tokens and positions. `place_model` decides what lies
+where, `fill` writes it, into the mirror of a card's buffer as well as into any array.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ecorl.engines.fpga.formats import (
+    IntegerDecoder,
+    IntegerLinear,
+    IntegerNorm,
+    rope_tables,
+)
+from ecorl.engines.fpga.gemm import MAX_K, CsimLibrary
+from ecorl.engines.fpga.memory import HEAD_BLOCK
+
+WORD = 64
+"""Bytes of a 512-bit word."""
+LANES = 16
+TABLE_LANES = 32
+BLOCK_ROWS = 16
+STEP_CODES = 4
+PANEL_HEADS = 64
+ROPE_WORDS = 4
+EXACT_BITS = 32
+"""Values have the exponent of their codes, plus this, less the shift of their sums."""
+
+Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A slice of k of a map's weights: where both halves lie, bytes, and its k."""
+
+    at: int
+    n_bytes: int
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedLinear:
+    """A linear map on the card.
+
+    Attributes:
+        slices: of k.
+        side: where its channel constants lie.
+        n: outputs.
+        has_bias: whether it has biases.
+        input_shift: of the sums.
+        exponents: of each segment's values.
+    """
+
+    slices: tuple[Slice, ...]
+    side: int
+    n: int
+    has_bias: bool
+    input_shift: int
+    exponents: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedNorm:
+    """A norm on the card: where its weights lie, and their exponent."""
+
+    side: int
+    exponent: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedLayer:
+    """One decoder block on the card."""
+
+    attention_norm: PlacedNorm
+    mlp_norm: PlacedNorm
+    qkv: PlacedLinear
+    output: PlacedLinear
+    gate_up: PlacedLinear
+    down: PlacedLinear
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedModel:
+    """Where everything of a model lies.
+
+    Attributes:
+        layers: the decoder blocks.
+        final_norm: before the head.
+        head: blocks of the vocabulary, or the one map of rewards.
+        rope: where the table of the positions begins; that of the tokens comes before it.
+        n_positions: entries of that table.
+        sizes: bytes of each region.
+    """
+
+    layers: tuple[PlacedLayer, ...]
+    final_norm: PlacedNorm
+    head: tuple[PlacedLinear, ...]
+    rope: int
+    n_positions: int
+    sizes: Mapping[str, int]
+
+
+REGIONS = ("low", "high", "sides", "tables")
+"""Names of the regions, which are buffers of the card."""
+
+
+def digest_of(parts: Iterable[Bytes]) -> str:
+    """SHA-256 of some arrays, one behind the other."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(np.ascontiguousarray(part).data)
+    return digest.hexdigest()
+
+
+def place_model(decoder: IntegerDecoder, n_positions: int) -> PlacedModel:
+    """Decide where the constants of a model lie.
+
+    Args:
+        decoder: the model; without a gate, for which there is no kernel.
+        n_positions: longest row, tokens.
+    """
+    return _Placer(decoder, n_positions).model()
+
+
+def fill(
+    image: Mapping[str, Bytes], placed: PlacedModel, decoder: IntegerDecoder, library: CsimLibrary
+) -> None:
+    """Write a model's constants where `placed` says.
+
+    Args:
+        image: for each of `REGIONS` an array that can be written, of the size that `placed` says.
+        placed: the places.
+        decoder: the model.
+        library: packs the weights.
+    """
+    for region in image.values():
+        region[:] = 0
+    _Writer(image, library).model(placed, decoder)
+
+
+def words(n: int) -> int:
+    """Words of n values of 32 bits."""
+    return -(-n // LANES)
+
+
+def code_words(m: int, n: int) -> int:
+    """Words of codes ``[m, n]`` as gemm_int8 takes them."""
+    return -(-m // BLOCK_ROWS) * -(-n // STEP_CODES)
+
+
+def head_blocks(head: IntegerLinear) -> Iterator[IntegerLinear]:
+    """The head in parts of HEAD_BLOCK outputs, each with the exponent of the whole."""
+    for first in range(0, len(head.codes), HEAD_BLOCK):
+        rows = slice(first, first + HEAD_BLOCK)
+        bias = None if head.bias is None else head.bias[rows]
+        part = head.codes[rows]
+        yield IntegerLinear(
+            part, head.mantissa[rows], head.shift[rows], head.exponents, len(part), bias
+        )
+
+
+class _Placer:
+    def __init__(self, decoder: IntegerDecoder, n_positions: int) -> None:
+        self._decoder, self._n_positions = decoder, n_positions
+        self._half_bytes = self._side_bytes = 0
+
+    def model(self) -> PlacedModel:
+        decoder, shape = self._decoder, self._decoder.config.shape
+        rope = len(decoder.embedding) * token_words(shape.hidden_size) * WORD
+        layers = tuple(
+            PlacedLayer(
+                self._norm(layer.attention_norm),
+                self._norm(layer.mlp_norm),
+                self._linear(layer.qkv, panels=True),
+                self._linear(layer.output),
+                self._linear(layer.gate_up),
+                self._linear(layer.down),
+            )
+            for layer in decoder.layers
+        )
+        final_norm = self._norm(decoder.final_norm)
+        head = tuple(self._linear(block) for block in head_blocks(decoder.head))
+        sizes = {
+            "low": self._half_bytes,
+            "high": self._half_bytes,
+            "sides": self._side_bytes,
+            "tables": rope + self._n_positions * ROPE_WORDS * WORD,
+        }
+        return PlacedModel(layers, final_norm, head, rope, self._n_positions, sizes)
+
+    def _side(self, n_words: int) -> int:
+        at = self._side_bytes
+        self._side_bytes += n_words * WORD
+        return at
+
+    def _norm(self, norm: IntegerNorm) -> PlacedNorm:
+        return PlacedNorm(self._side(words(len(norm.weight))), norm.exponent)
+
+    def _linear(self, linear: IntegerLinear, *, panels: bool = False) -> PlacedLinear:
+        n, k = linear.codes.shape
+        slices = []
+        for first, last in pairwise([*range(0, k, MAX_K), k]):
+            n_bytes = code_words(n, last - first) * WORD // 2
+            slices.append(Slice(self._half_bytes, n_bytes, last - first))
+            self._half_bytes += n_bytes
+        n_side = len(head_side(linear)) if panels else 3 * words(n)
+        exponents = linear.exponents.astype(np.int64) + EXACT_BITS - linear.input_shift
+        return PlacedLinear(
+            tuple(slices),
+            self._side(n_side),
+            n,
+            linear.bias is not None,
+            linear.input_shift,
+            tuple(int(e) for e in exponents),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    image: Mapping[str, Bytes]
+    library: CsimLibrary
+
+    def model(self, placed: PlacedModel, decoder: IntegerDecoder) -> None:
+        self._put("tables", 0, token_table(decoder))
+        self._put("tables", placed.rope, position_table(decoder, placed.n_positions))
+        for at, layer in zip(placed.layers, decoder.layers, strict=True):
+            self._put("sides", at.attention_norm.side, layer.attention_norm.weight)
+            self._put("sides", at.mlp_norm.side, layer.mlp_norm.weight)
+            self._put("sides", at.qkv.side, head_side(layer.qkv))
+            self._weights(at.qkv, layer.qkv)
+            self._linear(at.output, layer.output)
+            self._linear(at.gate_up, layer.gate_up)
+            self._linear(at.down, layer.down)
+        self._put("sides", placed.final_norm.side, decoder.final_norm.weight)
+        for linear, block in zip(placed.head, head_blocks(decoder.head), strict=True):
+            self._linear(linear, block)
+
+    def _linear(self, at: PlacedLinear, linear: IntegerLinear) -> None:
+        self._put("sides", at.side, channel_words(linear, slice(None)))
+        self._weights(at, linear)
+
+    def _weights(self, at: PlacedLinear, linear: IntegerLinear) -> None:
+        first = 0
+        for part in at.slices:
+            codes = np.ascontiguousarray(linear.codes[:, first : first + part.k])
+            packed = self.library.pack(codes).data.view(np.uint8).reshape(-1, 2, WORD // 2)
+            for half, region in enumerate((self.image["low"], self.image["high"])):
+                region[part.at : part.at + part.n_bytes] = packed[:, half].reshape(-1)
+            first += part.k
+
+    def _put(self, region: str, at: int, values: npt.NDArray[Any]) -> None:
+        raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        self.image[region][at : at + len(raw)] = raw
+
+
+def channel_words(linear: IntegerLinear, rows: slice) -> Words:
+    """``[words, 3, 16] int32``: mantissas, shifts and biases of some outputs."""
+    n = len(linear.mantissa[rows])
+    table = np.zeros((3, words(n) * LANES), np.int32)
+    table[0, :n], table[1, :n] = linear.mantissa[rows], linear.shift[rows]
+    if linear.bias is not None:
+        table[2, :n] = linear.bias[rows]
+    return np.ascontiguousarray(table.reshape(3, -1, LANES).swapaxes(0, 1))
+
+
+def head_side(linear: IntegerLinear) -> Words:
+    """``[words, 16] int32``: before each panel of heads their exponents, then their channels."""
+    d, parts = linear.segment, []
+    exponents = linear.exponents.astype(np.int64) + EXACT_BITS - linear.input_shift
+    for first in range(0, len(exponents), PANEL_HEADS):
+        own = exponents[first : first + PANEL_HEADS]
+        panel = np.zeros(PANEL_HEADS, np.int32)
+        panel[: len(own)] = own
+        parts.append(panel.reshape(-1, LANES))
+        channels = channel_words(linear, slice(first * d, (first + len(own)) * d))
+        parts.append(channels.reshape(-1, LANES))
+    return np.concatenate(parts)
+
+
+def token_words(hidden: int) -> int:
+    """Words of one entry of the embedding's table."""
+    return 1 + -(-hidden // TABLE_LANES)
+
+
+def token_table(decoder: IntegerDecoder) -> npt.NDArray[np.int16]:
+    """``[vocabulary, words, 32] int16``: the exponent in the first word, then the codes."""
+    vocabulary, hidden = decoder.embedding.shape
+    table = np.zeros((vocabulary, token_words(hidden) * TABLE_LANES), np.int16)
+    table[:, 0] = decoder.embedding_exponent
+    table[:, TABLE_LANES : TABLE_LANES + hidden] = decoder.embedding
+    return table
+
+
+def position_table(decoder: IntegerDecoder, n_positions: int) -> npt.NDArray[np.int16]:
+    """``[positions, 2, 64] int16``: cosines, then sines."""
+    cosine, sine = rope_tables(decoder.config, n_positions)
+    table = np.zeros((n_positions, 2, ROPE_WORDS // 2 * TABLE_LANES), np.int16)
+    table[:, 0, : cosine.shape[1]], table[:, 1, : sine.shape[1]] = cosine, sine
+    return table

@@ -1,0 +1,92 @@
+"""The buffers of one card: made when first needed, then used again for every group.
+
+A group's inputs and results have two slots. While the card works on one group, the next one's
+inputs go into the other slot, and the last one's results come from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ecorl.drivers.xrt_card import CardBuffer, OpenCard
+from ecorl.engines.fpga.card.plan import INPUTS, At
+from ecorl.engines.fpga.card.ports import PORTS
+from ecorl.engines.fpga.interfaces import KernelInterface
+
+SLOTS = 2
+SLOTTED = frozenset((*INPUTS, "values"))
+_MOST_PARTS = 8192
+_SMALLEST = 4096
+
+
+class CardMemory:
+    """Named buffers of a card.
+
+    Args:
+        card: the card.
+        interfaces: its kernels by name.
+    """
+
+    def __init__(self, card: OpenCard, interfaces: Mapping[str, KernelInterface]) -> None:
+        self._card, self._interfaces = card, interfaces
+        self._buffers: dict[tuple[str, int], CardBuffer] = {}
+        self._parts: dict[tuple[str, int, int], CardBuffer] = {}
+
+    def reserve(self, name: str, n_bytes: int, slot: int = 0) -> CardBuffer:
+        """A buffer of at least so many bytes; its former content is lost when it must grow.
+
+        Raises:
+            DriverError: when the card has no room, or the bitstream no bank for it.
+        """
+        key = (name, slot if name in SLOTTED else 0)
+        known = self._buffers.get(key)
+        if known is not None and known.n_bytes >= n_bytes:
+            return known
+        # Doubled, so that batches that grow slowly do not allocate each time.
+        size = max(n_bytes if known is None else max(n_bytes, 2 * known.n_bytes), _SMALLEST)
+        self._forget(key)
+        ports = [self._port(*port) for port in PORTS[name]]
+        buffer = self._card.allocate(size, *ports)
+        self._buffers[key] = buffer
+        return buffer
+
+    def exact(self, name: str, n_bytes: int) -> CardBuffer:
+        """A buffer of exactly so many bytes, for weights.
+
+        Raises:
+            DriverError: as `reserve`.
+        """
+        known = self._buffers.get((name, 0))
+        if known is None or known.n_bytes != n_bytes:
+            self._forget((name, 0))
+            ports = [self._port(*port) for port in PORTS[name]]
+            known = self._buffers[name, 0] = self._card.allocate(n_bytes, *ports)
+        return known
+
+    def at(self, place: At, slot: int) -> CardBuffer:
+        """The buffer from a place on.
+
+        Raises:
+            KeyError: when the buffer was not reserved.
+            DriverError: when the place is beyond it.
+        """
+        slot = slot if place.buffer in SLOTTED else 0
+        whole = self._buffers[place.buffer, slot]
+        if place.offset == 0:
+            return whole
+        key = (place.buffer, slot, place.offset)
+        part = self._parts.get(key)
+        if part is None:
+            if len(self._parts) >= _MOST_PARTS:
+                self._parts.clear()
+            part = self._parts[key] = whole.part(place.offset, whole.n_bytes - place.offset)
+        return part
+
+    def _forget(self, key: tuple[str, int]) -> None:
+        self._buffers.pop(key, None)
+        self._parts = {k: part for k, part in self._parts.items() if k[:2] != key}
+
+    def _port(self, kernel: str, argument: str) -> tuple[str, int]:
+        interface = self._interfaces[kernel]
+        index = next(a.index for a in interface.arguments if a.name == argument)
+        return interface.top, index

@@ -1,0 +1,434 @@
+"""A group of rows as starts of kernels on a card's buffers: pure data.
+
+The host says once what is to happen and then only starts kernels, one after the other. What crosses
+PCIe is one record of 64 bytes a token (its id and position in it), the lists of pages and queries,
+a task of 64 bytes for each start, and the results. In between everything stays on the card, with
+one exception: before the last layer's attention the records come back once, so that a token whose
+number did not fit marks the tokens after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ecorl.engines.decoder_config import DecoderConfig
+from ecorl.engines.fpga.card.image import (
+    BLOCK_ROWS,
+    WORD,
+    Bytes,
+    PlacedLinear,
+    PlacedModel,
+    PlacedNorm,
+    Words,
+    code_words,
+    words,
+)
+from ecorl.engines.fpga.card.tokens import ROW_FIELDS, TokenLayout
+from ecorl.engines.fpga.formats import IntegerDecoder, Scale
+from ecorl.engines.protocol import Int64
+
+EMBED, NORM, RESIDUAL, HEAD, GATE, CONTEXT, FIXED = range(7)
+"""Operations of vector_ops."""
+LOGITS, FINISH = range(2)
+"""Operations of score_aggregator."""
+
+REWARD_BITS = 16
+OUTPUTS_A_WORD, PARTIAL_WORDS = 4, 4
+ROWS_AT_ONCE = 1024
+"""Rows of a product at most. Products of gate and up of a 7 B model then take 90 MB of the card."""
+
+UNWRITTEN = np.int32(-(1 << 31))
+"""What results hold before the card writes them. No reward has it, and a log-prob only where it did
+not fit; either way it reads as NaN, and the row is answered on the exact path."""
+
+INPUTS = ("rows", "jobs", "blocks", "tasks", "outputs")
+"""Buffers that the host writes for each group; all others are the card's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A place in a buffer: its name and the offset, bytes."""
+
+    buffer: str
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start of a kernel: its name in `hls_kernels`, and its arguments by name."""
+
+    kernel: str
+    arguments: Mapping[str, At | int]
+
+
+@dataclass(frozen=True, slots=True)
+class CardModel:
+    """What a plan must know of a model: constants, and where the others lie."""
+
+    config: DecoderConfig
+    fraction_bits: int
+    eps: Scale
+    score_scale: Scale
+    placed: PlacedModel
+
+    @classmethod
+    def of(cls, decoder: IntegerDecoder, placed: PlacedModel) -> CardModel:
+        """From a model and its places."""
+        return cls(decoder.config, decoder.fraction_bits, decoder.eps, decoder.score_scale, placed)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that a card does for a group.
+
+    Attributes:
+        model: the model that it was made for; other weights have other constants.
+        layout: where its tokens stand.
+        inputs: bytes of the buffers of `INPUTS`.
+        before: starts up to the last layer's keys and values.
+        after: starts once the marks have been spread.
+        sizes: bytes of each buffer that are used.
+        result: the buffer that holds the results, ``values`` or ``outputs``.
+        output_at: ``[n_outputs] int64``, where each output stands in it: a row, or a result.
+        n_tokens: rows that are computed.
+    """
+
+    model: CardModel
+    layout: TokenLayout
+    inputs: Mapping[str, Bytes]
+    before: tuple[Start, ...]
+    after: tuple[Start, ...]
+    sizes: Mapping[str, int]
+    result: str
+    output_at: Int64
+    n_tokens: int
+
+
+def plan_rewards(model: CardModel, layout: TokenLayout) -> Plan:
+    """Rewards after the layout's wanted tokens."""
+    making = _Making(model, layout)
+    making.layers()
+    making.rewards()
+    return making.plan("values", layout.output_rows - layout.first_wanted)
+
+
+def plan_logprobs(model: CardModel, layout: TokenLayout, targets: Words, by: Scale) -> Plan:
+    """Log-probs of `targets`, one for each of the layout's outputs; `by`: log2(e) / temperature."""
+    making = _Making(model, layout)
+    making.layers()
+    at = making.logprobs(targets, by)
+    return making.plan("outputs", at)
+
+
+@dataclass(slots=True)
+class _Making:
+    """A plan in the making."""
+
+    model: CardModel
+    layout: TokenLayout
+    starts: list[Start] = field(default_factory=list)
+    n_before: int = 0
+    tasks: list[list[int]] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
+    outputs: Words = field(default_factory=lambda: np.zeros((0, 4), np.int32))
+    jobs: list[Words] = field(default_factory=list)
+    blocks: list[Words] = field(default_factory=list)
+
+    def plan(self, result: str, output_at: Int64) -> Plan:
+        inputs = {
+            "rows": _bytes(self.layout.records),
+            "jobs": _bytes(np.concatenate(self.jobs)),
+            "blocks": _bytes(np.concatenate(self.blocks)),
+            "tasks": _bytes(np.asarray(self.tasks, np.int32)),
+            "outputs": _bytes(self.outputs),
+        }
+        sizes = self.sizes | {name: len(data) for name, data in inputs.items() if len(data)}
+        return Plan(
+            self.model,
+            self.layout,
+            inputs,
+            tuple(self.starts[: self.n_before]),
+            tuple(self.starts[self.n_before :]),
+            sizes,
+            result,
+            output_at,
+            self.layout.n_rows,
+        )
+
+    # ---- starts -------------------------------------------------------------------------------
+
+    def start(self, kernel: str, **arguments: At | int) -> None:
+        self.starts.append(Start(kernel, arguments))
+
+    def need(self, buffer: str, n_bytes: int) -> None:
+        self.sizes[buffer] = max(self.sizes.get(buffer, 0), n_bytes)
+
+    def task(self, *fields: int) -> At:
+        self.tasks.append([*fields, *(0,) * (ROW_FIELDS - len(fields))])
+        return At("tasks", (len(self.tasks) - 1) * WORD)
+
+    def vector(
+        self,
+        op: int,
+        t0: int,
+        m: int,
+        n: int,
+        *,
+        linear: PlacedLinear | None = None,
+        norm: PlacedNorm | None = None,
+        parts: int = 1,
+        turned: int = 0,
+        fraction_bits: int | None = None,
+        **places: At,
+    ) -> None:
+        """One start of vector_ops on rows [t0, t0 + m)."""
+        model, exponents = self.model, linear.exponents if linear is not None else (0, 0)
+        task = self.task(
+            op,
+            0,
+            2,
+            m,
+            n,
+            parts,
+            model.config.shape.head_dim,
+            turned,
+            int(linear is not None and op == HEAD and linear.has_bias),
+            linear.input_shift if linear is not None else 0,
+            model.fraction_bits if fraction_bits is None else fraction_bits,
+            norm.exponent if norm is not None else exponents[0],
+            exponents[1] if op == GATE else 0,
+            model.eps.m,
+            model.eps.e,
+            self.layout.stride,
+        )
+        if norm is not None:
+            places["side"] = At("sides", norm.side)
+        elif linear is not None:
+            places["side"] = At("sides", linear.side)
+        records = At("rows", t0 * WORD)
+        self.start("vector_ops", task=task, rows=records, rows_out=records, **places)
+
+    def multiply(self, linear: PlacedLinear, m: int) -> int:
+        """Products of all slices, into parts of acc; returns how many."""
+        part_bytes, first = words(linear.n) * m * WORD, 0
+        for part, piece in enumerate(linear.slices):
+            self.start(
+                "gemm_int8",
+                a=At("codes", code_words(m, first) * WORD),
+                w_low=At("low", piece.at),
+                w_high=At("high", piece.at),
+                c=At("acc", part * part_bytes),
+                m=m,
+                n=linear.n,
+                k=piece.k,
+            )
+            first += piece.k
+        self.need("codes", code_words(m, first) * WORD)
+        self.need("acc", len(linear.slices) * part_bytes)
+        return len(linear.slices)
+
+    # ---- the forward --------------------------------------------------------------------------
+
+    def layers(self) -> None:
+        shape = self.model.config.shape
+        self.need("x", self.layout.stride * words(shape.hidden_size) * WORD)
+        self.vector(EMBED, 0, self.layout.n_rows, shape.hidden_size, table=At("tables"), y=At("x"))
+        self._set_attention()
+        for index in range(shape.n_layers):
+            last = index + 1 == shape.n_layers
+            for t0, m in _row_blocks(0, self.layout.n_rows):
+                self._heads(index, t0, m)
+            if last:
+                self.n_before = len(self.starts)
+            self._attend(last)
+            first = self.layout.first_wanted if last else 0
+            for t0, m in _row_blocks(first, self.layout.n_rows):
+                self._rest(index, t0, m)
+
+    def _set_attention(self) -> None:
+        """Lists of pages and queries, which all layers share, and the size of their buffers."""
+        shape, layout = self.model.config.shape, self.layout
+        d, n_heads, n_kv = shape.head_dim, shape.n_heads, shape.n_kv_heads
+        self.jobs = layout.levels(n_kv)
+        self.blocks = [
+            layout.blocks(n_heads, n_kv, wanted_only=False),
+            layout.blocks(n_heads, n_kv, wanted_only=True),
+        ]
+        every = (n_heads + 2 * n_kv) * layout.stride
+        self.need("heads", every * _token_bytes(d))
+        self.need("scales", every * 16)
+        self.need("context", n_heads * layout.stride * d * 4)
+        self.need("results", n_heads * layout.stride * 8)
+        self.need("pages", n_kv * layout.n_pages * (2 * d + 16) * WORD)
+        self.need("table", n_kv * layout.n_entries * 4)
+
+    def _x(self, t0: int) -> At:
+        return At("x", t0 * words(self.model.config.shape.hidden_size) * WORD)
+
+    def _norm(self, norm: PlacedNorm, t0: int, m: int) -> None:
+        hidden = self.model.config.shape.hidden_size
+        self.need("codes", code_words(m, hidden) * WORD)
+        self.vector(NORM, t0, m, hidden, norm=norm, x=self._x(t0), codes=At("codes"))
+
+    def _heads(self, index: int, t0: int, m: int) -> None:
+        shape, layer = self.model.config.shape, self.model.placed.layers[index]
+        self._norm(layer.attention_norm, t0, m)
+        self.multiply(layer.qkv, m)
+        self.vector(
+            HEAD,
+            t0,
+            m,
+            layer.qkv.n,
+            linear=layer.qkv,
+            turned=shape.n_heads + shape.n_kv_heads,
+            acc=At("acc"),
+            table=At("tables", self.model.placed.rope),
+            codes=At("heads", t0 * _token_bytes(shape.head_dim)),
+            scales=At("scales", t0 * 16),
+        )
+
+    def _attend(self, last: bool) -> None:
+        shape, stride = self.model.config.shape, self.layout.stride
+        d, offset = shape.head_dim, 0
+        keys = shape.n_heads * stride
+        values = keys + shape.n_kv_heads * stride
+        for jobs in self.jobs:
+            if len(jobs):
+                self.start(
+                    "kv_cache_router",
+                    keys=At("heads", keys * _token_bytes(d)),
+                    values=At("heads", values * _token_bytes(d)),
+                    key_rows=At("scales", keys * 16),
+                    value_rows=At("scales", values * 16),
+                    jobs=At("jobs", offset),
+                    sources=At("pages"),
+                    pages=At("pages"),
+                    table=At("table"),
+                    n_jobs=len(jobs),
+                    d=d,
+                )
+            offset += jobs.nbytes
+        blocks = self.blocks[1 if last else 0]
+        self.start(
+            "mha_int8",
+            blocks=At("blocks", self.blocks[0].nbytes if last else 0),
+            rows=At("scales"),
+            queries=At("heads"),
+            table=At("table"),
+            pages=At("pages"),
+            context=At("context"),
+            results=At("results"),
+            n_blocks=len(blocks),
+            d=d,
+            score_m=self.model.score_scale.m,
+            score_e=self.model.score_scale.e,
+        )
+
+    def _rest(self, index: int, t0: int, m: int) -> None:
+        """From the attention's contexts to the end of the layer."""
+        shape, layer = self.model.config.shape, self.model.placed.layers[index]
+        self.vector(
+            CONTEXT,
+            t0,
+            m,
+            shape.n_heads * shape.head_dim,
+            acc=At("context", t0 * shape.head_dim * 4),
+            side=At("results", t0 * 8),
+            codes=At("codes"),
+        )
+        self._residual(layer.output, t0, m)
+        self._norm(layer.mlp_norm, t0, m)
+        self.multiply(layer.gate_up, m)
+        inner = shape.intermediate_size
+        self.vector(GATE, t0, m, inner, linear=layer.gate_up, acc=At("acc"), codes=At("codes"))
+        self._residual(layer.down, t0, m)
+
+    def _residual(self, linear: PlacedLinear, t0: int, m: int) -> None:
+        parts = self.multiply(linear, m)
+        x = self._x(t0)
+        self.vector(RESIDUAL, t0, m, linear.n, linear=linear, parts=parts, acc=At("acc"), x=x, y=x)
+
+    # ---- results ------------------------------------------------------------------------------
+
+    def rewards(self) -> None:
+        head = self.model.placed.head[0]
+        first, n_words = self.layout.first_wanted, words(head.n)
+        self.need("values", (self.layout.n_rows - first) * n_words * WORD)
+        for t0, m in _row_blocks(first, self.layout.n_rows):
+            self._norm(self.model.placed.final_norm, t0, m)
+            self.vector(
+                FIXED,
+                t0,
+                m,
+                head.n,
+                linear=head,
+                parts=self.multiply(head, m),
+                fraction_bits=REWARD_BITS,
+                acc=At("acc"),
+                y=At("values", (t0 - first) * n_words * WORD),
+            )
+
+    def logprobs(self, targets: Words, by: Scale) -> Int64:
+        """Where each result stands: those of a block of rows begin with a whole word."""
+        rows, head = self.layout.output_rows, self.model.placed.head
+        at = np.zeros(len(rows), np.int64)
+        n_results = 0
+        for t0, m in _row_blocks(self.layout.first_wanted, self.layout.n_rows):
+            own = slice(*np.searchsorted(rows, (t0, t0 + m)))
+            n = own.stop - own.start
+            at[own] = n_results + np.arange(n)
+            self._norm(self.model.placed.final_norm, t0, m)
+            self._score_block(t0, m, int(n), At("outputs", n_results * 16), by)
+            n_results += -(-n // OUTPUTS_A_WORD) * OUTPUTS_A_WORD
+        self.need("partials", len(head) * -(-ROWS_AT_ONCE // BLOCK_ROWS) * PARTIAL_WORDS * WORD)
+        self.outputs = np.zeros((n_results, 4), np.int32)
+        self.outputs[:, 1] = UNWRITTEN
+        self.outputs[at, 0] = targets
+        return at
+
+    def _score_block(self, t0: int, m: int, n: int, outputs: At, by: Scale) -> None:
+        records = At("rows", t0 * WORD)
+        first_token, head = 0, self.model.placed.head
+        for block, linear in enumerate(head):
+            parts = self.multiply(linear, m)
+            shift, exponent = linear.input_shift, linear.exponents[0]
+            task = (LOGITS, m, linear.n, parts, shift, exponent, by.m, by.e, n, first_token, block)
+            self.start(
+                "score_aggregator",
+                task=self.task(*task),
+                acc=At("acc"),
+                side=At("sides", linear.side),
+                rows=records,
+                outputs=outputs,
+                rows_out=records,
+                outputs_out=outputs,
+                partials_out=At("partials"),
+            )
+            first_token += linear.n
+        finish = (FINISH, m, 0, 1, 0, 0, 0, 0, n, 0, 0, len(head))
+        self.start(
+            "score_aggregator",
+            task=self.task(*finish),
+            rows=records,
+            outputs=outputs,
+            partials=At("partials"),
+            rows_out=records,
+            outputs_out=outputs,
+        )
+
+
+def _row_blocks(first: int, last: int) -> list[tuple[int, int]]:
+    """First row and number of rows of each product; first rows are multiples of 16."""
+    return [(t0, min(ROWS_AT_ONCE, last - t0)) for t0 in range(first, last, ROWS_AT_ONCE)]
+
+
+def _token_bytes(head_dim: int) -> int:
+    """Bytes of a head's codes of one token: one beat for every 64 channels."""
+    return WORD * -(-head_dim // WORD)
+
+
+def _bytes(values: Words) -> Bytes:
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)

@@ -1,0 +1,211 @@
+"""Bringing a card into service, and out of it: faults, resets, quarantine."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ecorl.drivers.xrt_card import OpenCard
+from ecorl.engines.fpga.card.runner import CardRunner, TransferTimes
+from ecorl.engines.fpga.card.weights import Weights
+from ecorl.engines.fpga.interfaces import KernelInterface
+from ecorl.errors import DeviceLost, DriverError, DriverTimeout
+
+logger = logging.getLogger(__name__)
+
+OCCUPANCY_S = 10.0
+"""Time constant of a card's occupancy, s. Invented: a few batches of a large model."""
+
+
+class CardState(StrEnum):
+    """Whether a card takes work."""
+
+    READY = "ready"
+    QUARANTINED = "quarantined"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class CardLimits:
+    """Patience with a card. All but the first are invented, chosen to err on the patient side.
+
+    Attributes:
+        start_s: limit of one start of a kernel, s.
+        max_faults: faults in a row after which a card is reset.
+        quarantine_s: how long a card is out of service after a reset that did not help, s; doubled
+            each further time.
+        longest_quarantine_s: bound of that, s.
+    """
+
+    start_s: float = 10.0
+    max_faults: int = 3
+    quarantine_s: float = 30.0
+    longest_quarantine_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class CardSetup:
+    """How to bring a card into service.
+
+    Attributes:
+        index: XRT's number.
+        open: opens it and loads the bitstream.
+        reset: resets it, given its PCIe address; raises `DriverError` where that fails.
+        interfaces: of its kernels.
+        limits: patience.
+    """
+
+    index: int
+    open: Callable[[], OpenCard]
+    reset: Callable[[str], None]
+    interfaces: Sequence[KernelInterface]
+    limits: CardLimits = field(default_factory=CardLimits)
+
+
+class Service:
+    """An opened and loaded card, or the way back to one. Used from one thread.
+
+    Args:
+        setup: how to bring the card into service.
+    """
+
+    def __init__(self, setup: CardSetup) -> None:
+        self._setup = setup
+        self._card: OpenCard | None = None
+        self._runner: CardRunner | None = None
+        self._past = TransferTimes()
+        self._address = ""
+        self._retry_at = 0.0
+        self._n_in_a_row = self._n_quarantines = 0
+        self._is_suspect = False  # reset, and nothing has succeeded since
+        self.state = CardState.READY
+        self.n_faults = self.n_resets = 0
+        self.digest = ""
+
+    @property
+    def available(self) -> bool:
+        """Whether the card takes work; a quarantine that is over ends with the next group."""
+        if self.state is CardState.QUARANTINED:
+            return time.monotonic() >= self._retry_at
+        return self.state is CardState.READY
+
+    def times(self) -> TransferTimes:
+        """Times of all transfers so far."""
+        now = self._runner.times if self._runner is not None else TransferTimes()
+        return TransferTimes(self._past.total_s + now.total_s, self._past.hidden_s + now.hidden_s)
+
+    def open(self, weights: Weights) -> None:
+        """Open the card and load it.
+
+        Raises:
+            DriverError: when either fails; the card is closed then.
+        """
+        try:
+            self._card = self._setup.open()
+            self._address = self._card.address() or self._address
+            limits = self._setup.limits
+            self._runner = CardRunner(self._card, self._setup.interfaces, limits.start_s)
+            self.digest = self._runner.load(weights)
+        except DriverError:
+            self._drop()
+            raise
+        self.state = CardState.READY
+
+    def runner(self, weights: Weights) -> CardRunner:
+        """The opened card; one whose quarantine is over is brought back.
+
+        Raises:
+            DriverError: when it is out of service.
+        """
+        if self._runner is None and self.available:
+            self.recover(weights)
+        if self._runner is None:
+            left_s = max(0.0, self._retry_at - time.monotonic())
+            raise DriverError(f"card {self._setup.index} is out of service for {left_s:.0f} s")
+        return self._runner
+
+    def load(self, weights: Weights) -> None:
+        """Change the weights.
+
+        Raises:
+            DriverError: when that fails, or the card is out of service.
+        """
+        self.digest = self.runner(weights).load(weights)
+
+    def succeeded(self) -> None:
+        """A group was computed."""
+        self._n_in_a_row = self._n_quarantines = 0
+        self._is_suspect = False
+
+    def failed(self, error: DriverError) -> bool:
+        """A group failed; whether the card needs a reset."""
+        if self._runner is None:
+            return False
+        self.n_faults += 1
+        self._n_in_a_row += 1
+        # A kernel that did not end may go on writing; a lost card answers nothing at all.
+        at_once = isinstance(error, DriverTimeout | DeviceLost)
+        return at_once or self._n_in_a_row >= self._setup.limits.max_faults
+
+    def recover(self, weights: Weights) -> None:
+        """Reset the card and bring it back, or put it out of service for a while. Never raises."""
+        was_suspect, self._is_suspect = self._is_suspect, True
+        self._drop()
+        self._n_in_a_row = 0
+        if was_suspect and self.state is CardState.READY:
+            self._quarantine("it failed again after a reset")
+            return
+        self.n_resets += 1
+        try:
+            self._setup.reset(self._address)
+            self.open(weights)
+        except DriverError as error:
+            self._quarantine(str(error))
+            return
+        logger.warning("card %d was reset and is back in service", self._setup.index)
+
+    def close(self) -> None:
+        """Let go of the card for good."""
+        self._drop()
+        self.state = CardState.CLOSED
+
+    def _drop(self) -> None:
+        self._past = self.times()
+        self._runner = None  # its buffers and runs, before the card
+        if self._card is not None:
+            self._card.close()
+            self._card = None
+
+    def _quarantine(self, why: str) -> None:
+        limits = self._setup.limits
+        doubled = limits.quarantine_s * 2.0 ** min(self._n_quarantines, 30)
+        length_s = min(doubled, limits.longest_quarantine_s)
+        self._n_quarantines += 1
+        self._retry_at = time.monotonic() + length_s
+        self.state = CardState.QUARANTINED
+        logger.warning("card %d is out of service for %.0f s: %s", self._setup.index, length_s, why)
+
+
+class Occupancy:
+    """Share of time in which something was busy, forgetting with `OCCUPANCY_S`."""
+
+    def __init__(self) -> None:
+        self._share = 0.0
+        self._is_busy = False
+        self._since_s: float | None = None
+
+    def set(self, is_busy: bool, now_s: float) -> None:
+        """It is busy from now on, or idle."""
+        self._share, self._since_s = self.share(now_s), now_s
+        self._is_busy = is_busy
+
+    def share(self, now_s: float) -> float:
+        """The share up to now, 0 to 1."""
+        if self._since_s is None:
+            return 0.0
+        kept = math.exp(-max(0.0, now_s - self._since_s) / OCCUPANCY_S)
+        return float(self._is_busy) + (self._share - float(self._is_busy)) * kept
