@@ -1,6 +1,7 @@
 # make demo        install, build the kernels, train a small model, leave a report
 # make test        lint, types, import layers and all tests
 # make lint-hls    check that the kernel sources keep to what Vitis HLS can synthesise
+# make bitstream   build what XRT loads: TARGET=csim (default) sw_emu hw_emu hw, PLATFORM=name or .xpfm
 # make bench       run the benchmarks
 # make bench-long  run them with more repetitions
 # make policy      train the shipped placement policy from nothing
@@ -16,7 +17,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 POLICY_RUN ?= runs/policy-$$(date +%Y%m%d-%H%M%S)
 
-.PHONY: demo policy test lint lint-hls types layers format install csim prerequisites bench bench-long wheel clean help
+.PHONY: demo policy test lint lint-hls types layers format install csim bitstream prerequisites bench bench-long wheel clean help
 
 help:
 	@grep -E '^# make' Makefile | cut -c3-
@@ -45,6 +46,13 @@ $(STAMP): pyproject.toml constraints.txt
 
 csim: install
 	@$(BIN)/python -c 'from ecorl.engines.fpga.build import csim_library as c; print("C-simulation:", c("fast", progress=print))'
+
+# CHECKS="csim cosim" simulates each kernel's test bench under Vitis as well.
+TARGET   ?= csim
+PLATFORM ?=
+CHECKS   ?=
+bitstream: install
+	@$(BIN)/ecorl fpga bitstream --target "$(TARGET)" $(if $(PLATFORM),--platform "$(PLATFORM)") $(addprefix --check ,$(CHECKS))
 
 lint: install
 	$(BIN)/ruff format --check .
@@ -78,4 +86,4 @@ wheel: install
 	$(BIN)/python -m build --wheel --outdir dist .
 
 clean:
-	rm -rf $(VENV) dist build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) dist build build_dir.* *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,4 +1,4 @@
-"""``ecorl fpga``: whether a model can be offloaded to a card, and what it would take there."""
+"""``ecorl fpga``: whether a model can be offloaded to a card, what it takes, and bitstreams."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import os
 
 import typer
 
+from ecorl.cli.fpga_bitstream import bitstream
 from ecorl.cli.fpga_estimate import estimate
 from ecorl.cli.fpga_validate import validate
 
 USER_ERROR = 2
 
 fpga_app = typer.Typer(
-    help="Say whether a model can be offloaded to a card, and what it would take."
+    help="Say whether a model can be offloaded to a card and what it would take; build bitstreams."
 )
 
 
@@ -29,3 +30,4 @@ def _top(context: typer.Context) -> None:
 
 fpga_app.command()(validate)
 fpga_app.command()(estimate)
+fpga_app.command()(bitstream)

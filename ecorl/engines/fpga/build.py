@@ -144,6 +144,12 @@ def kernels_digest() -> str:
     return f"sha256:{_digest_sources(kernel_root())}"
 
 
+def compiler_of(library: Path) -> str | None:
+    """Version line of the compiler that made a library of the cache; None where it is not known."""
+    found = _facts_of(library.parent).get("compiler")
+    return found if isinstance(found, str) else None
+
+
 def ap_headers() -> Path:
     """A folder in the cache with AMD's Apache-licensed ap_int headers and nothing else.
 

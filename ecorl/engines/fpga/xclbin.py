@@ -37,11 +37,14 @@ _CONNECTION_COUNT = struct.Struct("<i")
 _CONNECTION = struct.Struct("<iii")
 _UNIT_COUNT = struct.Struct("<i4x")
 _UNIT = struct.Struct("<IIQ64s")
+_CLOCK_COUNT = struct.Struct("<h")
+_CLOCK = struct.Struct("<HB5x128s")
 _ALIGNMENT = 8
 _MOST_SECTIONS = 0x10000
 
 _MEM_HBM = 6
 _IP_KERNEL = 1
+_DATA_CLOCK = 1
 _CONTROL_CHAIN = 1 << 8
 """ap_ctrl_chain, which Vitis HLS gives a kernel with ``s_axilite port = return`` by default."""
 
@@ -66,6 +69,7 @@ class Kind(IntEnum):
     MEM_TOPOLOGY = 6
     CONNECTIVITY = 7
     IP_LAYOUT = 8
+    CLOCK_FREQ_TOPOLOGY = 11
     BUILD_METADATA = 14
     GROUP_TOPOLOGY = 26
     GROUP_CONNECTIVITY = 27
@@ -151,6 +155,14 @@ class Container:
         """Which argument is wired to which memory entry."""
         rows = self._rows(kind, _CONNECTION_COUNT, _CONNECTION)
         return tuple(Connection(*row) for row in rows)
+
+    @property
+    def clock_mhz(self) -> float | None:
+        """Clock that the kernels get, MHz; None where the file does not say."""
+        if not any(section.kind == Kind.CLOCK_FREQ_TOPOLOGY for section in self.sections):
+            return None
+        rows = self._rows(Kind.CLOCK_FREQ_TOPOLOGY, _CLOCK_COUNT, _CLOCK)
+        return next((float(mhz) for mhz, kind, _ in rows if kind == _DATA_CLOCK and mhz), None)
 
     def _rows(self, kind: Kind, count: struct.Struct, row: struct.Struct) -> list[tuple[Any, ...]]:
         data = self.section(kind)

@@ -1,0 +1,101 @@
+"""``ecorl fpga bitstream``: build what XRT loads; ``make bitstream`` calls it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ecorl.cli.policy import say
+from ecorl.errors import BuildError, ConfigError
+
+if TYPE_CHECKING:
+    from ecorl.engines.fpga.bitstream import Manifest
+
+
+class BuildTarget(StrEnum):
+    """What a bitstream is for."""
+
+    CSIM = "csim"
+    SW_EMU = "sw_emu"
+    HW_EMU = "hw_emu"
+    HW = "hw"
+
+
+class Check(StrEnum):
+    """Simulations of the test benches under Vitis."""
+
+    CSIM = "csim"
+    COSIM = "cosim"
+
+
+def bitstream(
+    target: Annotated[
+        BuildTarget,
+        typer.Option(help="csim needs no AMD tool; the others need Vitis 2024.1 or later."),
+    ] = BuildTarget.CSIM,
+    platform: Annotated[
+        str | None,
+        typer.Option(help="AMD's development platform, or its .xpfm file. [default: the U55C's]"),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the products.")] = Path("bitstreams"),
+    work: Annotated[Path, typer.Option(help="Folder for build_dir.<target>.")] = Path(),
+    check: Annotated[
+        list[Check] | None,
+        typer.Option(help="Simulate each kernel's test bench as well; hw_emu and hw only."),
+    ] = None,
+) -> None:
+    """Build a bitstream with its manifest: emulation anywhere, a card's with AMD's Vitis.
+
+    Exit code 2 when Vitis or the platform is absent, 1 when a step fails or the design misses its
+    clock (what was built is kept then, and its manifest says so).
+    """
+    from ecorl.engines.fpga import bitstream_build
+    from ecorl.engines.fpga.banks import PLATFORM
+    from ecorl.engines.fpga.bitstream import Target
+
+    if platform is not None and not platform.strip():
+        raise ConfigError("--platform", platform, "the name of a platform")
+    for key, folder in (("--out", out), ("--work", work)):
+        if folder.exists() and not folder.is_dir():
+            raise ConfigError(key, str(folder), "a folder")
+    order = bitstream_build.Order(
+        Target(target.value),
+        platform or PLATFORM,
+        out.expanduser(),
+        work.expanduser(),
+        tuple(c.value for c in check or ()),
+    )
+    manifest = bitstream_build.build_bitstream(order, say)
+    for line in _lines(manifest):
+        say(line)
+    say(f"bitstream: {order.product}")
+    if manifest.timing_met is False:
+        raise BuildError(
+            f"{order.product} misses its clock of {manifest.target_clock_mhz:g} MHz: it is kept, "
+            "its manifest says timing_met = false"
+        )
+
+
+def _lines(manifest: Manifest) -> list[str]:
+    """What the manifest says, in words."""
+    known = {True: "met", False: "not met", None: "not known"}
+    clock = "not known" if manifest.clock_mhz is None else f"{manifest.clock_mhz:g} MHz"
+    lines = [
+        f"target {manifest.target} for {manifest.platform} ({manifest.part}), by {manifest.tool}",
+        f"provenance: {manifest.provenance or 'not known: reports of the synthesis are missing'}",
+    ]
+    if manifest.target == "hw":
+        lines.append(
+            f"clock: {clock}, {manifest.target_clock_mhz:g} MHz asked for; timing "
+            f"{known[manifest.timing_met]}"
+        )
+    for kernel, shortfalls in (manifest.synthesis or {}).items():
+        lines += [f"{kernel} falls short of its qor.json: {what}" for what in shortfalls]
+    for kind, use in (manifest.utilisation or {}).items():
+        used, percent = use.get("used"), use.get("percent")
+        if used is not None and percent is not None:
+            lines.append(f"{kind}: {used:,.10g} used, {percent:.3g} %")
+    return lines

@@ -1,0 +1,331 @@
+"""Build a bitstream: the C-simulation's container anywhere, the others with AMD's Vitis.
+
+Nothing half-made ever stands among the products: a file gets its name when it is whole, the
+manifest after it. While the two do not belong together, the hash in the manifest says so.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from ecorl import __version__
+from ecorl.engines.fpga import vitis
+from ecorl.engines.fpga.banks import PLATFORM, card_memory, connectivity_config
+from ecorl.engines.fpga.bitstream import (
+    EMULATED,
+    SYNTHESISED,
+    Manifest,
+    Target,
+    file_digest,
+    manifest_path,
+    write_manifest,
+)
+from ecorl.engines.fpga.build import compiler_of, csim_library, kernel_root, kernels_digest
+from ecorl.engines.fpga.cache import locked
+from ecorl.engines.fpga.interfaces import KernelInterface, kernel_interfaces, read_qor
+from ecorl.engines.fpga.limits import shape_limits
+from ecorl.engines.fpga.synthesis import check_qor, synthesis_of
+from ecorl.engines.fpga.vivado import read_timing, read_utilisation
+from ecorl.engines.fpga.xclbin import read_container, write_container
+from ecorl.errors import BitstreamError, BuildError, ConfigError, SynthesisReportError
+from ecorl.files import write_whole
+
+T = TypeVar("T")
+Tell = Callable[[str], None]
+
+CHECKS = ("csim", "cosim")
+"""Simulations of each kernel's test bench under Vitis, in the order in which they run."""
+
+_TIMING = ("*timing_summary_postroute_physopted.rpt", "*timing_summary_routed.rpt")
+_UTILISATION = ("*full_util_routed.rpt", "*utilization_routed.rpt", "*utilization_placed.rpt")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to build.
+
+    Attributes:
+        target: what for.
+        platform: name of a development platform, or its .xpfm file.
+        out: folder of the products.
+        work: folder in which ``build_dir.<target>`` is made.
+        checks: of `CHECKS`; run before and after a kernel's synthesis. Not for csim and sw_emu.
+    """
+
+    target: Target
+    platform: str = PLATFORM
+    out: Path = Path("bitstreams")
+    work: Path = Path()
+    checks: tuple[str, ...] = ()
+
+    @property
+    def product(self) -> Path:
+        """The xclbin."""
+        return self.out / f"ecorl.{self.target}.xclbin"
+
+    @property
+    def folder(self) -> Path:
+        """Where Vitis works, as an absolute path."""
+        return (self.work / f"build_dir.{self.target}").resolve()
+
+
+def build_bitstream(order: Order, tell: Tell) -> Manifest:
+    """Build what is ordered, with its manifest.
+
+    Args:
+        order: what.
+        tell: receives one line a step.
+
+    Raises:
+        MissingToolError: Vitis, the platform or a compiler is absent; nothing was written then.
+        ConfigError: the order does not make sense, or a folder cannot be written.
+        BuildError: a step failed.
+    """
+    if order.checks and order.target not in (Target.HW_EMU, Target.HW):
+        raise ConfigError("--check", order.checks[0], f"none with target {order.target}")
+    build = _build_csim if order.target is Target.CSIM else _build_with_vitis
+    try:
+        return build(order, tell)
+    except OSError as error:
+        where = error.filename or order.out
+        allowed = f"a place that can be written ({error.strerror})"
+        raise ConfigError("bitstream", str(where), allowed) from error
+
+
+def _build_csim(order: Order, tell: Tell) -> Manifest:
+    library = csim_library("fast", progress=tell)
+    tool = f"ecorl {__version__}, {compiler_of(library) or 'unknown compiler'}"
+    order.out.mkdir(parents=True, exist_ok=True)
+    name = vitis.platform_name(order.platform)
+    write_container(
+        order.product, kernel_interfaces(), library.read_bytes(), card_memory(), platform=name
+    )
+    return _keep_manifest(order, tool, _Reports(None, None, None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reports:
+    """What the tools said of a build; None where they did not."""
+
+    synthesis: dict[str, tuple[str, ...]] | None
+    timing_met: bool | None
+    utilisation: dict[str, dict[str, float | None]] | None
+
+
+def _keep_manifest(order: Order, tool: str, reports: _Reports) -> Manifest:
+    kernels, root = kernel_interfaces(), kernel_root()
+    part, target_clock_mhz = _one_part(root, kernels)
+    provenance = EMULATED if order.target.is_emulated else None
+    if order.target is Target.HW and set(reports.synthesis or ()) == {k.kernel for k in kernels}:
+        provenance = SYNTHESISED
+    manifest = Manifest(
+        file=order.product.name,
+        target=order.target,
+        platform=vitis.platform_name(order.platform),
+        part=part,
+        tool=tool,
+        kernels_digest=kernels_digest(),
+        limits=shape_limits(root),
+        sha256=file_digest(order.product),
+        target_clock_mhz=target_clock_mhz,
+        clock_mhz=read_container(order.product).clock_mhz,
+        timing_met=reports.timing_met,
+        utilisation=reports.utilisation,
+        synthesis=reports.synthesis,
+        built=True,
+        provenance=provenance,
+    )
+    write_manifest(manifest, manifest_path(order.product))
+    return manifest
+
+
+def _one_part(root: Path, kernels: Sequence[KernelInterface]) -> tuple[str, float]:
+    """Device and clock of all kernels, which are linked into one file."""
+    found = {vitis.part_and_clock(root / k.kernel) for k in kernels}
+    if len(found) != 1:
+        told = ", ".join(sorted(f"{part} at {clock:g} MHz" for part, clock in found))
+        raise BuildError(f"the kernels' qor.json disagree on part or clock: {told}")
+    return found.pop()
+
+
+# ---- with Vitis ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One build with Vitis: the order, the tools, and what the platform's name stands for."""
+
+    order: Order
+    tools: vitis.Vitis
+    platform: str
+    root: Path
+    tell: Tell
+
+    def run(self, step: str, program: str, *arguments: str) -> None:
+        """Run a tool and say so."""
+        self.tell(f"{step}: {program} (this can take hours; log {self.log(step)})")
+        command = [self.tools.programs[program], *arguments]
+        vitis.run_step(command, self.log(step), self.order.folder)
+
+    def log(self, step: str) -> Path:
+        """File with what a step printed."""
+        return self.order.folder / "logs" / f"{step}.log"
+
+
+def _build_with_vitis(order: Order, tell: Tell) -> Manifest:
+    programs = ["v++"]
+    programs += ["vitis-run"] * bool(order.checks)
+    programs += ["emconfigutil"] * order.target.is_emulated
+    tools = vitis.find_vitis(programs)
+    job = _Job(order, tools, vitis.find_platform(order.platform), kernel_root(), tell)
+    kernels = kernel_interfaces(job.root)
+    connectivity = connectivity_config(kernels, card_memory())
+    _one_part(job.root, kernels)
+    if order.target is Target.SW_EMU and tools.release >= vitis.SW_EMU_GONE:
+        tell("AMD deprecates sw_emu from Vitis 2024.2: TARGET=csim takes its place here")
+    order.out.mkdir(parents=True, exist_ok=True)
+    order.folder.mkdir(parents=True, exist_ok=True)
+    with locked(order.folder / "lock"):  # two builds of one target would share their files
+        return _vitis_steps(job, kernels, connectivity)
+
+
+def _vitis_steps(job: _Job, kernels: Sequence[KernelInterface], connectivity: str) -> Manifest:
+    """Compile, link, read the reports, keep the product."""
+    order = job.order
+    compile_one = _compile_emulated if order.target is Target.SW_EMU else _compile_hls
+    digest = kernels_digest()
+    objects = [compile_one(job, kernel) for kernel in kernels]
+    config = order.folder / "connectivity.cfg"
+    config.write_text(connectivity, encoding="utf-8")
+    linked = _link(job, kernels, objects, config)
+    if kernels_digest() != digest:
+        raise BuildError("the kernel sources changed during the build: build again")
+    reports = _read_reports(job, kernels)
+    write_whole(order.product, linked.read_bytes())
+    return _keep_manifest(order, job.tools.name, reports)
+
+
+def _compile_hls(job: _Job, kernel: KernelInterface) -> Path:
+    """One kernel by high-level synthesis, with the simulations that are asked for."""
+    work = job.order.folder / kernel.kernel
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    xo, config = work / f"{kernel.top}.xo", work / "hls_config.cfg"
+    config.write_text(vitis.hls_config(kernel, job.root, xo), encoding="utf-8")
+    where = ("--config", str(config), "--work_dir", str(work))
+    if "csim" in job.order.checks:
+        job.run(f"{kernel.kernel}.csim", "vitis-run", "--mode", "hls", "--csim", *where)
+    job.run(f"{kernel.kernel}.hls", "v++", "-c", "--mode", "hls", *where)
+    if "cosim" in job.order.checks:
+        job.run(f"{kernel.kernel}.cosim", "vitis-run", "--mode", "hls", "--cosim", *where)
+    return _made(xo, job.log(f"{kernel.kernel}.hls"))
+
+
+def _compile_emulated(job: _Job, kernel: KernelInterface) -> Path:
+    """One kernel for software emulation, which has no synthesis."""
+    work = job.order.folder / kernel.kernel
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    xo, folder = work / f"{kernel.top}.xo", job.root / kernel.kernel
+    sources = read_qor(folder).get("sources", [f"{kernel.kernel}.cpp"])
+    job.run(
+        f"{kernel.kernel}.sw_emu", "v++", "-c", "-t", "sw_emu", "--platform", job.platform,
+        "-k", kernel.top, f"-I{job.root / 'include'}", "--temp_dir", str(work / "_x"),
+        "-o", str(xo), *(str(folder / name) for name in sources),
+    )  # fmt: skip
+    return _made(xo, job.log(f"{kernel.kernel}.sw_emu"))
+
+
+def _link(
+    job: _Job, kernels: Sequence[KernelInterface], objects: Sequence[Path], config: Path
+) -> Path:
+    """Link to a name in the build folder; it gets its place among the products when all is well."""
+    order, folder = job.order, job.order.folder
+    _, clock_mhz = _one_part(job.root, kernels)
+    linked = folder / f"linked.{order.target}.xclbin"
+    linked.unlink(missing_ok=True)
+    for name in ("_x", "reports"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    frequency = [] if order.target is Target.SW_EMU else ["--kernel_frequency", f"{clock_mhz:g}"]
+    job.run(
+        "link", "v++", "-l", "-t", str(order.target), "--platform", job.platform,
+        "--config", str(config), *frequency,
+        "--temp_dir", str(folder / "_x"), "--report_dir", str(folder / "reports"),
+        "--report_level", "2",
+        "-o", str(linked), *map(str, objects),
+    )  # fmt: skip
+    _made(linked, job.log("link"))
+    try:
+        read_container(linked)
+    except BitstreamError as error:
+        raise BuildError(f"v++ left no whole xclbin: {error}; log: {job.log('link')}") from error
+    if order.target.is_emulated:
+        job.run(
+            "emconfig", "emconfigutil", "--platform", job.platform, "--nd", "1",
+            "--od", str(folder),
+        )  # fmt: skip
+        settings = _made(folder / "emconfig.json", job.log("emconfig"))
+        write_whole(order.out / settings.name, settings.read_bytes())
+    return linked
+
+
+def _made(path: Path, log: Path) -> Path:
+    """What a step must have left."""
+    if not path.is_file() or path.stat().st_size == 0:
+        raise BuildError(f"the step ended well but left no {path.name}; log: {log}")
+    return path
+
+
+# ---- reports ------------------------------------------------------------------------------------
+
+
+def _read_reports(job: _Job, kernels: Sequence[KernelInterface]) -> _Reports:
+    """What the tools' reports say. One that cannot be read is told of and stays unknown."""
+    order = job.order
+    if order.target is Target.SW_EMU:
+        return _Reports(None, None, None)
+    synthesis = {}
+    for kernel in kernels:
+        found = _read(job, partial(_shortfalls, job, kernel))
+        if found is not None:
+            synthesis[kernel.kernel] = found
+    if order.target is not Target.HW:
+        return _Reports(synthesis or None, None, None)
+    timing, sites = _newest(order.folder, _TIMING), _newest(order.folder, _UTILISATION)
+    summary = None if timing is None else _read(job, partial(read_timing, timing))
+    use = None if sites is None else _read(job, partial(read_utilisation, sites))
+    used = None if use is None else {k: v for k, v in asdict(use).items() if v is not None}
+    return _Reports(synthesis or None, None if summary is None else summary.is_met, used or None)
+
+
+def _read(job: _Job, reader: Callable[[], T]) -> T | None:
+    """What a report says; a build of hours is not thrown away because a report has another form."""
+    try:
+        return reader()
+    except SynthesisReportError as error:
+        job.tell(f"left out of the manifest: {error}")
+        return None
+
+
+def _shortfalls(job: _Job, kernel: KernelInterface) -> tuple[str, ...] | None:
+    """In what a kernel's csynth.xml falls short of its qor.json; None without a csynth.xml."""
+    work = job.order.folder / kernel.kernel
+    report = synthesis_of(work / "hls" / "syn" / "report") or synthesis_of(work)
+    if report is None:
+        return None
+    return tuple(map(str, check_qor(report, read_qor(job.root / kernel.kernel))))
+
+
+def _newest(folder: Path, patterns: Sequence[str]) -> Path | None:
+    """A report of the link: the first pattern that finds one, the newest of those."""
+    for pattern in patterns:
+        for place in ("reports", "_x"):
+            found = sorted((folder / place).rglob(pattern), key=lambda p: p.stat().st_mtime)
+            if found:
+                return found[-1]
+    return None

@@ -1,0 +1,375 @@
+"""Builds with stand-ins for Vitis: exact commands, files, and what remains when a step fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ecorl.engines.fpga import bitstream_build
+from ecorl.engines.fpga.banks import PLATFORM
+from ecorl.engines.fpga.bitstream import Target, check_bitstream, manifest_path, read_manifest
+from ecorl.engines.fpga.bitstream_build import Order, build_bitstream
+from ecorl.engines.fpga.build import csim_library, kernel_root
+from ecorl.engines.fpga.interfaces import kernel_interfaces, read_qor
+from ecorl.engines.fpga.xclbin import read_container
+from ecorl.errors import BuildError, ConfigError, MissingToolError
+from tests.fakes.vitis import FakeVitis
+
+KERNELS = [k.kernel for k in kernel_interfaces()]
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    """Stand-ins for Vitis 2024.1 and the U55C's platform, and nothing else of AMD."""
+    made = FakeVitis(tmp_path / "vitis", PLATFORM)
+    monkeypatch.setenv("PATH", f"{made.bin}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PLATFORM_REPO_PATHS", str(made.platforms))
+    monkeypatch.delenv("XILINX_VITIS", raising=False)
+    return made
+
+
+@pytest.fixture
+def order(tmp_path):
+    """An order with folders of this test."""
+
+    def make(target: str, **changes: object) -> Order:
+        return Order(Target(target), out=tmp_path / "bitstreams", work=tmp_path / "work", **changes)
+
+    return make
+
+
+def products(order: Order) -> list[str]:
+    return sorted(p.name for p in order.out.iterdir()) if order.out.exists() else []
+
+
+# ---- csim ---------------------------------------------------------------------------------------
+
+
+def test_csim_needs_no_vitis_and_holds_the_library(order, require_tool):
+    require_tool("gxx")
+    own, told = order("csim"), []
+    manifest = build_bitstream(own, told.append)
+    assert products(own) == ["ecorl.csim.json", "ecorl.csim.xclbin"]
+    assert read_container(own.product).bitstream == csim_library("fast").read_bytes()
+    assert manifest == check_bitstream(own.product, platform=PLATFORM, model=None, emulated=True)
+    assert (manifest.provenance, manifest.built, manifest.target_clock_mhz) == (
+        "emulated",
+        True,
+        245.0,
+    )
+    unknown = (manifest.clock_mhz, manifest.timing_met, manifest.utilisation, manifest.synthesis)
+    assert unknown == (None, None, None, None)
+    assert not own.folder.exists()
+
+
+# ---- hw and hw_emu ------------------------------------------------------------------------------
+
+
+def test_hw_calls_the_tools_as_their_guides_say(fake, order):
+    own = order("hw")
+    build_bitstream(own, lambda line: None)
+    folder = own.folder
+    compiled = [
+        ["v++", "-c", "--mode", "hls", "--config", f"{folder}/{kernel}/hls_config.cfg",
+         "--work_dir", f"{folder}/{kernel}"]
+        for kernel in KERNELS
+    ]  # fmt: skip
+    objects = [f"{folder}/{k.kernel}/{k.top}.xo" for k in kernel_interfaces()]
+    linked = ["v++", "-l", "-t", "hw", "--platform", str(fake.xpfm), "--config",
+              f"{folder}/connectivity.cfg", "--kernel_frequency", "245", "--temp_dir",
+              f"{folder}/_x", "--report_dir", f"{folder}/reports", "--report_level", "2", "-o",
+              f"{folder}/linked.hw.xclbin", *objects]  # fmt: skip
+    assert fake.calls == [*compiled, linked]
+
+
+def test_the_config_of_a_kernel_says_what_its_qor_says(fake, order):
+    own = order("hw")
+    build_bitstream(own, lambda line: None)
+    lines = (own.folder / "gemm_int8" / "hls_config.cfg").read_text().splitlines()
+    root, qor = kernel_root(), read_qor(kernel_root() / "gemm_int8")
+    assert lines == [
+        f"part={qor['part']}",
+        "",
+        "[hls]",
+        "flow_target=vitis",
+        "clock=245MHz",
+        f"syn.file={root}/gemm_int8/gemm_int8.cpp",
+        "syn.top=gemm_int8_krnl",
+        f"syn.cflags=-std=c++17 -I{root}/include",
+        f"syn.csimflags=-std=c++17 -I{root}/include -I{root}/sim -DECORL_CSIM=1 -DECORL_STRICT=1",
+        f"tb.file={root}/gemm_int8/gemm_int8_tb.cpp",
+        f"tb.file={root}/sim/gemm_int8_host.cpp",
+        f"tb.file={root}/sim/gemm_int8_native.cpp",
+        f"tb.cflags=-std=c++17 -I{root}/include -I{root}/sim -DECORL_CSIM=1 -DECORL_STRICT=1",
+        "package.output.format=xo",
+        f"package.output.file={own.folder}/gemm_int8/gemm_int8_krnl.xo",
+        "package.output.syn=1",
+    ]
+
+
+def test_hw_keeps_the_file_and_what_the_reports_say(fake, order):
+    own = order("hw")
+    manifest = build_bitstream(own, lambda line: None)
+    assert products(own) == ["ecorl.hw.json", "ecorl.hw.xclbin"]
+    assert manifest == check_bitstream(own.product, platform=PLATFORM, model=None, emulated=False)
+    assert (manifest.tool, manifest.part) == ("v++ 2024.1", "xcu55c-fsvh2892-2L-e")
+    assert (manifest.clock_mhz, manifest.timing_met) == (245.0, True)
+    assert manifest.provenance == "synthesised"
+    assert manifest.synthesis == dict.fromkeys(KERNELS, ())
+    assert manifest.utilisation["dsp"] == {"used": 2054.0, "available": 9024.0, "percent": 22.76}
+    assert set(manifest.utilisation) == {"lut", "register", "bram_tile", "uram", "dsp"}
+
+
+def test_hw_emu_is_emulated_and_has_no_timing(fake, order):
+    own = order("hw_emu")
+    manifest = build_bitstream(own, lambda line: None)
+    assert products(own) == ["ecorl.hw_emu.json", "ecorl.hw_emu.xclbin", "emconfig.json"]
+    assert (manifest.provenance, manifest.timing_met, manifest.utilisation) == (
+        "emulated",
+        None,
+        None,
+    )
+    assert set(manifest.synthesis) == set(KERNELS)
+    assert fake.calls[-1] == ["emconfigutil", "--platform", str(fake.xpfm), "--nd", "1", "--od",
+                              str(own.folder)]  # fmt: skip
+    assert fake.calls[-2][:4] == ["v++", "-l", "-t", "hw_emu"]
+    assert read_manifest(manifest_path(own.product)).target is Target.HW_EMU
+
+
+def test_simulations_run_before_and_after_synthesis(fake, order):
+    own = order("hw_emu", checks=("csim", "cosim"))
+    build_bitstream(own, lambda line: None)
+    where = ["--config", f"{own.folder}/gemm_int8/hls_config.cfg", "--work_dir",
+             f"{own.folder}/gemm_int8"]  # fmt: skip
+    assert fake.calls[:3] == [
+        ["vitis-run", "--mode", "hls", "--csim", *where],
+        ["v++", "-c", "--mode", "hls", *where],
+        ["vitis-run", "--mode", "hls", "--cosim", *where],
+    ]
+    assert len(fake.calls) == 3 * len(KERNELS) + 2
+
+
+def test_simulations_are_refused_where_there_is_no_synthesis(order):
+    with pytest.raises(ConfigError, match="--check = 'csim': allowed is none with target sw_emu"):
+        build_bitstream(order("sw_emu", checks=("csim",)), lambda line: None)
+
+
+def test_sw_emu_builds_and_says_that_amd_gives_it_up(fake, order):
+    told, own = [], order("sw_emu")
+    build_bitstream(own, told.append)
+    assert not any("deprecates" in line for line in told)
+    root, folder = kernel_root(), own.folder
+    assert fake.calls[0] == [
+        "v++", "-c", "-t", "sw_emu", "--platform", str(fake.xpfm), "-k", "gemm_int8_krnl",
+        f"-I{root}/include", "--temp_dir", f"{folder}/gemm_int8/_x", "-o",
+        f"{folder}/gemm_int8/gemm_int8_krnl.xo", f"{root}/gemm_int8/gemm_int8.cpp",
+    ]  # fmt: skip
+    assert "--kernel_frequency" not in fake.calls[-2]
+    fake.behave(release="2024.2")
+    build_bitstream(own, told.append)
+    assert any("AMD deprecates sw_emu from Vitis 2024.2" in line for line in told)
+    assert read_manifest(manifest_path(own.product)).provenance == "emulated"
+
+
+def test_a_platform_may_be_named_by_its_file(fake, order, monkeypatch):
+    monkeypatch.delenv("PLATFORM_REPO_PATHS")
+    own = order("hw", platform=str(fake.xpfm))
+    assert build_bitstream(own, lambda line: None).platform == PLATFORM
+
+
+# ---- what is missing ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["sw_emu", "hw_emu", "hw"])
+def test_without_vitis_one_line_says_so_and_nothing_is_left(order, target, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    with pytest.raises(MissingToolError, match=r"v\+\+.* of Vitis not on PATH") as caught:
+        build_bitstream(order(target), lambda line: None)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("tool", "target", "checks"),
+    [("emconfigutil", "hw_emu", ()), ("vitis-run", "hw", ("csim",)), ("v++", "hw", ())],
+)
+def test_each_missing_tool_is_named(fake, order, tool, target, checks):
+    (fake.bin / tool).unlink()
+    with pytest.raises(MissingToolError, match=f"^{tool.replace('+', '[+]')} of Vitis"):
+        build_bitstream(order(target, checks=checks), lambda line: None)
+    assert fake.calls == []
+
+
+def test_without_the_platform_one_line_says_so_and_nothing_is_left(fake, order):
+    own = order("hw", platform="xilinx_u280_gen3x16_xdma_1_202211_1")
+    with pytest.raises(MissingToolError, match="platform xilinx_u280_gen3x16_xdma_1_202211_1 is"):
+        build_bitstream(own, lambda line: None)
+    assert not own.out.exists()
+    assert not own.work.exists()
+
+
+@pytest.mark.parametrize(
+    ("release", "line"),
+    [("2023.2", r"v\+\+ 2023.2 is too old: Vitis 2024.1 or later"), ("next", "does not say a rel")],
+)
+def test_an_old_or_odd_release_is_refused(fake, order, release, line):
+    fake.behave(release=release)
+    with pytest.raises(MissingToolError, match=line):
+        build_bitstream(order("hw"), lambda line: None)
+
+
+# ---- what goes wrong ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("step", "program"),
+    [("gemm_int8.csim", "vitis-run"), ("vector_ops.hls", "v++"), ("mha_int8.cosim", "vitis-run"),
+     ("link", "v++"), ("emconfig", "emconfigutil")],
+)  # fmt: skip
+def test_a_failing_step_gives_its_first_error_and_its_log(fake, order, step, program):
+    fake.behave(fail=step)
+    own = order("hw_emu", checks=("csim", "cosim"))
+    with pytest.raises(BuildError) as caught:
+        build_bitstream(own, lambda line: None)
+    log = own.folder / "logs" / f"{step}.log"
+    assert str(caught.value) == (
+        f"{program} failed: ERROR: [HLS 200-1470] invented failure of {step}; log: {log}"
+    )
+    assert log.is_file()
+    assert products(own) == []
+
+
+@pytest.mark.parametrize("step", ["gemm_int8.hls", "link", "emconfig"])
+def test_a_step_that_leaves_nothing_is_a_failure(fake, order, step):
+    fake.behave(nothing=step)
+    own = order("hw_emu")
+    with pytest.raises(BuildError, match=r"ended well but left no .*; log: "):
+        build_bitstream(own, lambda line: None)
+    assert products(own) == []
+
+
+def test_half_an_xclbin_is_not_kept(fake, order):
+    fake.behave(cut=True)
+    own = order("hw")
+    with pytest.raises(BuildError, match=r"left no whole xclbin: .* is cut off"):
+        build_bitstream(own, lambda line: None)
+    assert products(own) == []
+
+
+def test_a_failure_leaves_the_product_before_it(fake, order):
+    own = order("hw")
+    before = build_bitstream(own, lambda line: None)
+    fake.behave(fail="link")
+    with pytest.raises(BuildError):
+        build_bitstream(own, lambda line: None)
+    assert check_bitstream(own.product, platform=None, model=None, emulated=False) == before
+
+
+def test_a_missed_clock_is_kept_and_said(fake, order):
+    fake.behave(timing="failed")
+    own = order("hw")
+    manifest = build_bitstream(own, lambda line: None)
+    assert (manifest.timing_met, manifest.target_clock_mhz, manifest.clock_mhz) == (
+        False,
+        245.0,
+        122.0,
+    )
+    assert products(own) == ["ecorl.hw.json", "ecorl.hw.xclbin"]
+
+
+def test_reports_that_are_missing_or_damaged_leave_their_figures_unknown(fake, order):
+    own, told = order("hw"), []
+    fake.behave(timing="none", damaged="utilisation", no_csynth="mha_int8")
+    manifest = build_bitstream(own, told.append)
+    assert (manifest.timing_met, manifest.utilisation) == (None, None)
+    assert set(manifest.synthesis) == set(KERNELS) - {"mha_int8"}
+    assert manifest.provenance is None
+    assert [line for line in told if line.startswith("left out of the manifest: ")]
+    fake.behave(damaged="csynth")
+    manifest = build_bitstream(own, told.append)
+    assert (manifest.synthesis, manifest.provenance) == (None, None)
+    fake.behave(damaged="timing")
+    manifest = build_bitstream(own, told.append)
+    assert (manifest.timing_met, manifest.provenance) == (None, "synthesised")
+
+
+def test_a_kernel_that_falls_short_of_its_qor_is_named(fake, order):
+    fake.behave(slow_loop="gemm_int8")
+    manifest = build_bitstream(order("hw"), lambda line: None)
+    assert manifest.synthesis["gemm_int8"] == ("LOAD_A: initiation interval 2, expected 1",)
+    assert manifest.synthesis["vector_ops"] == ()
+
+
+def test_sources_that_change_during_a_build_end_it(fake, order, monkeypatch):
+    digests = iter(["sha256:a", "sha256:b"])
+    monkeypatch.setattr(bitstream_build, "kernels_digest", lambda: next(digests))
+    own = order("hw")
+    with pytest.raises(BuildError, match="sources changed during the build"):
+        build_bitstream(own, lambda line: None)
+    assert products(own) == []
+
+
+def test_kernels_that_disagree_on_the_clock_are_refused(fake, order, monkeypatch):
+    clocks = iter([("part", 245.0), ("part", 300.0)] * 3)
+    monkeypatch.setattr(bitstream_build.vitis, "part_and_clock", lambda folder: next(clocks))
+    with pytest.raises(BuildError, match="disagree on part or clock: part at 245 MHz, part at 300"):
+        build_bitstream(order("hw"), lambda line: None)
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(fake, order):
+    own = order("hw")
+    own.out.write_text("a file")
+    with pytest.raises(ConfigError, match="allowed is a place that can be written"):
+        build_bitstream(own, lambda line: None)
+
+
+def test_an_interrupted_build_ends_its_tools_and_keeps_nothing(fake, order):
+    fake.behave(sleep_s=60)
+    own = order("hw")
+    code = (
+        "import sys, pathlib; from ecorl.engines.fpga.bitstream_build import *\n"
+        f"build_bitstream(Order(Target.HW, out=pathlib.Path({str(own.out)!r}), "
+        f"work=pathlib.Path({str(own.work)!r})), print)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not any("-l" in call for call in fake.calls):
+        time.sleep(0.05)
+    assert "-l" in fake.calls[-1]
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) != 0
+    assert products(own) == []
+    assert not _running(str(own.folder / "linked.hw.xclbin"))
+
+
+def _running(word: str) -> list[str]:
+    """Processes with a word in their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if word in path.read_text():
+                found.append(path.parent.name)
+        except OSError:
+            continue  # it ended meanwhile
+    return found
+
+
+def test_the_record_of_the_fake_is_that_of_its_calls(fake):
+    """The stand-in refuses what the tools do not know: the tests above lean on it."""
+    done = subprocess.run(
+        [fake.bin / "v++", "-l", "-t", "hw", "--invented"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "ERROR: [v++ 60-602]" in done.stdout
+    assert json.loads((fake.bin / "calls.jsonl").read_text()) == [
+        "v++", "-l", "-t", "hw", "--invented"]  # fmt: skip

@@ -1,0 +1,130 @@
+"""`ecorl fpga bitstream`, run as a user would, in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ecorl import cli
+from ecorl.engines.fpga.banks import PLATFORM
+from tests.fakes.vitis import FakeVitis
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    """Run the command in a folder of its own: exit code and both streams."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+
+    def call(*args):
+        monkeypatch.setattr(sys, "argv", ["ecorl", "fpga", "bitstream", *map(str, args)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        streams = capsys.readouterr()
+        return caught.value.code, streams.out, streams.err
+
+    return call
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    made = FakeVitis(tmp_path / "vitis", PLATFORM)
+    monkeypatch.setenv("PATH", f"{made.bin}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PLATFORM_REPO_PATHS", str(made.platforms))
+    return made
+
+
+def test_by_default_the_simulation_is_built_into_bitstreams(command, tmp_path, require_tool):
+    require_tool("gxx")
+    code, out, err = command()
+    assert (code, err) == (0, "")
+    assert "provenance: emulated" in out
+    assert out.splitlines()[-1] == "bitstream: bitstreams/ecorl.csim.xclbin"
+    assert sorted(p.name for p in (tmp_path / "bitstreams").iterdir()) == [
+        "ecorl.csim.json",
+        "ecorl.csim.xclbin",
+    ]
+
+
+def test_a_cards_build_tells_clock_timing_and_use(command, fake):
+    code, out, err = command("--target", "hw", "--check", "csim")
+    assert (code, err) == (0, "")
+    assert "by v++ 2024.1" in out
+    assert "provenance: synthesised" in out
+    assert "clock: 245 MHz, 245 MHz asked for; timing met" in out
+    assert "dsp: 2,054 used, 22.8 %" in out
+    assert fake.calls[0][0] == "vitis-run"
+
+
+def test_a_missed_clock_ends_with_one_and_keeps_the_file(command, fake, tmp_path):
+    fake.behave(timing="failed", slow_loop="gemm_int8")
+    code, out, err = command("--target", "hw")
+    assert code == 1
+    assert "timing not met" in out
+    assert "gemm_int8 falls short of its qor.json: LOAD_A: initiation interval 2" in out
+    (line,) = err.splitlines()
+    assert "misses its clock of 245 MHz: it is kept" in line
+    manifest = json.loads((tmp_path / "bitstreams" / "ecorl.hw.json").read_text())
+    assert manifest["timing_met"] is False
+
+
+def test_a_failing_step_ends_with_one_line(command, fake, tmp_path):
+    fake.behave(fail="link")
+    code, _, err = command("--target", "hw_emu", "--out", "there")
+    (line,) = err.splitlines()
+    assert code == 1
+    assert line.startswith("ecorl: v++ failed: ERROR: [HLS 200-1470] invented failure of link;")
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["sw_emu", "hw_emu", "hw"])
+def test_without_vitis_the_command_ends_with_two(command, tmp_path, monkeypatch, target):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, out, err = command("--target", target)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("ecorl: v++")
+    assert "not on PATH" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "word"),
+    [
+        (("--target", "fpga"), "--target"),
+        (("--platform", " "), "--platform"),
+        (("--check", "csim"), "--check"),
+        (("--target", "hw", "--check", "lint"), "--check"),
+        (("--out", "file"), "--out"),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_two(command, tmp_path, args, word):
+    (tmp_path / "file").write_text("")
+    code, out, err = command(*args)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert word in line
+
+
+def test_make_hands_its_variables_to_the_command():
+    given = ["TARGET=hw", "PLATFORM=p", "CHECKS=csim cosim"]
+    done = subprocess.run(
+        ["make", "-n", "-o", "install", "bitstream", *given],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    words = 'fpga bitstream --target "hw" --platform "p" --check csim --check cosim'
+    assert words in " ".join(done.stdout.split())
+    done = subprocess.run(
+        ["make", "-n", "-o", "install", "bitstream"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+        env={k: v for k, v in os.environ.items() if k not in ("TARGET", "PLATFORM", "CHECKS")},
+    )  # fmt: skip
+    assert done.stdout.rstrip().endswith('fpga bitstream --target "csim"')
