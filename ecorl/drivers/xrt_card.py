@@ -196,18 +196,27 @@ class OpenCard:
         index: XRT's number of the card.
         bitstream: path of the xclbin.
         kernels: names of the kernels to open.
+        fits: whether the bitstream is for a card with the given name; asked before it is loaded.
 
     Raises:
-        DriverError: when the card does not open, refuses the bitstream, or it lacks a kernel.
+        DriverError: when the card does not open, is not the one that the bitstream is for, refuses
+            it, or it lacks a kernel.
     """
 
     def __init__(
-        self, module: ModuleType, index: int, bitstream: Path, kernels: Sequence[str]
+        self,
+        module: ModuleType,
+        index: int,
+        bitstream: Path,
+        kernels: Sequence[str],
+        fits: Callable[[str], bool] | None = None,
     ) -> None:
         self._module: Any = module
         self.index = index
         with translated(f"device({index})"):
             self._device = self._module.device(index)
+        if fits is not None and not fits(self._told("name")):
+            raise DriverError(f"{bitstream.name} is not for card {index}, {self._told('name')}")
         with translated(f"{bitstream.name} on card {index}"):
             open_kernel = self._load(bitstream)
         self._kernels: dict[str, Any] = {}
@@ -251,16 +260,19 @@ class OpenCard:
 
     def address(self) -> str:
         """PCIe address, empty when the card does not tell."""
-        try:
-            with translated("get_info(bdf)"):
-                return str(self._device.get_info(self._module.xrt_info_device.bdf))
-        except DriverError:
-            return ""
+        return self._told("bdf")
 
     def close(self) -> None:
         """Let go of the kernels and the device; buffers and runs must have gone before."""
         self._kernels.clear()
         self._context = self._device = None
+
+    def _told(self, key: str) -> str:
+        try:
+            with translated(f"get_info({key})"):
+                return str(self._device.get_info(getattr(self._module.xrt_info_device, key)))
+        except DriverError:
+            return ""
 
     def _load(self, bitstream: Path) -> Callable[[str], Any]:
         if self.has_contexts:

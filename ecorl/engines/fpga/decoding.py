@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ecorl.engines.decoder_config import DecoderConfig
-from ecorl.engines.fpga.formats import LOG2_E, Scale
+from ecorl.engines.fpga.formats import LOG2_E, Scale, Tensors
 from ecorl.engines.fpga.segments import Segments, segments_of
 from ecorl.engines.gating import Gating
 from ecorl.engines.protocol import Float32, Int64
+from ecorl.errors import CheckpointError
 
 MAX_ROW = 1 << 16
 """Longest row, tokens: the sums of attention weights over all keys of a row are INT32."""
@@ -64,6 +65,18 @@ class Decoder(ABC):
     """
 
     config: DecoderConfig
+
+    @abstractmethod
+    def load(self, tensors: Tensors) -> str:
+        """Take over the weights of another model of the same shape, between two questions.
+
+        Returns:
+            `decoder_digest` of the model.
+
+        Raises:
+            CheckpointError: when the shape differs, or a tensor does not fit its format.
+            EngineError: when the weights were not taken over.
+        """
 
     @abstractmethod
     def _run(self, question: Question) -> tuple[Int32, Int32]:
@@ -150,6 +163,10 @@ class Decoder(ABC):
         by = Scale.of(LOG2_E / temperature)
         out, marks = self._ask("logprobs", rows, segments, asked, by=by, targets=targets)
         return _split(fixed_results(out, marks, LOGPROB_BITS), asked)
+
+    def _check_shape(self, tensors: Tensors) -> None:
+        if tensors.config.shape != self.config.shape:
+            raise CheckpointError("the new weights are of another shape than those that are loaded")
 
     def _ask(
         self,

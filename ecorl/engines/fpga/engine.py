@@ -17,12 +17,25 @@ import numpy as np
 from ecorl.devices import DeviceProfile, load_profile
 from ecorl.engines.checkpoint import DecoderConfig, expected_tensors, load_decoder
 from ecorl.engines.equalise import equalised
+from ecorl.engines.fpga.bitstream import check_bitstream
 from ecorl.engines.fpga.build import Build
+from ecorl.engines.fpga.card.card import CardStatus
+from ecorl.engines.fpga.card.decoder import CardDecoder
+from ecorl.engines.fpga.card.opening import (
+    Host,
+    Opening,
+    csim_container,
+    emulated,
+    on_cards,
+    wants_xrt,
+)
 from ecorl.engines.fpga.cycles import BatchShape, CardTime, CycleModel
-from ecorl.engines.fpga.forward import MAX_ROW, Int8Decoder
+from ecorl.engines.fpga.decoding import MAX_ROW, Decoder
+from ecorl.engines.fpga.forward import Int8Decoder
 from ecorl.engines.fpga.gemm import CsimLibrary
 from ecorl.engines.fpga.segments import Segments, segments_of
 from ecorl.engines.fpga.verdict import obey
+from ecorl.engines.fpga.xclbin import CSIM_SUFFIX
 from ecorl.engines.gating import FOLDED
 from ecorl.engines.protocol import (
     EngineReport,
@@ -56,6 +69,11 @@ class FpgaEngine:
         device: profile of the card, by name or path.
         build: ``fast`` (native integers) or ``strict`` (bit-true ap_int, slow).
         threads: host threads of the C-simulation; results do not depend on it.
+        host: ``csim`` calls the C-simulation directly; ``xrt`` runs the kernels through XRT, on
+            cards where a bitstream is named, else on XRT's noop driver; ``auto`` takes XRT where it
+            is installed and the model can run there. Results do not depend on it.
+        bitstream: xclbin for cards, or a C-simulation container.
+        cards: XRT's numbers of the cards; a batch is spread over them.
         obey_verdict: whether a refusal by ``ecorl fpga validate``, kept beside the checkpoint,
             holds; only a new validation has reason not to obey.
 
@@ -76,6 +94,9 @@ class FpgaEngine:
         device: str = "u55c",
         build: Build = "fast",
         threads: int = 1,
+        host: Host = "csim",
+        bitstream: Path | str | None = None,
+        cards: Sequence[int] = (0,),
         obey_verdict: bool = True,
     ) -> None:
         if stage not in (Stage.REWARD, Stage.REFERENCE):
@@ -101,9 +122,18 @@ class FpgaEngine:
         self.card_bytes = card_bytes(config)
         self._config = config
         self._cycles = CycleModel(config.shape, profile)
-        self._decoder: Int8Decoder | None = Int8Decoder(
-            equalised(opened), CsimLibrary.load(build), threads
-        )
+        self._profile, self._obey_verdict = profile, obey_verdict
+        library = CsimLibrary.load(build)
+        self._decoder: Decoder | None = None
+        self.on_card = False
+        if bitstream is not None or wants_xrt(host, config):
+            opening = _opening(build, bitstream, cards, config)
+            self.on_card = not opening.is_emulated
+            self._decoder = CardDecoder(equalised(opened), library, opening.setups)
+            self.host = "xrt" if self.on_card else "xrt (noop)"
+        else:
+            self._decoder = Int8Decoder(equalised(opened), library, threads)
+            self.host = "csim"
 
     def score(self, batch: ScoreBatch) -> ScoreResult:
         """Scalar reward of each row, read at its last token; NaN for a row that cannot be run.
@@ -184,11 +214,39 @@ class FpgaEngine:
             return self._cycles.batch(self._reward_shape(batch, positions, segments))
         return self._cycles.batch(segments.shape(batch.n_completion, self.model.vocab_size))
 
+    def cards(self) -> tuple[CardStatus, ...]:
+        """How each card stands; empty where XRT does not run the kernels."""
+        decoder = self._decoder
+        return decoder.status() if isinstance(decoder, CardDecoder) else ()
+
+    def load_weights(self, checkpoint: Path) -> str:
+        """Take over the weights of a refreshed model of the same shape; between two batches.
+
+        Returns:
+            SHA-256 of the weights in the kernels' formats. What a card then holds has been read
+            back and compared.
+
+        Raises:
+            CheckpointError: when the checkpoint cannot be used or is of another shape.
+            EngineError: for a closed engine, or when no card took the weights.
+        """
+        if self._decoder is None:
+            raise EngineError("the FPGA engine is closed")
+        opened = load_decoder(checkpoint)
+        _check_head(checkpoint, opened.config, self.stage)
+        if opened.config != self._config:
+            raise CheckpointError(f"{checkpoint}: another model than the one that is loaded")
+        if self._obey_verdict:
+            obey(opened)
+        return self._decoder.load(equalised(opened))
+
     def close(self) -> None:
         """Release the weights; further calls raise `EngineError`."""
+        if isinstance(self._decoder, CardDecoder):
+            self._decoder.close()
         self._decoder = None
 
-    def _ready(self, asked: Stage, batch: ScoreBatch) -> Int8Decoder:
+    def _ready(self, asked: Stage, batch: ScoreBatch) -> Decoder:
         if self._decoder is None:
             raise EngineError("the FPGA engine is closed")
         if asked is not self.stage:
@@ -252,6 +310,19 @@ class FpgaEngine:
         chosen = None if positions is None else [positions[i] for i in run]
         card = self.modelled(batch.rows(run), chosen)
         return EngineReport(card.time_s, card.energy_j, Provenance.MODELLED, host_time_s)
+
+
+def _opening(
+    build: Build, bitstream: Path | str | None, cards: Sequence[int], config: DecoderConfig
+) -> Opening:
+    """Cards for a bitstream; without one, or with a C-simulation container, emulated ones."""
+    if bitstream is None:
+        return emulated(csim_container(build), cards)
+    path = Path(bitstream).expanduser()
+    is_csim = path.name.endswith(CSIM_SUFFIX)
+    # The platform is compared with each card's own name when it is opened.
+    manifest = check_bitstream(path, platform=None, model=config, emulated=is_csim)
+    return emulated(path, cards) if is_csim else on_cards(path, manifest.platform, cards)
 
 
 def _checked_positions(batch: ScoreBatch, positions: Sequence[Sequence[int]]) -> tuple[Int64, ...]:

@@ -7,9 +7,10 @@ take the same ones.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Protocol
 
 import numpy as np
@@ -193,6 +194,14 @@ def integer_decoder(tensors: Tensors, *, weight_bits: int = 8) -> IntegerDecoder
     )
 
 
+def decoder_digest(decoder: IntegerDecoder) -> str:
+    """SHA-256 of all integers of a model, hexadecimal: equal for equal weights and formats."""
+    digest = hashlib.sha256()
+    for name in (f.name for f in fields(decoder) if f.name != "config"):
+        _add_to(digest, getattr(decoder, name))
+    return digest.hexdigest()
+
+
 def rope_tables(config: DecoderConfig, n_positions: int) -> tuple[Int16, Int16]:
     """Cosines and sines ``[n_positions, head_dim / 2] int16``, 14 fraction bits."""
     frequencies = config.rope.frequencies(config.shape.head_dim)
@@ -232,6 +241,21 @@ def integer_linear(
         segment=segment,
         bias=bias,
     )
+
+
+def _add_to(digest: hashlib._Hash, value: object) -> None:
+    if isinstance(value, np.ndarray):
+        digest.update(f"{value.dtype} {value.shape};".encode())
+        digest.update(np.ascontiguousarray(value).data)
+    elif isinstance(value, tuple):
+        digest.update(f"{len(value)} parts;".encode())
+        for part in value:
+            _add_to(digest, part)
+    elif is_dataclass(value):
+        for each in fields(value):
+            _add_to(digest, getattr(value, each.name))
+    else:
+        digest.update(f"{value!r};".encode())
 
 
 def _embedding(weight: Float32) -> tuple[Int16, Int32, int]:

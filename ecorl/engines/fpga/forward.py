@@ -22,7 +22,13 @@ from ecorl.engines.fpga.decoding import (
     Question,
     fixed_results,
 )
-from ecorl.engines.fpga.formats import IntegerDecoder, Tensors, integer_decoder, rope_tables
+from ecorl.engines.fpga.formats import (
+    IntegerDecoder,
+    Tensors,
+    decoder_digest,
+    integer_decoder,
+    rope_tables,
+)
 from ecorl.engines.fpga.gemm import CsimLibrary
 from ecorl.engines.fpga.memory import Batch, DecoderMemory
 from ecorl.engines.fpga.segments import segments_of
@@ -74,11 +80,22 @@ class Int8Decoder(Decoder):
         self.threads = max(1, threads)
         self._library = library
         _declare(library.handle)
-        decoder: IntegerDecoder = integer_decoder(tensors, weight_bits=weight_bits)
-        self.fraction_bits = decoder.fraction_bits
-        self._memory = DecoderMemory(decoder, library, n_cards)
-        self._n_positions = 0
+        self._weight_bits, self._n_cards = weight_bits, n_cards
         self._growing = threading.Lock()
+        self._take(integer_decoder(tensors, weight_bits=weight_bits))
+
+    def load(self, tensors: Tensors) -> str:
+        """See `Decoder.load`."""
+        self._check_shape(tensors)
+        decoder = integer_decoder(tensors, weight_bits=self._weight_bits)
+        self._take(decoder)
+        return decoder_digest(decoder)
+
+    def _take(self, decoder: IntegerDecoder) -> None:
+        memory = DecoderMemory(decoder, self._library, self._n_cards)
+        with self._growing:
+            self.fraction_bits = decoder.fraction_bits
+            self._memory, self._n_positions = memory, 0
 
     def hidden(self, rows: Sequence[Int64]) -> Float32:
         """Residual stream before the final norm, rows concatenated: ``[n_tokens, hidden]``.

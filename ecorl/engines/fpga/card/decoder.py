@@ -13,7 +13,7 @@ from ecorl.engines.fpga.card.service import CardSetup
 from ecorl.engines.fpga.card.tokens import lay_out
 from ecorl.engines.fpga.card.weights import Weights
 from ecorl.engines.fpga.decoding import MAX_ROW, Decoder, Int32, Question
-from ecorl.engines.fpga.formats import IntegerDecoder, Tensors, integer_decoder
+from ecorl.engines.fpga.formats import IntegerDecoder, Tensors, decoder_digest, integer_decoder
 from ecorl.engines.fpga.gemm import CsimLibrary
 from ecorl.engines.fpga.segments import Segments
 from ecorl.engines.protocol import Int64
@@ -52,24 +52,20 @@ class CardDecoder(Decoder):
         self._library = library
         longest = min(self.config.max_positions, MAX_ROW)
         self.n_positions = longest if n_positions is None else min(n_positions, longest)
-        self._weights = self._made(tensors)
+        decoder = self._integers(tensors)
+        self._digest = decoder_digest(decoder)
+        self._weights = Weights.of(decoder, library, self.n_positions)
         self._pool = CardPool(setups, self._weights)
 
     def load(self, tensors: Tensors) -> str:
-        """Change the weights on all cards to those of another model of the same shape.
-
-        Returns:
-            SHA-256 of the weights in the order of the card's memory, as read back.
-
-        Raises:
-            CheckpointError: when the shape differs, or a tensor does not fit its format.
-            EngineError: when no card took them.
-        """
-        if tensors.config.shape != self.config.shape:
-            raise CheckpointError("the new weights are of another shape than those on the card")
-        weights = self._made(tensors)
-        digest = self._pool.load(weights)
-        self._weights = weights
+        """See `Decoder.load`. What is on the cards already is not sent again."""
+        self._check_shape(tensors)
+        decoder = self._integers(tensors)
+        digest = decoder_digest(decoder)
+        if digest != self._digest:
+            weights = Weights.of(decoder, self._library, self.n_positions)
+            self._pool.load(weights)
+            self._weights, self._digest = weights, digest
         return digest
 
     def status(self) -> tuple[CardStatus, ...]:
@@ -80,13 +76,12 @@ class CardDecoder(Decoder):
         """Close the cards."""
         self._pool.close()
 
-    def _made(self, tensors: Tensors) -> Weights:
+    def _integers(self, tensors: Tensors) -> IntegerDecoder:
         if tensors.config.gating is not None:
             raise CheckpointError(
                 f"{tensors.config.architecture}: the layers of a gate have no kernel"
             )
-        decoder: IntegerDecoder = integer_decoder(tensors)
-        return Weights.of(decoder, self._library, self.n_positions)
+        return integer_decoder(tensors)
 
     def _run(self, question: Question) -> tuple[Int32, Int32]:
         if question.kind not in ("rewards", "logprobs"):

@@ -182,8 +182,3 @@ class CardRunner:
         with self._timed():
             part = self._memory.at(At(name), slot).part(0, n_bytes)
             return part.download().view(np.int32).copy()
-
-
-def tops_of(interfaces: Sequence[KernelInterface]) -> tuple[str, ...]:
-    """Names of the kernels as XRT knows them."""
-    return tuple(interface.top for interface in interfaces)
