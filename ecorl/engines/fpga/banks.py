@@ -13,11 +13,12 @@ two halves of the weights, the products and the codes, which gemm_int8 moves at 
 on channels of their own, and so do the pages of the cache. It cannot be kept where two arguments of
 a kernel see one buffer or buffers made by one argument: vector_ops' ``x`` and ``y`` (one residual
 stream) and kv_cache_router's ``keys`` and ``values`` (both are codes of vector_ops) share a
-channel. XRT fills a range from its beginning, so small buffers of a group share its first channel;
-for the lists of a batch, which are short, that costs little.
+channel. The lists of a batch, which are short, share one as well.
 
-The sizes follow `ecorl.engines.fpga.placement`: weights are nearly all of a model. Its placement is
-for any card and finer than this; what is wired here is fixed when the bitstream is linked.
+The sizes follow `ecorl.engines.fpga.placement`: weights are nearly all of a model, so a decoder of
+13 B parameters fits. Its placement is for any card and finer than this; what is wired here is fixed
+when the bitstream is linked, and a host must hold a batch to what its banks take: products in
+particular come in blocks of token rows, as the C-simulation's card path makes them.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Bank:
 
     @property
     def notation(self) -> str:
-        """As Vitis writes it after ``sp=``: ``HBM[0:9]``, or ``HBM[26]`` for one channel."""
+        """As Vitis writes it after ``sp=``: ``HBM[0:11]``, or ``HBM[28]`` for one channel."""
         return f"HBM[{_span(self.first, self.last)}]"
 
     @property
@@ -66,14 +67,14 @@ class Bank:
         return self.notation if self.first == self.last else f"MBG[{_span(self.first, self.last)}]"
 
 
-WEIGHTS_LOW = Bank("weights, rows 0 to 7", 0, 9)
-WEIGHTS_HIGH = Bank("weights, rows 8 to 15", 10, 19)
-TABLES = Bank("embedding and angles", 20, 23)
-PRODUCTS = Bank("products, attention's results", 24, 25)
-CODES = Bank("codes", 26, 26)
-RESIDUAL = Bank("residual stream, rewards", 27, 27)
-PAGES = Bank("pages of a layer", 28, 29)
-LISTS = Bank("tasks, rows, constants, scales, page tables, results", 30, 31)
+WEIGHTS_LOW = Bank("weights, rows 0 to 7", 0, 11)
+WEIGHTS_HIGH = Bank("weights, rows 8 to 15", 12, 23)
+TABLES = Bank("embedding and angles", 24, 26)
+PRODUCTS = Bank("products, attention's results", 27, 27)
+CODES = Bank("codes", 28, 28)
+RESIDUAL = Bank("residual stream, rewards", 29, 29)
+PAGES = Bank("pages of a layer", 30, 30)
+LISTS = Bank("tasks, rows, constants, scales, page tables, results", 31, 31)
 
 BANKS = (WEIGHTS_LOW, WEIGHTS_HIGH, TABLES, PRODUCTS, CODES, RESIDUAL, PAGES, LISTS)
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 
 import pytest
 
 from ecorl.devices import load_profile
+from ecorl.engines.decoder_config import read_config_file
 from ecorl.engines.fpga.banks import (
     BANKS,
+    CODES,
+    PAGES,
     REGIONS,
+    RESIDUAL,
+    TABLES,
+    WEIGHTS_HIGH,
+    WEIGHTS_LOW,
     WIRING,
     Bank,
     CardMemory,
@@ -18,8 +26,11 @@ from ecorl.engines.fpga.banks import (
     connectivity_config,
 )
 from ecorl.engines.fpga.build import kernel_root
+from ecorl.engines.fpga.estimate import workload
 from ecorl.engines.fpga.interfaces import kernel_interfaces, read_interface, read_qor
+from ecorl.engines.fpga.placement import Resident, place
 from ecorl.errors import BuildError, ConfigError
+from ecorl.records import Stage
 
 SOURCE = """
 // extern "C" void thing_krnl(int wrong) {
@@ -131,6 +142,37 @@ def test_buffers_that_kernels_hand_on_share_a_bank():
         assert len({WIRING[kernel][argument] for kernel, argument in group}) == 1, group
 
 
+@pytest.mark.parametrize(
+    ("hidden", "intermediate", "heads", "kv_heads", "layers", "vocabulary"),
+    [(5120, 13824, 40, 40, 40, 32000), (4096, 14336, 32, 8, 32, 128256)],
+)
+def test_models_of_8_and_13_billion_parameters_fit_the_banks(
+    tmp_path, hidden, intermediate, heads, kv_heads, layers, vocabulary
+):
+    """With the buffers of a batch of 16 rows of 1,024 tokens, as placement.py counts them."""
+    path = tmp_path / "config.json"
+    path.write_text(
+        json.dumps({
+            "architectures": ["LlamaForSequenceClassification"], "model_type": "llama",
+            "hidden_size": hidden, "intermediate_size": intermediate,
+            "num_attention_heads": heads, "num_key_value_heads": kv_heads,
+            "num_hidden_layers": layers, "vocab_size": vocabulary,
+            "max_position_embeddings": 4096,
+        })
+    )  # fmt: skip
+    work = workload("model", read_config_file(path), Stage.REWARD, 16 * 1024, 16)
+    placed = place([Resident(work.name, work.config, work.batch)], load_profile("u55c"))
+    found = {region.group.removeprefix("model: "): region.n_bytes for region in placed.regions}
+    size = card_memory().channel_bytes
+    # The stripes of a matrix differ by a tile at most; halves of words are equal.
+    room = {bank: len(bank.channels) * size for bank in BANKS}
+    assert found["weights"] <= room[WEIGHTS_LOW] + room[WEIGHTS_HIGH]
+    assert found["tables"] <= room[TABLES]
+    assert found["work: codes"] <= room[CODES]
+    assert found["work: residual stream"] <= room[RESIDUAL]
+    assert found["work: pages of a layer"] <= room[PAGES]
+
+
 def test_what_gemm_moves_at_once_lies_apart():
     own = [set(bank.channels) for bank in WIRING["gemm_int8"].values()]
     assert sum(map(len, own)) == len(set().union(*own))
@@ -153,8 +195,8 @@ def test_the_connectivity_file_names_every_unit_and_buffer():
     lines = connectivity_config(kernels, memory).splitlines()
     assert lines[0] == "[connectivity]"
     assert "nk=gemm_int8_krnl:1:gemm_int8_krnl_1" in lines
-    assert "sp=gemm_int8_krnl_1.w_low:HBM[0:9]" in lines
-    assert "sp=gemm_int8_krnl_1.a:HBM[26]" in lines
+    assert "sp=gemm_int8_krnl_1.w_low:HBM[0:11]" in lines
+    assert "sp=gemm_int8_krnl_1.a:HBM[28]" in lines
     assert "slr=gemm_int8_krnl_1:SLR0" in lines
     assert sum(line.startswith("sp=") for line in lines) == sum(len(k.buffers) for k in kernels)
 
