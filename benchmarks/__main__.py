@@ -12,7 +12,7 @@ from ecorl.bench.machine import repository
 
 NAMES = (
     "engine", "kernels", "precision", "overhead", "demo", "simulator", "decision", "policy",
-    "paper_scheduler",
+    "paper_scheduler", "fpga_physics",
 )  # fmt: skip
 FULL = {"demo": ("--install",)}
 """Options of every pass but the quick one: the installation is measured too."""

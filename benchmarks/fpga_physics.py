@@ -1,0 +1,114 @@
+"""What can a U55C do at all, and where does it take fewer joules a token than an H100?
+
+The EcoRL-Sched paper's card figures stand beside the bound of physics and our cycle model; then the
+break-even map over model sizes, batches, row lengths, the GPU's precision and MFU, and who pays for
+idle power. Nothing is measured: the paper's figures are published, all others modelled, and nothing
+depends on the machine that runs this. Beside the JSON lie the whole map (``..._map.json``) and its
+picture (``....png``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from ecorl.bench.command import default_path, run_benchmark
+from ecorl.bench.figures import Figure
+from ecorl.bench.machine import describe_machine
+from ecorl.bench.physics_accounts import ACCOUNTINGS, BUSY_ENOUGH
+from ecorl.bench.physics_audit import checks, violations
+from ecorl.bench.physics_figures import figures
+from ecorl.bench.physics_map import QUICK, SIDES, Axes, BreakEvenMap, break_even_map, write_map
+from ecorl.bench.physics_paper import rows
+from ecorl.bench.physics_plot import draw
+from ecorl.bench.physics_tables import HOW, WIDTH, tables
+from ecorl.devices import DeviceProfile, load_profile
+from ecorl.engines.fpga.estimate import declared_dsps, standing_of_kernels
+from ecorl.errors import ConfigError
+
+NAME = "fpga_physics"
+N_COLOURS = 128
+
+
+def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    card, gpu = load_profile("u55c"), load_profile("h100_sxm")
+    axes = QUICK if options.quick else Axes()
+    found = break_even_map(card, gpu, axes)
+    declared = [n for n in declared_dsps().values() if n is not None]
+    printed = rows(card, gpu, sum(declared) if declared else None)
+    checked = checks(card, gpu)
+    broken = violations(printed, checked)
+    console = Console(width=WIDTH)
+    for line in HOW:
+        console.print(line, highlight=False)
+    for table in tables(found, printed, checked, broken):
+        console.print(table)
+    _print_sensitivity(console, card, gpu, found)
+    _write(options, found)
+    settings: dict[str, object] = {
+        **axes._asdict(),
+        "accountings": [one.key for one in ACCOUNTINGS],
+        "standing": standing_of_kernels(),
+        "how": list(HOW),
+    }
+    return settings, figures(found, printed, checked, broken, card, gpu)
+
+
+def _print_sensitivity(
+    console: Console, card: DeviceProfile, gpu: DeviceProfile, found: BreakEvenMap
+) -> None:
+    """The map once more with the H100 at its full power where memory rules: kind to the card."""
+    full_w = gpu.value("active_w")
+    other = break_even_map(card, gpu, found.axes, full_w)
+    for side in SIDES:
+        won = [float((m.chosen(side, BUSY_ENOUGH) > 1).mean()) for m in (found, other)]
+        best = [m.best_of(side, BUSY_ENOUGH).ratio for m in (found, other)]
+        line = (
+            f"{side}: {100 * won[0]:.1f} % of cells won at a duty of 0.1 or more, best "
+            f"{best[0]:.2f} x; were the H100 at {full_w:.0f} W where memory rules too: "
+            f"{100 * won[1]:.1f} %, {best[1]:.2f} x"
+        )
+        console.print(line, highlight=False)
+
+
+def _write(options: argparse.Namespace, found: BreakEvenMap) -> None:
+    """The map and the picture beside the result; of a quick pass only what is asked for."""
+    json: Path | None = options.json
+    if json is None and not options.quick:
+        json = default_path(NAME, describe_machine().slug)
+    plot: Path | None = options.plot or (json.with_suffix(".png") if json else None)
+    path = json.with_name(f"{json.stem}_map.json") if json else None
+    try:
+        if path is not None:
+            write_map(found, path)
+            print(f"written: {path}")
+        if plot is not None:
+            draw(found, plot)
+            _shrink(plot)
+            print(f"written: {plot}")
+    except OSError as error:
+        option = "--plot" if options.plot and plot and not plot.is_file() else "--json"
+        raise ConfigError(option, str(plot), f"a place to write to ({error})") from error
+
+
+def _shrink(path: Path) -> None:
+    """Keep `N_COLOURS` of a picture's colours: a third of the bytes, and no eye sees it.
+
+    Pillow comes with matplotlib.
+    """
+    from PIL import Image
+
+    with Image.open(path) as picture:
+        fewer = picture.convert("RGB").quantize(N_COLOURS)
+    fewer.save(path, optimize=True)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--plot", type=Path, metavar="PATH", help="where the picture (PNG) goes")
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark(NAME, measure, options=options))

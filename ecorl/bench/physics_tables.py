@@ -1,0 +1,168 @@
+"""The physics benchmark's tables for a terminal of 100 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from rich.table import Table
+
+from ecorl.bench.physics_accounts import ACCOUNTINGS, ALWAYS, Accounting
+from ecorl.bench.physics_audit import Check, Violation
+from ecorl.bench.physics_map import SIDES, BreakEvenMap, Side, params_words
+from ecorl.bench.physics_paper import Row
+from ecorl.bench.physics_passes import BF16, PRECISIONS
+
+WIDTH = 100
+
+CARD: dict[Side, str] = {
+    "ours": "our kernels, cycle model",
+    "bound": "bound of physics",
+}
+
+HOW = (
+    "H100, modelled: the longer of compute at the stated MFU and memory traffic at 60 % of",
+    "3.35 TB/s (weights and cache once a pass), and 50 us of launches a layer, assumed. 700 W",
+    "where compute rules, 300 W where memory does, 70 W during launches. Where memory rules the",
+    "stated MFU is not reached. At 10 % MFU a real H100 draws less than 700 W: low MFUs flatter",
+    "the card.",
+    "U55C: published figures are the paper's. The bound of physics (modelled) has every DSP busy",
+    "at 300 MHz, two INT8 products each, the weights once at 460 GB/s, PCIe at 31.5 GB/s, 65 W.",
+    "Ours is the cycle model of our kernels (modelled, not measured): 2,048 DSPs in the array of",
+    "products, 245 MHz, launches, PCIe, 73 W.",
+    "Ratio: tokens/J of the card over tokens/J of the H100; the card wins above 1.",
+    "GPU there anyway: training pays the H100's idle power; a pass on it costs what it draws",
+    "above idle, one on the card costs the card's whole board.",
+    "Dedicated at duty d: the H100 is kept for these passes and works the share d of the time.",
+    "Both sides pay their idle power (70 W, 21.4 W) until the next pass.",
+)
+"""What all ratios rest on, in lines for a terminal."""
+
+
+def paper_table(rows: Sequence[Row]) -> Table:
+    """Printed figures beside the bound and ours."""
+    table = Table(title="The paper's card figures (published) beside physics and our model",
+                  width=WIDTH)  # fmt: skip
+    for name in ("", "figure"):
+        table.add_column(name, overflow="fold")
+    for name in ("published", "bound", "x bound", "ours", "x ours"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    last = ""
+    for row in rows:
+        table.add_row(
+            row.place if row.place != last else "",
+            f"{row.text}, {row.unit}" if row.unit != "1" else row.text,
+            number(row.published),
+            "no bound" if row.bound is None else number(row.bound),
+            times(row.beyond(row.bound)),
+            "none" if row.ours is None else number(row.ours),
+            times(row.beyond(row.ours)),
+            "ABOVE" if row.flagged else "",
+        )
+        last = row.place
+    table.caption = (
+        "x bound, x ours: how many times the published figure is as large, of times as short;\n"
+        "ABOVE: beyond what physics allows. ours: cycle model (modelled); none: it has no such "
+        "figure,\nor takes the published one."
+    )
+    return table
+
+
+def violation_table(found: Sequence[Violation], checks: Sequence[Check]) -> Table:
+    """What cannot be true, with the arithmetic."""
+    holds = sum(c.holds for c in checks)
+    table = Table(title=f"{len(found)} of the paper's card figures cannot be true, or not together",
+                  width=WIDTH)  # fmt: skip
+    table.add_column("printed", overflow="fold", ratio=4)
+    table.add_column("against", justify="right", no_wrap=True)
+    table.add_column("apart", justify="right", no_wrap=True)
+    table.add_column("how", overflow="fold", ratio=5)
+    kind = ""
+    for v in found:
+        if v.kind != kind:
+            names = {"bound": "above a bound of physics", "contradiction": "against one another"}
+            table.add_section()
+            table.add_row(f"[b]{names[v.kind]}[/b]")
+            kind = v.kind
+        value = f": {number(v.printed)} {v.unit}" if v.kind == "bound" else ""
+        unit = "" if v.unit == "1" else f" {v.unit}"
+        table.add_row(f"{v.text}{value}", f"{number(v.other)}{unit}", times(v.ratio), v.arithmetic)
+    table.caption = f"{holds} of {len(checks)} cross-checks of printed figures hold."
+    return table
+
+
+def break_even_table(found: BreakEvenMap, side: Side) -> Table:
+    """Share of batches and models that the card wins, and its best ratio, by MFU."""
+    table = Table(title=f"Where the card takes fewer joules a token: {CARD[side]}", width=WIDTH)
+    table.add_column("who pays idle power")
+    table.add_column("H100")
+    for mfu in found.axes.mfus:
+        table.add_column(f"{100 * mfu:.0f} % MFU", justify="right")
+    table.add_column("largest", justify="right")
+    for accounting in ACCOUNTINGS:
+        for i, precision in enumerate(PRECISIONS):
+            cells = []
+            for mfu in found.axes.mfus:
+                one = found.chosen(side, (accounting,), (precision,), (mfu,))
+                one = one[~np.isnan(one)]
+                cells.append(f"{_percent(float(np.mean(one > 1)))}\n{number(one.max())} x")
+            size = found.largest_winner(side, (accounting,), (precision,))
+            largest = "none" if size is None else params_words(size)
+            table.add_row("" if i else accounting.title, precision.name, *cells, largest)
+        table.add_section()
+    table.caption = (
+        "share of cells (model, rows, tokens a row) that the card wins; below it its best ratio;\n"
+        "largest: the largest model that wins in some cell of the row"
+    )
+    return table
+
+
+def slice_table(found: BreakEvenMap, side: Side, accounting: Accounting, mfu: float) -> Table:
+    """Ratios of one row at a time, by model and length."""
+    title = f"Ratio at one row, BF16 at {100 * mfu:.0f} % MFU, {accounting.title}: {CARD[side]}"
+    table = Table(title=title, width=WIDTH)
+    table.add_column("model \\ tokens", justify="right")
+    for tokens in found.axes.tokens:
+        table.add_column(f"{tokens:,}", justify="right")
+    ratios = found.chosen(side, (accounting,), (BF16,), (mfu,))[:, 0, :, 0, 0, 0]
+    for size, own in zip(found.axes.sizes, ratios, strict=True):
+        table.add_row(params_words(size), *(number(value) for value in own))
+    return table
+
+
+def tables(
+    found: BreakEvenMap,
+    rows: Sequence[Row],
+    checks: Sequence[Check],
+    broken: Sequence[Violation],
+) -> Iterator[Table]:
+    """All of them in order."""
+    yield paper_table(rows)
+    yield violation_table(broken, checks)
+    for side in SIDES:
+        yield break_even_table(found, side)
+        yield slice_table(found, side, ALWAYS, 0.5)
+
+
+def _percent(share: float) -> str:
+    """A share in percent; what is not quite none of it, or all, is not shown as that."""
+    percent = 100.0 * share
+    if 0.0 < percent < 0.5:
+        return "<1 %"
+    return ">99 %" if 99.5 <= percent < 100.0 else f"{percent:.0f} %"
+
+
+def number(value: float) -> str:
+    """Three significant digits; thousands with commas."""
+    if np.isnan(value):
+        return "n/a"
+    if value == 0 or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    text = f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:.6f}".rstrip("0") if "e" in text else text
+
+
+def times(value: float | None) -> str:
+    """A ratio; empty without one."""
+    return "" if value is None else f"{number(value)} x"

@@ -1,0 +1,383 @@
+"""The break-even map: closed forms by hand, what must be monotonic, and nothing above the bound."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ecorl.bench.figures import as_quick
+from ecorl.bench.physics_accounts import (
+    ACCOUNTINGS,
+    ALWAYS,
+    ANYWAY,
+    BUSY_ENOUGH,
+    HUNDREDTH,
+    TENTH,
+    break_even_duty,
+    dedicated,
+)
+from ecorl.bench.physics_figures import break_even_mfu
+from ecorl.bench.physics_map import (
+    QUICK,
+    SIDES,
+    Axes,
+    as_data,
+    break_even_map,
+    params_m,
+    write_map,
+)
+from ecorl.bench.physics_passes import (
+    BF16,
+    FP8,
+    IDEAL_POWER_W,
+    PRECISIONS,
+    SHAPES,
+    Pass,
+    bound_pass,
+    card_pass,
+    gpu_pass,
+    ideal_ops_per_s,
+    scoring,
+)
+from ecorl.bench.physics_plot import draw
+from ecorl.bench.physics_tables import WIDTH, break_even_table, number, slice_table
+from ecorl.devices import load_profile, single_pass, stage_cost
+
+ROOT = Path(__file__).resolve().parents[3]
+U55C, H100 = load_profile("u55c"), load_profile("h100_sxm")
+
+sizes = st.sampled_from(sorted(SHAPES))
+rows = st.sampled_from((1, 2, 8, 64))
+lengths = st.integers(32, 4096)
+mfus = st.floats(0.1, 0.6)
+passes = st.builds(
+    Pass, st.floats(1e-4, 1e2), st.floats(1e-3, 1e4), st.floats(1.0, 100.0), st.just("compute")
+)
+
+
+@pytest.fixture(scope="module")
+def quick():
+    return break_even_map(U55C, H100, QUICK)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return break_even_map(U55C, H100, Axes())
+
+
+# ---- by hand ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n_params", "card", "bf16", "fp8"),
+    [(0.1e9, 833, 3532, 7068), (1e9, 83, 353, 707), (7e9, 11.9, 50.5, 101), (13e9, 6.4, 27, 54)],
+)
+def test_bare_two_n_by_hand(n_params, card, bf16, fp8):
+    """``2 N`` operations a token: 10.8 TOPS at 65 W against 50 % of the H100's peaks at 700 W."""
+    peaks = (ideal_ops_per_s(U55C), H100.value("peak_bf16_flops"), H100.value("peak_fp8_flops"))
+    assert peaks[0] == 9024 * 2 * 2 * 300e6
+    for peak, share, power_w, expected in zip(
+        peaks, (1.0, 0.5, 0.5), (IDEAL_POWER_W, 700.0, 700.0), (card, bf16, fp8), strict=True
+    ):
+        assert single_pass(n_params, peak, share, power_w)[1] == pytest.approx(expected, rel=0.01)
+
+
+def test_h100_by_hand():
+    shape = SHAPES["7b"]
+    n, tokens = shape.n_params_active, 512
+    ops = tokens * (2 * n + 4 * 512 * 4096 * 32)
+    one = gpu_pass(scoring(shape, 1, tokens), H100, BF16, 0.5)
+    busy_s = ops / (0.5 * 989e12)
+    assert one.rules == "compute"
+    assert one.time_s == pytest.approx(busy_s + 32 * 50e-6)
+    assert one.energy_j == pytest.approx(700 * busy_s + 70 * 32 * 50e-6)
+    short = gpu_pass(scoring(shape, 1, 32), H100, BF16, 0.5)
+    moved = 2 * n + 2 * 32 * (2 * 32 * 4096 * 2)
+    assert short.rules == "memory"
+    assert short.above_idle_j == pytest.approx((300 - 70) * moved / (0.6 * 3.35e12))
+    assert gpu_pass(scoring(shape, 1, 32), H100, FP8, 0.5).above_idle_j == pytest.approx(
+        short.above_idle_j / 2
+    )
+    full = gpu_pass(scoring(shape, 1, 32), H100, BF16, 0.5, streaming_w=700.0)
+    assert full.above_idle_j == pytest.approx(short.above_idle_j * 630 / 230)
+
+
+def test_bound_by_hand():
+    shape = SHAPES["7b"]
+    n = shape.n_params_active
+    long = bound_pass(scoring(shape, 1, 512), U55C)
+    # All layers but the last for 512 tokens, the last one and the head for one of them.
+    layer = (n - 4096) / 32
+    least = 2 * (512 * 31 * layer + layer + 4096) + 2 * 512 * 31 * 4096 * 513
+    assert long.rules == "compute"
+    assert long.time_s == pytest.approx(least / 10.8288e12, rel=1e-3)
+    assert long.energy_j == pytest.approx(65 * long.time_s)
+    one = bound_pass(scoring(shape, 1, 1), U55C)
+    assert one.rules == "memory"
+    assert one.time_s == pytest.approx((n - 44_679_168) / 460e9)
+    small = SHAPES["20m"]  # stays on the chip
+    assert bound_pass(scoring(small, 1, 1), U55C).rules == "compute"
+
+
+def test_the_h100_is_that_of_the_cost_model():
+    work = scoring(SHAPES["7b"], 4, 512)
+    cost = stage_cost(work, H100)
+    one = gpu_pass(work, H100, BF16, H100.value("mfu_prefill"))
+    assert (one.time_s, one.energy_j) == pytest.approx((cost.time_s, cost.energy_j))
+
+
+def test_our_card_is_the_cycle_model_with_launches_and_link():
+    one = card_pass(scoring(SHAPES["1b"], 1, 32), U55C)
+    assert one.n_parts == 1
+    assert one.energy_j == pytest.approx(73 * one.time_s)
+    # More rows than fit beside 13 B run in parts, each with its launches.
+    many, part = (card_pass(scoring(SHAPES["13b"], n, 512), U55C) for n in (256, 32))
+    assert many.n_parts == 8
+    assert many.time_s == pytest.approx(8 * part.time_s)
+
+
+def test_a_model_that_does_not_fit_has_no_figure(monkeypatch):
+    small = load_profile("u55c")
+    figures = dict(small.figures)
+    figures["memory_channel_bytes"] = figures["memory_channel_bytes"].__class__(
+        1e6, "B", figures["memory_bytes"].provenance, "a test"
+    )
+    tiny = type(small)("tiny", "tiny", "fpga", figures)
+    assert card_pass(scoring(SHAPES["50m"], 4, 64), tiny) is None
+    made = break_even_map(tiny, H100, Axes(("50m",), (4,), (64,), (0.5,)))
+    assert np.isnan(made.card_j["ours"]).all()
+    assert np.isfinite(made.card_j["bound"]).all()
+    assert as_data(made)["ratio"]["ours"] == [[[[[[None] * len(ACCOUNTINGS)]] * 2]]]
+    assert made.largest_winner("ours") is None
+
+
+# ---- who pays for idle power --------------------------------------------------------------------
+
+
+def test_accountings_by_hand():
+    gpu, card = Pass(1.0, 630.0, 70.0, "compute"), Pass(4.0, 200.0, 20.0, "compute")
+    assert ANYWAY.energies(gpu, card) == (630.0, 280.0)
+    assert ALWAYS.energies(gpu, card) == (700.0, 280.0)
+    # A pass every 10 s: the GPU idles 9 s, the card 6 s.
+    assert TENTH.energies(gpu, card) == pytest.approx((700 + 9 * 70, 280 + 6 * 20))
+    assert HUNDREDTH.energies(gpu, card) == pytest.approx((700 + 99 * 70, 280 + 96 * 20))
+
+
+@given(passes, passes)
+def test_break_even_duty_is_where_both_take_the_same(gpu, card):
+    duty = break_even_duty(gpu, card)
+    if duty is None:
+        assert gpu.idle_w <= card.idle_w
+        for period_s in (gpu.time_s, max(card.time_s, gpu.time_s), 1e3):
+            gpu_j, card_j = dedicated(gpu, card, period_s)
+            assert card_j > gpu_j
+        return
+    gpu_j, card_j = dedicated(gpu, card, gpu.time_s / duty)
+    assert 0 < duty <= 1
+    if duty < 1:
+        assert card_j == pytest.approx(gpu_j, rel=1e-6)
+    else:
+        assert card_j <= gpu_j
+
+
+def test_break_even_mfu_is_where_both_take_the_same():
+    work = scoring(SHAPES["7b"], 1, 512)
+    for card in (card_pass(work, U55C), bound_pass(work, U55C)):
+        mfu = break_even_mfu(work, H100, BF16, card)
+        assert gpu_pass(work, H100, BF16, mfu).energy_j == pytest.approx(card.energy_j)
+    assert 0.11 < mfu < 0.13  # the bound: about 11.8 % by 2 N alone
+    assert break_even_mfu(work, H100, BF16, Pass(1e-6, 1e-9, 1.0, "compute")) is None
+
+
+# ---- what must be monotonic ---------------------------------------------------------------------
+
+
+@given(sizes, rows, lengths, mfus, mfus)
+def test_a_better_used_gpu_takes_no_more_joules(size, n_rows, n_tokens, one, other):
+    work = scoring(SHAPES[size], n_rows, n_tokens)
+    worse, better = (gpu_pass(work, H100, BF16, m) for m in sorted((one, other)))
+    assert better.energy_j <= worse.energy_j * (1 + 1e-12)
+    assert gpu_pass(work, H100, FP8, one).energy_j <= gpu_pass(work, H100, BF16, one).energy_j
+
+
+@given(sizes, rows, lengths, lengths, mfus)
+def test_longer_rows_take_more_joules(size, n_rows, one, other, mfu):
+    short, long = (scoring(SHAPES[size], n_rows, n) for n in sorted((one, other)))
+    assert gpu_pass(short, H100, BF16, mfu).energy_j <= gpu_pass(long, H100, BF16, mfu).energy_j
+    assert bound_pass(short, U55C).energy_j <= bound_pass(long, U55C).energy_j
+
+
+@given(rows, lengths)
+def test_larger_models_take_longer(n_rows, n_tokens):
+    """In joules too, but for the step of the GPU's power where memory stops to rule."""
+    works = [scoring(shape, n_rows, n_tokens) for shape in SHAPES.values()]
+    times = [gpu_pass(work, H100, BF16, 0.5).time_s for work in works]
+    energies = [bound_pass(work, U55C).energy_j for work in works]
+    assert times == sorted(times)
+    assert energies == sorted(energies)
+
+
+@settings(max_examples=30, deadline=None)
+@given(sizes, rows, lengths)
+def test_our_card_is_never_better_than_the_bound(size, n_rows, n_tokens):
+    work = scoring(SHAPES[size], n_rows, n_tokens)
+    one, bound = card_pass(work, U55C), bound_pass(work, U55C)
+    assert one.time_s >= bound.time_s
+    assert one.energy_j >= bound.energy_j
+
+
+def test_nothing_on_the_map_is_above_the_bound(whole):
+    assert whole.gpu_j.shape == (8, 5, 8, 2, 6, len(ACCOUNTINGS))
+    assert np.isfinite(whole.card_j["ours"]).all()
+    assert (whole.card_j["ours"] >= whole.card_j["bound"]).all()
+    for side in SIDES:
+        # The less a GPU that is kept for this works, the better stands the card.
+        kept = whole.chosen(side, (ALWAYS, TENTH, HUNDREDTH))
+        assert (np.diff(kept, axis=-1) >= -1e-12).all()
+        # A better used GPU never makes the card stand better where idle power is not charged.
+        assert (np.diff(whole.chosen(side, (ANYWAY,)), axis=4) <= 1e-12).all()
+
+
+def test_the_map_spans_what_it_says(whole):
+    sizes_m = [params_m(size) for size in whole.axes.sizes]
+    assert sizes_m == sorted(sizes_m)
+    assert sizes_m[0] == pytest.approx(20, rel=0.06)
+    assert sizes_m[-1] == pytest.approx(13e3, rel=0.03)
+    assert (min(whole.axes.rows), max(whole.axes.rows)) == (1, 256)
+    assert (min(whole.axes.tokens), max(whole.axes.tokens)) == (32, 4096)
+    assert (min(whole.axes.mfus), max(whole.axes.mfus)) == (0.1, 0.6)
+
+
+# ---- cells, tables, files -----------------------------------------------------------------------
+
+
+def test_cells_are_those_of_the_passes(quick):
+    work = scoring(SHAPES["360m"], 64, 512)
+    gpu, card = gpu_pass(work, H100, FP8, 0.1), card_pass(work, U55C)
+    at = (1, 1, 1, 1, 0, ACCOUNTINGS.index(TENTH))
+    gpu_j, card_j = TENTH.energies(gpu, card)
+    assert quick.gpu_j[at] == gpu_j / work.n_tokens
+    assert quick.card_j["ours"][at] == card_j / work.n_tokens
+    assert quick.ratio("ours")[at] == pytest.approx(gpu_j / card_j)
+    assert (
+        quick.chosen("ours", (TENTH,), (FP8,), (0.1,))[1, 1, 1, 0, 0, 0] == quick.ratio("ours")[at]
+    )
+    assert quick.gpu_rules[at[:5]] == gpu.rules
+    assert quick.card_rules["ours"][at[:3]] == card.rules
+
+
+def test_best_cell_and_largest_winner(quick):
+    best = quick.best_of("bound", BUSY_ENOUGH)
+    assert best.ratio == quick.chosen("bound", BUSY_ENOUGH).max()
+    assert best.size in QUICK.sizes
+    assert f"{best.tokens:,} tokens" in best.words()
+    for side in SIDES:
+        won = quick.chosen(side, BUSY_ENOUGH) > 1
+        largest = quick.largest_winner(side, BUSY_ENOUGH)
+        expected = [size for size, own in zip(QUICK.sizes, won, strict=True) if own.any()]
+        assert largest == (expected[-1] if expected else None)
+
+
+def test_map_file_has_every_cell(quick, tmp_path):
+    path = tmp_path / "map.json"
+    write_map(quick, path)
+    data = json.loads(path.read_text())
+    shape = tuple(len(data["axes"][name]) for name in data["order"])
+    for side in SIDES:
+        ratios = np.array(data["ratio"][side])
+        assert ratios.shape == shape == quick.gpu_j.shape
+        np.testing.assert_allclose(ratios, quick.ratio(side), rtol=6e-3)
+    np.testing.assert_allclose(
+        np.array(data["gpu_mj_per_token"]) / 1e3, quick.gpu_j, rtol=6e-3
+    )  # fmt: skip
+    assert data["provenance"] == "modelled"
+    assert np.array(data["gpu_rules"]).shape == shape[:5]
+    assert set(np.unique(data["gpu_rules"])) <= {"compute", "memory", "launch"}
+
+
+def test_tables_fit_a_terminal(whole):
+    from rich.console import Console
+
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
+    for side in SIDES:
+        console.print(break_even_table(whole, side))
+        console.print(slice_table(whole, side, ALWAYS, 0.5))
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= WIDTH
+    assert sum("duty 0.01" in line for line in lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (0.00001234, "0.000012"), (0.1234, "0.123"), (12.34, "12.3"), (123.4, "123"),
+     (12345.6, "12,346"), (float("nan"), "n/a")],
+)  # fmt: skip
+def test_numbers_in_words(value, text):
+    assert number(value) == text
+
+
+def test_picture_is_a_png(quick, tmp_path):
+    path = tmp_path / "deep" / "map.png"
+    draw(quick, path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+# ---- the benchmark ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    return importlib.import_module("benchmarks.fpga_physics")
+
+
+def test_benchmark_writes_result_map_and_picture(script, tmp_path, capsys):
+    options = SimpleNamespace(quick=True, json=tmp_path / "r.json", plot=None)
+    config, found = script.measure(options)
+    assert {p.name for p in tmp_path.iterdir()} == {"r_map.json", "r.png"}
+    assert (tmp_path / "r.png").stat().st_size < 150_000
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.replace(str(tmp_path), "").splitlines())) <= WIDTH
+    assert "no bound" in printed
+    assert config["accountings"][0] == "gpu_there_anyway"
+    figures = {f.id: f for f in found}
+    assert len(figures) == len(found)
+    assert {str(f.provenance) for f in found if f.value is not None} == {"published", "modelled"}
+    for id in ("u55c_vs_h100_bf16_7b", "u55c_bound_vs_h100_bf16_7b", "paper_violations"):
+        assert figures[f"physics.{id}"].value is not None
+    assert figures["physics.u55c_vs_h100_bf16_7b"].value < 0.1
+    bound = figures["physics.u55c_bound_vs_h100_bf16_7b"].value
+    assert bound == pytest.approx(11.9 / 50.5, rel=0.08)  # by 2 N alone
+    assert figures["physics.model_above_bound"].holds is True
+    nowhere = figures["physics.break_even_params_m"]
+    assert nowhere.value is None
+    assert nowhere.note.startswith("the card wins nowhere: at best 0.")
+    assert "not measured" in nowhere.note
+    assert figures["physics.bound_break_even_params_m"].value > 20
+    assert as_quick(found)[0].id.endswith("@quick")
+
+
+def test_benchmark_ratio_at_7b_is_that_of_the_map(script, whole, tmp_path):
+    found = script.measure(SimpleNamespace(quick=True, json=None, plot=tmp_path / "p.png"))[1]
+    figures = {f.id: f.value for f in found}
+    at = (whole.axes.sizes.index("7b"), 0, whole.axes.tokens.index(512))
+    for side, name in (("ours", "u55c"), ("bound", "u55c_bound")):
+        for i, precision in enumerate(PRECISIONS):
+            ratio = whole.ratio(side)[(*at, i, 4, ACCOUNTINGS.index(ALWAYS))]
+            id = f"physics.{name}_vs_h100_{precision.name.lower()}_7b"
+            assert figures[id] == pytest.approx(ratio)
+    assert (tmp_path / "p.png").is_file()
+
+
+def test_benchmark_says_where_it_cannot_write(script, tmp_path):
+    (tmp_path / "file").write_text("")
+    options = SimpleNamespace(quick=True, json=tmp_path / "file" / "r.json", plot=None)
+    with pytest.raises(script.ConfigError, match="--json"):
+        script.measure(options)
