@@ -80,18 +80,20 @@ def _write(options: argparse.Namespace, found: BreakEvenMap) -> None:
     if json is None and not options.quick:
         json = default_path(NAME, describe_machine().slug)
     plot: Path | None = options.plot or (json.with_suffix(".png") if json else None)
-    path = json.with_name(f"{json.stem}_map.json") if json else None
+    option, path = "--json", json
     try:
-        if path is not None:
+        if json is not None:
+            path = json.with_name(f"{json.stem}_map.json")
             write_map(found, path)
             print(f"written: {path}")
         if plot is not None:
+            option, path = ("--plot" if options.plot else "--json"), plot
             draw(found, plot)
             _shrink(plot)
             print(f"written: {plot}")
     except OSError as error:
-        option = "--plot" if options.plot and plot and not plot.is_file() else "--json"
-        raise ConfigError(option, str(plot), f"a place to write to ({error})") from error
+        allowed = f"a place to write to ({error.strerror})"
+        raise ConfigError(option, str(path), allowed) from error
 
 
 def _shrink(path: Path) -> None:
