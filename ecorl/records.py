@@ -251,6 +251,8 @@ class SchedulerState:
             generates, and stays where a step trains once more on the batch before.
         paths: what the stages have cost on the GPU path, once the profiling phase is over; empty
             before, and for a policy that does not ask.
+        fpga_occupancy: share of time in which the cards worked lately, 0 to 1, measured; None
+            without real cards. How busy a simulation is must decide nothing.
     """
 
     iteration: int
@@ -263,6 +265,7 @@ class SchedulerState:
     work: StageWork
     batch: int = 0
     paths: tuple[PathCost, ...] = ()
+    fpga_occupancy: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from ecorl.engines.lane import ENGINE_FAULTS
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.records import Action, Stage, StageWork
 from ecorl.runtime.local import LocalRuntime, StageRun
-from roll_adapters.trl_models import Watch
+from roll_adapters.trl_models import Watch, saved_version
 from roll_adapters.trl_reference import ReferenceCall
 from roll_adapters.trl_reward import RewardModelCall
 
@@ -62,6 +63,8 @@ class TrlAttachment:
         runtime: started, with the trainer's facts.
         on_close: called once, when the attachment ends.
         watches: by stage, a watch on the frozen model that an engine stands for.
+        refresh_dir: where a refreshed reference is saved for its engine; None for a reference that
+            must not change.
     """
 
     def __init__(
@@ -70,9 +73,11 @@ class TrlAttachment:
         runtime: LocalRuntime,
         on_close: Callable[[], None],
         watches: Mapping[Stage, Watch],
+        refresh_dir: Path | None = None,
     ) -> None:
         self.trainer, self.runtime, self._on_close = trainer, runtime, on_close
         self._watches = dict(watches)
+        self._refresh_dir = refresh_dir
         self._original: dict[str, Original] = {}
         self._instance: dict[str, Any] = {}
         self._policy_shape = runtime.training.models.get(Stage.ACTOR_TRAIN)
@@ -180,9 +185,27 @@ class TrlAttachment:
         watch = self._watches.get(stage)
         with self.runtime.clock:
             same = watch is not None and watch.same(model)
-        if not same:
+        if not same and stage is Stage.REFERENCE and self._refresh_dir is not None:
+            self._refresh(self._refresh_dir, model)
+        elif not same:
             self.runtime.retire(stage, "the model's weights are no longer those that were loaded")
         return same
+
+    def _refresh(self, folder: Path, model: Any) -> None:
+        """Save the refreshed reference and have the engine load it; until then the GPU answers."""
+        try:
+            with self.runtime.clock:
+                checkpoint = saved_version(
+                    self.trainer.accelerator.unwrap_model(model),
+                    folder,
+                    int(self.trainer.state.global_step),
+                )
+                self._watches[Stage.REFERENCE] = Watch(model)
+        except ENGINE_FAULTS as error:
+            why = f"the refreshed reference cannot be saved ({error})"
+            self.runtime.retire(Stage.REFERENCE, why)
+            return
+        self.runtime.refresh(Stage.REFERENCE, checkpoint)
 
     def _send(self, run: StageRun, make: Callable[[], ScoreBatch]) -> bool:
         """Make a batch and submit it; False when that fails, whatever it was, and costs nothing."""

@@ -35,7 +35,7 @@ from ecorl.runtime.local import LocalRuntime
 from roll_adapters.trl_attachment import HOOKED, TrlAttachment
 from roll_adapters.trl_callbacks import LedgerCallback, StageCallback
 from roll_adapters.trl_record import open_ledger, read_progress, remove_run
-from roll_adapters.trl_side import training_side, watches
+from roll_adapters.trl_side import is_refreshed, training_side, watches
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,8 @@ def attach_to_record(trainer: Any, config: Config, run_dir: Path, record: Record
     runtime = LocalRuntime(config, record.ledger, training, edi=record.edi)
     runtime.start()
     on_close = record.ledger.close if record.own else _nothing
-    attachment = TrlAttachment(trainer, runtime, on_close, watches(trainer, training))
+    fresh = run_dir / "models" if is_refreshed(trainer) else None
+    attachment = TrlAttachment(trainer, runtime, on_close, watches(trainer, training), fresh)
     attachment.wrap()
     trainer.add_callback(StageCallback(attachment))
     trainer.add_callback(LedgerCallback(attachment, record.own, record.from_step))

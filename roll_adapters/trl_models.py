@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,28 @@ def frozen_checkpoint(model: Any, spare: Path) -> Path:
     spare.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(spare)
     return spare
+
+
+_VERSION = "reference-step-"
+
+
+def saved_version(model: Any, folder: Path, step: int) -> Path:
+    """Save a refreshed reference as it is after `step`; all but the version before are removed.
+
+    That one stays: an engine that is just starting anew may be reading it.
+
+    Raises:
+        OSError: when it cannot be saved.
+    """
+    versions = sorted(folder.glob(f"{_VERSION}*"), key=lambda path: path.stat().st_mtime)
+    for old in versions[:-1]:
+        shutil.rmtree(old, ignore_errors=True)
+    target = folder / f"{_VERSION}{step}"
+    if target.exists():  # of an attempt that was cut short
+        shutil.rmtree(target)
+    target.mkdir(parents=True)
+    model.save_pretrained(target)
+    return target
 
 
 def _same_config(model: Any, folder: Path) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from ecorl.config import Config, TorchEngine
+from ecorl.config import Config, FpgaEngine, TorchEngine
 from ecorl.records import Action, ModelShape, Stage
 from ecorl.runtime.training import FrozenModel, TrainingSide
 from roll_adapters.trl_models import Watch, frozen_model, shape_of
@@ -62,6 +62,16 @@ def watches(trainer: Any, training: TrainingSide) -> dict[Stage, Watch]:
     return found
 
 
+def is_refreshed(trainer: Any) -> bool:
+    """Whether TRL moves the reference towards the policy during training."""
+    return bool(getattr(trainer.args, "sync_ref_model", False))
+
+
+def can_refresh(config: Config) -> bool:
+    """Whether the engine takes over weights while it runs; those from elsewhere are not asked."""
+    return isinstance(config.engine.offload, FpgaEngine)
+
+
 def _reward_model(trainer: Any) -> Any:
     """The first reward function that is a model, or None."""
     return next((f for f in trainer.reward_funcs if isinstance(f, PreTrainedModel)), None)
@@ -78,9 +88,11 @@ def _frozen(trainer: Any, config: Config, run_dir: Path) -> dict[Stage, FrozenMo
     reward = _reward_model(trainer)
     if reward is not None and wanted[Stage.REWARD]:
         found[Stage.REWARD] = frozen_model(reward, run_dir / "models" / "reward")
-    refreshed = bool(getattr(trainer.args, "sync_ref_model", False))
-    if refreshed:
-        logger.warning("the reference is refreshed during training, so it stays on the GPU")
+    if is_refreshed(trainer) and not can_refresh(config):
+        logger.warning(
+            "the reference is refreshed during training, and the engine cannot take over weights: "
+            "it stays on the GPU"
+        )
     elif trainer.ref_model is not None and wanted[Stage.REFERENCE]:
         precision = str(trainer.accelerator.mixed_precision)
         if precision != "no" and isinstance(config.engine.offload, TorchEngine):

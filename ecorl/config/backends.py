@@ -167,11 +167,22 @@ Options = Annotated[dict[str, Any], AfterValidator(_comparable)]
 
 
 class FpgaEngine(Model):
-    """INT8 kernels; here as C-simulation, the card's time and energy from the cycle model."""
+    """INT8 kernels, on cards or as C-simulation with the card's time and energy modelled."""
 
     type: Literal["fpga"] = "fpga"
     build: Literal["fast", "strict"] = Field("fast", description="native or bit-true ap_int")
     threads: StrictInt = Field(1, ge=1, le=256, description="host threads of the C-simulation")
+    host: Literal["auto", "csim", "xrt"] = Field(
+        "csim",
+        description="csim calls the C-simulation; xrt runs the kernels through XRT, on its noop "
+        "driver where no bitstream is named; auto takes xrt where it is installed",
+    )
+    bitstream: SomePath | None = Field(
+        None, description="xclbin for the cards, from make bitstream; implies host xrt"
+    )
+    cards: tuple[Place, ...] = Field(
+        (0,), min_length=1, max_length=64, description="XRT's numbers of the cards"
+    )
     isolated: StrictBool = Field(True, description="run in a process of its own")
 
 

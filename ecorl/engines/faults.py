@@ -7,12 +7,20 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from ecorl.config import FaultInjection
-from ecorl.engines.lane import card_bytes_of
-from ecorl.engines.protocol import InferenceEngine, LogprobResult, ScoreBatch, ScoreResult
+from ecorl.engines.lane import answer, card_bytes_of
+from ecorl.engines.protocol import (
+    InferenceEngine,
+    LogprobResult,
+    Refresh,
+    Refreshed,
+    ScoreBatch,
+    ScoreResult,
+)
 from ecorl.errors import EngineCrashed
 from ecorl.records import ModelShape, Stage
 
@@ -92,6 +100,15 @@ class FaultyEngine:
             elif fault.kind == "shape":
                 result = replace(result, values=result.values[:-1])
         return result
+
+    def load_weights(self, checkpoint: Path) -> str:
+        """As the inner engine; no call, so no fault is injected.
+
+        Raises:
+            EngineError: when the inner engine cannot take over weights.
+        """
+        result = answer(self._inner, Refresh(checkpoint))
+        return result.digest if isinstance(result, Refreshed) else ""
 
     def close(self) -> None:
         """Close the inner engine."""

@@ -12,13 +12,14 @@ import logging
 import os
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
+from pathlib import Path
 
 from ecorl.engines.lane import EngineEnd, Job, JobQueue, Result, fail, failed_future
 from ecorl.engines.messages import EngineSpec, Ready
 from ecorl.engines.process import EngineProcess
-from ecorl.engines.protocol import LogprobResult, ScoreBatch, ScoreResult
+from ecorl.engines.protocol import LogprobResult, Refresh, ScoreBatch, ScoreResult
 from ecorl.errors import EcorlError, EngineCrashed, EngineError, EngineTimeout, UserError
 from ecorl.records import ModelShape, Stage
 
@@ -127,10 +128,18 @@ class IsolatedEngine:
         """
         with self._changed:
             if self.available:
-                job = Job(batch)
-                self._jobs.add(job)
-                self._ring()
-                return job.future
+                return self._queued(Job(batch))
+        return failed_future(self._unavailable())
+
+    def load_weights(self, checkpoint: Path) -> Future[Result]:
+        """Change the weights after all batches before. See `AsyncEngine`.
+
+        A process that is started anew from now on loads them from the beginning.
+        """
+        with self._changed:
+            if self.available:
+                self._spec = replace(self._spec, checkpoint=checkpoint)
+                return self._queued(Job(Refresh(checkpoint)))
         return failed_future(self._unavailable())
 
     def cancel_and_restart(self) -> None:
@@ -229,8 +238,8 @@ class IsolatedEngine:
                     return 0, EngineCrashed("closed")
             self._adopt(process.start(self._spec, self._n_calls, self._limits.start_s))
             while (job := self._next_job(process)) is not None:
-                self._n_calls += 1
-                outcome = process.exchange(job.batch)
+                self._n_calls += isinstance(job.request, ScoreBatch)
+                outcome = process.exchange(job.request)
                 good_answers += not isinstance(outcome, EcorlError)
                 self._jobs.finish(job, outcome)
             return good_answers, EngineCrashed("the engine process ended while idle")
@@ -289,6 +298,12 @@ class IsolatedEngine:
         )
         with self._changed:
             self._changed.wait_for(lambda: self._state == "closed", pause_s)
+
+    def _queued(self, job: Job) -> Future[Result]:
+        """Append a job; the caller holds the condition."""
+        self._jobs.add(job)
+        self._ring()
+        return job.future
 
     def _enter(self, state: str) -> None:
         """Change state; the caller holds the condition."""

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 
 from ecorl.engines.lane import ENGINE_FAULTS, Result, answer, card_bytes_of
 from ecorl.engines.messages import Fault, Ready, Start, fault_of
-from ecorl.engines.protocol import InferenceEngine, ScoreBatch
+from ecorl.engines.protocol import InferenceEngine, Refresh, ScoreBatch
 from ecorl.engines.registry import make_engine
 
 _PR_SET_PDEATHSIG = 1
@@ -68,16 +68,16 @@ def _load(start: Start, link: Connection) -> InferenceEngine | None:
 def _serve(engine: InferenceEngine, link: Connection) -> None:
     while True:
         try:
-            batch = link.recv()
+            request = link.recv()
         except EOFError:
             return
-        link.send(_answer(engine, batch))
+        link.send(_answer(engine, request))
 
 
-def _answer(engine: InferenceEngine, batch: ScoreBatch) -> Result | Fault:
+def _answer(engine: InferenceEngine, request: ScoreBatch | Refresh) -> Result | Fault:
     """The result, or the fault. An unknown kind of error ends the process: its state is lost."""
     try:
-        return answer(engine, batch)
+        return answer(engine, request)
     except ENGINE_FAULTS as error:
         return fault_of(error)
 

@@ -12,15 +12,23 @@ from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from ecorl.engines.protocol import InferenceEngine, LogprobResult, ScoreBatch, ScoreResult
+from ecorl.engines.protocol import (
+    InferenceEngine,
+    LogprobResult,
+    Refresh,
+    Refreshed,
+    ScoreBatch,
+    ScoreResult,
+)
 from ecorl.errors import EcorlError, EngineCrashed, EngineError, EngineTimeout
 from ecorl.records import ModelShape, Stage
 
 logger = logging.getLogger(__name__)
 
-Result: TypeAlias = ScoreResult | LogprobResult
+Result: TypeAlias = ScoreResult | LogprobResult | Refreshed
 
 ENGINE_FAULTS = (
     EcorlError,
@@ -76,6 +84,14 @@ class AsyncEngine(Protocol):
         """Queue a batch; never blocks. A failure is the future's `EngineError`."""
         ...
 
+    def load_weights(self, checkpoint: Path) -> Future[Result]:
+        """Change the weights after all batches before; never blocks.
+
+        The future's result is a `Refreshed`; a failure is its `EcorlError`, and the engine must not
+        be asked again then.
+        """
+        ...
+
     def cancel_and_restart(self) -> None:
         """Give up on all that is pending: it fails with `EngineTimeout`; nothing if idle."""
         ...
@@ -99,18 +115,23 @@ def card_bytes_of(engine: InferenceEngine) -> int | None:
     return n_bytes if isinstance(n_bytes, int) else None
 
 
-def answer(engine: InferenceEngine, batch: ScoreBatch) -> Result:
-    """Ask the engine for what its stage computes."""
+def answer(engine: InferenceEngine, request: ScoreBatch | Refresh) -> Result:
+    """Ask the engine for what its stage computes, or to take over weights."""
+    if isinstance(request, Refresh):
+        take = getattr(engine, "load_weights", None)
+        if take is None:
+            raise EngineError(f"engine {engine.name} cannot take over refreshed weights")
+        return Refreshed(str(take(request.checkpoint)))
     if engine.stage is Stage.REFERENCE:
-        return engine.logprobs(batch)
-    return engine.score(batch)
+        return engine.logprobs(request)
+    return engine.score(request)
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A batch and the promise of its result."""
+    """A batch, or a request to change the weights, and the promise of its result."""
 
-    batch: ScoreBatch
+    request: ScoreBatch | Refresh
     future: Future[Result] = field(default_factory=Future)
 
 
@@ -222,10 +243,13 @@ class ThreadedEngine:
         if not self.available:
             state = "closed" if self._closed else "stuck in a call that was given up"
             return failed_future(EngineCrashed(f"engine {self.name} is {state}"))
-        job = Job(batch)
-        self._jobs.add(job)
-        self._wake.release()
-        return job.future
+        return self._queued(Job(batch))
+
+    def load_weights(self, checkpoint: Path) -> Future[Result]:
+        """Change the weights after all batches before. See `AsyncEngine`."""
+        if not self.available:
+            return failed_future(EngineCrashed(f"engine {self.name} is not available"))
+        return self._queued(Job(Refresh(checkpoint)))
 
     def take_ends(self) -> tuple[EngineEnd, ...]:
         """None: a thread does not end by itself. See `AsyncEngine`."""
@@ -249,6 +273,11 @@ class ThreadedEngine:
             # Not for ever: a stuck call must not hold up the end of the run.
             self._thread.join(timeout=0.0 if self._is_stuck() else 5.0)
 
+    def _queued(self, job: Job) -> Future[Result]:
+        self._jobs.add(job)
+        self._wake.release()
+        return job.future
+
     def _is_stuck(self) -> bool:
         current = self._current
         return current is not None and current is self._abandoned
@@ -260,15 +289,15 @@ class ThreadedEngine:
                 job = None if self._closed else self._jobs.head()
                 if job is not None:
                     self._current = job
-                    self._jobs.finish(job, self._call(job.batch))
+                    self._jobs.finish(job, self._call(job.request))
                     self._current = None
         finally:
             fail(self._jobs.take_all(), EngineCrashed(f"engine {self.name} has stopped"))
             self._inner.close()
 
-    def _call(self, batch: ScoreBatch) -> Result | EcorlError:
+    def _call(self, request: ScoreBatch | Refresh) -> Result | EcorlError:
         try:
-            return answer(self._inner, batch)
+            return answer(self._inner, request)
         except EngineError as error:
             return error
         except ENGINE_FAULTS as error:

@@ -5,6 +5,8 @@ Start            ->
                  <-         Ready | Fault
 ScoreBatch       ->
                  <-         ScoreResult | LogprobResult | Fault
+Refresh          ->
+                 <-         Refreshed | Fault
 (connection closed)         closes the engine and ends
 """
 

@@ -18,7 +18,13 @@ from pathlib import Path
 import ecorl
 from ecorl.engines.lane import Result
 from ecorl.engines.messages import EngineSpec, Fault, Ready, Start, error_of
-from ecorl.engines.protocol import LogprobResult, ScoreBatch, ScoreResult
+from ecorl.engines.protocol import (
+    LogprobResult,
+    Refresh,
+    Refreshed,
+    ScoreBatch,
+    ScoreResult,
+)
 from ecorl.errors import EcorlError, EngineCrashed, EngineTimeout
 
 _LINK_ERRORS = (EOFError, OSError, pickle.UnpicklingError)
@@ -76,20 +82,20 @@ class EngineProcess:
             raise EngineCrashed(f"the engine process answered {type(reply).__name__}, not Ready")
         return reply
 
-    def exchange(self, batch: ScoreBatch) -> Result | EcorlError:
+    def exchange(self, request: ScoreBatch | Refresh) -> Result | EcorlError:
         """One call. The engine's own errors are returned.
 
         Raises:
             EngineCrashed: when the process is gone.
         """
         try:
-            self.link.send(batch)
+            self.link.send(request)
             reply = self.link.recv()
         except _LINK_ERRORS as error:
             raise EngineCrashed(f"the engine process {self.fate()} during a call") from error
         if isinstance(reply, Fault):
             return error_of(reply)
-        if isinstance(reply, ScoreResult | LogprobResult):
+        if isinstance(reply, ScoreResult | LogprobResult | Refreshed):
             return reply
         return EngineCrashed(f"the engine process answered {type(reply).__name__}")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -97,6 +98,23 @@ class ScoreBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class CardQueue:
+    """A card's queue when a batch was answered.
+
+    Attributes:
+        index: number of the card.
+        in_service: whether it takes work.
+        depth: groups of rows waiting or running.
+        occupancy: share of time in which it worked lately, 0 to 1.
+    """
+
+    index: int
+    in_service: bool
+    depth: int
+    occupancy: float
+
+
+@dataclass(frozen=True, slots=True)
 class EngineReport:
     """What an engine says of the device's effort for one batch.
 
@@ -105,12 +123,14 @@ class EngineReport:
         device_energy_j: energy of the device over that time, J, or None.
         provenance: of the two figures above.
         host_time_s: measured wall-clock of the call in the engine's process, s.
+        cards: queues of real cards; empty where there are none, or where they are emulated.
     """
 
     device_time_s: float | None
     device_energy_j: float | None
     provenance: Provenance
     host_time_s: float
+    cards: tuple[CardQueue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +199,27 @@ def _unpack_logprobs(
     return LogprobResult(ids, _unpacked(flat, starts, len(ids)), report)
 
 
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """A request to take over the weights of a checkpoint of the same shape."""
+
+    checkpoint: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """Weights were taken over; `digest` is their SHA-256 in the engine's formats."""
+
+    digest: str
+
+
 @runtime_checkable
 class InferenceEngine(Protocol):
     """Scores rows with one frozen model loaded from a Hugging Face checkpoint.
+
+    An engine whose model may be refreshed during training has a method
+    ``load_weights(checkpoint: Path) -> str`` besides, which answers the digest of the new weights,
+    or raises and leaves the old ones in place or none. Only such engines serve such models.
 
     A call either answers all rows or raises `ecorl.errors.EngineError`; results come in the order
     of the batch. An engine serves the stage that it was made for: a reward engine answers

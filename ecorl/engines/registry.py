@@ -108,7 +108,13 @@ def engine_spec(
         options = {"threads": offload.threads, "dtype": dtype}
     else:
         name, threads = "fpga", offload.threads
-        options = {"build": offload.build, "threads": offload.threads}
+        options = {
+            "build": offload.build,
+            "threads": offload.threads,
+            "host": offload.host,
+            "bitstream": offload.bitstream,
+            "cards": offload.cards,
+        }
     return EngineSpec(
         offload.type, name, Path(checkpoint), stage, device, options, threads, config.faults
     )

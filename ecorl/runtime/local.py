@@ -14,14 +14,15 @@ from __future__ import annotations
 import atexit
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 
 from ecorl import config as cfg
 from ecorl.devices import DeviceProfile
 from ecorl.edi import EdiMatrix
-from ecorl.engines.lane import AsyncEngine
-from ecorl.engines.protocol import ScoreBatch
+from ecorl.engines.lane import AsyncEngine, Result
+from ecorl.engines.protocol import Refreshed, ScoreBatch
 from ecorl.engines.registry import build_engine
 from ecorl.errors import CheckpointError, EngineError
 from ecorl.ledger import Ledger
@@ -272,6 +273,34 @@ class LocalRuntime:
             self.ledger.fault(self.iteration, "EngineRetired", str(stage), why)
             logger.warning("%s stays on the GPU path from here on: %s", stage, why)
 
+    def refresh(self, stage: Stage, checkpoint: Path) -> None:
+        """Give a stage's engine the weights of its refreshed model; returns at once.
+
+        Until the engine has them the stage runs on the GPU path, and for good if it fails.
+
+        Args:
+            stage: whose model was refreshed.
+            checkpoint: the model as it is now; it must stay where it is.
+        """
+        lane = self._lanes.get(stage)
+        if lane is None or lane.retired:
+            return
+        iteration = self.iteration
+
+        def done(future: Future[Result]) -> None:
+            error = CancelledError() if future.cancelled() else future.exception()
+            if error is None:
+                found = future.result()
+                digest = found.digest if isinstance(found, Refreshed) else "unknown"
+                self.ledger.event("weights", f"{stage}: sha256:{digest} from step {iteration}")
+                return
+            why = f"refreshed weights were not taken over ({error or 'cancelled'})"
+            self.ledger.fault(iteration, "EngineRetired", str(stage), why)
+            logger.warning("%s stays on the GPU path from here on: %s", stage, why)
+
+        with self.clock:
+            lane.refresh(checkpoint, done)
+
     def tick(self) -> None:
         """Settle energies whose samples have come in; call between iterations."""
         with self.clock:
@@ -335,6 +364,7 @@ class LocalRuntime:
             # on this host must not decide which rows leave the GPU.
             fpga_queue=sum(lane.n_open for lane in self._lanes.values()),
             fpga_available=may_offload and lane is not None and lane.available,
+            fpga_occupancy=_occupancy(self._lanes.values()),
             work=work,
             paths=self._paths,
         )
@@ -351,3 +381,9 @@ class LocalRuntime:
         kind = "power_restored" if error is None else error
         detail = "readings are back" if error is None else "readings are missing from here on"
         self.ledger.fault(self.iteration, kind, device_id, detail)
+
+
+def _occupancy(lanes: Iterable[OffloadLane]) -> float | None:
+    """Mean occupancy of the cards in service, as the engines last told; None without real cards."""
+    busy = {card.index: card.occupancy for lane in lanes for card in lane.cards if card.in_service}
+    return sum(busy.values()) / len(busy) if busy else None

@@ -9,14 +9,22 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from ecorl.engines.lane import ENGINE_FAULTS, AsyncEngine, Result
-from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreBatch, ScoreResult
+from ecorl.engines.protocol import (
+    CardQueue,
+    EngineReport,
+    LogprobResult,
+    ScoreBatch,
+    ScoreResult,
+)
 from ecorl.engines.validate import check_logprobs, check_score
 from ecorl.records import Provenance, Stage
 from ecorl.scheduler import CompletionBarrier, Quarantine, Ticket
@@ -77,7 +85,9 @@ class OffloadLane:
         self._quarantine = Quarantine(max_faults)
         self._barrier = CompletionBarrier()
         self._n_late_seen = 0
+        self._n_refreshing = 0
         self.retired = False
+        self.cards: tuple[CardQueue, ...] = ()
 
     @property
     def stage(self) -> Stage:
@@ -92,11 +102,29 @@ class OffloadLane:
     @property
     def available(self) -> bool:
         """Whether a batch may be sent now."""
-        return not self.retired and self.engine.available and self._quarantine.available()
+        ready = not self.retired and self._n_refreshing == 0
+        return ready and self.engine.available and self._quarantine.available()
 
     def retire(self) -> None:
         """Send nothing any more: the engine's model is no longer the trainer's."""
         self.retired = True
+
+    def refresh(self, checkpoint: Path, done: Callable[[Future[Result]], None]) -> None:
+        """Give the engine other weights; until it has them no batch is sent.
+
+        Args:
+            checkpoint: of the same shape.
+            done: called in the engine's thread with how it went; a failure has retired the lane.
+        """
+        self._n_refreshing += 1
+
+        def end(future: Future[Result]) -> None:
+            if future.cancelled() or future.exception() is not None:
+                self.retire()  # it may hold the old weights, or some of each
+            self._n_refreshing -= 1
+            done(future)
+
+        self.engine.load_weights(checkpoint).add_done_callback(end)
 
     def forget(self, flight: Flight) -> None:
         """Give up a batch that nobody will wait for; its answer will be dropped."""
@@ -179,6 +207,7 @@ class OffloadLane:
             self._barrier.fail(flight.ticket, "InvalidResult")
             return
         flight.report = _checked_report(result.report)
+        self.cards = flight.report.cards if flight.report is not None else ()
         ids = flight.batch.sample_ids
         rows = [result.values[i] if ok else None for i, ok in enumerate(valid)]
         self._barrier.deliver(flight.ticket, ids, rows)
@@ -196,6 +225,7 @@ def _checked_report(report: object) -> EngineReport | None:
         device_energy_j=_figure(report.device_energy_j),
         provenance=report.provenance,
         host_time_s=host_time_s,
+        cards=tuple(card for card in report.cards if isinstance(card, CardQueue)),
     )
 
 

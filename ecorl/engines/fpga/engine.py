@@ -29,6 +29,7 @@ from ecorl.engines.fpga.card.opening import (
     on_cards,
     wants_xrt,
 )
+from ecorl.engines.fpga.card.service import CardState
 from ecorl.engines.fpga.cycles import BatchShape, CardTime, CycleModel
 from ecorl.engines.fpga.decoding import MAX_ROW, Decoder
 from ecorl.engines.fpga.forward import Int8Decoder
@@ -38,6 +39,7 @@ from ecorl.engines.fpga.verdict import obey
 from ecorl.engines.fpga.xclbin import CSIM_SUFFIX
 from ecorl.engines.gating import FOLDED
 from ecorl.engines.protocol import (
+    CardQueue,
     EngineReport,
     Int64,
     LogprobResult,
@@ -125,7 +127,7 @@ class FpgaEngine:
         self._profile, self._obey_verdict = profile, obey_verdict
         library = CsimLibrary.load(build)
         self._decoder: Decoder | None = None
-        self.on_card = False
+        self.on_card = False  # real ones: what they take is measured, not modelled
         if bitstream is not None or wants_xrt(host, config):
             opening = _opening(build, bitstream, cards, config)
             self.on_card = not opening.is_emulated
@@ -306,8 +308,16 @@ class FpgaEngine:
     ) -> EngineReport:
         if len(batch) and not run:
             # Not 0 s: the batch is booked with all of its rows, and no card takes no time for them.
-            return EngineReport(None, None, Provenance.MODELLED, host_time_s)
+            silent = Provenance.MEASURED if self.on_card else Provenance.MODELLED
+            return EngineReport(None, None, silent, host_time_s)
         chosen = None if positions is None else [positions[i] for i in run]
+        if self.on_card:
+            # The card's joules are for its power readings to say: no model stands in for them.
+            cards = tuple(
+                CardQueue(c.index, c.state is CardState.READY, c.depth, c.occupancy)
+                for c in self.cards()
+            )
+            return EngineReport(host_time_s, None, Provenance.MEASURED, host_time_s, cards)
         card = self.modelled(batch.rows(run), chosen)
         return EngineReport(card.time_s, card.energy_j, Provenance.MODELLED, host_time_s)
 
