@@ -299,10 +299,12 @@ def _phase_times(
 
 
 def _launch_time(phases: tuple[Phase, ...], model: ModelShape, profile: DeviceProfile) -> float:
-    """Starts of a layer's kernels, s; a card starts the head's once more."""
-    passes = sum(phase.n_passes for phase in phases)
-    starts = model.n_layers + 1 if profile.kind == "fpga" else model.n_layers
-    return passes * starts * profile.value("launch_s")
+    """Starts of the layers' kernels, s; the few of embedding and head are left out of the bound.
+
+    A card of which nothing is wanted starts none.
+    """
+    passes = sum(phase.n_passes for phase in phases if phase.ops > 0)
+    return passes * model.n_layers * profile.value("launch_s")
 
 
 def _load_powers(work: StageWork, profile: DeviceProfile) -> list[float]:

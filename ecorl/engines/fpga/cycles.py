@@ -9,9 +9,9 @@ each module says what it assumes. No synthesis report backs any figure. In short
 - ``gemm_int8`` multiplies 4,096 numbers a cycle on 2,048 DSPs, ``mha_int8`` 2,048 on 1,024. A
   profile's DSP budget (``n_dsp_used`` x ``macs_per_dsp``) decides how many arrays of the former
   there are, and every other kernel has as many copies;
-- ``launch_s`` of the profile a layer, and once for the head, where the profile has it. A layer has
-  13 calls and the U55C's figure assumes four starts: the others are taken to wait in the card's
-  queue behind them;
+- every start of a kernel takes its share of the profile's ``launch_s``, where the profile has it:
+  a thirteenth, since a layer has 13 starts (`schedule.LAYER_STARTS`). Slices of long products, rows
+  behind shared prompts, the embedding and the head come on top;
 - the link: 4 bytes a token id in, 4 bytes a reward or log-prob out, ``link_latency_s`` each way.
 
 Energy is the profile's ``active_w`` over the whole time.
@@ -33,10 +33,12 @@ from ecorl.devices.card import n_arrays
 from ecorl.engines.fpga.hbm import WEIGHT_CHANNELS, Memory, memory_of
 from ecorl.engines.fpga.kernel_cycles import call_cost
 from ecorl.engines.fpga.schedule import (
+    LAYER_STARTS,
     BatchShape,
     Call,
     attention_calls,
     forward_calls,
+    kernel_starts,
 )
 from ecorl.errors import ConfigError
 from ecorl.records import ModelShape, Stage, StageWork
@@ -213,7 +215,7 @@ def _batch_time(model: ModelShape, card: Card, batch: BatchShape) -> CardTime:
     n_tokens = sum(batch.lengths)
     link_bytes = _ID_BYTES * n_tokens + _RESULT_BYTES * batch.results if n_tokens else 0
     link_s = link_bytes / card.link_bytes_per_s + (2 * card.link_latency_s if n_tokens else 0.0)
-    launch_s = card.launch_s * (model.n_layers + 1) if n_tokens else 0.0
+    launch_s = card.launch_s * kernel_starts(model, batch) / LAYER_STARTS
     kernel_s = sum(k.time_s for k in kernels)
     memory_bytes = sum(k.moved_bytes for k in kernels)
     time_s = kernel_s + launch_s + link_s

@@ -27,6 +27,11 @@ Call: TypeAlias = GemmCall | VectorCall | RouterCall | MhaCall | ScoreCall
 Calls: TypeAlias = tuple[tuple[Call, int], ...]
 """Calls, each with how often it comes."""
 
+LAYER_STARTS = 13
+"""Kernel starts of a layer whose products take one slice each and whose rows share no prompt: norm,
+product, head, router, attention, context, product, residual, norm, product, gate, product,
+residual."""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
@@ -63,6 +68,21 @@ def forward_calls(model: ModelShape, batch: BatchShape) -> Calls:
     return token_calls(
         model, sum(batch.lengths), sum(batch.wanted), batch.head_rows, batch.results
     ) + attention_calls(model, batch)
+
+
+def kernel_starts(model: ModelShape, batch: BatchShape) -> int:
+    """Starts of kernels in a forward; 0 for a batch of which nothing is wanted.
+
+    A call of `token_calls` is one start. The router takes all heads and rows of a layer in one, but
+    rows behind a shared prompt in one more, since they copy pages that the first has written;
+    attention takes all blocks of a layer in one. Copies of a kernel are taken to start together.
+    """
+    wanted = sum(batch.wanted)
+    if wanted == 0:
+        return 0
+    calls = token_calls(model, sum(batch.lengths), wanted, batch.head_rows, batch.results)
+    levels = 2 if any(batch.first_positions) else 1
+    return sum(times for _, times in calls) + model.n_layers * (levels + 1)
 
 
 @lru_cache(maxsize=1024)

@@ -171,10 +171,15 @@ def test_link_and_launch_terms():
     model = CycleModel(small_shape(3, 64, 4, 16), profile)
     score = model.batch(BatchShape((10, 20), (1, 1), 1))
     assert score.link_s == pytest.approx((4 * 30 + 4 * 2) / 1.2e10 + 2 * 3e-5)
-    assert score.launch_s == pytest.approx(4 * profile.value("launch_s"))
+    # 13 starts a layer; embedding, last norm, product and reward on top.
+    assert score.launch_s == pytest.approx((3 * 13 + 4) / 13 * profile.value("launch_s"))
     logprobs = model.batch(BatchShape((10, 20), (5, 7), 500))
     assert logprobs.link_s == pytest.approx((4 * 30 + 4 * 12) / 1.2e10 + 2 * 3e-5)
     assert logprobs.macs > score.macs
+    # Embedding, last norm, product, logits and what ends them; rows behind a prompt once a layer.
+    assert logprobs.launch_s == pytest.approx((3 * 13 + 5) / 13 * profile.value("launch_s"))
+    behind = model.batch(BatchShape((10, 20), (0, 1), 1, (0, 10)))
+    assert behind.launch_s == pytest.approx((3 * 14 + 4) / 13 * profile.value("launch_s"))
     nothing = model.batch(BatchShape((), (), 1))
     assert nothing.time_s == nothing.energy_j == 0.0
 
