@@ -29,7 +29,7 @@ class CardPages {
     void fill(const std::vector<segment_t>& segments, const card_heads& heads);
     /// Attention of all heads for tokens `asked`, ascending, in one call: context
     /// [n_heads][stride][head_dim / 16] words, results [n_heads][stride] exponents and marks. Other
-    /// rows stay as they are.
+    /// rows stay as they are. The streams of the C-simulation hold all pages that the call reads.
     void attend(const std::vector<segment_t>& segments, const std::vector<std::int32_t>& asked,
                 const card_heads& heads, scale_t score, void* context, void* results) const;
 

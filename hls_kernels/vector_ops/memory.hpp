@@ -214,6 +214,7 @@ CODES_PANEL:
             }
             if (j < n_out) {
                 code_line_t lines[BLOCK_ROWS];
+#pragma HLS ARRAY_PARTITION variable = lines complete
                 for (int r = 0; r < BLOCK_ROWS; ++r) {
 #pragma HLS UNROLL
                     lines[r] = block[1 - now][r][is_head ? from.base + from.line : j / LINE_STEPS];

@@ -61,8 +61,9 @@ class KernelTime:
 
     Attributes:
         kernel: its name.
-        calls: how many, as the C-simulation makes them; where a call takes a list (pages, blocks
-            of queries), those of a layer are one start on a card.
+        calls: how many are modelled: of the router one for each head and row, of attention for
+            each head and run of queries, though those of a layer are one start or two
+            (`schedule.kernel_starts`).
         cycles: from start to end of each, summed.
         stall_cycles: of them, waits for memory.
         array_cycles: trips of its MAC array at the initiation interval.

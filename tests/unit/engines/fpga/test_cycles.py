@@ -19,7 +19,7 @@ from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.engines.fpga.gemm import gemm_counts
 from ecorl.engines.fpga.hbm import IDEAL, memory_of
 from ecorl.engines.fpga.kernel_cycles import LOOP_DEPTH, GemmCall, call_cost
-from ecorl.engines.fpga.schedule import forward_calls
+from ecorl.engines.fpga.schedule import forward_calls, kernel_starts
 from ecorl.engines.fpga.score_cycles import ScoreCall
 from ecorl.engines.fpga.segments import segments_of
 from ecorl.engines.fpga.vector_cycles import VectorCall
@@ -155,6 +155,27 @@ def test_a_whole_forwards_attention_is_what_the_kernels_count(kernel_path, model
     # Products are the same as well; the host only cuts them into blocks of rows.
     card = CycleModel(shape, U55C).batch(batch)
     assert kernel_path.counters().macs == card.of("gemm_int8").macs
+
+
+@pytest.mark.parametrize("n_prompt", [0, 20])
+def test_starts_are_those_of_a_forward_through_the_kernels(kernel_path, models, n_prompt):
+    """Few enough tokens for one group and one block of rows; behind a shared prompt and alone."""
+    folder, _ = models("llama_reward")
+    shape, handle = FpgaEngine(folder, Stage.REWARD).model, kernel_path.handle
+    prompt = rows_of(n_prompt, seed=3)[0] if n_prompt else np.array([], np.int32)
+    rows, n_completion = [np.concatenate([prompt, end]) for end in rows_of(3, 9)], (3, 9)
+    counters = {"vector_ops": 11, "mha_int8": 15, "kv_cache_router": 10}
+    for kernel in counters:
+        getattr(handle, f"{kernel}_counters_reset")()
+    kernel_path.reset_counters()
+    decoder(folder).score(rows, n_completion)
+    calls = kernel_path.counters().calls
+    for kernel, n in counters.items():
+        out = np.zeros(n, np.int64)
+        getattr(handle, f"{kernel}_counters")(ctypes.c_void_p(out.ctypes.data))
+        calls += int(out[0])
+    batch = segments_of(rows, n_completion).shape((1,) * 2, 1)
+    assert calls == kernel_starts(shape, batch) == shape.n_layers * (13 + bool(n_prompt)) + 4
 
 
 def test_two_arrays_halve_the_array_time(tmp_path):
