@@ -72,7 +72,13 @@ def test_specs_carry_what_the_config_says():
         config({"type": "fpga", "build": "strict", "threads": 2}), NOWHERE, Stage.REWARD, "u55c"
     )
     assert (spec.kind, spec.device, spec.threads) == ("fpga", "u55c", 2)
-    assert spec.options == {"build": "strict", "threads": 2}
+    assert spec.options == {
+        "build": "strict",
+        "threads": 2,
+        "host": "csim",
+        "bitstream": None,
+        "cards": (0,),
+    }
     # The torch engine stands for the machine that it runs on, not for the card.
     spec = engine_spec(config({"type": "torch"}), NOWHERE, Stage.REFERENCE, "u55c")
     assert (spec.kind, spec.device, spec.options) == (
