@@ -9,7 +9,7 @@ number did not fit marks the tokens after it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,7 +50,11 @@ INPUTS = ("rows", "jobs", "blocks", "tasks", "outputs")
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A place in a buffer: its name and the offset, bytes."""
+    """A place in a buffer: its name and the offset, bytes.
+
+    The offset is a multiple of 64: Vitis HLS takes every address that a kernel is given for one
+    (``m_axi_alignment_byte_size``), and reads another one wrongly.
+    """
 
     buffer: str
     offset: int = 0
@@ -140,8 +144,8 @@ class _Making:
     def plan(self, result: str, output_at: Int64) -> Plan:
         inputs = {
             "rows": _bytes(self.layout.records),
-            "jobs": _bytes(np.concatenate(self.jobs)),
-            "blocks": _bytes(np.concatenate(self.blocks)),
+            "jobs": _aligned(self.jobs),
+            "blocks": _aligned(self.blocks),
             "tasks": _bytes(np.asarray(self.tasks, np.int32)),
             "outputs": _bytes(self.outputs),
         }
@@ -310,11 +314,11 @@ class _Making:
                     n_jobs=len(jobs),
                     d=d,
                 )
-            offset += jobs.nbytes
+            offset += _aligned_bytes(jobs)
         blocks = self.blocks[1 if last else 0]
         self.start(
             "mha_int8",
-            blocks=At("blocks", self.blocks[0].nbytes if last else 0),
+            blocks=At("blocks", _aligned_bytes(self.blocks[0]) if last else 0),
             rows=At("scales"),
             queries=At("heads"),
             table=At("table"),
@@ -428,6 +432,21 @@ def _row_blocks(first: int, last: int) -> list[tuple[int, int]]:
 def _token_bytes(head_dim: int) -> int:
     """Bytes of a head's codes of one token: one beat for every 64 channels."""
     return WORD * -(-head_dim // WORD)
+
+
+def _aligned_bytes(values: Words) -> int:
+    """Bytes of an array up to the next whole word."""
+    return -(-values.nbytes // WORD) * WORD
+
+
+def _aligned(parts: Sequence[Words]) -> Bytes:
+    """Arrays one behind the other, each from a whole word on."""
+    joined = np.zeros(sum(_aligned_bytes(part) for part in parts), np.uint8)
+    at = 0
+    for part in parts:
+        joined[at : at + part.nbytes] = _bytes(part)
+        at += _aligned_bytes(part)
+    return joined
 
 
 def _bytes(values: Words) -> Bytes:
