@@ -80,7 +80,7 @@ def emulated_pyxrt(progress: Progress | None = None) -> ModuleType:
     if xrt is None:
         raise MissingToolError(
             "XRT with its noop driver is not on this machine "
-            "(Debian: apt install libxrt1 libxrt-dev)"
+            "(Debian: apt install libxrt-dev uuid-dev)"
         )
     mode = os.environ.get(MODE, "noop")
     if mode != "noop":
