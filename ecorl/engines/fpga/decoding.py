@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -160,7 +161,9 @@ class Decoder(ABC):
             positions = np.arange(len(row) - n - 1, len(row) - 1)
             asked.append(segments.tokens(index, positions))
             targets.append(row[len(row) - n :].astype(np.int32))
-        by = Scale.of(LOG2_E / temperature)
+        # Below about 1e-308 the quotient is infinite; the largest scale overflows in the kernel as
+        # well, which marks the row.
+        by = Scale.of(min(LOG2_E / temperature, sys.float_info.max))
         out, marks = self._ask("logprobs", rows, segments, asked, by=by, targets=targets)
         return _split(fixed_results(out, marks, LOGPROB_BITS), asked)
 

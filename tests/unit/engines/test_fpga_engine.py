@@ -65,6 +65,17 @@ def test_reference_engine_and_empty_completions(models):
         engine.logprobs(batch_of(rows, (1, 0, 1), temperature=0.0))
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-20])
+def test_a_temperature_beyond_every_format_gives_no_number(models, temperature):
+    engine = FpgaEngine(models("llama_lm")[0], Stage.REFERENCE)
+    rows = rows_of(5, 8)
+    (first, second) = engine.logprobs(batch_of(rows, (4, 0), temperature)).values
+    assert np.isnan(first).all()
+    assert len(second) == 0
+    hot = engine.logprobs(batch_of(rows, (4, 2), temperature=1e300)).values
+    assert np.concatenate(hot) == pytest.approx(-np.log(VOCAB), abs=1e-3)
+
+
 CANNOT_RUN = {
     "token id 97, outside the vocabulary of 97": np.array([1, VOCAB]),
     "token id -1, outside": np.array([-1, 3]),
