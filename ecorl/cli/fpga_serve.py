@@ -1,0 +1,176 @@
+"""``ecorl fpga serve``: rewards and reference log-probs over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ecorl.cli.policy import say
+from ecorl.errors import MissingToolError
+
+if TYPE_CHECKING:
+    from ecorl.engines.fpga.engine import FpgaEngine
+    from ecorl.serve.server import Ended
+    from ecorl.serve.settings import ServedModel, ServeSettings
+
+ABANDONED = 1
+"""Exit code of a service that a second signal or the deadline ended."""
+
+_BODIES_AT_ONCE = 16
+"""Bodies of the largest size that may be read at once. Assumed: a quarter of 64 clients."""
+
+
+_Model = Annotated[Path, typer.Option(help="Folder of a checkpoint (Hugging Face).")]
+_Host = Annotated[
+    str, typer.Option(help="Address to listen on; beyond this machine a token is needed.")
+]
+_Port = Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")]
+_TokenFile = Annotated[
+    Path | None,
+    typer.Option(help="File with the token that clients show; else ECORL_SERVE_TOKEN, else none."),
+]
+_Card = Annotated[str, typer.Option(help="Profile of the card.")]
+_Threads = Annotated[
+    int | None, typer.Option(min=1, max=256, help="Host threads; by default all cores.")
+]
+_DelayMs = Annotated[
+    float, typer.Option(min=0, max=1000, help="Longest wait of a row for batch-mates.")
+]
+_BatchRows = Annotated[int, typer.Option(min=1, help="Rows of a micro-batch at most.")]
+_BatchTokens = Annotated[
+    int, typer.Option(min=1, help="Tokens of a micro-batch at most; a longer row goes alone.")
+]
+_QueueRows = Annotated[int, typer.Option(min=1, help="Rows that may wait; more get a 429.")]
+_BodyMiB = Annotated[int, typer.Option(min=1, max=1024, help="Largest body of a request, MiB.")]
+_ReadS = Annotated[
+    float, typer.Option(min=0.1, max=3600, help="Longest time for a request to come in, s.")
+]
+_EngineS = Annotated[
+    float, typer.Option(min=0.1, max=86400, help="Longest time of a micro-batch, s.")
+]
+_DrainS = Annotated[
+    float, typer.Option(min=0, max=86400, help="Longest time to end after a signal, s.")
+]
+
+
+def serve(
+    model: _Model,
+    host: _Host = "127.0.0.1",
+    port: _Port = 8642,
+    token_file: _TokenFile = None,
+    card: _Card = "u55c",
+    threads: _Threads = None,
+    batch_delay_ms: _DelayMs = 3.0,
+    max_batch_rows: _BatchRows = 64,
+    max_batch_tokens: _BatchTokens = 16_384,
+    queue_rows: _QueueRows = 1024,
+    max_body_mib: _BodyMiB = 16,
+    read_timeout_s: _ReadS = 30.0,
+    engine_timeout_s: _EngineS = 300.0,
+    drain_s: _DrainS = 30.0,
+) -> None:
+    """Answer rewards (a reward model) or log-probs (a causal language model) over HTTP.
+
+    SIGTERM or Ctrl-C answers what was accepted and ends with exit code 0; a second one ends at
+    once, with exit code 1.
+    """
+    _check_libraries()
+    from ecorl.serve import access
+    from ecorl.serve.settings import ServeSettings
+
+    settings = ServeSettings(
+        batch_delay_s=batch_delay_ms / 1000,
+        max_batch_rows=max_batch_rows,
+        max_batch_tokens=max_batch_tokens,
+        queue_rows=queue_rows,
+        max_body_bytes=max_body_mib << 20,
+        max_reading_bytes=_BODIES_AT_ONCE * max_body_mib << 20,
+        read_timeout_s=read_timeout_s,
+        engine_timeout_s=engine_timeout_s,
+        drain_s=drain_s,
+    )
+    token = access.load_token(token_file, os.environ)
+    with access.bind(host, port, token) as bound:
+        engine, served = _loaded(model.expanduser(), card, threads)
+        access.listen(bound, host, port)
+        ended = _run(engine, served, settings, token, bound)
+    counts = f"{ended.n_accepted} requests accepted, {ended.n_withdrawn} withdrawn by their clients"
+    if ended.forced:
+        sys.stderr.write(f"ecorl: stopped at once: {counts}, {ended.n_abandoned} abandoned\n")
+        _end(ABANDONED)
+    say(f"stopped: {counts}, all others answered")
+
+
+def _check_libraries() -> None:
+    for name in ("h11", "prometheus_client", "starlette", "uvicorn"):
+        if importlib.util.find_spec(name) is None:
+            raise MissingToolError(f"ecorl fpga serve needs {name}: pip install 'ecorl[serve]'")
+
+
+def _loaded(folder: Path, card: str, threads: int | None) -> tuple[FpgaEngine, ServedModel]:
+    """The engine for what the checkpoint's head is for, and what is told of it."""
+    from ecorl.devices import load_profile
+    from ecorl.engines.decoder_config import read_config
+    from ecorl.engines.fpga.engine import FpgaEngine
+    from ecorl.engines.fpga.forward import MAX_ROW
+    from ecorl.records import Provenance, Stage
+    from ecorl.serve.settings import ServedModel
+
+    config = read_config(folder)
+    stage = Stage.REWARD if config.is_reward else Stage.REFERENCE
+    n_threads = threads or len(os.sched_getaffinity(0))
+    engine = FpgaEngine(folder, stage, device=card, threads=n_threads)
+    served = ServedModel(
+        name=folder.resolve().name,
+        stage=stage,
+        vocab_size=engine.model.vocab_size,
+        max_row_tokens=min(config.max_positions, MAX_ROW),
+        provenance=Provenance.EMULATED,
+        device_figures=load_profile(card).figures,
+    )
+    return engine, served
+
+
+def _run(
+    engine: FpgaEngine,
+    served: ServedModel,
+    settings: ServeSettings,
+    token: str | None,
+    listening: socket.socket,
+) -> Ended:
+    from ecorl.engines.lane import ThreadedEngine
+    from ecorl.serve.access import url_of
+    from ecorl.serve.app import Service, path_of
+    from ecorl.serve.server import Runner
+
+    url = url_of(listening) + path_of(engine.stage)
+
+    def started() -> None:
+        say(f"serving {served.name}: POST {url}, token {'needed' if token else 'not needed'}")
+        say(f"values {served.provenance}; time and energy of {engine.device} modelled")
+        sys.stdout.flush()
+
+    lane = ThreadedEngine(engine)
+    try:
+        ended = asyncio.run(
+            Runner(Service(lane, served, settings, token), listening).serve(started)
+        )
+        if ended.forced:
+            lane.cancel_and_restart()  # a call that was given up is not waited for
+        return ended
+    finally:
+        lane.close()
+
+
+def _end(code: int) -> None:
+    """End at once: a thread may still be in a call, and leaving in the usual way waits for none."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

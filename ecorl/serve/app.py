@@ -1,0 +1,293 @@
+"""The service's endpoints.
+
+    POST /v1/rewards    rewards, by a reward model
+    POST /v1/logprobs   log-probs of completions, by a causal language model
+    GET  /v1/model      the model, its limits, and what modelled figures rest on
+    GET  /metrics       Prometheus
+    GET  /healthz       alive, draining, engine faults; needs no token
+
+Every refusal is JSON ``{"error": "..."}`` with one line that says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ecorl.engines.lane import AsyncEngine
+from ecorl.records import Stage
+from ecorl.serve.access import is_allowed
+from ecorl.serve.answers import Answer, as_json, dump
+from ecorl.serve.batcher import MicroBatcher, Pending
+from ecorl.serve.bodies import parse_rows
+from ecorl.serve.meters import CONTENT_TYPE, Meters
+from ecorl.serve.reading import BodyReader
+from ecorl.serve.refusals import Refused
+from ecorl.serve.settings import ServedModel, ServeSettings
+
+REWARDS, LOGPROBS, MODEL, METRICS, HEALTH = (
+    "/v1/rewards", "/v1/logprobs", "/v1/model", "/metrics", "/healthz",
+)  # fmt: skip
+_PATHS = (REWARDS, LOGPROBS, MODEL, METRICS, HEALTH)
+HEAD_TIMEOUT_S = "head_timeout_s"
+"""Key in the application's state: how long a connection may take for the head of a request, s."""
+
+_CLIENT_GONE = 499
+"""Status in the metrics of a request whose client went away before its answer; nobody reads it."""
+
+
+def path_of(stage: Stage) -> str:
+    """The endpoint that answers what a model of the stage computes."""
+    return LOGPROBS if stage is Stage.REFERENCE else REWARDS
+
+
+class Service:
+    """One model behind HTTP.
+
+    Args:
+        lane: the engine in a lane of its own; the caller closes it.
+        served: what is told of the model.
+        settings: limits.
+        token: that clients must show; None: none.
+    """
+
+    def __init__(
+        self,
+        lane: AsyncEngine,
+        served: ServedModel,
+        settings: ServeSettings | None = None,
+        token: str | None = None,
+    ) -> None:
+        self.settings = settings or ServeSettings()
+        self.meters = Meters()
+        self.batcher = MicroBatcher(lane, self.settings, self.meters)
+        self._lane, self._served = lane, served
+        self._reader = BodyReader(self.settings)
+        self.app = Starlette(
+            routes=[
+                Route(REWARDS, self._rewards, methods=["POST"]),
+                Route(LOGPROBS, self._logprobs, methods=["POST"]),
+                Route(MODEL, self._model, methods=["GET"]),
+                Route(METRICS, self._metrics, methods=["GET"]),
+                Route(HEALTH, self._health, methods=["GET"]),
+            ],
+            middleware=[
+                Middleware(_Counting, meters=self.meters),
+                Middleware(_Access, meters=self.meters, token=token),
+            ],
+            exception_handlers={Refused: self._refusal, HTTPException: self._not_found},
+            lifespan=self._lifespan,
+        )
+        # A path with a slash too many is another path: redirecting a POST loses its body.
+        self.app.router.redirect_slashes = False
+
+    def drain(self) -> None:
+        """Take no further requests; those that were accepted are answered."""
+        self.batcher.drain()
+        self._reader.stop()
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[Mapping[str, Any]]:
+        work = asyncio.create_task(self.batcher.run(), name="ecorl-serve-batches")
+        try:
+            yield {HEAD_TIMEOUT_S: self.settings.read_timeout_s}
+        finally:
+            work.cancel()
+            await asyncio.wait({work})
+
+    async def _rewards(self, request: Request) -> Response:
+        return await self._scored(request, Stage.REWARD)
+
+    async def _logprobs(self, request: Request) -> Response:
+        return await self._scored(request, Stage.REFERENCE)
+
+    async def _scored(self, request: Request, stage: Stage) -> Response:
+        self._check_stage(stage)
+        _check_type(request)
+        try:
+            body = await self._reader.read(request)
+            rows = parse_rows(body, self._served, self.settings.queue_rows)
+            pending = self.batcher.submit(rows)
+            answer = await self._answer(request, pending)
+        except ClientDisconnect:
+            self.meters.refused.labels("client_gone").inc()
+            return Response(status_code=_CLIENT_GONE)
+        return _json(as_json(rows, answer, self._served, self._lane.device))
+
+    async def _answer(self, request: Request, pending: Pending) -> Answer:
+        """Wait for the answer, or until the client goes away.
+
+        Raises:
+            Refused: when the engine failed.
+            ClientDisconnect: when nobody waits for it any more; its rows are taken back.
+        """
+        gone = asyncio.create_task(_gone(request))
+        try:
+            either: set[asyncio.Future[Any]] = {pending.future, gone}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not pending.future.done():
+                raise ClientDisconnect
+            return pending.future.result()
+        finally:
+            gone.cancel()
+            self.batcher.withdraw(pending)
+
+    def _check_stage(self, asked: Stage) -> None:
+        if asked is self._served.stage:
+            return
+        has, lacks = "a reward model answers rewards", "log-probs"
+        if self._served.stage is Stage.REFERENCE:
+            has, lacks = "a causal language model answers log-probs", "rewards"
+        told = f"{self._served.name} does not answer {lacks}: {has}"
+        raise Refused(409, f"{told}, at POST {path_of(self._served.stage)}", "other_stage")
+
+    async def _model(self, request: Request) -> Response:
+        served, limits = self._served, self.settings
+        return _json(
+            dump(
+                {
+                    "model": served.name,
+                    "stage": str(served.stage),
+                    "answers": path_of(served.stage),
+                    "provenance": str(served.provenance),
+                    "engine": self._lane.name,
+                    "row_invariant": self._lane.row_invariant,
+                    "shape": asdict(self._lane.model),
+                    "limits": {
+                        "vocab_size": served.vocab_size,
+                        "row_tokens": served.max_row_tokens,
+                        "request_rows": limits.queue_rows,
+                        "body_bytes": limits.max_body_bytes,
+                        "batch_rows": limits.max_batch_rows,
+                        "batch_tokens": limits.max_batch_tokens,
+                        "batch_delay_s": limits.batch_delay_s,
+                    },
+                    "device": {
+                        "name": self._lane.device,
+                        "figures": {
+                            name: asdict(figure) for name, figure in served.device_figures.items()
+                        },
+                    },
+                }
+            )
+        )
+
+    async def _metrics(self, request: Request) -> Response:
+        return Response(self.meters.text(), headers={"content-type": CONTENT_TYPE})
+
+    async def _health(self, request: Request) -> Response:
+        faults, available = self.batcher.faults, self._lane.available
+        state = "ok"
+        if self.batcher.draining:
+            state = "draining"
+        elif not available:
+            state = "engine unavailable"
+        elif faults.in_a_row:
+            state = "engine failing"
+        data = {
+            "status": state,
+            "draining": self.batcher.draining,
+            "queue_rows": self.batcher.n_waiting,
+            "requests": {
+                "accepted": self.batcher.n_accepted,
+                "unanswered": self.batcher.n_unanswered,
+            },
+            "engine": {"available": available, "faults": faults.n, "in_a_row": faults.in_a_row},
+        }
+        return _json(dump(data), 503 if self.batcher.draining or not available else 200)
+
+    async def _refusal(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, Refused)
+        self.meters.refused.labels(error.kind).inc()
+        return _error(error)
+
+    async def _not_found(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        method, path = request.method, request.url.path[:200]
+        if error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "")
+            told, kind = f"method = {method!r}: allowed is {allowed} at {path}", "wrong_method"
+        else:
+            told, kind = f"path = {path!r}: allowed is one of {', '.join(_PATHS)}", "unknown_path"
+        self.meters.refused.labels(kind).inc()
+        return _error(Refused(error.status_code, told, kind, headers=error.headers))
+
+
+class _Access:
+    """Refuses requests without the token; health is open, for those who only watch."""
+
+    def __init__(self, app: ASGIApp, meters: Meters, token: str | None) -> None:
+        self._app, self._meters, self._token = app, meters, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != HEALTH:
+            shown = Request(scope).headers.get("authorization")
+            if not is_allowed(shown, self._token):
+                self._meters.refused.labels("unauthorised").inc()
+                given = "(not given)" if shown is None else "(not the one)"
+                told = f"authorization = {given}: allowed is 'Bearer TOKEN' with the service's own"
+                headers = {"www-authenticate": "Bearer"}
+                refusal = Refused(401, told, "unauthorised", headers=headers)
+                await _error(refusal)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class _Counting:
+    """Counts requests and their time, by path and status."""
+
+    def __init__(self, app: ASGIApp, meters: Meters) -> None:
+        self._app, self._meters = app, meters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"] if scope["path"] in _PATHS else "other"
+        start_s = time.monotonic()
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._meters.requests.labels(path, str(message["status"])).inc()
+                self._meters.request_s.labels(path).observe(time.monotonic() - start_s)
+            await send(message)
+
+        await self._app(scope, receive, counted)
+
+
+def _check_type(request: Request) -> None:
+    for name, default, wanted in (
+        ("content-type", "(not given)", "application/json"),
+        ("content-encoding", "identity", "identity"),
+    ):
+        given = request.headers.get(name, default)
+        if given.partition(";")[0].strip().lower() != wanted:
+            told = f"{name} = {given[:100]}: allowed is {wanted}"
+            raise Refused(415, told, "wrong_type")
+
+
+async def _gone(request: Request) -> None:
+    """Return when the client has gone away."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _json(body: bytes, status: int = 200) -> Response:
+    return Response(body, status, media_type="application/json")
+
+
+def _error(refusal: Refused) -> Response:
+    body = dump({"error": str(refusal)})
+    return Response(body, refusal.status, refusal.headers, media_type="application/json")

@@ -1,0 +1,82 @@
+"""Reading the body of a request: bounded in bytes and in time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import Request
+
+from ecorl.serve.refusals import Refused, draining
+from ecorl.serve.settings import ServeSettings
+
+
+class BodyReader:
+    """Reads bodies; several at once share one budget of bytes.
+
+    Args:
+        settings: limits.
+    """
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self._settings = settings
+        self._n_bytes = 0
+        self._deadlines: set[asyncio.Timeout] = set()
+        self._stopped = False
+
+    async def read(self, request: Request) -> bytes:
+        """The body of a request.
+
+        Raises:
+            Refused: for a body that is too large (413), too slow (408), too many at once (429), or
+                one that was not there in full when the service was told to stop (503).
+            starlette.requests.ClientDisconnect: when the client went away.
+        """
+        if self._stopped:
+            raise draining()
+        try:
+            async with asyncio.timeout(self._settings.read_timeout_s) as deadline:
+                self._deadlines.add(deadline)
+                try:
+                    return await self._collect(request)
+                finally:
+                    self._deadlines.discard(deadline)
+        except TimeoutError:
+            if self._stopped:
+                raise draining() from None
+            limit_s = self._settings.read_timeout_s
+            raise Refused(
+                408, f"body = (unfinished): allowed is at most {limit_s:g} s to send it", "slow",
+                headers={"connection": "close"},
+            ) from None  # fmt: skip
+
+    def stop(self) -> None:
+        """End what is being read: the service is stopping, and none of it was accepted."""
+        self._stopped = True
+        now_s = asyncio.get_running_loop().time()
+        for deadline in self._deadlines:
+            deadline.reschedule(now_s)
+
+    async def _collect(self, request: Request) -> bytes:
+        limit = self._settings.max_body_bytes
+        if int(request.headers.get("content-length", "0")) > limit:
+            raise self._too_large()
+        body = bytearray()
+        try:
+            async for chunk in request.stream():
+                if len(body) + len(chunk) > limit:
+                    raise self._too_large()
+                if self._n_bytes + len(chunk) > self._settings.max_reading_bytes:
+                    raise Refused(
+                        429, "the bodies that are being read fill the service's memory", "reading",
+                        retry_after_s=1,
+                    )  # fmt: skip
+                self._n_bytes += len(chunk)
+                body += chunk
+            return bytes(body)
+        finally:
+            self._n_bytes -= len(body)
+
+    def _too_large(self) -> Refused:
+        limit = self._settings.max_body_bytes
+        # The server reads on and throws away what is still sent, so that the answer gets through.
+        return Refused(413, f"body = (too large): allowed is at most {limit} bytes", "too_large")

@@ -1,0 +1,59 @@
+"""What the service is told when it starts: its limits, and the model that it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ecorl.devices import Figure
+from ecorl.records import Provenance, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """Limits of the service. The defaults are assumed: none rests on a measurement.
+
+    Attributes:
+        batch_delay_s: longest time that a row waits for batch-mates while the engine is free, s.
+            A few milliseconds: about what a small model takes for one row.
+        max_batch_rows: rows of a micro-batch at most.
+        max_batch_tokens: tokens of a micro-batch at most; a longer row goes alone.
+        queue_rows: rows that may wait; more are refused.
+        max_body_bytes: largest body of a request: 1,024 rows of 2,000 tokens of 6 digits.
+        max_reading_bytes: bodies that are being read, all together.
+        read_timeout_s: longest time for a request to come in, s.
+        engine_timeout_s: longest time for a micro-batch in the engine, s.
+        drain_s: longest time to answer what was accepted after a signal to stop, s.
+    """
+
+    batch_delay_s: float = 0.003
+    max_batch_rows: int = 64
+    max_batch_tokens: int = 16_384
+    queue_rows: int = 1024
+    max_body_bytes: int = 16 << 20
+    max_reading_bytes: int = 256 << 20
+    read_timeout_s: float = 30.0
+    engine_timeout_s: float = 300.0
+    drain_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What is served.
+
+    Attributes:
+        name: of the model.
+        stage: `Stage.REWARD` answers rewards, `Stage.REFERENCE` log-probs.
+        vocab_size: token ids lie below it.
+        max_row_tokens: longest row.
+        provenance: of the rewards or log-probs themselves: emulated when the kernels run as
+            C-simulation.
+        device_figures: what the modelled time and energy of the device rest on, by name.
+    """
+
+    name: str
+    stage: Stage
+    vocab_size: int
+    max_row_tokens: int
+    provenance: Provenance
+    device_figures: Mapping[str, Figure]

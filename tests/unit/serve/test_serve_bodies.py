@@ -1,0 +1,162 @@
+"""Bodies of requests: what is taken, and the one line for what is not."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stub_service import POSITIONS, VOCAB, served
+
+from ecorl.records import Stage
+from ecorl.serve.answers import UNKNOWN, Answer, as_json
+from ecorl.serve.bodies import ScoreRows, parse_rows
+from ecorl.serve.refusals import Refused
+
+MAX_ROWS = 5
+
+
+def parse(data, stage=Stage.REWARD):
+    body = data if isinstance(data, bytes) else json.dumps(data).encode()
+    return parse_rows(body, served(stage), MAX_ROWS)
+
+
+def line_of(data, stage=Stage.REWARD):
+    with pytest.raises(Refused) as caught:
+        parse(data, stage)
+    assert caught.value.status == 400
+    (line,) = str(caught.value).splitlines()
+    return line
+
+
+def row(**changes):
+    return {"token_ids": [1, 2, 3], **changes}
+
+
+def test_rows_as_they_were_sent():
+    rows = parse({"rows": [row(id="a", n_completion=3), row(), row(id=None, token_ids=[999])]})
+    assert rows.ids == ("a", None, None)
+    assert [r.tolist() for r in rows.token_ids] == [[1, 2, 3], [1, 2, 3], [999]]
+    assert {r.dtype for r in rows.token_ids} == {np.dtype(np.int64)}
+    assert (rows.n_completion, rows.temperature) == ((3, 0, 0), 1.0)
+    body = {"temperature": 2, "rows": [row(n_completion=2), row(n_completion=0)]}
+    rows = parse(body, Stage.REFERENCE)
+    assert (rows.n_completion, rows.temperature) == ((2, 0), 2.0)
+
+
+BAD = [
+    (b"", "body = (EOF while parsing", "allowed is JSON in UTF-8"),
+    (b'{"rows": [\xff]}', "body = (", "JSON in UTF-8"),
+    (b"[" * 5000, "body = (recursion limit", "JSON in UTF-8"),
+    ([], "body = []", 'an object {"rows": [...]}'),
+    ({}, "rows = (not given)", "a list of 1 to 5 rows"),
+    ({"rows": []}, "rows = []", "a list of 1 to 5 rows"),
+    ({"rows": [row()] * 6}, "rows = (6 rows)", "a list of 1 to 5 rows"),
+    ({"rows": {"token_ids": [1]}}, "rows = {", "a list of 1 to 5 rows"),
+    ({"rows": [row(), 7]}, "rows[1] = 7", "an object with the keys id (optional), token_ids,"),
+    ({"rows": [row()], "temp": 1}, "temp = 1", "one of the keys rows"),
+    ({"rows": [row()], "a b\n": 1}, "'a b\\n' = 1", "one of the keys rows"),
+    ({"rows": [row(ids=[1])]}, "rows[0].ids = [1]", "one of the keys id, n_completion, token_ids"),
+    ({"rows": [{"id": "x"}]}, "rows[0].token_ids = (not given)", "a list of 1 to 64 token ids"),
+    ({"rows": [row(token_ids=[])]}, "rows[0].token_ids = []", "a list of 1 to 64 token ids"),
+    ({"rows": [row(token_ids=[1] * 65)]}, "rows[0].token_ids = (65 tokens)", "at most 64 tokens"),
+    ({"rows": [row(token_ids=[1, 1000])]}, "rows[0].token_ids[1] = 1000", "from 0 to 999"),
+    ({"rows": [row(token_ids=[-1])]}, "rows[0].token_ids[0] = -1", "from 0 to 999"),
+    ({"rows": [row(token_ids=[10**30])]}, "rows[0].token_ids[0] = 1000", "from 0 to 999"),
+    ({"rows": [row(token_ids=[1.0])]}, "rows[0].token_ids[0] = 1.0", "from 0 to 999"),
+    ({"rows": [row(token_ids=["1"])]}, "rows[0].token_ids[0] = '1'", "from 0 to 999"),
+    ({"rows": [row(token_ids=[True])]}, "rows[0].token_ids[0] = True", "from 0 to 999"),
+    ({"rows": [row(token_ids=[None])]}, "rows[0].token_ids[0] = None", "from 0 to 999"),
+    ({"rows": [row(id=3)]}, "rows[0].id = 3", "text of at most 200 characters"),
+    ({"rows": [row(id="x" * 201)]}, "rows[0].id = 'xxx", "text of at most 200 characters"),
+    ({"rows": [row(id="a"), row(), row(id="a")]}, "rows[2].id = 'a'", "(rows[0] has it)"),
+    ({"rows": [row(n_completion=-1)]}, "rows[0].n_completion = -1", "at least 0"),
+    ({"rows": [row(n_completion=4)]}, "rows[0].n_completion = 4", "from 0 to 3"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "where", "allowed"), BAD)
+def test_the_line_for_a_bad_body(data, where, allowed):
+    line = line_of(data)
+    assert line.startswith(where)
+    assert allowed in line
+    assert len(line) < 300
+
+
+def test_lines_for_log_probs():
+    assert "n_completion = (not given)" in line_of({"rows": [row()]}, Stage.REFERENCE)
+    line = line_of({"rows": [row(n_completion=3)]}, Stage.REFERENCE)
+    assert "from 0 to 2" in line
+    assert "the first needs a token before it" in line
+    for wrong in ("0", "-1", "NaN", "Infinity", "1e999", '"1"', "true", "null"):
+        body = f'{{"rows": [{{"token_ids": [1, 2], "n_completion": 1}}], "temperature": {wrong}}}'
+        line = line_of(body.encode(), Stage.REFERENCE)
+        assert line.startswith("temperature = ")
+        assert line.endswith("allowed is a finite number above 0")
+
+
+FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+@given(st.lists(FLOATS, min_size=1, max_size=20))
+@settings(deadline=None)
+def test_float32_survives_json_to_the_bit(numbers):
+    values = np.asarray(numbers, np.float32)
+    one = np.zeros(1, np.int64)
+    rows = ScoreRows(("a",), (one,), (1,))
+    body = as_json(rows, Answer([values], UNKNOWN), served(Stage.REFERENCE), "card")
+    back = np.asarray(json.loads(body)["rows"][0]["logprobs"], np.float32)
+    assert back.tobytes() == values.tobytes()
+    rows = ScoreRows((None,) * len(values), (one,) * len(values), (1,) * len(values))
+    body = as_json(rows, Answer([values[i : i + 1] for i in range(len(values))], UNKNOWN),
+                   served(), "card")  # fmt: skip
+    back = np.asarray([r["reward"] for r in json.loads(body)["rows"]], np.float32)
+    assert back.tobytes() == values.tobytes()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["rows", "token_ids", "n_completion", "id", "temperature", "x"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+TOKENS = st.lists(st.integers(-1, VOCAB) | JSON, max_size=POSITIONS + 2)
+ROWS = st.fixed_dictionaries(
+    {"token_ids": TOKENS | JSON},
+    optional={"n_completion": st.integers(-1, 70) | JSON, "id": st.text(max_size=3) | JSON},
+)
+BODIES = st.fixed_dictionaries(
+    {"rows": st.lists(ROWS | JSON, max_size=MAX_ROWS + 1) | JSON},
+    optional={"temperature": st.floats() | JSON, "x": JSON},
+)
+
+
+@given(st.sampled_from([Stage.REWARD, Stage.REFERENCE]), BODIES | JSON | st.binary(max_size=40))
+@settings(deadline=None, max_examples=400)
+def test_any_body_is_rows_or_one_line(stage, data):
+    body = data if isinstance(data, bytes) else json.dumps(data).encode()
+    refused, rows = None, None
+    try:
+        rows = parse(body, stage)
+    except Refused as error:
+        refused = error
+    if rows is None:
+        assert refused.status == 400
+        assert len(str(refused).splitlines()) == 1
+        assert ": allowed is " in str(refused)
+        return
+    assert 1 <= len(rows) <= MAX_ROWS
+    for ids, n in zip(rows.token_ids, rows.n_completion, strict=True):
+        assert 1 <= len(ids) <= POSITIONS
+        assert ids.min() >= 0
+        assert ids.max() < VOCAB
+        assert 0 <= n <= len(ids) - (stage is Stage.REFERENCE)
+    assert 0 < rows.temperature < float("inf")

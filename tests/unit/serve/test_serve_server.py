@@ -1,0 +1,243 @@
+"""The server on a real socket: clients that are slow, broken or gone, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+
+import pytest
+from stub_service import (
+    StubEngine,
+    answer_from,
+    ask,
+    body_of,
+    exchange,
+    head_of,
+    reward_of,
+    running,
+    until,
+)
+
+
+def in_loop(test):
+    """Run a coroutine function as the test."""
+
+    def runs():
+        asyncio.run(test())
+
+    runs.__name__ = test.__name__
+    return runs
+
+
+def rewards(answer):
+    status, data = answer
+    assert status == 200, data
+    return [row["reward"] for row in data["rows"]]
+
+
+async def closed(reader):
+    """The server ends a connection without a word."""
+    try:
+        return await asyncio.wait_for(reader.read(), 20) == b""
+    except ConnectionResetError:
+        return True
+
+
+@in_loop
+async def test_a_half_sent_body_holds_up_nobody_and_ends_at_its_time():
+    async with running(StubEngine(), read_timeout_s=0.3) as (_, _, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        body = body_of([1])
+        writer.write(head_of(len(body)) + body[:5])
+        await writer.drain()
+        assert rewards(await ask(port, [7])) == [float(reward_of([7]))]
+        status, data = await answer_from(reader)
+        assert (status, data["error"]) == (
+            408, "body = (unfinished): allowed is at most 0.3 s to send it",
+        )  # fmt: skip
+        assert await closed(reader)
+        writer.close()
+
+
+@in_loop
+async def test_a_body_in_many_pieces_is_read():
+    async with running(StubEngine()) as (_, _, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        body = body_of([1, 2])
+        for byte in head_of(len(body)) + body:
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0)
+        assert rewards(await answer_from(reader)) == [float(reward_of([1, 2]))]
+        writer.write(head_of(len(body)) + body)  # the connection goes on
+        assert rewards(await answer_from(reader)) == [float(reward_of([1, 2]))]
+        writer.close()
+
+
+@in_loop
+async def test_connections_without_a_whole_head_are_closed():
+    async with running(StubEngine(), read_timeout_s=0.2) as (_, _, port):
+        for sent in (b"", b"POST /v1/rew", b"POST /v1/rewards HTTP/1.1\r\nHost:"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            assert await closed(reader)
+            writer.close()
+        assert rewards(await ask(port, [7])) == [float(reward_of([7]))]
+
+
+@in_loop
+async def test_what_is_no_http_gets_one_line():
+    async with running(StubEngine()) as (_, _, port):
+        for raw in (b"hello\r\n\r\n", b"GET / HTTP/9\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\r\n\r\n"):
+            status, data = await exchange(port, raw)
+            assert status == 400
+            assert data["error"].startswith("request = (not HTTP/1.1)")
+        huge = b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 200_000
+        assert (await exchange(port, huge))[0] in (400, 431)
+        assert rewards(await ask(port, [7])) == [float(reward_of([7]))]
+
+
+@in_loop
+async def test_too_large_a_body_is_answered_while_it_is_being_sent():
+    async with running(StubEngine(), max_body_bytes=1000) as (_, _, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head_of(5_000_000) + b" " * 5_000_000)
+        status, data = await answer_from(reader)
+        assert (status, data["error"]) == (
+            413, "body = (too large): allowed is at most 1000 bytes",
+        )  # fmt: skip
+        await writer.drain()
+        body = body_of([3])
+        writer.write(head_of(len(body)) + body)  # what was too much has been thrown away
+        assert rewards(await answer_from(reader)) == [float(reward_of([3]))]
+        writer.close()
+
+
+@in_loop
+async def test_a_client_that_goes_away_takes_its_rows_along_and_no_others():
+    engine = StubEngine()
+    async with running(engine) as (runner, _, port):
+        batcher = runner._service.batcher
+        engine.gate.clear()
+        first = asyncio.create_task(ask(port, [1]))
+        await until(lambda: len(engine.batches) == 1)
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        body = body_of([2], [3])
+        writer.write(head_of(len(body)) + body)
+        await until(lambda: batcher.n_waiting == 2)
+        other = asyncio.create_task(ask(port, [4]))
+        await until(lambda: batcher.n_waiting == 3)
+        writer.close()
+        await until(lambda: batcher.n_waiting == 1)
+        engine.gate.set()
+        assert rewards(await first) == [float(reward_of([1]))]
+        assert rewards(await other) == [float(reward_of([4]))]
+        assert batcher.n_withdrawn == 1
+
+
+@in_loop
+async def test_a_full_queue_answers_at_once():
+    engine = StubEngine()
+    async with running(engine, queue_rows=2) as (runner, _, port):
+        engine.gate.clear()
+        tasks = [asyncio.create_task(ask(port, [1]))]
+        await until(lambda: len(engine.batches) == 1)
+        tasks.append(asyncio.create_task(ask(port, [2], [3])))
+        await until(lambda: runner._service.batcher.n_waiting == 2)
+        status, data = await ask(port, [4])
+        assert (status, data["error"]) == (
+            429, "the queue is full: 1 rows came, 0 places are free",
+        )  # fmt: skip
+        engine.gate.set()
+        assert [len(rewards(a)) for a in await asyncio.gather(*tasks)] == [1, 2]
+
+
+@in_loop
+async def test_the_end_answers_what_was_accepted_and_takes_nothing_more():
+    engine = StubEngine()
+    async with running(engine, max_batch_rows=2) as (runner, task, port):
+        engine.gate.clear()
+        accepted = [asyncio.create_task(ask(port, [n], [n + 1])) for n in range(5)]
+        await until(lambda: runner._service.batcher.n_accepted == 5)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        body = body_of([1])
+        writer.write(head_of(len(body)) + body[:5])
+        await until(lambda: runner._service._reader._deadlines)
+        runner.stop()
+        # Half a body was not accepted, and is not waited for.
+        assert (await answer_from(reader))[0] == 503
+        status, data = await ask(port, [9])
+        assert (status, data["error"]) == (
+            503, "the service is stopping and takes no further requests",
+        )  # fmt: skip
+        health = await exchange(port, b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert (health[0], health[1]["status"]) == (503, "draining")
+        assert not task.done()
+        engine.gate.set()
+        for n, answer in enumerate(await asyncio.gather(*accepted)):
+            assert rewards(answer) == [float(reward_of([n])), float(reward_of([n + 1]))]
+        ended = await task
+        assert (ended.n_accepted, ended.n_abandoned, ended.forced) == (5, 0, False)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+
+
+@in_loop
+async def test_idle_connections_do_not_hold_up_the_end():
+    async with running(StubEngine()) as (runner, task, port):
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        body = body_of([1])
+        opened[0][1].write(head_of(len(body)) + body)
+        await answer_from(opened[0][0])
+        opened[1][1].write(b"POST /v1/re")
+        await opened[1][1].drain()
+        runner.stop()
+        ended = await asyncio.wait_for(task, 20)
+        assert (ended.n_abandoned, ended.forced) == (0, False)
+        for reader, writer in opened:
+            assert await closed(reader)
+            writer.close()
+
+
+@pytest.mark.parametrize("by", ["deadline", "second signal"])
+def test_a_forced_end_says_how_many_were_abandoned(by):
+    async def test():
+        engine = StubEngine()
+        drain_s = 0.2 if by == "deadline" else 3600.0
+        async with running(engine, drain_s=drain_s) as (runner, task, port):
+            engine.gate.clear()
+            asked = [asyncio.create_task(ask(port, [n])) for n in range(3)]
+            await until(lambda: runner._service.batcher.n_accepted == 3)
+            runner.stop()
+            if by == "second signal":
+                await asyncio.sleep(0.05)
+                assert not task.done()
+                runner.stop()
+            ended = await asyncio.wait_for(task, 20)
+            assert (ended.n_abandoned, ended.forced) == (3, True)
+            ends = await asyncio.gather(*asked, return_exceptions=True)
+            assert all(isinstance(end, (OSError, EOFError)) for end in ends)
+
+    asyncio.run(test())
+
+
+@in_loop
+async def test_a_client_that_does_not_read_its_answer_ends_with_the_deadline():
+    engine = StubEngine()
+    rows = [{"id": f"{n:0200}", "token_ids": [n % 900]} for n in range(40_000)]
+    limits = {"queue_rows": 50_000, "max_batch_rows": 50_000, "max_batch_tokens": 50_000}
+    async with running(engine, drain_s=1.0, **limits) as (runner, task, port):
+        with socket.socket() as mute:  # far more than fits the system's buffers
+            mute.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            mute.connect(("127.0.0.1", port))
+            mute.setblocking(False)
+            body = json.dumps({"rows": rows}).encode()
+            await asyncio.get_running_loop().sock_sendall(mute, head_of(len(body)) + body)
+            connections = runner._server.server_state.connections
+            await until(lambda: any(c.transport.get_write_buffer_size() for c in connections))
+            assert rewards(await ask(port, [7])) == [float(reward_of([7]))]
+            runner.stop()
+            ended = await asyncio.wait_for(task, 20)
+            assert (ended.n_accepted, ended.n_abandoned, ended.forced) == (2, 1, True)
