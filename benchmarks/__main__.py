@@ -12,7 +12,7 @@ from ecorl.bench.machine import repository
 
 NAMES = (
     "engine", "kernels", "precision", "overhead", "demo", "simulator", "decision", "policy",
-    "paper_scheduler", "fpga_physics",
+    "paper_scheduler", "fpga_physics", "serve", "host",
 )  # fmt: skip
 FULL = {"demo": ("--install",)}
 """Options of every pass but the quick one: the installation is measured too."""

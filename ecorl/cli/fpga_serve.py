@@ -56,7 +56,7 @@ _EngineS = Annotated[
     float, typer.Option(min=0.1, max=86400, help="Longest time of a micro-batch, s.")
 ]
 _DrainS = Annotated[
-    float, typer.Option(min=0, max=86400, help="Longest time to end after a signal, s.")
+    float, typer.Option(min=1, max=86400, help="Longest time to end after a signal, s.")
 ]
 
 

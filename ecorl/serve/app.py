@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict
@@ -36,6 +37,8 @@ from ecorl.serve.meters import CONTENT_TYPE, Meters
 from ecorl.serve.reading import BodyReader
 from ecorl.serve.refusals import Refused
 from ecorl.serve.settings import ServedModel, ServeSettings
+
+logger = logging.getLogger(__name__)
 
 REWARDS, LOGPROBS, MODEL, METRICS, HEALTH = (
     "/v1/rewards", "/v1/logprobs", "/v1/model", "/metrics", "/healthz",
@@ -101,6 +104,7 @@ class Service:
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[Mapping[str, Any]]:
         work = asyncio.create_task(self.batcher.run(), name="ecorl-serve-batches")
+        work.add_done_callback(_told)
         try:
             yield {HEAD_TIMEOUT_S: self.settings.read_timeout_s}
         finally:
@@ -276,6 +280,13 @@ def _check_type(request: Request) -> None:
         if given.partition(";")[0].strip().lower() != wanted:
             told = f"{name} = {given[:100]}: allowed is {wanted}"
             raise Refused(415, told, "wrong_type")
+
+
+def _told(work: asyncio.Task[None]) -> None:
+    """Log why the work on micro-batches ended, unless it was told to."""
+    error = None if work.cancelled() else work.exception()
+    if error is not None:
+        logger.critical("the work on micro-batches ended: restart the service", exc_info=error)
 
 
 async def _gone(request: Request) -> None:

@@ -63,6 +63,7 @@ class Runner:
                 ws="none",
                 lifespan="on",
                 log_config=None,
+                log_level="error",  # what clients send wrongly is counted, not logged
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,

@@ -259,3 +259,15 @@ def test_error_lines_are_json_whatever_was_sent(client_of):
     client = client_of()
     body = json.dumps({"rows": [{"token_ids": [1], "id": 5, "\u2028é\x00": 1}]}).encode()
     refused(client.post("/v1/rewards", content=body, headers=JSON), 400)
+
+
+def test_a_defect_in_the_work_on_batches_hangs_nobody(client_of, monkeypatch, caplog):
+    client = client_of()
+    monkeypatch.setattr(
+        client.service.batcher, "_deliver", lambda *_: (_ for _ in ()).throw(KeyError("a defect"))
+    )
+    answer = client.post("/v1/rewards", content=body_of([1]), headers=JSON)
+    assert "has stopped" in refused(answer, 503)
+    assert client.get("/healthz").status_code == 503
+    refused(client.post("/v1/rewards", content=body_of([1]), headers=JSON), 503)
+    assert "a defect" in caplog.text

@@ -1,0 +1,204 @@
+"""What does the scoring service gain by gathering the rows of many clients, and does it lose any?
+
+`ecorl fpga serve` runs as a process of its own with a random-weight reward model on the fast
+C-simulation, one engine thread; every request holds one row. In turns: 64 concurrent clients, and
+one client that sends the same requests one at a time. One at a time each row waits the whole batch
+delay for nobody, so a second service without a delay is asked one at a time as well
+(`serve.throughput_ratio_64_undelayed`). Clients, HTTP and engine share this host's cores; the times
+are this host's and say nothing of a card.
+
+Every answer of every pass is held against the reward of its row computed alone by an engine that is
+called directly: lost and mixed-up answers must be 0. What a card would take is modelled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import add
+from pathlib import Path
+
+import numpy as np
+
+from ecorl.bench.command import run_benchmark
+from ecorl.bench.figures import Figure, Target, missing
+from ecorl.bench.peers import ModelSize, make_reward_checkpoint
+from ecorl.bench.rounds import round_ratios, timed_rounds
+from ecorl.bench.serving import (
+    Clients,
+    Judged,
+    alone,
+    judge,
+    make_requests,
+    mean_batch_rows,
+    service,
+)
+from ecorl.bench.stats import median, spread_of
+from ecorl.engines.fpga.engine import FpgaEngine
+from ecorl.records import Provenance, Stage
+
+MEASURED, EMULATED, MODELLED = Provenance.MEASURED, Provenance.EMULATED, Provenance.MODELLED
+MANY, ONE, UNDELAYED = "clients_64", "one_at_a_time", "one_at_a_time_undelayed"
+CLIENTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is asked.
+
+    Attributes:
+        lengths: shortest and longest row, tokens.
+        batch_delay_ms: of the service with a delay; the command's default.
+    """
+
+    size: ModelSize
+    n_requests: int = 512
+    lengths: tuple[int, int] = (32, 192)
+    n_rounds: int = 8
+    batch_delay_ms: float = 3.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the passes showed.
+
+    Attributes:
+        times: wall-clock of each pass, s, by arm.
+        latencies_ms: of the requests of 64 clients.
+        judged: all passes of each arm, the untimed ones too.
+        batch_rows: rows of a micro-batch on average with 64 clients.
+    """
+
+    times: dict[str, list[float]]
+    latencies_ms: list[float]
+    judged: dict[str, Judged]
+    batch_rows: float | None
+
+
+FULL = Load(ModelSize(256, 4, 688, 4, 4, 8000))
+SMALL = Load(ModelSize(64, 2, 176, 4, 4, 500), 96, (8, 48), 2)
+
+
+def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    load = SMALL if options.quick else FULL
+    with tempfile.TemporaryDirectory(prefix="ecorl-bench-serve-") as folder:
+        seen, n_tokens = run_load(load, Path(folder))
+    config: dict[str, object] = {
+        **asdict(load),
+        "clients": CLIENTS,
+        "engine_threads": 1,
+        "tokens_a_pass": n_tokens,
+        "rows_a_micro_batch_64": seen.batch_rows,
+    }
+    return config, figures_of(seen, n_tokens)
+
+
+def run_load(load: Load, folder: Path) -> tuple[Seen, int]:
+    """Ask two services in turns; what was seen, and the tokens of a pass."""
+    checkpoint = folder / "model"
+    make_reward_checkpoint(checkpoint, load.size, max_positions=load.lengths[1], seed=load.seed)
+    requests = make_requests(load.n_requests, load.lengths, load.size.vocab_size, load.seed)
+    bodies = [request.body() for request in requests]
+    engine = FpgaEngine(checkpoint, Stage.REWARD)
+    truth = alone(engine, requests)
+    engine.close()
+    options = ("--threads", "1", "--batch-delay-ms")
+    with contextlib.ExitStack() as stack:
+        clients = {}
+        for arm, delay_ms, n in ((MANY, load.batch_delay_ms, CLIENTS), (UNDELAYED, 0.0, 1)):
+            started = service(checkpoint, folder / f"{arm}.log", *options, str(delay_ms))
+            url = stack.enter_context(started)
+            clients[arm] = Clients(url, bodies, n)
+            stack.callback(clients[arm].close)
+            if arm == MANY:
+                clients[ONE] = Clients(url, bodies, 1)
+                stack.callback(clients[ONE].close)
+        readings: list[str] = []
+
+        def many() -> None:
+            readings.append(clients[MANY].metrics())
+            clients[MANY].send_all()
+            readings.append(clients[MANY].metrics())
+
+        calls = {
+            MANY: many,
+            ONE: clients[ONE].send_all,
+            UNDELAYED: clients[UNDELAYED].send_all,
+        }
+        times = timed_rounds(calls, load.n_rounds)
+        judged = {
+            arm: reduce(add, (judge(requests, answers, truth) for answers in one.answers))
+            for arm, one in clients.items()
+        }
+        timed = [a.time_s * 1e3 for answers in clients[MANY].answers[1:] for a in answers]
+        batch_rows = mean_batch_rows(*readings[-2:])
+    n_tokens = sum(len(request.token_ids) for request in requests)
+    return Seen(times, timed, judged, batch_rows), n_tokens
+
+
+def figures_of(seen: Seen, n_tokens: int) -> list[Figure]:
+    """The figures of what was seen."""
+    whole = reduce(add, seen.judged.values())
+    usable = whole.n_lost == 0
+    figures = [
+        _ratio("serve.throughput_ratio_64", seen.times[ONE], seen.times[MANY], usable,
+               "tokens/s of 64 concurrent clients over one at a time, one row a request, the same "
+               "service and requests in turns", Target(low=1.0)),
+        _ratio("serve.throughput_ratio_64_undelayed", seen.times[UNDELAYED], seen.times[MANY],
+               usable, "the same over one at a time at a service without a batch delay"),
+    ]  # fmt: skip
+    for id, arm in (("64", MANY), ("one", ONE), ("one_undelayed", UNDELAYED)):
+        speeds = [n_tokens / time_s for time_s in seen.times[arm]]
+        note = "clients, HTTP and one engine thread on this host; tokens of all rows over time"
+        figures.append(
+            Figure(f"serve.tokens_per_s_{id}", median(speeds), "token/s", MEASURED,
+                   spread_of(speeds), note=note)
+        )  # fmt: skip
+    for q in (50, 99):
+        value = float(np.percentile(seen.latencies_ms, q))
+        note = "a request of 64 concurrent clients, sent to answered, as the client sees it"
+        figures.append(
+            Figure(f"serve.latency_p{q}_ms_64", value, "ms", MEASURED,
+                   {"n": len(seen.latencies_ms)}, note=note)
+        )  # fmt: skip
+    figures += [
+        Figure("serve.lost_requests", whole.n_lost, "1", MEASURED, {"n": whole.n}, Target(high=0),
+               "requests of all passes without an answer"),
+        Figure("serve.mixed_answers", whole.n_mixed, "1", EMULATED, {"n": whole.n}, Target(high=0),
+               "answers whose id or bits are not those of the row computed alone"),
+        _energy(seen.judged[ONE], seen.judged[MANY]),
+    ]  # fmt: skip
+    return figures
+
+
+def _ratio(
+    id: str,
+    slow: list[float],
+    fast: list[float],
+    usable: bool,
+    note: str,
+    target: Target | None = None,
+) -> Figure:
+    if not usable:
+        return missing(id, "1", "requests were lost: the passes did not do the same work", target)
+    ratios = round_ratios(slow, fast)
+    return Figure(id, median(ratios), "1", MEASURED, spread_of(ratios), target, note)
+
+
+def _energy(one: Judged, many: Judged) -> Figure:
+    id, unit = "serve.card_energy_ratio_64", "1"
+    if not one.energy_j or not many.energy_j or one.n != many.n:
+        return missing(id, unit, "an answer came without the device's modelled energy")
+    note = (
+        "card energy of the same rows one at a time over that with 64 clients, by the cycle model"
+    )
+    return Figure(id, one.energy_j / many.energy_j, unit, MODELLED, {"n": one.n}, note=note)
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark("serve", measure))
