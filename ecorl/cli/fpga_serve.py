@@ -101,11 +101,7 @@ def serve(
         engine, served = _loaded(model.expanduser(), card, threads)
         access.listen(bound, host, port)
         ended = _run(engine, served, settings, token, bound)
-    counts = f"{ended.n_accepted} requests accepted, {ended.n_withdrawn} withdrawn by their clients"
-    if ended.forced:
-        sys.stderr.write(f"ecorl: stopped at once: {counts}, {ended.n_abandoned} abandoned\n")
-        _end(ABANDONED)
-    say(f"stopped: {counts}, all others answered")
+    _tell_end(ended)
 
 
 def _check_libraries() -> None:
@@ -169,8 +165,13 @@ def _run(
         lane.close()
 
 
-def _end(code: int) -> None:
-    """End at once: a thread may still be in a call, and leaving in the usual way waits for none."""
+def _tell_end(ended: Ended) -> None:
+    counts = f"{ended.n_accepted} requests accepted, {ended.n_withdrawn} withdrawn by their clients"
+    if not ended.forced:
+        say(f"stopped: {counts}, all others answered")
+        return
     sys.stdout.flush()
+    sys.stderr.write(f"ecorl: stopped at once: {counts}, {ended.n_abandoned} abandoned\n")
     sys.stderr.flush()
-    os._exit(code)
+    # A thread may still be in a call of the engine; to end in the usual way is not safe then.
+    os._exit(ABANDONED)

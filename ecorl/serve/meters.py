@@ -59,17 +59,12 @@ class Meters:
             "ecorl_serve_engine_faults", "Micro-batches that the engine failed on.", registry=own
         )
         self.draining = Gauge("ecorl_serve_draining", "1 after the signal to stop.", registry=own)
-        self._device_s = Counter(
-            "ecorl_serve_device_seconds",
-            "Time of the device, where it tells.",
-            ("provenance",),
-            registry=own,
-        )
-        self._device_j = Counter(
-            "ecorl_serve_device_energy_joules",
-            "Energy of the device, where it tells.",
-            ("provenance",),
-            registry=own,
+        self._device_s, self._device_j = (
+            Counter(f"ecorl_serve_device_{name}", text, ("provenance",), registry=own)
+            for name, text in (
+                ("seconds", "Time of the device, where it tells."),
+                ("energy_joules", "Energy of the device, where it tells."),
+            )
         )
 
     def device(self, report: EngineReport) -> None:

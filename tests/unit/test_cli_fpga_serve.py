@@ -42,6 +42,7 @@ def test_mistakes_get_one_line(the_line, tmp_path, monkeypatch):
         assert line.startswith(f"ecorl: --port = {port}: allowed is a free port of 127.0.0.1")
     assert the_line("--port", 0) == f"ecorl: {tmp_path / 'none'}: no such checkpoint folder"
     assert "--max-batch-rows" in the_line("--max-batch-rows", 0)
+    assert "--drain-s" in the_line("--drain-s", "nan")
     monkeypatch.setenv("ECORL_SERVE_TOKEN", "")
     assert the_line("--port", 0).startswith("ecorl: ECORL_SERVE_TOKEN = '...': allowed is one")
 
