@@ -7,13 +7,14 @@ import importlib.util
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from ecorl.cli.policy import say
-from ecorl.errors import MissingToolError
+from ecorl.errors import ConfigError, MissingToolError
 
 if TYPE_CHECKING:
     from ecorl.engines.fpga.engine import FpgaEngine
@@ -37,6 +38,16 @@ _TokenFile = Annotated[
     typer.Option(help="File with the token that clients show; else ECORL_SERVE_TOKEN, else none."),
 ]
 _Card = Annotated[str, typer.Option(help="Profile of the card.")]
+_Via = Annotated[
+    str,
+    typer.Option(help="Who runs the kernels: csim, xrt, or auto for xrt where it is installed."),
+]
+_Bitstream = Annotated[
+    Path | None, typer.Option(help="xclbin for the cards, from make bitstream; implies xrt.")
+]
+_Cards = Annotated[
+    list[int] | None, typer.Option("--device", min=0, help="XRT's number of a card; may repeat.")
+]
 _Threads = Annotated[
     int | None, typer.Option(min=1, max=256, help="Host threads; by default all cores.")
 ]
@@ -66,6 +77,9 @@ def serve(
     port: _Port = 8642,
     token_file: _TokenFile = None,
     card: _Card = "u55c",
+    via: _Via = "csim",
+    bitstream: _Bitstream = None,
+    devices: _Cards = None,
     threads: _Threads = None,
     batch_delay_ms: _DelayMs = 3.0,
     max_batch_rows: _BatchRows = 64,
@@ -98,7 +112,8 @@ def serve(
     )
     token = access.load_token(token_file, os.environ)
     with access.bind(host, port, token) as bound:
-        engine, served = _loaded(model.expanduser(), card, threads)
+        run_by = _run_by(via, bitstream, devices, threads)
+        engine, served = _loaded(model.expanduser(), card, run_by)
         access.listen(bound, host, port)
         ended = _run(engine, served, settings, token, bound)
     _tell_end(ended)
@@ -110,7 +125,25 @@ def _check_libraries() -> None:
             raise MissingToolError(f"ecorl fpga serve needs {name}: pip install 'ecorl[serve]'")
 
 
-def _loaded(folder: Path, card: str, threads: int | None) -> tuple[FpgaEngine, ServedModel]:
+def _run_by(
+    via: str, bitstream: Path | None, devices: list[int] | None, threads: int | None
+) -> dict[str, Any]:
+    """Who runs the kernels, as arguments of the engine."""
+    from ecorl.engines.fpga.card.opening import Host
+
+    if via not in get_args(Host):
+        raise ConfigError("--via", via, f"one of {', '.join(get_args(Host))}")
+    return {
+        "host": via,
+        "bitstream": bitstream,
+        "cards": tuple(devices or (0,)),
+        "threads": threads or len(os.sched_getaffinity(0)),
+    }
+
+
+def _loaded(
+    folder: Path, card: str, run_by: Mapping[str, Any]
+) -> tuple[FpgaEngine, ServedModel]:
     """The engine for what the checkpoint's head is for, and what is told of it."""
     from ecorl.devices import load_profile
     from ecorl.engines.decoder_config import read_config
@@ -121,14 +154,13 @@ def _loaded(folder: Path, card: str, threads: int | None) -> tuple[FpgaEngine, S
 
     config = read_config(folder)
     stage = Stage.REWARD if config.is_reward else Stage.REFERENCE
-    n_threads = threads or len(os.sched_getaffinity(0))
-    engine = FpgaEngine(folder, stage, device=card, threads=n_threads)
+    engine = FpgaEngine(folder, stage, device=card, **run_by)
     served = ServedModel(
         name=folder.resolve().name,
         stage=stage,
         vocab_size=engine.model.vocab_size,
         max_row_tokens=min(config.max_positions, MAX_ROW),
-        provenance=Provenance.EMULATED,
+        provenance=Provenance.MEASURED if engine.on_card else Provenance.EMULATED,
         device_figures=load_profile(card).figures,
     )
     return engine, served
@@ -150,7 +182,8 @@ def _run(
 
     def started() -> None:
         say(f"serving {served.name}: POST {url}, token {'needed' if token else 'not needed'}")
-        say(f"values {served.provenance}; time and energy of {engine.device} modelled")
+        figures = "time measured" if engine.on_card else "time and energy modelled"
+        say(f"values {served.provenance}, by {engine.host}; {engine.device}: {figures}")
         sys.stdout.flush()
 
     lane = ThreadedEngine(engine)

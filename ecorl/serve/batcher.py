@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ecorl.engines.lane import AsyncEngine
+from ecorl.engines.lane import AsyncEngine, Result
 from ecorl.engines.protocol import (
     EngineReport,
     Float32,
@@ -286,7 +286,7 @@ class MicroBatcher:
             future.add_done_callback(_look_at)
             raise EngineTimeout(f"the engine gave no answer within {limit_s:g} s")
         result = future.result()
-        report = _checked(result.report)
+        report = _checked(getattr(result, "report", None))
         if self._lane.stage is Stage.REFERENCE:
             if not isinstance(result, LogprobResult):
                 raise InvalidResult("the engine answered no log-probs")
@@ -384,7 +384,7 @@ def _figure(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) and value >= 0 else None
 
 
-def _look_at(future: asyncio.Future[ScoreResult | LogprobResult]) -> None:
+def _look_at(future: asyncio.Future[Result]) -> None:
     """Take a late failure off a future that nobody waits for any more."""
     if not future.cancelled():
         future.exception()
