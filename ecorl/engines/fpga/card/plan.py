@@ -3,7 +3,7 @@
 The host says once what is to happen and then only starts kernels, one after the other. What crosses
 PCIe is one record of 64 bytes a token (its id and position in it), the lists of pages and queries,
 a task of 64 bytes for each start, and the results. In between everything stays on the card, with
-one exception: before the last layer's attention the records come back once, so that a token whose
+one exception: beside the last layer's attention the records come back once, so that a token whose
 number did not fit marks the tokens after it.
 """
 
@@ -93,6 +93,8 @@ class Plan:
         layout: where its tokens stand.
         inputs: bytes of the buffers of `INPUTS`.
         before: starts up to the last layer's keys and values.
+        attend: the last layer's attention, which neither reads nor writes the rows' records: their
+            marks are spread beside it.
         after: starts once the marks have been spread.
         sizes: bytes of each buffer that are used.
         result: the buffer that holds the results, ``values`` or ``outputs``.
@@ -104,6 +106,7 @@ class Plan:
     layout: TokenLayout
     inputs: Mapping[str, Bytes]
     before: tuple[Start, ...]
+    attend: tuple[Start, ...]
     after: tuple[Start, ...]
     sizes: Mapping[str, int]
     result: str
@@ -135,6 +138,7 @@ class _Making:
     layout: TokenLayout
     starts: list[Start] = field(default_factory=list)
     n_before: int = 0
+    n_attended: int = 0
     tasks: list[list[int]] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
     outputs: Words = field(default_factory=lambda: np.zeros((0, 4), np.int32))
@@ -155,7 +159,8 @@ class _Making:
             self.layout,
             inputs,
             tuple(self.starts[: self.n_before]),
-            tuple(self.starts[self.n_before :]),
+            tuple(self.starts[self.n_before : self.n_attended]),
+            tuple(self.starts[self.n_attended :]),
             sizes,
             result,
             output_at,
@@ -248,6 +253,7 @@ class _Making:
             if last:
                 self.n_before = len(self.starts)
             self._attend(last)
+            self.n_attended = len(self.starts)
             first = self.layout.first_wanted if last else 0
             for t0, m in _row_blocks(first, self.layout.n_rows):
                 self._rest(index, t0, m)

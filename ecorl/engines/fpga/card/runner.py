@@ -17,6 +17,7 @@ from ecorl.engines.fpga.card.plan import UNWRITTEN, At, Plan, Start
 from ecorl.engines.fpga.card.tokens import MARK, ROW_FIELDS
 from ecorl.engines.fpga.card.weights import Weights, upload
 from ecorl.engines.fpga.interfaces import KernelInterface
+from ecorl.errors import DriverError
 
 Transfer = Callable[[], None]
 
@@ -113,17 +114,24 @@ class CardRunner:
             DriverTimeout: when a kernel did not end in time; it may still be running.
             DriverError: when a kernel failed.
         """
-        for name in plan.sizes.keys() - SLOTTED:
-            self._memory.reserve(name, plan.sizes[name])
-        for start in plan.before:
-            self._start(start, slot)
+        try:
+            for name in plan.sizes.keys() - SLOTTED:
+                self._memory.reserve(name, plan.sizes[name])
+            for start in plan.before:
+                self._start(start, slot)
+            self._pending.appendleft(lambda: self._spread_marks(plan, slot))
+            for start in (*plan.attend, *plan.after):
+                self._start(start, slot)
+        except DriverError:
+            self._pending.clear()  # made for this group's slots: beside another one they do harm
+            raise
+
+    def _spread_marks(self, plan: Plan, slot: int) -> None:
         records = self._records(plan, slot)
         spread = plan.layout.spread_marks(records[:, MARK])
         if not np.array_equal(spread, records[:, MARK]):
             records[:, MARK] = spread
             self._write("rows", records.reshape(-1).view(np.uint8), slot)
-        for start in plan.after:
-            self._start(start, slot)
 
     def receive(self, plan: Plan, slot: int) -> GroupResult:
         """A finished group's results.
