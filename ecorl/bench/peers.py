@@ -42,7 +42,31 @@ def make_reward_checkpoint(folder: Path, size: ModelSize, max_positions: int, se
         MissingToolError: without torch and transformers.
     """
     torch, transformers = _import_torch()
-    config = transformers.LlamaConfig(
+    config = _llama_config(size, max_positions)
+    with torch.random.fork_rng(devices=[]), _quiet_export():
+        torch.manual_seed(seed)
+        model = transformers.LlamaForSequenceClassification(config)
+        # Five times the usual start of the head: rewards of rows then differ by about 1.
+        model.score.weight.data.mul_(5.0)
+        model.save_pretrained(folder)
+
+
+def make_lm_checkpoint(folder: Path, size: ModelSize, max_positions: int, seed: int) -> None:
+    """Write a language model with random weights as a Hugging Face checkpoint.
+
+    Raises:
+        MissingToolError: without torch and transformers.
+    """
+    torch, transformers = _import_torch()
+    config = _llama_config(size, max_positions)
+    with torch.random.fork_rng(devices=[]), _quiet_export():
+        torch.manual_seed(seed)
+        transformers.LlamaForCausalLM(config).save_pretrained(folder)
+
+
+def _llama_config(size: ModelSize, max_positions: int) -> Any:
+    _, transformers = _import_torch()
+    return transformers.LlamaConfig(
         vocab_size=size.vocab_size,
         hidden_size=size.hidden_size,
         intermediate_size=size.intermediate_size,
@@ -54,12 +78,6 @@ def make_reward_checkpoint(folder: Path, size: ModelSize, max_positions: int, se
         pad_token_id=0,
         tie_word_embeddings=False,
     )
-    with torch.random.fork_rng(devices=[]), _quiet_export():
-        torch.manual_seed(seed)
-        model = transformers.LlamaForSequenceClassification(config)
-        # Five times the usual start of the head: rewards of rows then differ by about 1.
-        model.score.weight.data.mul_(5.0)
-        model.save_pretrained(folder)
 
 
 class Scorer(Protocol):

@@ -141,9 +141,7 @@ def _run_by(
     }
 
 
-def _loaded(
-    folder: Path, card: str, run_by: Mapping[str, Any]
-) -> tuple[FpgaEngine, ServedModel]:
+def _loaded(folder: Path, card: str, run_by: Mapping[str, Any]) -> tuple[FpgaEngine, ServedModel]:
     """The engine for what the checkpoint's head is for, and what is told of it."""
     from ecorl.devices import load_profile
     from ecorl.engines.decoder_config import read_config

@@ -1,0 +1,79 @@
+"""The host of a card, measured on XRT's noop driver: are the bits right, what do transfers hide.
+
+What is emulated takes the host's time, not a card's: the share of hidden transfers tells how the
+host orders its work, and no figure of speed is made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ecorl.bench.bits import Comparison, compare
+from ecorl.engines.checkpoint import load_decoder
+from ecorl.engines.fpga.card.decoder import CardDecoder
+from ecorl.engines.fpga.card.opening import csim_container, emulated
+from ecorl.engines.fpga.forward import Int8Decoder
+from ecorl.engines.fpga.gemm import CsimLibrary
+from ecorl.engines.protocol import Float32, Int64
+
+
+@dataclass(frozen=True, slots=True)
+class HostRun:
+    """What some batches through XRT's noop driver came to.
+
+    Attributes:
+        bits: results against those of the C-simulation called directly.
+        hidden_share: of each round, the time of transfers beside a running kernel over that of all
+            transfers.
+        n_groups: groups of rows that the cards worked on.
+        n_faults: faults; there must be none.
+    """
+
+    bits: Comparison
+    hidden_share: tuple[float, ...]
+    n_groups: int
+    n_faults: int
+
+
+def reward_run(
+    checkpoint: Path, rows: Sequence[Int64], n_completion: Sequence[int], n_rounds: int
+) -> HostRun:
+    """Rewards in one call of all rows a round."""
+    tensors, library = load_decoder(checkpoint), CsimLibrary.load("fast")
+    want = Int8Decoder(tensors, library).score(rows, n_completion)
+    card = CardDecoder(tensors, library, emulated(csim_container("fast"), (0,)).setups)
+    return _run(card, lambda: card.score(rows, n_completion), want, n_rounds)
+
+
+def logprob_run(
+    checkpoint: Path, rows: Sequence[Int64], n_completion: Sequence[int], n_rounds: int
+) -> HostRun:
+    """Log-probs in one call of all rows a round."""
+    tensors, library = load_decoder(checkpoint), CsimLibrary.load("fast")
+
+    def joined(decoder: Int8Decoder | CardDecoder) -> Float32:
+        return np.concatenate(decoder.logprobs(rows, n_completion, 0.9))
+
+    want = joined(Int8Decoder(tensors, library))
+    card = CardDecoder(tensors, library, emulated(csim_container("fast"), (0,)).setups)
+    return _run(card, lambda: joined(card), want, n_rounds)
+
+
+def _run(card: CardDecoder, ask: Callable[[], Float32], want: Float32, n_rounds: int) -> HostRun:
+    pairs, shares = [], []
+    total_s = hidden_s = 0.0
+    try:
+        for _ in range(n_rounds):
+            pairs.append((want, ask()))
+            status = card.status()[0]
+            taken_s, covered_s = status.transfer_s - total_s, status.hidden_s - hidden_s
+            total_s, hidden_s = status.transfer_s, status.hidden_s
+            shares.append(covered_s / taken_s)
+    finally:
+        status = card.status()[0]
+        card.close()
+    return HostRun(compare(pairs), tuple(shares), status.n_groups, status.n_faults)
