@@ -66,6 +66,7 @@ class IsolatedEngine:
     model: ModelShape
     row_invariant: bool
     card_bytes: int | None
+    host: str | None
 
     def __init__(self, spec: EngineSpec, limits: HostLimits | None = None) -> None:
         self.stage = spec.stage
@@ -253,7 +254,7 @@ class IsolatedEngine:
     def _adopt(self, ready: Ready) -> None:
         self.name, self.device = ready.name, ready.device
         self.model, self.row_invariant = ready.model, ready.row_invariant
-        self.card_bytes = ready.card_bytes
+        self.card_bytes, self.host = ready.card_bytes, ready.host
         with self._changed:
             if self._state == "starting":
                 self._enter("ready")

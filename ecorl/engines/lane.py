@@ -69,6 +69,8 @@ class AsyncEngine(Protocol):
     card_bytes: int | None
     """Bytes that the model occupies in its card's memory; None for an engine without a card, or
     one that cannot tell. Engines on one card share its memory."""
+    host: str | None
+    """Who runs the kernels: ``csim``, ``xrt (noop)`` or ``xrt``; None where there are none."""
 
     @property
     def queue_depth(self) -> int:
@@ -113,6 +115,12 @@ def card_bytes_of(engine: InferenceEngine) -> int | None:
     """
     n_bytes = getattr(engine, "card_bytes", None)
     return n_bytes if isinstance(n_bytes, int) else None
+
+
+def host_of(engine: InferenceEngine) -> str | None:
+    """Who runs an engine's kernels, or None where it does not say."""
+    host = getattr(engine, "host", None)
+    return host if isinstance(host, str) else None
 
 
 def answer(engine: InferenceEngine, request: ScoreBatch | Refresh) -> Result:
@@ -216,7 +224,7 @@ class ThreadedEngine:
         self.stage = inner.stage
         self.model = inner.model
         self.row_invariant = inner.row_invariant
-        self.card_bytes = card_bytes_of(inner)
+        self.card_bytes, self.host = card_bytes_of(inner), host_of(inner)
         self._inner = inner
         self._jobs = JobQueue()
         self._wake = threading.Semaphore(0)

@@ -66,6 +66,7 @@ class Ready:
 
     Attributes:
         card_bytes: bytes that its model occupies in the card's memory, or None.
+        host: who runs its kernels, or None.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Ready:
     model: ModelShape
     row_invariant: bool
     card_bytes: int | None = None
+    host: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

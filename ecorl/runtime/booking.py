@@ -42,6 +42,14 @@ class StageRun:
     flight: Flight | None = None
 
 
+_SOURCES = {
+    "csim": "cycle model; computed by C-simulation on this host",
+    "xrt (noop)": "cycle model; computed by C-simulation behind XRT's noop driver on this host",
+    "xrt": "XRT's host, wall-clock",
+}
+"""Where a card's figures come from, by who runs its kernels."""
+
+
 class Books:
     """Writes stage executions into the accounts and the ledger.
 
@@ -70,12 +78,14 @@ class Books:
             source = f"{device.source} ({device.name})" if device.name else device.source
             idle_w = self._gpu.get("idle_w")
             self._ledger.device(device.device_id, self._gpu.name, device.provenance, source, idle_w)
-        if any(self._on_card(engine) for engine in engines):
+        hosts = {engine.host for engine in engines if self._on_card(engine)}
+        if hosts:
+            is_real = "xrt" in hosts
             self._ledger.device(
                 CARD_ID,
                 self._card.name,
-                Provenance.MODELLED,
-                "cycle model; computed by C-simulation on this host",
+                Provenance.MEASURED if is_real else Provenance.MODELLED,
+                "; ".join(_SOURCES.get(host, _SOURCES["csim"]) for host in sorted(map(str, hosts))),
                 self._card.get("idle_w"),
             )
 

@@ -30,7 +30,7 @@ FROZEN = (Stage.REWARD, Stage.REFERENCE)
 class Toy:
     """A card that reports modelled figures and answers at the host's pace."""
 
-    name, model, row_invariant, card_bytes = "toy", TINY, True, 1_000
+    name, model, row_invariant, card_bytes, host = "toy", TINY, True, 1_000, "csim"
 
     def __init__(self, stage, device):
         self.stage, self.device = stage, device

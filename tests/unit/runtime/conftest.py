@@ -36,7 +36,7 @@ def answer(batch, stage, report=REPORT):
 class ToyEngine:
     """A real engine without a model; `delay_s` a call."""
 
-    name, model, row_invariant, card_bytes = "toy", TINY, True, 1_000
+    name, model, row_invariant, card_bytes, host = "toy", TINY, True, 1_000, "csim"
 
     def __init__(self, stage=Stage.REWARD, device="u55c", delay_s=0.0, report=REPORT):
         self.stage, self.device, self.delay_s, self.report = stage, device, delay_s, report
@@ -56,7 +56,7 @@ class ToldEngine:
     """An asynchronous engine whose next future is made by `reply(batch)`; None never answers."""
 
     name, model, row_invariant, queue_depth, available = "told", TINY, True, 0, True
-    card_bytes = None
+    card_bytes = host = None
 
     def __init__(self, reply, stage=Stage.REWARD, device="u55c"):
         self.reply, self.stage, self.device = reply, stage, device
