@@ -23,6 +23,9 @@ from ecorl.telemetry.history import DISPUTED, INTEGRAL_STOPPED
 
 logger = logging.getLogger(__name__)
 
+CARD_PREFIX = "fpga"
+"""Cards are ``fpga0``, ``fpga1``, ... by XRT's number, as telemetry names them."""
+
 PATIENCE_S = 30.0
 """How long an execution waits for its readings, s: longer than any sampler needs (its slowest
 interval is 10 s), short enough that a run without readings keeps its record all the same."""
@@ -47,7 +50,8 @@ class StageAccounts:
         ledger: where results go.
         edi: the matrix to keep.
         history: power readings of the GPU path.
-        gpu_device_ids: its devices, at call time (the sampler may learn of them late).
+        gpu_device_ids: its devices, at call time (the sampler may learn of them late). A card's
+            execution names its own.
         clock: monotonic time, s.
     """
 
@@ -97,13 +101,13 @@ class StageAccounts:
     def _settle(self) -> None:
         if not self._pending:
             return
-        devices = self._gpu_device_ids()
-        marks = [self._history.watermark_s(d) for d in devices]
-        known = [m for m in marks if m is not None]
-        final_s = min(known) if known and len(known) == len(marks) else float("-inf")
         given_up_s = self._clock() - PATIENCE_S
-        while self._pending and self._pending[0].t_end_s < max(final_s, given_up_s):
-            self._book(self._with_energy(self._pending.popleft(), devices))
+        for _ in range(len(self._pending)):  # once round: what is not final goes to the end again
+            result = self._pending.popleft()
+            if self._is_final(result, given_up_s):
+                self._book(self._with_energy(result))
+            else:
+                self._pending.append(result)
 
     def close(self, patience_s: float) -> None:
         """Wait a little for the last samples, then book the rest with what there is."""
@@ -112,12 +116,24 @@ class StageAccounts:
         while self._pending and time.monotonic() < limit_s:
             time.sleep(0.02)
             self.settle()
-        devices = self._gpu_device_ids()
         with self._lock:
             while self._pending:
-                self._book(self._with_energy(self._pending.popleft(), devices))
+                self._book(self._with_energy(self._pending.popleft()))
 
-    def _with_energy(self, result: StageResult, devices: Sequence[str]) -> StageResult:
+    def _devices_of(self, result: StageResult) -> Sequence[str]:
+        if result.device_id.startswith(CARD_PREFIX):
+            return result.device_id.split("+")
+        return self._gpu_device_ids()
+
+    def _is_final(self, result: StageResult, given_up_s: float) -> bool:
+        """Whether the readings behind its end are in, or are no longer waited for."""
+        marks = [self._history.watermark_s(d) for d in self._devices_of(result)]
+        known = [m for m in marks if m is not None]
+        final_s = min(known) if known and len(known) == len(marks) else float("-inf")
+        return result.t_end_s < max(final_s, given_up_s)
+
+    def _with_energy(self, result: StageResult) -> StageResult:
+        devices = self._devices_of(result)
         parts = [self._history.energy(d, result.t_start_s, result.t_end_s) for d in devices]
         return replace(result, energy=total_energy(parts)) if parts else result
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ecorl.config import Config
+from ecorl.config import Config, FpgaEngine
 from ecorl.devices import DeviceProfile, check_execution
 from ecorl.engines.lane import AsyncEngine
 from ecorl.errors import ConfigError, PhysicalBoundError
@@ -15,10 +15,11 @@ from ecorl.records import (
     Action,
     Placement,
     Provenance,
+    StageEnergy,
     StageResult,
     StageWork,
 )
-from ecorl.runtime.accounts import StageAccounts, card_energy
+from ecorl.runtime.accounts import CARD_PREFIX, StageAccounts, card_energy
 from ecorl.runtime.offload import Flight, Landing
 from ecorl.telemetry.specs import DeviceInfo
 
@@ -45,9 +46,11 @@ class StageRun:
 _SOURCES = {
     "csim": "cycle model; computed by C-simulation on this host",
     "xrt (noop)": "cycle model; computed by C-simulation behind XRT's noop driver on this host",
-    "xrt": "XRT's host, wall-clock",
 }
-"""Where a card's figures come from, by who runs its kernels."""
+"""Where a modelled card's figures come from, by who runs its kernels."""
+
+REAL_HOST = "xrt"
+"""An engine whose kernels run on real cards."""
 
 
 class Books:
@@ -71,20 +74,22 @@ class Books:
     ) -> None:
         self._config, self._ledger, self._accounts = config, ledger, accounts
         self._gpu, self._card = gpu, card
+        self._card_end_s = 0.0
 
     def devices(self, sampled: Iterable[DeviceInfo], engines: Iterable[AsyncEngine]) -> None:
         """Record what the run is metered by, and the card when an engine stands for one."""
         for device in sampled:
+            is_card = device.device_id.startswith(CARD_PREFIX)
+            profile = self._card if is_card else self._gpu
             source = f"{device.source} ({device.name})" if device.name else device.source
-            idle_w = self._gpu.get("idle_w")
-            self._ledger.device(device.device_id, self._gpu.name, device.provenance, source, idle_w)
+            idle_w = profile.get("idle_w")
+            self._ledger.device(device.device_id, profile.name, device.provenance, source, idle_w)
         hosts = {engine.host for engine in engines if self._on_card(engine)}
-        if hosts:
-            is_real = "xrt" in hosts
+        if hosts and REAL_HOST not in hosts:
             self._ledger.device(
                 CARD_ID,
                 self._card.name,
-                Provenance.MEASURED if is_real else Provenance.MODELLED,
+                Provenance.MODELLED,
                 "; ".join(_SOURCES.get(host, _SOURCES["csim"]) for host in sorted(map(str, hosts))),
                 self._card.get("idle_w"),
             )
@@ -151,6 +156,14 @@ class Books:
                 fault, time_s, energy_j = "PhysicalBoundError", None, None
                 self._ledger.fault(run.iteration, fault, str(work.stage), beyond)
         device_id = CARD_ID if on_card else HOST_PROCESS_ID
+        t_start_s = flight.t_submit_s
+        energy: StageEnergy | None = card_energy(device_id, t_start_s, time_s, energy_j, provenance)
+        if engine.host == REAL_HOST:
+            # From the cards' readings, once they are in. Two stages may be under way on a card at
+            # once: what both took belongs to the one that ended first, and is counted once.
+            device_id, energy = self._card_ids(), None
+            t_start_s = min(max(t_start_s, self._card_end_s), landing.t_done_s)
+            self._card_end_s = landing.t_done_s
         self._accounts.add(
             StageResult(
                 iteration=run.iteration,
@@ -158,7 +171,7 @@ class Books:
                 action=run.placement.action,
                 device_id=device_id,
                 device=engine.device,
-                t_start_s=flight.t_submit_s,
+                t_start_s=t_start_s,
                 t_end_s=landing.t_done_s,
                 time_s=time_s,
                 time_provenance=provenance,
@@ -167,7 +180,7 @@ class Books:
                 n_sequences=work.n_sequences,
                 n_tokens=work.n_tokens,
                 n_output_tokens=work.n_output_tokens,
-                energy=card_energy(device_id, flight.t_submit_s, time_s, energy_j, provenance),
+                energy=energy,
                 n_rows_fallback=len(landing.bad_rows),
                 fault=fault,
             )
@@ -182,6 +195,12 @@ class Books:
             landing.n_missing,
             landing.n_late,
         )
+
+    def _card_ids(self) -> str:
+        """The real cards of the run, as telemetry names them."""
+        offload = self._config.engine.offload
+        cards = offload.cards if isinstance(offload, FpgaEngine) else (0,)
+        return "+".join(f"{CARD_PREFIX}{index}" for index in cards)
 
     def _on_card(self, engine: AsyncEngine) -> bool:
         return engine.device == self._card.name

@@ -13,6 +13,7 @@ from ecorl.devices import DeviceProfile, load_profile, profile_names
 from ecorl.devices.card import missing_card_figures
 from ecorl.drivers.nvml import NvmlDevice, NvmlDriver, visible_devices
 from ecorl.drivers.rapl import find_zones
+from ecorl.engines.fpga.xclbin import CSIM_SUFFIX
 from ecorl.errors import ConfigError, DriverError
 from ecorl.records import Action
 from ecorl.runtime.training import TrainingSide
@@ -61,6 +62,20 @@ def gpu_path(config: cfg.Config, training: TrainingSide) -> GpuPath:
         profile, why = _host_profile(config.devices)
     source, how = _source(config, profile, training)
     return GpuPath(profile, source, f"{why}; {how}")
+
+
+def card_power(config: cfg.Config) -> SourceSpec | None:
+    """Where the power of real cards is read, or None where there are none.
+
+    In the sampler's process: pyxrt's waits hold the interpreter's lock, and a thread that samples
+    beside them would stand still.
+    """
+    offload = config.engine.offload
+    if not isinstance(offload, cfg.FpgaEngine) or offload.bitstream is None:
+        return None
+    if offload.bitstream.name.endswith(CSIM_SUFFIX):
+        return None
+    return SourceSpec("xrt", {"interval_s": cfg.XrtSource().interval_s})
 
 
 def _host_profile(devices: cfg.DeviceConfig) -> tuple[DeviceProfile, str]:

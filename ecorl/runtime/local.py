@@ -27,14 +27,15 @@ from ecorl.engines.registry import build_engine
 from ecorl.errors import CheckpointError, EngineError
 from ecorl.ledger import Ledger
 from ecorl.records import Action, PathCost, PowerSample, SchedulerState, Stage, StageWork
-from ecorl.runtime.accounts import StageAccounts
+from ecorl.runtime.accounts import CARD_PREFIX, StageAccounts
 from ecorl.runtime.booking import CARD_ID, Books, StageRun, rows_of
 from ecorl.runtime.clock import HookClock
-from ecorl.runtime.hardware import gpu_path, named_profile
+from ecorl.runtime.hardware import card_power, gpu_path, named_profile
 from ecorl.runtime.offload import Float32, OffloadLane
 from ecorl.runtime.training import FrozenModel, TrainingSide
 from ecorl.scheduler import CostModel, Guards, build_policy, place
 from ecorl.telemetry.sampler import Sampler
+from ecorl.telemetry.specs import DeviceInfo
 
 __all__ = ["CARD_ID", "ExactRows", "LocalRuntime", "StageRun"]
 
@@ -78,8 +79,9 @@ class LocalRuntime:
         self._policy = build_policy(
             config.placement, self._gpu.profile, card, config.devices, training.models
         )
+        cards = card_power(config)
         self._sampler = Sampler(
-            [self._gpu.source],
+            [self._gpu.source, *([cards] if cards else [])],
             tau_s=config.telemetry.tau_s,
             stale_after_s=config.telemetry.stale_after_s,
             sink=self._on_samples,
@@ -89,7 +91,7 @@ class LocalRuntime:
             ledger,
             edi or EdiMatrix(config.placement.edi_alpha, config.placement.n_profiling),
             self._sampler.history,
-            lambda: [d.device_id for d in self._sampler.devices],
+            lambda: [d.device_id for d in self._gpu_devices()],
         )
         self._books = Books(config, ledger, self._accounts, self._gpu.profile, card)
         self._lanes: dict[Stage, OffloadLane] = {}
@@ -348,7 +350,7 @@ class LocalRuntime:
         lane = self._lanes.get(work.stage)
         power, utilisation = [], []
         tdp_w = self._gpu.profile.get("tdp_w")
-        for device in self._sampler.devices:
+        for device in self._gpu_devices():
             now = self._sampler.smoothed(device.device_id)
             share = now.power_w / tdp_w if now.power_w is not None and tdp_w else None
             power.append(share)
@@ -369,8 +371,11 @@ class LocalRuntime:
             paths=self._paths,
         )
 
+    def _gpu_devices(self) -> list[DeviceInfo]:
+        return [d for d in self._sampler.devices if not d.device_id.startswith(CARD_PREFIX)]
+
     def _gpu_ids(self) -> str:
-        return "+".join(d.device_id for d in self._sampler.devices) or "gpu"
+        return "+".join(d.device_id for d in self._gpu_devices()) or "gpu"
 
     def _on_samples(self, samples: tuple[PowerSample, ...]) -> None:
         """Runs in the sampler's thread."""
