@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,27 +14,11 @@ if TYPE_CHECKING:
     from ecorl.engines.fpga.bitstream import Manifest
 
 
-class BuildTarget(StrEnum):
-    """What a bitstream is for."""
-
-    CSIM = "csim"
-    SW_EMU = "sw_emu"
-    HW_EMU = "hw_emu"
-    HW = "hw"
-
-
-class Check(StrEnum):
-    """Simulations of the test benches under Vitis."""
-
-    CSIM = "csim"
-    COSIM = "cosim"
-
-
 def bitstream(
     target: Annotated[
-        BuildTarget,
-        typer.Option(help="csim needs no AMD tool; the others need Vitis 2024.1 or later."),
-    ] = BuildTarget.CSIM,
+        str,
+        typer.Option(help="csim, sw_emu, hw_emu or hw; all but csim need Vitis 2024.1 or later."),
+    ] = "csim",
     platform: Annotated[
         str | None,
         typer.Option(help="AMD's development platform, or its .xpfm file. [default: the U55C's]"),
@@ -43,8 +26,8 @@ def bitstream(
     out: Annotated[Path, typer.Option(help="Folder of the products.")] = Path("bitstreams"),
     work: Annotated[Path, typer.Option(help="Folder for build_dir.<target>.")] = Path(),
     check: Annotated[
-        list[Check] | None,
-        typer.Option(help="Simulate each kernel's test bench as well; hw_emu and hw only."),
+        list[str] | None,
+        typer.Option(help="csim or cosim: simulate each kernel's test bench; hw_emu and hw only."),
     ] = None,
 ) -> None:
     """Build a bitstream with its manifest: emulation anywhere, a card's with AMD's Vitis.
@@ -56,17 +39,22 @@ def bitstream(
     from ecorl.engines.fpga.banks import PLATFORM
     from ecorl.engines.fpga.bitstream import Target
 
+    if target not in set(Target):
+        raise ConfigError("--target", target, f"one of {', '.join(Target)}")
+    unknown = [each for each in check or () if each not in bitstream_build.CHECKS]
+    if unknown:
+        raise ConfigError("--check", unknown[0], f"one of {', '.join(bitstream_build.CHECKS)}")
     if platform is not None and not platform.strip():
         raise ConfigError("--platform", platform, "the name of a platform")
     for key, folder in (("--out", out), ("--work", work)):
         if folder.exists() and not folder.is_dir():
             raise ConfigError(key, str(folder), "a folder")
     order = bitstream_build.Order(
-        Target(target.value),
+        Target(target),
         platform or PLATFORM,
         out.expanduser(),
         work.expanduser(),
-        tuple(c.value for c in check or ()),
+        tuple(check or ()),
     )
     manifest = bitstream_build.build_bitstream(order, say)
     for line in _lines(manifest):

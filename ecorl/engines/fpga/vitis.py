@@ -61,8 +61,9 @@ def find_vitis(programs: Sequence[str]) -> Vitis:
     found = {name: shutil.which(name) for name in programs}
     missing = [name for name, path in found.items() if path is None]
     if missing:
+        verb = "are" if len(missing) > 1 else "is"
         raise MissingToolError(
-            f"{', '.join(missing)} of Vitis not on PATH: source settings64.sh of Vitis "
+            f"{', '.join(missing)} of Vitis {verb} not on PATH: source settings64.sh of Vitis "
             f"{OLDEST[0]}.{OLDEST[1]} or later; TARGET=csim needs none of it"
         )
     there = {name: path for name, path in found.items() if path is not None}
