@@ -20,6 +20,7 @@ from ecorl import __version__
 from ecorl.devices.host import read_host_cpu
 from ecorl.drivers import nvml, rapl
 from ecorl.drivers.xrt import XrtDriver
+from ecorl.engines.fpga.card.emulation import can_emulate, installed_xrt
 from ecorl.engines.fpga.compiler import find_compiler
 from ecorl.errors import BuildError, DriverError, MissingToolError
 
@@ -124,6 +125,7 @@ def examine() -> Findings:
         _cpu_energy(zones, rapl_reason),
         _card_power(cards, cards_reason),
         _card_scoring(cards, cards_reason),
+        _xrt_emulation(),
         _fast_build(),
         _strict_build(),
         _trl_training(),
@@ -278,9 +280,23 @@ def _card_power(cards: Sequence[CardFindings], reason: str | None) -> Capability
 
 
 def _card_scoring(cards: Sequence[CardFindings], reason: str | None) -> Capability:
-    # A card alone is not enough: the engine has no XRT host path, so "yes" would be untrue.
-    why = reason or f"{len(cards)} cards are here, but this version drives no card"
-    return Capability("score on a card", False, f"{why}; kernels run in C-simulation")
+    name = "score on a card"
+    if not cards:
+        return Capability(name, False, f"{reason}; kernels run in C-simulation")
+    # Said plainly: the tests drive XRT's noop driver and stand-ins, and no card so far.
+    why = "with engine.offload.bitstream, from make bitstream TARGET=hw; not yet tried on a card"
+    return Capability(name, True, f"{len(cards)} cards are here, {why}")
+
+
+def _xrt_emulation() -> Capability:
+    name = "XRT without a card"
+    xrt = installed_xrt()
+    if xrt is None:
+        why = "XRT's headers and noop driver are not here (Debian: apt install libxrt-dev uuid-dev)"
+        return Capability(name, False, why)
+    if not can_emulate():
+        return Capability(name, False, 'no pybind11: pip install "ecorl[xrt]"')
+    return Capability(name, True, f"noop driver of {xrt.lib}, computing by C-simulation")
 
 
 def _fast_build() -> Capability:
