@@ -48,7 +48,7 @@ class Figure:
 
     Attributes:
         id: ``benchmark.name``; keeps its meaning for good.
-        value: the figure, or None when it was not measured.
+        value: the figure, or None where there is none.
         unit: of the value; ``1`` for a ratio or share.
         provenance: of the value; None without a value.
         spread: how the value varied, e.g. from `ecorl.bench.stats.spread_of`.
@@ -100,7 +100,8 @@ class Figure:
     def line(self) -> str:
         """Id, value, target, and whether it holds, as one line."""
         unit = "" if self.unit == "1" else f" {self.unit}"
-        value = "not measured" if self.value is None else f"{self.value:.4g}{unit}"
+        # "none", not "not measured": a modelled figure that has no value was never to be measured.
+        value = "none" if self.value is None else f"{self.value:.4g}{unit}"
         if self.value is None:
             verdict = self.note or ""
         elif self.target is None:

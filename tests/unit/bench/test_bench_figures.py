@@ -49,7 +49,7 @@ def test_lines():
     assert figure(2.0, Target(low=3)).line().endswith("2 s  >= 3: falls short")
     assert figure(0.0).line().endswith("0 s  no target")
     line = missing("x.y", "s", "no clock", Target(high=1)).line()
-    assert line.endswith("not measured  no clock")
+    assert line.endswith("none  no clock")
     assert "holds" not in line
 
 
