@@ -12,6 +12,7 @@ and a hardware context opened on it. This module hides the difference, and three
 from __future__ import annotations
 
 import enum
+import operator
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -66,11 +67,12 @@ class CardBuffer:
     Attributes:
         n_bytes: its size.
         host: ``[n_bytes] uint8``, the mirror; `upload` and `download` move it.
+        group: XRT's number of its memory bank.
         bo: XRT's buffer object.
     """
 
-    def __init__(self, module: Any, bo: Any, host: Bytes) -> None:
-        self._module, self.bo, self.host = module, bo, host
+    def __init__(self, module: Any, bo: Any, host: Bytes, group: int) -> None:
+        self._module, self.bo, self.host, self.group = module, bo, host, group
         self.n_bytes = len(host)
 
     def part(self, offset: int, n_bytes: int) -> CardBuffer:
@@ -83,7 +85,7 @@ class CardBuffer:
             raise DriverError(f"bytes {offset} to {offset + n_bytes} of a buffer of {self.n_bytes}")
         with translated("bo(part)"):
             bo = self._module.bo(self.bo, n_bytes, offset)
-        return CardBuffer(self._module, bo, self.host[offset : offset + n_bytes])
+        return CardBuffer(self._module, bo, self.host[offset : offset + n_bytes], self.group)
 
     def upload(self) -> None:
         """Copy the mirror to the card.
@@ -114,7 +116,8 @@ class KernelRun:
     """One kernel with its arguments, started again and again."""
 
     def __init__(self, module: Any, kernel: Any, name: str) -> None:
-        self.name = name
+        self.name, self._kernel = name, kernel
+        self._groups: dict[int, int] = {}
         states = module.ert_cmd_state
         self._completed = states.ERT_CMD_STATE_COMPLETED
         names = (f"ERT_CMD_STATE_{name}" for name in FAILED_STATES)
@@ -126,13 +129,18 @@ class KernelRun:
         """Set an argument.
 
         Raises:
-            DriverError: for a number that is no int32, or when XRT refuses (an unknown argument, a
-                buffer in a bank that is not connected).
+            DriverError: for what is no int32, for a buffer in a bank that is not connected, or when
+                XRT refuses (an unknown argument).
         """
-        if isinstance(value, int) and not -_INT32 <= value < _INT32:
-            raise DriverError(f"{self.name}: argument {index} = {value} is no 32-bit integer")
+        if isinstance(value, CardBuffer):
+            self._check_bank(index, value)
+            given = value.bo
+        elif hasattr(value, "__index__") and -_INT32 <= value < _INT32:
+            given = operator.index(value)
+        else:
+            raise DriverError(f"{self.name}: argument {index} = {value!r} is no 32-bit integer")
         with translated(f"{self.name}: argument {index}"):
-            self._run.set_arg(index, value.bo if isinstance(value, CardBuffer) else int(value))
+            self._run.set_arg(index, given)
 
     def start(self) -> None:
         """Start the kernel; returns at once.
@@ -172,6 +180,17 @@ class KernelRun:
                 self._nudge()
         if state is RunState.FAILED:
             raise DriverError(f"{self.name} ended as {self._name_of_state()}")
+
+    def _check_bank(self, index: int, buffer: CardBuffer) -> None:
+        """XRT would warn, and give the kernel a copy in the right bank that nobody else sees."""
+        group = self._groups.get(index)
+        if group is None:
+            with translated(f"{self.name}: group_id of argument {index}"):
+                group = self._groups[index] = self._kernel.group_id(index)
+        if group != buffer.group:
+            raise DriverError(
+                f"{self.name}: argument {index} is not connected to the buffer's memory bank"
+            )
 
     def _nudge(self) -> None:
         """A wait of 1 ms: some XRT fetch the state of a command only in there."""
@@ -216,7 +235,8 @@ class OpenCard:
         with translated(f"device({index})"):
             self._device = self._module.device(index)
         if fits is not None and not fits(self._told("name")):
-            raise DriverError(f"{bitstream.name} is not for card {index}, {self._told('name')}")
+            name = self._told("name") or "which does not tell its name"
+            raise DriverError(f"{bitstream.name} is not for card {index}, {name}")
         with translated(f"{bitstream.name} on card {index}"):
             open_kernel = self._load(bitstream)
         self._kernels: dict[str, Any] = {}
@@ -246,9 +266,10 @@ class OpenCard:
             names = ", ".join(f"{kernel}({index})" for kernel, index in ports)
             raise DriverError(f"arguments that share a buffer lie in other memory banks: {names}")
         with translated(f"bo of {n_bytes} bytes"):
-            bo = self._module.bo(self._device, n_bytes, self._module.bo.normal, groups.pop())
+            (group,) = groups
+            bo = self._module.bo(self._device, n_bytes, self._module.bo.normal, group)
             host = np.frombuffer(bo.map(), np.uint8)
-        return CardBuffer(self._module, bo, host)
+        return CardBuffer(self._module, bo, host, group)
 
     def run_of(self, kernel: str) -> KernelRun:
         """A run of a kernel.

@@ -7,6 +7,18 @@ from collections.abc import Iterator
 
 from ecorl.errors import DeviceLost, DriverError, DriverTimeout, NoPermission
 
+_RAISED = (
+    RuntimeError,
+    OSError,
+    ValueError,
+    IndexError,
+    SystemError,
+    TypeError,
+    MemoryError,
+    OverflowError,
+)
+"""What pybind11 makes of the exceptions of XRT's C++; std::bad_alloc is a MemoryError."""
+
 
 @contextlib.contextmanager
 def translated(what: str) -> Iterator[None]:
@@ -18,7 +30,7 @@ def translated(what: str) -> Iterator[None]:
         yield
     except AttributeError as error:
         raise DriverError(f"{what}: this pyxrt lacks it ({error})") from error
-    except (RuntimeError, OSError, ValueError, IndexError, SystemError, TypeError) as error:
+    except _RAISED as error:
         text = str(error).lower()
         kind: type[DriverError] = DriverError
         if "permission" in text or "not permitted" in text:
@@ -27,4 +39,4 @@ def translated(what: str) -> Iterator[None]:
             kind = DeviceLost
         elif "timed out" in text or "timeout" in text:
             kind = DriverTimeout
-        raise kind(f"{what}: {error}") from error
+        raise kind(f"{what}: {str(error) or type(error).__name__}") from error

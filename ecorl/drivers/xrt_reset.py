@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from ecorl.errors import DriverError, DriverTimeout, LibraryNotFound
@@ -32,24 +35,36 @@ def reset_card(address: str) -> None:
     tool = _tool()
     command = [str(tool), "reset", "--device", address, "--force"]
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=RESET_S,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        code, said = _run(command)
     except subprocess.TimeoutExpired as error:
-        raise DriverTimeout(f"{tool.name} reset did not end in {RESET_S:.0f} s") from error
+        raise DriverTimeout(f"{tool.name} reset did not end in {RESET_S:g} s") from error
     except OSError as error:
         raise DriverError(f"{tool} cannot be run: {error}") from error
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip().splitlines()
+    if code != 0:
+        lines = said.strip().splitlines()
         raise DriverError(
-            f"{tool.name} reset of {address} failed: {said[-1] if said else 'no reason given'}"
+            f"{tool.name} reset of {address} failed: {lines[-1] if lines else 'no reason given'}"
         )
+
+
+def _run(command: Sequence[str]) -> tuple[int, str]:
+    """Exit status, and what it said; the tool is a script, so its children end with it."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=RESET_S)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, err.strip() or out
 
 
 def _tool() -> Path:
