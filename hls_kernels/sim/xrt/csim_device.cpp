@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t PAGE_BYTES = 4096;
 
-/// A file of the system's memory with these bytes; closed by the caller.
+/// A file of the system's memory with these bytes.
 int memory_file(const char* bytes, std::size_t size) {
     const int file = memfd_create("csim_library", MFD_CLOEXEC);
     if (file < 0) throw std::runtime_error("no memory for the container's library");
@@ -39,15 +39,18 @@ Library::Library(const xrt::xclbin& xclbin) {
     if (section == nullptr) throw std::runtime_error("the container holds no library");
     const int file = memory_file(reinterpret_cast<const char*>(top) + section->m_sectionOffset,
                                  section->m_sectionSize);
-    handle_ = dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
-    const char* const why = handle_ == nullptr ? dlerror() : nullptr;
-    close(file);
-    if (handle_ == nullptr) {
+    // The file stays open: the loader knows a library by its path, and with the number free again
+    // the next container's would be taken for this one.
+    const std::string path = "/proc/self/fd/" + std::to_string(file);
+    void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle == nullptr) {
+        const char* const why = dlerror();
+        close(file);
         throw std::runtime_error(std::string("the container's library cannot be loaded: ") +
                                  (why != nullptr ? why : "no reason given"));
     }
     for (const xrt::xclbin::kernel& kernel : xclbin.get_kernels()) {
-        void* const found = dlsym(handle_, kernel.get_name().c_str());
+        void* const found = dlsym(handle, kernel.get_name().c_str());
         if (found == nullptr) {
             throw std::runtime_error("the container's library lacks " + kernel.get_name());
         }
@@ -55,8 +58,13 @@ Library::Library(const xrt::xclbin& xclbin) {
     }
 }
 
-Library::~Library() {
-    if (handle_ != nullptr) dlclose(handle_);
+std::shared_ptr<const Library> Library::of(const xrt::xclbin& xclbin) {
+    static std::mutex lock;
+    static std::map<std::string, std::shared_ptr<const Library>> known;
+    const std::lock_guard<std::mutex> guard(lock);
+    std::shared_ptr<const Library>& found = known[xclbin.get_uuid().to_string()];
+    if (found == nullptr) found.reset(new Library(xclbin));
+    return found;
 }
 
 // ---- the queue ------------------------------------------------------------------------------
@@ -129,15 +137,20 @@ ert_cmd_state Queue::execute(Command& command) {
                            std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t,
                            std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t);
     const std::uint64_t* const a = command.arguments;
-    reinterpret_cast<top_t>(command.function)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8],
-                                              a[9], a[10], a[11], a[12], a[13], a[14], a[15]);
+    try {
+        reinterpret_cast<top_t>(command.function)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
+                                                  a[8], a[9], a[10], a[11], a[12], a[13], a[14],
+                                                  a[15]);
+    } catch (const std::exception&) {  // a stream that is read empty
+        return ERT_CMD_STATE_ERROR;
+    }
     return ERT_CMD_STATE_COMPLETED;
 }
 
 // ---- device, buffers, kernels, runs ----------------------------------------------------------
 
 xrt::uuid Device::load(const xrt::xclbin& xclbin) {
-    const auto found = std::make_shared<Library>(xclbin);
+    const std::shared_ptr<const Library> found = Library::of(xclbin);
     const xrt::uuid uuid = device.load_xclbin(xclbin);
     library = found;
     return uuid;
@@ -181,7 +194,7 @@ void Run::set_argument(int index, const Buffer& buffer) {
     command_->run.set_arg(index, buffer.bo);  // checks that the bank is connected
     command_->arguments[index] =
         reinterpret_cast<std::uintptr_t>(buffer.memory.get() + buffer.offset);
-    command_->held.push_back(buffer.memory);
+    command_->held[index] = buffer.memory;
 }
 
 void Run::set_argument(int index, int value) {

@@ -17,7 +17,6 @@
 #include <mutex>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "experimental/xrt_xclbin.h"
 #include "xrt/xrt_bo.h"
@@ -29,18 +28,16 @@ namespace xrt_csim {
 
 constexpr std::int32_t MAX_ARGUMENTS = 16;
 
-/// The shared library of a container, and how many arguments each of its kernels takes.
+/// The shared library of a container. It stays loaded until the process ends.
 class Library {
   public:
-    /// Throws std::runtime_error where the container holds no library or lacks a kernel in it.
-    explicit Library(const xrt::xclbin& xclbin);
-    ~Library();
-    Library(const Library&) = delete;
-    Library& operator=(const Library&) = delete;
+    /// That of a container, loaded once in a process. Throws std::runtime_error where the container
+    /// holds no library or lacks a kernel in it.
+    static std::shared_ptr<const Library> of(const xrt::xclbin& xclbin);
     void* function(const std::string& kernel) const { return functions_.at(kernel); }
 
   private:
-    void* handle_ = nullptr;
+    explicit Library(const xrt::xclbin& xclbin);
     std::map<std::string, void*> functions_;
 };
 
@@ -49,7 +46,7 @@ struct Command {
     xrt::run run;
     void* function = nullptr;
     std::uint64_t arguments[MAX_ARGUMENTS] = {};
-    std::vector<std::shared_ptr<void>> held;  ///< memory of the buffers
+    std::shared_ptr<void> held[MAX_ARGUMENTS];  ///< memory of the buffers
     ert_cmd_state state = ERT_CMD_STATE_NEW;
 };
 
@@ -80,7 +77,7 @@ struct Device {
     xrt::uuid load(const xrt::xclbin& xclbin);
     xrt::device device;
     std::shared_ptr<Queue> queue;
-    std::shared_ptr<Library> library;
+    std::shared_ptr<const Library> library;
 };
 
 /// A buffer, or a part of one: XRT's on the host's side, and the card's memory behind it.
@@ -99,7 +96,7 @@ struct Kernel {
            xrt::kernel::cu_access_mode mode);
     xrt::kernel kernel;
     std::shared_ptr<Queue> queue;
-    std::shared_ptr<Library> library;
+    std::shared_ptr<const Library> library;
     void* function;
 };
 
@@ -116,7 +113,7 @@ class Run {
   private:
     std::shared_ptr<Command> next_command() const;
     std::shared_ptr<Queue> queue_;
-    std::shared_ptr<Library> library_;
+    std::shared_ptr<const Library> library_;
     std::shared_ptr<Command> command_;
 };
 

@@ -53,7 +53,8 @@ def installed_xrt() -> InstalledXrt | None:
     places += [(Path("/usr/include/xrt"), lib) for lib in Path("/usr/lib").glob("*-linux-gnu")]
     for include, lib in places:
         if (include / "xrt" / "xrt_kernel.h").is_file() and (lib / DRIVER).is_file():
-            return InstalledXrt(include, lib)
+            # Not by way of our own links, which $XILINX_XRT names once a card was opened.
+            return InstalledXrt(include.resolve(), (lib / DRIVER).resolve().parent)
     return None
 
 
@@ -136,6 +137,7 @@ def _built(xrt: InstalledXrt, progress: Callable[[str], None]) -> Path:
                     _compile(compiler, xrt, includes, sources, temporary / library.name)
                     (temporary / "xrt" / "lib").mkdir(parents=True)
                     (temporary / "xrt" / "lib" / DRIVER).symlink_to(xrt.lib / DRIVER)
+                    (temporary / "xrt" / "include").symlink_to(xrt.include)
     except OSError as error:
         raise BuildError(f"cannot write the cache {folder}: {error}") from error
     return library
