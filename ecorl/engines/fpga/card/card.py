@@ -3,7 +3,7 @@
 A fault fails the group in which it happened, and no other. After a few in a row, or at once when a
 kernel did not end (it may still write into the buffers), the card is reset: closed, reset, opened,
 loaded, its weights brought anew. A card that fails again after that is out of service for a while,
-twice as long each time.
+twice as long each time. Whatever happens, each future gets an answer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -36,11 +35,11 @@ class CardStatus:
         backlog_tokens: their tokens.
         occupancy: share of time in which it worked, over about the last 10 s.
         n_groups: groups that it has finished.
-        n_faults: groups that it has failed.
+        n_faults: groups that it has failed, and changes of weights.
         n_resets: resets.
         transfer_s: time of all transfers, s, weights left out.
         hidden_s: of them, beside a running kernel.
-        weights_digest: SHA-256 of the weights as read back from it.
+        weights_digest: SHA-256 of the weights as read back from it; empty while out of service.
     """
 
     index: int
@@ -87,10 +86,11 @@ class Card:
         self._queue: queue.SimpleQueue[_Job | _Load | None] = queue.SimpleQueue()
         self._next: _Job | _Load | None = None
         self._lock = threading.Lock()
-        self._depth = self._backlog = 0
+        self._open: set[_Job | _Load] = set()  # not answered yet; guarded by the lock
         self._service = Service(setup)
         self._occupancy = Occupancy()
         self._n_groups = 0
+        self._is_reset_due = False
         self._service.open(weights)
         self._thread = threading.Thread(
             target=self._work, name=f"ecorl-card{setup.index}", daemon=True
@@ -105,72 +105,90 @@ class Card:
     @property
     def available(self) -> bool:
         """Whether it takes work; a quarantine that is over ends with the next group."""
-        return self._service.available and self._thread.is_alive()
+        return self._service.available and not self._service.ended.is_set()
 
     @property
     def backlog_tokens(self) -> int:
         """Tokens of the groups waiting or running."""
-        return self._backlog
+        return sum(job.plan.n_tokens for job in self._jobs())
 
     def submit(self, plan: Plan) -> Future[GroupResult]:
         """Queue a group; never blocks. A failure is the future's `DriverError`."""
         job = _Job(plan)
-        with self._lock:
-            self._depth += 1
-            self._backlog += plan.n_tokens
-        self._queue.put(job)
+        self._put(job)
         return job.future
 
     def load(self, weights: Weights) -> Future[str]:
         """Change the weights once the groups before have been answered.
 
-        The future holds their SHA-256 as read back from the card. After a failure, which is its
-        `DriverError`, the card is brought into service anew with them.
+        The future holds their SHA-256 as read back from the card. A card that fails meanwhile is
+        brought into service anew with them; when that fails as well, or it is out of service, the
+        future has a `DriverError`, and the card comes back with them later.
         """
-        job = _Load(weights)
-        self._queue.put(job)
-        return job.future
+        item = _Load(weights)
+        self._put(item)
+        return item.future
 
     def status(self) -> CardStatus:
         """How it stands now."""
-        service = self._service
+        service, jobs = self._service, self._jobs()
         times = service.times()
-        with self._lock:
-            return CardStatus(
-                self._setup.index,
-                service.state,
-                self._depth,
-                self._backlog,
-                self._occupancy.share(time.monotonic()),
-                self._n_groups,
-                service.n_faults,
-                service.n_resets,
-                times.total_s,
-                times.hidden_s,
-                service.digest,
-            )
+        return CardStatus(
+            self._setup.index,
+            service.state,
+            len(jobs),
+            sum(job.plan.n_tokens for job in jobs),
+            self._occupancy.share(self._setup.clock()),
+            self._n_groups,
+            service.n_faults,
+            service.n_resets,
+            times.total_s,
+            times.hidden_s,
+            service.digest,
+        )
 
     def close(self) -> None:
-        """End the thread after the group at work; what waits fails."""
+        """End the thread after the kernel at work; groups that are not finished fail."""
+        with self._lock:
+            self._service.ended.set()
         self._queue.put(None)
         self._thread.join(timeout=self._setup.limits.start_s + 1.0)
+        self._give_up()  # a thread that hangs answers nobody
+
+    def _put(self, item: _Job | _Load) -> None:
+        with self._lock:
+            is_open = not self._service.ended.is_set()
+            if is_open:
+                self._open.add(item)
+                self._queue.put(item)
+        if not is_open:
+            item.future.set_exception(self._closed())
+
+    def _jobs(self) -> list[_Job]:
+        with self._lock:
+            return [item for item in self._open if isinstance(item, _Job)]
+
+    def _closed(self) -> DriverError:
+        return DriverError(f"card {self.index} was closed")
 
     # ---- the thread ---------------------------------------------------------------------------
 
     def _work(self) -> None:
+        try:
+            self._serve_all()
+        finally:
+            with self._lock:
+                self._service.ended.set()
+            self._give_up()
+            self._service.close()
+
+    def _serve_all(self) -> None:
         last: _Job | None = None  # done on the card, its results still there
-        while (item := self._take()) is not None:
+        while (item := self._take()) is not None and not self._service.ended.is_set():
             if isinstance(item, _Load):
                 self._reload(item)
             else:
                 last = self._serve(item, last)
-        if last is not None:
-            self._fetch(last)
-        self._service.close()
-        while not self._queue.empty():
-            left = self._queue.get()
-            if left is not None:
-                left.future.set_exception(DriverError(f"card {self.index} was closed"))
 
     def _take(self) -> _Job | _Load | None:
         item, self._next = self._next, None
@@ -178,27 +196,41 @@ class Card:
 
     def _serve(self, job: _Job, last: _Job | None) -> _Job | None:
         """One group. Returns it when its results stay on the card until the next one runs."""
-        self._occupancy.set(True, time.monotonic())
+        self._occupancy.set(True, self._setup.clock())
+        error = self._attempt(job, last)
+        if error is not None:
+            if self._service.in_service:  # else it has been said
+                logger.warning("card %d: %s", self.index, error)
+            if last is not None:
+                self._fetch(last)  # its results do not depend on what failed
+            self._failed(job, error)
+        elif isinstance(self._next, _Job) and not self._is_reset_due:
+            return job
+        else:
+            self._fetch(job)
+        if isinstance(self._next, _Job):
+            self._next.is_sent, self._next.error = False, None
+        if self._is_reset_due and not self._service.ended.is_set():
+            self._service.recover(self._weights)
+        self._is_reset_due = False
+        self._occupancy.set(False, self._setup.clock())
+        return None
+
+    def _attempt(self, job: _Job, last: _Job | None) -> DriverError | None:
+        """Run a group; its fault if it has one."""
+        if job.error is not None:
+            return job.error
         try:
             runner = self._service.runner(self._weights)
-            if job.error is not None:
-                raise job.error
             if not job.is_sent:
                 job.slot = 0 if last is None else other(last.slot)
                 self._send(job)
+            beside = [lambda: self._prefetch(other(job.slot))]
             if last is not None:
-                runner.later(lambda: self._fetch(last))
-            runner.later(lambda: self._prefetch(other(job.slot)))
-            runner.run(job.plan, job.slot)
-            runner.catch_up()
+                beside.insert(0, lambda: self._fetch(last))
+            runner.run(job.plan, job.slot, beside)
         except DriverError as error:
-            self._fail(job, last, error)
-            return None
-        self._service.succeeded()
-        if isinstance(self._next, _Job):
-            return job
-        self._fetch(job)
-        self._occupancy.set(False, time.monotonic())
+            return bare(error)
         return None
 
     def _send(self, job: _Job) -> None:
@@ -207,66 +239,91 @@ class Card:
         self._service.runner(self._weights).send(job.plan, job.slot)
         job.is_sent = True
 
-    def _prefetch(self, slot: int) -> None:
-        """The next group's inputs, if there is one; beside a kernel of the one at work."""
+    def _prefetch(self, slot: int) -> bool:
+        """The next group's inputs, once there is one; beside a kernel of the one at work."""
         try:
-            self._next = self._queue.get_nowait()
+            item = self._queue.get_nowait()
         except queue.Empty:
-            return
-        if self._next is None:
+            return False
+        if item is None:
             self._queue.put(None)  # found again by the main loop
-        elif isinstance(self._next, _Job):
-            self._next.slot = slot
+            return True
+        self._next = item
+        if isinstance(item, _Job):
+            item.slot = slot
             try:
-                self._send(self._next)
+                self._send(item)
             except DriverError as error:  # its own fault, not that of the group at work
-                self._next.error = error
+                item.error = bare(error)
+        return True
 
-    def _fetch(self, job: _Job) -> None:
+    def _fetch(self, job: _Job) -> bool:
         """A finished group's results to whoever waits for them."""
         if job.future.done():
-            return
+            return True
         try:
             result = self._service.runner(self._weights).receive(job.plan, job.slot)
         except DriverError as error:
-            self._service.failed(error)
-            self._end(job, error)
-            return
+            logger.warning("card %d: %s", self.index, error)
+            self._failed(job, bare(error))
+            return True
+        self._service.succeeded()
         self._n_groups += 1
-        self._end(job, result)
+        if self._answers(job):
+            job.future.set_result(result)
+        return True
 
-    def _fail(self, job: _Job, last: _Job | None, error: DriverError) -> None:
-        logger.warning("card %d: %s", self.index, error)
-        if last is not None:
-            self._fetch(last)  # its results do not depend on what failed
-        needs_reset = self._service.failed(error)
-        self._end(job, error)
-        if isinstance(self._next, _Job):
-            self._next.is_sent, self._next.error = False, None
-        if needs_reset:
-            self._service.recover(self._weights)
-        self._occupancy.set(False, time.monotonic())
-
-    def _end(self, job: _Job, outcome: GroupResult | DriverError) -> None:
-        with self._lock:
-            self._depth -= 1
-            self._backlog -= job.plan.n_tokens
-        if isinstance(outcome, DriverError):
-            job.future.set_exception(outcome)
-        else:
-            job.future.set_result(outcome)
+    def _failed(self, job: _Job, error: DriverError) -> None:
+        if self._service.failed(error):
+            self._is_reset_due = True
+        if self._answers(job):
+            job.future.set_exception(error)
 
     def _reload(self, item: _Load) -> None:
         self._weights = item.weights
-        try:
-            self._service.load(item.weights)
-        except DriverError as error:
+        error = self._attempt_load(item.weights)
+        if error is not None:
             logger.warning("card %d: %s", self.index, error)
-            self._service.failed(error)
-            self._service.recover(item.weights)
-            item.future.set_exception(error)
+            if self._service.in_service and not self._service.ended.is_set():
+                self._service.failed(error)
+                self._service.recover(item.weights)
+                if self._service.in_service:
+                    error = None
+        if not self._answers(item):
             return
-        item.future.set_result(self._service.digest)
+        if error is None:
+            item.future.set_result(self._service.digest)
+        else:
+            item.future.set_exception(error)
+
+    def _attempt_load(self, weights: Weights) -> DriverError | None:
+        try:
+            self._service.load(weights)
+        except DriverError as error:
+            return bare(error)
+        return None
+
+    def _answers(self, item: _Job | _Load) -> bool:
+        """Whether an item's future is the caller's to set: it was not answered before."""
+        with self._lock:
+            is_open = item in self._open
+            self._open.discard(item)
+        return is_open
+
+    def _give_up(self) -> None:
+        """Answer all that is left."""
+        with self._lock:
+            left, self._open = self._open, set()
+        for item in left:
+            item.future.set_exception(self._closed())
+
+
+def bare(error: DriverError) -> DriverError:
+    """The same without its traceback.
+
+    Its frames hold buffers and runs, which must go before a card is reset.
+    """
+    return type(error)(str(error))
 
 
 def other(slot: int) -> int:

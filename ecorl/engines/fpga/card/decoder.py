@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -63,10 +64,19 @@ class CardDecoder(Decoder):
         decoder = self._integers(tensors)
         digest = decoder_digest(decoder)
         if digest != self._digest:
-            weights = Weights.of(decoder, self._library, self.n_positions)
-            self._pool.load(weights)
-            self._weights, self._digest = weights, digest
+            self._change(Weights.of(decoder, self._library, self.n_positions))
+            self._digest = digest
         return digest
+
+    def _change(self, weights: Weights) -> None:
+        try:
+            self._pool.load(weights)
+        except EngineError:
+            # The former ones hold; a card that is out of service comes back with them.
+            with contextlib.suppress(EngineError):
+                self._pool.load(self._weights)
+            raise
+        self._weights = weights
 
     def status(self) -> tuple[CardStatus, ...]:
         """How each card stands."""
@@ -86,6 +96,10 @@ class CardDecoder(Decoder):
     def _run(self, question: Question) -> tuple[Int32, Int32]:
         if question.kind not in ("rewards", "logprobs"):
             raise EngineError(f"the cards' host does not answer {question.kind}")
+        if question.longest > self.n_positions:
+            raise EngineError(
+                f"a row has {question.longest} tokens, the cards hold {self.n_positions} positions"
+            )
         n = len(question.tokens)
         n_rewards = self._weights.model.placed.head[0].n if question.kind == "rewards" else 1
         values, marks = np.zeros((n, n_rewards), np.int32), np.ones(n, np.int32)

@@ -12,6 +12,7 @@ from ecorl.drivers.xrt_card import CardBuffer, OpenCard
 from ecorl.engines.fpga.card.plan import INPUTS, At
 from ecorl.engines.fpga.card.ports import PORTS
 from ecorl.engines.fpga.interfaces import KernelInterface
+from ecorl.errors import DriverError
 
 SLOTS = 2
 SLOTTED = frozenset((*INPUTS, "values"))
@@ -42,13 +43,16 @@ class CardMemory:
         known = self._buffers.get(key)
         if known is not None and known.n_bytes >= n_bytes:
             return known
+        size = max(n_bytes, _SMALLEST)
         # Doubled, so that batches that grow slowly do not allocate each time.
-        size = max(n_bytes if known is None else max(n_bytes, 2 * known.n_bytes), _SMALLEST)
-        self._forget(key)
-        ports = [self._port(*port) for port in PORTS[name]]
-        buffer = self._card.allocate(size, *ports)
-        self._buffers[key] = buffer
-        return buffer
+        doubled = size if known is None else max(size, 2 * known.n_bytes)
+        known = None  # the card has room for the new one once the old one is gone
+        try:
+            return self._replace(key, doubled)
+        except DriverError:
+            if doubled == size:
+                raise
+        return self._replace(key, size)
 
     def exact(self, name: str, n_bytes: int) -> CardBuffer:
         """A buffer of exactly so many bytes, for weights.
@@ -58,9 +62,8 @@ class CardMemory:
         """
         known = self._buffers.get((name, 0))
         if known is None or known.n_bytes != n_bytes:
-            self._forget((name, 0))
-            ports = [self._port(*port) for port in PORTS[name]]
-            known = self._buffers[name, 0] = self._card.allocate(n_bytes, *ports)
+            known = None
+            known = self._replace((name, 0), n_bytes)
         return known
 
     def at(self, place: At, slot: int) -> CardBuffer:
@@ -82,9 +85,12 @@ class CardMemory:
             part = self._parts[key] = whole.part(place.offset, whole.n_bytes - place.offset)
         return part
 
-    def _forget(self, key: tuple[str, int]) -> None:
+    def _replace(self, key: tuple[str, int], n_bytes: int) -> CardBuffer:
         self._buffers.pop(key, None)
         self._parts = {k: part for k, part in self._parts.items() if k[:2] != key}
+        buffer = self._card.allocate(n_bytes, *(self._port(*port) for port in PORTS[key[0]]))
+        self._buffers[key] = buffer
+        return buffer
 
     def _port(self, kernel: str, argument: str) -> tuple[str, int]:
         interface = self._interfaces[kernel]

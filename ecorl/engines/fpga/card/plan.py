@@ -41,8 +41,8 @@ ROWS_AT_ONCE = 1024
 """Rows of a product at most. Products of gate and up of a 7 B model then take 90 MB of the card."""
 
 UNWRITTEN = np.int32(-(1 << 31))
-"""What results hold before the card writes them. No reward has it, and a log-prob only where it did
-not fit; either way it reads as NaN, and the row is answered on the exact path."""
+"""What rewards, and marks of log-probs, hold before the card writes them. It writes no such mark,
+and no such reward but where a number did not fit."""
 
 INPUTS = ("rows", "jobs", "blocks", "tasks", "outputs")
 """Buffers that the host writes for each group; all others are the card's own."""
@@ -395,7 +395,7 @@ class _Making:
             n_results += -(-n // OUTPUTS_A_WORD) * OUTPUTS_A_WORD
         self.need("partials", len(head) * -(-ROWS_AT_ONCE // BLOCK_ROWS) * PARTIAL_WORDS * WORD)
         self.outputs = np.zeros((n_results, 4), np.int32)
-        self.outputs[:, 1] = UNWRITTEN
+        self.outputs[:, 2] = UNWRITTEN
         self.outputs[at, 0] = targets
         return at
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from ecorl.drivers.xrt_card import KernelRun, OpenCard, RunState
 from ecorl.engines.fpga.card.image import WORD, Bytes, Words
 from ecorl.engines.fpga.card.memory import SLOTTED, CardMemory
 from ecorl.engines.fpga.card.plan import UNWRITTEN, At, Plan, Start
-from ecorl.engines.fpga.card.tokens import MARK, ROW_FIELDS
+from ecorl.engines.fpga.card.tokens import MARK, N_OUTPUTS, ROW_FIELDS, TOKEN
 from ecorl.engines.fpga.card.weights import Weights, upload
 from ecorl.engines.fpga.interfaces import KernelInterface
 from ecorl.errors import DriverError
 
-Transfer = Callable[[], None]
+Transfer = Callable[[], bool]
+"""Says whether it is over; one that is not is asked again beside a later start."""
 
 _LONG = ("gemm_int8", "mha_int8")
 """Kernels that transfers pass beside; the others may end before a transfer does."""
@@ -29,8 +32,7 @@ _LONG = ("gemm_int8", "mha_int8")
 class GroupResult:
     """Results of a group: ``values [n_outputs, width] int32`` and ``marks [n_outputs] int32``.
 
-    A mark other than 0 says that the result rests on a number which did not fit, or that the card
-    never wrote it.
+    A mark other than 0 says that the result rests on a number which did not fit.
     """
 
     values: Words
@@ -56,12 +58,17 @@ class CardRunner:
         card: the card, with the bitstream loaded.
         interfaces: of its kernels.
         start_s: patience with one start of a kernel, s.
+        ended: once it is set, nothing is started any more.
     """
 
     def __init__(
-        self, card: OpenCard, interfaces: Sequence[KernelInterface], start_s: float
+        self,
+        card: OpenCard,
+        interfaces: Sequence[KernelInterface],
+        start_s: float,
+        ended: threading.Event,
     ) -> None:
-        self._card, self._start_s = card, start_s
+        self._card, self._start_s, self._ended = card, start_s, ended
         by_name = {interface.kernel: interface for interface in interfaces}
         self._memory = CardMemory(card, by_name)
         self._runs: dict[str, KernelRun] = {}
@@ -70,7 +77,7 @@ class CardRunner:
             name: {a.name: a.index for a in interface.arguments}
             for name, interface in by_name.items()
         }
-        self._pending: deque[Transfer] = deque()
+        self._beside: deque[Transfer] = deque()
         self._running: KernelRun | None = None
         self.times = TransferTimes()
 
@@ -82,15 +89,6 @@ class CardRunner:
         """
         sizes = weights.model.placed.sizes
         return upload(weights, {name: self._memory.exact(name, n) for name, n in sizes.items()})
-
-    def later(self, transfer: Transfer) -> None:
-        """Do transfers beside one of the next kernels. They must not raise."""
-        self._pending.append(transfer)
-
-    def catch_up(self) -> None:
-        """Do the transfers that no kernel has covered."""
-        while self._pending:
-            self._pending.popleft()()
 
     def send(self, plan: Plan, slot: int) -> None:
         """Bring a group's inputs onto the card.
@@ -110,49 +108,68 @@ class CardRunner:
             fresh = np.full(size // 4, UNWRITTEN, np.int32).view(np.uint8)
             self._write("values", fresh, slot)
 
-    def run(self, plan: Plan, slot: int) -> None:
+    def run(self, plan: Plan, slot: int, beside: Sequence[Transfer] = ()) -> None:
         """All starts of a plan whose inputs were sent.
+
+        Args:
+            plan: the group.
+            slot: where its inputs are.
+            beside: transfers of other groups, done beside its kernels. They must not raise; those
+                that have not been done when a kernel fails are left out.
 
         Raises:
             DriverTimeout: when a kernel did not end in time; it may still be running.
             DriverError: when a kernel failed.
         """
+        self._beside.extend(beside)
         try:
-            for name in plan.sizes.keys() - SLOTTED:
-                self._memory.reserve(name, plan.sizes[name])
-            for start in plan.before:
-                self._start(start, slot)
-            self._pending.appendleft(lambda: self._spread_marks(plan, slot))
-            for start in (*plan.attend, *plan.after):
-                self._start(start, slot)
-        except DriverError:
-            self._pending.clear()  # made for this group's slots: beside another one they do harm
-            raise
+            self._run_all(plan, slot)
+            for transfer in self._beside:
+                transfer()
+        finally:
+            self._beside.clear()  # made for this group's slots: beside another one they do harm
 
-    def _spread_marks(self, plan: Plan, slot: int) -> None:
+    def _run_all(self, plan: Plan, slot: int) -> None:
+        for name in plan.sizes.keys() - SLOTTED:
+            self._memory.reserve(name, plan.sizes[name])
+        for start in plan.before:
+            self._start(start, slot)
+        self._beside.appendleft(lambda: self._spread_marks(plan, slot))
+        for start in (*plan.attend, *plan.after):
+            self._start(start, slot)
+
+    def _spread_marks(self, plan: Plan, slot: int) -> bool:
         records = self._records(plan, slot)
         spread = plan.layout.spread_marks(records[:, MARK])
         if not np.array_equal(spread, records[:, MARK]):
             records[:, MARK] = spread
             self._write("rows", records.reshape(-1).view(np.uint8), slot)
+        return True
 
     def receive(self, plan: Plan, slot: int) -> GroupResult:
         """A finished group's results.
 
         Raises:
-            DriverError: when a transfer fails.
+            DriverError: when a transfer fails, or the card has not written them all.
         """
         if plan.result == "outputs":
             outputs = self._read("outputs", plan.sizes["outputs"], slot).reshape(-1, 4)
             own = outputs[plan.output_at]
-            return GroupResult(own[:, 1:2], own[:, 2] | (own[:, 1] == UNWRITTEN))
+            sent = plan.inputs["outputs"].view(np.int32).reshape(-1, 4)[plan.output_at]
+            if not np.array_equal(own[:, 0], sent[:, 0]):
+                raise DriverError("the card holds other targets than were sent")
+            _check_written(own[:, 2] != UNWRITTEN)
+            return GroupResult(own[:, 1:2], own[:, 2])
         first = plan.layout.first_wanted
         values = self._read("values", plan.sizes["values"], slot)
         values = values.reshape(plan.layout.n_rows - first, -1)[plan.output_at]
         marks = self._records(plan, slot)[plan.layout.output_rows, MARK]
-        return GroupResult(values, marks | (values[:, 0] == UNWRITTEN))
+        _check_written((values[:, 0] != UNWRITTEN) | (marks != 0))
+        return GroupResult(values, marks)
 
     def _start(self, start: Start, slot: int) -> None:
+        if self._ended.is_set():
+            raise DriverError("the card is being closed")
         run = self._runs.get(start.kernel)
         if run is None:
             run = self._runs[start.kernel] = self._card.run_of(self._tops[start.kernel])
@@ -161,13 +178,15 @@ class CardRunner:
             given = self._memory.at(value, slot) if isinstance(value, At) else value
             run.set(indices[name], given)
         run.start()
-        self._running = run
+        self._running, deadline_s = run, time.monotonic() + self._start_s
         try:
-            if self._pending and start.kernel in _LONG:
-                self._pending.popleft()()
-            run.wait(time.monotonic() + self._start_s)
+            if self._beside and start.kernel in _LONG and self._beside[0]():
+                self._beside.popleft()
         finally:
-            self._running = None
+            try:
+                run.wait(deadline_s)  # also after a fault: nothing works on beside the next group
+            finally:
+                self._running = None
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
@@ -176,12 +195,17 @@ class CardRunner:
         yield
         taken_s = time.perf_counter() - start_s
         self.times.total_s += taken_s
-        if self._running is not None and self._running.state() is RunState.RUNNING:
-            self.times.hidden_s += taken_s
+        with contextlib.suppress(DriverError):  # the kernel's own fault: its wait will say so
+            if self._running is not None and self._running.state() is RunState.RUNNING:
+                self.times.hidden_s += taken_s
 
     def _records(self, plan: Plan, slot: int) -> Words:
-        rows = self._read("rows", plan.layout.n_rows * WORD, slot)
-        return rows.reshape(-1, ROW_FIELDS)
+        n_rows = plan.layout.n_rows
+        records = self._read("rows", n_rows * WORD, slot).reshape(-1, ROW_FIELDS)
+        sent = plan.layout.records[:n_rows, TOKEN : N_OUTPUTS + 1]
+        if not np.array_equal(records[:, TOKEN : N_OUTPUTS + 1], sent):
+            raise DriverError("the card holds records of other tokens than were sent")
+        return records
 
     def _write(self, name: str, data: Bytes, slot: int) -> None:
         with self._timed():
@@ -192,4 +216,11 @@ class CardRunner:
     def _read(self, name: str, n_bytes: int, slot: int) -> Words:
         with self._timed():
             part = self._memory.at(At(name), slot).part(0, n_bytes)
+            part.host.view(np.int32)[:] = UNWRITTEN  # the mirror must not answer for the card
             return part.download().view(np.int32).copy()
+
+
+def _check_written(written: npt.NDArray[np.bool_]) -> None:
+    n_missing = len(written) - np.count_nonzero(written)
+    if n_missing:
+        raise DriverError(f"the card has not written {n_missing} of {len(written)} results")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -57,6 +58,7 @@ class CardSetup:
         reset: resets it, given its PCIe address; raises `DriverError` where that fails.
         interfaces: of its kernels.
         limits: patience.
+        clock: seconds, that quarantine and occupancy go by.
     """
 
     index: int
@@ -64,6 +66,7 @@ class CardSetup:
     reset: Callable[[str], None]
     interfaces: Sequence[KernelInterface]
     limits: CardLimits = field(default_factory=CardLimits)
+    clock: Callable[[], float] = time.monotonic
 
 
 class Service:
@@ -71,6 +74,13 @@ class Service:
 
     Args:
         setup: how to bring the card into service.
+
+    Attributes:
+        state: whether it takes work.
+        n_faults: groups that failed.
+        n_resets: resets.
+        digest: SHA-256 of the weights as read back from the card; empty while it is out of service.
+        ended: set to start nothing any more; may be set from any thread.
     """
 
     def __init__(self, setup: CardSetup) -> None:
@@ -85,18 +95,26 @@ class Service:
         self.state = CardState.READY
         self.n_faults = self.n_resets = 0
         self.digest = ""
+        self.ended = threading.Event()
 
     @property
     def available(self) -> bool:
         """Whether the card takes work; a quarantine that is over ends with the next group."""
         if self.state is CardState.QUARANTINED:
-            return time.monotonic() >= self._retry_at
+            return self._setup.clock() >= self._retry_at
         return self.state is CardState.READY
+
+    @property
+    def in_service(self) -> bool:
+        """Whether the card is open and loaded."""
+        return self._runner is not None
 
     def times(self) -> TransferTimes:
         """Times of all transfers so far."""
-        now = self._runner.times if self._runner is not None else TransferTimes()
-        return TransferTimes(self._past.total_s + now.total_s, self._past.hidden_s + now.hidden_s)
+        runner = self._runner  # another thread may ask while the card is let go of
+        now = TransferTimes() if runner is None else runner.times
+        hidden_s = self._past.hidden_s + now.hidden_s  # first: it must not run ahead of the total
+        return TransferTimes(self._past.total_s + now.total_s, hidden_s)
 
     def open(self, weights: Weights) -> None:
         """Open the card and load it.
@@ -108,8 +126,9 @@ class Service:
             self._card = self._setup.open()
             self._address = self._card.address() or self._address
             limits = self._setup.limits
-            self._runner = CardRunner(self._card, self._setup.interfaces, limits.start_s)
-            self.digest = self._runner.load(weights)
+            runner = CardRunner(self._card, self._setup.interfaces, limits.start_s, self.ended)
+            self.digest = runner.load(weights)
+            self._runner = runner
         except DriverError:
             self._drop()
             raise
@@ -124,8 +143,8 @@ class Service:
         if self._runner is None and self.available:
             self.recover(weights)
         if self._runner is None:
-            left_s = max(0.0, self._retry_at - time.monotonic())
-            raise DriverError(f"card {self._setup.index} is out of service for {left_s:.0f} s")
+            left_s = math.ceil(max(0.0, self._retry_at - self._setup.clock()))
+            raise DriverError(f"card {self._setup.index} is out of service for {left_s} s")
         return self._runner
 
     def load(self, weights: Weights) -> None:
@@ -137,7 +156,7 @@ class Service:
         self.digest = self.runner(weights).load(weights)
 
     def succeeded(self) -> None:
-        """A group was computed."""
+        """A group was computed, and its results are here."""
         self._n_in_a_row = self._n_quarantines = 0
         self._is_suspect = False
 
@@ -174,8 +193,8 @@ class Service:
         self.state = CardState.CLOSED
 
     def _drop(self) -> None:
-        self._past = self.times()
-        self._runner = None  # its buffers and runs, before the card
+        past, self._runner = self.times(), None  # its buffers and runs, before the card
+        self._past, self.digest = past, ""
         if self._card is not None:
             self._card.close()
             self._card = None
@@ -185,7 +204,7 @@ class Service:
         doubled = limits.quarantine_s * 2.0 ** min(self._n_quarantines, 30)
         length_s = min(doubled, limits.longest_quarantine_s)
         self._n_quarantines += 1
-        self._retry_at = time.monotonic() + length_s
+        self._retry_at = self._setup.clock() + length_s
         self.state = CardState.QUARANTINED
         logger.warning("card %d is out of service for %.0f s: %s", self._setup.index, length_s, why)
 

@@ -59,7 +59,7 @@ def upload(weights: Weights, buffers: Mapping[str, CardBuffer]) -> str:
 
 
 def digest_on_card(buffers: Mapping[str, CardBuffer]) -> str:
-    """SHA-256 of the weights as they lie on the card.
+    """SHA-256 of the weights as they lie on the card, which the mirrors hold afterwards.
 
     Raises:
         DriverError: when a transfer fails.
@@ -69,5 +69,7 @@ def digest_on_card(buffers: Mapping[str, CardBuffer]) -> str:
         buffer = buffers[name]
         for at in range(0, buffer.n_bytes, _CHUNK_BYTES):
             n_bytes = min(_CHUNK_BYTES, buffer.n_bytes - at)
-            digest.update(np.ascontiguousarray(buffer.part(at, n_bytes).download()).data)
+            part = buffer.part(at, n_bytes)
+            np.invert(part.host, out=part.host)  # the mirror must not answer for the card
+            digest.update(np.ascontiguousarray(part.download()).data)
     return digest.hexdigest()

@@ -1,11 +1,15 @@
-"""A kernel tree of one small source, for builds that take no time."""
+"""A kernel tree of one small source, for builds that take no time; models for the cards."""
 
 from __future__ import annotations
+
+import contextlib
 
 import pytest
 
 from ecorl.engines.fpga import build as build_module
 from ecorl.engines.fpga.build import kernel_root
+from tests.conftest import demand
+from tests.fakes import cards
 
 ANSWER = 'extern "C" int answer() { return HELPER; }\n'
 
@@ -25,3 +29,23 @@ def tree(tmp_path, monkeypatch, require_tool):
     monkeypatch.setenv("ECORL_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("CXX", raising=False)
     return root
+
+
+@pytest.fixture(scope="session")
+def card_root(tmp_path_factory):
+    """Where the small models of `tests.fakes.cards` are saved."""
+    for tool in ("gxx", "torch"):
+        demand(tool)
+    return tmp_path_factory.mktemp("card_models")
+
+
+@pytest.fixture
+def make_cards(card_root):
+    """Makes cards in pure Python, which are closed at the end; see `tests.fakes.cards.Cards`."""
+    with contextlib.ExitStack() as stack:
+
+        def make(*faults, **options):
+            container = cards.container_in(card_root)
+            return stack.enter_context(cards.Cards(container, *faults, **options))
+
+        yield make
