@@ -1,0 +1,234 @@
+"""Who runs the kernels: by the model, the machine and the file that is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ecorl.engines.fpga.banks import PLATFORM, card_memory
+from ecorl.engines.fpga.bitstream import (
+    Manifest,
+    Target,
+    file_digest,
+    manifest_path,
+    write_manifest,
+)
+from ecorl.engines.fpga.build import csim_library, kernels_digest
+from ecorl.engines.fpga.card import opening
+from ecorl.engines.fpga.card.decoder import CardDecoder
+from ecorl.engines.fpga.card.opening import (
+    csim_container,
+    emulated,
+    objection_to,
+    on_cards,
+    wants_xrt,
+)
+from ecorl.engines.fpga.engine import FpgaEngine
+from ecorl.engines.fpga.interfaces import kernel_interfaces
+from ecorl.engines.fpga.limits import shape_limits
+from ecorl.engines.fpga.xclbin import read_container, write_container
+from ecorl.engines.gating import Gating
+from ecorl.errors import BitstreamError, CheckpointError, EngineError, MissingToolError, UserError
+from ecorl.records import Stage
+from tests.conftest import demand
+from tests.fakes import cards
+from tests.fakes.pyxrt_python import NAME, Machine, module
+
+NAMED = "llama_reward"
+
+
+@pytest.fixture
+def config(card_root):
+    return cards.tensors(card_root, NAMED).config
+
+
+def gated(config):
+    return replace(config, gating=Gating(2, 1.0, 16, 1, (7,), (False, False)))
+
+
+# ---- by the model and the machine --------------------------------------------------------------
+
+
+def test_auto_takes_xrt_where_it_is_installed_and_the_model_can_run(config, monkeypatch):
+    for installed in (True, False):
+        monkeypatch.setattr(opening, "can_emulate", lambda installed=installed: installed)
+        assert wants_xrt("auto", config) is installed
+        assert wants_xrt("xrt", config) is True
+        assert wants_xrt("csim", config) is False
+
+
+def test_a_model_that_the_tops_cannot_run(card_root, config, monkeypatch, caplog):
+    monkeypatch.setattr(opening, "can_emulate", lambda: True)
+    caplog.set_level("INFO")
+    wide = cards.tensors(card_root, "llama144").config
+    for other, why in ((gated(config), "gate"), (wide, "head_dim = 144")):
+        assert why in objection_to(other)
+        assert wants_xrt("auto", other) is False
+        assert wants_xrt("csim", other) is False
+        assert why in caplog.text
+        with pytest.raises(CheckpointError, match=why) as caught:
+            wants_xrt("xrt", other)
+        assert isinstance(caught.value, UserError)
+        assert "\n" not in str(caught.value)
+    assert objection_to(config) is None
+
+
+def test_an_engine_of_a_model_that_cannot_run_there(card_root, monkeypatch):
+    monkeypatch.setattr(opening, "can_emulate", lambda: True)
+    folder = cards.decoder_models.saved_decoder(card_root, "llama144")
+    with pytest.raises(CheckpointError, match="head_dim = 144"):
+        FpgaEngine(folder, Stage.REWARD, host="xrt")
+    engine = FpgaEngine(folder, Stage.REWARD, host="auto")
+    assert (engine.host, engine.on_card, engine.cards()) == ("csim", False, ())
+    rows = cards.int8_models.batch_of(cards.rows_of(9))
+    assert np.isfinite(engine.score(rows).values).all()
+    engine.close()
+
+
+def test_the_decoder_takes_no_gate(card_root, make_cards):
+    tensors = cards.tensors(card_root, NAMED)
+    tensors = replace(tensors, config=gated(tensors.config))
+    with pytest.raises(CheckpointError, match="gate have no kernel"):
+        CardDecoder(tensors, cards.int8_models.library("fast"), make_cards().setups)
+
+
+# ---- files -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def made(tmp_path):
+    """A C-simulation container and its manifest."""
+    demand("gxx")
+    path = tmp_path / "ecorl.csim.xclbin"
+    write_container(path, kernel_interfaces(), csim_library("fast").read_bytes(), card_memory())
+    manifest = Manifest(
+        file=path.name,
+        target=Target.CSIM,
+        platform=PLATFORM,
+        part="xcu55c-fsvh2892-2L-e",
+        tool="g++",
+        kernels_digest=kernels_digest(),
+        limits=shape_limits(),
+        sha256=file_digest(path),
+        target_clock_mhz=245.0,
+        clock_mhz=None,
+        timing_met=None,
+        utilisation=None,
+        synthesis=None,
+        built=True,
+        provenance="emulated",
+    )
+    write_manifest(manifest, manifest_path(path))
+    return path, manifest
+
+
+def engine_of(card_root, path):
+    return FpgaEngine(cards.checkpoint(card_root, NAMED), Stage.REWARD, bitstream=path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sha256": "0" * 64}, "not the file that its manifest is of"),
+        ({"target": Target.HW}, "target = hw"),
+        ({"limits": replace(shape_limits(), head_dim=16)}, "head_dim = 32"),
+        ({"kernels_digest": "sha256:0000"}, "other kernel sources"),
+        ({"built": False}, "never made"),
+        ({"file": "other.csim.xclbin"}, "manifest of other"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(card_root, made, changes, words):
+    path, manifest = made
+    write_manifest(replace(manifest, **changes), manifest_path(path))
+    with pytest.raises(BitstreamError, match=words) as caught:
+        engine_of(card_root, path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_a_manifest_is_refused(card_root, made):
+    manifest_path(made[0]).unlink()
+    with pytest.raises(BitstreamError, match="is missing"):
+        engine_of(card_root, made[0])
+
+
+def test_a_container_of_the_simulation_is_not_for_a_card(card_root, made, tmp_path):
+    """Under another name its manifest and header still say what it is."""
+    path, manifest = made
+    other = tmp_path / "ecorl.xclbin"
+    other.write_bytes(path.read_bytes())
+    write_manifest(replace(manifest, file=other.name), manifest_path(other))
+    with pytest.raises(BitstreamError):
+        engine_of(card_root, other)
+
+
+def test_a_container_that_fits_runs_on_the_noop_driver(card_root, made):
+    demand("xrt")
+    rows = cards.int8_models.batch_of(cards.rows_of(9, 70))
+    plain = FpgaEngine(cards.checkpoint(card_root, NAMED), Stage.REWARD)
+    engine = engine_of(card_root, made[0])
+    assert (engine.host, engine.on_card) == ("xrt (noop)", False)
+    assert [status.index for status in engine.cards()] == [0]
+    assert cards.same_bits(engine.score(rows).values, plain.score(rows).values)
+    engine.close()
+    with pytest.raises(EngineError, match="closed"):
+        engine.score(rows)
+
+
+# ---- cards -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def machine(card_root):
+    found = Machine(cards.int8_models.library("fast").handle, n_cards=2)
+    yield found
+    found.close()
+
+
+def test_a_card_of_another_platform_is_left_alone(card_root, machine):
+    container = cards.container_in(card_root)
+    args = (cards.tensors(card_root, NAMED), cards.int8_models.library("fast"))
+    machine.name = "xilinx_u250_gen3x16_xdma_shell_4_1"
+    setups = on_cards(container, PLATFORM, [1], module(machine)).setups
+    with pytest.raises(EngineError, match="is not for card 1, xilinx_u250") as caught:
+        CardDecoder(*args, setups)
+    assert "\n" not in str(caught.value)
+    machine.name = NAME
+    opened = on_cards(container, PLATFORM, [1, 0], module(machine))
+    assert not opened.is_emulated
+    decoder = CardDecoder(*args, opened.setups)
+    assert [status.index for status in decoder.status()] == [1, 0]
+    decoder.close()
+
+
+def test_a_card_that_is_not_there_is_told_in_one_line(card_root, machine):
+    setups = on_cards(cards.container_in(card_root), PLATFORM, [5], module(machine)).setups
+    with pytest.raises(EngineError, match=r"no card came into service: card 5: device\(5\)"):
+        CardDecoder(cards.tensors(card_root, NAMED), cards.int8_models.library("fast"), setups)
+
+
+def test_a_bitstream_for_cards_needs_amd_s_pyxrt(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pyxrt", None)
+    with pytest.raises(MissingToolError, match="comes with AMD's XRT"):
+        on_cards(tmp_path / "x.xclbin", PLATFORM, [0])
+
+
+def test_the_container_of_the_cache_is_written_anew_each_time():
+    demand("gxx")
+    path = csim_container("fast")
+    identity = read_container(path).identity
+    path.write_bytes(b"damaged")
+    assert csim_container("fast") == path
+    assert read_container(path).identity == identity
+
+
+def test_an_emulated_card_has_patience_and_no_reset(tmp_path):
+    for tool in ("gxx", "xrt"):
+        demand(tool)
+    opened = emulated(csim_container("fast"), [0, 3])
+    assert opened.is_emulated
+    assert [setup.index for setup in opened.setups] == [0, 3]
+    for setup in opened.setups:
+        assert setup.limits.start_s == opening.EMULATED_START_S
+        setup.reset("")
