@@ -347,11 +347,3 @@ def test_limits_follow_the_headers(tmp_path):
     header.unlink()
     with pytest.raises(BuildError, match="cannot be read"):
         shape_limits(tmp_path)
-
-
-def test_targets_of_the_command_are_those_of_the_files():
-    from ecorl.cli.fpga_bitstream import BuildTarget, Check
-    from ecorl.engines.fpga.bitstream_build import CHECKS
-
-    assert [t.value for t in BuildTarget] == [t.value for t in bitstream.Target]
-    assert tuple(c.value for c in Check) == CHECKS
