@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ecorl.engines.decoder_config import read_config_file
-from ecorl.engines.fpga import bitstream
 from ecorl.engines.fpga.banks import PLATFORM, card_memory
 from ecorl.engines.fpga.bitstream import (
     Manifest,
