@@ -93,7 +93,7 @@ def test_process_rewards(on_device, root, name):
 @pytest.mark.parametrize("name", ["llama_reward", "llama_lm"])
 def test_several_groups_and_blocks_of_rows(on_device, root, name, monkeypatch):
     monkeypatch.setattr("ecorl.engines.fpga.card.decoder.GROUP_TOKENS", 96)
-    monkeypatch.setattr("ecorl.engines.fpga.card.plan.ROWS_AT_ONCE", 32)
+    monkeypatch.setattr("ecorl.engines.fpga.card.planning.ROWS_AT_ONCE", 32)
     rows, counts = batches()
     with on_device(name) as decoder:
         assert same(decoder, root, name, rows, counts)

@@ -74,7 +74,7 @@ def test_a_7b_reward_model_at_512_tokens(command, models):
     assert "modelled; no synthesis report stands behind it" in out
     kernels = rows_of(out, "kernel")
     assert list(kernels)[:4] == ["gemm_int8", "vector_ops", "kv_cache_router", "mha_int8"]
-    assert "link, 2,052 bytes" in kernels
+    assert "link, 65,664 bytes" in kernels
     shares = [float(cells[-1].removesuffix(" %")) for cells in kernels.values()]
     assert sum(shares) == pytest.approx(100, abs=0.5)
     sweep = rows_of(out, "II")

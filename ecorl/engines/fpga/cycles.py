@@ -12,7 +12,8 @@ each module says what it assumes. No synthesis report backs any figure. In short
 - every start of a kernel takes its share of the profile's ``launch_s``, where the profile has it:
   a thirteenth, since a layer has 13 starts (`schedule.LAYER_STARTS`). Slices of long products, rows
   behind shared prompts, the embedding and the head come on top;
-- the link: 4 bytes a token id in, 4 bytes a reward or log-prob out, ``link_latency_s`` each way.
+- the link: a record of 64 bytes a token to the card and back, results, and ``link_latency_s`` for
+  each transfer that no kernel covers (`schedule.link_bytes`, `schedule.TRANSFERS`).
 
 Energy is the profile's ``active_w`` over the whole time.
 
@@ -34,11 +35,13 @@ from ecorl.engines.fpga.hbm import WEIGHT_CHANNELS, Memory, memory_of
 from ecorl.engines.fpga.kernel_cycles import call_cost
 from ecorl.engines.fpga.schedule import (
     LAYER_STARTS,
+    TRANSFERS,
     BatchShape,
     Call,
     attention_calls,
     forward_calls,
     kernel_starts,
+    link_bytes,
 )
 from ecorl.errors import ConfigError
 from ecorl.records import ModelShape, Stage, StageWork
@@ -50,9 +53,6 @@ KERNELS = ("gemm_int8", "vector_ops", "kv_cache_router", "mha_int8", "score_aggr
 
 INTERVALS = (1, 2, 4)
 """Initiation intervals of a sweep."""
-
-_ID_BYTES = 4
-_RESULT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +214,8 @@ def _batch_time(model: ModelShape, card: Card, batch: BatchShape) -> CardTime:
         for n, cycles, stalls, array, macs, moved in (sums[name],)
     )
     n_tokens = sum(batch.lengths)
-    link_bytes = _ID_BYTES * n_tokens + _RESULT_BYTES * batch.results if n_tokens else 0
-    link_s = link_bytes / card.link_bytes_per_s + (2 * card.link_latency_s if n_tokens else 0.0)
+    moved = link_bytes(batch)
+    link_s = moved / card.link_bytes_per_s + (TRANSFERS * card.link_latency_s if n_tokens else 0.0)
     launch_s = card.launch_s * kernel_starts(model, batch) / LAYER_STARTS
     kernel_s = sum(k.time_s for k in kernels)
     memory_bytes = sum(k.moved_bytes for k in kernels)
@@ -232,7 +232,7 @@ def _batch_time(model: ModelShape, card: Card, batch: BatchShape) -> CardTime:
         macs=sum(k.macs for k in kernels),
         memory_bytes=memory_bytes,
         stall_s=sum(k.stall_cycles for k in kernels) / card.clock_hz,
-        link_bytes=link_bytes,
+        link_bytes=moved,
         kernels=kernels,
     )
 

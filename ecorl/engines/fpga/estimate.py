@@ -18,7 +18,7 @@ from ecorl.engines.fpga.forward import MAX_ROW
 from ecorl.engines.fpga.hbm import IDEAL, WEIGHT_CHANNELS
 from ecorl.engines.fpga.kernel_cycles import call_cost
 from ecorl.engines.fpga.placement import Placement, Resident, place
-from ecorl.engines.fpga.schedule import forward_calls
+from ecorl.engines.fpga.schedule import TRANSFERS, forward_calls, link_bytes
 from ecorl.engines.fpga.synthesis import standing, synthesis_of
 from ecorl.errors import ConfigError, SynthesisReportError
 from ecorl.records import Stage
@@ -161,7 +161,7 @@ def estimate(
     latency_s = profile.get("link_latency_s")
     link_s = None
     if link is not None and latency_s is not None:
-        link_s = 4 * (work.n_tokens + work.batch.results) / link + 2 * latency_s
+        link_s = link_bytes(work.batch) / link + TRANSFERS * latency_s
     all_bytes = sum(n_bytes for own in moved.values() for n_bytes in own.values())
     memory_s = None if bandwidth is None else all_bytes / bandwidth
     return CardEstimate(profile, work, missing, runs, one_channel, moved, ideal, memory_s, link_s)

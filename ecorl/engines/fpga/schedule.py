@@ -27,6 +27,14 @@ Call: TypeAlias = GemmCall | VectorCall | RouterCall | MhaCall | ScoreCall
 Calls: TypeAlias = tuple[tuple[Call, int], ...]
 """Calls, each with how often it comes."""
 
+PAGE = 64
+"""Positions of a page of keys and values."""
+
+GROUP_TOKENS = 2048
+"""Tokens at which the host of a card calls a group full; a family of rows with one prompt is never
+parted. Large enough that a product fills the array, small enough that a batch makes several groups,
+whose transfers then pass beside each other's kernels."""
+
 LAYER_STARTS = 13
 """Kernel starts of a layer whose products take one slice each and whose rows share no prompt: norm,
 product, head, router, attention, context, product, residual, norm, product, gate, product,
@@ -70,19 +78,56 @@ def forward_calls(model: ModelShape, batch: BatchShape) -> Calls:
     ) + attention_calls(model, batch)
 
 
+RECORD_BYTES, OUTPUT_BYTES = 64, 16
+"""Of a token row, and of a log-prob, on the card; both travel to it and back."""
+
+TRANSFERS = 7
+"""Transfers of a batch that no kernel covers, each with its latency: records, pages, queries, tasks
+and room for results before the first group, results and records after the last."""
+
+
+def link_bytes(batch: BatchShape) -> int:
+    """Bytes over the host's link: token rows and results.
+
+    Lists of pages, queries and tasks, a few dozen bytes a start or page, are left out.
+    """
+    result = 2 * (RECORD_BYTES if batch.head_rows == 1 else OUTPUT_BYTES)
+    return 2 * RECORD_BYTES * sum(batch.lengths) + result * batch.results
+
+
 def kernel_starts(model: ModelShape, batch: BatchShape) -> int:
     """Starts of kernels in a forward; 0 for a batch of which nothing is wanted.
 
     A call of `token_calls` is one start. The router takes all heads and rows of a layer in one, but
-    rows behind a shared prompt in one more, since they copy pages that the first has written;
-    attention takes all blocks of a layer in one. Copies of a kernel are taken to start together.
+    rows that go on inside a page in one more, since that page was written by the one before: those
+    behind a shared prompt, and those from a row's first wanted token on, which stand apart
+    (`ecorl.engines.fpga.card.tokens`). Attention takes all blocks of a layer in one. A batch of
+    more than `GROUP_TOKENS` tokens goes in groups, each with all of these starts. Copies of a
+    kernel are taken to start together.
     """
     wanted = sum(batch.wanted)
     if wanted == 0:
         return 0
-    calls = token_calls(model, sum(batch.lengths), wanted, batch.head_rows, batch.results)
-    levels = 2 if any(batch.first_positions) else 1
-    return sum(times for _, times in calls) + model.n_layers * (levels + 1)
+    n_tokens = sum(batch.lengths)
+    calls = token_calls(model, n_tokens, wanted, batch.head_rows, batch.results)
+    once = sum(times for _, times in calls) + model.n_layers * (_router_levels(batch) + 1)
+    return once * -(-n_tokens // GROUP_TOKENS)
+
+
+def _router_levels(batch: BatchShape) -> int:
+    """Starts of the router in a layer; one more than there are where families differ.
+
+    The wanted tokens of a run are taken to end it.
+    """
+    firsts = batch.first_positions or (0,) * len(batch.lengths)
+    roots, others = 0, 0
+    for first, n, wanted in zip(firsts, batch.lengths, batch.wanted, strict=True):
+        apart = int(0 < wanted < n and (first + n - wanted) % PAGE != 0)
+        if first == 0:
+            roots = max(roots, apart)
+        else:
+            others = max(others, apart + (1 if first % PAGE else -1 - roots))
+    return 1 + roots + max(others, 0)
 
 
 @lru_cache(maxsize=1024)

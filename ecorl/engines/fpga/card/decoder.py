@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ecorl.engines.fpga.card.card import CardStatus
-from ecorl.engines.fpga.card.plan import Plan, plan_logprobs, plan_rewards
+from ecorl.engines.fpga.card.plan import Plan
+from ecorl.engines.fpga.card.planning import plan_logprobs, plan_rewards
 from ecorl.engines.fpga.card.pool import CardPool
 from ecorl.engines.fpga.card.service import CardSetup
 from ecorl.engines.fpga.card.tokens import lay_out
@@ -16,14 +17,10 @@ from ecorl.engines.fpga.card.weights import Weights
 from ecorl.engines.fpga.decoding import MAX_ROW, Decoder, Int32, Question
 from ecorl.engines.fpga.formats import IntegerDecoder, Tensors, decoder_digest, integer_decoder
 from ecorl.engines.fpga.gemm import CsimLibrary
+from ecorl.engines.fpga.schedule import GROUP_TOKENS
 from ecorl.engines.fpga.segments import Segments
 from ecorl.engines.protocol import Int64
 from ecorl.errors import CheckpointError, DriverError, EngineError
-
-GROUP_TOKENS = 2048
-"""Tokens at which a group is full; a family of rows with one prompt is never parted. Large enough
-that a product fills the array, small enough that a batch makes several groups, whose transfers then
-pass beside each other's kernels."""
 
 
 class CardDecoder(Decoder):

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ecorl.engines.fpga.banks import WIRING
-from ecorl.engines.fpga.card import plan as module
+from ecorl.engines.fpga.card import planning as module
 from ecorl.engines.fpga.card.image import REGIONS, WORD, code_words, place_model, words
 from ecorl.engines.fpga.card.memory import SLOTTED
-from ecorl.engines.fpga.card.plan import At, CardModel, plan_logprobs, plan_rewards
+from ecorl.engines.fpga.card.plan import At, CardModel
+from ecorl.engines.fpga.card.planning import plan_logprobs, plan_rewards
 from ecorl.engines.fpga.card.ports import PORTS
 from ecorl.engines.fpga.card.tokens import ROW_FIELDS, lay_out
 from ecorl.engines.fpga.decoding import LOG2_E, Scale

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ecorl.engines.fpga.card.card import Card
-from ecorl.engines.fpga.card.plan import plan_rewards
+from ecorl.engines.fpga.card.planning import plan_rewards
 from ecorl.engines.fpga.card.runner import CardRunner
 from ecorl.engines.fpga.card.service import OCCUPANCY_S, CardState, Occupancy
 from ecorl.engines.fpga.card.tokens import lay_out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections import Counter
 from dataclasses import astuple, replace
 
@@ -13,13 +14,24 @@ from hypothesis import strategies as st
 from int8_models import batch_of, card_file, decoder, library, rows_of
 
 from ecorl.devices import check_throughput, load_profile
+from ecorl.engines.checkpoint import load_decoder
 from ecorl.engines.fpga.attention_cycles import MhaCall, MhaCounts, RouterCall, RouterCounts
+from ecorl.engines.fpga.card.image import place_model
+from ecorl.engines.fpga.card.plan import CardModel
+from ecorl.engines.fpga.card.planning import plan_rewards
+from ecorl.engines.fpga.card.tokens import lay_out
 from ecorl.engines.fpga.cycles import KERNELS, BatchShape, CycleModel, attention_calls
 from ecorl.engines.fpga.engine import FpgaEngine
+from ecorl.engines.fpga.formats import integer_decoder
 from ecorl.engines.fpga.gemm import gemm_counts
 from ecorl.engines.fpga.hbm import IDEAL, memory_of
 from ecorl.engines.fpga.kernel_cycles import LOOP_DEPTH, GemmCall, call_cost
-from ecorl.engines.fpga.schedule import forward_calls, kernel_starts
+from ecorl.engines.fpga.schedule import (
+    GROUP_TOKENS,
+    LAYER_STARTS,
+    forward_calls,
+    kernel_starts,
+)
 from ecorl.engines.fpga.score_cycles import ScoreCall
 from ecorl.engines.fpga.segments import segments_of
 from ecorl.engines.fpga.vector_cycles import VectorCall
@@ -158,8 +170,9 @@ def test_a_whole_forwards_attention_is_what_the_kernels_count(kernel_path, model
 
 
 @pytest.mark.parametrize("n_prompt", [0, 20])
-def test_starts_are_those_of_a_forward_through_the_kernels(kernel_path, models, n_prompt):
-    """Few enough tokens for one group and one block of rows; behind a shared prompt and alone."""
+def test_a_layer_has_thirteen_starts(kernel_path, models, n_prompt):
+    """A forward through the top functions, which gathers wanted tokens on the host; few enough for
+    one group and one block of rows; behind a shared prompt and alone."""
     folder, _ = models("llama_reward")
     shape, handle = FpgaEngine(folder, Stage.REWARD).model, kernel_path.handle
     prompt = rows_of(n_prompt, seed=3)[0] if n_prompt else np.array([], np.int32)
@@ -174,8 +187,43 @@ def test_starts_are_those_of_a_forward_through_the_kernels(kernel_path, models, 
         out = np.zeros(n, np.int64)
         getattr(handle, f"{kernel}_counters")(ctypes.c_void_p(out.ctypes.data))
         calls += int(out[0])
-    batch = segments_of(rows, n_completion).shape((1,) * 2, 1)
-    assert calls == kernel_starts(shape, batch) == shape.n_layers * (13 + bool(n_prompt)) + 4
+    assert calls == shape.n_layers * (LAYER_STARTS + bool(n_prompt)) + 4
+
+
+@functools.cache
+def card_model(folder):
+    integers = integer_decoder(load_decoder(folder))
+    return CardModel.of(integers, place_model(integers, 256))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(1, 150), st.lists(st.integers(0, 90), max_size=4)), min_size=1)
+)
+def test_the_starts_that_are_priced_are_those_of_the_host(models, families):
+    """Rewards of rows with and without a shared prompt: as many as the card's plans have."""
+    folder, _ = models("llama_reward")
+    rng = np.random.default_rng(0)
+    rows, counts = [], []
+    for n_prompt, ends in families:
+        prompt = rng.integers(0, 90, n_prompt)
+        for n in ends or [0]:
+            rows.append(np.concatenate([prompt, rng.integers(0, 90, n)]))
+            counts.append(n)
+    segments = segments_of(rows, counts)
+    card = card_model(folder)
+    shape = card.config.shape
+    last = [segments.tokens(i, np.asarray([len(row) - 1])) for i, row in enumerate(rows)]
+    wanted = np.sort(np.concatenate(last))
+    plan = plan_rewards(card, lay_out(segments, 0, len(segments.parent), wanted))
+    n_starts = len(plan.before) + len(plan.attend) + len(plan.after)
+    priced = kernel_starts(shape, segments.shape_at(last, len(rows)))
+    n_groups = -(-segments.n_tokens // GROUP_TOKENS)
+    # A batch's shape does not tell which rows go on from which prompt: where families differ, one
+    # start of the router more may be priced.
+    slack = shape.n_layers if len(families) > 1 else 0
+    assert n_starts <= priced // n_groups <= n_starts + slack
+    assert priced % n_groups == 0
 
 
 def test_two_arrays_halve_the_array_time(tmp_path):
@@ -191,16 +239,17 @@ def test_link_and_launch_terms():
     profile = load_profile("u55c")
     model = CycleModel(small_shape(3, 64, 4, 16), profile)
     score = model.batch(BatchShape((10, 20), (1, 1), 1))
-    assert score.link_s == pytest.approx((4 * 30 + 4 * 2) / 1.2e10 + 2 * 3e-5)
-    # 13 starts a layer; embedding, last norm, product and reward on top.
-    assert score.launch_s == pytest.approx((3 * 13 + 4) / 13 * profile.value("launch_s"))
+    assert score.link_s == pytest.approx((128 * 30 + 128 * 2) / 1.2e10 + 7 * 3e-5)
+    # 14 starts a layer, since wanted tokens begin inside a page; embedding and head on top.
+    assert score.launch_s == pytest.approx((3 * 14 + 4) / 13 * profile.value("launch_s"))
     logprobs = model.batch(BatchShape((10, 20), (5, 7), 500))
-    assert logprobs.link_s == pytest.approx((4 * 30 + 4 * 12) / 1.2e10 + 2 * 3e-5)
+    assert logprobs.link_s == pytest.approx((128 * 30 + 32 * 12) / 1.2e10 + 7 * 3e-5)
     assert logprobs.macs > score.macs
-    # Embedding, last norm, product, logits and what ends them; rows behind a prompt once a layer.
-    assert logprobs.launch_s == pytest.approx((3 * 13 + 5) / 13 * profile.value("launch_s"))
+    # Embedding, last norm, product, logits and what ends them.
+    assert logprobs.launch_s == pytest.approx((3 * 14 + 5) / 13 * profile.value("launch_s"))
     behind = model.batch(BatchShape((10, 20), (0, 1), 1, (0, 10)))
-    assert behind.launch_s == pytest.approx((3 * 14 + 4) / 13 * profile.value("launch_s"))
+    # The router three times: the prompt, the rows behind it, and their wanted tokens.
+    assert behind.launch_s == pytest.approx((3 * 15 + 4) / 13 * profile.value("launch_s"))
     nothing = model.batch(BatchShape((), (), 1))
     assert nothing.time_s == nothing.energy_j == 0.0
 
@@ -287,7 +336,7 @@ def test_a_batch_is_the_sum_of_its_kernels_and_their_stalls():
     assert card.kernel_s == pytest.approx(sum(k.time_s for k in card.kernels))
     assert card.stall_s == pytest.approx(sum(k.stall_cycles for k in card.kernels) / 245e6)
     assert card.macs == sum(k.macs for k in card.kernels)
-    assert card.link_bytes == 4 * (200 + 84)
+    assert card.link_bytes == 128 * 200 + 32 * 84
     reward = CycleModel(SHAPE_7B, U55C).batch(BatchShape((70,), (1,), 1))
     assert reward.of("score_aggregator") is None
     assert CycleModel(SHAPE_7B, U55C, ii=4).batch(batch).time_s < 4 * card.time_s
@@ -315,7 +364,7 @@ def test_a_shared_prompt_is_routed_and_multiplied_once():
     alone = model.batch(BatchShape((130, 130), (1, 1), 1))
     shared = model.batch(BatchShape((100, 30, 30), (0, 1, 1), 1, (0, 100, 100), 2))
     assert shared.time_s < 0.7 * alone.time_s
-    assert shared.link_bytes == 4 * (160 + 2)
+    assert shared.link_bytes == 128 * (160 + 2)
     routed = [call for call, _ in attention_calls(
         SHAPE_7B, BatchShape((100, 30, 30), (0, 1, 1), 1, (0, 100, 100))
     ) if isinstance(call, RouterCall)]  # fmt: skip

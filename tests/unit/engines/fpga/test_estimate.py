@@ -77,7 +77,7 @@ def test_what_is_not_published_of_a_card_stays_none():
         without = kernel.cycles - kernel.stall_cycles
         assert v80.ideal_cycles[kernel.kernel] == pytest.approx(without)
     assert v80.memory_s == pytest.approx(u55c.runs[0].card.memory_bytes / 8.2e11)
-    assert v80.link_s == pytest.approx(4 * (512 + 511) / 2.5e10 + 2 * 3e-5)
+    assert v80.link_s == pytest.approx((128 * 512 + 32 * 511) / 2.5e10 + 7 * 3e-5)
     bare = estimate(work, replace(V80, figures={}))
     assert (bare.memory_s, bare.link_s) == (None, None)
     data = json.loads(json.dumps(estimates.as_data([v80], [placed([work], V80)], "x")))
