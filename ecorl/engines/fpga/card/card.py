@@ -65,6 +65,11 @@ class _Job:
 
 
 @dataclass(eq=False, slots=True)
+class _Revival:
+    """A request to bring a card back whose quarantine is over."""
+
+
+@dataclass(eq=False, slots=True)
 class _Load:
     weights: Weights
     future: Future[str] = field(default_factory=Future)
@@ -83,14 +88,14 @@ class Card:
 
     def __init__(self, setup: CardSetup, weights: Weights) -> None:
         self._setup, self._weights = setup, weights
-        self._queue: queue.SimpleQueue[_Job | _Load | None] = queue.SimpleQueue()
-        self._next: _Job | _Load | None = None
+        self._queue: queue.SimpleQueue[_Job | _Load | _Revival | None] = queue.SimpleQueue()
+        self._next: _Job | _Load | _Revival | None = None
         self._lock = threading.Lock()
         self._open: set[_Job | _Load] = set()  # not answered yet; guarded by the lock
         self._service = Service(setup)
         self._occupancy = Occupancy()
         self._n_groups = 0
-        self._is_reset_due = False
+        self._is_reset_due = self._is_reviving = False
         self._service.open(weights)
         self._thread = threading.Thread(
             target=self._work, name=f"ecorl-card{setup.index}", daemon=True
@@ -104,7 +109,7 @@ class Card:
 
     @property
     def available(self) -> bool:
-        """Whether it takes work; a quarantine that is over ends with the next group."""
+        """Whether it takes work."""
         return self._service.available and not self._service.ended.is_set()
 
     @property
@@ -117,6 +122,27 @@ class Card:
         job = _Job(plan)
         self._put(job)
         return job.future
+
+    def withdraw(self, future: Future[GroupResult]) -> bool:
+        """Take back a group that waits; False when it was answered, and then there is an answer.
+
+        A group at work goes on, and its results are thrown away.
+        """
+        with self._lock:
+            job = next((item for item in self._open if item.future is future), None)
+            self._open.discard(job)
+        return job is not None
+
+    def revive(self) -> None:
+        """Bring the card back if its quarantine is over; returns at once."""
+        with self._lock:
+            if self._service.is_due and not self._is_reviving:
+                self._is_reviving = True
+                self._queue.put(_Revival())
+
+    def out_of_service(self) -> DriverError:
+        """Why it takes no work."""
+        return self._service.out_of_service()
 
     def load(self, weights: Weights) -> Future[str]:
         """Change the weights once the groups before have been answered.
@@ -187,10 +213,17 @@ class Card:
         while (item := self._take()) is not None and not self._service.ended.is_set():
             if isinstance(item, _Load):
                 self._reload(item)
-            else:
+            elif isinstance(item, _Revival):
+                self._is_reviving = False
+                if self._service.is_due:
+                    self._service.recover(self._weights)
+            elif self._is_open(item):
                 last = self._serve(item, last)
+            elif last is not None:  # it waited for the group that was withdrawn
+                self._fetch(last)
+                last = None
 
-    def _take(self) -> _Job | _Load | None:
+    def _take(self) -> _Job | _Load | _Revival | None:
         item, self._next = self._next, None
         return self._queue.get() if item is None else item
 
@@ -221,7 +254,7 @@ class Card:
         if job.error is not None:
             return job.error
         try:
-            runner = self._service.runner(self._weights)
+            runner = self._service.runner()
             if not job.is_sent:
                 job.slot = 0 if last is None else other(last.slot)
                 self._send(job)
@@ -236,7 +269,7 @@ class Card:
     def _send(self, job: _Job) -> None:
         if job.plan.model is not self._weights.model:
             raise DriverError(f"card {self.index}: the group was planned for other weights")
-        self._service.runner(self._weights).send(job.plan, job.slot)
+        self._service.runner().send(job.plan, job.slot)
         job.is_sent = True
 
     def _prefetch(self, slot: int) -> bool:
@@ -262,7 +295,7 @@ class Card:
         if job.future.done():
             return True
         try:
-            result = self._service.runner(self._weights).receive(job.plan, job.slot)
+            result = self._service.runner().receive(job.plan, job.slot)
         except DriverError as error:
             logger.warning("card %d: %s", self.index, error)
             self._failed(job, bare(error))
@@ -309,6 +342,10 @@ class Card:
             is_open = item in self._open
             self._open.discard(item)
         return is_open
+
+    def _is_open(self, job: _Job) -> bool:
+        with self._lock:
+            return job in self._open
 
     def _give_up(self) -> None:
         """Answer all that is left."""

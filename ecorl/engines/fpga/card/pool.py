@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from ecorl.engines.fpga.card.card import Card, CardStatus
 from ecorl.engines.fpga.card.plan import Plan
 from ecorl.engines.fpga.card.runner import GroupResult
-from ecorl.engines.fpga.card.service import CardSetup
+from ecorl.engines.fpga.card.service import CardSetup, CardState
 from ecorl.engines.fpga.card.weights import Weights
 from ecorl.errors import DriverError, EngineCrashed, EngineError
 
 logger = logging.getLogger(__name__)
 
+RECOVERY_S = 20.0
+"""How long a group waits for a card under reset, s. Assumed: a reset takes about 10 s."""
+
+_LOOK_S = 0.2  # how often a waiting caller looks whether its card still works
 _LOAD_S = 600.0  # a model of 13 GB through PCIe takes seconds; this ends a card that hangs
 
 
@@ -54,16 +58,24 @@ class CardPool:
     def run(self, plans: Iterable[Plan]) -> list[GroupResult | DriverError]:
         """Results of groups in their order; a fault in the place of a group that failed.
 
-        A plan is asked for while the groups before are at work. A group whose card failed is tried
-        once more on another.
+        A plan is asked for while the groups before are at work. A group whose card failed, or is
+        being reset, is given to another once; where there is none, it waits `RECOVERY_S` at most.
+        Cards whose quarantine is over are brought back beside the work of the others.
 
         Raises:
             EngineError: when every group failed.
         """
+        for card in self._cards:
+            card.revive()
         waiting = []
         for plan in plans:
-            card = self._least_busy(()) or self._cards[0]  # which says that it is out of service
-            waiting.append(_Waiting(plan, card, card.submit(plan)))
+            chosen = self._least_busy(()) or self._coming_back()
+            if chosen is None:
+                future: Future[GroupResult] = Future()
+                future.set_exception(self._cards[0].out_of_service())
+                waiting.append(_Waiting(plan, self._cards[0], future))
+            else:
+                waiting.append(_Waiting(plan, chosen, chosen.submit(plan)))
         outcomes = [self._outcome(group) for group in waiting]
         faults = [o for o in outcomes if isinstance(o, DriverError)]
         if faults and len(faults) == len(outcomes):
@@ -85,7 +97,7 @@ class CardPool:
             try:
                 digests.add(future.result(_LOAD_S))
             except (DriverError, FutureTimeout) as error:
-                errors.append(f"card {card.index}: {error or 'no answer'}")
+                errors.append(f"card {card.index}: {str(error) or 'no answer'}")
         if len(digests) != 1:
             raise EngineError(f"weights were not taken over: {'; '.join(errors)}")
         return digests.pop()
@@ -100,16 +112,33 @@ class CardPool:
             card.close()
 
     def _outcome(self, group: _Waiting) -> GroupResult | DriverError:
-        try:
-            return group.future.result()
-        except DriverError as error:
-            other = self._least_busy((group.card,))
-            if other is None:
-                return error
+        patience_s = RECOVERY_S
+        while True:
+            try:
+                return group.future.result(_LOOK_S)
+            except DriverError as error:
+                other = self._least_busy((group.card,))
+                if other is None:
+                    return error
+                break
+            except FutureTimeout:
+                if group.card.available:
+                    continue
+                patience_s -= _LOOK_S
+                other = self._least_busy((group.card,))
+                if (other is None and patience_s > 0) or not group.card.withdraw(group.future):
+                    continue
+                if other is None:
+                    return group.card.out_of_service()
+                break
         try:
             return other.submit(group.plan).result()
         except DriverError as error:
             return error
+
+    def _coming_back(self) -> Card | None:
+        """A card under reset: it may be back soon."""
+        return next((c for c in self._cards if c.status().state is CardState.RECOVERING), None)
 
     def _least_busy(self, without: Sequence[Card]) -> Card | None:
         free = [card for card in self._cards if card.available and card not in without]

@@ -14,7 +14,7 @@ from ecorl.drivers.xrt_card import OpenCard
 from ecorl.engines.fpga.card.runner import CardRunner, TransferTimes
 from ecorl.engines.fpga.card.weights import Weights
 from ecorl.engines.fpga.interfaces import KernelInterface
-from ecorl.errors import DeviceLost, DriverError, DriverTimeout
+from ecorl.errors import DeviceLost, DriverError, DriverTimeout, UserError
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +26,7 @@ class CardState(StrEnum):
     """Whether a card takes work."""
 
     READY = "ready"
+    RECOVERING = "recovering"
     QUARANTINED = "quarantined"
     CLOSED = "closed"
 
@@ -99,10 +100,21 @@ class Service:
 
     @property
     def available(self) -> bool:
-        """Whether the card takes work; a quarantine that is over ends with the next group."""
-        if self.state is CardState.QUARANTINED:
-            return self._setup.clock() >= self._retry_at
+        """Whether the card takes work."""
         return self.state is CardState.READY
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a quarantine is over, so that the card may be brought back."""
+        return self.state is CardState.QUARANTINED and self._setup.clock() >= self._retry_at
+
+    def out_of_service(self) -> DriverError:
+        """Why the card takes no work, for those who ask it to."""
+        what = f"card {self._setup.index} is out of service"
+        if self.state is CardState.QUARANTINED:
+            left_s = math.ceil(max(0.0, self._retry_at - self._setup.clock()))
+            return DriverError(f"{what} for {left_s} s")
+        return DriverError(f"{what}: {self.state}")
 
     @property
     def in_service(self) -> bool:
@@ -129,22 +141,19 @@ class Service:
             runner = CardRunner(self._card, self._setup.interfaces, limits.start_s, self.ended)
             self.digest = runner.load(weights)
             self._runner = runner
-        except DriverError:
+        except (DriverError, UserError):
             self._drop()
             raise
         self.state = CardState.READY
 
-    def runner(self, weights: Weights) -> CardRunner:
-        """The opened card; one whose quarantine is over is brought back.
+    def runner(self) -> CardRunner:
+        """The opened card.
 
         Raises:
             DriverError: when it is out of service.
         """
-        if self._runner is None and self.available:
-            self.recover(weights)
         if self._runner is None:
-            left_s = math.ceil(max(0.0, self._retry_at - self._setup.clock()))
-            raise DriverError(f"card {self._setup.index} is out of service for {left_s} s")
+            raise self.out_of_service()
         return self._runner
 
     def load(self, weights: Weights) -> None:
@@ -153,7 +162,7 @@ class Service:
         Raises:
             DriverError: when that fails, or the card is out of service.
         """
-        self.digest = self.runner(weights).load(weights)
+        self.digest = self.runner().load(weights)
 
     def succeeded(self) -> None:
         """A group was computed, and its results are here."""
@@ -172,17 +181,18 @@ class Service:
 
     def recover(self, weights: Weights) -> None:
         """Reset the card and bring it back, or put it out of service for a while. Never raises."""
-        was_suspect, self._is_suspect = self._is_suspect, True
+        is_again = self._is_suspect and self.state is CardState.READY
+        self.state, self._is_suspect = CardState.RECOVERING, True  # nobody is to wait for it
         self._drop()
         self._n_in_a_row = 0
-        if was_suspect and self.state is CardState.READY:
+        if is_again:
             self._quarantine("it failed again after a reset")
             return
         self.n_resets += 1
         try:
             self._setup.reset(self._address)
             self.open(weights)
-        except DriverError as error:
+        except (DriverError, UserError) as error:  # a file that was changed meanwhile
             self._quarantine(str(error))
             return
         logger.warning("card %d was reset and is back in service", self._setup.index)
