@@ -9,7 +9,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
@@ -39,8 +39,11 @@ _TokenFile = Annotated[
 ]
 _Card = Annotated[str, typer.Option(help="Profile of the card.")]
 _Via = Annotated[
-    str,
-    typer.Option(help="Who runs the kernels: csim, xrt, or auto for xrt where it is installed."),
+    str | None,
+    typer.Option(
+        help="Who runs the kernels: csim, xrt, or auto for xrt where it is installed; by default "
+        "xrt with --bitstream, else csim."
+    ),
 ]
 _Bitstream = Annotated[
     Path | None, typer.Option(help="xclbin for the cards, from make bitstream; implies xrt.")
@@ -77,7 +80,7 @@ def serve(
     port: _Port = 8642,
     token_file: _TokenFile = None,
     card: _Card = "u55c",
-    via: _Via = "csim",
+    via: _Via = None,
     bitstream: _Bitstream = None,
     devices: _Cards = None,
     threads: _Threads = None,
@@ -126,19 +129,16 @@ def _check_libraries() -> None:
 
 
 def _run_by(
-    via: str, bitstream: Path | None, devices: list[int] | None, threads: int | None
+    via: str | None, bitstream: Path | None, devices: list[int] | None, threads: int | None
 ) -> dict[str, Any]:
     """Who runs the kernels, as arguments of the engine."""
-    from ecorl.engines.fpga.card.opening import Host
+    from ecorl.engines.fpga.card.run_by import Host, RunBy
 
-    if via not in get_args(Host):
+    if via is not None and via not in get_args(Host):
         raise ConfigError("--via", via, f"one of {', '.join(get_args(Host))}")
-    return {
-        "host": via,
-        "bitstream": bitstream,
-        "cards": tuple(devices or (0,)),
-        "threads": threads or len(os.sched_getaffinity(0)),
-    }
+    host = cast("Host | None", via)
+    run_by = RunBy.of(host, bitstream, devices or (0,), may_reset=True)  # an own process
+    return {"run_by": run_by, "threads": threads or len(os.sched_getaffinity(0))}
 
 
 def _loaded(folder: Path, card: str, run_by: Mapping[str, Any]) -> tuple[FpgaEngine, ServedModel]:

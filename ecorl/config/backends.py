@@ -172,18 +172,29 @@ class FpgaEngine(Model):
     type: Literal["fpga"] = "fpga"
     build: Literal["fast", "strict"] = Field("fast", description="native or bit-true ap_int")
     threads: StrictInt = Field(1, ge=1, le=256, description="host threads of the C-simulation")
-    host: Literal["auto", "csim", "xrt"] = Field(
-        "csim",
+    host: Literal["auto", "csim", "xrt"] | None = Field(
+        None,
         description="csim calls the C-simulation; xrt runs the kernels through XRT, on its noop "
-        "driver where no bitstream is named; auto takes xrt where it is installed",
+        "driver where no bitstream is named; auto takes xrt where it is installed; by default xrt "
+        "with a bitstream, else csim",
     )
     bitstream: SomePath | None = Field(
-        None, description="xclbin for the cards, from make bitstream; implies host xrt"
+        None, description="xclbin for the cards, from make bitstream; not with host csim"
     )
     cards: tuple[Place, ...] = Field(
         (0,), min_length=1, max_length=64, description="XRT's numbers of the cards"
     )
     isolated: StrictBool = Field(True, description="run in a process of its own")
+
+    @model_validator(mode="after")
+    def _runs_somewhere(self) -> FpgaEngine:
+        if len(set(self.cards)) < len(self.cards):
+            raise RefusedValue("cards", list(self.cards), "numbers of cards, each once")
+        if self.bitstream is not None and self.host == "csim":
+            raise RefusedValue("host", self.host, "auto or xrt, since a bitstream is named")
+        if self.bitstream is not None and self.build != "fast":
+            raise RefusedValue("build", self.build, "fast: a bitstream brings its own kernels")
+        return self
 
 
 class TorchEngine(Model):

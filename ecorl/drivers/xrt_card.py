@@ -59,6 +59,21 @@ def load_pyxrt() -> ModuleType:
     return module
 
 
+def card_name(module: ModuleType, index: int) -> str:
+    """The name that a card gives itself, empty when it does not tell.
+
+    Raises:
+        DriverError: when XRT does not open it.
+    """
+    with translated(f"device({index})"):
+        device = module.device(index)
+    try:
+        with translated("get_info(name)"):
+            return str(device.get_info(module.xrt_info_device.name))
+    except DriverError:
+        return ""
+
+
 class CardBuffer:
     """Memory of the card with a mirror on the host, or a part of one.
 
@@ -215,11 +230,10 @@ class OpenCard:
         index: XRT's number of the card.
         bitstream: path of the xclbin.
         kernels: names of the kernels to open.
-        fits: whether the bitstream is for a card with the given name; asked before it is loaded.
+        check: called with the card's name before the bitstream is loaded; raises what it finds.
 
     Raises:
-        DriverError: when the card does not open, is not the one that the bitstream is for, refuses
-            it, or it lacks a kernel.
+        DriverError: when the card does not open, refuses the bitstream, or it lacks a kernel.
     """
 
     def __init__(
@@ -228,15 +242,14 @@ class OpenCard:
         index: int,
         bitstream: Path,
         kernels: Sequence[str],
-        fits: Callable[[str], bool] | None = None,
+        check: Callable[[str], None] | None = None,
     ) -> None:
         self._module: Any = module
         self.index = index
         with translated(f"device({index})"):
             self._device = self._module.device(index)
-        if fits is not None and not fits(self._told("name")):
-            name = self._told("name") or "which does not tell its name"
-            raise DriverError(f"{bitstream.name} is not for card {index}, {name}")
+        if check is not None:
+            check(self._told("name") or "one that does not tell its name")
         with translated(f"{bitstream.name} on card {index}"):
             open_kernel = self._load(bitstream)
         self._kernels: dict[str, Any] = {}

@@ -20,6 +20,10 @@ _RAISED = (
 """What pybind11 makes of the exceptions of XRT's C++; std::bad_alloc is a MemoryError."""
 
 
+_LOST = ("no such device", "device not found", "invalid device", "could not open device")
+"""Words of XRT for a card that is not there, any more or at all."""
+
+
 @contextlib.contextmanager
 def translated(what: str) -> Iterator[None]:
     """Turn what XRT raises within the block into a `DriverError` that begins with `what`.
@@ -35,7 +39,7 @@ def translated(what: str) -> Iterator[None]:
         kind: type[DriverError] = DriverError
         if "permission" in text or "not permitted" in text:
             kind = NoPermission
-        elif "no such device" in text or "not found" in text or "invalid device" in text:
+        elif any(words in text for words in _LOST):
             kind = DeviceLost
         elif "timed out" in text or "timeout" in text:
             kind = DriverTimeout

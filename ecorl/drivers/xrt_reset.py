@@ -15,12 +15,17 @@ from ecorl.errors import DriverError, DriverTimeout, LibraryNotFound
 TOOLS = ("xrt-smi", "xbutil")
 """The tool's names: the newer one first; the older went away with 2025.1."""
 
+_SUCCESS = "Successfully reset"
+
 RESET_S = 120.0
 """Limit of a reset, s. Assumed: the tool waits for the card to come back, which takes some 10 s."""
 
 
 def reset_card(address: str) -> None:
-    """Reset a card. All processes that use it lose it, and come back by their own reset.
+    """Reset a card.
+
+    The driver ends every process that has the card open, by SIGBUS: the sampler of its power and
+    the engine of another stage, both of which are started anew. The caller must have closed it.
 
     Args:
         address: PCIe address of the card's user function, as XRT tells it.
@@ -40,7 +45,8 @@ def reset_card(address: str) -> None:
         raise DriverTimeout(f"{tool.name} reset did not end in {RESET_S:g} s") from error
     except OSError as error:
         raise DriverError(f"{tool} cannot be run: {error}") from error
-    if code != 0:
+    # The tool reports some failures by its words alone, and ends with 0.
+    if code != 0 or _SUCCESS not in said:
         lines = said.strip().splitlines()
         raise DriverError(
             f"{tool.name} reset of {address} failed: {lines[-1] if lines else 'no reason given'}"
@@ -64,7 +70,7 @@ def _run(command: Sequence[str]) -> tuple[int, str]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             raise
-    return process.returncode, err.strip() or out
+    return process.returncode, f"{out}\n{err}"
 
 
 def _tool() -> Path:

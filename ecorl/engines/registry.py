@@ -14,6 +14,7 @@ from typing import Any
 
 from ecorl import config as cfg
 from ecorl.engines.faults import FaultScope, FaultyEngine
+from ecorl.engines.fpga.card.run_by import RunBy
 from ecorl.engines.host import HostLimits, IsolatedEngine
 from ecorl.engines.lane import AsyncEngine, ThreadedEngine
 from ecorl.engines.messages import EngineSpec
@@ -108,13 +109,10 @@ def engine_spec(
         options = {"threads": offload.threads, "dtype": dtype}
     else:
         name, threads = "fpga", offload.threads
-        options = {
-            "build": offload.build,
-            "threads": offload.threads,
-            "host": offload.host,
-            "bitstream": offload.bitstream,
-            "cards": offload.cards,
-        }
+        run_by = RunBy.of(
+            offload.host, offload.bitstream, offload.cards, may_reset=offload.isolated
+        )
+        options = {"build": offload.build, "threads": offload.threads, "run_by": run_by}
     return EngineSpec(
         offload.type, name, Path(checkpoint), stage, device, options, threads, config.faults
     )

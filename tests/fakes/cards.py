@@ -192,10 +192,11 @@ def real_setups(n_cards: int) -> Sequence[CardSetup]:
     """Cards of this machine, by the bitstream that the environment names."""
     from ecorl.engines.fpga.bitstream import check_bitstream
     from ecorl.engines.fpga.card.opening import on_cards
+    from ecorl.engines.fpga.card.run_by import RunBy
 
     path = Path(os.environ[BITSTREAM])
     manifest = check_bitstream(path, platform=None, model=None, emulated=False)
-    return on_cards(path, manifest.platform, range(n_cards)).setups
+    return on_cards(path, manifest, RunBy("xrt", path, tuple(range(n_cards)))).setups
 
 
 def on_setups(root: Path, name: str, setups: Sequence[CardSetup]) -> closing[CardDecoder]:

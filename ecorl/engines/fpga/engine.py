@@ -17,18 +17,11 @@ import numpy as np
 from ecorl.devices import DeviceProfile, load_profile
 from ecorl.engines.checkpoint import DecoderConfig, expected_tensors, load_decoder
 from ecorl.engines.equalise import equalised
-from ecorl.engines.fpga.bitstream import check_bitstream
 from ecorl.engines.fpga.build import Build
 from ecorl.engines.fpga.card.card import CardStatus
 from ecorl.engines.fpga.card.decoder import CardDecoder
-from ecorl.engines.fpga.card.opening import (
-    Host,
-    Opening,
-    csim_container,
-    emulated,
-    on_cards,
-    wants_xrt,
-)
+from ecorl.engines.fpga.card.opening import open_cards
+from ecorl.engines.fpga.card.run_by import RunBy
 from ecorl.engines.fpga.card.service import CardState
 from ecorl.engines.fpga.cycles import BatchShape, CardTime, CycleModel
 from ecorl.engines.fpga.decoding import MAX_ROW, Decoder
@@ -36,7 +29,6 @@ from ecorl.engines.fpga.forward import Int8Decoder
 from ecorl.engines.fpga.gemm import CsimLibrary
 from ecorl.engines.fpga.segments import Segments, segments_of
 from ecorl.engines.fpga.verdict import obey
-from ecorl.engines.fpga.xclbin import CSIM_SUFFIX
 from ecorl.engines.gating import FOLDED
 from ecorl.engines.protocol import (
     CardQueue,
@@ -71,11 +63,7 @@ class FpgaEngine:
         device: profile of the card, by name or path.
         build: ``fast`` (native integers) or ``strict`` (bit-true ap_int, slow).
         threads: host threads of the C-simulation; results do not depend on it.
-        host: ``csim`` calls the C-simulation directly; ``xrt`` runs the kernels through XRT, on
-            cards where a bitstream is named, else on XRT's noop driver; ``auto`` takes XRT where it
-            is installed and the model can run there. Results do not depend on it.
-        bitstream: xclbin for cards, or a C-simulation container.
-        cards: XRT's numbers of the cards; a batch is spread over them.
+        run_by: who runs the kernels; by default the C-simulation, called directly.
         obey_verdict: whether a refusal by ``ecorl fpga validate``, kept beside the checkpoint,
             holds; only a new validation has reason not to obey.
 
@@ -83,7 +71,9 @@ class FpgaEngine:
         ConfigError: for a stage or build that there is not, or an incomplete profile.
         CheckpointError: when the checkpoint cannot be used, lacks the head that the stage needs,
             does not fit the card's memory, or was refused by a validation.
-        MissingToolError: without a C++ compiler, or without ap_int headers for ``strict``.
+        MissingToolError: without a C++ compiler, ap_int headers for ``strict``, or XRT where it is
+            asked for.
+        BitstreamError: for a bitstream that is not to be loaded.
         BuildError: when the kernels do not compile.
     """
 
@@ -96,9 +86,7 @@ class FpgaEngine:
         device: str = "u55c",
         build: Build = "fast",
         threads: int = 1,
-        host: Host = "csim",
-        bitstream: Path | str | None = None,
-        cards: Sequence[int] = (0,),
+        run_by: RunBy | None = None,
         obey_verdict: bool = True,
     ) -> None:
         if stage not in (Stage.REWARD, Stage.REFERENCE):
@@ -125,17 +113,17 @@ class FpgaEngine:
         self._config = config
         self._cycles = CycleModel(config.shape, profile)
         self._profile, self._obey_verdict = profile, obey_verdict
-        library = CsimLibrary.load(build)
-        self._decoder: Decoder | None = None
-        self.on_card = False  # real ones: what they take is measured, not modelled
-        if bitstream is not None or wants_xrt(host, config):
-            opening = _opening(build, bitstream, cards, config)
-            self.on_card = not opening.is_emulated
-            self._decoder = CardDecoder(equalised(opened), library, opening.setups)
-            self.host = "xrt" if self.on_card else "xrt (noop)"
-        else:
-            self._decoder = Int8Decoder(equalised(opened), library, threads)
+        opening = open_cards(run_by or RunBy(), build, config)
+        # Of real cards what they take is measured, not modelled.
+        self.on_card = opening is not None and not opening.is_emulated
+        self._decoder: Decoder | None
+        if opening is None:
             self.host = "csim"
+            self._decoder = Int8Decoder(equalised(opened), CsimLibrary.load(build), threads)
+        else:
+            self.host = "xrt" if self.on_card else "xrt (noop)"
+            library = CsimLibrary.load(build)  # packs the weights
+            self._decoder = CardDecoder(equalised(opened), library, opening.setups)
 
     def score(self, batch: ScoreBatch) -> ScoreResult:
         """Scalar reward of each row, read at its last token; NaN for a row that cannot be run.
@@ -320,19 +308,6 @@ class FpgaEngine:
             return EngineReport(host_time_s, None, Provenance.MEASURED, host_time_s, cards)
         card = self.modelled(batch.rows(run), chosen)
         return EngineReport(card.time_s, card.energy_j, Provenance.MODELLED, host_time_s)
-
-
-def _opening(
-    build: Build, bitstream: Path | str | None, cards: Sequence[int], config: DecoderConfig
-) -> Opening:
-    """Cards for a bitstream; without one, or with a C-simulation container, emulated ones."""
-    if bitstream is None:
-        return emulated(csim_container(build), cards)
-    path = Path(bitstream).expanduser()
-    is_csim = path.name.endswith(CSIM_SUFFIX)
-    # The platform is compared with each card's own name when it is opened.
-    manifest = check_bitstream(path, platform=None, model=config, emulated=is_csim)
-    return emulated(path, cards) if is_csim else on_cards(path, manifest.platform, cards)
 
 
 def _checked_positions(batch: ScoreBatch, positions: Sequence[Sequence[int]]) -> tuple[Int64, ...]:

@@ -14,7 +14,14 @@ from ecorl.drivers.xrt_errors import translated
 from ecorl.engines.fpga.banks import card_memory
 from ecorl.engines.fpga.interfaces import kernel_interfaces
 from ecorl.engines.fpga.xclbin import write_container
-from ecorl.errors import DeviceLost, DriverError, DriverTimeout, LibraryNotFound, NoPermission
+from ecorl.errors import (
+    BitstreamError,
+    DeviceLost,
+    DriverError,
+    DriverTimeout,
+    LibraryNotFound,
+    NoPermission,
+)
 from tests.fakes.pyxrt_faults import Fault, Script
 from tests.fakes.pyxrt_python import GENERATIONS, LONGEST_WAIT_MS, NAME, Machine, module
 
@@ -76,17 +83,17 @@ def test_what_does_not_open_is_a_driver_error(machine, container, tmp_path):
 def test_a_card_of_another_platform_is_not_loaded(machine, container):
     asked = []
 
-    def fits(name):
+    def check(name):
         asked.append(name)
-        return False
+        raise BitstreamError("for another card")
 
-    with pytest.raises(DriverError, match=f"x.csim.xclbin is not for card 1, {NAME}$"):
-        OpenCard(machine.module, 1, container, TOPS.values(), fits)
+    with pytest.raises(BitstreamError, match="for another card"):
+        OpenCard(machine.module, 1, container, TOPS.values(), check)
     machine.name = ""
-    with pytest.raises(DriverError, match="card 1, which does not tell its name"):
-        OpenCard(machine.module, 1, container, TOPS.values(), fits)
-    assert asked == [NAME, ""]
-    OpenCard(machine.module, 1, container, TOPS.values(), lambda _name: True)
+    with pytest.raises(BitstreamError):
+        OpenCard(machine.module, 1, container, TOPS.values(), check)
+    assert asked == [NAME, "one that does not tell its name"]
+    OpenCard(machine.module, 1, container, TOPS.values(), lambda _name: None)
 
 
 def test_the_binding_may_be_absent(monkeypatch):

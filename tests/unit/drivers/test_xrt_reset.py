@@ -13,6 +13,7 @@ from ecorl.drivers.xrt_reset import TOOLS, reset_card
 from ecorl.errors import DriverError, DriverTimeout, LibraryNotFound
 
 ADDRESS = "0000:3b:00.1"
+DONE = f"echo 'Successfully reset Device[{ADDRESS}]'"
 
 
 @pytest.fixture
@@ -32,23 +33,23 @@ def tool(tmp_path, monkeypatch):
 
 
 def test_the_exact_command_line(tool, tmp_path):
-    calls = tool("exit 0")
+    calls = tool(DONE)
     reset_card(ADDRESS)
     assert calls.read_text() == f"{tmp_path}/xrt-smi reset --device {ADDRESS} --force\n"
 
 
 def test_the_older_tool_where_there_is_no_newer_one(tool, tmp_path):
-    calls = tool("exit 0", "xbutil")
+    calls = tool(DONE, "xbutil")
     reset_card(ADDRESS)
     assert calls.read_text().startswith(f"{tmp_path}/xbutil reset")
-    tool("exit 0", "xrt-smi")
+    tool(DONE, "xrt-smi")
     reset_card(ADDRESS)
     assert calls.read_text().splitlines()[1].startswith(f"{tmp_path}/xrt-smi reset")
 
 
 def test_the_tool_of_the_installed_xrt_comes_first(tool, tmp_path, monkeypatch):
     tool("exit 1")
-    calls = tool("exit 0", folder=tmp_path / "xrt" / "bin")
+    calls = tool(DONE, folder=tmp_path / "xrt" / "bin")
     monkeypatch.setenv("XILINX_XRT", str(tmp_path / "xrt"))
     reset_card(ADDRESS)
     assert calls.read_text().startswith(f"{tmp_path}/xrt/bin/xrt-smi")
@@ -62,6 +63,9 @@ def test_the_tool_of_the_installed_xrt_comes_first(tool, tmp_path, monkeypatch):
         ("printf '\\377\\n'; exit 3", "\ufffd"),
         ("exit 4", "no reason given"),
         ("kill -9 $$", "no reason given"),
+        # XRT's tool ends with 0 here all the same.
+        ("echo 'Reset failed on Device[x]'; exit 0", "Reset failed on Device[x]"),
+        ("exit 0", "no reason given"),
     ],
 )
 def test_a_reset_that_fails_says_why_in_one_line(tool, script, reason):
@@ -99,7 +103,7 @@ def test_without_the_tool_or_an_address(tmp_path, monkeypatch):
 
 
 def test_a_tool_that_cannot_be_run(tool, tmp_path):
-    tool("exit 0")
+    tool(DONE)
     (tmp_path / "xrt-smi").write_bytes(b"\x7fELF no program")
     with pytest.raises(DriverError, match="cannot be run"):
         reset_card(ADDRESS)

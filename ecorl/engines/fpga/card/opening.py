@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
 
-from ecorl.drivers.xrt_card import OpenCard, load_pyxrt
+from ecorl.drivers.xrt_card import OpenCard, card_name, load_pyxrt
 from ecorl.drivers.xrt_reset import reset_card
 from ecorl.engines.decoder_config import DecoderConfig
 from ecorl.engines.fpga.banks import card_memory
-from ecorl.engines.fpga.bitstream import same_platform
+from ecorl.engines.fpga.bitstream import (
+    Manifest,
+    check_bitstream,
+    file_digest,
+    same_platform,
+)
 from ecorl.engines.fpga.build import Build, csim_library
 from ecorl.engines.fpga.cache import cache_folder, locked
-from ecorl.engines.fpga.card.emulation import can_emulate, emulated_pyxrt
+from ecorl.engines.fpga.card.emulation import MODE, can_emulate, emulated_pyxrt
+from ecorl.engines.fpga.card.run_by import Host, RunBy
 from ecorl.engines.fpga.card.service import CardLimits, CardSetup
 from ecorl.engines.fpga.interfaces import KernelInterface, kernel_interfaces
 from ecorl.engines.fpga.limits import shape_limits
 from ecorl.engines.fpga.xclbin import CSIM_SUFFIX, write_container
-from ecorl.errors import BuildError, CheckpointError, DriverError, MissingToolError
+from ecorl.errors import (
+    BitstreamError,
+    BuildError,
+    CheckpointError,
+    ConfigError,
+    DriverError,
+    MissingToolError,
+)
 
 logger = logging.getLogger(__name__)
-
-Host = Literal["auto", "csim", "xrt"]
-"""Who runs the kernels: the C-simulation called directly, or XRT; ``auto`` takes XRT where it is
-installed and the model can run there."""
 
 EMULATED_START_S = 300.0
 """Patience with one start in emulation, s: the kernels' own loops take minutes for large models."""
@@ -65,6 +74,45 @@ def wants_xrt(host: Host, config: DecoderConfig) -> bool:
     return False
 
 
+def open_cards(run_by: RunBy, build: Build, config: DecoderConfig) -> Opening | None:
+    """The cards for a model, or None where the C-simulation is called directly.
+
+    Args:
+        run_by: who runs the kernels.
+        build: of the C-simulation, where no bitstream is named.
+        config: the model.
+
+    Raises:
+        CheckpointError: when XRT is asked for, and the model cannot run there.
+        ConfigError: for a build that the bitstream is not of, or an emulation mode that does not
+            fit.
+        BitstreamError: when the bitstream is not to be loaded.
+        MissingToolError: when XRT is asked for, and it or a tool for it is not here.
+        BuildError: when something does not compile.
+    """
+    if run_by.bitstream is not None:
+        if build != "fast":
+            allowed = "fast: a bitstream brings its own kernels"
+            raise ConfigError("engine.offload.build", build, allowed)
+        return _with_bitstream(run_by, run_by.bitstream.expanduser(), config)
+    if not wants_xrt(run_by.host, config):
+        return None
+    try:
+        return emulated(csim_container(build), run_by.cards)
+    except (MissingToolError, BuildError, ConfigError) as error:
+        if run_by.host != "auto":
+            raise
+        logger.warning("the C-simulation is called directly: %s", error)
+        return None
+
+
+def _with_bitstream(run_by: RunBy, path: Path, config: DecoderConfig) -> Opening:
+    is_csim = path.name.endswith(CSIM_SUFFIX)
+    # The platform is compared with each card's own name when it is opened.
+    manifest = check_bitstream(path, platform=None, model=config, emulated=is_csim)
+    return emulated(path, run_by.cards) if is_csim else on_cards(path, manifest, run_by)
+
+
 def emulated(
     container: Path, cards: Sequence[int], progress: Callable[[str], None] | None = None
 ) -> Opening:
@@ -83,30 +131,47 @@ def emulated(
 
 
 def on_cards(
-    bitstream: Path, platform: str, cards: Sequence[int], module: ModuleType | None = None
+    bitstream: Path, manifest: Manifest, run_by: RunBy, module: ModuleType | None = None
 ) -> Opening:
     """Real cards, by AMD's ``pyxrt``.
 
     Args:
-        bitstream: an xclbin that has been checked.
-        platform: that it was linked for; a card of another one is not loaded.
-        cards: XRT's numbers.
+        bitstream: an xclbin that has been checked. Its hash is compared whenever a card is opened:
+            it may have been built anew meanwhile.
+        manifest: what was checked.
+        run_by: which cards, and whether they may be reset.
         module: stands in for ``pyxrt``.
 
     Raises:
         MissingToolError: without ``pyxrt``.
+        ConfigError: in one of XRT's emulation modes, whose results would pass for a card's; or for
+            a card that XRT does not open.
     """
+    mode = os.environ.get(MODE)
+    if mode:
+        raise ConfigError(MODE, mode, "not set: the bitstream is for a card")
     try:
         module = module or load_pyxrt()
     except DriverError as error:
         raise MissingToolError(str(error)) from error
-    interfaces = kernel_interfaces()
-    limits = CardLimits()
+    for index in run_by.cards:
+        try:
+            card_name(module, index)
+        except DriverError as error:
+            allowed = f"numbers of cards that XRT opens ({error})"
+            raise ConfigError("engine.offload.cards", index, allowed) from error
 
-    def fits(name: str) -> bool:
-        return same_platform(platform, name)
+    def check(name: str) -> None:
+        if not same_platform(manifest.platform, name):
+            raise BitstreamError(f"{bitstream} is for {manifest.platform}, and the card is {name}")
+        if file_digest(bitstream) != manifest.sha256:
+            raise BitstreamError(f"{bitstream} is no longer the file that was checked")
 
-    setups = (_setup(module, i, bitstream, interfaces, limits, reset_card, fits) for i in cards)
+    reset = reset_card if run_by.may_reset else _refused_reset
+    interfaces, limits = kernel_interfaces(), CardLimits()
+    setups = (
+        _setup(module, index, bitstream, interfaces, limits, reset, check) for index in run_by.cards
+    )
     return Opening(tuple(setups), False)
 
 
@@ -135,14 +200,19 @@ def _setup(
     interfaces: Sequence[KernelInterface],
     limits: CardLimits,
     reset: Callable[[str], None],
-    fits: Callable[[str], bool] | None = None,
+    check: Callable[[str], None] | None = None,
 ) -> CardSetup:
     tops = tuple(interface.top for interface in interfaces)
 
     def open_card() -> OpenCard:
-        return OpenCard(module, index, bitstream, tops, fits)
+        return OpenCard(module, index, bitstream, tops, check)
 
     return CardSetup(index, open_card, reset, interfaces, limits)
+
+
+def _refused_reset(address: str) -> None:
+    # The driver would end this process with all others that have the card open.
+    raise DriverError(f"card {address} is not reset from a process that it shares with a training")
 
 
 def _no_reset(_address: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ecorl.drivers.xrt_reset import reset_card
 from ecorl.engines.fpga.banks import PLATFORM, card_memory
 from ecorl.engines.fpga.bitstream import (
     Manifest,
@@ -25,12 +27,21 @@ from ecorl.engines.fpga.card.opening import (
     on_cards,
     wants_xrt,
 )
+from ecorl.engines.fpga.card.run_by import RunBy
 from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.engines.fpga.interfaces import kernel_interfaces
 from ecorl.engines.fpga.limits import shape_limits
 from ecorl.engines.fpga.xclbin import read_container, write_container
 from ecorl.engines.gating import Gating
-from ecorl.errors import BitstreamError, CheckpointError, EngineError, MissingToolError, UserError
+from ecorl.errors import (
+    BitstreamError,
+    CheckpointError,
+    ConfigError,
+    DriverError,
+    EngineError,
+    MissingToolError,
+    UserError,
+)
 from ecorl.records import Stage
 from tests.conftest import demand
 from tests.fakes import cards
@@ -79,8 +90,8 @@ def test_an_engine_of_a_model_that_cannot_run_there(card_root, monkeypatch):
     monkeypatch.setattr(opening, "can_emulate", lambda: True)
     folder = cards.decoder_models.saved_decoder(card_root, "llama144")
     with pytest.raises(CheckpointError, match="head_dim = 144"):
-        FpgaEngine(folder, Stage.REWARD, host="xrt")
-    engine = FpgaEngine(folder, Stage.REWARD, host="auto")
+        FpgaEngine(folder, Stage.REWARD, run_by=RunBy("xrt"))
+    engine = FpgaEngine(folder, Stage.REWARD, run_by=RunBy("auto"))
     assert (engine.host, engine.on_card, engine.cards()) == ("csim", False, ())
     rows = cards.int8_models.batch_of(cards.rows_of(9))
     assert np.isfinite(engine.score(rows).values).all()
@@ -95,6 +106,11 @@ def test_the_decoder_takes_no_gate(card_root, make_cards):
 
 
 # ---- files -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _no_emulation(monkeypatch):
+    monkeypatch.delenv("XCL_EMULATION_MODE", raising=False)
 
 
 @pytest.fixture
@@ -125,7 +141,7 @@ def made(tmp_path):
 
 
 def engine_of(card_root, path):
-    return FpgaEngine(cards.checkpoint(card_root, NAMED), Stage.REWARD, bitstream=path)
+    return FpgaEngine(cards.checkpoint(card_root, NAMED), Stage.REWARD, run_by=RunBy("xrt", path))
 
 
 @pytest.mark.parametrize(
@@ -186,32 +202,94 @@ def machine(card_root):
     found.close()
 
 
-def test_a_card_of_another_platform_is_left_alone(card_root, machine):
-    container = cards.container_in(card_root)
+def real(made, machine, cards_asked, may_reset=True):
+    """Cards as if the container were for them; the file is checked elsewhere."""
+    path, manifest = made
+    return on_cards(path, manifest, RunBy("xrt", path, cards_asked, may_reset), module(machine))
+
+
+def test_a_card_of_another_platform_is_left_alone(card_root, machine, made):
     args = (cards.tensors(card_root, NAMED), cards.int8_models.library("fast"))
     machine.name = "xilinx_u250_gen3x16_xdma_shell_4_1"
-    setups = on_cards(container, PLATFORM, [1], module(machine)).setups
-    with pytest.raises(EngineError, match="is not for card 1, xilinx_u250") as caught:
+    setups = real(made, machine, (1,)).setups
+    with pytest.raises(BitstreamError, match=f"is for {PLATFORM}, and the card is xilinx_u250"):
         CardDecoder(*args, setups)
-    assert "\n" not in str(caught.value)
     machine.name = NAME
-    opened = on_cards(container, PLATFORM, [1, 0], module(machine))
+    opened = real(made, machine, (1, 0))
     assert not opened.is_emulated
     decoder = CardDecoder(*args, opened.setups)
     assert [status.index for status in decoder.status()] == [1, 0]
     decoder.close()
 
 
-def test_a_card_that_is_not_there_is_told_in_one_line(card_root, machine):
-    setups = on_cards(cards.container_in(card_root), PLATFORM, [5], module(machine)).setups
-    with pytest.raises(EngineError, match=r"no card came into service: card 5: device\(5\)"):
-        CardDecoder(cards.tensors(card_root, NAMED), cards.int8_models.library("fast"), setups)
+def test_a_file_that_was_changed_since_it_was_checked_is_not_loaded(card_root, machine, made):
+    args = (cards.tensors(card_root, NAMED), cards.int8_models.library("fast"))
+    setups = real(made, machine, (0,)).setups
+    with made[0].open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(BitstreamError, match="no longer the file that was checked"):
+        CardDecoder(*args, setups)
 
 
-def test_a_bitstream_for_cards_needs_amd_s_pyxrt(tmp_path, monkeypatch):
+def test_a_card_that_is_not_there_is_told_in_one_line(machine, made):
+    with pytest.raises(
+        ConfigError, match=r"engine\.offload\.cards = 5: allowed is numbers of cards"
+    ):
+        real(made, machine, (0, 5))
+
+
+def test_an_emulation_mode_is_refused_with_a_card_s_bitstream(machine, made, monkeypatch):
+    monkeypatch.setenv("XCL_EMULATION_MODE", "hw_emu")
+    with pytest.raises(ConfigError, match="XCL_EMULATION_MODE = 'hw_emu': allowed is not set"):
+        real(made, machine, (0,))
+
+
+def test_a_card_is_reset_only_by_an_engine_with_a_process_of_its_own(machine, made):
+    (shared,) = real(made, machine, (0,), may_reset=False).setups
+    with pytest.raises(DriverError, match="not reset from a process that it shares"):
+        shared.reset("0000:3b:00.1")
+    assert real(made, machine, (0,)).setups[0].reset is reset_card
+
+
+def test_a_bitstream_for_cards_needs_amd_s_pyxrt(made, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyxrt", None)
     with pytest.raises(MissingToolError, match="comes with AMD's XRT"):
-        on_cards(tmp_path / "x.xclbin", PLATFORM, [0])
+        on_cards(*made, RunBy("xrt", made[0]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("asic",), "engine.offload.host = 'asic'"),
+        (("xrt", None, (0, 0)), r"engine.offload.cards = \[0, 0\]"),
+        (("xrt", None, ()), r"engine.offload.cards = \[\]"),
+        (("csim", Path("x.xclbin")), "engine.offload.host = 'csim'"),
+    ],
+)
+def test_who_runs_the_kernels_is_refused_in_one_line(arguments, words):
+    with pytest.raises(ConfigError, match=words) as caught:
+        RunBy(*arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_auto_falls_back_where_the_emulation_cannot_be_had(card_root, monkeypatch, caplog):
+    def absent(*_):
+        raise MissingToolError("no headers of Python")
+
+    monkeypatch.setattr(opening, "can_emulate", lambda: True)
+    monkeypatch.setattr(opening, "emulated_pyxrt", absent)
+    folder = cards.checkpoint(card_root, NAMED)
+    engine = FpgaEngine(folder, Stage.REWARD, run_by=RunBy("auto"))
+    assert engine.host == "csim"
+    assert "no headers of Python" in caplog.text
+    with pytest.raises(MissingToolError):
+        FpgaEngine(folder, Stage.REWARD, run_by=RunBy("xrt"))
+
+
+def test_a_bitstream_goes_with_no_build_of_the_simulation(card_root, made):
+    folder = cards.checkpoint(card_root, NAMED)
+    with pytest.raises(ConfigError, match=r"engine\.offload\.build = 'strict'"):
+        FpgaEngine(folder, Stage.REWARD, build="strict", run_by=RunBy("xrt", made[0]))
 
 
 def test_the_container_of_the_cache_is_written_anew_each_time():
