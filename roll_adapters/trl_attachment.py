@@ -192,7 +192,13 @@ class TrlAttachment:
         return same
 
     def _refresh(self, folder: Path, model: Any) -> None:
-        """Save the refreshed reference and have the engine load it; until then the GPU answers."""
+        """Save the refreshed reference and have the engine load it; until then the GPU answers.
+
+        One version is under way at a time: a reference that changes again meanwhile is found to
+        differ once more when that is done.
+        """
+        if self.runtime.refreshing(Stage.REFERENCE):
+            return
         try:
             with self.runtime.clock:
                 checkpoint = saved_version(

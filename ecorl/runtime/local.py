@@ -275,6 +275,11 @@ class LocalRuntime:
             self.ledger.fault(self.iteration, "EngineRetired", str(stage), why)
             logger.warning("%s stays on the GPU path from here on: %s", stage, why)
 
+    def refreshing(self, stage: Stage) -> bool:
+        """Whether a stage's engine is taking over weights just now."""
+        lane = self._lanes.get(stage)
+        return lane is not None and lane.refreshing
+
     def refresh(self, stage: Stage, checkpoint: Path) -> None:
         """Give a stage's engine the weights of its refreshed model; returns at once.
 
@@ -291,6 +296,8 @@ class LocalRuntime:
 
         def done(future: Future[Result]) -> None:
             error = CancelledError() if future.cancelled() else future.exception()
+            if self._closed:
+                return  # the run has ended: nobody needs the weights any more
             if error is None:
                 found = future.result()
                 digest = found.digest if isinstance(found, Refreshed) else "unknown"

@@ -102,12 +102,17 @@ class OffloadLane:
     @property
     def available(self) -> bool:
         """Whether a batch may be sent now."""
-        ready = not self.retired and self._n_refreshing == 0
+        ready = not self.retired and not self.refreshing
         return ready and self.engine.available and self._quarantine.available()
 
     def retire(self) -> None:
         """Send nothing any more: the engine's model is no longer the trainer's."""
         self.retired = True
+
+    @property
+    def refreshing(self) -> bool:
+        """Whether the engine is taking over weights."""
+        return self._n_refreshing > 0
 
     def refresh(self, checkpoint: Path, done: Callable[[Future[Result]], None]) -> None:
         """Give the engine other weights; until it has them no batch is sent.

@@ -28,14 +28,14 @@ REFRESHED = {
 
 
 class Patient(TrainerCallback):
-    """Waits at the end of each step for a refresh that is under way; notes when there was one."""
+    """Waits before each step for a refresh that is under way."""
 
     def __init__(self, runtime: Any) -> None:
         self.lane = runtime._lanes[Stage.REFERENCE]
 
     def on_step_begin(self, args, state, control, **kwargs):
         limit = time.monotonic() + 60
-        while self.lane._n_refreshing and time.monotonic() < limit:
+        while self.lane.refreshing and time.monotonic() < limit:
             time.sleep(0.01)
 
 
@@ -126,6 +126,29 @@ def test_a_refresh_that_fails_leaves_the_stage_on_the_gpu_path(make_trainer, tmp
     assert [kind for kind, _ in faults] == ["EngineRetired"]
     assert "no card took the weights" in faults[0][1]
     assert on_card == {1, 2, 3}
+
+
+def test_refreshes_faster_than_the_engine_are_taken_over_one_at_a_time(
+    make_trainer, tmp_path, monkeypatch
+):
+    """Loading takes longer than a step: versions are skipped, none is scored by an old one."""
+    trainer = make_trainer(**(REFRESHED | {"ref_model_sync_steps": 1, "max_steps": 8}))
+    engine = {"offload": {"type": "fpga", "isolated": False}}
+    settings = config(tmp_path, policy=BOTH, engine=engine)
+    load, loads = FpgaEngine.load_weights, []
+
+    def slowly(self, checkpoint):
+        loads.append(checkpoint.name)
+        time.sleep(0.5)
+        return load(self, checkpoint)
+
+    monkeypatch.setattr(FpgaEngine, "load_weights", slowly)
+    attachment = attach(trainer, settings)
+    trainer.train()
+    assert not attachment.runtime.offloads(Stage.REFERENCE) or loads
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        assert reader.faults() == []
+    assert len(loads) == len(set(loads)) < 8
 
 
 def test_an_engine_that_cannot_follow_leaves_the_reference_on_the_gpu(make_trainer, tmp_path):
