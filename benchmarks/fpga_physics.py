@@ -1,8 +1,9 @@
 """What can a U55C do at all, and where does it take fewer joules a token than an H100?
 
-The EcoRL-Sched paper's card figures stand beside the bound of physics and our cycle model; then the
+The EcoRL-Sched paper's card figures stand beside their limits and our cycle model. Then comes the
 break-even map over model sizes, batches, row lengths, the GPU's precision and MFU, and who pays for
-idle power. Nothing is measured: the paper's figures are published, all others modelled, and nothing
+idle power, for the card at three levels: our cycle model, an ideal HLS design, and the bound of the
+silicon. Nothing is measured: the paper's figures are published, all others modelled, and nothing
 depends on the machine that runs this. Beside the JSON lie the whole map (``..._map.json``) and its
 picture (``....png``).
 """
@@ -18,11 +19,12 @@ from rich.console import Console
 from ecorl.bench.command import default_path, run_benchmark
 from ecorl.bench.figures import Figure
 from ecorl.bench.machine import describe_machine
-from ecorl.bench.physics_accounts import ACCOUNTINGS, BUSY_ENOUGH
+from ecorl.bench.physics_accounts import ACCOUNTINGS, BUSY_ENOUGH, HUNDREDTH, TENTH
 from ecorl.bench.physics_audit import checks, violations
 from ecorl.bench.physics_figures import figures
 from ecorl.bench.physics_map import QUICK, SIDES, Axes, BreakEvenMap, break_even_map, write_map
 from ecorl.bench.physics_paper import rows
+from ecorl.bench.physics_passes import IDLE_HIGH_W, with_idle_w
 from ecorl.bench.physics_plot import draw
 from ecorl.bench.physics_tables import HOW, WIDTH, tables
 from ecorl.devices import DeviceProfile, load_profile
@@ -37,6 +39,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     card, gpu = load_profile("u55c"), load_profile("h100_sxm")
     axes = QUICK if options.quick else Axes()
     found = break_even_map(card, gpu, axes)
+    idle = break_even_map(card, with_idle_w(gpu, IDLE_HIGH_W), axes)
     declared = [n for n in declared_dsps().values() if n is not None]
     printed = rows(card, gpu, sum(declared) if declared else None)
     checked = checks(card, gpu)
@@ -46,7 +49,8 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         console.print(line, highlight=False)
     for table in tables(found, printed, checked, broken):
         console.print(table)
-    _print_sensitivity(console, card, gpu, found)
+    _print_full_power(console, card, gpu, found)
+    _print_idle(console, gpu.value("idle_w"), found, idle)
     _write(options, found)
     settings: dict[str, object] = {
         **axes._asdict(),
@@ -54,10 +58,10 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         "standing": standing_of_kernels(),
         "how": list(HOW),
     }
-    return settings, figures(found, printed, checked, broken, card, gpu)
+    return settings, figures(found, idle, printed, checked, broken, card, gpu)
 
 
-def _print_sensitivity(
+def _print_full_power(
     console: Console, card: DeviceProfile, gpu: DeviceProfile, found: BreakEvenMap
 ) -> None:
     """The map once more with the H100 at its full power where memory rules: kind to the card."""
@@ -70,6 +74,20 @@ def _print_sensitivity(
             f"{side}: {100 * won[0]:.1f} % of cells won at a duty of 0.1 or more, best "
             f"{best[0]:.2f} x; were the H100 at {full_w:.0f} W where memory rules too: "
             f"{100 * won[1]:.1f} %, {best[1]:.2f} x"
+        )
+        console.print(line, highlight=False)
+
+
+def _print_idle(console: Console, idle_w: float, found: BreakEvenMap, other: BreakEvenMap) -> None:
+    """The best cells at a low duty once more with the H100 idle at `IDLE_HIGH_W`."""
+    for side in SIDES:
+        parts = []
+        for accounting in (TENTH, HUNDREDTH):
+            low, high = (m.best_of(side, (accounting,)).ratio for m in (found, other))
+            parts.append(f"{low:.2f} x and {high:.2f} x at a duty of {accounting.duty}")
+        line = (
+            f"{side}: the best cell with the H100 idle at {idle_w:.0f} W and at "
+            f"{IDLE_HIGH_W:.0f} W: {', '.join(parts)}"
         )
         console.print(line, highlight=False)
 

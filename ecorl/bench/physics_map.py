@@ -1,9 +1,9 @@
 """The break-even map: where a U55C takes fewer joules a token than an H100, and by how much.
 
 Axes: model, rows, tokens a row, the GPU's precision, its MFU, and who pays for idle power
-(`ecorl.bench.physics_accounts`). For each cell joules a token of the GPU, of our card and of the
-bound of physics (`ecorl.bench.physics_passes`). A ratio is tokens per joule of the card over those
-of the GPU: above 1 the card wins.
+(`ecorl.bench.physics_accounts`). For each cell joules a token of the GPU and of the card at three
+levels (`ecorl.bench.physics_passes`): our cycle model, the ideal HLS design, and the bound of the
+silicon. A ratio is tokens per joule of the card over those of the GPU: above 1 the card wins.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ from ecorl.bench.physics_passes import (
     bound_pass,
     card_pass,
     gpu_pass,
+    ideal_pass,
     scoring,
 )
 from ecorl.devices import DeviceProfile
 from ecorl.files import write_whole
 
-Side = Literal["ours", "bound"]
-SIDES: tuple[Side, ...] = ("ours", "bound")
+Side = Literal["ours", "ideal", "bound"]
+"""Level of the card: our cycle model, the ideal HLS design, the bound of the silicon."""
+
+SIDES: tuple[Side, ...] = ("ours", "ideal", "bound")
 Joules = npt.NDArray[np.float64]
 
 _MJ = 1e3
@@ -185,6 +188,7 @@ def break_even_map(
         work = scoring(SHAPES[axes.sizes[i]], axes.rows[j], axes.tokens[k])
         cards: dict[Side, Pass | None] = {
             "ours": card_pass(work, card),
+            "ideal": ideal_pass(work, card),
             "bound": bound_pass(work, card),
         }
         made.card_parts[cell] = 0 if cards["ours"] is None else cards["ours"].n_parts

@@ -1,11 +1,17 @@
-"""One scoring pass on three devices: an H100, the best a U55C could do, and our card.
+"""One scoring pass on an H100, and on a U55C at three levels.
 
 The pass is a reward model's: a batch of equal rows goes through the decoder once, and each row has
-one scalar; there is no language-model head. Three figures of the card stay apart everywhere:
+one scalar; there is no language-model head. Three levels of the card stay apart everywhere, and
+apart from what the EcoRL-Sched paper prints (`ecorl.bench.physics_paper`):
 
-- *published*: what the EcoRL-Sched paper prints (`ecorl.bench.physics_paper`);
-- *bound*: what no design on this card can go below (`bound_pass`), modelled;
-- *ours*: the cycle model of our kernels (`card_pass`), modelled. Nothing here is measured.
+- *ours*: the cycle model of our kernels (`card_pass`);
+- *ideal*, the ideal HLS design: every DSP at 300 MHz, two INT8 products each (10.8 TOPS), 65 W:
+  what HLS reaches at best (`ideal_pass`). A design placed by hand can be faster;
+- *bound*, the bound of the silicon: every DSP at its data sheet's clock, 28.0 TOPS, and the whole
+  bandwidth of the HBM (`bound_pass`). No design that makes its products in DSPs takes less time.
+  Its joules are at an assumed 65 W, which flatters the card.
+
+All three are modelled; nothing here is measured.
 
 The H100 is a roofline (`gpu_pass`): compute at a stated MFU or memory traffic at the profile's
 share of the bandwidth, whichever is longer, and the profile's launch time of each layer. Power is
@@ -15,7 +21,7 @@ the launches. A stated MFU is so an upper limit: a pass that memory rules reache
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ecorl.devices import DeviceProfile, card_peak_ops
 from ecorl.devices.llama import model_shape
@@ -24,19 +30,25 @@ from ecorl.engines.decoder_config import DecoderConfig, Rope
 from ecorl.engines.fpga.cycles import BatchShape, CycleModel
 from ecorl.engines.fpga.placement import Resident, place
 from ecorl.errors import CheckpointError
-from ecorl.records import ModelShape, Stage, StageWork
+from ecorl.records import ModelShape, Provenance, Stage, StageWork
 
 IDEAL_CLOCK_HZ = 3.0e8
-"""Clock of the bound, Hz; assumed: the upper end of the 200 to 300 MHz at which HLS designs close.
-The slices alone would run at the profile's ``clock_max_hz``, which no array of them has reached."""
+"""Clock of the ideal HLS design, Hz; assumed: the upper end of the 200 to 300 MHz at which HLS
+designs close. No bound: a design placed by hand may clock its DSPs faster than the logic around
+them. AMD's PG367 (1.0) lists DPUCAHX8H at 17.2 TOPS of INT8 on a U280, which has as many DSPs."""
 
-IDEAL_POWER_W = 65.0
-"""Board power of the bound, W: the lowest that the paper prints at peak inference, and that for
-3,136 DSPs at 245 MHz. The bound has all DSPs at 300 MHz for the same watts, which flatters it."""
+ASSUMED_POWER_W = 65.0
+"""Board power of the ideal HLS design and of the silicon's bound, W; assumed: what the paper
+prints at peak inference (73 W at full load), and that for 3,136 DSPs at 245 MHz. All 9,024 at 300
+or 775 MHz for the same watts flatter the card."""
 
 LINK_BYTES_PER_S = 3.15e10
-"""Link of the bound, B/s: two PCIe 4.0 x8, the most that the card's connector has; the platform
-that the kernels are built for uses one 3.0 x16, half of that."""
+"""Link of both, B/s: two PCIe 4.0 x8, the most that the card's connector has; the platform that the
+kernels are built for uses one 3.0 x16, half of that."""
+
+IDLE_HIGH_W = 120.0
+"""Idle power of an H100 at the upper end of the 60 to 120 W that its profile names, W; assumed. The
+profile's own 70 W lies near the lower end."""
 
 MAX_POSITIONS = 4096
 
@@ -143,27 +155,59 @@ def gpu_pass(
     return Pass(busy_s + launch_s, (load_w - idle_w) * busy_s, idle_w, rules)
 
 
+def with_idle_w(profile: DeviceProfile, idle_w: float) -> DeviceProfile:
+    """The same device with another idle power, W; assumed."""
+    figure = replace(
+        profile.figure("idle_w"),
+        value=idle_w,
+        provenance=Provenance.MODELLED,
+        source="assumed: another idle power, to see how much hangs on it",
+    )
+    return replace(profile, figures={**profile.figures, "idle_w": figure})
+
+
 def ideal_ops_per_s(profile: DeviceProfile) -> float:
-    """Peak of the bound: every DSP of the die with ``macs_per_dsp`` at `IDEAL_CLOCK_HZ`."""
-    return card_peak_ops(profile.value("n_dsp"), IDEAL_CLOCK_HZ, profile.value("macs_per_dsp"))
+    """Peak of the ideal HLS design: every DSP, ``macs_per_dsp`` each at `IDEAL_CLOCK_HZ`."""
+    return _all_dsps(profile, IDEAL_CLOCK_HZ)
+
+
+def silicon_ops_per_s(profile: DeviceProfile) -> float:
+    """Peak of the silicon: the same at the data sheet's ``clock_max_hz``.
+
+    Multipliers made of logic instead of DSPs would come on top and are not counted.
+    """
+    return _all_dsps(profile, profile.value("clock_max_hz"))
+
+
+def _all_dsps(profile: DeviceProfile, clock_hz: float) -> float:
+    return card_peak_ops(profile.value("n_dsp"), clock_hz, profile.value("macs_per_dsp"))
+
+
+def ideal_pass(work: StageWork, profile: DeviceProfile) -> Pass:
+    """The pass of an ideal HLS design: `bound_pass` with all DSPs at `IDEAL_CLOCK_HZ`."""
+    return _overlapped(work, profile, ideal_ops_per_s(profile))
 
 
 def bound_pass(work: StageWork, profile: DeviceProfile) -> Pass:
-    """The best that physics leaves the card: the longest of three terms, all of them overlapped.
+    """The bound of the silicon: the longest of three terms, all of them overlapped.
 
     Products that no implementation can spare on all DSPs; the INT8 weights, less what may stay on
-    the chip, once at the data sheet's bandwidth; token ids and results over the link. Power is
-    `IDEAL_POWER_W`. No launch, no latency, no activation leaves the chip.
+    the chip, once at the data sheet's bandwidth; token ids and results over the link. No launch, no
+    latency, no activation leaves the chip. Its joules are at `ASSUMED_POWER_W`.
     """
+    return _overlapped(work, profile, silicon_ops_per_s(profile))
+
+
+def _overlapped(work: StageWork, profile: DeviceProfile, ops_per_s: float) -> Pass:
     shape = _shape(work)
     streamed = max(0.0, shape.n_params_active - profile.value("onchip_bytes"))
     terms = {
-        "compute": least_ops(work, shape) / ideal_ops_per_s(profile),
+        "compute": least_ops(work, shape) / ops_per_s,
         "memory": streamed / profile.value("memory_bytes_per_s"),
         "link": link_bytes(work) / LINK_BYTES_PER_S,
     }
     time_s, idle_w = max(terms.values()), profile.value("idle_w")
-    return Pass(time_s, (IDEAL_POWER_W - idle_w) * time_s, idle_w, _longest(terms))
+    return Pass(time_s, (ASSUMED_POWER_W - idle_w) * time_s, idle_w, _longest(terms))
 
 
 def card_pass(work: StageWork, profile: DeviceProfile) -> Pass | None:
