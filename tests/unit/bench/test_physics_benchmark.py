@@ -1,21 +1,32 @@
-"""The physics benchmark: what it writes, prints and says."""
+"""The physics benchmark, and whether its committed results are those of today's models.
+
+Nothing in the results depends on a machine, so a change of the cycle model, of a profile or of a
+shape that leaves them behind fails here. A run of ``python -m benchmarks.fpga_physics`` mends it.
+"""
 
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from ecorl.bench.figures import as_quick
 from ecorl.bench.physics_accounts import ACCOUNTINGS, ALWAYS
-from ecorl.bench.physics_map import Axes, break_even_map
+from ecorl.bench.physics_map import SIDES, Axes, as_data, break_even_map
 from ecorl.bench.physics_passes import PRECISIONS
 from ecorl.bench.physics_tables import WIDTH
 from ecorl.devices import load_profile
 
 ROOT = Path(__file__).resolve().parents[3]
+RESULTS = ROOT / "benchmarks" / "results" / "amd-epyc-2core"
+SOME = Axes(("20m", "360m", "7b"), (1, 64), (32, 512), (0.1, 0.5))
+DIGITS = 6e-3
+"""The map keeps three digits: 1.00 may stand for 1.005."""
+
 
 # ---- the benchmark ------------------------------------------------------------------------------
 
@@ -81,3 +92,73 @@ def test_benchmark_says_where_it_cannot_write(script, tmp_path):
     plot = tmp_path / "file" / "p.png"
     with pytest.raises(script.ConfigError, match=r"--plot = '\S+p.png'"):
         script.measure(SimpleNamespace(quick=True, json=good, plot=plot))
+
+
+# ---- the committed results -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def committed():
+    return json.loads((RESULTS / "fpga_physics_map.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def some():
+    return as_data(break_even_map(load_profile("u55c"), load_profile("h100_sxm"), SOME))
+
+
+def _same_cells(axes, values):
+    """The cells of `SOME`, of an array that begins with size, rows and tokens."""
+    found = np.array(values, dtype=object if isinstance(_first(values), str) else float)
+    for axis, (name, wanted) in enumerate(
+        (("size", SOME.sizes), ("rows", SOME.rows), ("tokens", SOME.tokens), ("", ()),
+         ("mfu", SOME.mfus))
+    ):  # fmt: skip
+        if wanted and axis < found.ndim:
+            found = np.take(found, [axes[name].index(one) for one in wanted], axis=axis)
+    return found
+
+
+def _first(values):
+    while isinstance(values, list):
+        values = values[0]
+    return values
+
+
+def test_the_committed_map_spans_what_the_benchmark_spans(committed, some):
+    axes, whole = committed["axes"], Axes()
+    assert set(committed) == set(some)
+    assert committed["order"] == some["order"]
+    for name, wanted in zip(("size", "rows", "tokens", "mfu"), whole, strict=True):
+        assert axes[name] == list(wanted)
+    for name in ("precision", "accounting"):
+        assert axes[name] == some["axes"][name]
+
+
+def test_cells_of_the_committed_map_are_those_of_the_models(committed, some):
+    pairs = [(committed["gpu_mj_per_token"], some["gpu_mj_per_token"])]
+    for key in ("card_mj_per_token", "ratio"):
+        assert set(committed[key]) == set(SIDES)
+        pairs += [(committed[key][side], some[key][side]) for side in SIDES]
+    for stored, fresh in pairs:
+        np.testing.assert_allclose(_same_cells(committed["axes"], stored), fresh, rtol=DIGITS)
+
+
+def test_what_rules_the_committed_cells_is_what_rules_now(committed, some):
+    pairs = [(committed[key], some[key]) for key in ("gpu_rules", "card_parts")]
+    pairs += [(committed["card_rules"][side], some["card_rules"][side]) for side in SIDES]
+    for stored, fresh in pairs:
+        assert _same_cells(committed["axes"], stored).tolist() == fresh
+
+
+def test_committed_figures_are_those_of_the_models(script, tmp_path):
+    options = SimpleNamespace(quick=False, json=tmp_path / "r.json", plot=None)
+    fresh = {figure.id: figure for figure in script.measure(options)[1]}
+    stored = {
+        one["id"]: one for one in json.loads((RESULTS / "fpga_physics.json").read_text())["figures"]
+    }
+    assert set(stored) == set(fresh)
+    for id, figure in fresh.items():
+        value = None if figure.value is None else pytest.approx(figure.value, rel=1e-6)
+        assert stored[id]["value"] == value, id
+        assert stored[id]["note"] == figure.note, id
