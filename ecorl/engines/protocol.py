@@ -98,19 +98,17 @@ class ScoreBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class CardQueue:
-    """A card's queue when a batch was answered.
+class CardLoad:
+    """A card as it was when a batch had been answered.
 
     Attributes:
         index: number of the card.
         in_service: whether it takes work.
-        depth: groups of rows waiting or running.
-        occupancy: share of time in which it worked lately, 0 to 1.
+        occupancy: share of time in which it worked for this engine lately, 0 to 1.
     """
 
     index: int
     in_service: bool
-    depth: int
     occupancy: float
 
 
@@ -123,14 +121,14 @@ class EngineReport:
         device_energy_j: energy of the device over that time, J, or None.
         provenance: of the two figures above.
         host_time_s: measured wall-clock of the call in the engine's process, s.
-        cards: queues of real cards; empty where there are none, or where they are emulated.
+        cards: how busy real cards are; empty where there are none, or where they are emulated.
     """
 
     device_time_s: float | None
     device_energy_j: float | None
     provenance: Provenance
     host_time_s: float
-    cards: tuple[CardQueue, ...] = ()
+    cards: tuple[CardLoad, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,10 +160,11 @@ class Books:
         energy: StageEnergy | None = card_energy(device_id, t_start_s, time_s, energy_j, provenance)
         if engine.host == REAL_HOST:
             # From the cards' readings, once they are in. Two stages may be under way on a card at
-            # once: what both took belongs to the one that ended first, and is counted once.
+            # once: what it draws then is counted once, for the one that is joined first. The sum
+            # of both is right, and their prices blur into each other.
             device_id, energy = self._card_ids(), None
             t_start_s = min(max(t_start_s, self._card_end_s), landing.t_done_s)
-            self._card_end_s = landing.t_done_s
+            self._card_end_s = max(self._card_end_s, landing.t_done_s)
         self._accounts.add(
             StageResult(
                 iteration=run.iteration,

@@ -73,9 +73,10 @@ def card_power(config: cfg.Config) -> SourceSpec | None:
     offload = config.engine.offload
     if not isinstance(offload, cfg.FpgaEngine) or offload.bitstream is None:
         return None
-    if offload.bitstream.name.endswith(CSIM_SUFFIX):
+    if offload.bitstream.name.endswith(CSIM_SUFFIX) or _all_on_gpu(config.placement.policy):
         return None
-    return SourceSpec("xrt", {"interval_s": cfg.XrtSource().interval_s})
+    interval_s = cfg.XrtSource().interval_s
+    return SourceSpec("xrt", {"interval_s": interval_s, "cards": list(offload.cards)})
 
 
 def _host_profile(devices: cfg.DeviceConfig) -> tuple[DeviceProfile, str]:

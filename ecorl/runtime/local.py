@@ -395,7 +395,18 @@ class LocalRuntime:
         self.ledger.fault(self.iteration, kind, device_id, detail)
 
 
+OCCUPANCY_AGE_S = 60.0
+"""Age at which what was told of a card's occupancy says nothing any more, s; invented."""
+
+
 def _occupancy(lanes: Iterable[OffloadLane]) -> float | None:
-    """Mean occupancy of the cards in service, as the engines last told; None without real cards."""
-    busy = {card.index: card.occupancy for lane in lanes for card in lane.cards if card.in_service}
+    """Mean occupancy of the cards in service, as the engines last told; None without real cards.
+
+    Each engine knows its own share of a card: they add up.
+    """
+    busy: dict[int, float] = {}
+    oldest_s = time.monotonic() - OCCUPANCY_AGE_S
+    for card in (c for lane in lanes if lane.cards_at_s > oldest_s for c in lane.cards):
+        if card.in_service:
+            busy[card.index] = min(1.0, busy.get(card.index, 0.0) + card.occupancy)
     return sum(busy.values()) / len(busy) if busy else None

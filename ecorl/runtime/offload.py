@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ecorl.engines.lane import ENGINE_FAULTS, AsyncEngine, Result
 from ecorl.engines.protocol import (
-    CardQueue,
+    CardLoad,
     EngineReport,
     LogprobResult,
     ScoreBatch,
@@ -87,7 +87,8 @@ class OffloadLane:
         self._n_late_seen = 0
         self._n_refreshing = 0
         self.retired = False
-        self.cards: tuple[CardQueue, ...] = ()
+        self.cards: tuple[CardLoad, ...] = ()
+        self.cards_at_s = float("-inf")
 
     @property
     def stage(self) -> Stage:
@@ -212,7 +213,8 @@ class OffloadLane:
             self._barrier.fail(flight.ticket, "InvalidResult")
             return
         flight.report = _checked_report(result.report)
-        self.cards = flight.report.cards if flight.report is not None else ()
+        if flight.report is not None and flight.report.cards:
+            self.cards, self.cards_at_s = flight.report.cards, time.monotonic()
         ids = flight.batch.sample_ids
         rows = [result.values[i] if ok else None for i, ok in enumerate(valid)]
         self._barrier.deliver(flight.ticket, ids, rows)
@@ -230,7 +232,7 @@ def _checked_report(report: object) -> EngineReport | None:
         device_energy_j=_figure(report.device_energy_j),
         provenance=report.provenance,
         host_time_s=host_time_s,
-        cards=tuple(card for card in report.cards if isinstance(card, CardQueue)),
+        cards=tuple(card for card in report.cards if isinstance(card, CardLoad)),
     )
 
 

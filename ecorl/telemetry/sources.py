@@ -118,7 +118,13 @@ def _rapl(options: Mapping[str, JSON]) -> DescribedSource:
 
 
 def _xrt(options: Mapping[str, JSON]) -> DescribedSource:
-    return XrtSource(number_option(options, "interval_s", 0.05))
+    cards = options.get("cards")
+    if cards is not None and (
+        not isinstance(cards, list) or not all(type(c) is int and c >= 0 for c in cards)
+    ):
+        raise ConfigError("telemetry option cards", cards, "a list of XRT's numbers of cards")
+    numbers = None if cards is None else [int(str(c)) for c in cards]
+    return XrtSource(number_option(options, "interval_s", 0.05), cards=numbers)
 
 
 def _modelled(options: Mapping[str, JSON]) -> DescribedSource:

@@ -34,7 +34,7 @@ class SourceSpec:
       addresses; default: ``CUDA_VISIBLE_DEVICES``, else all), ``prefer`` (``instant`` or
       ``average``)
     * ``rapl``: ``root`` (powercap folder)
-    * ``xrt``: none
+    * ``xrt``: ``cards`` (list of XRT's numbers; default: all that open)
     * ``modelled``: ``device_id``, ``idle_w``, ``active_w``, ``pid``, ``n_threads``
     * ``replay``: ``path``, ``hold_s``, ``started_s`` (the sampler sets it, so that a restart of its
       process does not start the recording again)

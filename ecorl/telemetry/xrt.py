@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from types import ModuleType
 
 from ecorl.drivers.xrt import XrtCard, XrtDriver
-from ecorl.errors import DriverError, NotSupported
+from ecorl.errors import DeviceLost, DriverError, NotSupported
 from ecorl.records import PowerSample, Provenance
 from ecorl.telemetry.specs import DeviceInfo
 
@@ -17,13 +18,20 @@ class XrtSource:
     Args:
         interval_s: polling interval, s; the card refreshes about every 120 ms at best.
         module: stands in for ``pyxrt``.
+        cards: XRT's numbers of those to read; None reads all. What other cards draw is not this
+            run's.
     """
 
     name = "xrt"
     provenance = Provenance.MEASURED
 
-    def __init__(self, interval_s: float = 0.05, module: ModuleType | None = None) -> None:
-        self.interval_s = interval_s
+    def __init__(
+        self,
+        interval_s: float = 0.05,
+        module: ModuleType | None = None,
+        cards: Sequence[int] | None = None,
+    ) -> None:
+        self.interval_s, self._wanted = interval_s, cards
         self._driver = XrtDriver(module)
         self._cards: tuple[XrtCard, ...] = ()
 
@@ -31,10 +39,16 @@ class XrtSource:
         """Open the cards.
 
         Raises:
-            DriverError: no binding, no card, or no permission.
+            DriverError: no binding, no card, no permission, or a wanted card that does not open.
         """
         self._driver.open()
-        self._cards = self._driver.cards()
+        found = self._driver.cards()
+        if self._wanted is not None:
+            missing = set(self._wanted) - {card.index for card in found}
+            if missing:
+                raise DeviceLost(f"card {min(missing)} does not open")
+            found = tuple(card for card in found if card.index in self._wanted)
+        self._cards = found
 
     def device_ids(self) -> tuple[str, ...]:
         """The cards that opened."""

@@ -31,7 +31,7 @@ from ecorl.engines.fpga.segments import Segments, segments_of
 from ecorl.engines.fpga.verdict import obey
 from ecorl.engines.gating import FOLDED
 from ecorl.engines.protocol import (
-    CardQueue,
+    CardLoad,
     EngineReport,
     Int64,
     LogprobResult,
@@ -116,6 +116,7 @@ class FpgaEngine:
         opening = open_cards(run_by or RunBy(), build, config)
         # Of real cards what they take is measured, not modelled.
         self.on_card = opening is not None and not opening.is_emulated
+        self._run_s: dict[int, float] = {}
         self._decoder: Decoder | None
         if opening is None:
             self.host = "csim"
@@ -259,6 +260,12 @@ class FpgaEngine:
             n_results += len(scored)
         return segments.shape_at(tokens, n_results)
 
+    def _ran_s(self) -> float:
+        """Time that the busiest card has worked since the last batch, s."""
+        now = {card.index: card.run_s for card in self.cards()}
+        before, self._run_s = self._run_s, now
+        return max(run_s - before.get(index, 0.0) for index, run_s in now.items())
+
     def _runnable(self, batch: ScoreBatch) -> list[int]:
         """Indices of the rows that can be run; a warning says how many cannot, and why one is."""
         rows = zip(batch.token_ids, batch.n_completion, strict=True)
@@ -302,10 +309,9 @@ class FpgaEngine:
         if self.on_card:
             # The card's joules are for its power readings to say: no model stands in for them.
             cards = tuple(
-                CardQueue(c.index, c.state is CardState.READY, c.depth, c.occupancy)
-                for c in self.cards()
+                CardLoad(c.index, c.state is CardState.READY, c.occupancy) for c in self.cards()
             )
-            return EngineReport(host_time_s, None, Provenance.MEASURED, host_time_s, cards)
+            return EngineReport(self._ran_s(), None, Provenance.MEASURED, host_time_s, cards)
         card = self.modelled(batch.rows(run), chosen)
         return EngineReport(card.time_s, card.energy_j, Provenance.MODELLED, host_time_s)
 

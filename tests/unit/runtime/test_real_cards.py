@@ -9,7 +9,7 @@ import pytest
 
 from ecorl.config import Config
 from ecorl.engines.lane import ThreadedEngine
-from ecorl.engines.protocol import CardQueue, EngineReport
+from ecorl.engines.protocol import CardLoad, EngineReport
 from ecorl.records import Provenance, Stage
 from ecorl.runtime.hardware import card_power
 
@@ -55,7 +55,7 @@ def real_config(toys, tmp_path, cards=(0,)):
 
 def busy_engine(toys, busy_s, occupancy=0.75):
     """An engine as on real cards: it takes its time, and knows no joules."""
-    queues = (CardQueue(0, True, 1, occupancy), CardQueue(1, False, 0, 0.0))
+    queues = (CardLoad(0, True, occupancy), CardLoad(1, False, 0.0))
     report = EngineReport(busy_s, None, Provenance.MEASURED, busy_s, queues)
 
     def make(stage, device):
@@ -85,6 +85,7 @@ def test_the_joules_of_a_card_are_its_readings(bench, toys, use_engines, cards, 
     assert devices["fpga0"].provenance is Provenance.MEASURED
     assert devices["fpga0"].profile == "u55c"
     assert "xrt:electrical" in devices["fpga0"].source
+    assert "fpga1" not in devices  # it is there, and not this run's
 
 
 def test_two_stages_at_once_share_the_joules_of_a_card(bench, toys, use_engines, cards, tmp_path):

@@ -39,6 +39,7 @@ class CardStatus:
         n_resets: resets.
         transfer_s: time of all transfers, s, weights left out.
         hidden_s: of them, beside a running kernel.
+        run_s: time from the first start of groups to the end of their last, s.
         weights_digest: SHA-256 of the weights as read back from it; empty while out of service.
     """
 
@@ -52,6 +53,7 @@ class CardStatus:
     n_resets: int
     transfer_s: float
     hidden_s: float
+    run_s: float
     weights_digest: str
 
 
@@ -170,6 +172,7 @@ class Card:
             service.n_resets,
             times.total_s,
             times.hidden_s,
+            times.run_s,
             service.digest,
         )
 

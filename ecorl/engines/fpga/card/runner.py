@@ -40,8 +40,8 @@ class GroupResult:
 
 
 @dataclass(slots=True)
-class TransferTimes:
-    """Seconds of transfers, and those of them that a running kernel covered whole.
+class CardTimes:
+    """Seconds of transfers, those of them that a running kernel covered whole, and of plans' runs.
 
     A transfer that ended after its kernel counts as not covered, although a part of it was: what
     is said to be hidden was hidden.
@@ -49,6 +49,7 @@ class TransferTimes:
 
     total_s: float = 0.0
     hidden_s: float = 0.0
+    run_s: float = 0.0
 
 
 class CardRunner:
@@ -79,7 +80,7 @@ class CardRunner:
         }
         self._beside: deque[Transfer] = deque()
         self._running: KernelRun | None = None
-        self.times = TransferTimes()
+        self.times = CardTimes()
 
     def load(self, weights: Weights) -> str:
         """Bring weights onto the card; returns their SHA-256 as read back from it.
@@ -130,6 +131,13 @@ class CardRunner:
             self._beside.clear()  # made for this group's slots: beside another one they do harm
 
     def _run_all(self, plan: Plan, slot: int) -> None:
+        start_s = time.perf_counter()
+        try:
+            self._run_starts(plan, slot)
+        finally:
+            self.times.run_s += time.perf_counter() - start_s
+
+    def _run_starts(self, plan: Plan, slot: int) -> None:
         for name in plan.sizes.keys() - SLOTTED:
             self._memory.reserve(name, plan.sizes[name])
         for start in plan.before:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ecorl.drivers.xrt_card import OpenCard
-from ecorl.engines.fpga.card.runner import CardRunner, TransferTimes
+from ecorl.engines.fpga.card.runner import CardRunner, CardTimes
 from ecorl.engines.fpga.card.weights import Weights
 from ecorl.engines.fpga.interfaces import KernelInterface
 from ecorl.errors import DeviceLost, DriverError, DriverTimeout, UserError
@@ -88,7 +88,7 @@ class Service:
         self._setup = setup
         self._card: OpenCard | None = None
         self._runner: CardRunner | None = None
-        self._past = TransferTimes()
+        self._past = CardTimes()
         self._address = ""
         self._retry_at = 0.0
         self._n_in_a_row = self._n_quarantines = 0
@@ -121,12 +121,13 @@ class Service:
         """Whether the card is open and loaded."""
         return self._runner is not None
 
-    def times(self) -> TransferTimes:
+    def times(self) -> CardTimes:
         """Times of all transfers so far."""
         runner = self._runner  # another thread may ask while the card is let go of
-        now = TransferTimes() if runner is None else runner.times
+        now = CardTimes() if runner is None else runner.times
         hidden_s = self._past.hidden_s + now.hidden_s  # first: it must not run ahead of the total
-        return TransferTimes(self._past.total_s + now.total_s, hidden_s)
+        past = self._past
+        return CardTimes(past.total_s + now.total_s, hidden_s, past.run_s + now.run_s)
 
     def open(self, weights: Weights) -> None:
         """Open the card and load it.
