@@ -19,6 +19,7 @@
     │   ├── NotSupported          the device cannot answer this call
     │   ├── NoPermission          the call needs rights that this process lacks
     │   ├── DeviceLost            the device fell off the bus
+    │   ├── CardFull              a card has no room for a buffer
     │   └── DriverTimeout         the driver did not answer in time
     └── EngineError               an inference engine failed on a batch
         ├── EngineTimeout         no answer before the deadline
@@ -133,6 +134,10 @@ class NoPermission(DriverError):
 
 class DeviceLost(DriverError):
     """The device fell off the bus."""
+
+
+class CardFull(DriverError):
+    """A card has no room for a buffer; the card itself is well."""
 
 
 class DriverTimeout(DriverError):

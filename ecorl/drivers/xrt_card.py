@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ecorl.drivers.xrt_errors import translated
-from ecorl.errors import DriverError, DriverTimeout, LibraryNotFound
+from ecorl.errors import CardFull, DeviceLost, DriverError, DriverTimeout, LibraryNotFound
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -270,18 +270,24 @@ class OpenCard:
             ports: kernels and numbers of their arguments, at least one.
 
         Raises:
-            DriverError: when the arguments are not connected to the same memory, or there is not
-                enough.
+            CardFull: when XRT gives no buffer of this size.
+            DriverError: when the arguments are not connected to the same memory, or the card is
+                lost.
         """
         with translated("group_id"):
             groups = {self._kernels[kernel].group_id(index) for kernel, index in ports}
         if len(groups) != 1:
             names = ", ".join(f"{kernel}({index})" for kernel, index in ports)
             raise DriverError(f"arguments that share a buffer lie in other memory banks: {names}")
-        with translated(f"bo of {n_bytes} bytes"):
-            (group,) = groups
-            bo = self._module.bo(self._device, n_bytes, self._module.bo.normal, group)
-            host = np.frombuffer(bo.map(), np.uint8)
+        (group,) = groups
+        try:
+            with translated(f"bo of {n_bytes} bytes"):
+                bo = self._module.bo(self._device, n_bytes, self._module.bo.normal, group)
+                host = np.frombuffer(bo.map(), np.uint8)
+        except (DeviceLost, DriverTimeout):
+            raise
+        except DriverError as error:
+            raise CardFull(str(error)) from error
         return CardBuffer(self._module, bo, host, group)
 
     def run_of(self, kernel: str) -> KernelRun:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ecorl.config import FaultInjection
-from ecorl.engines.lane import answer, card_bytes_of, host_of
+from ecorl.engines.lane import answer, told_of
 from ecorl.engines.protocol import (
     InferenceEngine,
     LogprobResult,
@@ -67,8 +67,7 @@ class FaultyEngine:
         self.stage: Stage = inner.stage
         self.model: ModelShape = inner.model
         self.row_invariant: bool = inner.row_invariant
-        self.card_bytes: int | None = card_bytes_of(inner)
-        self.host: str | None = host_of(inner)
+        self.card_bytes, self.host, self.card_banks = told_of(inner)
         self._inner = inner
         self._faults = tuple(faults)
         self._next_call = first_call

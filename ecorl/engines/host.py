@@ -11,6 +11,7 @@ import atexit
 import logging
 import os
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
@@ -67,6 +68,7 @@ class IsolatedEngine:
     row_invariant: bool
     card_bytes: int | None
     host: str | None
+    card_banks: Mapping[str, int] | None
 
     def __init__(self, spec: EngineSpec, limits: HostLimits | None = None) -> None:
         self.stage = spec.stage
@@ -255,6 +257,7 @@ class IsolatedEngine:
         self.name, self.device = ready.name, ready.device
         self.model, self.row_invariant = ready.model, ready.row_invariant
         self.card_bytes, self.host = ready.card_bytes, ready.host
+        self.card_banks = ready.card_banks
         with self._changed:
             if self._state == "starting":
                 self._enter("ready")

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
-from ecorl.engines.lane import ENGINE_FAULTS, Result, answer, card_bytes_of, host_of
+from ecorl.engines.lane import ENGINE_FAULTS, Result, answer, told_of
 from ecorl.engines.messages import Fault, Ready, Start, fault_of
 from ecorl.engines.protocol import InferenceEngine, Refresh, ScoreBatch
 from ecorl.engines.registry import make_engine
@@ -61,7 +61,7 @@ def _load(start: Start, link: Connection) -> InferenceEngine | None:
             raise
         return None
     facts = (engine.name, engine.device, engine.stage, engine.model, engine.row_invariant)
-    link.send(Ready(*facts, card_bytes=card_bytes_of(engine), host=host_of(engine)))
+    link.send(Ready(*facts, *told_of(engine)))
     return engine
 
 

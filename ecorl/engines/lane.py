@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,6 +71,8 @@ class AsyncEngine(Protocol):
     one that cannot tell. Engines on one card share its memory."""
     host: str | None
     """Who runs the kernels: ``csim``, ``xrt (noop)`` or ``xrt``; None where there are none."""
+    card_banks: Mapping[str, int] | None
+    """Bytes of the weights in each memory bank of a card; None where XRT does not run them."""
 
     @property
     def queue_depth(self) -> int:
@@ -121,6 +123,13 @@ def host_of(engine: InferenceEngine) -> str | None:
     """Who runs an engine's kernels, or None where it does not say."""
     host = getattr(engine, "host", None)
     return host if isinstance(host, str) else None
+
+
+def told_of(
+    engine: InferenceEngine,
+) -> tuple[int | None, str | None, Mapping[str, int] | None]:
+    """`AsyncEngine.card_bytes`, ``host`` and ``card_banks`` of an engine, as far as it tells."""
+    return card_bytes_of(engine), host_of(engine), getattr(engine, "card_banks", None)
 
 
 def answer(engine: InferenceEngine, request: ScoreBatch | Refresh) -> Result:
@@ -224,7 +233,7 @@ class ThreadedEngine:
         self.stage = inner.stage
         self.model = inner.model
         self.row_invariant = inner.row_invariant
-        self.card_bytes, self.host = card_bytes_of(inner), host_of(inner)
+        self.card_bytes, self.host, self.card_banks = told_of(inner)
         self._inner = inner
         self._jobs = JobQueue()
         self._wake = threading.Semaphore(0)

@@ -67,6 +67,7 @@ class Ready:
     Attributes:
         card_bytes: bytes that its model occupies in the card's memory, or None.
         host: who runs its kernels, or None.
+        card_banks: bytes of its weights by memory bank, or None.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Ready:
     row_invariant: bool
     card_bytes: int | None = None
     host: str | None = None
+    card_banks: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ecorl.config import Config, FpgaEngine
 from ecorl.devices import DeviceProfile, check_execution
+from ecorl.engines.fpga.card.room import overfull
 from ecorl.engines.lane import AsyncEngine
 from ecorl.errors import ConfigError, PhysicalBoundError
 from ecorl.ledger import Ledger
@@ -100,7 +102,15 @@ class Books:
         Raises:
             ConfigError: when they do not.
         """
-        needed = sum(e.card_bytes or 0 for e in engines if self._on_card(e))
+        on_card = [engine for engine in engines if self._on_card(engine)]
+        banks = Counter[str]()
+        for engine in on_card:
+            banks.update(engine.card_banks or {})
+        why = overfull(banks, {})
+        if why:
+            allowed = f"a card that holds its models together: they need {why}"
+            raise ConfigError("devices.fpga", self._config.devices.fpga, allowed)
+        needed = sum(engine.card_bytes or 0 for engine in on_card)
         there = self._card.get("memory_bytes")
         if there is not None and needed > there:
             allowed = (

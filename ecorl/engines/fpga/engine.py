@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -117,6 +117,7 @@ class FpgaEngine:
         # Of real cards what they take is measured, not modelled.
         self.on_card = opening is not None and not opening.is_emulated
         self._run_s: dict[int, float] = {}
+        self.card_banks: Mapping[str, int] | None = None
         self._decoder: Decoder | None
         if opening is None:
             self.host = "csim"
@@ -124,7 +125,8 @@ class FpgaEngine:
         else:
             self.host = "xrt" if self.on_card else "xrt (noop)"
             library = CsimLibrary.load(build)  # packs the weights
-            self._decoder = CardDecoder(equalised(opened), library, opening.setups)
+            on_cards = CardDecoder(equalised(opened), library, opening.setups)
+            self._decoder, self.card_banks = on_cards, on_cards.banks
 
     def score(self, batch: ScoreBatch) -> ScoreResult:
         """Scalar reward of each row, read at its last token; NaN for a row that cannot be run.

@@ -56,7 +56,7 @@ class ToldEngine:
     """An asynchronous engine whose next future is made by `reply(batch)`; None never answers."""
 
     name, model, row_invariant, queue_depth, available = "told", TINY, True, 0, True
-    card_bytes = host = None
+    card_bytes = host = card_banks = None
 
     def __init__(self, reply, stage=Stage.REWARD, device="u55c"):
         self.reply, self.stage, self.device = reply, stage, device

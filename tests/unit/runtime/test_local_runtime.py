@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ecorl.config import Config, FaultInjection
 from ecorl.edi import EdiMatrix
+from ecorl.engines.fpga.banks import WEIGHTS_LOW
 from ecorl.engines.protocol import EngineReport
 from ecorl.errors import CheckpointError, ConfigError, DataError, EngineCrashed, EngineError
 from ecorl.records import Action, Provenance, Stage, StageWork
@@ -360,6 +361,21 @@ def test_models_that_do_not_fit_on_the_card_together_are_refused(bench, toys, us
     use_engines(make)
     runtime = bench.build(stages=(Stage.REWARD, Stage.REFERENCE))
     with pytest.raises(ConfigError, match=r"devices\.fpga = 'u55c'.*18\.00 GB are needed"):
+        runtime.start()
+    bench.build(stages=(Stage.REWARD,)).start()
+
+
+def test_models_whose_weights_overflow_a_bank_together_are_refused(bench, toys, use_engines):
+    """Each alone fits, and the card's bytes would hold both."""
+
+    def make(stage, device):
+        engine = toys.Told(lambda batch: None, stage)
+        engine.card_bytes, engine.card_banks = 6_900_000_000, {WEIGHTS_LOW.group: 3_150 << 20}
+        return engine
+
+    use_engines(make)
+    runtime = bench.build(stages=(Stage.REWARD, Stage.REFERENCE))
+    with pytest.raises(ConfigError, match=r"6,300 MiB of the bank for weights, rows 0 to 7"):
         runtime.start()
     bench.build(stages=(Stage.REWARD,)).start()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ from ecorl.engines.fpga.card.card import CardStatus
 from ecorl.engines.fpga.card.plan import Plan
 from ecorl.engines.fpga.card.planning import plan_logprobs, plan_rewards
 from ecorl.engines.fpga.card.pool import CardPool
+from ecorl.engines.fpga.card.room import by_bank, overfull
 from ecorl.engines.fpga.card.service import CardSetup
 from ecorl.engines.fpga.card.tokens import lay_out
 from ecorl.engines.fpga.card.weights import Weights
@@ -22,11 +24,14 @@ from ecorl.engines.fpga.segments import Segments
 from ecorl.engines.protocol import Int64
 from ecorl.errors import CheckpointError, DriverError, EngineError
 
+logger = logging.getLogger(__name__)
+
 
 class CardDecoder(Decoder):
     """A frozen decoder on one card or several.
 
-    A row whose group failed on the cards is NaN, like one with a number that did not fit.
+    A row whose group failed on the cards, or is too large for them, is NaN, like one with a number
+    that did not fit.
 
     Args:
         tensors: the model, without a gate.
@@ -35,7 +40,8 @@ class CardDecoder(Decoder):
         n_positions: longest row, tokens; at most what the model knows.
 
     Raises:
-        CheckpointError: when a tensor does not fit its format, or the model has a gate.
+        CheckpointError: when a tensor does not fit its format, the model has a gate, or its weights
+            do not fit the banks of a card.
         EngineError: when no card comes into service.
     """
 
@@ -53,6 +59,10 @@ class CardDecoder(Decoder):
         decoder = self._integers(tensors)
         self._digest = decoder_digest(decoder)
         self._weights = Weights.of(decoder, library, self.n_positions)
+        self.banks = by_bank(self._weights.model.placed.sizes)
+        why = overfull(self.banks, {})
+        if why:
+            raise CheckpointError(f"the model's weights do not fit a card: they need {why}")
         self._pool = CardPool(setups, self._weights)
 
     def load(self, tensors: Tensors) -> str:
@@ -100,13 +110,27 @@ class CardDecoder(Decoder):
         n = len(question.tokens)
         n_rewards = self._weights.model.placed.head[0].n if question.kind == "rewards" else 1
         values, marks = np.zeros((n, n_rewards), np.int32), np.ones(n, np.int32)
-        groups = list(groups_of(question.segments, question.tokens))
-        outcomes = self._pool.run(self._plan(question, group) for group in groups)
+        groups: list[tuple[int, int, int, int]] = []  # those that fit
+        outcomes = self._pool.run(self._plans(question, groups))
         for (_, _, first, last), outcome in zip(groups, outcomes, strict=True):
             if not isinstance(outcome, DriverError):
                 values[first:last] = outcome.values[:, :n_rewards]
                 marks[first:last] = outcome.marks
         return values.reshape(-1), marks
+
+    def _plans(
+        self, question: Question, planned: list[tuple[int, int, int, int]]
+    ) -> Iterator[Plan]:
+        """Plans of the groups that a card has room for, which are noted in `planned`."""
+        for group in groups_of(question.segments, question.tokens):
+            plan = self._plan(question, group)
+            why = overfull(by_bank(plan.sizes), self.banks)
+            if why:
+                n_tokens = plan.n_tokens
+                logger.warning("%d tokens that share a prompt do not fit: %s", n_tokens, why)
+                continue
+            planned.append(group)
+            yield plan
 
     def _plan(self, question: Question, group: tuple[int, int, int, int]) -> Plan:
         first, last, first_output, last_output = group

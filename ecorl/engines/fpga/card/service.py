@@ -14,7 +14,7 @@ from ecorl.drivers.xrt_card import OpenCard
 from ecorl.engines.fpga.card.runner import CardRunner, CardTimes
 from ecorl.engines.fpga.card.weights import Weights
 from ecorl.engines.fpga.interfaces import KernelInterface
-from ecorl.errors import DeviceLost, DriverError, DriverTimeout, UserError
+from ecorl.errors import CardFull, DeviceLost, DriverError, DriverTimeout, UserError
 
 logger = logging.getLogger(__name__)
 
@@ -171,8 +171,8 @@ class Service:
         self._is_suspect = False
 
     def failed(self, error: DriverError) -> bool:
-        """A group failed; whether the card needs a reset."""
-        if self._runner is None:
+        """A group failed; whether the card needs a reset. That it had no room is no fault."""
+        if self._runner is None or isinstance(error, CardFull):
             return False
         self.n_faults += 1
         self._n_in_a_row += 1

@@ -292,8 +292,9 @@ def test_a_bitstream_goes_with_no_build_of_the_simulation(card_root, made):
         FpgaEngine(folder, Stage.REWARD, build="strict", run_by=RunBy("xrt", made[0]))
 
 
-def test_the_container_of_the_cache_is_written_anew_each_time():
+def test_the_container_of_the_cache_is_written_anew_each_time(monkeypatch, tmp_path):
     demand("gxx")
+    monkeypatch.setattr(opening, "cache_folder", lambda: tmp_path)  # others use the real one
     path = csim_container("fast")
     identity = read_container(path).identity
     path.write_bytes(b"damaged")

@@ -11,16 +11,20 @@ from hypothesis import strategies as st
 
 from ecorl.engines.fpga.banks import WIRING
 from ecorl.engines.fpga.card import planning as module
+from ecorl.engines.fpga.card import room
+from ecorl.engines.fpga.card.decoder import CardDecoder
 from ecorl.engines.fpga.card.image import REGIONS, WORD, code_words, place_model, words
 from ecorl.engines.fpga.card.memory import SLOTTED
 from ecorl.engines.fpga.card.plan import At, CardModel
 from ecorl.engines.fpga.card.planning import plan_logprobs, plan_rewards
 from ecorl.engines.fpga.card.ports import PORTS
+from ecorl.engines.fpga.card.room import bank_of
 from ecorl.engines.fpga.card.tokens import ROW_FIELDS, lay_out
 from ecorl.engines.fpga.decoding import LOG2_E, Scale
 from ecorl.engines.fpga.formats import integer_decoder
 from ecorl.engines.fpga.interfaces import kernel_interfaces
 from ecorl.engines.fpga.segments import segments_of
+from ecorl.errors import CheckpointError
 from tests.fakes import cards
 
 INTERFACES = {k.kernel: k for k in kernel_interfaces()}
@@ -213,3 +217,23 @@ def test_all_arguments_that_see_a_buffer_are_wired_to_one_bank():
             assert argument in {a.name for a in INTERFACES[kernel].buffers}
     assert set(REGIONS) <= set(PORTS)
     assert set(SLOTTED) <= set(PORTS)
+
+
+def test_what_a_bank_does_not_hold_is_neither_loaded_nor_sent(card_root, make_cards, monkeypatch):
+    root, name = card_root, "llama_reward"
+    tensors, library = cards.tensors(root, name), cards.int8_models.library("fast")
+    rows = cards.rows_of(20, 300, 30)
+    wanted = cards.answers(cards.csim_answers(root, name), rows)
+    monkeypatch.setattr("ecorl.engines.fpga.card.decoder.GROUP_TOKENS", 16)
+    small = dict.fromkeys(room.capacities(), 100000)
+    small |= {bank_of(region): 10_000_000 for region in ("low", "high", "tables")}
+    monkeypatch.setattr(room, "capacities", lambda: small)
+    found = make_cards()
+    decoder = CardDecoder(tensors, library, found.setups)
+    assert cards.lost_rows(cards.answers(decoder, rows), wanted) == [1]
+    (status,) = decoder.status()
+    assert (status.n_groups, status.n_faults) == (2, 0)
+    decoder.close()
+    small[bank_of("low")] = 1_000
+    with pytest.raises(CheckpointError, match="MiB of the bank for weights, rows 0 to 7"):
+        CardDecoder(tensors, library, found.setups)
