@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from ecorl.engines.lane import ENGINE_FAULTS
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.records import Action, Stage, StageWork
 from ecorl.runtime.local import LocalRuntime, StageRun
-from roll_adapters.trl_models import Watch, saved_version
+from roll_adapters.trl_frozen import FrozenModels
 from roll_adapters.trl_reference import ReferenceCall
 from roll_adapters.trl_reward import RewardModelCall
 
@@ -62,9 +61,7 @@ class TrlAttachment:
         trainer: the TRL trainer.
         runtime: started, with the trainer's facts.
         on_close: called once, when the attachment ends.
-        watches: by stage, a watch on the frozen model that an engine stands for.
-        refresh_dir: where a refreshed reference is saved for its engine; None for a reference that
-            must not change.
+        frozen: notices when an engine no longer stands for its model.
     """
 
     def __init__(
@@ -72,12 +69,10 @@ class TrlAttachment:
         trainer: Any,
         runtime: LocalRuntime,
         on_close: Callable[[], None],
-        watches: Mapping[Stage, Watch],
-        refresh_dir: Path | None = None,
+        frozen: FrozenModels,
     ) -> None:
         self.trainer, self.runtime, self._on_close = trainer, runtime, on_close
-        self._watches = dict(watches)
-        self._refresh_dir = refresh_dir
+        self._frozen = frozen
         self._original: dict[str, Original] = {}
         self._instance: dict[str, Any] = {}
         self._policy_shape = runtime.training.models.get(Stage.ACTOR_TRAIN)
@@ -178,41 +173,6 @@ class TrlAttachment:
 
     # ------------------------------------------------------------ reward
 
-    def _unchanged(self, stage: Stage, model: Any) -> bool:
-        """Whether a stage's engine still stands for this model; if not, it is not asked again."""
-        if not self.runtime.offloads(stage):
-            return False
-        watch = self._watches.get(stage)
-        with self.runtime.clock:
-            same = watch is not None and watch.same(model)
-        if not same and stage is Stage.REFERENCE and self._refresh_dir is not None:
-            self._refresh(self._refresh_dir, model)
-        elif not same:
-            self.runtime.retire(stage, "the model's weights are no longer those that were loaded")
-        return same
-
-    def _refresh(self, folder: Path, model: Any) -> None:
-        """Save the refreshed reference and have the engine load it; until then the GPU answers.
-
-        One version is under way at a time: a reference that changes again meanwhile is found to
-        differ once more when that is done.
-        """
-        if self.runtime.refreshing(Stage.REFERENCE):
-            return
-        try:
-            with self.runtime.clock:
-                checkpoint = saved_version(
-                    self.trainer.accelerator.unwrap_model(model),
-                    folder,
-                    int(self.trainer.state.global_step),
-                )
-                self._watches[Stage.REFERENCE] = Watch(model)
-        except ENGINE_FAULTS as error:
-            why = f"the refreshed reference cannot be saved ({error})"
-            self.runtime.retire(Stage.REFERENCE, why)
-            return
-        self.runtime.refresh(Stage.REFERENCE, checkpoint)
-
     def _send(self, run: StageRun, make: Callable[[], ScoreBatch]) -> bool:
         """Make a batch and submit it; False when that fails, whatever it was, and costs nothing."""
         try:
@@ -229,7 +189,7 @@ class TrlAttachment:
     ) -> None:
         """Send the rows of the offloadable reward model as soon as the texts are there."""
         call = RewardModelCall.find(self.trainer)
-        if call is None or not self._unchanged(Stage.REWARD, call.model):
+        if call is None or not self._frozen.unchanged(Stage.REWARD, call.model):
             return
         try:
             with self.runtime.clock:
@@ -306,7 +266,7 @@ class TrlAttachment:
             self._barrier_ahead
             and self._reference is None
             and call.n_rows == len(self._sample_ids)
-            and self._unchanged(Stage.REFERENCE, call.model)
+            and self._frozen.unchanged(Stage.REFERENCE, call.model)
         )
 
     def _old_logps(self, own: Callable[[], Any], input_ids: torch.Tensor) -> Any:

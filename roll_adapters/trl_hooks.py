@@ -4,7 +4,7 @@
     attach(trainer, "ecorl.toml")
     trainer.train()
 
-`attach` wraps five methods of this one trainer object and changes nothing in TRL. What happens
+`attach` wraps six methods of this one trainer object and changes nothing in TRL. What happens
 within a step:
 
     _generate                                     generation, timed; rewards are submitted
@@ -34,6 +34,7 @@ from ecorl.ledger import LEDGER_FILE, Ledger
 from ecorl.runtime.local import LocalRuntime
 from roll_adapters.trl_attachment import HOOKED, TrlAttachment
 from roll_adapters.trl_callbacks import LedgerCallback, StageCallback
+from roll_adapters.trl_frozen import FrozenModels
 from roll_adapters.trl_record import open_ledger, read_progress, remove_run
 from roll_adapters.trl_side import is_refreshed, training_side, watches
 
@@ -105,7 +106,8 @@ def attach_to_record(trainer: Any, config: Config, run_dir: Path, record: Record
     runtime.start()
     on_close = record.ledger.close if record.own else _nothing
     fresh = run_dir / "models" if is_refreshed(trainer) else None
-    attachment = TrlAttachment(trainer, runtime, on_close, watches(trainer, training), fresh)
+    frozen = FrozenModels(trainer, runtime, watches(trainer, training), fresh)
+    attachment = TrlAttachment(trainer, runtime, on_close, frozen)
     attachment.wrap()
     trainer.add_callback(StageCallback(attachment))
     trainer.add_callback(LedgerCallback(attachment, record.own, record.from_step))

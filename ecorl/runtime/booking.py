@@ -156,7 +156,8 @@ class Books:
         time_s = report.device_time_s if report else None
         energy_j = report.device_energy_j if report else None
         on_card = self._on_card(engine)
-        silent = Provenance.MODELLED if on_card else Provenance.MEASURED
+        is_real = engine.host == REAL_HOST
+        silent = Provenance.MODELLED if on_card and not is_real else Provenance.MEASURED
         provenance = report.provenance if report else silent
         if on_card and time_s is not None:
             # Time and energy may be those of the rows that could be run.
@@ -168,13 +169,9 @@ class Books:
         device_id = CARD_ID if on_card else HOST_PROCESS_ID
         t_start_s = flight.t_submit_s
         energy: StageEnergy | None = card_energy(device_id, t_start_s, time_s, energy_j, provenance)
-        if engine.host == REAL_HOST:
-            # From the cards' readings, once they are in. Two stages may be under way on a card at
-            # once: what it draws then is counted once, for the one that is joined first. The sum
-            # of both is right, and their prices blur into each other.
-            device_id, energy = self._card_ids(), None
-            t_start_s = min(max(t_start_s, self._card_end_s), landing.t_done_s)
-            self._card_end_s = max(self._card_end_s, landing.t_done_s)
+        if is_real:
+            device_id, energy = self._card_ids(), None  # from the cards' readings, once they are in
+            t_start_s = self._own_since_s(t_start_s, landing.t_done_s)
         self._accounts.add(
             StageResult(
                 iteration=run.iteration,
@@ -196,6 +193,16 @@ class Books:
                 fault=fault,
             )
         )
+
+    def _own_since_s(self, t_start_s: float, t_end_s: float) -> float:
+        """When a real card's draw begins to be this execution's.
+
+        Two stages may be under way on a card at once: what it draws then is counted once, for the
+        one that is joined first. The sum of both is right, and their prices blur into each other.
+        """
+        since_s = min(max(t_start_s, self._card_end_s), t_end_s)
+        self._card_end_s = max(self._card_end_s, t_end_s)
+        return since_s
 
     def _wait(self, run: StageRun, landing: Landing) -> None:
         self._ledger.barrier(

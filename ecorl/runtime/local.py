@@ -14,7 +14,7 @@ from __future__ import annotations
 import atexit
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from ecorl.runtime.accounts import CARD_PREFIX, StageAccounts
 from ecorl.runtime.booking import CARD_ID, Books, StageRun, rows_of
 from ecorl.runtime.clock import HookClock
 from ecorl.runtime.hardware import card_power, gpu_path, named_profile
-from ecorl.runtime.offload import Float32, OffloadLane
+from ecorl.runtime.offload import Float32, OffloadLane, occupancy_of
 from ecorl.runtime.training import FrozenModel, TrainingSide
 from ecorl.scheduler import CostModel, Guards, build_policy, place
 from ecorl.telemetry.sampler import Sampler
@@ -373,7 +373,7 @@ class LocalRuntime:
             # on this host must not decide which rows leave the GPU.
             fpga_queue=sum(lane.n_open for lane in self._lanes.values()),
             fpga_available=may_offload and lane is not None and lane.available,
-            fpga_occupancy=_occupancy(self._lanes.values()),
+            fpga_occupancy=occupancy_of(self._lanes.values()),
             work=work,
             paths=self._paths,
         )
@@ -393,20 +393,3 @@ class LocalRuntime:
         kind = "power_restored" if error is None else error
         detail = "readings are back" if error is None else "readings are missing from here on"
         self.ledger.fault(self.iteration, kind, device_id, detail)
-
-
-OCCUPANCY_AGE_S = 60.0
-"""Age at which what was told of a card's occupancy says nothing any more, s; invented."""
-
-
-def _occupancy(lanes: Iterable[OffloadLane]) -> float | None:
-    """Mean occupancy of the cards in service, as the engines last told; None without real cards.
-
-    Each engine knows its own share of a card: they add up.
-    """
-    busy: dict[int, float] = {}
-    oldest_s = time.monotonic() - OCCUPANCY_AGE_S
-    for card in (c for lane in lanes if lane.cards_at_s > oldest_s for c in lane.cards):
-        if card.in_service:
-            busy[card.index] = min(1.0, busy.get(card.index, 0.0) + card.occupancy)
-    return sum(busy.values()) / len(busy) if busy else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -242,3 +242,20 @@ def _figure(value: object) -> float | None:
         return None
     number = float(value)
     return number if math.isfinite(number) and number >= 0 else None
+
+
+OCCUPANCY_AGE_S = 60.0
+"""Age at which what was told of a card's occupancy says nothing any more, s; invented."""
+
+
+def occupancy_of(lanes: Iterable[OffloadLane]) -> float | None:
+    """Mean occupancy of the cards in service, as the engines last told; None without real cards.
+
+    Each engine knows its own share of a card: they add up.
+    """
+    busy: dict[int, float] = {}
+    oldest_s = time.monotonic() - OCCUPANCY_AGE_S
+    for card in (c for lane in lanes if lane.cards_at_s > oldest_s for c in lane.cards):
+        if card.in_service:
+            busy[card.index] = min(1.0, busy.get(card.index, 0.0) + card.occupancy)
+    return sum(busy.values()) / len(busy) if busy else None
