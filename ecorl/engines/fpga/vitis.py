@@ -7,11 +7,9 @@ linked by ``v++ -l``. What a step prints goes to a log of its own.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from pathlib import Path
 
 from ecorl.engines.fpga.build import read_flags
 from ecorl.engines.fpga.interfaces import KernelInterface, read_qor
+from ecorl.engines.fpga.tool_process import ToolStopped, run_tool
 from ecorl.errors import BuildError, MissingToolError
 
 OLDEST = (2024, 1)
@@ -27,7 +26,6 @@ OLDEST = (2024, 1)
 SW_EMU_GONE = (2024, 2)
 """Release from which AMD deprecates software emulation."""
 
-_PATIENCE_S = 10.0  # Vivado writes its log's end when it is told to stop
 _PLATFORM_FOLDERS = "/opt/xilinx/platforms"
 
 
@@ -168,7 +166,7 @@ def _strict_flags(root: Path) -> tuple[str, ...]:
 def run_step(command: Sequence[str], log: Path, folder: Path) -> None:
     """Run one tool; all that it prints goes to a log.
 
-    The tool and what it started are ended if this process is interrupted.
+    The tool and what it started are ended if this process is told to end, or is killed.
 
     Args:
         command: program and arguments.
@@ -176,34 +174,19 @@ def run_step(command: Sequence[str], log: Path, folder: Path) -> None:
         folder: where it runs.
 
     Raises:
-        BuildError: it fails; in one line, with the log's first error and the log's path.
+        BuildError: it fails or is stopped; in one line, with the log's first error and its path.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
+    name = Path(command[0]).name
     with log.open("w", encoding="utf-8") as out:
         out.write(f"$ {' '.join(command)}\n")
         out.flush()
         try:
-            process = subprocess.Popen(
-                command, cwd=folder, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-            )
-        except OSError as error:
-            raise BuildError(f"{command[0]} cannot be run: {error.strerror}") from error
-        try:
-            code = process.wait()
-        except BaseException:
-            _end(process)
-            raise
+            code = run_tool(command, out, folder)
+        except ToolStopped as stopped:
+            raise BuildError(f"{name} was {stopped}; log: {log}") from stopped
     if code != 0:
-        raise BuildError(f"{Path(command[0]).name} failed: {_first_error(log, code)}; log: {log}")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a tool and all that it started."""
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, sign)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=_PATIENCE_S)
+        raise BuildError(f"{name} failed: {_first_error(log, code)}; log: {log}")
 
 
 def _first_error(log: Path, code: int) -> str:

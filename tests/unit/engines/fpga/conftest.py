@@ -1,15 +1,20 @@
-"""A kernel tree of one small source, for builds that take no time; models for the cards."""
+"""What the tests of the kernels and cards share: a small kernel tree, stand-ins, models."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 
 import pytest
 
 from ecorl.engines.fpga import build as build_module
+from ecorl.engines.fpga.banks import PLATFORM
+from ecorl.engines.fpga.bitstream import Target
+from ecorl.engines.fpga.bitstream_build import Order
 from ecorl.engines.fpga.build import kernel_root
 from tests.conftest import demand
 from tests.fakes import cards
+from tests.fakes.vitis import FakeVitis
 
 ANSWER = 'extern "C" int answer() { return HELPER; }\n'
 
@@ -49,3 +54,23 @@ def make_cards(card_root):
             return stack.enter_context(cards.Cards(container, *faults, **options))
 
         yield make
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    """Stand-ins for Vitis 2024.1 and the U55C's platform, and nothing else of AMD."""
+    made = FakeVitis(tmp_path / "vitis", PLATFORM)
+    monkeypatch.setenv("PATH", f"{made.bin}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PLATFORM_REPO_PATHS", str(made.platforms))
+    monkeypatch.delenv("XILINX_VITIS", raising=False)
+    return made
+
+
+@pytest.fixture
+def order(tmp_path):
+    """An order with folders of this test."""
+
+    def make(target: str, **changes: object) -> Order:
+        return Order(Target(target), out=tmp_path / "bitstreams", work=tmp_path / "work", **changes)
+
+    return make

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 
@@ -20,29 +15,8 @@ from ecorl.engines.fpga.build import csim_library, kernel_root
 from ecorl.engines.fpga.interfaces import kernel_interfaces, read_qor
 from ecorl.engines.fpga.xclbin import read_container
 from ecorl.errors import BuildError, ConfigError, MissingToolError
-from tests.fakes.vitis import FakeVitis
 
 KERNELS = [k.kernel for k in kernel_interfaces()]
-
-
-@pytest.fixture
-def fake(tmp_path, monkeypatch):
-    """Stand-ins for Vitis 2024.1 and the U55C's platform, and nothing else of AMD."""
-    made = FakeVitis(tmp_path / "vitis", PLATFORM)
-    monkeypatch.setenv("PATH", f"{made.bin}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PLATFORM_REPO_PATHS", str(made.platforms))
-    monkeypatch.delenv("XILINX_VITIS", raising=False)
-    return made
-
-
-@pytest.fixture
-def order(tmp_path):
-    """An order with folders of this test."""
-
-    def make(target: str, **changes: object) -> Order:
-        return Order(Target(target), out=tmp_path / "bitstreams", work=tmp_path / "work", **changes)
-
-    return make
 
 
 def products(order: Order) -> list[str]:
@@ -328,39 +302,6 @@ def test_a_folder_that_cannot_be_written_is_one_line(fake, order):
     own.out.write_text("a file")
     with pytest.raises(ConfigError, match="allowed is a place that can be written"):
         build_bitstream(own, lambda line: None)
-
-
-def test_an_interrupted_build_ends_its_tools_and_keeps_nothing(fake, order):
-    fake.behave(sleep_s=60)
-    own = order("hw")
-    code = (
-        "import sys, pathlib; from ecorl.engines.fpga.bitstream_build import *\n"
-        f"build_bitstream(Order(Target.HW, out=pathlib.Path({str(own.out)!r}), "
-        f"work=pathlib.Path({str(own.work)!r})), print)"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not any("-l" in call for call in fake.calls):
-        time.sleep(0.05)
-    assert "-l" in fake.calls[-1]
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) != 0
-    assert products(own) == []
-    assert not _running(str(own.folder / "linked.hw.xclbin"))
-
-
-def _running(word: str) -> list[str]:
-    """Processes with a word in their command line."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if word in path.read_text():
-                found.append(path.parent.name)
-        except OSError:
-            continue  # it ended meanwhile
-    return found
 
 
 def test_the_record_of_the_fake_is_that_of_its_calls(fake):
