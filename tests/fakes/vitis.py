@@ -148,10 +148,26 @@ def _hls_settings(path: str) -> dict[str, list[str]]:
     (top,) = found["syn.top"]
     if not any(re.search(rf"\b{top}\s*\(", Path(n).read_text()) for n in found["syn.file"]):
         fail("HLS 200-70", f"top function {top} not found")
-    for flags in found["syn.cflags"]:
-        if "sim" in [Path(w[2:]).name for w in flags.split() if w.startswith("-I")]:
-            fail("HLS 200-70", "the shims must not be seen by synthesis")
+    for key in ("syn.cflags", "syn.csimflags", "tb.cflags"):
+        for flags in found.get(key, []):
+            _flags(flags, may_see_shims=key != "syn.cflags")
     return found
+
+
+def _flags(flags: str, *, may_see_shims: bool) -> None:
+    """The compiler gets the flags split at spaces, with no quoting."""
+    for word in flags.split():
+        if not word.startswith(("-I", "-D", "-std=")):
+            fail("HLS 207-3777", f"clang: error: no such file or directory: '{word}'")
+        if word.startswith("-I"):
+            _include(word[2:])
+            if not may_see_shims and Path(word[2:]).name == "sim":
+                fail("HLS 200-70", "the shims must not be seen by synthesis")
+
+
+def _include(folder: str) -> None:
+    if not Path(folder).is_dir():
+        fail("HLS 200-70", f"include folder {folder} does not exist")
 
 
 def _compile_hls(arguments: list[str], behaviour: Behaviour) -> None:
@@ -224,6 +240,8 @@ def _compile_emulated(arguments: list[str], behaviour: Behaviour) -> None:
     parser.add_argument("source", nargs="+")
     args = parser.parse_args(arguments)
     _platform(args.platform)
+    for folder in args.I or ():
+        _include(folder)
     _begin(f"{Path(args.o).parent.name}.sw_emu", behaviour)
     Path(args.o).write_text(f"xo {args.k}\n")
 

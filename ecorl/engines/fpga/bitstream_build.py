@@ -6,6 +6,7 @@ manifest after it. While the two do not belong together, the hash in the manifes
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -15,63 +16,35 @@ from typing import TypeVar
 
 from ecorl import __version__
 from ecorl.engines.fpga import vitis
-from ecorl.engines.fpga.banks import PLATFORM, card_memory, connectivity_config
+from ecorl.engines.fpga.banks import card_memory, connectivity_config
 from ecorl.engines.fpga.bitstream import (
     EMULATED,
     SYNTHESISED,
     Manifest,
     Target,
-    file_digest,
     manifest_path,
     write_manifest,
 )
+from ecorl.engines.fpga.bitstream_order import Order, check_order
 from ecorl.engines.fpga.build import compiler_of, csim_library, kernel_root, kernels_digest
 from ecorl.engines.fpga.cache import locked
 from ecorl.engines.fpga.interfaces import KernelInterface, kernel_interfaces, read_qor
 from ecorl.engines.fpga.limits import shape_limits
 from ecorl.engines.fpga.synthesis import check_qor, synthesis_of
 from ecorl.engines.fpga.vivado import read_timing, read_utilisation
-from ecorl.engines.fpga.xclbin import read_container, write_container
+from ecorl.engines.fpga.xclbin import container_bytes, parse_container, read_container
 from ecorl.errors import BitstreamError, BuildError, ConfigError, SynthesisReportError
 from ecorl.files import write_whole
 
 T = TypeVar("T")
 Tell = Callable[[str], None]
 
-CHECKS = ("csim", "cosim")
-"""Simulations of each kernel's test bench under Vitis, in the order in which they run."""
+EMCONFIG = "emconfig.json"
+LOCK = ".lock"
+"""File in the folder of the products that a build holds while it puts its own there."""
 
 _TIMING = ("*timing_summary_postroute_physopted.rpt", "*timing_summary_routed.rpt")
 _UTILISATION = ("*full_util_routed.rpt", "*utilization_routed.rpt", "*utilization_placed.rpt")
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What to build.
-
-    Attributes:
-        target: what for.
-        platform: name of a development platform, or its .xpfm file.
-        out: folder of the products.
-        work: folder in which ``build_dir.<target>`` is made.
-        checks: of `CHECKS`; run before and after a kernel's synthesis. Not for csim and sw_emu.
-    """
-
-    target: Target
-    platform: str = PLATFORM
-    out: Path = Path("bitstreams")
-    work: Path = Path()
-    checks: tuple[str, ...] = ()
-
-    @property
-    def product(self) -> Path:
-        """The xclbin."""
-        return self.out / f"ecorl.{self.target}.xclbin"
-
-    @property
-    def folder(self) -> Path:
-        """Where Vitis works, as an absolute path."""
-        return (self.work / f"build_dir.{self.target}").resolve()
 
 
 def build_bitstream(order: Order, tell: Tell) -> Manifest:
@@ -86,8 +59,7 @@ def build_bitstream(order: Order, tell: Tell) -> Manifest:
         ConfigError: the order does not make sense, or a folder cannot be written.
         BuildError: a step failed.
     """
-    if order.checks and order.target not in (Target.HW_EMU, Target.HW):
-        raise ConfigError("--check", order.checks[0], f"none with target {order.target}")
+    check_order(order)
     build = _build_csim if order.target is Target.CSIM else _build_with_vitis
     try:
         return build(order, tell)
@@ -98,14 +70,11 @@ def build_bitstream(order: Order, tell: Tell) -> Manifest:
 
 
 def _build_csim(order: Order, tell: Tell) -> Manifest:
+    digest = kernels_digest()
     library = csim_library("fast", progress=tell)
     tool = f"ecorl {__version__}, {compiler_of(library) or 'unknown compiler'}"
-    order.out.mkdir(parents=True, exist_ok=True)
-    name = vitis.platform_name(order.platform)
-    write_container(
-        order.product, kernel_interfaces(), library.read_bytes(), card_memory(), platform=name
-    )
-    return _keep_manifest(order, tool, _Reports(None, None, None))
+    data = container_bytes(kernel_interfaces(), library.read_bytes(), card_memory())
+    return _keep(order, _Product(data, digest, tool, _Reports(None, None, None)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,31 +86,65 @@ class _Reports:
     utilisation: dict[str, dict[str, float | None]] | None
 
 
-def _keep_manifest(order: Order, tool: str, reports: _Reports) -> Manifest:
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """What a build has made: the file's content, and what its manifest says of it.
+
+    Attributes:
+        data: content of the xclbin.
+        digest: of the kernel sources when the build began.
+        tool: who made it.
+        reports: of the tools.
+        settings: content of emconfig.json, for Vitis' emulations.
+    """
+
+    data: bytes
+    digest: str
+    tool: str
+    reports: _Reports
+    settings: bytes | None = None
+
+
+def _keep(order: Order, made: _Product) -> Manifest:
+    """Put what was made among the products, with its manifest."""
+    manifest = _manifest_of(order, made)
+    if kernels_digest() != made.digest:
+        raise BuildError("the kernel sources changed during the build: build again")
+    order.out.mkdir(parents=True, exist_ok=True)
+    # Builds of one target would mix their files, and all emulations share emconfig.json.
+    with locked(order.out / LOCK):
+        write_whole(order.product, made.data)
+        if made.settings is not None:
+            write_whole(order.out / EMCONFIG, made.settings)
+        write_manifest(manifest, manifest_path(order.product))
+    return manifest
+
+
+def _manifest_of(order: Order, made: _Product) -> Manifest:
     kernels, root = kernel_interfaces(), kernel_root()
     part, target_clock_mhz = _one_part(root, kernels)
     provenance = EMULATED if order.target.is_emulated else None
-    if order.target is Target.HW and set(reports.synthesis or ()) == {k.kernel for k in kernels}:
+    reported = set(made.reports.synthesis or ())
+    if order.target is Target.HW and reported == {k.kernel for k in kernels}:
         provenance = SYNTHESISED
-    manifest = Manifest(
+    return Manifest(
         file=order.product.name,
         target=order.target,
         platform=vitis.platform_name(order.platform),
         part=part,
-        tool=tool,
-        kernels_digest=kernels_digest(),
+        tool=made.tool,
+        kernels_digest=made.digest,
         limits=shape_limits(root),
-        sha256=file_digest(order.product),
+        # Of what this build made, not of what lies there: another build may have been there since.
+        sha256=hashlib.sha256(made.data).hexdigest(),
         target_clock_mhz=target_clock_mhz,
-        clock_mhz=read_container(order.product).clock_mhz,
-        timing_met=reports.timing_met,
-        utilisation=reports.utilisation,
-        synthesis=reports.synthesis,
+        clock_mhz=parse_container(order.product, made.data).clock_mhz,
+        timing_met=made.reports.timing_met,
+        utilisation=made.reports.utilisation,
+        synthesis=made.reports.synthesis,
         built=True,
         provenance=provenance,
     )
-    write_manifest(manifest, manifest_path(order.product))
-    return manifest
 
 
 def _one_part(root: Path, kernels: Sequence[KernelInterface]) -> tuple[str, float]:
@@ -203,11 +206,9 @@ def _vitis_steps(job: _Job, kernels: Sequence[KernelInterface], connectivity: st
     config = order.folder / "connectivity.cfg"
     config.write_text(connectivity, encoding="utf-8")
     linked = _link(job, kernels, objects, config)
-    if kernels_digest() != digest:
-        raise BuildError("the kernel sources changed during the build: build again")
+    settings = _emulated_card(job) if order.target.is_emulated else None
     reports = _read_reports(job, kernels)
-    write_whole(order.product, linked.read_bytes())
-    return _keep_manifest(order, job.tools.name, reports)
+    return _keep(order, _Product(linked.read_bytes(), digest, job.tools.name, reports, settings))
 
 
 def _compile_hls(job: _Job, kernel: KernelInterface) -> Path:
@@ -264,14 +265,18 @@ def _link(
         read_container(linked)
     except BitstreamError as error:
         raise BuildError(f"v++ left no whole xclbin: {error}; log: {job.log('link')}") from error
-    if order.target.is_emulated:
-        job.run(
-            "emconfig", "emconfigutil", "--platform", job.platform, "--nd", "1",
-            "--od", str(folder),
-        )  # fmt: skip
-        settings = _made(folder / "emconfig.json", job.log("emconfig"))
-        write_whole(order.out / settings.name, settings.read_bytes())
     return linked
+
+
+def _emulated_card(job: _Job) -> bytes:
+    """Content of the file that tells Vitis' emulation which card it stands for."""
+    folder = job.order.folder
+    settings = folder / EMCONFIG
+    settings.unlink(missing_ok=True)  # that of a build before would pass for this one's
+    job.run(
+        "emconfig", "emconfigutil", "--platform", job.platform, "--nd", "1", "--od", str(folder)
+    )
+    return _made(settings, job.log("emconfig")).read_bytes()
 
 
 def _made(path: Path, log: Path) -> Path:

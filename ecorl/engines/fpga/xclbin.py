@@ -185,14 +185,12 @@ def write_container(
 ) -> Container:
     """Write a C-simulation container that XRT loads; whole or not at all.
 
-    The same input gives the same bytes: there is no time stamp, and the uuid is of the content.
-
     Args:
         path: ends with ``.csim.xclbin``; its folder is there.
-        kernels: one compute unit each.
-        library: the C-simulation library, as the section BITSTREAM.
-        memory: channels, and the banks of the kernels' arguments.
-        platform: name in the header, at most 63 bytes.
+        kernels: as for `container_bytes`, like all that follow.
+        library: the C-simulation library.
+        memory: channels and banks.
+        platform: name in the header.
 
     Returns:
         What was written.
@@ -203,6 +201,31 @@ def write_container(
     """
     if not path.name.endswith(CSIM_SUFFIX):
         raise BuildError(f"{path}: a C-simulation container is named *{CSIM_SUFFIX}")
+    data = container_bytes(kernels, library, memory, platform=platform)
+    write_whole(path, data)
+    return parse_container(path, data)
+
+
+def container_bytes(
+    kernels: Sequence[KernelInterface],
+    library: bytes,
+    memory: CardMemory,
+    *,
+    platform: str = PLATFORM,
+) -> bytes:
+    """Content of a C-simulation container.
+
+    The same input gives the same bytes: there is no time stamp, and the uuid is of the content.
+
+    Args:
+        kernels: one compute unit each.
+        library: the C-simulation library, as the section BITSTREAM.
+        memory: channels, and the banks of the kernels' arguments.
+        platform: name in the header, at most 63 bytes.
+
+    Raises:
+        BuildError: an argument has no bank, or a name is too long.
+    """
     connections, entries = _wired(kernels, memory)
     channels = entries[: memory.n_channels]
     parts = {
@@ -220,16 +243,14 @@ def write_container(
     for section in sections:
         digest.update(f"{section.kind} {len(section.data)}\n".encode() + section.data)
     identity = uuid.UUID(bytes=digest.digest()[:16], version=5)
-    made = Container(path, identity, Mode.SW_EMU, platform, sections)
-    write_whole(path, _laid_out(made))
-    return made
+    return _laid_out(identity, platform, sections)
 
 
-def _laid_out(made: Container) -> bytes:
+def _laid_out(identity: uuid.UUID, platform: str, sections: Sequence[Section]) -> bytes:
     """The file's bytes: header, table of sections, sections at multiples of 8."""
-    at = _PREFIX.size + _HEADER.size + len(made.sections) * _SECTION.size
+    at = _PREFIX.size + _HEADER.size + len(sections) * _SECTION.size
     table, body = bytearray(), bytearray()
-    for section in made.sections:
+    for section in sections:
         gap = -(at + len(body)) % _ALIGNMENT
         body += bytes(gap)
         table += _SECTION.pack(
@@ -237,11 +258,11 @@ def _laid_out(made: Container) -> bytes:
         )
         body += section.data
     body += bytes(-len(body) % _ALIGNMENT)
-    raw = made.identity.bytes
+    raw = identity.bytes
     prefix = _PREFIX.pack(MAGIC, -1, b"\xff" * 28, bytes(256), int.from_bytes(raw[:8], "little"))
     header = _HEADER.pack(
-        at + len(body), 0, 0, 0, 2, 1, made.mode or 0, 0, bytes(16),
-        _fixed(made.platform, 64), raw, bytes(16), len(made.sections),
+        at + len(body), 0, 0, 0, 2, 1, Mode.SW_EMU, 0, bytes(16),
+        _fixed(platform, 64), raw, bytes(16), len(sections),
     )  # fmt: skip
     return bytes(prefix + header + table + body)
 
@@ -333,6 +354,19 @@ def read_container(path: Path) -> Container:
         data = path.read_bytes()
     except OSError as error:
         raise BitstreamError(f"{path} cannot be read: {error.strerror}") from error
+    return parse_container(path, data)
+
+
+def parse_container(path: Path, data: bytes) -> Container:
+    """Read the content of an xclbin.
+
+    Args:
+        path: where it lies or will lie, for errors.
+        data: all of the file.
+
+    Raises:
+        BitstreamError: in one line, when it is no xclbin or is cut off.
+    """
     if not data.startswith(MAGIC):
         raise BitstreamError(f"{path} is no xclbin: it does not begin with {MAGIC[:-1].decode()}")
     at = _PREFIX.size + _HEADER.size

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from ecorl.engines.fpga import bitstream_build
 from ecorl.engines.fpga.banks import PLATFORM
 from ecorl.engines.fpga.bitstream import Target, check_bitstream, manifest_path, read_manifest
-from ecorl.engines.fpga.bitstream_build import Order, build_bitstream
+from ecorl.engines.fpga.bitstream_build import LOCK, Order, build_bitstream
 from ecorl.engines.fpga.build import csim_library, kernel_root
 from ecorl.engines.fpga.interfaces import kernel_interfaces, read_qor
 from ecorl.engines.fpga.xclbin import read_container
-from ecorl.errors import BuildError, ConfigError, MissingToolError
+from ecorl.errors import BitstreamError, BuildError, ConfigError, MissingToolError
 
 KERNELS = [k.kernel for k in kernel_interfaces()]
 
 
 def products(order: Order) -> list[str]:
-    return sorted(p.name for p in order.out.iterdir()) if order.out.exists() else []
+    """Files of a build; the lock of their folder stays."""
+    found = order.out.iterdir() if order.out.exists() else []
+    return sorted(p.name for p in found if p.name != LOCK)
 
 
 # ---- csim ---------------------------------------------------------------------------------------
@@ -41,6 +46,27 @@ def test_csim_needs_no_vitis_and_holds_the_library(order, require_tool):
     unknown = (manifest.clock_mhz, manifest.timing_met, manifest.utilisation, manifest.synthesis)
     assert unknown == (None, None, None, None)
     assert not own.folder.exists()
+
+
+def test_a_product_is_put_in_place_under_the_lock_of_its_folder(order, monkeypatch, require_tool):
+    require_tool("gxx")
+    own, held = order("csim"), []
+    write = bitstream_build.write_whole
+
+    def and_another_builds_after(path: Path, data: bytes) -> None:
+        with (own.out / LOCK).open("w") as handle, pytest.raises(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held.append(path)
+        write(path, data + b"of another")
+
+    monkeypatch.setattr(bitstream_build, "write_whole", and_another_builds_after)
+    manifest = build_bitstream(own, lambda line: None)
+    assert held == [own.product]
+    # The hash is of what this build made, so that the mixture is refused.
+    made = own.product.read_bytes().removesuffix(b"of another")
+    assert manifest.sha256 == hashlib.sha256(made).hexdigest()
+    with pytest.raises(BitstreamError, match="is not the file that its manifest is of"):
+        check_bitstream(own.product, platform=None, model=None, emulated=True)
 
 
 # ---- hw and hw_emu ------------------------------------------------------------------------------
@@ -130,11 +156,6 @@ def test_simulations_run_before_and_after_synthesis(fake, order):
     assert len(fake.calls) == 3 * len(KERNELS) + 2
 
 
-def test_simulations_are_refused_where_there_is_no_synthesis(order):
-    with pytest.raises(ConfigError, match="--check = 'csim': allowed is none with target sw_emu"):
-        build_bitstream(order("sw_emu", checks=("csim",)), lambda line: None)
-
-
 def test_sw_emu_builds_and_says_that_amd_gives_it_up(fake, order):
     told, own = [], order("sw_emu")
     build_bitstream(own, told.append)
@@ -182,8 +203,8 @@ def test_each_missing_tool_is_named(fake, order, tool, target, checks):
 
 
 def test_without_the_platform_one_line_says_so_and_nothing_is_left(fake, order):
-    own = order("hw", platform="xilinx_u280_gen3x16_xdma_1_202211_1")
-    with pytest.raises(MissingToolError, match="platform xilinx_u280_gen3x16_xdma_1_202211_1 is"):
+    own = order("hw", platform="xilinx_u55c_gen3x16_xdma_2_202110_1")
+    with pytest.raises(MissingToolError, match="platform xilinx_u55c_gen3x16_xdma_2_202110_1 is"):
         build_bitstream(own, lambda line: None)
     assert not own.out.exists()
     assert not own.work.exists()
@@ -227,6 +248,15 @@ def test_a_step_that_leaves_nothing_is_a_failure(fake, order, step):
     with pytest.raises(BuildError, match=r"ended well but left no .*; log: "):
         build_bitstream(own, lambda line: None)
     assert products(own) == []
+
+
+def test_what_a_build_before_left_does_not_pass_for_this_ones(fake, order):
+    own = order("hw_emu")
+    before = build_bitstream(own, lambda line: None)
+    fake.behave(nothing="emconfig")
+    with pytest.raises(BuildError, match=r"left no emconfig.json"):
+        build_bitstream(own, lambda line: None)
+    assert read_manifest(manifest_path(own.product)) == before
 
 
 def test_half_an_xclbin_is_not_kept(fake, order):
@@ -314,3 +344,21 @@ def test_the_record_of_the_fake_is_that_of_its_calls(fake):
     assert "ERROR: [v++ 60-602]" in done.stdout
     assert json.loads((fake.bin / "calls.jsonl").read_text()) == [
         "v++", "-l", "-t", "hw", "--invented"]  # fmt: skip
+
+
+def test_the_fake_splits_flags_as_a_compiler_does(fake, order):
+    own = order("hw")
+    build_bitstream(own, lambda line: None)
+    config = own.folder / "gemm_int8" / "hls_config.cfg"
+    include = f"-I{kernel_root()}/include"
+    for other, word in (("-I/nowhere", "include folder /nowhere does not exist"),
+                        (f"{include} there", "no such file or directory: 'there'")):  # fmt: skip
+        changed = own.folder / "changed.cfg"
+        changed.write_text(config.read_text().replace(include, other))
+        where = ["--config", str(changed), "--work_dir", str(own.folder / "gemm_int8")]
+        done = subprocess.run(
+            [fake.bin / "v++", "-c", "--mode", "hls", *where],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert word in done.stdout
