@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from ecorl.errors import BuildError, ConfigError
 
 if TYPE_CHECKING:
     from ecorl.engines.fpga.bitstream import Manifest
+    from ecorl.engines.fpga.bitstream_order import Order
 
 
 def bitstream(
@@ -35,36 +37,53 @@ def bitstream(
     Exit code 2 when Vitis or the platform is absent, 1 when a step fails or the design misses its
     clock (what was built is kept then, and its manifest says so).
     """
-    from ecorl.engines.fpga import bitstream_build
-    from ecorl.engines.fpga.banks import PLATFORM
-    from ecorl.engines.fpga.bitstream import Target
+    from ecorl.engines.fpga.bitstream_build import build_bitstream
 
-    if target not in set(Target):
-        raise ConfigError("--target", target, f"one of {', '.join(Target)}")
-    unknown = [each for each in check or () if each not in bitstream_build.CHECKS]
-    if unknown:
-        raise ConfigError("--check", unknown[0], f"one of {', '.join(bitstream_build.CHECKS)}")
-    if platform is not None and not platform.strip():
-        raise ConfigError("--platform", platform, "the name of a platform")
-    for key, folder in (("--out", out), ("--work", work)):
-        if folder.exists() and not folder.is_dir():
-            raise ConfigError(key, str(folder), "a folder")
-    order = bitstream_build.Order(
-        Target(target),
-        platform or PLATFORM,
-        out.expanduser(),
-        work.expanduser(),
-        tuple(check or ()),
-    )
-    manifest = bitstream_build.build_bitstream(order, say)
+    order = _order(target, platform, out, work, check or ())
+    manifest = build_bitstream(order, say)
     for line in _lines(manifest):
         say(line)
     say(f"bitstream: {order.product}")
     if manifest.timing_met is False:
         raise BuildError(
             f"{order.product} misses its clock of {manifest.target_clock_mhz:g} MHz: it is kept, "
-            "its manifest says timing_met = false"
+            "its manifest says timing_met = false, and no host loads it"
         )
+
+
+def _order(
+    target: str, platform: str | None, out: Path, work: Path, checks: Sequence[str]
+) -> Order:
+    """The options as an order.
+
+    Raises:
+        ConfigError: one of them is not what its option takes.
+    """
+    from ecorl.engines.fpga.banks import PLATFORM
+    from ecorl.engines.fpga.bitstream import Target
+    from ecorl.engines.fpga.bitstream_order import CHECKS, Order
+
+    if target not in set(Target):
+        raise ConfigError("--target", target, f"one of {', '.join(Target)}")
+    for each in checks:
+        if each not in CHECKS:
+            raise ConfigError("--check", each, f"one of {', '.join(CHECKS)}")
+    if platform is not None and not platform.strip():
+        raise ConfigError("--platform", platform, "the name of a platform")
+    out, work = _folder("--out", out), _folder("--work", work)
+    return Order(Target(target), platform or PLATFORM, out, work, tuple(checks))
+
+
+def _folder(key: str, path: Path) -> Path:
+    """A folder that is there or may be made."""
+    try:
+        folder = path.expanduser()
+        str(folder).encode()  # it is printed
+        if not folder.exists() or folder.is_dir():
+            return folder
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(key, str(path), f"a folder ({error})") from error
+    raise ConfigError(key, str(path), "a folder")
 
 
 def _lines(manifest: Manifest) -> list[str]:

@@ -49,6 +49,7 @@ def test_by_default_the_simulation_is_built_into_bitstreams(command, tmp_path, r
     assert "provenance: emulated" in out
     assert out.splitlines()[-1] == "bitstream: bitstreams/ecorl.csim.xclbin"
     assert sorted(p.name for p in (tmp_path / "bitstreams").iterdir()) == [
+        ".lock",
         "ecorl.csim.json",
         "ecorl.csim.xclbin",
     ]
@@ -104,6 +105,12 @@ def test_without_vitis_the_command_ends_with_two(command, tmp_path, monkeypatch,
         (("--check", "csim"), "--check"),
         (("--target", "hw", "--check", "lint"), "--check"),
         (("--out", "file"), "--out"),
+        (("--out", "~nobody-of-this-name/there"), "--out"),
+        (("--work", "\udcff"), "--work"),
+        (("--platform", "\udcff"), "--platform"),
+        (("--platform", "p" * 64), "--platform"),
+        (("--platform", "xilinx_u280_gen3x16_xdma_1_202211_1", "--target", "hw"), "--platform"),
+        (("--work", "a b", "--target", "hw"), "--work"),
     ],
 )
 def test_a_wrong_option_is_one_line_and_two(command, tmp_path, args, word):
@@ -112,6 +119,7 @@ def test_a_wrong_option_is_one_line_and_two(command, tmp_path, args, word):
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
     assert word in line
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 def test_make_hands_its_variables_to_the_command():
