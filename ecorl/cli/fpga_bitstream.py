@@ -12,8 +12,8 @@ from ecorl.cli.policy import say
 from ecorl.errors import BuildError, ConfigError
 
 if TYPE_CHECKING:
-    from ecorl.engines.fpga.bitstream import Manifest
     from ecorl.engines.fpga.bitstream_order import Order
+    from ecorl.engines.fpga.manifest import Manifest
 
 
 def bitstream(
@@ -60,8 +60,8 @@ def _order(
         ConfigError: one of them is not what its option takes.
     """
     from ecorl.engines.fpga.banks import PLATFORM
-    from ecorl.engines.fpga.bitstream import Target
     from ecorl.engines.fpga.bitstream_order import CHECKS, Order
+    from ecorl.engines.fpga.manifest import Target
 
     if target not in set(Target):
         raise ConfigError("--target", target, f"one of {', '.join(Target)}")

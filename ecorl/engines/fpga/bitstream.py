@@ -1,52 +1,35 @@
 """Bitstreams: what a file's manifest says of it, and whether a host may load it.
 
-``make bitstream`` writes two files: what XRT loads, ``<name>.xclbin``, and beside it
-``<name>.json``, the manifest. A host asks `check_bitstream` before it loads anything; whatever does
-not fit is refused in one line that names the file, what was found and what is allowed.
+``make bitstream`` writes what XRT loads, ``<name>.xclbin``, and beside it ``<name>.json``, the
+manifest. A host asks `check_bitstream` before it loads anything; whatever does not fit is refused
+in one line that names the file, what was found and what is allowed.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import math
+import logging
+import os
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from enum import StrEnum
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 from ecorl.engines.decoder_config import DecoderConfig
 from ecorl.engines.fpga.build import kernels_digest
-from ecorl.engines.fpga.limits import ShapeLimits
-from ecorl.engines.fpga.xclbin import CSIM_SUFFIX, Mode, read_container
+from ecorl.engines.fpga.interfaces import kernel_interfaces
+from ecorl.engines.fpga.limits import shape_limits
+from ecorl.engines.fpga.manifest import (
+    EMULATED,
+    SYNTHESISED,
+    Manifest,
+    Target,
+    manifest_path,
+    read_manifest,
+)
+from ecorl.engines.fpga.xclbin import CSIM_SUFFIX, Container, Mode, parse_container
 from ecorl.errors import BitstreamError
-from ecorl.files import write_whole
 
-FORMAT = 1
-"""Version of the manifest's fields."""
-
-EMULATED, SYNTHESISED = "emulated", "synthesised"
-
-
-class Target(StrEnum):
-    """What a file is for.
-
-    csim: the C-simulation on the host, from XRT's side a card. sw_emu, hw_emu: emulations of Vitis.
-    hw: a card.
-    """
-
-    CSIM = "csim"
-    SW_EMU = "sw_emu"
-    HW_EMU = "hw_emu"
-    HW = "hw"
-
-    @property
-    def is_emulated(self) -> bool:
-        """Whether no card runs it."""
-        return self is not Target.HW
-
+logger = logging.getLogger(__name__)
 
 _MODES = {
     Target.CSIM: {Mode.SW_EMU},
@@ -54,91 +37,6 @@ _MODES = {
     Target.HW_EMU: {Mode.HW_EMU, Mode.HW_EMU_PARTIAL},
     Target.HW: {Mode.FLAT, Mode.PARTIAL, Mode.TANDEM_STAGE2, Mode.TANDEM_STAGE2_PARTIAL},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What is known of a bitstream; None is not known.
-
-    Attributes:
-        file: name of the xclbin, which lies in the same folder.
-        target: what it is for.
-        platform: AMD's development platform that it was linked for.
-        part: device that the kernels were compiled for.
-        tool: who made it, with the release.
-        kernels_digest: of the kernel sources, as ``sha256:...``.
-        limits: shapes that the kernels take.
-        sha256: of the file, hexadecimal.
-        target_clock_mhz: that was asked for, MHz.
-        clock_mhz: that the file sets on the card, MHz: Vitis lowers it where timing fails.
-        timing_met: verdict of the routed design's timing report.
-        utilisation: sites used by the routed design, by kind: ``used``, ``available``, ``percent``.
-        synthesis: by kernel, in what its csynth.xml falls short of qor.json; a kernel without a
-            report is not in it.
-        built: whether the file was made to its end.
-        provenance: ``emulated`` for what no card runs; ``synthesised`` only when every kernel's
-            csynth.xml was there.
-    """
-
-    file: str
-    target: Target
-    platform: str
-    part: str
-    tool: str
-    kernels_digest: str
-    limits: ShapeLimits
-    sha256: str
-    target_clock_mhz: float
-    clock_mhz: float | None
-    timing_met: bool | None
-    utilisation: Mapping[str, Mapping[str, float | None]] | None
-    synthesis: Mapping[str, tuple[str, ...]] | None
-    built: bool
-    provenance: str | None
-
-
-def manifest_path(path: Path) -> Path:
-    """Where the manifest of a bitstream lies: the same name with ``.json``."""
-    return path.with_suffix(".json")
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file, hexadecimal.
-
-    Raises:
-        OSError: when it cannot be read.
-    """
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Write as JSON; the file is whole or not there.
-
-    Raises:
-        OSError: when it cannot be written.
-    """
-    data = {"format": FORMAT, **asdict(manifest)}
-    write_whole(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
-
-
-def read_manifest(path: Path) -> Manifest:
-    """Read a manifest.
-
-    Raises:
-        BitstreamError: in one line, when it is missing or not what `write_manifest` writes.
-    """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise BitstreamError(
-            f"{path} is missing: a bitstream is loaded with the manifest that make bitstream wrote"
-        ) from error
-    except OSError as error:
-        raise BitstreamError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise BitstreamError(f"{path} is no manifest: not JSON ({error})") from error
-    return _manifest(path, data)
 
 
 def check_bitstream(
@@ -159,13 +57,17 @@ def check_bitstream(
 
     Raises:
         BitstreamError: in one line: the manifest is missing or malformed, the file is missing or
-            its hash differs, it is not built, is for emulation or is not, or platform, kernel
-            sources or limits do not fit.
+            its hash differs, it is not built, misses its timing, is for emulation or is not; the
+            manifest says other than the file; or platform, kernel sources or limits do not fit.
+        BuildError: the constants of the installed kernel sources cannot be read.
         MissingToolError: the kernel sources are not installed.
     """
+    if os.path.isdir(path):  # noqa: PTH112 - False for what no path can be, where pathlib raises
+        raise BitstreamError(f"{path} is a folder: a bitstream is a file, such as ecorl.hw.xclbin")
     manifest = read_manifest(manifest_path(path))
-    _check_file(path, manifest)
-    _check_target(path, manifest, emulated)
+    container = _check_file(path, manifest)
+    _check_target(path, manifest, container, emulated)
+    _check_claims(path, manifest, container)
     if platform is not None and not same_platform(manifest.platform, platform):
         raise BitstreamError(f"{path} is for {manifest.platform}, and the card is a {platform}")
     if manifest.kernels_digest != kernels_digest():
@@ -173,10 +75,21 @@ def check_bitstream(
             f"{path} was built from other kernel sources than the installed ones "
             f"({manifest.kernels_digest[:19]}, not {kernels_digest()[:19]}): build it again"
         )
+    if manifest.limits != shape_limits():
+        raise BitstreamError(f"{manifest_path(path)}: limits are not those of its kernel sources")
+    _check_timing(path, manifest)
     refusal = None if model is None else manifest.limits.refusal(model)
     if refusal is not None:
         raise BitstreamError(f"{path}: {refusal}")
     return manifest
+
+
+def provenance_of(target: Target, reported: Collection[str] | None) -> str | None:
+    """What a file may call itself, by its target and the kernels whose csynth.xml was there."""
+    if target.is_emulated:
+        return EMULATED
+    is_whole = {kernel.kernel for kernel in kernel_interfaces()} == set(reported or ())
+    return SYNTHESISED if is_whole else None
 
 
 def same_platform(built_for: str, card: str) -> bool:
@@ -192,25 +105,26 @@ def same_platform(built_for: str, card: str) -> bool:
     return plain(built_for) == plain(card)
 
 
-def _check_file(path: Path, manifest: Manifest) -> None:
+def _check_file(path: Path, manifest: Manifest) -> Container:
     if not manifest.built:
         raise BitstreamError(f"{manifest_path(path)}: built = false: the file was never made")
     if manifest.file != path.name:
         raise BitstreamError(f"{manifest_path(path)} is the manifest of {manifest.file}")
     try:
-        digest = file_digest(path)
+        data = path.read_bytes()
     except OSError as error:
         raise BitstreamError(f"{path} cannot be read: {error.strerror}") from error
+    digest = hashlib.sha256(data).hexdigest()
     if digest != manifest.sha256:
         raise BitstreamError(
             f"{path} is not the file that its manifest is of: SHA-256 {digest[:12]}..., "
             f"the manifest says {manifest.sha256[:12]}..."
         )
+    return parse_container(path, data)
 
 
-def _check_target(path: Path, manifest: Manifest, emulated: bool) -> None:
+def _check_target(path: Path, manifest: Manifest, container: Container, emulated: bool) -> None:
     """What manifest, name and header say the file is for, against what the host runs on."""
-    container = read_container(path)
     mode = "unknown" if container.mode is None else container.mode.name
     named = path.name.endswith(CSIM_SUFFIX)
     if container.mode not in _MODES[manifest.target] or named is not (
@@ -220,6 +134,11 @@ def _check_target(path: Path, manifest: Manifest, emulated: bool) -> None:
             f"{path}: the manifest says target = {manifest.target}, and name and header do not "
             f"(mode {mode})"
         )
+    if manifest.target in (Target.SW_EMU, Target.HW_EMU):
+        raise BitstreamError(
+            f"{path} is for emulation (target = {manifest.target}) with AMD's tools alone: a host "
+            "takes target = csim in emulation and target = hw on a card"
+        )
     if manifest.target.is_emulated and not emulated:
         raise BitstreamError(
             f"{path} is for emulation (target = {manifest.target}): a card takes target = hw only"
@@ -228,113 +147,30 @@ def _check_target(path: Path, manifest: Manifest, emulated: bool) -> None:
         raise BitstreamError(f"{path} is for a card (target = hw), and this host is in emulation")
 
 
-# ---- from JSON ----------------------------------------------------------------------------------
+def _check_claims(path: Path, manifest: Manifest, container: Container) -> None:
+    """What a manifest says against what the file says: an edited one is not believed."""
+    beside = manifest_path(path)
+    if not same_platform(manifest.platform, container.platform):
+        raise BitstreamError(
+            f"{beside}: platform = {manifest.platform!r}: the file is for {container.platform!r}"
+        )
+    if manifest.clock_mhz != container.clock_mhz:
+        found = container.clock_mhz
+        raise BitstreamError(f"{beside}: clock_mhz = {manifest.clock_mhz}: the file has {found}")
+    allowed = provenance_of(manifest.target, manifest.synthesis)
+    if manifest.provenance != allowed:
+        raise BitstreamError(
+            f"{beside}: provenance = {manifest.provenance!r}: with target = {manifest.target} and "
+            f"its synthesis it is {allowed!r}"
+        )
 
 
-def _manifest(path: Path, data: Any) -> Manifest:
-    if not isinstance(data, dict):
-        raise BitstreamError(f"{path} is no manifest: no JSON object")
-    if data.get("format") != FORMAT:
-        raise BitstreamError(f"{path}: format = {data.get('format')!r}: allowed is {FORMAT}")
-    wanted = {f.name for f in fields(Manifest)} | {"format"}
-    if set(data) != wanted:
-        odd = sorted(wanted ^ set(data))
-        raise BitstreamError(f"{path} is no manifest: {odd[0]} is missing or not known")
-    take = _Fields(path, data)
-    return Manifest(
-        file=take.text("file"),
-        target=_target(path, data["target"]),
-        platform=take.text("platform"),
-        part=take.text("part"),
-        tool=take.text("tool"),
-        kernels_digest=take.text("kernels_digest"),
-        limits=_limits(path, data["limits"]),
-        sha256=take.text("sha256"),
-        target_clock_mhz=take.number("target_clock_mhz"),
-        clock_mhz=None if data["clock_mhz"] is None else take.number("clock_mhz"),
-        timing_met=None if data["timing_met"] is None else take.truth("timing_met"),
-        utilisation=take.tables("utilisation"),
-        synthesis=take.lists("synthesis"),
-        built=take.truth("built"),
-        provenance=_provenance(path, data["provenance"]),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    path: Path
-    data: Mapping[str, Any]
-
-    def wrong(self, name: str, allowed: str) -> BitstreamError:
-        return BitstreamError(f"{self.path}: {name} = {self.data[name]!r}: allowed is {allowed}")
-
-    def text(self, name: str) -> str:
-        value = self.data[name]
-        if not isinstance(value, str) or not value:
-            raise self.wrong(name, "a text")
-        return value
-
-    def truth(self, name: str) -> bool:
-        value = self.data[name]
-        if not isinstance(value, bool):
-            raise self.wrong(name, "true or false")
-        return value
-
-    def number(self, name: str) -> float:
-        value = self.data[name]
-        if not _is_number(value) or not 0 < value < 1e6:
-            raise self.wrong(name, "a number above 0")
-        return float(value)
-
-    def tables(self, name: str) -> dict[str, dict[str, float | None]] | None:
-        value = self.data[name]
-        if value is None:
-            return None
-        if not isinstance(value, dict) or not all(
-            isinstance(row, dict) and all(v is None or _is_number(v) for v in row.values())
-            for row in value.values()
-        ):
-            raise self.wrong(name, "null, or numbers by kind of site")
-        return value
-
-    def lists(self, name: str) -> dict[str, tuple[str, ...]] | None:
-        value = self.data[name]
-        if value is None:
-            return None
-        if not isinstance(value, dict) or not all(
-            isinstance(row, list) and all(isinstance(v, str) for v in row) for row in value.values()
-        ):
-            raise self.wrong(name, "null, or lists of texts by kernel")
-        return {kernel: tuple(row) for kernel, row in value.items()}
-
-
-def _is_number(value: object) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _target(path: Path, value: object) -> Target:
-    if not isinstance(value, str) or value not in set(Target):
-        allowed = ", ".join(Target)
-        raise BitstreamError(f"{path}: target = {value!r}: allowed is one of {allowed}")
-    return Target(str(value))
-
-
-def _provenance(path: Path, value: object) -> str | None:
-    if value is not None and value not in (EMULATED, SYNTHESISED):
-        allowed = f"{EMULATED}, {SYNTHESISED} or null"
-        raise BitstreamError(f"{path}: provenance = {value!r}: allowed is {allowed}")
-    return None if value is None else str(value)
-
-
-def _limits(path: Path, value: object) -> ShapeLimits:
-    names = {f.name for f in fields(ShapeLimits)}
-    if (
-        not isinstance(value, dict)
-        or set(value) != names
-        or not all(type(v) is int and v > 0 for v in value.values())
-    ):
-        allowed = f"whole numbers above 0 for {', '.join(sorted(names))}"
-        raise BitstreamError(f"{path}: limits = {value!r}: allowed is {allowed}")
-    return ShapeLimits(**value)
+def _check_timing(path: Path, manifest: Manifest) -> None:
+    """A design that misses its timing can compute wrong bits, on some days or on some cards."""
+    if manifest.timing_met is False:
+        raise BitstreamError(
+            f"{path}: timing_met = false: a design that misses its timing can compute wrong bits; "
+            "build it again with a lower clock"
+        )
+    if manifest.target is Target.HW and manifest.timing_met is None:
+        logger.warning("%s: no report says whether it meets its timing (timing_met = null)", path)

@@ -17,19 +17,13 @@ from typing import TypeVar
 from ecorl import __version__
 from ecorl.engines.fpga import vitis
 from ecorl.engines.fpga.banks import card_memory, connectivity_config
-from ecorl.engines.fpga.bitstream import (
-    EMULATED,
-    SYNTHESISED,
-    Manifest,
-    Target,
-    manifest_path,
-    write_manifest,
-)
+from ecorl.engines.fpga.bitstream import provenance_of
 from ecorl.engines.fpga.bitstream_order import Order, check_order
 from ecorl.engines.fpga.build import compiler_of, csim_library, kernel_root, kernels_digest
 from ecorl.engines.fpga.cache import locked
 from ecorl.engines.fpga.interfaces import KernelInterface, kernel_interfaces, read_qor
 from ecorl.engines.fpga.limits import shape_limits
+from ecorl.engines.fpga.manifest import Manifest, Target, manifest_path, write_manifest
 from ecorl.engines.fpga.synthesis import check_qor, synthesis_of
 from ecorl.engines.fpga.vivado import read_timing, read_utilisation
 from ecorl.engines.fpga.xclbin import container_bytes, parse_container, read_container
@@ -123,10 +117,6 @@ def _keep(order: Order, made: _Product) -> Manifest:
 def _manifest_of(order: Order, made: _Product) -> Manifest:
     kernels, root = kernel_interfaces(), kernel_root()
     part, target_clock_mhz = _one_part(root, kernels)
-    provenance = EMULATED if order.target.is_emulated else None
-    reported = set(made.reports.synthesis or ())
-    if order.target is Target.HW and reported == {k.kernel for k in kernels}:
-        provenance = SYNTHESISED
     return Manifest(
         file=order.product.name,
         target=order.target,
@@ -143,7 +133,7 @@ def _manifest_of(order: Order, made: _Product) -> Manifest:
         utilisation=made.reports.utilisation,
         synthesis=made.reports.synthesis,
         built=True,
-        provenance=provenance,
+        provenance=provenance_of(order.target, made.reports.synthesis),
     )
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ecorl.engines.fpga.banks import CARD, PLATFORM
-from ecorl.engines.fpga.bitstream import Target
 from ecorl.engines.fpga.build import kernel_root
+from ecorl.engines.fpga.manifest import Target
 from ecorl.engines.fpga.vitis import platform_name
 from ecorl.errors import ConfigError
 

@@ -9,9 +9,9 @@ import pytest
 
 from ecorl.engines.fpga import build as build_module
 from ecorl.engines.fpga.banks import PLATFORM
-from ecorl.engines.fpga.bitstream import Target
 from ecorl.engines.fpga.bitstream_build import Order
 from ecorl.engines.fpga.build import kernel_root
+from ecorl.engines.fpga.manifest import Target
 from tests.conftest import demand
 from tests.fakes import cards
 from tests.fakes.vitis import FakeVitis

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -13,21 +12,20 @@ from hypothesis import strategies as st
 
 from ecorl.engines.decoder_config import read_config_file
 from ecorl.engines.fpga.banks import PLATFORM, card_memory
-from ecorl.engines.fpga.bitstream import (
+from ecorl.engines.fpga.bitstream import check_bitstream, same_platform
+from ecorl.engines.fpga.build import kernels_digest
+from ecorl.engines.fpga.interfaces import kernel_interfaces
+from ecorl.engines.fpga.limits import shape_limits
+from ecorl.engines.fpga.manifest import (
     Manifest,
     Target,
-    check_bitstream,
     file_digest,
     manifest_path,
     read_manifest,
-    same_platform,
     write_manifest,
 )
-from ecorl.engines.fpga.build import kernel_root, kernels_digest
-from ecorl.engines.fpga.interfaces import kernel_interfaces
-from ecorl.engines.fpga.limits import ShapeLimits, shape_limits
 from ecorl.engines.fpga.xclbin import write_container
-from ecorl.errors import BitstreamError, BuildError, UserError
+from ecorl.errors import BitstreamError, UserError
 from tests.fakes.vitis import _xclbin
 
 CARD = "xilinx_u55c_gen3x16_xdma_base_3"
@@ -74,7 +72,8 @@ def card_file(tmp_path):
     """A file as Vitis leaves it for a card, with its manifest."""
     path = tmp_path / "ecorl.hw.xclbin"
     path.write_bytes(_xclbin(1, 245))
-    write_manifest(manifest_of(path, Target.HW, provenance=None), manifest_path(path))
+    made = manifest_of(path, Target.HW, provenance=None, clock_mhz=245.0, timing_met=True)
+    write_manifest(made, manifest_path(path))
     return path
 
 
@@ -180,12 +179,13 @@ def test_an_emulations_file_is_refused_by_a_card(csim):
 
 
 @pytest.mark.parametrize(("target", "mode"), [(Target.HW_EMU, 4), (Target.SW_EMU, 5)])
-def test_vitis_emulations_are_refused_by_a_card(tmp_path, target, mode):
+@pytest.mark.parametrize("emulated", [True, False])
+def test_vitis_emulations_are_for_amds_tools_alone(tmp_path, target, mode, emulated):
     path = tmp_path / f"ecorl.{target}.xclbin"
     path.write_bytes(_xclbin(mode, 245))
-    write_manifest(manifest_of(path, target), manifest_path(path))
-    assert check_bitstream(path, platform=None, model=None, emulated=True).target is target
-    assert f"target = {target}" in refused(path, emulated=False)
+    write_manifest(manifest_of(path, target, clock_mhz=245.0), manifest_path(path))
+    line = refused(path, emulated=emulated)
+    assert f"(target = {target}) with AMD's tools alone" in line
 
 
 def test_a_cards_file_is_refused_in_emulation(card_file):
@@ -223,9 +223,72 @@ def test_a_reward_model_may_have_any_vocabulary(csim, model):
     check_bitstream(csim, platform=None, model=config, emulated=True)
 
 
-def test_the_manifests_limits_count_and_not_the_installed_ones(csim, model):
-    edit(csim, limits={**asdict(shape_limits()), "hidden": 2048})
-    assert "at most 2,048" in refused(csim, model=model())
+@pytest.mark.parametrize("hidden", [2048, 1 << 20])
+def test_limits_that_the_sources_do_not_have_are_refused(csim, hidden):
+    edit(csim, limits={**asdict(shape_limits()), "hidden": hidden})
+    assert "limits are not those of its kernel sources" in refused(csim)
+
+
+def test_a_platform_that_the_file_does_not_have_is_refused(csim):
+    other = "xilinx_u250_gen3x16_xdma_3_1_202020_1"
+    edit(csim, platform=other)
+    line = refused(csim, platform=other)
+    assert f"platform = {other!r}: the file is for {PLATFORM!r}" in line
+
+
+@pytest.mark.parametrize("clock_mhz", [None, 300])
+def test_a_clock_that_the_file_does_not_have_is_refused(csim, card_file, clock_mhz):
+    edit(card_file, clock_mhz=clock_mhz)
+    assert ": the file has 245.0" in refused(card_file, emulated=False)
+    edit(csim, clock_mhz=245)
+    assert "clock_mhz = 245.0: the file has None" in refused(csim)
+
+
+@pytest.mark.parametrize("provenance", [None, "synthesised"])
+def test_an_emulation_calls_itself_nothing_else(csim, provenance):
+    edit(csim, provenance=provenance)
+    assert f"provenance = {provenance!r}: with target = csim" in refused(csim)
+
+
+def test_synthesised_is_what_every_kernels_report_stands_behind(card_file):
+    reports = {kernel.kernel: [] for kernel in kernel_interfaces()}
+    edit(card_file, provenance="synthesised", synthesis=reports)
+    check_bitstream(card_file, platform=None, model=None, emulated=False)
+    del reports["mha_int8"]
+    for synthesis in (reports, {}, None):
+        edit(card_file, synthesis=synthesis)
+        assert "it is None" in refused(card_file, emulated=False)
+    edit(card_file, provenance="emulated")
+    assert "it is None" in refused(card_file, emulated=False)
+
+
+def test_a_design_that_misses_its_timing_is_refused(card_file, caplog):
+    edit(card_file, timing_met=False)
+    assert "timing_met = false: a design that misses" in refused(card_file, emulated=False)
+    edit(card_file, timing_met=None)
+    check_bitstream(card_file, platform=None, model=None, emulated=False)
+    (record,) = caplog.records
+    assert (record.levelname, "timing_met = null" in record.message) == ("WARNING", True)
+
+
+def test_a_timing_that_is_met_or_emulated_is_taken_without_a_word(csim, card_file, caplog):
+    check_bitstream(card_file, platform=None, model=None, emulated=False)
+    check_bitstream(csim, platform=None, model=None, emulated=True)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("name", ["", ".", "/", "..", "folder", "folder.xclbin"])
+def test_a_folder_is_refused(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder.xclbin").mkdir()
+    assert "is a folder: a bitstream is a file" in refused(Path(name))
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "\udcff", "there/x.xclbin", "..."])
+def test_a_path_of_nothing_is_refused(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    refused(Path(name))
 
 
 # ---- manifests ----------------------------------------------------------------------------------
@@ -240,10 +303,15 @@ def test_the_manifests_limits_count_and_not_the_installed_ones(csim, model):
         ({"built": "yes"}, "built = 'yes': allowed is true or false"),
         ({"timing_met": 1}, "timing_met = 1: allowed is true or false"),
         ({"sha256": None}, "sha256 = None: allowed is a text"),
-        ({"target_clock_mhz": 0}, "target_clock_mhz = 0: allowed is a number above 0"),
+        ({"target_clock_mhz": 0}, "target_clock_mhz = 0: allowed is a number from 1 to 1,000"),
+        ({"target_clock_mhz": 10**40}, "allowed is a number from 1 to 1,000, in MHz"),
+        ({"clock_mhz": 1e-9}, "clock_mhz = 1e-09: allowed is a number from 1 to 1,000"),
         ({"clock_mhz": "fast"}, "clock_mhz = 'fast'"),
         ({"limits": {"hidden": 1}}, "allowed is whole numbers above 0"),
         ({"utilisation": [1]}, "utilisation = [1]"),
+        ({"utilisation": {"lut": {"used": -5}}}, "by kind, none below 0"),
+        ({"utilisation": {"lut": {"used": 1e300}}}, "by kind, none below 0"),
+        ({"utilisation": {"lut": {"x": 1}}}, "allowed is null, or used, available and percent"),
         ({"synthesis": {"gemm_int8": "ok"}}, "synthesis = "),
         ({"provenance": "measured"}, "provenance = 'measured': allowed is emulated, synthesised"),
         ({"colour": "red"}, "colour is missing or not known"),
@@ -308,41 +376,3 @@ def test_any_manifest_comes_back(tmp_path_factory, **changes):
     made = manifest_of(path, **changes)
     write_manifest(made, manifest_path(path))
     assert read_manifest(manifest_path(path)) == made
-
-
-# ---- limits -------------------------------------------------------------------------------------
-
-
-def test_limits_are_those_of_the_headers():
-    assert shape_limits() == ShapeLimits(
-        hidden=8192,
-        intermediate=32768,
-        intermediate_unit=16,
-        heads=256,
-        head_dim=128,
-        head_unit=16,
-        vocabulary=262144,
-        positions=65536,
-        rows=1 << 20,
-    )
-
-
-def test_limits_follow_the_headers(tmp_path):
-    for name in ("include/ecorl_rows.hpp", "include/ecorl_words.hpp", "include/kv_pages.hpp",
-                 "gemm_int8/gemm_int8.hpp", "vector_ops/vector_ops.hpp",
-                 "score_aggregator/score_aggregator.hpp"):  # fmt: skip
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        text = (kernel_root() / name).read_text()
-        text = re.sub(r"MAX_COLUMNS = 8192", "MAX_COLUMNS = 2 * (1024 + 1024)", text)
-        (tmp_path / name).write_text(text)
-    assert shape_limits(tmp_path).hidden == 4096
-    header = tmp_path / "vector_ops" / "vector_ops.hpp"
-    header.write_text(header.read_text().replace("2 * (1024 + 1024)", "size_of(word_t)"))
-    with pytest.raises(BuildError, match=r"size_of\(word_t\): allowed are sums and products"):
-        shape_limits(tmp_path)
-    header.write_text(header.read_text().replace(" MAX_COLUMNS = ", " MOST_COLUMNS = "))
-    with pytest.raises(BuildError, match="no constexpr MAX_COLUMNS"):
-        shape_limits(tmp_path)
-    header.unlink()
-    with pytest.raises(BuildError, match="cannot be read"):
-        shape_limits(tmp_path)

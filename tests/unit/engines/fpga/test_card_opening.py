@@ -10,13 +10,6 @@ import pytest
 
 from ecorl.drivers.xrt_reset import reset_card
 from ecorl.engines.fpga.banks import PLATFORM, card_memory
-from ecorl.engines.fpga.bitstream import (
-    Manifest,
-    Target,
-    file_digest,
-    manifest_path,
-    write_manifest,
-)
 from ecorl.engines.fpga.build import csim_library, kernels_digest
 from ecorl.engines.fpga.card import opening
 from ecorl.engines.fpga.card.decoder import CardDecoder
@@ -31,6 +24,13 @@ from ecorl.engines.fpga.card.run_by import RunBy
 from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.engines.fpga.interfaces import kernel_interfaces
 from ecorl.engines.fpga.limits import shape_limits
+from ecorl.engines.fpga.manifest import (
+    Manifest,
+    Target,
+    file_digest,
+    manifest_path,
+    write_manifest,
+)
 from ecorl.engines.fpga.xclbin import read_container, write_container
 from ecorl.engines.gating import Gating
 from ecorl.errors import (
@@ -149,7 +149,7 @@ def engine_of(card_root, path):
     [
         ({"sha256": "0" * 64}, "not the file that its manifest is of"),
         ({"target": Target.HW}, "target = hw"),
-        ({"limits": replace(shape_limits(), head_dim=16)}, "head_dim = 32"),
+        ({"limits": replace(shape_limits(), head_dim=16)}, "limits are not those"),
         ({"kernels_digest": "sha256:0000"}, "other kernel sources"),
         ({"built": False}, "never made"),
         ({"file": "other.csim.xclbin"}, "manifest of other"),
