@@ -13,12 +13,7 @@ from ecorl.drivers.xrt_card import OpenCard, card_name, load_pyxrt
 from ecorl.drivers.xrt_reset import reset_card
 from ecorl.engines.decoder_config import DecoderConfig
 from ecorl.engines.fpga.banks import card_memory
-from ecorl.engines.fpga.bitstream import (
-    Manifest,
-    check_bitstream,
-    file_digest,
-    same_platform,
-)
+from ecorl.engines.fpga.bitstream import check_bitstream, same_platform
 from ecorl.engines.fpga.build import Build, csim_library
 from ecorl.engines.fpga.cache import cache_folder, locked
 from ecorl.engines.fpga.card.emulation import MODE, can_emulate, emulated_pyxrt
@@ -26,6 +21,7 @@ from ecorl.engines.fpga.card.run_by import Host, RunBy
 from ecorl.engines.fpga.card.service import CardLimits, CardSetup
 from ecorl.engines.fpga.interfaces import KernelInterface, kernel_interfaces
 from ecorl.engines.fpga.limits import shape_limits
+from ecorl.engines.fpga.manifest import Manifest, file_digest
 from ecorl.engines.fpga.xclbin import CSIM_SUFFIX, write_container
 from ecorl.errors import (
     BitstreamError,
@@ -94,7 +90,11 @@ def open_cards(run_by: RunBy, build: Build, config: DecoderConfig) -> Opening | 
         if build != "fast":
             allowed = "fast: a bitstream brings its own kernels"
             raise ConfigError("engine.offload.build", build, allowed)
-        return _with_bitstream(run_by, run_by.bitstream.expanduser(), config)
+        try:
+            path = run_by.bitstream.expanduser()
+        except RuntimeError as error:  # the folder of a user that there is not
+            raise BitstreamError(f"{run_by.bitstream}: {error}") from error
+        return _with_bitstream(run_by, path, config)
     if not wants_xrt(run_by.host, config):
         return None
     try:
