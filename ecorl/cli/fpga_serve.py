@@ -25,7 +25,8 @@ ABANDONED = 1
 """Exit code of a service that a second signal or the deadline ended."""
 
 _BODIES_AT_ONCE = 16
-"""Bodies of the largest size that may be read at once. Assumed: a quarter of 64 clients."""
+"""Bodies of the largest size that may be read or parsed at once. Assumed: a quarter of 64
+clients."""
 
 
 _Model = Annotated[Path, typer.Option(help="Folder of a checkpoint (Hugging Face).")]

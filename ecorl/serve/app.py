@@ -32,7 +32,7 @@ from ecorl.records import Stage
 from ecorl.serve.access import is_allowed
 from ecorl.serve.answers import Answer, as_json, dump
 from ecorl.serve.batcher import MicroBatcher, Pending
-from ecorl.serve.bodies import parse_rows
+from ecorl.serve.bodies import BodyParser, ScoreRows
 from ecorl.serve.meters import CONTENT_TYPE, Meters
 from ecorl.serve.reading import BodyReader
 from ecorl.serve.refusals import Refused
@@ -46,6 +46,11 @@ REWARDS, LOGPROBS, MODEL, METRICS, HEALTH = (
 _PATHS = (REWARDS, LOGPROBS, MODEL, METRICS, HEALTH)
 HEAD_TIMEOUT_S = "head_timeout_s"
 """Key in the application's state: how long a connection may take for the head of a request, s."""
+
+_LARGE_BODY_BYTES = 64 << 10
+"""Bodies above it are parsed on a thread, one at a time, so that what is made of them is bounded
+once and other clients are heard meanwhile. Assumed: below it, parsing takes a millisecond or two.
+"""
 
 _CLIENT_GONE = 499
 """Status in the metrics of a request whose client went away before its answer; nobody reads it."""
@@ -78,6 +83,8 @@ class Service:
         self.batcher = MicroBatcher(lane, self.settings, self.meters)
         self._lane, self._served = lane, served
         self._reader = BodyReader(self.settings)
+        self._parser = BodyParser(served, self.settings.queue_rows)
+        self._parsing = asyncio.Lock()
         self.app = Starlette(
             routes=[
                 Route(REWARDS, self._rewards, methods=["POST"]),
@@ -121,14 +128,21 @@ class Service:
         self._check_stage(stage)
         _check_type(request)
         try:
-            body = await self._reader.read(request)
-            rows = parse_rows(body, self._served, self.settings.queue_rows)
+            rows = await self._rows_of(request)
             pending = self.batcher.submit(rows)
             answer = await self._answer(request, pending)
         except ClientDisconnect:
             self.meters.refused.labels("client_gone").inc()
             return Response(status_code=_CLIENT_GONE)
         return _json(as_json(rows, answer, self._served, self._lane.device))
+
+    async def _rows_of(self, request: Request) -> ScoreRows:
+        """What is asked for. The body ends here: nothing holds it while the rows wait."""
+        async with self._reader.reading(request) as body:
+            if len(body) <= _LARGE_BODY_BYTES:
+                return self._parser.parse(body)
+            async with self._parsing:
+                return await asyncio.to_thread(self._parser.parse, body)
 
     async def _answer(self, request: Request, pending: Pending) -> Answer:
         """Wait for the answer, or until the client goes away.

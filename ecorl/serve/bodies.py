@@ -1,18 +1,22 @@
 """Bodies of requests: JSON to checked rows, or one line that says what is wrong.
 
-Types and signs are checked by pydantic; what depends on the model (vocabulary, longest row) and
-relations of two fields are checked here.
+Types, signs, lengths and the vocabulary are checked by pydantic, with models made for the served
+model; relations of two fields are checked here. Whatever is sent, the work and the memory are
+bounded by what the largest request may hold: a body of more values is refused before it is parsed,
+and lists end at their first mistake.
 """
 
 from __future__ import annotations
 
+import json
 import reprlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError, create_model
 
 from ecorl.engines.protocol import Int64
 from ecorl.records import Stage
@@ -22,7 +26,9 @@ from ecorl.serve.settings import ServedModel
 MAX_ID_LENGTH = 200
 """Characters of a row's id. Assumed: room for a path and a number."""
 
-_TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
+_HARMLESS = 1 << 13
+"""Values that any body may hold, so that small mistakes get their own line. Assumed."""
+
 _Id = Annotated[str, Field(max_length=MAX_ID_LENGTH)]
 
 
@@ -30,24 +36,21 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
 
-class _RewardRow(_Strict):
+class _Row(_Strict):
     id: _Id | None = None
-    token_ids: list[_TokenId] = Field(min_length=1)
+    token_ids: list[int]
     n_completion: int = Field(default=0, ge=0)
 
 
-class _LogprobRow(_Strict):
-    id: _Id | None = None
-    token_ids: list[_TokenId] = Field(min_length=1)
+class _LogprobRow(_Row):
     n_completion: int = Field(ge=0)
 
 
-class _RewardBody(_Strict):
-    rows: list[_RewardRow] = Field(min_length=1)
+class _Body(_Strict):
+    rows: list[Any]
 
 
-class _LogprobBody(_Strict):
-    rows: list[_LogprobRow] = Field(min_length=1)
+class _LogprobBody(_Body):
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
 
 
@@ -71,108 +74,175 @@ class ScoreRows:
         return len(self.ids)
 
 
-def parse_rows(body: bytes, served: ServedModel, max_rows: int) -> ScoreRows:
-    """The rows of a body.
+class BodyParser:
+    """Parses bodies for one model.
 
     Args:
-        body: JSON.
         served: the model, which decides what a row may be.
         max_rows: rows of a request at most.
-
-    Raises:
-        Refused: 400, naming the first mistake.
     """
-    model = _LogprobBody if served.stage is Stage.REFERENCE else _RewardBody
-    try:
-        parsed = model.model_validate_json(body)
-    except ValidationError as error:
-        raise _explained(error, model, served, max_rows) from None
-    rows: Sequence[_RewardRow | _LogprobRow] = parsed.rows
-    if len(rows) > max_rows:
-        raise _bad("rows", f"({len(rows)} rows)", _allowed("rows", served, max_rows))
-    _check_ids(rows)
-    arrays = tuple(
-        _checked(f"rows[{i}]", row.token_ids, row.n_completion, served)
-        for i, row in enumerate(rows)
-    )
-    return ScoreRows(
-        ids=tuple(row.id for row in rows),
-        token_ids=arrays,
-        n_completion=tuple(row.n_completion for row in rows),
-        temperature=parsed.temperature if isinstance(parsed, _LogprobBody) else 1.0,
-    )
+
+    def __init__(self, served: ServedModel, max_rows: int) -> None:
+        self._served, self._max_rows = served, max_rows
+        is_reference = served.stage is Stage.REFERENCE
+        token_id = Annotated[int, Field(ge=0, lt=served.vocab_size)]
+        token_ids = Annotated[
+            list[token_id],
+            FailFast(),
+            Field(min_length=1, max_length=served.max_row_tokens),
+        ]
+        self._row: type[_Row] = create_model(
+            "Row", __base__=_LogprobRow if is_reference else _Row, token_ids=(token_ids, ...)
+        )
+        rows = Annotated[
+            list[self._row],  # type: ignore[name-defined]
+            FailFast(),
+            Field(min_length=1, max_length=max_rows),
+        ]
+        self._body: type[_Body] = create_model(
+            "Body", __base__=_LogprobBody if is_reference else _Body, rows=(rows, ...)
+        )
+
+    def parse(self, body: bytes | bytearray) -> ScoreRows:
+        """The rows of a body.
+
+        Args:
+            body: JSON.
+
+        Raises:
+            Refused: 400, naming the first mistake.
+        """
+        self._check_size(body)
+        refusal: Refused | None = None
+        try:
+            parsed = self._body.model_validate_json(body)
+        except ValidationError as error:
+            refusal = self._explained(error)
+        if refusal is not None:  # raised here, it does not hold on to the other and its input
+            raise refusal
+        rows: Sequence[_Row] = parsed.rows
+        _check_keys(body, parsed)
+        _check_ids(rows)
+        arrays = tuple(self._array(f"rows[{i}]", row) for i, row in enumerate(rows))
+        return ScoreRows(
+            ids=tuple(row.id for row in rows),
+            token_ids=arrays,
+            n_completion=tuple(row.n_completion for row in rows),
+            temperature=parsed.temperature if isinstance(parsed, _LogprobBody) else 1.0,
+        )
+
+    def _check_size(self, body: bytes | bytearray) -> None:
+        """Refuse what holds more values than a request may: its tree would take memory and time.
+
+        Ids may hold each of these characters too.
+        """
+        n_rows, n_tokens = self._max_rows, self._served.max_row_tokens
+        for name, marks, most_a_row in (
+            ("commas", (b",",), n_tokens + 3 + MAX_ID_LENGTH),
+            ("brackets", (b"[", b"{"), 2 + MAX_ID_LENGTH),
+            ("colons", (b":",), 3 + MAX_ID_LENGTH),
+        ):
+            n = sum(body.count(mark) for mark in marks)
+            if n > max(_HARMLESS, 2 + n_rows * most_a_row):
+                allowed = f"at most {n_rows} rows of at most {n_tokens} token ids"
+                raise _bad("body", f"({n} {name})", allowed)
+
+    def _array(self, where: str, row: _Row) -> Int64:
+        """Token ids ``[length] int64`` of a row whose completion fits into it."""
+        ids = np.asarray(row.token_ids, np.int64)
+        # A log-prob is read at the token before it: the first token of a row has none.
+        most = len(ids) - 1 if self._served.stage is Stage.REFERENCE else len(ids)
+        if row.n_completion > most:
+            why = "; the first needs a token before it" if most < len(ids) else ""
+            allowed = f"a whole number from 0 to {most} (the row's length is {len(ids)}{why})"
+            raise _bad(f"{where}.n_completion", _shown(row.n_completion), allowed)
+        return ids
+
+    def _explained(self, error: ValidationError) -> Refused:
+        """The first mistake as one line."""
+        first = error.errors(include_url=False)[0]
+        kind, loc = first["type"], first["loc"]
+        if kind == "json_invalid":
+            why = _one_line(str(first["ctx"]["error"]))
+            return _bad("body", f"({why})", "JSON in UTF-8")
+        if kind == "extra_forbidden":
+            known = sorted((self._row if loc[:-1] else self._body).model_fields)
+            return _bad(_path(loc), _shown(first["input"]), f"one of the keys {', '.join(known)}")
+        names = [part for part in loc if isinstance(part, str)]
+        name = names[-1] if names else "body"
+        if kind == "too_long":
+            unit = "tokens" if name == "token_ids" else "rows"
+            value = f"({first['ctx']['actual_length']} {unit})"
+            return _bad(_path(loc), value, self._allowed(name))
+        if name == "token_ids" and isinstance(loc[-1], int):
+            name = "token_id"
+        elif name == "rows" and isinstance(loc[-1], int):
+            name = "row"
+        value = "(not given)" if kind == "missing" else _shown(first["input"])
+        return _bad(_path(loc), value, self._allowed(name))
+
+    def _allowed(self, name: str) -> str:
+        keys = "id (optional), token_ids, n_completion"
+        if self._served.stage is not Stage.REFERENCE:
+            keys += " (optional)"
+        return {
+            "body": 'an object {"rows": [...]}',
+            "rows": f"a list of 1 to {self._max_rows} rows",
+            "row": f"an object with the keys {keys}",
+            "id": f"text of at most {MAX_ID_LENGTH} characters",
+            "token_ids": f"a list of 1 to {self._served.max_row_tokens} token ids",
+            "token_id": f"a whole number from 0 to {self._served.vocab_size - 1}",
+            "n_completion": "a whole number of at least 0 and within the row",
+            "temperature": "a finite number above 0",
+        }[name]
 
 
-def _check_ids(rows: Sequence[_RewardRow | _LogprobRow]) -> None:
+class _Twice:
+    """Stands for an object with a key that is there more than once."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+
+def _check_keys(body: bytes | bytearray, parsed: _Body) -> None:
+    """Refuse a body in which an object has a key twice: JSON leaves open which of them counts.
+
+    The parser keeps the last. Every pair of key and value has a colon, so that a body with no more
+    colons than pairs were kept has none twice; where the count cannot tell, it is read again.
+    """
+    rows: Sequence[_Row] = parsed.rows
+    n_kept = len(parsed.model_fields_set) + sum(len(row.model_fields_set) for row in rows)
+    n_colons = body.count(b":")
+    n_in_ids = sum(row.id.count(":") for row in rows if row.id is not None)
+    if n_colons == n_kept or (n_colons == n_kept + n_in_ids and b"\\" not in body):
+        return
+    # Numbers do not matter here: as truth values they take no memory of their own.
+    read = json.loads(body, object_pairs_hook=_once, parse_int=bool, parse_float=bool)
+    if isinstance(read, _Twice):
+        raise _repeated((read.key,))
+    for i, row in enumerate(read["rows"]):
+        if isinstance(row, _Twice):
+            raise _repeated(("rows", i, row.key))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Twice:
+    made = dict(pairs)
+    if len(made) == len(pairs):
+        return made
+    counts = Counter(key for key, _ in pairs)
+    return _Twice(counts.most_common(1)[0][0])
+
+
+def _repeated(path: Sequence[int | str]) -> Refused:
+    return _bad(_path(path), "(given more than once)", "each key once")
+
+
+def _check_ids(rows: Sequence[_Row]) -> None:
     first: dict[str, int] = {}
     for i, row in enumerate(rows):
         if row.id is not None and first.setdefault(row.id, i) != i:
             allowed = f"an id that no other row of the request has (rows[{first[row.id]}] has it)"
             raise _bad(f"rows[{i}].id", _shown(row.id), allowed)
-
-
-def _checked(where: str, ids: list[int], n_completion: int, served: ServedModel) -> Int64:
-    """Token ids ``[length] int64`` of a row that the model can take."""
-    if len(ids) > served.max_row_tokens:
-        allowed = f"at most {served.max_row_tokens} tokens"
-        raise _bad(f"{where}.token_ids", f"({len(ids)} tokens)", allowed)
-    row = np.asarray(ids, np.int64)
-    outside = np.flatnonzero(row >= served.vocab_size)
-    if outside.size:
-        place = int(outside[0])
-        allowed = _allowed("token_id", served, 0)
-        raise _bad(f"{where}.token_ids[{place}]", str(row[place]), allowed)
-    # A log-prob is read at the token before it: the first token of a row has none.
-    most = len(row) - 1 if served.stage is Stage.REFERENCE else len(row)
-    if n_completion > most:
-        why = "; the first needs a token before it" if most < len(row) else ""
-        allowed = f"a whole number from 0 to {most} (the row's length is {len(row)}{why})"
-        raise _bad(f"{where}.n_completion", _shown(n_completion), allowed)
-    return row
-
-
-def _explained(
-    error: ValidationError, model: type[BaseModel], served: ServedModel, max_rows: int
-) -> Refused:
-    """The first mistake as one line."""
-    first = error.errors(include_url=False)[0]
-    kind, loc = first["type"], first["loc"]
-    if kind == "json_invalid":
-        why = _one_line(str(first["ctx"]["error"]))
-        return _bad("body", f"({why})", "JSON in UTF-8")
-    if kind == "extra_forbidden":
-        known = sorted(_model_at(loc[:-1], model).model_fields)
-        return _bad(_path(loc), _shown(first["input"]), f"one of the keys {', '.join(known)}")
-    names = [part for part in loc if isinstance(part, str)]
-    name = names[-1] if names else "body"
-    if name == "token_ids" and isinstance(loc[-1], int):
-        name = "token_id"
-    elif name == "rows" and isinstance(loc[-1], int):
-        name = "row"
-    value = "(not given)" if kind == "missing" else _shown(first["input"])
-    return _bad(_path(loc), value, _allowed(name, served, max_rows))
-
-
-def _model_at(loc: Sequence[int | str], model: type[BaseModel]) -> type[BaseModel]:
-    if not loc:
-        return model
-    return _LogprobRow if model is _LogprobBody else _RewardRow
-
-
-def _allowed(name: str, served: ServedModel, max_rows: int) -> str:
-    keys = "id (optional), token_ids, n_completion"
-    if served.stage is not Stage.REFERENCE:
-        keys += " (optional)"
-    return {
-        "body": 'an object {"rows": [...]}',
-        "rows": f"a list of 1 to {max_rows} rows",
-        "row": f"an object with the keys {keys}",
-        "id": f"text of at most {MAX_ID_LENGTH} characters",
-        "token_ids": f"a list of 1 to {served.max_row_tokens} token ids",
-        "token_id": f"a whole number from 0 to {served.vocab_size - 1}",
-        "n_completion": "a whole number of at least 0 and within the row",
-        "temperature": "a finite number above 0",
-    }[name]
 
 
 def _path(loc: Sequence[int | str]) -> str:

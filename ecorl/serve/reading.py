@@ -1,8 +1,10 @@
-"""Reading the body of a request: bounded in bytes and in time."""
+"""Reading the bodies of requests: bounded in bytes and in time."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 
 from starlette.requests import Request
 
@@ -23,8 +25,9 @@ class BodyReader:
         self._deadlines: set[asyncio.Timeout] = set()
         self._stopped = False
 
-    async def read(self, request: Request) -> bytes:
-        """The body of a request.
+    @contextlib.asynccontextmanager
+    async def reading(self, request: Request) -> AsyncIterator[bytearray]:
+        """The body of a request, which counts against the budget until the context ends.
 
         Raises:
             Refused: for a body that is too large (413), too slow (408), too many at once (429), or
@@ -33,11 +36,19 @@ class BodyReader:
         """
         if self._stopped:
             raise draining()
+        body = bytearray()
+        try:
+            await self._read(request, body)
+            yield body
+        finally:
+            self._n_bytes -= len(body)
+
+    async def _read(self, request: Request, body: bytearray) -> None:
         try:
             async with asyncio.timeout(self._settings.read_timeout_s) as deadline:
                 self._deadlines.add(deadline)
                 try:
-                    return await self._collect(request)
+                    await self._collect(request, body)
                 finally:
                     self._deadlines.discard(deadline)
         except TimeoutError:
@@ -56,25 +67,20 @@ class BodyReader:
         for deadline in self._deadlines:
             deadline.reschedule(now_s)
 
-    async def _collect(self, request: Request) -> bytes:
+    async def _collect(self, request: Request, body: bytearray) -> None:
         limit = self._settings.max_body_bytes
         if int(request.headers.get("content-length", "0")) > limit:
             raise self._too_large()
-        body = bytearray()
-        try:
-            async for chunk in request.stream():
-                if len(body) + len(chunk) > limit:
-                    raise self._too_large()
-                if self._n_bytes + len(chunk) > self._settings.max_reading_bytes:
-                    raise Refused(
-                        429, "the bodies that are being read fill the service's memory", "reading",
-                        retry_after_s=1,
-                    )  # fmt: skip
-                self._n_bytes += len(chunk)
-                body += chunk
-            return bytes(body)
-        finally:
-            self._n_bytes -= len(body)
+        async for chunk in request.stream():
+            if len(body) + len(chunk) > limit:
+                raise self._too_large()
+            if self._n_bytes + len(chunk) > self._settings.max_reading_bytes:
+                raise Refused(
+                    429, "the bodies that are being read fill the service's memory", "reading",
+                    retry_after_s=1,
+                )  # fmt: skip
+            self._n_bytes += len(chunk)
+            body += chunk
 
     def _too_large(self) -> Refused:
         limit = self._settings.max_body_bytes

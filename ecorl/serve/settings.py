@@ -20,7 +20,7 @@ class ServeSettings:
         max_batch_tokens: tokens of a micro-batch at most; a longer row goes alone.
         queue_rows: rows that may wait; more are refused.
         max_body_bytes: largest body of a request: 1,024 rows of 2,000 tokens of 6 digits.
-        max_reading_bytes: bodies that are being read, all together.
+        max_reading_bytes: bodies that are being read or parsed, all together.
         read_timeout_s: longest time for a request to come in, s.
         engine_timeout_s: longest time for a micro-batch in the engine, s.
         drain_s: longest time to answer what was accepted after a signal to stop, s.

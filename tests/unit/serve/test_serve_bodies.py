@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from stub_service import POSITIONS, VOCAB, served
 
 from ecorl.records import Stage
 from ecorl.serve.answers import UNKNOWN, Answer, as_json
-from ecorl.serve.bodies import ScoreRows, parse_rows
+from ecorl.serve.bodies import BodyParser, ScoreRows
 from ecorl.serve.refusals import Refused
 
 MAX_ROWS = 5
@@ -20,7 +22,7 @@ MAX_ROWS = 5
 
 def parse(data, stage=Stage.REWARD):
     body = data if isinstance(data, bytes) else json.dumps(data).encode()
-    return parse_rows(body, served(stage), MAX_ROWS)
+    return BodyParser(served(stage), MAX_ROWS).parse(body)
 
 
 def line_of(data, stage=Stage.REWARD):
@@ -61,7 +63,7 @@ BAD = [
     ({"rows": [row(ids=[1])]}, "rows[0].ids = [1]", "one of the keys id, n_completion, token_ids"),
     ({"rows": [{"id": "x"}]}, "rows[0].token_ids = (not given)", "a list of 1 to 64 token ids"),
     ({"rows": [row(token_ids=[])]}, "rows[0].token_ids = []", "a list of 1 to 64 token ids"),
-    ({"rows": [row(token_ids=[1] * 65)]}, "rows[0].token_ids = (65 tokens)", "at most 64 tokens"),
+    ({"rows": [row(token_ids=[1] * 65)]}, "rows[0].token_ids = (65 tokens)", "1 to 64 token ids"),
     ({"rows": [row(token_ids=[1, 1000])]}, "rows[0].token_ids[1] = 1000", "from 0 to 999"),
     ({"rows": [row(token_ids=[-1])]}, "rows[0].token_ids[0] = -1", "from 0 to 999"),
     ({"rows": [row(token_ids=[10**30])]}, "rows[0].token_ids[0] = 1000", "from 0 to 999"),
@@ -95,6 +97,77 @@ def test_lines_for_log_probs():
         line = line_of(body.encode(), Stage.REFERENCE)
         assert line.startswith("temperature = ")
         assert line.endswith("allowed is a finite number above 0")
+
+
+LARGE = 1 << 21
+
+
+@pytest.mark.parametrize(
+    ("start", "item", "end", "line"),
+    [
+        (b'{"rows":[{"token_ids":[', b"-1,", b"1]}]}", "body = (699051 commas)"),
+        (b'{"rows":[{"token_ids":[', b'"",', b"1]}]}", "body = (699051 commas)"),
+        (b'{"rows":[', b"0,", b"0]}", "body = (1048576 commas)"),
+        (b'{"rows":[', b"{}\n", b"]}", "body = (699053 brackets)"),
+        (b"[", b"[", b"", "body = (2097153 brackets)"),
+        (b'{"rows":[{', b'"a":0', b"}]}", "body = (419432 colons)"),
+        (b'{"rows":[{"token_ids":[', b"   1", b"]}]}", "body = ("),
+        (b'{"rows":[{"id":"', b"xxxx", b'"}]}', "rows[0].id = 'xxx"),
+    ],
+)
+def test_the_largest_mistakes_take_little_memory(start, item, end, line):
+    body = start + item * -(-LARGE // len(item)) + end
+    tracemalloc.start()
+    try:
+        said = line_of(body)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert said.startswith(line)
+    assert len(said) < 300
+    assert peak < 3 * LARGE
+
+
+@pytest.mark.parametrize("item", ["-1", "[]", '""', "null", "1.5", "{}"])
+def test_a_list_ends_at_its_first_mistake(item):
+    """What is below the bound on values costs no more than a line either."""
+    n = 8000
+    body = ('{"rows":[{"token_ids":[' + ",".join([item] * n) + "]}]}").encode()
+    parser = BodyParser(dataclasses.replace(served(), max_row_tokens=2 * n), MAX_ROWS)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refused, match=r"rows\[0\].token_ids\[0\] = "):
+            parser.parse(body)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 * n
+
+
+TWICE = [
+    ('{"rows": [R], "rows": [R]}', "rows"),
+    ('{"rows": [R], "r\\u006fws": [R]}', "rows"),
+    ('{"rows": [{"token_ids": [1], "token_ids": [1]}]}', "rows[0].token_ids"),
+    ('{"rows": [R, {"id": "a:b", "token_ids": [1], "id": "c"}]}', "rows[1].id"),
+    ('{"rows": [{"id": "\\u003a\\u003a", "token_ids": [1], "token_ids": [2]}]}',
+     "rows[0].token_ids"),
+    ('{"rows": [7], "rows": [R]}', "rows"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "path"), TWICE)
+def test_a_key_twice_is_refused(text, path):
+    body = text.replace("R", '{"token_ids": [1]}').encode()
+    assert line_of(body) == f"{path} = (given more than once): allowed is each key once"
+
+
+@pytest.mark.parametrize("id", ["a:b", "::", "a\\b", 'q"":', "\u003a", "é:\\u003a", ':{"rows":'])
+def test_colons_within_an_id_are_no_keys(id):
+    for ensure_ascii in (True, False):
+        body = json.dumps({"rows": [row(id=id), row()]}, ensure_ascii=ensure_ascii).encode()
+        assert parse(body).ids == (id, None)
+    escaped = json.dumps({"rows": [row(id=id)]}).replace("::", "\\u003a:")
+    assert parse(escaped.encode()).ids == (id,)
 
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)

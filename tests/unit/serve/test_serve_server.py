@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
+import tracemalloc
 
 import pytest
 from stub_service import (
@@ -112,6 +114,58 @@ async def test_too_large_a_body_is_answered_while_it_is_being_sent():
         writer.write(head_of(len(body)) + body)  # what was too much has been thrown away
         assert rewards(await answer_from(reader)) == [float(reward_of([3]))]
         writer.close()
+
+
+@in_loop
+async def test_nothing_holds_a_body_while_its_rows_wait():
+    engine, n, size = StubEngine(), 24, 1 << 20
+    async with running(engine, max_reading_bytes=2 * size, max_batch_rows=1) as (runner, _, port):
+        service = runner._service
+        padded = body_of([1]).ljust(size)
+        raw = head_of(size) + padded
+        engine.gate.clear()
+        tracemalloc.start()
+        try:
+            asked = []
+            for k in range(n):  # more than the budget, one after the other
+                asked.append(asyncio.create_task(exchange(port, raw)))
+                await until(lambda k=k: service.batcher.n_accepted == k + 1)
+            assert service._reader._n_bytes == 0
+            await asyncio.sleep(0)
+            current, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        engine.gate.set()
+        assert [status for status, _ in await asyncio.gather(*asked)] == [200] * n
+        assert current < 4 * size  # and not 24
+
+
+@in_loop
+async def test_a_body_counts_until_it_is_parsed_and_parsing_holds_up_nobody():
+    size = 1 << 20
+    async with running(StubEngine(), max_reading_bytes=size + 1000) as (runner, _, port):
+        service, gate = runner._service, threading.Event()
+        parse = service._parser.parse
+        begun = []
+
+        def slow(body):
+            if len(body) == size:
+                begun.append(threading.current_thread())
+                assert gate.wait(30)
+            return parse(body)
+
+        service._parser.parse = slow
+        raw = head_of(size) + body_of([1]).ljust(size)
+        first = asyncio.create_task(exchange(port, raw))
+        await until(lambda: begun)
+        assert rewards(await ask(port, [7])) == [float(reward_of([7]))]
+        status, data = await exchange(port, raw)
+        assert (status, data["error"]) == (
+            429, "the bodies that are being read fill the service's memory",
+        )  # fmt: skip
+        gate.set()
+        assert rewards(await first) == [float(reward_of([1]))]
+        assert rewards(await exchange(port, raw)) == [float(reward_of([1]))]
 
 
 @in_loop
