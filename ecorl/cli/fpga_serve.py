@@ -62,7 +62,7 @@ _BatchRows = Annotated[int, typer.Option(min=1, help="Rows of a micro-batch at m
 _BatchTokens = Annotated[
     int, typer.Option(min=1, help="Tokens of a micro-batch at most; a longer row goes alone.")
 ]
-_QueueRows = Annotated[int, typer.Option(min=1, help="Rows that may wait; more get a 429.")]
+_QueueRows = Annotated[int, typer.Option(min=1, help="Requests get a 429 while so many rows wait.")]
 _BodyMiB = Annotated[int, typer.Option(min=1, max=1024, help="Largest body of a request, MiB.")]
 _ReadS = Annotated[
     float, typer.Option(min=0.1, max=3600, help="Longest time for a request to come in, s.")

@@ -83,7 +83,7 @@ class Service:
         self.batcher = MicroBatcher(lane, self.settings, self.meters)
         self._lane, self._served = lane, served
         self._reader = BodyReader(self.settings)
-        self._parser = BodyParser(served, self.settings.queue_rows)
+        self._parser = BodyParser(served, self.settings.request_rows)
         self._parsing = asyncio.Lock()
         self.app = Starlette(
             routes=[
@@ -186,7 +186,8 @@ class Service:
                     "limits": {
                         "vocab_size": served.vocab_size,
                         "row_tokens": served.max_row_tokens,
-                        "request_rows": limits.queue_rows,
+                        "request_rows": limits.request_rows,
+                        "queue_rows": limits.queue_rows,
                         "body_bytes": limits.max_body_bytes,
                         "batch_rows": limits.max_batch_rows,
                         "batch_tokens": limits.max_batch_tokens,

@@ -177,10 +177,10 @@ class MicroBatcher:
         """
         if self._draining:
             raise draining()
-        free = self._settings.queue_rows - self.n_waiting
-        if len(rows) > free:
+        if self.n_waiting >= self._settings.queue_rows:
+            # The size does not matter: a large request gets in as often as a small one.
             raise Refused(
-                429, f"the queue is full: {len(rows)} rows came, {free} places are free",
+                429, f"the queue is full: {self.n_waiting} rows wait",
                 "queue_full", self._retry_after_s(),
             )  # fmt: skip
         self.n_accepted += 1

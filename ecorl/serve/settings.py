@@ -18,8 +18,11 @@ class ServeSettings:
             A few milliseconds: about what a small model takes for one row.
         max_batch_rows: rows of a micro-batch at most.
         max_batch_tokens: tokens of a micro-batch at most; a longer row goes alone.
-        queue_rows: rows that may wait; more are refused.
-        max_body_bytes: largest body of a request: 1,024 rows of 2,000 tokens of 6 digits.
+        queue_rows: requests are refused while so many rows wait. One is accepted whole as long as
+            a place is free, whatever its size, so that large requests do not starve beside small
+            ones: at most `request_rows` - 1 rows wait beyond it.
+        max_body_bytes: largest body of a request: 256 rows of 2,048 tokens of 6 digits take 4 MiB,
+            and room for ids and white space.
         max_reading_bytes: bodies that are being read or parsed, all together.
         read_timeout_s: longest time for a request to come in, s.
         engine_timeout_s: longest time for a micro-batch in the engine, s.
@@ -35,6 +38,11 @@ class ServeSettings:
     read_timeout_s: float = 30.0
     engine_timeout_s: float = 300.0
     drain_s: float = 30.0
+
+    @property
+    def request_rows(self) -> int:
+        """Rows of a request at most: a quarter of the queue (assumed), at least a micro-batch."""
+        return min(self.queue_rows, max(self.max_batch_rows, self.queue_rows // 4))
 
 
 @dataclass(frozen=True, slots=True)

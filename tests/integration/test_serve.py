@@ -250,7 +250,7 @@ def test_a_full_queue_makes_clients_come_again_and_loses_nothing(models):
 
             return await asyncio.gather(*map(one, bodies)), n_refused
 
-    with serving(models / "reward", "--queue-rows", 8, "--max-batch-rows", 4) as (process, url):
+    with serving(models / "reward", "--queue-rows", 8, "--max-batch-rows", 5) as (process, url):
         answers, n_refused = asyncio.run(ask(url))
         assert n_refused
         for body, answer in zip(bodies, answers, strict=True):

@@ -182,10 +182,14 @@ def test_health_tells_of_faults_and_of_the_end(client_of):
     assert answer.headers["retry-after"] == "5"
 
 
-def test_a_full_queue_is_told_with_a_time(client_of):
-    client = client_of(queue_rows=2)
+def test_the_stated_size_of_a_request_is_taken_and_no_larger_one(client_of):
+    client = client_of(queue_rows=8, max_batch_rows=1)
+    limits = client.get("/v1/model").json()["limits"]
+    assert (limits["request_rows"], limits["queue_rows"]) == (2, 8)
+    fits = client.post("/v1/rewards", content=body_of([1], [2]), headers=JSON)
+    assert fits.status_code == 200
     line = refused(client.post("/v1/rewards", content=body_of([1], [2], [3]), headers=JSON), 400)
-    assert line.startswith("rows = (3 rows): allowed is a list of 1 to 2 rows")
+    assert line == "rows = (3 rows): allowed is a list of 1 to 2 rows"
 
 
 def test_the_model_and_what_its_figures_rest_on(client_of):

@@ -133,17 +133,44 @@ async def test_an_idle_service_waits_for_batch_mates_no_longer_than_the_delay():
 @run
 async def test_a_full_queue_refuses_whole_requests_and_says_when_to_come_again():
     engine = StubEngine()
-    async with batching(engine, queue_rows=4) as batcher:
+    async with batching(engine, queue_rows=4, max_batch_rows=2) as batcher:
         first = await held(engine, batcher)
-        waiting = batcher.submit(rows_of([1], [2], [3]))
-        with pytest.raises(Refused, match="2 rows came, 1 places are free") as caught:
-            batcher.submit(rows_of([4], [5]))
-        assert caught.value.status == 429
-        assert int(caught.value.headers["retry-after"]) >= 1
-        last = batcher.submit(rows_of([6]))
+        waiting = [batcher.submit(rows_of([1], [2])), batcher.submit(rows_of([3], [4]))]
+        for rows in (rows_of([5]), rows_of([5], [6])):
+            with pytest.raises(Refused, match="the queue is full: 4 rows wait") as caught:
+                batcher.submit(rows)
+            assert caught.value.status == 429
+            assert int(caught.value.headers["retry-after"]) >= 1
         engine.gate.set()
-        answers = await asyncio.gather(first.future, waiting.future, last.future)
-        assert [len(a.values) for a in answers] == [1, 3, 1]
+        answers = await asyncio.gather(first.future, *(p.future for p in waiting))
+        assert [len(a.values) for a in answers] == [1, 2, 2]
+        last = await batcher.submit(rows_of([5], [6])).future
+        assert len(last.values) == 2
+
+
+@run
+async def test_the_largest_request_gets_the_place_that_a_small_one_would_get():
+    """Clients of one row take each place that falls free, but one: a full request takes it."""
+    engine = StubEngine()
+    limits = ServeSettings(queue_rows=16, max_batch_rows=4)
+    assert limits.request_rows == 4
+    async with batching(engine, queue_rows=16, max_batch_rows=4) as batcher:
+        await held(engine, batcher)
+        small = [batcher.submit(rows_of([n])) for n in range(1, 16)]
+        large = batcher.submit(rows_of(*([n] for n in range(limits.request_rows))))
+        assert batcher.n_waiting == limits.queue_rows + limits.request_rows - 1
+        with pytest.raises(Refused, match="19 rows wait"):
+            batcher.submit(rows_of([1]))
+        engine.gate.set()
+        await asyncio.gather(large.future, *(p.future for p in small))
+
+
+@pytest.mark.parametrize(
+    ("queue", "batch", "request_rows"),
+    [(1024, 64, 256), (1024, 512, 512), (64, 64, 64), (8, 64, 8), (1, 1, 1), (7, 1, 1)],
+)
+def test_the_largest_request_is_a_part_of_the_queue(queue, batch, request_rows):
+    assert ServeSettings(queue_rows=queue, max_batch_rows=batch).request_rows == request_rows
 
 
 @run

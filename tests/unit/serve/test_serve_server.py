@@ -201,7 +201,7 @@ async def test_a_full_queue_answers_at_once():
         await until(lambda: runner._service.batcher.n_waiting == 2)
         status, data = await ask(port, [4])
         assert (status, data["error"]) == (
-            429, "the queue is full: 1 rows came, 0 places are free",
+            429, "the queue is full: 2 rows wait",
         )  # fmt: skip
         engine.gate.set()
         assert [len(rewards(a)) for a in await asyncio.gather(*tasks)] == [1, 2]
