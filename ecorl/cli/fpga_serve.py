@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ecorl.serve.settings import ServedModel, ServeSettings
 
 ABANDONED = 1
-"""Exit code of a service that a second signal or the deadline ended."""
+"""Exit code of a service that a second signal, the deadline or a defect ended."""
 
 _BODIES_AT_ONCE = 16
 """Bodies of the largest size that may be read or parsed at once. Assumed: a quarter of 64
@@ -65,7 +65,10 @@ _BatchTokens = Annotated[
 _QueueRows = Annotated[int, typer.Option(min=1, help="Requests get a 429 while so many rows wait.")]
 _BodyMiB = Annotated[int, typer.Option(min=1, max=1024, help="Largest body of a request, MiB.")]
 _ReadS = Annotated[
-    float, typer.Option(min=0.1, max=3600, help="Longest time for a request to come in, s.")
+    float,
+    typer.Option(
+        min=0.1, max=3600, help="Longest time for a request to come in, or an answer unread, s."
+    ),
 ]
 _EngineS = Annotated[
     float, typer.Option(min=0.1, max=86400, help="Longest time of a micro-batch, s.")
@@ -97,7 +100,7 @@ def serve(
     """Answer rewards (a reward model) or log-probs (a causal language model) over HTTP.
 
     SIGTERM or Ctrl-C answers what was accepted and ends with exit code 0; a second one ends at
-    once, with exit code 1.
+    once, with exit code 1, as does a defect.
     """
     _check_libraries()
     from ecorl.serve import access
@@ -198,12 +201,20 @@ def _run(
 
 
 def _tell_end(ended: Ended) -> None:
-    counts = f"{ended.n_accepted} requests accepted, {ended.n_withdrawn} withdrawn by their clients"
-    if not ended.forced:
+    counts = (
+        f"{ended.n_accepted} requests accepted, {ended.n_withdrawn} withdrawn by their clients, "
+        f"{ended.n_failed} failed"
+    )
+    if ended.n_unread:
+        counts += f", {ended.n_unread} answers not read by their clients"
+    if ended.failure is None and not ended.forced:
         say(f"stopped: {counts}, all others answered")
         return
+    why = "stopped at once" if ended.failure is None else f"the service failed: {ended.failure}"
+    if ended.forced:
+        counts += f", {ended.n_abandoned} abandoned"
     sys.stdout.flush()
-    sys.stderr.write(f"ecorl: stopped at once: {counts}, {ended.n_abandoned} abandoned\n")
+    sys.stderr.write(f"ecorl: {why}: {counts}\n")
     sys.stderr.flush()
     # A thread may still be in a call of the engine; to end in the usual way is not safe then.
     os._exit(ABANDONED)

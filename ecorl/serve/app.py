@@ -4,7 +4,7 @@
     POST /v1/logprobs   log-probs of completions, by a causal language model
     GET  /v1/model      the model, its limits, and what modelled figures rest on
     GET  /metrics       Prometheus
-    GET  /healthz       alive, draining, engine faults; needs no token
+    GET  /healthz       alive, draining, failed, engine faults; needs no token
 
 Every refusal is JSON ``{"error": "..."}`` with one line that says why.
 """
@@ -15,8 +15,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+import traceback
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -44,8 +46,8 @@ REWARDS, LOGPROBS, MODEL, METRICS, HEALTH = (
     "/v1/rewards", "/v1/logprobs", "/v1/model", "/metrics", "/healthz",
 )  # fmt: skip
 _PATHS = (REWARDS, LOGPROBS, MODEL, METRICS, HEALTH)
-HEAD_TIMEOUT_S = "head_timeout_s"
-"""Key in the application's state: how long a connection may take for the head of a request, s."""
+SERVICE = "service"
+"""Key in the application's state: the service, for its connections."""
 
 _LARGE_BODY_BYTES = 64 << 10
 """Bodies above it are parsed on a thread, one at a time, so that what is made of them is bounded
@@ -69,6 +71,11 @@ class Service:
         served: what is told of the model.
         settings: limits.
         token: that clients must show; None: none.
+
+    Attributes:
+        failure: the defect that ended the work on micro-batches, on one line; None: it goes on.
+        on_failure: called when that happens.
+        n_unread: answers that were cut off because their clients did not read them.
     """
 
     def __init__(
@@ -80,6 +87,9 @@ class Service:
     ) -> None:
         self.settings = settings or ServeSettings()
         self.meters = Meters()
+        self.failure: str | None = None
+        self.on_failure: Callable[[], None] | None = None
+        self.n_unread = 0
         self.batcher = MicroBatcher(lane, self.settings, self.meters)
         self._lane, self._served = lane, served
         self._reader = BodyReader(self.settings)
@@ -108,15 +118,38 @@ class Service:
         self.batcher.drain()
         self._reader.stop()
 
+    def count_not_http(self) -> None:
+        """Count a request that could not be read as HTTP: it reaches no endpoint."""
+        self.meters.requests.labels("other", "400").inc()
+        self.meters.refused.labels("not_http").inc()
+
+    def count_unread(self) -> None:
+        """Count an answer that was cut off because its client did not read it."""
+        self.n_unread += 1
+        self.meters.unread.inc()
+
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[Mapping[str, Any]]:
         work = asyncio.create_task(self.batcher.run(), name="ecorl-serve-batches")
-        work.add_done_callback(_told)
+        work.add_done_callback(self._work_ended)
         try:
-            yield {HEAD_TIMEOUT_S: self.settings.read_timeout_s}
+            yield {SERVICE: self}
         finally:
             work.cancel()
             await asyncio.wait({work})
+
+    def _work_ended(self, work: asyncio.Task[None]) -> None:
+        """Without its work on micro-batches the service is of no use: it says why, and ends."""
+        error = None if work.cancelled() else work.exception()
+        if error is None:
+            return
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        self.failure = f"{told} ({Path(place.filename).name}:{place.lineno})"
+        logger.info("the work on micro-batches ended", exc_info=error)
+        self.drain()
+        if self.on_failure is not None:
+            self.on_failure()
 
     async def _rewards(self, request: Request) -> Response:
         return await self._scored(request, Stage.REWARD)
@@ -209,7 +242,9 @@ class Service:
     async def _health(self, request: Request) -> Response:
         faults, available = self.batcher.faults, self._lane.available
         state = "ok"
-        if self.batcher.draining:
+        if self.failure is not None:
+            state = "failed"
+        elif self.batcher.draining:
             state = "draining"
         elif not available:
             state = "engine unavailable"
@@ -295,13 +330,6 @@ def _check_type(request: Request) -> None:
         if given.partition(";")[0].strip().lower() != wanted:
             told = f"{name} = {given[:100]}: allowed is {wanted}"
             raise Refused(415, told, "wrong_type")
-
-
-def _told(work: asyncio.Task[None]) -> None:
-    """Log why the work on micro-batches ended, unless it was told to."""
-    error = None if work.cancelled() else work.exception()
-    if error is not None:
-        logger.critical("the work on micro-batches ended: restart the service", exc_info=error)
 
 
 async def _gone(request: Request) -> None:

@@ -140,6 +140,7 @@ class MicroBatcher:
         faults: how the engine has failed.
         n_accepted: requests that were accepted.
         n_withdrawn: of these, whose clients went away before the answer.
+        n_failed: of these, that were refused afterwards, since the engine failed.
     """
 
     def __init__(self, lane: AsyncEngine, settings: ServeSettings, meters: Meters) -> None:
@@ -152,6 +153,7 @@ class MicroBatcher:
         self._draining = False
         self.n_accepted = 0
         self.n_withdrawn = 0
+        self.n_failed = 0
         self._last_batch_s = 0.0
 
     @property
@@ -330,6 +332,7 @@ class MicroBatcher:
         if pending.future.done():
             return
         pending.future.set_exception(refusal)
+        self.n_failed += 1
         self._meters.rows.labels("failed").inc(pending.n_left)
         self._settle(pending)
 

@@ -25,6 +25,9 @@ class Meters:
         self.refused = Counter(
             "ecorl_serve_refused", "Requests without scores, by why.", ("reason",), registry=own
         )
+        self.unread = Counter(
+            "ecorl_serve_unread", "Answers that their clients did not read in time.", registry=own
+        )
         self.rows = Counter(
             "ecorl_serve_rows",
             "Rows: answered, without_answer (the engine gave no usable number), failed (with their "

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import signal
 import socket
 import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ecorl.serve.app import HEAD_TIMEOUT_S, Service
+from ecorl.serve.app import Service
+from ecorl.serve.connections import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -35,14 +32,20 @@ class Ended:
     Attributes:
         n_accepted: requests that were accepted.
         n_withdrawn: of these, whose clients went away before the answer.
-        n_abandoned: of these, that got no answer.
+        n_failed: of these, that were refused afterwards: the engine failed.
+        n_unread: answers of any kind that were cut off because their clients did not read them.
+        n_abandoned: accepted requests that got no answer.
         forced: whether a second signal or the deadline ended it.
+        failure: the defect that ended it, on one line; None: it was told to end.
     """
 
     n_accepted: int
     n_withdrawn: int
+    n_failed: int
+    n_unread: int
     n_abandoned: int
     forced: bool
+    failure: str | None
 
 
 class Runner:
@@ -55,11 +58,12 @@ class Runner:
 
     def __init__(self, service: Service, listening: socket.socket) -> None:
         self._service, self._socket = service, listening
+        service.on_failure = self._failed
         self._server = _Server(
             uvicorn.Config(
                 service.app,
                 loop="asyncio",
-                http=_Protocol,
+                http=Connection,
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -98,6 +102,11 @@ class Runner:
         else:
             self._force()
 
+    def _failed(self) -> None:
+        """End as after a signal: the service cannot answer any more."""
+        if self._drain is None:
+            self.stop()
+
     async def _tell(self, started: Callable[[], None]) -> None:
         while not self._server.started:
             await asyncio.sleep(0.005)
@@ -126,8 +135,16 @@ class Runner:
             each.transport.abort()
 
     def _ended(self, n_abandoned: int, *, forced: bool) -> Ended:
-        batcher = self._service.batcher
-        return Ended(batcher.n_accepted, batcher.n_withdrawn, n_abandoned, forced)
+        service, batcher = self._service, self._service.batcher
+        return Ended(
+            n_accepted=batcher.n_accepted,
+            n_withdrawn=batcher.n_withdrawn,
+            n_failed=batcher.n_failed,
+            n_unread=service.n_unread,
+            n_abandoned=n_abandoned,
+            forced=forced,
+            failure=service.failure,
+        )
 
 
 class _Server(uvicorn.Server):
@@ -141,54 +158,6 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
         if self.force_exit:  # the parent leaves it out then, and it stops the work on batches
             await self.lifespan.shutdown()
-
-
-class _Protocol(H11Protocol):
-    """HTTP/1.1 that waits for the head of a request no longer than for its body."""
-
-    _waiting: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._watch()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._watch()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._unwatch()
-
-    def send_400_response(self, msg: str) -> None:
-        """What is no HTTP gets JSON as every other mistake does."""
-        body = json.dumps({"error": f"request = (not HTTP/1.1): {msg}"}).encode()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            (b"connection", b"close"),
-        ]
-        events: list[Any] = [
-            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
-            h11.Data(data=body),
-            h11.EndOfMessage(),
-        ]
-        with contextlib.suppress(h11.LocalProtocolError):  # an answer has begun already
-            for event in events:
-                self.transport.write(self.conn.send(event))
-        self.transport.close()
-
-    def _watch(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._unwatch()  # a request is being answered, and watched by who reads its body
-        elif self._waiting is None:
-            limit_s = self.app_state[HEAD_TIMEOUT_S]
-            self._waiting = self.loop.call_later(limit_s, self.transport.close)
-
-    def _unwatch(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
 
 
 @contextlib.contextmanager

@@ -24,7 +24,8 @@ class ServeSettings:
         max_body_bytes: largest body of a request: 256 rows of 2,048 tokens of 6 digits take 4 MiB,
             and room for ids and white space.
         max_reading_bytes: bodies that are being read or parsed, all together.
-        read_timeout_s: longest time for a request to come in, s.
+        read_timeout_s: longest time for a request to come in, and for a client to read nothing of
+            its answer, s.
         engine_timeout_s: longest time for a micro-batch in the engine, s.
         drain_s: longest time to answer what was accepted after a signal to stop, s.
     """

@@ -224,7 +224,7 @@ def test_a_second_signal_ends_at_once_and_counts(models):
         assert process.returncode == 1
         assert err == (
             f"ecorl: stopped at once: {len(bodies)} requests accepted, 0 withdrawn by their "
-            f"clients, {len(lost)} abandoned\n"
+            f"clients, 0 failed, {len(lost)} abandoned\n"
         )
 
 

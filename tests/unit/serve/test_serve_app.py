@@ -265,13 +265,15 @@ def test_error_lines_are_json_whatever_was_sent(client_of):
     refused(client.post("/v1/rewards", content=body, headers=JSON), 400)
 
 
-def test_a_defect_in_the_work_on_batches_hangs_nobody(client_of, monkeypatch, caplog):
+def test_a_defect_in_the_work_on_batches_hangs_nobody(client_of, monkeypatch):
     client = client_of()
     monkeypatch.setattr(
         client.service.batcher, "_deliver", lambda *_: (_ for _ in ()).throw(KeyError("a defect"))
     )
     answer = client.post("/v1/rewards", content=body_of([1]), headers=JSON)
     assert "has stopped" in refused(answer, 503)
-    assert client.get("/healthz").status_code == 503
+    health = client.get("/healthz")
+    assert (health.status_code, health.json()["status"]) == (503, "failed")
     refused(client.post("/v1/rewards", content=body_of([1]), headers=JSON), 503)
-    assert "a defect" in caplog.text
+    assert client.service.failure.startswith("KeyError: 'a defect' (test_serve_app.py:")
+    assert client.service.batcher.n_failed == 1

@@ -195,6 +195,7 @@ async def test_a_fault_costs_the_requests_of_its_batch_alone():
         await asyncio.wait({crash.future})
         assert "IndexError: a fault of two lines" in str(crash.future.exception())
         assert batcher.faults.in_a_row == 1
+        assert (batcher.n_accepted, batcher.n_failed) == (5, 2)
 
 
 @run
