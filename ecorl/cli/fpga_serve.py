@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import os
+import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
@@ -47,7 +50,7 @@ _Via = Annotated[
     ),
 ]
 _Bitstream = Annotated[
-    Path | None, typer.Option(help="xclbin for the cards, from make bitstream; implies xrt.")
+    Path | None, typer.Option(help="xclbin for the cards, from make bitstream; takes xrt.")
 ]
 _Cards = Annotated[
     list[int] | None, typer.Option("--device", min=0, help="XRT's number of a card; may repeat.")
@@ -99,8 +102,8 @@ def serve(
 ) -> None:
     """Answer rewards (a reward model) or log-probs (a causal language model) over HTTP.
 
-    SIGTERM or Ctrl-C answers what was accepted and ends with exit code 0; a second one ends at
-    once, with exit code 1, as does a defect.
+    SIGTERM or Ctrl-C answers what was accepted and ends with exit code 0, also while the model is
+    still loading; a second one ends at once, with exit code 1, as does a defect.
     """
     _check_libraries()
     from ecorl.serve import access
@@ -118,12 +121,38 @@ def serve(
         drain_s=drain_s,
     )
     token = access.load_token(token_file, os.environ)
-    with access.bind(host, port, token) as bound:
-        run_by = _run_by(via, bitstream, devices, threads)
-        engine, served = _loaded(model.expanduser(), card, run_by)
+    run_by = _run_by(via, bitstream, devices, threads)
+    ended = None
+    with _stopped_while_loading(), access.bind(host, port, token) as bound:
+        engine, served = _loaded(model.expanduser(), card, run_by, devices)
         access.listen(bound, host, port)
         ended = _run(engine, served, settings, token, bound)
-    _tell_end(ended)
+    if ended is not None:
+        _tell_end(ended)
+
+
+class _Stopped(KeyboardInterrupt):
+    """A signal to stop came before clients were answered."""
+
+
+@contextlib.contextmanager
+def _stopped_while_loading() -> Iterator[None]:
+    """End with one line on a signal to stop, until the running service takes the signals over."""
+    numbers = (signal.SIGTERM, signal.SIGINT)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_DFL)  # a second one ends at once
+        raise _Stopped
+
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    except _Stopped:
+        say("stopped while the model was loading: nothing was accepted")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _check_libraries() -> None:
@@ -135,18 +164,35 @@ def _check_libraries() -> None:
 def _run_by(
     via: str | None, bitstream: Path | None, devices: list[int] | None, threads: int | None
 ) -> dict[str, Any]:
-    """Who runs the kernels, as arguments of the engine."""
+    """Who runs the kernels, as arguments of the engine.
+
+    Raises:
+        ConfigError: for options that exclude each other.
+    """
     from ecorl.engines.fpga.card.run_by import Host, RunBy
 
-    if via is not None and via not in get_args(Host):
-        raise ConfigError("--via", via, f"one of {', '.join(get_args(Host))}")
-    host = cast("Host | None", via)
-    run_by = RunBy.of(host, bitstream, devices or (0,), may_reset=True)  # an own process
+    host = via or ("csim" if bitstream is None else "xrt")
+    if host not in get_args(Host):
+        raise ConfigError("--via", host, f"one of {', '.join(get_args(Host))}")
+    if host == "csim" and bitstream is not None:
+        raise ConfigError("--bitstream", str(bitstream), "--via xrt; none with --via csim")
+    if devices and len(set(devices)) < len(devices):
+        raise ConfigError("--device", devices, "each card once")
+    if devices and host == "csim":
+        raise ConfigError("--device", devices, "--via xrt or a bitstream; none with --via csim")
+    cards = tuple(devices or (0,))
+    run_by = RunBy(cast("Host", host), bitstream, cards, may_reset=True)  # an own process
     return {"run_by": run_by, "threads": threads or len(os.sched_getaffinity(0))}
 
 
-def _loaded(folder: Path, card: str, run_by: Mapping[str, Any]) -> tuple[FpgaEngine, ServedModel]:
-    """The engine for what the checkpoint's head is for, and what is told of it."""
+def _loaded(
+    folder: Path, card: str, run_by: Mapping[str, Any], devices: list[int] | None
+) -> tuple[FpgaEngine, ServedModel]:
+    """The engine for what the checkpoint's head is for, and what is told of it.
+
+    Raises:
+        ConfigError: for numbers of cards where the model runs without XRT.
+    """
     from ecorl.devices import load_profile
     from ecorl.engines.decoder_config import read_config
     from ecorl.engines.fpga.engine import FpgaEngine
@@ -157,6 +203,10 @@ def _loaded(folder: Path, card: str, run_by: Mapping[str, Any]) -> tuple[FpgaEng
     config = read_config(folder)
     stage = Stage.REWARD if config.is_reward else Stage.REFERENCE
     engine = FpgaEngine(folder, stage, device=card, **run_by)
+    if devices and engine.host == "csim":
+        engine.close()
+        allowed = "a card of XRT, which is not installed or cannot run this model; else none"
+        raise ConfigError("--device", devices, allowed)
     served = ServedModel(
         name=folder.resolve().name,
         stage=stage,

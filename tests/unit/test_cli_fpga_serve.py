@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
+from dataclasses import replace
 
 import pytest
 
 from ecorl import cli
+from ecorl.cli import fpga_serve
+from ecorl.serve.server import Ended
 
 
 @pytest.fixture
@@ -51,3 +55,70 @@ def test_without_its_libraries_it_says_what_to_install(the_line, monkeypatch):
     monkeypatch.setitem(sys.modules, "starlette", None)
     line = the_line("--port", 0)
     assert line == "ecorl: ecorl fpga serve needs starlette: pip install 'ecorl[serve]'"
+
+
+def test_options_that_exclude_each_other(the_line, tmp_path, monkeypatch):
+    xclbin = tmp_path / "a.xclbin"
+    given = ("--port", 0)
+    line = the_line(*given, "--via", "csim", "--bitstream", xclbin)
+    assert line == (f"ecorl: --bitstream = '{xclbin}': allowed is --via xrt; none with --via csim")
+    line = the_line(*given, "--via", "xrt", "--device", 1, "--device", 0, "--device", 1)
+    assert line == "ecorl: --device = [1, 0, 1]: allowed is each card once"
+    told = "ecorl: --device = [0]: allowed is --via xrt or a bitstream; none with --via csim"
+    for via in ((), ("--via", "csim")):
+        assert the_line(*given, *via, "--device", 0) == told
+    assert the_line(*given, "--via", "gpu").startswith("ecorl: --via = 'gpu': allowed is one of")
+    # Where nothing names a host, a bitstream takes XRT.
+    assert fpga_serve._run_by(None, xclbin, [2, 0], 1)["host"] == "xrt"
+    assert fpga_serve._run_by(None, None, None, 1)["host"] == "csim"
+    monkeypatch.setattr("ecorl.engines.decoder_config.read_config", lambda folder: None)
+    monkeypatch.setattr("ecorl.engines.fpga.card.opening.wants_xrt", lambda host, config: False)
+    line = the_line(*given, "--via", "auto", "--device", 0)
+    assert line.startswith(
+        "ecorl: --device = [0]: allowed is a card of XRT, which is not installed"
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_model_loads_ends_with_one_line(monkeypatch, capsys, number):
+    before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+
+    def load(*_):
+        signal.raise_signal(number)
+        raise AssertionError("went on")
+
+    monkeypatch.setattr(fpga_serve, "_loaded", load)
+    monkeypatch.setattr(sys, "argv", ["ecorl", "fpga", "serve", "--model", "m", "--port", "0"])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code in (0, None)
+    streams = capsys.readouterr()
+    told = "stopped while the model was loading: nothing was accepted"
+    assert (streams.out.splitlines(), streams.err) == ([told], "")
+    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+ENDED = Ended(9, 1, 2, 0, 0, forced=False, failure=None)
+
+
+@pytest.mark.parametrize(
+    ("ended", "line"),
+    [
+        (ENDED, "stopped: 9 requests accepted, 1 withdrawn by their clients, 2 failed, all others "
+         "answered"),
+        (replace(ENDED, n_unread=3), "stopped: 9 requests accepted, 1 withdrawn by their clients, "
+         "2 failed, 3 answers not read by their clients, all others answered"),
+        (replace(ENDED, forced=True, n_abandoned=4), "ecorl: stopped at once: 9 requests accepted, "
+         "1 withdrawn by their clients, 2 failed, 4 abandoned"),
+        (replace(ENDED, failure="KeyError: 'x' (a.py:1)"), "ecorl: the service failed: KeyError: "
+         "'x' (a.py:1): 9 requests accepted, 1 withdrawn by their clients, 2 failed"),
+    ],
+)  # fmt: skip
+def test_the_end_is_told_with_what_became_of_the_requests(ended, line, monkeypatch, capsys):
+    codes = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    fpga_serve._tell_end(ended)
+    streams = capsys.readouterr()
+    is_good = not ended.forced and ended.failure is None
+    assert codes == ([] if is_good else [1])
+    assert (streams.out, streams.err) == ((line + "\n", "") if is_good else ("", line + "\n"))
