@@ -133,6 +133,9 @@ def test_figures_of_known_passes(script):
     assert figures["serve.throughput_ratio_64"].value == 3.0
     assert figures["serve.throughput_ratio_64"].holds
     assert figures["serve.throughput_ratio_64_undelayed"].value == 1.5
+    note = figures["serve.throughput_ratio_64"].note
+    assert "waits batch_delay for nobody" in note
+    assert "without that delay the ratio is 1.50" in note
     assert figures["serve.tokens_per_s_64"].value == 120.0
     assert figures["serve.tokens_per_s_one"].value == 30.0
     assert figures["serve.lost_requests"].value == 0
