@@ -12,6 +12,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ecorl.serve.app import SERVICE, Service
 
+_SHARE_OF_DRAIN = 0.25
+"""Part of the drain that a client may read nothing, so that one of them does not use it up: its
+time-out ends within two such waits. Assumed."""
+
 
 class Connection(H11Protocol):
     """HTTP/1.1 that waits for a client no longer than the service says.
@@ -78,9 +82,12 @@ class Connection(H11Protocol):
             self._service.count_not_http()
         self.transport.close()
 
-    @property
-    def _limit_s(self) -> float:
-        return self._service.settings.read_timeout_s
+    def shutdown(self) -> None:
+        """The service ends: no long wait for a client that does not read."""
+        super().shutdown()
+        if self._reading is not None:
+            self._stop_reading()
+            self._watch_reading()
 
     def _watch_asking(self) -> None:
         """Wait for the rest of a request; the time runs from its first byte or the connection."""
@@ -95,11 +102,17 @@ class Connection(H11Protocol):
                     self.timeout_keep_alive, self.timeout_keep_alive_handler
                 )
         elif self._asking is None:
-            self._asking = self.loop.call_later(self._limit_s, self.transport.close)
+            self._asking = self.loop.call_later(
+                self._service.settings.read_timeout_s, self.transport.close
+            )
 
     def _watch_reading(self) -> None:
         self._n_unsent = self.transport.get_write_buffer_size()
-        self._reading = self.loop.call_later(self._limit_s, self._check_reading)
+        settings = self._service.settings
+        limit_s = settings.read_timeout_s
+        if self._service.batcher.draining:
+            limit_s = min(limit_s, _SHARE_OF_DRAIN * settings.drain_s)
+        self._reading = self.loop.call_later(limit_s, self._check_reading)
 
     def _check_reading(self) -> None:
         """End the connection of a client that took nothing of its answer meanwhile."""

@@ -62,13 +62,11 @@ class Meters:
             "ecorl_serve_engine_faults", "Micro-batches that the engine failed on.", registry=own
         )
         self.draining = Gauge("ecorl_serve_draining", "1 after the signal to stop.", registry=own)
-        self._device_s, self._device_j = (
-            Counter(f"ecorl_serve_device_{name}", text, ("provenance",), registry=own)
-            for name, text in (
-                ("seconds", "Time of the device, where it tells."),
-                ("energy_joules", "Energy of the device, where it tells."),
-            )
-        )
+        self._device_s = self._of_device("seconds", "Time of the device, where it tells.")
+        self._device_j = self._of_device("energy_joules", "Energy of the device, where it tells.")
+
+    def _of_device(self, name: str, text: str) -> Counter:
+        return Counter(f"ecorl_serve_device_{name}", text, ("provenance",), registry=self._registry)
 
     def device(self, report: EngineReport) -> None:
         """Add what the device spent on a micro-batch."""

@@ -25,7 +25,8 @@ class ServeSettings:
             and room for ids and white space.
         max_reading_bytes: bodies that are being read or parsed, all together.
         read_timeout_s: longest time for a request to come in, and for a client to read nothing of
-            its answer, s.
+            its answer, s. While the service ends, a client may read nothing for a quarter of
+            drain_s at most.
         engine_timeout_s: longest time for a micro-batch in the engine, s.
         drain_s: longest time to answer what was accepted after a signal to stop, s.
     """

@@ -136,3 +136,27 @@ async def until(condition, limit_s=20.0):
     async with asyncio.timeout(limit_s):
         while not condition():
             await asyncio.sleep(0.002)
+
+
+def in_loop(test):
+    """Run a coroutine function as the test."""
+
+    def runs():
+        asyncio.run(test())
+
+    runs.__name__ = test.__name__
+    return runs
+
+
+def rewards(answer):
+    status, data = answer
+    assert status == 200, data
+    return [row["reward"] for row in data["rows"]]
+
+
+async def closed(reader):
+    """The server ends a connection without a word."""
+    try:
+        return await asyncio.wait_for(reader.read(), 20) == b""
+    except ConnectionResetError:
+        return True
