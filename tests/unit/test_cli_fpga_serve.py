@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -57,7 +58,7 @@ def test_without_its_libraries_it_says_what_to_install(the_line, monkeypatch):
     assert line == "ecorl: ecorl fpga serve needs starlette: pip install 'ecorl[serve]'"
 
 
-def test_options_that_exclude_each_other(the_line, tmp_path, monkeypatch):
+def test_options_that_exclude_each_other(the_line, tmp_path):
     xclbin = tmp_path / "a.xclbin"
     given = ("--port", 0)
     line = the_line(*given, "--via", "csim", "--bitstream", xclbin)
@@ -69,10 +70,17 @@ def test_options_that_exclude_each_other(the_line, tmp_path, monkeypatch):
         assert the_line(*given, *via, "--device", 0) == told
     assert the_line(*given, "--via", "gpu").startswith("ecorl: --via = 'gpu': allowed is one of")
     # Where nothing names a host, a bitstream takes XRT.
-    assert fpga_serve._run_by(None, xclbin, [2, 0], 1)["host"] == "xrt"
-    assert fpga_serve._run_by(None, None, None, 1)["host"] == "csim"
-    monkeypatch.setattr("ecorl.engines.decoder_config.read_config", lambda folder: None)
-    monkeypatch.setattr("ecorl.engines.fpga.card.opening.wants_xrt", lambda host, config: False)
+    assert fpga_serve._run_by(None, xclbin, [2, 0], 1)["run_by"].host == "xrt"
+    assert fpga_serve._run_by(None, None, None, 1)["run_by"].host == "csim"
+
+
+def test_cards_that_a_model_does_not_run_on_are_refused(the_line, monkeypatch):
+    """Known once the engine is loaded: auto has found no XRT, or a model that it cannot run."""
+    engine = SimpleNamespace(host="csim", close=lambda: None)
+    config = SimpleNamespace(is_reward=True, max_positions=64)
+    monkeypatch.setattr("ecorl.engines.decoder_config.read_config", lambda folder: config)
+    monkeypatch.setattr("ecorl.engines.fpga.engine.FpgaEngine", lambda *_, **__: engine)
+    given = ("--port", 0)
     line = the_line(*given, "--via", "auto", "--device", 0)
     assert line.startswith(
         "ecorl: --device = [0]: allowed is a card of XRT, which is not installed"
