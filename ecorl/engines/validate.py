@@ -92,9 +92,11 @@ def check_logprobs(batch: ScoreBatch, result: LogprobResult) -> Bool:
         array of finite values not above `LOGPROB_EPSILON`.
 
     Raises:
-        InvalidResult: when no row can be matched: another number of rows than ids, or no id in
-            its place.
+        InvalidResult: when no row can be matched: no rows at all, another number of rows than
+            ids, or no id in its place.
     """
+    if not isinstance(result.values, Sequence | np.ndarray):
+        raise InvalidResult(f"the log-probs are {_describe(result.values)}, no rows")
     valid = _match(batch, result.sample_ids, len(result.values))
     for index in np.flatnonzero(valid):
         valid[index] = _is_logprob_row(result.values[index], batch.n_completion[index])

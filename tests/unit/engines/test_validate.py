@@ -105,6 +105,12 @@ def test_unmatchable_rewards_raise(batch, scores, values):
         check_score(batch, replace(scores, values=values))
 
 
+@pytest.mark.parametrize("values", [None, 3.0, {}])
+def test_log_probs_that_are_no_rows_raise(batch, logprobs, values):
+    with pytest.raises(InvalidResult, match="no rows"):
+        check_logprobs(batch, replace(logprobs, values=values))
+
+
 def test_unmatchable_ids_raise(batch, scores, logprobs):
     strangers = ("x", "y", "z", "w")
     with pytest.raises(InvalidResult):
