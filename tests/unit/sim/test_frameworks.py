@@ -163,8 +163,9 @@ def test_no_group_is_overbooked(schedule, some, cluster):
     for span in timeline.spans:
         assert -1e-12 <= span.busy <= span.used + 1e-9
         assert span.used <= span.held + 1e-9
-        at[span.group, span.start_s] += span.held
-    # All spans of a step start together, so their sums at a start are all that is held.
+        at[span.group, span.start_s, span.end_s] += span.held
+    # All spans of a step begin and end together, so their sums are all that is held then; a step
+    # of no length may begin with the next one.
     assert max(at.values()) <= 1.0 + 1e-9
     starts = sorted({(s.start_s, s.end_s) for s in timeline.spans})
     assert all(a[1] <= b[0] + 1e-9 for a, b in pairwise(starts))
