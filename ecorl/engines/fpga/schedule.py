@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
-from ecorl.engines.fpga.attention_cycles import MhaCall, RouterCall, card_head
+from ecorl.engines.fpga.attention_cycles import PAGE, MhaCall, RouterCall, card_head
 from ecorl.engines.fpga.gemm import MAX_K
 from ecorl.engines.fpga.kernel_cycles import GemmCall
 from ecorl.engines.fpga.memory import HEAD_BLOCK
@@ -26,9 +26,6 @@ Call: TypeAlias = GemmCall | VectorCall | RouterCall | MhaCall | ScoreCall
 
 Calls: TypeAlias = tuple[tuple[Call, int], ...]
 """Calls, each with how often it comes."""
-
-PAGE = 64
-"""Positions of a page of keys and values."""
 
 GROUP_TOKENS = 2048
 """Tokens at which the host of a card calls a group full; a family of rows with one prompt is never

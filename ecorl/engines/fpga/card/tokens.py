@@ -17,12 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ecorl.engines.fpga.attention_cycles import PAGE, QUERY_BLOCK
 from ecorl.engines.fpga.card.image import BLOCK_ROWS, Words
 from ecorl.engines.fpga.segments import Segments
 from ecorl.engines.protocol import Int64
 
-PAGE = 64
-QUERY_BLOCK = 64
 ROW_FIELDS = 16
 MARK, TOKEN, POSITION, N_OUTPUTS = 2, 3, 4, 5
 """Fields of a row's record (``row_t``), each an int32."""
