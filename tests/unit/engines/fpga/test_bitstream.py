@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,19 +13,17 @@ from hypothesis import strategies as st
 from ecorl.engines.decoder_config import read_config_file
 from ecorl.engines.fpga.banks import PLATFORM, card_memory
 from ecorl.engines.fpga.bitstream import check_bitstream, same_platform
-from ecorl.engines.fpga.build import kernels_digest
 from ecorl.engines.fpga.interfaces import kernel_interfaces
 from ecorl.engines.fpga.limits import shape_limits
 from ecorl.engines.fpga.manifest import (
-    Manifest,
     Target,
-    file_digest,
     manifest_path,
     read_manifest,
     write_manifest,
 )
 from ecorl.engines.fpga.xclbin import write_container
 from ecorl.errors import BitstreamError, UserError
+from tests.fakes.manifests import manifest_of
 from tests.fakes.vitis import _xclbin
 
 CARD = "xilinx_u55c_gen3x16_xdma_base_3"
@@ -35,27 +33,6 @@ LLAMA = {
     "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 4096,
     "rms_norm_eps": 1e-5, "rope_theta": 1e4, "hidden_act": "silu", "tie_word_embeddings": False,
 }  # fmt: skip
-
-
-def manifest_of(path: Path, target: Target = Target.CSIM, **changes: object) -> Manifest:
-    made = Manifest(
-        file=path.name,
-        target=target,
-        platform=PLATFORM,
-        part="xcu55c-fsvh2892-2L-e",
-        tool="v++ 2024.1",
-        kernels_digest=kernels_digest(),
-        limits=shape_limits(),
-        sha256=file_digest(path),
-        target_clock_mhz=245.0,
-        clock_mhz=None,
-        timing_met=None,
-        utilisation=None,
-        synthesis=None,
-        built=True,
-        provenance="emulated",
-    )
-    return replace(made, **changes)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from ecorl.drivers.xrt_reset import reset_card
 from ecorl.engines.fpga.banks import PLATFORM, card_memory
-from ecorl.engines.fpga.build import csim_library, kernels_digest
+from ecorl.engines.fpga.build import csim_library
 from ecorl.engines.fpga.card import opening
 from ecorl.engines.fpga.card.decoder import CardDecoder
 from ecorl.engines.fpga.card.opening import (
@@ -25,9 +25,7 @@ from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.engines.fpga.interfaces import kernel_interfaces
 from ecorl.engines.fpga.limits import shape_limits
 from ecorl.engines.fpga.manifest import (
-    Manifest,
     Target,
-    file_digest,
     manifest_path,
     write_manifest,
 )
@@ -45,6 +43,7 @@ from ecorl.errors import (
 from ecorl.records import Stage
 from tests.conftest import demand
 from tests.fakes import cards
+from tests.fakes.manifests import manifest_of
 from tests.fakes.pyxrt_python import NAME, Machine, module
 
 NAMED = "llama_reward"
@@ -119,23 +118,7 @@ def made(tmp_path):
     demand("gxx")
     path = tmp_path / "ecorl.csim.xclbin"
     write_container(path, kernel_interfaces(), csim_library("fast").read_bytes(), card_memory())
-    manifest = Manifest(
-        file=path.name,
-        target=Target.CSIM,
-        platform=PLATFORM,
-        part="xcu55c-fsvh2892-2L-e",
-        tool="g++",
-        kernels_digest=kernels_digest(),
-        limits=shape_limits(),
-        sha256=file_digest(path),
-        target_clock_mhz=245.0,
-        clock_mhz=None,
-        timing_met=None,
-        utilisation=None,
-        synthesis=None,
-        built=True,
-        provenance="emulated",
-    )
+    manifest = manifest_of(path, tool="g++")
     write_manifest(manifest, manifest_path(path))
     return path, manifest
 

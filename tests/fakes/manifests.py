@@ -1,0 +1,33 @@
+"""Manifests of files that a test has written, as the build writes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ecorl.engines.fpga.banks import PLATFORM
+from ecorl.engines.fpga.build import kernels_digest
+from ecorl.engines.fpga.limits import shape_limits
+from ecorl.engines.fpga.manifest import Manifest, Target, file_digest
+
+
+def manifest_of(path: Path, target: Target = Target.CSIM, **changes: object) -> Manifest:
+    """What the build would say of `path`, a file that fits, with `changes`."""
+    made = Manifest(
+        file=path.name,
+        target=target,
+        platform=PLATFORM,
+        part="xcu55c-fsvh2892-2L-e",
+        tool="v++ 2024.1",
+        kernels_digest=kernels_digest(),
+        limits=shape_limits(),
+        sha256=file_digest(path),
+        target_clock_mhz=245.0,
+        clock_mhz=None,
+        timing_met=None,
+        utilisation=None,
+        synthesis=None,
+        built=True,
+        provenance="emulated",
+    )
+    return replace(made, **changes)
