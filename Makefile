@@ -45,7 +45,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 csim: install
-	@$(BIN)/python -c 'from ecorl.engines.fpga.build import csim_library as c; print("C-simulation:", c("fast", progress=print))'
+	@$(BIN)/python -c 'from ecorl.engines.fpga.csim.build import csim_library as c; print("C-simulation:", c("fast", progress=print))'
 
 # CHECKS="csim cosim" simulates each kernel's test bench under Vitis as well.
 TARGET   ?= csim
@@ -80,7 +80,7 @@ bench-long: install csim
 	$(BIN)/python -m benchmarks --long
 
 policy: install
-	@$(BIN)/ecorl policy train --folder $(POLICY_RUN) --out ecorl/policy/shipped/scheduler.onnx
+	@$(BIN)/ecorl policy train --folder $(POLICY_RUN) --out ecorl/scheduler/shipped/scheduler.onnx
 
 wheel: install
 	$(BIN)/python -m build --wheel --outdir dist .

@@ -19,8 +19,8 @@ from ecorl.bench.decision import deciding, timed
 from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.rounds import balanced_order
 from ecorl.bench.stats import median, spread_of
-from ecorl.policy.network import PolicyNetwork, logits_in_numpy
-from ecorl.policy.weights import network_from_onnx
+from ecorl.policy.training.network import PolicyNetwork, logits_in_numpy
+from ecorl.policy.training.weights import network_from_onnx
 from ecorl.records import Action, Provenance
 from ecorl.scheduler.features import N_FEATURES
 from ecorl.scheduler.learned import PolicyFile, shipped_path

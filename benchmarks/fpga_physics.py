@@ -19,14 +19,14 @@ from rich.console import Console
 from ecorl.bench.command import default_path, run_benchmark
 from ecorl.bench.figures import Figure
 from ecorl.bench.machine import describe_machine
-from ecorl.bench.physics_accounts import ACCOUNTINGS, BUSY_ENOUGH, HUNDREDTH, TENTH
-from ecorl.bench.physics_audit import checks, violations
-from ecorl.bench.physics_figures import figures
-from ecorl.bench.physics_map import QUICK, SIDES, Axes, BreakEvenMap, break_even_map, write_map
-from ecorl.bench.physics_paper import rows
-from ecorl.bench.physics_passes import IDLE_HIGH_W, with_idle_w
-from ecorl.bench.physics_plot import draw
-from ecorl.bench.physics_tables import HOW, WIDTH, tables
+from ecorl.bench.physics.accounts import ACCOUNTINGS, BUSY_ENOUGH, HUNDREDTH, TENTH
+from ecorl.bench.physics.audit import checks, violations
+from ecorl.bench.physics.figures import figures
+from ecorl.bench.physics.map import QUICK, SIDES, Axes, BreakEvenMap, break_even_map, write_map
+from ecorl.bench.physics.paper import rows
+from ecorl.bench.physics.passes import IDLE_HIGH_W, with_idle_w
+from ecorl.bench.physics.plot import draw
+from ecorl.bench.physics.tables import HOW, WIDTH, tables
 from ecorl.devices import DeviceProfile, load_profile
 from ecorl.engines.fpga.estimate import declared_dsps, standing_of_kernels
 from ecorl.errors import ConfigError

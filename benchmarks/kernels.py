@@ -2,8 +2,8 @@
 
 The workload is Llama-2-7B's shape (32 layers of 4,096, 11,008 inside, 32 heads of 128, no shared
 key-value heads) as a reward model, one row of 512 tokens. Loop counts are the kernels' own; what
-the cycle model assumes beside them stands in `ecorl.engines.fpga.kernel_cycles` and
-`ecorl.engines.fpga.hbm`. Nothing here depends on the machine that runs it.
+the cycle model assumes beside them stands in `ecorl.engines.fpga.cycles.kernels` and
+`ecorl.engines.fpga.cycles.hbm`. Nothing here depends on the machine that runs it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure, Target, missing
 from ecorl.devices import load_profile
 from ecorl.devices.card import ARRAY_MACS
-from ecorl.engines.checkpoint import DecoderConfig, Rope
-from ecorl.engines.fpga.cycles import CycleModel
+from ecorl.engines.fpga.cycles.hbm import WEIGHT_CHANNELS
+from ecorl.engines.fpga.cycles.model import CycleModel
 from ecorl.engines.fpga.estimate import (
     CardEstimate,
     declared_dsps,
@@ -24,7 +24,7 @@ from ecorl.engines.fpga.estimate import (
     standing_of_kernels,
     workload,
 )
-from ecorl.engines.fpga.hbm import WEIGHT_CHANNELS
+from ecorl.engines.models.checkpoint import DecoderConfig, Rope
 from ecorl.records import ModelShape, Provenance, Stage
 
 MODELLED = Provenance.MODELLED

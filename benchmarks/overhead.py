@@ -31,13 +31,13 @@ from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.rounds import balanced_order, round_ratios
 from ecorl.bench.stats import bootstrap_interval, median, spread_of
 from ecorl.config import Config, load_config
-from ecorl.engines.fpga.cache import cache_folder
+from ecorl.engines.fpga.csim.cache import cache_folder
 from ecorl.errors import EngineError
 from ecorl.records import Provenance
-from roll_adapters.trl_attachment import TrlAttachment
+from roll_adapters.trl.attachment import TrlAttachment
+from roll_adapters.trl.task import TaskFiles, resolve_task
+from roll_adapters.trl.trainer import build_trainer, quiet
 from roll_adapters.trl_hooks import attach
-from roll_adapters.trl_task import TaskFiles, resolve_task
-from roll_adapters.trl_trainer import build_trainer, quiet
 
 MEASURED = Provenance.MEASURED
 PLAIN, ATTACHED, OFFLOADED = "plain", "attached", "offloaded"
@@ -108,7 +108,7 @@ def _sampler_cpu_s() -> float | None:
     """CPU time of the sampling process so far, s; None when it is not there."""
     for child in psutil.Process().children():
         try:
-            if "ecorl.telemetry.sampler_main" in child.cmdline():
+            if "ecorl.telemetry.sampling.sampler_main" in child.cmdline():
                 times = child.cpu_times()
                 return float(times.user + times.system)
         except psutil.Error:

@@ -16,7 +16,7 @@ from rich.console import Console
 from ecorl.bench.command import default_path, run_benchmark
 from ecorl.bench.figures import Figure
 from ecorl.bench.machine import describe_machine
-from ecorl.bench.paper_claims import (
+from ecorl.bench.papers.claims import (
     FULL,
     QUICK,
     figures,
@@ -25,7 +25,7 @@ from ecorl.bench.paper_claims import (
     tables,
     write_markdown,
 )
-from ecorl.bench.paper_systems import LEARNED, POLICIES, policy_maker
+from ecorl.bench.papers.systems import LEARNED, POLICIES, policy_maker
 from ecorl.errors import ConfigError
 
 NAME = "paper_scheduler"

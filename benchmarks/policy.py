@@ -22,8 +22,8 @@ import numpy as np
 from ecorl.bench import policy_runs as runs
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure, Target, missing
-from ecorl.policy.evaluate import Comparison, FilePolicy, ScenarioResult, compare
-from ecorl.policy.train import NetworkPolicy, Plan
+from ecorl.policy.evaluation.evaluate import Comparison, FilePolicy, ScenarioResult, compare
+from ecorl.policy.training.train import NetworkPolicy, Plan
 from ecorl.records import Provenance
 from ecorl.scheduler.learned import PolicyFile
 from ecorl.sim.scenario import Scenario

@@ -25,16 +25,16 @@ from rich.console import Console
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.precision import Variant, variants
-from ecorl.engines.checkpoint import read_shape
-from ecorl.engines.fpga import scoring
-from ecorl.engines.fpga.cache import cache_folder
-from ecorl.engines.fpga.pairs import TokenPair, different, read_pairs
-from ecorl.engines.fpga.precision import FlipShare, PrecisionFigures, PrecisionStudy
+from ecorl.engines.fpga.csim.cache import cache_folder
+from ecorl.engines.fpga.validation import scoring
+from ecorl.engines.fpga.validation.preference_pairs import TokenPair, different, read_pairs
+from ecorl.engines.fpga.validation.rank_flips import FlipShare, PrecisionFigures, PrecisionStudy
 from ecorl.engines.fpga.verdict import DEFAULT_BUDGET
+from ecorl.engines.models.checkpoint import read_shape
 from ecorl.engines.protocol import Int64
 from ecorl.records import Provenance
 from roll_adapters.demo.prepare import prepare
-from roll_adapters.trl_task import read_rows
+from roll_adapters.trl.task import read_rows
 
 SEED = 42
 SIZE = 50.0

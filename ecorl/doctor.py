@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from ecorl import __version__
 from ecorl.devices.host import read_host_cpu
 from ecorl.drivers import nvml, rapl
-from ecorl.drivers.xrt import XrtDriver
+from ecorl.drivers.xrt.power import XrtDriver
 from ecorl.engines.fpga.card.emulation import can_emulate, installed_xrt
-from ecorl.engines.fpga.compiler import find_compiler
+from ecorl.engines.fpga.csim.compiler import find_compiler
 from ecorl.errors import BuildError, DriverError, MissingToolError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-# Compiler flags of the C-simulation: the one place. ecorl/engines/fpga/build.py reads the plain
+# Compiler flags of the C-simulation: the one place. ecorl/engines/fpga/csim/build.py reads the plain
 # "NAME := words" lines of this file; the Makefiles include it.
 
 # No -march: the library runs on any CPU of its architecture, and fast paths choose themselves at
@@ -31,7 +31,7 @@ endif
 
 # The ap_int headers: a folder made from the installed hls4ml, or AP_INCLUDE=<folder of your own>.
 ifeq ($(BUILD),strict)
-AP_INCLUDE ?= $(shell $(PYTHON) -c "from ecorl.engines.fpga.build import ap_headers as f; print(f())")
+AP_INCLUDE ?= $(shell $(PYTHON) -c "from ecorl.engines.fpga.csim.build import ap_headers as f; print(f())")
 TB_INCLUDES = -isystem $(AP_INCLUDE)
 endif
 

@@ -32,11 +32,11 @@ from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError
 from ecorl.ledger import LEDGER_FILE, Ledger
 from ecorl.runtime.local import LocalRuntime
-from roll_adapters.trl_attachment import HOOKED, TrlAttachment
-from roll_adapters.trl_callbacks import LedgerCallback, StageCallback
-from roll_adapters.trl_frozen import FrozenModels
-from roll_adapters.trl_record import open_ledger, read_progress, remove_run
-from roll_adapters.trl_side import is_refreshed, training_side, watches
+from roll_adapters.trl.attachment import HOOKED, TrlAttachment
+from roll_adapters.trl.callbacks import LedgerCallback, StageCallback
+from roll_adapters.trl.frozen import FrozenModels
+from roll_adapters.trl.record import open_ledger, read_progress, remove_run
+from roll_adapters.trl.side import is_refreshed, training_side, watches
 
 logger = logging.getLogger(__name__)
 

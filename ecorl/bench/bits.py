@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ecorl.engines.checkpoint import load_decoder
-from ecorl.engines.fpga.forward import Int8Decoder
-from ecorl.engines.fpga.gemm import CsimLibrary
+from ecorl.engines.fpga.csim.decoder import Int8Decoder
+from ecorl.engines.fpga.csim.library import CsimLibrary
+from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.engines.protocol import Float32, Int64
 
 

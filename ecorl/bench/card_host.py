@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from ecorl.bench.bits import Comparison, compare
-from ecorl.engines.checkpoint import load_decoder
 from ecorl.engines.fpga.card.decoder import CardDecoder
 from ecorl.engines.fpga.card.opening import csim_container, emulated
-from ecorl.engines.fpga.forward import Int8Decoder
-from ecorl.engines.fpga.gemm import CsimLibrary
+from ecorl.engines.fpga.csim.decoder import Int8Decoder
+from ecorl.engines.fpga.csim.library import CsimLibrary
+from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.engines.protocol import Float32, Int64
 
 

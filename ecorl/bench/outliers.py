@@ -1,8 +1,8 @@
 """Plants outlier channels into a checkpoint without changing the function it computes.
 
 Large models have a few channels that are tens of times as large as the rest; small trained ones
-have none. A channel that one map makes and another reads (see `ecorl.engines.equalise`) can be
-given such a size: the first is multiplied, the second divided.
+have none. A channel that one map makes and another reads (see `ecorl.engines.models.equalise`) can
+be given such a size: the first is multiplied, the second divided.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ecorl.engines.checkpoint import DecoderCheckpoint
-from ecorl.engines.equalise import DecoderFactors, LayerFactors, ScaledCheckpoint, scaled
+from ecorl.engines.models.checkpoint import DecoderCheckpoint
+from ecorl.engines.models.equalise import DecoderFactors, LayerFactors, ScaledCheckpoint, scaled
 from ecorl.engines.protocol import Float32
 
 PLACES = ("norm", "up", "values", "keys")

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import numpy as np
 
-from ecorl.policy.calibrate import calibrate
-from ecorl.policy.evaluate import (
+from ecorl.bench.hidden_runs.ledger_writer import write_ledger
+from ecorl.bench.hidden_runs.scenario import hidden_scenario
+from ecorl.policy.calibration.calibrate import calibrate
+from ecorl.policy.evaluation.evaluate import (
     Comparison,
     FilePolicy,
     ScenarioResult,
     SimPolicy,
     compare,
 )
-from ecorl.policy.export import save_onnx
-from ecorl.policy.planner import Clairvoyant, Planner
-from ecorl.policy.train import Made, NetworkPolicy, Plan, train
+from ecorl.policy.planners.planner import Clairvoyant, Planner
+from ecorl.policy.training.export import save_onnx
+from ecorl.policy.training.train import Made, NetworkPolicy, Plan, train
 from ecorl.scheduler.learned import PolicyFile
 from ecorl.sim.families import SHIFTS, at_scale, paper_scenarios, roofline_scenarios
-from ecorl.sim.hidden import hidden_scenario
-from ecorl.sim.ledger_writer import write_ledger
 from ecorl.sim.scenario import Scenario
 from ecorl.sim.simulation import Simulation, play
 from ecorl.sim.trace import draw_trace
@@ -149,7 +149,7 @@ def fitted_share(folder: Path, seed: int, say: Say) -> tuple[float, dict[str, fl
     Returns:
         The share over ten episodes of the hidden scenario, and its spread over them.
     """
-    from ecorl.policy.pools import variations
+    from ecorl.policy.evaluation.pools import variations
 
     say(f"fitting: hidden scenario {seed}")
     hidden = hidden_scenario(seed)

@@ -20,10 +20,10 @@ from rich.console import Console
 
 from ecorl import __version__
 from ecorl.cli import STOPPED, STOPPED_TEXT
-from ecorl.cli.fpga import fpga_app
+from ecorl.cli.fpga.app import fpga_app
 from ecorl.cli.output import LastingOutput, make_console
 from ecorl.cli.plan import plan
-from ecorl.cli.policy import policy_app
+from ecorl.cli.policy.app import policy_app
 from ecorl.config import Config, config_toml, load_config, parse_config, preset_names
 from ecorl.errors import ConfigError, EcorlError, LedgerError, MissingToolError, RunError, UserError
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ecorl.cli.output import aligned, make_console
-from ecorl.cli.policy import needs_extra, say
+from ecorl.cli.policy.app import needs_extra, say
 
 
 def plan(
@@ -57,9 +57,9 @@ def plan(
         "load": load, "abilities": abilities,
     }  # fmt: skip
     with needs_extra():
-        from ecorl.cli.policy_training import telling
-        from ecorl.policy import planning
-        from ecorl.report.numbers import duration, figure, joules
+        from ecorl.cli.policy.training import telling
+        from ecorl.policy import job_plan as planning
+        from ecorl.report.render.numbers import duration, figure, joules
         from ecorl.scheduler.learned import PolicyFile
 
         job = planning.planned_job(config, given)

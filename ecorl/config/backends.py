@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from ecorl.explain import Part, RefusedValue
+from ecorl.config.mistakes import Part, RefusedValue
 from ecorl.records import Action
 
 MANY = 10_000_000

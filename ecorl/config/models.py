@@ -23,7 +23,7 @@ from ecorl.config.backends import (
     Task,
     Text,
 )
-from ecorl.explain import RefusedValue
+from ecorl.config.mistakes import RefusedValue
 from ecorl.records import Algorithm
 
 _PUE = 1.2

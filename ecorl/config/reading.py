@@ -17,14 +17,14 @@ from typing import Any
 import tomlkit
 from pydantic import ValidationError
 
+from ecorl.config.mistakes import NOT_GIVEN, Mistake, explain, line_of
 from ecorl.config.models import Config
 from ecorl.errors import ConfigError
-from ecorl.explain import NOT_GIVEN, Mistake, explain, line_of
 
 
 def preset_names() -> list[str]:
     """Names of the presets that travel with the package."""
-    folder = resources.files("ecorl") / "presets"
+    folder = resources.files("ecorl.config") / "presets"
     return sorted(
         p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")
     )
@@ -49,9 +49,8 @@ def read_config_text(source: str) -> tuple[str, str]:
             allowed = f"a TOML file in UTF-8 (byte 0x{raw[error.start]:02x} is not)"
             raise ConfigError("--config", source, allowed, path, line) from error
     if source in preset_names():
-        return (resources.files("ecorl") / "presets" / f"{source}.toml").read_text("utf-8"), (
-            f"preset {source}"
-        )
+        preset = resources.files("ecorl.config") / "presets" / f"{source}.toml"
+        return preset.read_text("utf-8"), f"preset {source}"
     raise ConfigError(
         "--config", source, f"an existing TOML file or one of the presets {preset_names()}"
     )

@@ -11,10 +11,10 @@ no link. The load power counts over the phases and the idle power over launches,
 than they draw (a GPU's clocks stay up), so the GPU path looks cheaper than it is: the model errs
 against offloading.
 
-Card: a lower bound of the cycle model in `ecorl.engines.fpga.cycles`, which is what a run books
-and what the scheduler decides by. Peak is that of the whole arrays, INT8, at full efficiency and
-full bandwidth, on the least work (`ecorl.devices.card`); load power counts all the time, link and
-launches included. No placement rests on it where a model's shape is known.
+Card: a lower bound of the cycle model in `ecorl.engines.fpga.cycles.model`, which is what a run
+books and what the scheduler decides by. Peak is that of the whole arrays, INT8, at full efficiency
+and full bandwidth, on the least work (`ecorl.devices.card`); load power counts all the time, link
+and launches included. No placement rests on it where a model's shape is known.
 
 A model that is too large for one device is sharded over several; copies beyond that share the
 rows. The fullest copy decides the time; energy and operations are those of each copy's own rows.

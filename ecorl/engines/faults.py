@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ecorl.config import FaultInjection
-from ecorl.engines.lane import answer, told_of
+from ecorl.engines.lanes.threaded import answer, told_of
 from ecorl.engines.protocol import (
     InferenceEngine,
     LogprobResult,

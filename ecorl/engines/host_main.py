@@ -1,7 +1,7 @@
 """The engine process: ``python -m ecorl.engines.host_main FD PARENT_PID``.
 
 Loads one engine as told by the first message on the inherited socket and answers batches until
-the socket closes. Started by `ecorl.engines.host` only.
+the socket closes. Started by `ecorl.engines.lanes.isolated` only.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
-from ecorl.engines.lane import ENGINE_FAULTS, Result, answer, told_of
-from ecorl.engines.messages import Fault, Ready, Start, fault_of
+from ecorl.engines.lanes.messages import Fault, Ready, Start, fault_of
+from ecorl.engines.lanes.threaded import ENGINE_FAULTS, Result, answer, told_of
 from ecorl.engines.protocol import InferenceEngine, Refresh, ScoreBatch
 from ecorl.engines.registry import make_engine
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from ecorl import config as cfg
 from ecorl.engines.faults import FaultScope, FaultyEngine
-from ecorl.engines.fpga.card.run_by import RunBy
-from ecorl.engines.host import HostLimits, IsolatedEngine
-from ecorl.engines.lane import AsyncEngine, ThreadedEngine
-from ecorl.engines.messages import EngineSpec
+from ecorl.engines.fpga.card.backend import RunBy
+from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
+from ecorl.engines.lanes.messages import EngineSpec
+from ecorl.engines.lanes.threaded import AsyncEngine, ThreadedEngine
 from ecorl.engines.protocol import GenerationEngine, InferenceEngine
-from ecorl.engines.torch_loading import HOST_DEVICE, check_dtype
+from ecorl.engines.torch.loading import HOST_DEVICE, check_dtype
 from ecorl.errors import ConfigError, EngineCrashed
 from ecorl.records import Stage
 
@@ -80,7 +80,7 @@ def build_generation_engine(
     Raises:
         UserError: when the checkpoint or a tool is missing, or for an unknown dtype.
     """
-    from ecorl.engines.torch_generation import TorchGenerationEngine
+    from ecorl.engines.torch.generation import TorchGenerationEngine
 
     return TorchGenerationEngine(checkpoint, device=device, threads=threads, dtype=dtype)
 
@@ -161,7 +161,7 @@ def find_plugin(name: str) -> EntryPoint:
 def _load(spec: EngineSpec) -> InferenceEngine:
     # Imported here: the process that only talks to an engine needs neither torch nor the kernels.
     if spec.kind == "torch":
-        from ecorl.engines.torch_engine import TorchEngine
+        from ecorl.engines.torch.engine import TorchEngine
 
         return TorchEngine(spec.checkpoint, spec.stage, device=spec.device, **spec.options)
     if spec.kind == "fpga":

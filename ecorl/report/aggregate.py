@@ -8,17 +8,17 @@ from dataclasses import replace
 from ecorl.config import Config
 from ecorl.ledger import ExecutionRow, LedgerReader, MetricRow
 from ecorl.report import devices as device_parts
-from ecorl.report.card import balance, card_timeline
+from ecorl.report.energy.card import balance, card_timeline
+from ecorl.report.energy.model import Accounting
+from ecorl.report.energy.readings import DeviceReadings, device_readings
+from ecorl.report.energy.rest import Evidence
+from ecorl.report.energy.spans import Span, attempt_spans
+from ecorl.report.energy.stages import comparisons, decision_groups, expectation, stage_rows
+from ecorl.report.energy.totals import spending
 from ecorl.report.head import head
 from ecorl.report.model import DeviceTelemetry, PowerTrace, Report
-from ecorl.report.model_energy import Accounting
 from ecorl.report.notes import notes
-from ecorl.report.readings import DeviceReadings, device_readings
-from ecorl.report.rest import Evidence
 from ecorl.report.run_config import RunConfig
-from ecorl.report.spans import Span, attempt_spans
-from ecorl.report.stage_table import comparisons, decision_groups, expectation, stage_rows
-from ecorl.report.totals import spending
 from ecorl.report.training import barrier_summary, metric_series, paired_gains, rank_flips
 from ecorl.report.verdict import offloading, verdict
 

@@ -16,10 +16,10 @@ from ecorl.ledger import (
     SampleErrorRow,
 )
 from ecorl.records import INFERENCE_STAGES, Provenance
-from ecorl.report.energy import CAUSE_OF_STAGE
+from ecorl.report.energy.causes import CAUSE_OF_STAGE
+from ecorl.report.energy.spans import Span
+from ecorl.report.energy.stages import gpu_path_devices
 from ecorl.report.model import Bar, DeviceTelemetry, PowerTrace, Timeline
-from ecorl.report.spans import Span
-from ecorl.report.stage_table import gpu_path_devices
 from ecorl.telemetry.check import CounterGap, achieved_refresh_s, counter_gap, poll_interval_s
 
 _TIMELINE_ITERATIONS = 3

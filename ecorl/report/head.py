@@ -9,11 +9,11 @@ from ecorl.config import Config
 from ecorl.devices import load_profile, profile_names
 from ecorl.ledger import EventRow, ExecutionRow, LedgerReader, RunRow
 from ecorl.records import Action
-from ecorl.report.energy import CAUSE_OF_STAGE
+from ecorl.report.energy.causes import CAUSE_OF_STAGE
+from ecorl.report.energy.spans import Span, length
+from ecorl.report.energy.stages import gpu_path_devices
 from ecorl.report.model import Head
 from ecorl.report.run_config import RunConfig, is_attached
-from ecorl.report.spans import Span, length
-from ecorl.report.stage_table import gpu_path_devices
 
 GPU_PATH, HOST_PATH = "GPU path", "host path"
 """The path on which the framework itself runs, by the device that it runs on."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ecorl.ledger import FaultRow, MetricRow, PlacementRow
 from ecorl.records import Action, Provenance, Stage
-from ecorl.report.model_energy import (
+from ecorl.report.energy.model import (
     Balance,
     CardTimeline,
     Comparison,

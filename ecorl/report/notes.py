@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ecorl.ledger import ExecutionRow
+from ecorl.report.energy.model import CardTimeline, Spending
 from ecorl.report.head import HOST_PATH
-from ecorl.report.model_energy import CardTimeline, Spending
 
 _ALWAYS = (
     "Provenance. measured: read from an instrument or a clock in this run; replayed: from a "

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ecorl.ledger import BarrierRow, EvaluationRow, MetricRow
+from ecorl.report.energy.stages import present, total
 from ecorl.report.model import BarrierSummary, PairedGain, RankFlips
-from ecorl.report.stage_table import present, total
-from ecorl.shares import wilson_interval
+from ecorl.statistics import wilson_interval
 
 RANK_FLIP = "rank_flip"
 """Evaluation with 1 for each held-out pair that INT8 and float order differently, else 0."""

@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 
 from ecorl.records import weakest
-from ecorl.report.card import card_idle
-from ecorl.report.energy import WASTED_CAUSES
-from ecorl.report.model import Head
-from ecorl.report.model_energy import (
+from ecorl.report.energy.card import card_idle
+from ecorl.report.energy.causes import WASTED_CAUSES
+from ecorl.report.energy.model import (
     Balance,
     CardTimeline,
     Comparison,
@@ -18,7 +17,9 @@ from ecorl.report.model_energy import (
     StageRow,
     Totals,
 )
-from ecorl.report.numbers import (
+from ecorl.report.energy.stages import present
+from ecorl.report.model import Head
+from ecorl.report.render.numbers import (
     count,
     duration,
     edi_unit,
@@ -27,7 +28,6 @@ from ecorl.report.numbers import (
     share,
     with_spread,
 )
-from ecorl.report.stage_table import present
 
 
 def verdict(head: Head, spending: Spending) -> tuple[str, ...]:

@@ -10,9 +10,9 @@ from rich.console import Console
 from ecorl.files import write_whole
 from ecorl.ledger import LedgerReader
 from ecorl.report.aggregate import build_report
-from ecorl.report.html import render_html, render_json
+from ecorl.report.render.page import render_html, render_json
+from ecorl.report.render.text import print_report
 from ecorl.report.run_config import read_config
-from ecorl.report.text import print_report
 
 HTML_FILE = "report.html"
 JSON_FILE = "report.json"

@@ -13,11 +13,11 @@ from ecorl.devices import DeviceProfile, load_profile, profile_names
 from ecorl.devices.card import missing_card_figures
 from ecorl.drivers.nvml import NvmlDevice, NvmlDriver, visible_devices
 from ecorl.drivers.rapl import find_zones
-from ecorl.engines.fpga.xclbin import CSIM_SUFFIX
+from ecorl.engines.fpga.bitstream.xclbin import CSIM_SUFFIX
 from ecorl.errors import ConfigError, DriverError
 from ecorl.records import Action
 from ecorl.runtime.training import TrainingSide
-from ecorl.telemetry.specs import JSON, SourceSpec
+from ecorl.telemetry.sources.specs import JSON, SourceSpec
 
 logger = logging.getLogger(__name__)
 

@@ -21,21 +21,21 @@ from pathlib import Path
 from ecorl import config as cfg
 from ecorl.devices import DeviceProfile
 from ecorl.edi import EdiMatrix
-from ecorl.engines.lane import AsyncEngine, Result
+from ecorl.engines.lanes.threaded import AsyncEngine, Result
 from ecorl.engines.protocol import Refreshed, ScoreBatch
 from ecorl.engines.registry import build_engine
 from ecorl.errors import CheckpointError, EngineError
 from ecorl.ledger import Ledger
 from ecorl.records import Action, PathCost, PowerSample, SchedulerState, Stage, StageWork
-from ecorl.runtime.accounts import CARD_PREFIX, StageAccounts
-from ecorl.runtime.booking import CARD_ID, Books, StageRun, rows_of
-from ecorl.runtime.clock import HookClock
+from ecorl.runtime.accounting import CARD_ID, Books, StageRun, rows_of
 from ecorl.runtime.hardware import card_power, gpu_path, named_profile
 from ecorl.runtime.offload import Float32, OffloadLane, occupancy_of
+from ecorl.runtime.overhead import HookClock
+from ecorl.runtime.stage_energy import CARD_PREFIX, StageAccounts
 from ecorl.runtime.training import FrozenModel, TrainingSide
 from ecorl.scheduler import CostModel, Guards, build_policy, place
-from ecorl.telemetry.sampler import Sampler
-from ecorl.telemetry.specs import DeviceInfo
+from ecorl.telemetry.sampling.sampler import Sampler
+from ecorl.telemetry.sources.specs import DeviceInfo
 
 __all__ = ["CARD_ID", "ExactRows", "LocalRuntime", "StageRun"]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.engines.lane import ENGINE_FAULTS, AsyncEngine, Result
+from ecorl.engines.lanes.threaded import ENGINE_FAULTS, AsyncEngine, Result
 from ecorl.engines.protocol import (
     CardLoad,
     EngineReport,

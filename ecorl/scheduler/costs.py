@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from ecorl.config import DeviceConfig
 from ecorl.devices import Bound, DeviceProfile, StageCost, stage_cost
-from ecorl.engines.fpga.cycles import CardTime, CycleModel, mean_rows
+from ecorl.engines.fpga.cycles.model import CardTime, CycleModel, mean_rows
 from ecorl.errors import PhysicalBoundError
 from ecorl.records import (
     Action,

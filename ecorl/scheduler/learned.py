@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 META_SCHEMA, META_NAMES, META_RECORD = "ecorl.schema", "ecorl.inputs", "ecorl.record"
 
 SHIPPED = "scheduler.onnx"
-"""The policy that travels with the package, in ``ecorl/policy/shipped``."""
+"""The policy that travels with the package, in ``ecorl/scheduler/shipped``."""
 
 _KEY = "placement.policy.path"
 _PACKED = struct.Struct(f"{N_FEATURES}f")
@@ -155,7 +155,7 @@ def shipped_path() -> Path:
     Raises:
         ConfigError: when it is not there (``make policy`` makes it).
     """
-    path = Path(str(resources.files("ecorl") / "policy" / "shipped" / SHIPPED))
+    path = Path(str(resources.files("ecorl.scheduler") / "shipped" / SHIPPED))
     if not path.is_file():
         raise ConfigError(_KEY, None, f"a policy file; the shipped one is not at {path}")
     return path

@@ -29,7 +29,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ecorl.engines.lane import AsyncEngine
+from ecorl.engines.lanes.threaded import AsyncEngine
 from ecorl.records import Stage
 from ecorl.serve.access import is_allowed
 from ecorl.serve.answers import Answer, as_json, dump

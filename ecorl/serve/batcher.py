@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ecorl.engines.lane import AsyncEngine, Result
+from ecorl.engines.lanes.threaded import AsyncEngine, Result
 from ecorl.engines.protocol import (
     EngineReport,
     Float32,

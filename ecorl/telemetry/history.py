@@ -20,7 +20,7 @@ from ecorl.telemetry.integrate import (
     judge_counter,
     standstill_s,
 )
-from ecorl.telemetry.specs import COUNTER_RESET, COUNTER_STOPPED, SAMPLER_LOST
+from ecorl.telemetry.sources.specs import COUNTER_RESET, COUNTER_STOPPED, SAMPLER_LOST
 
 LOSS_ERRORS = frozenset(
     {

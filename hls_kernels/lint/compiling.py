@@ -7,8 +7,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from ecorl.engines.fpga.build import ap_headers
-from ecorl.engines.fpga.compiler import Compiler, find_compiler, first_error, run
+from ecorl.engines.fpga.csim.build import ap_headers
+from ecorl.engines.fpga.csim.compiler import Compiler, find_compiler, first_error, run
 from ecorl.errors import BuildError
 from hls_kernels.lint.findings import Finding
 from hls_kernels.lint.kernels import ROOT

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
-from ecorl.drivers.xrt_card import OpenCard
-from ecorl.engines.checkpoint import load_decoder
-from ecorl.engines.fpga.banks import card_memory
-from ecorl.engines.fpga.build import csim_library
+from ecorl.drivers.xrt.card import OpenCard
+from ecorl.engines.fpga.bitstream.xclbin import write_container
 from ecorl.engines.fpga.card.decoder import CardDecoder
-from ecorl.engines.fpga.card.service import CardLimits, CardSetup
-from ecorl.engines.fpga.forward import Int8Decoder
-from ecorl.engines.fpga.interfaces import kernel_interfaces
-from ecorl.engines.fpga.xclbin import write_container
+from ecorl.engines.fpga.card.health import CardLimits, CardSetup
+from ecorl.engines.fpga.csim.build import csim_library
+from ecorl.engines.fpga.csim.decoder import Int8Decoder
+from ecorl.engines.fpga.kernels.banks import card_memory
+from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces
+from ecorl.engines.models.checkpoint import load_decoder
 from tests.fakes.pyxrt_faults import Fault, Script
 from tests.fakes.pyxrt_python import Machine, module
 
@@ -190,9 +190,9 @@ def noop_setups(n_cards: int) -> Sequence[CardSetup]:
 
 def real_setups(n_cards: int) -> Sequence[CardSetup]:
     """Cards of this machine, by the bitstream that the environment names."""
-    from ecorl.engines.fpga.bitstream import check_bitstream
+    from ecorl.engines.fpga.bitstream.check import check_bitstream
+    from ecorl.engines.fpga.card.backend import RunBy
     from ecorl.engines.fpga.card.opening import on_cards
-    from ecorl.engines.fpga.card.run_by import RunBy
 
     path = Path(os.environ[BITSTREAM])
     manifest = check_bitstream(path, platform=None, model=None, emulated=False)

@@ -6,9 +6,9 @@ import contextlib
 import shutil
 import sqlite3
 
+from ecorl.bench.hidden_runs.ledger_writer import write_ledger
+from ecorl.bench.hidden_runs.scenario import hidden_scenario
 from ecorl.ledger import LEDGER_FILE
-from ecorl.sim.hidden import hidden_scenario
-from ecorl.sim.ledger_writer import write_ledger
 
 PLAIN = hidden_scenario(3, n_iterations=240)
 """With a critic, which the cards can run, and every overlap."""

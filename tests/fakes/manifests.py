@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ecorl.engines.fpga.banks import PLATFORM
-from ecorl.engines.fpga.build import kernels_digest
-from ecorl.engines.fpga.limits import shape_limits
-from ecorl.engines.fpga.manifest import Manifest, Target, file_digest
+from ecorl.engines.fpga.bitstream.manifest import Manifest, Target, file_digest
+from ecorl.engines.fpga.csim.build import kernels_digest
+from ecorl.engines.fpga.kernels.banks import PLATFORM
+from ecorl.engines.fpga.kernels.limits import shape_limits
 
 
 def manifest_of(path: Path, target: Target = Target.CSIM, **changes: object) -> Manifest:

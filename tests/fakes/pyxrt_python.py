@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ecorl.engines.fpga.xclbin import Container, read_container
+from ecorl.engines.fpga.bitstream.xclbin import Container, read_container
 from tests.fakes.pyxrt_faults import Script
 
 GENERATIONS = ("2022.1", "2023.2")

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from ecorl.engines.fpga.formats import Scale
+from ecorl.engines.fpga.numerics.formats import Scale
 
 ZERO = Scale(0, 0)
 LOG2_E = Scale(1549082005, -30)

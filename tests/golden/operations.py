@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ecorl.engines.fpga.formats import Scale
+from ecorl.engines.fpga.numerics.formats import Scale
 from tests.golden.arithmetic import (
     LOG2_E,
     MOST_LEFT,

@@ -12,7 +12,7 @@ import os
 import numpy as np
 import pytest
 
-from ecorl.engines.fpga.card.service import CardState
+from ecorl.engines.fpga.card.health import CardState
 from ecorl.errors import CheckpointError, EngineError
 from tests.conftest import demand
 from tests.fakes import cards
@@ -93,7 +93,7 @@ def test_process_rewards(on_device, root, name):
 @pytest.mark.parametrize("name", ["llama_reward", "llama_lm"])
 def test_several_groups_and_blocks_of_rows(on_device, root, name, monkeypatch):
     monkeypatch.setattr("ecorl.engines.fpga.card.decoder.GROUP_TOKENS", 96)
-    monkeypatch.setattr("ecorl.engines.fpga.card.planning.ROWS_AT_ONCE", 32)
+    monkeypatch.setattr("ecorl.engines.fpga.card.plan_builder.ROWS_AT_ONCE", 32)
     rows, counts = batches()
     with on_device(name) as decoder:
         assert same(decoder, root, name, rows, counts)

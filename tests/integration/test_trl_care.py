@@ -16,8 +16,8 @@ from transformers import TrainerCallback
 
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, Stage, StageResult
+from roll_adapters.trl.models import Watch, frozen_checkpoint
 from roll_adapters.trl_hooks import attach
-from roll_adapters.trl_models import Watch, frozen_checkpoint
 from tests.integration.checks import BOTH, assert_same_bits, config, outcome
 
 EXACT = {"offload": {"type": "torch"}}
@@ -192,7 +192,7 @@ def test_a_training_without_a_length_limit_is_attached_too(make_trainer, tmp_pat
 def test_a_full_disk_at_a_checkpoint_costs_the_checkpoint_alone(
     make_trainer, tmp_path, monkeypatch
 ):
-    from roll_adapters import trl_callbacks
+    from roll_adapters.trl import callbacks as trl_callbacks
 
     def full(checkpoint, iteration, edi_json):
         raise OSError(28, "No space left on device")
@@ -261,8 +261,8 @@ def test_a_second_training_of_the_same_trainer_says_that_it_is_not_measured(
 
 
 def test_a_batch_that_cannot_be_made_stays_on_the_gpu(make_trainer, tmp_path, monkeypatch):
-    from roll_adapters.trl_reference import ReferenceCall
-    from roll_adapters.trl_reward import RewardModelCall
+    from roll_adapters.trl.reference import ReferenceCall
+    from roll_adapters.trl.reward import RewardModelCall
 
     def broken(self, *args, **kwargs):
         raise RuntimeError("no batch today")

@@ -193,7 +193,7 @@ def test_detach_gives_the_trainer_back(make_trainer, tmp_path):
 def test_a_reward_model_changed_in_memory_is_not_scored_with_stale_weights(
     make_trainer, tmp_path, tiny
 ):
-    from roll_adapters.trl_models import frozen_checkpoint
+    from roll_adapters.trl.models import frozen_checkpoint
 
     trainer = make_trainer(max_steps=1)
     model = trainer.reward_funcs[0]

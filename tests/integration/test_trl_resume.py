@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 from ecorl.errors import ConfigError, RunError
 from ecorl.ledger import LedgerReader
 from ecorl.records import Stage
-from roll_adapters import trl_run
+from roll_adapters.trl import run as trl_run
 from roll_adapters.trl_hooks import attach
 from tests.integration.checks import assert_same_bits, config, outcome
 

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from ecorl.engines.fpga.build import kernel_root, kernel_sources, read_flags
+from ecorl.engines.fpga.csim.build import kernel_root, kernel_sources, read_flags
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,10 @@ import functools
 
 import numpy as np
 
-from ecorl.engines.checkpoint import load_decoder
-from ecorl.engines.fpga.formats import integer_decoder, rope_tables
-from ecorl.engines.fpga.forward import Int8Decoder
-from ecorl.engines.fpga.gemm import CsimLibrary
+from ecorl.engines.fpga.csim.decoder import Int8Decoder
+from ecorl.engines.fpga.csim.library import CsimLibrary
+from ecorl.engines.fpga.numerics.formats import integer_decoder, rope_tables
+from ecorl.engines.models.checkpoint import load_decoder
 from tests.golden.decoder import GoldenDecoder
 
 VOCAB = 97

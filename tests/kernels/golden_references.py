@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ecorl.engines.fpga.formats import Scale, integer_linear
+from ecorl.engines.fpga.numerics.formats import Scale, integer_linear
 from tests.golden import operations as op
 
 

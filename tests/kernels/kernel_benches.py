@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 
-from ecorl.engines.fpga.build import ap_headers, kernel_root
+from ecorl.engines.fpga.csim.build import ap_headers, kernel_root
 
 RAMB18 = ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384))
 """Width and depth of a RAMB18E2 with one port to write and one to read."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ecorl.engines.fpga.build import ap_headers, kernel_root
+from ecorl.engines.fpga.csim.build import ap_headers, kernel_root
 
 
 def bench_output(kernel, build, folder):

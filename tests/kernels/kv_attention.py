@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ecorl.engines.fpga.formats import Scale
-from ecorl.engines.fpga.gemm import CsimLibrary
+from ecorl.engines.fpga.csim.library import CsimLibrary
+from ecorl.engines.fpga.numerics.formats import Scale
 from tests.golden.operations import Cache, Row, attention
 
 PAGE = 64

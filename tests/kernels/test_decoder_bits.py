@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ecorl.engines.checkpoint import load_decoder
-from ecorl.engines.fpga.formats import LOG2_E, Scale
-from ecorl.engines.fpga.forward import LOGPROB_BITS, REWARD_BITS, Int8Decoder
+from ecorl.engines.fpga.csim.decoder import LOGPROB_BITS, REWARD_BITS, Int8Decoder
+from ecorl.engines.fpga.numerics.formats import LOG2_E, Scale
+from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.errors import EngineError
 from tests.kernels.decoder_models import (
@@ -258,7 +258,7 @@ def test_products_in_slices_change_no_bit(folder_of, n_cards, monkeypatch):
     """As Qwen2.5-7B needs them, whose 18,944 inputs are more than the array's buffer holds."""
     folder, rows = folder_of("llama64"), rows_of(3, 70, seed=6)
     wanted = decoder(folder).score(rows)
-    monkeypatch.setattr("ecorl.engines.fpga.memory.MAX_K", 40)
+    monkeypatch.setattr("ecorl.engines.fpga.csim.structs.MAX_K", 40)
     sliced = Int8Decoder(load_decoder(folder), library("fast"), n_cards=n_cards)
     assert same(sliced.score(rows), wanted)
 
@@ -308,9 +308,9 @@ SANITIZED = """
 import sys
 from pathlib import Path
 import numpy as np
-from ecorl.engines.checkpoint import load_decoder
-from ecorl.engines.fpga.forward import Int8Decoder
-from ecorl.engines.fpga.gemm import CsimLibrary
+from ecorl.engines.models.checkpoint import load_decoder
+from ecorl.engines.fpga.csim.decoder import Int8Decoder
+from ecorl.engines.fpga.csim.library import CsimLibrary
 folder, library = sys.argv[1], CsimLibrary(Path(sys.argv[2]))
 rng = np.random.default_rng(0)
 prompt = rng.integers(0, 90, 70)

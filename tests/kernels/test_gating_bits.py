@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ecorl.engines.checkpoint import load_decoder
-from ecorl.engines.fpga.formats import LOG2_E
-from ecorl.engines.fpga.forward import REWARD_BITS
+from ecorl.engines.fpga.csim.decoder import REWARD_BITS
+from ecorl.engines.fpga.numerics.formats import LOG2_E
+from ecorl.engines.models.checkpoint import load_decoder
 from tests.kernels.decoder_models import decoder, golden, library, same
 from tests.kernels.gated_models import PATTERN, saved_gated
 

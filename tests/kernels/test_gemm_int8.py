@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ecorl.engines.fpga import gemm as gemm_module
-from ecorl.engines.fpga.gemm import CsimLibrary, GemmCounts, PackedWeight, gemm_counts
+from ecorl.engines.fpga.csim import library as gemm_module
+from ecorl.engines.fpga.csim.library import CsimLibrary, GemmCounts, PackedWeight, gemm_counts
 from ecorl.errors import BuildError
 
 PATHS = ("kernel", "portable", "avx2", "vnni")
@@ -262,7 +262,8 @@ def test_automatic_choice_is_the_best_of_this_cpu(fast):
 @pytest.mark.parametrize("name", ["portable", "kernel", "no-such-path"])
 def test_environment_sets_the_initial_path(fast, name):
     code = (
-        "import sys; from pathlib import Path; from ecorl.engines.fpga.gemm import CsimLibrary; "
+        "import sys; from pathlib import Path; "
+        "from ecorl.engines.fpga.csim.library import CsimLibrary; "
         "print(CsimLibrary(Path(sys.argv[1])).path_in_use)"
     )
     finished = subprocess.run(

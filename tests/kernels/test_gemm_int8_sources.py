@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ecorl.engines.fpga import gemm as gemm_module
-from ecorl.engines.fpga.build import ap_headers, kernel_root
+from ecorl.engines.fpga.csim import library as gemm_module
+from ecorl.engines.fpga.csim.build import ap_headers, kernel_root
 
 
 def test_constants_agree_with_the_header():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ecorl.engines.fpga.formats import LOG2_E, IntegerGate, Scale, integer_linear
+from ecorl.engines.fpga.numerics.formats import LOG2_E, IntegerGate, Scale, integer_linear
 from tests.golden import gating
 from tests.golden import operations as op
 from tests.kernels.golden_references import floats, random_linear, random_row, softmax, value

@@ -16,8 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tests.golden
-from ecorl.engines.fpga import formats
-from ecorl.engines.fpga.formats import Scale
+from ecorl.engines.fpga.numerics import formats
+from ecorl.engines.fpga.numerics.formats import Scale
 from tests.golden import arithmetic as ar
 from tests.golden import operations as op
 

@@ -26,7 +26,7 @@ from golden_references import (
     value,
 )
 
-from ecorl.engines.fpga.formats import LOG2_E, Scale, integer_linear, integer_norm
+from ecorl.engines.fpga.numerics.formats import LOG2_E, Scale, integer_linear, integer_norm
 from tests.golden import operations as op
 from tests.golden.arithmetic import ZERO, largest
 

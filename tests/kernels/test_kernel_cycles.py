@@ -8,10 +8,10 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 
-from ecorl.engines.fpga.attention_cycles import MhaCall, RouterCall, card_head, page_beats
-from ecorl.engines.fpga.gemm import CsimLibrary, gemm_counts
-from ecorl.engines.fpga.score_cycles import ScoreCall
-from ecorl.engines.fpga.vector_cycles import VectorCall
+from ecorl.engines.fpga.csim.library import CsimLibrary, gemm_counts
+from ecorl.engines.fpga.cycles.attention import MhaCall, RouterCall, card_head, page_beats
+from ecorl.engines.fpga.cycles.score import ScoreCall
+from ecorl.engines.fpga.cycles.vector import VectorCall
 
 WORD, PAGE = 64, 64
 OPERATIONS = ("embed", "norm", "residual", "head", "gate", "context", "fixed")

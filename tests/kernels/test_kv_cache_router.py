@@ -21,7 +21,7 @@ from kv_attention import (
     wanted_page,
 )
 
-from ecorl.engines.fpga.build import kernel_root
+from ecorl.engines.fpga.csim.build import kernel_root
 
 N_COMPLETIONS = 8
 

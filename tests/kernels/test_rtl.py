@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ecorl.engines.fpga.build import kernel_root
-from ecorl.engines.fpga.gemm import MAX_K, TILE_K
+from ecorl.engines.fpga.csim.build import kernel_root
+from ecorl.engines.fpga.csim.library import MAX_K, TILE_K
 
 pytestmark = pytest.mark.xdist_group("rtl")
 

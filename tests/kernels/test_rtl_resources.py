@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ecorl.engines.fpga.build import kernel_root
-from ecorl.engines.fpga.gemm import MAX_K, TILE_K, TILE_M, TILE_N
+from ecorl.engines.fpga.csim.build import kernel_root
+from ecorl.engines.fpga.csim.library import MAX_K, TILE_K, TILE_M, TILE_N
 
 pytestmark = pytest.mark.xdist_group("rtl_resources")
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ecorl.engines.checkpoint import load_decoder
-from ecorl.engines.fpga.formats import LOG2_E, IntegerLinear, Scale
-from ecorl.engines.fpga.forward import Int8Decoder
-from ecorl.engines.fpga.gemm import CsimLibrary
+from ecorl.engines.fpga.csim.decoder import Int8Decoder
+from ecorl.engines.fpga.csim.library import CsimLibrary
+from ecorl.engines.fpga.numerics.formats import LOG2_E, IntegerLinear, Scale
+from ecorl.engines.models.checkpoint import load_decoder
 from tests.golden.arithmetic import clip, times
 from tests.golden.gating import LOGIT_BITS, fixed
 from tests.golden.operations import gated_reward

@@ -8,9 +8,9 @@ import functools
 import numpy as np
 import pytest
 
-from ecorl.engines.checkpoint import load_decoder
-from ecorl.engines.fpga.forward import Int8Decoder
-from ecorl.engines.fpga.gemm import CsimLibrary
+from ecorl.engines.fpga.csim.decoder import Int8Decoder
+from ecorl.engines.fpga.csim.library import CsimLibrary
+from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.errors import EngineError
 from tests.kernels.decoder_models import VOCAB, same, saved_decoder
 from tests.kernels.kernel_benches import (

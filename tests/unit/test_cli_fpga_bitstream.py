@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ecorl import cli
-from ecorl.engines.fpga.banks import PLATFORM
+from ecorl.engines.fpga.kernels.banks import PLATFORM
 from tests.fakes.vitis import FakeVitis
 
 ROOT = Path(__file__).parents[2]

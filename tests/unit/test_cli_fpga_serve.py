@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from ecorl import cli
-from ecorl.cli import fpga_serve
+from ecorl.cli.fpga import serve as fpga_serve
 from ecorl.serve.server import Ended
 
 
@@ -78,7 +78,7 @@ def test_cards_that_a_model_does_not_run_on_are_refused(the_line, monkeypatch):
     """Known once the engine is loaded: auto has found no XRT, or a model that it cannot run."""
     engine = SimpleNamespace(host="csim", close=lambda: None)
     config = SimpleNamespace(is_reward=True, max_positions=64)
-    monkeypatch.setattr("ecorl.engines.decoder_config.read_config", lambda folder: config)
+    monkeypatch.setattr("ecorl.engines.models.decoder_config.read_config", lambda folder: config)
     monkeypatch.setattr("ecorl.engines.fpga.engine.FpgaEngine", lambda *_, **__: engine)
     given = ("--port", 0)
     line = the_line(*given, "--via", "auto", "--device", 0)

@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 from ecorl import cli
-from ecorl.cli import policy_training
+from ecorl.cli.policy import training as policy_training
 from ecorl.ledger import LEDGER_FILE, Ledger
-from ecorl.policy.calibration import Calibration
+from ecorl.policy.calibration.calibration import Calibration
 from ecorl.records import Action, ActionCost, Placement, Provenance, Stage
 from tests.fakes.hidden_runs import wrote
 
@@ -196,7 +196,7 @@ def test_explain_shows_costs_guards_and_reason(command, tmp_path):
 def test_a_resumed_training_gives_the_network_of_an_unbroken_one(
     command, monkeypatch, trained, tmp_path
 ):
-    import ecorl.policy.train as module
+    import ecorl.policy.training.train as module
 
     calls, fit, folder = [], module.fit, tmp_path / "t"
 
@@ -332,7 +332,7 @@ def test_the_command_line_itself_needs_nothing_of_the_extra():
     code = "import sys, ecorl.cli.commands; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert "ecorl.cli.policy" in loaded
+    assert "ecorl.cli.policy.app" in loaded
     heavy = {"torch", "gymnasium", "stable_baselines3", "scipy", "onnx", "numpy", "matplotlib"}
     assert loaded & heavy == set()
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ecorl.explain import NOT_GIVEN, Mistake, line_of
+from ecorl.config.mistakes import NOT_GIVEN, Mistake, line_of
 
 CASES = [
     ("[ledger]\nx = 1\n[[trainer]]\nsteps = 1", ("trainer",), 3),

@@ -15,21 +15,21 @@ from typing import get_args
 import numpy as np
 
 from ecorl.devices import DeviceProfile, load_profile
-from ecorl.engines.checkpoint import DecoderConfig, expected_tensors, load_decoder
-from ecorl.engines.equalise import equalised
-from ecorl.engines.fpga.build import Build
+from ecorl.engines.fpga.card.backend import RunBy
 from ecorl.engines.fpga.card.card import CardStatus
 from ecorl.engines.fpga.card.decoder import CardDecoder
+from ecorl.engines.fpga.card.health import CardState
 from ecorl.engines.fpga.card.opening import open_cards
-from ecorl.engines.fpga.card.run_by import RunBy
-from ecorl.engines.fpga.card.service import CardState
-from ecorl.engines.fpga.cycles import BatchShape, CardTime, CycleModel
-from ecorl.engines.fpga.decoding import MAX_ROW, Decoder
-from ecorl.engines.fpga.forward import Int8Decoder
-from ecorl.engines.fpga.gemm import CsimLibrary
-from ecorl.engines.fpga.segments import Segments, segments_of
+from ecorl.engines.fpga.csim.build import Build
+from ecorl.engines.fpga.csim.decoder import Int8Decoder
+from ecorl.engines.fpga.csim.library import CsimLibrary
+from ecorl.engines.fpga.cycles.model import BatchShape, CardTime, CycleModel
+from ecorl.engines.fpga.int8_decoder import MAX_ROW, Decoder
+from ecorl.engines.fpga.prefix_sharing import Segments, segments_of
 from ecorl.engines.fpga.verdict import obey
-from ecorl.engines.gating import FOLDED
+from ecorl.engines.models.checkpoint import DecoderConfig, expected_tensors, load_decoder
+from ecorl.engines.models.equalise import equalised
+from ecorl.engines.models.gating import FOLDED
 from ecorl.engines.protocol import (
     CardLoad,
     EngineReport,
@@ -49,7 +49,8 @@ logger = logging.getLogger(__name__)
 class FpgaEngine:
     """Scores rows with a frozen Llama-family decoder in INT8.
 
-    Outlier channels are equalised first (`ecorl.engines.equalise`), which changes no function.
+    Outlier channels are equalised first (`ecorl.engines.models.equalise`), which changes no
+    function.
 
     A row that cannot be run (too long, or with a token id that the model does not know) and one
     with a number that does not fit its fixed-point format come back as NaN, all other rows as they

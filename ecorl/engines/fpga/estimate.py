@@ -1,6 +1,6 @@
 """What a card would take for so many tokens of a model: time, energy, and where the model lies.
 
-Every figure is modelled (`ecorl.engines.fpga.cycles`); what a profile does not tell is None.
+Every figure is modelled (`ecorl.engines.fpga.cycles.model`); what a profile does not tell is None.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 
 from ecorl.devices import DeviceProfile
 from ecorl.devices.card import ARRAY_MACS, missing_card_figures
-from ecorl.engines.decoder_config import DecoderConfig
-from ecorl.engines.fpga.build import kernel_root
-from ecorl.engines.fpga.cycles import INTERVALS, KERNELS, BatchShape, CardTime, CycleModel
-from ecorl.engines.fpga.forward import MAX_ROW
-from ecorl.engines.fpga.hbm import IDEAL, WEIGHT_CHANNELS
-from ecorl.engines.fpga.kernel_cycles import call_cost
-from ecorl.engines.fpga.placement import Placement, Resident, place
-from ecorl.engines.fpga.schedule import TRANSFERS, forward_calls, link_bytes
-from ecorl.engines.fpga.synthesis import standing, synthesis_of
+from ecorl.engines.fpga.bitstream.csynth import standing, synthesis_of
+from ecorl.engines.fpga.csim.build import kernel_root
+from ecorl.engines.fpga.csim.decoder import MAX_ROW
+from ecorl.engines.fpga.cycles.hbm import IDEAL, WEIGHT_CHANNELS
+from ecorl.engines.fpga.cycles.hbm_layout import Placement, Resident, place
+from ecorl.engines.fpga.cycles.kernel_calls import TRANSFERS, forward_calls, link_bytes
+from ecorl.engines.fpga.cycles.kernels import call_cost
+from ecorl.engines.fpga.cycles.model import INTERVALS, KERNELS, BatchShape, CardTime, CycleModel
+from ecorl.engines.models.decoder_config import DecoderConfig
 from ecorl.errors import ConfigError, SynthesisReportError
 from ecorl.records import Stage
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ecorl.engines.checkpoint import DecoderCheckpoint
-from ecorl.engines.fpga.build import kernels_digest
-from ecorl.engines.fpga.precision import PrecisionStudy
+from ecorl.engines.fpga.csim.build import kernels_digest
+from ecorl.engines.fpga.validation.rank_flips import PrecisionStudy
+from ecorl.engines.models.checkpoint import DecoderCheckpoint
 from ecorl.errors import CheckpointError
 from ecorl.files import write_whole
 from ecorl.records import Provenance

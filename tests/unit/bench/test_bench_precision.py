@@ -11,10 +11,10 @@ import pytest
 from ecorl.bench.outliers import PLACES, plant
 from ecorl.bench.peers import ModelSize, make_reward_checkpoint
 from ecorl.bench.precision import variants
-from ecorl.engines.checkpoint import load_decoder
-from ecorl.engines.fpga import scoring
-from ecorl.engines.fpga.pairs import TokenPair, different
-from ecorl.engines.fpga.precision import study_of
+from ecorl.engines.fpga.validation import scoring
+from ecorl.engines.fpga.validation.preference_pairs import TokenPair, different
+from ecorl.engines.fpga.validation.rank_flips import study_of
+from ecorl.engines.models.checkpoint import load_decoder
 
 ROOT = Path(__file__).resolve().parents[3]
 VOCAB = 60

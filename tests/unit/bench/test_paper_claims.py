@@ -12,15 +12,16 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from ecorl.bench import paper_claims, paper_systems
-from ecorl.bench.paper_claims import CALIBRATIONS, QUICK, figures, markdown, report, tables
-from ecorl.bench.paper_printed import CLAIMS
-from ecorl.bench.paper_simulated import saturation
-from ecorl.bench.paper_slips import message_for, slips, strong_scaling
-from ecorl.bench.paper_systems import POLICIES, Case, cluster_of, policy_maker
+from ecorl.bench.frameworks.schedules import RLHFUSE
+from ecorl.bench.papers import claims as paper_claims
+from ecorl.bench.papers import systems as paper_systems
+from ecorl.bench.papers.claims import CALIBRATIONS, QUICK, figures, markdown, report, tables
+from ecorl.bench.papers.printed import CLAIMS
+from ecorl.bench.papers.simulated import saturation
+from ecorl.bench.papers.slips import message_for, slips, strong_scaling
+from ecorl.bench.papers.systems import POLICIES, Case, cluster_of, policy_maker
 from ecorl.errors import ConfigError
 from ecorl.records import Provenance, Stage
-from ecorl.sim.frameworks import RLHFUSE
 from ecorl.sim.scenario import Scenario
 from ecorl.stages import GPU
 

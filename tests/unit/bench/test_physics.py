@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ecorl.bench.physics_accounts import (
+from ecorl.bench.physics.accounts import (
     ACCOUNTINGS,
     ALWAYS,
     ANYWAY,
@@ -19,8 +19,8 @@ from ecorl.bench.physics_accounts import (
     break_even_duty,
     dedicated,
 )
-from ecorl.bench.physics_figures import break_even_mfu
-from ecorl.bench.physics_map import (
+from ecorl.bench.physics.figures import break_even_mfu
+from ecorl.bench.physics.map import (
     QUICK,
     SIDES,
     Axes,
@@ -29,7 +29,7 @@ from ecorl.bench.physics_map import (
     params_m,
     write_map,
 )
-from ecorl.bench.physics_passes import (
+from ecorl.bench.physics.passes import (
     ASSUMED_POWER_W,
     BF16,
     FP8,
@@ -44,8 +44,8 @@ from ecorl.bench.physics_passes import (
     silicon_ops_per_s,
     with_idle_w,
 )
-from ecorl.bench.physics_plot import draw
-from ecorl.bench.physics_tables import WIDTH, break_even_table, number, slice_table
+from ecorl.bench.physics.plot import draw
+from ecorl.bench.physics.tables import WIDTH, break_even_table, number, slice_table
 from ecorl.devices import bound_ops_per_s, load_profile, single_pass, stage_cost
 
 U55C, H100 = load_profile("u55c"), load_profile("h100_sxm")

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from ecorl.bench.figures import as_quick
-from ecorl.bench.physics_accounts import ACCOUNTINGS, ALWAYS
-from ecorl.bench.physics_map import SIDES, Axes, as_data, break_even_map
-from ecorl.bench.physics_passes import PRECISIONS
-from ecorl.bench.physics_tables import WIDTH
+from ecorl.bench.physics.accounts import ACCOUNTINGS, ALWAYS
+from ecorl.bench.physics.map import SIDES, Axes, as_data, break_even_map
+from ecorl.bench.physics.passes import PRECISIONS
+from ecorl.bench.physics.tables import WIDTH
 from ecorl.devices import load_profile
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ecorl.bench.physics_audit import (
+from ecorl.bench.physics.audit import (
     GPU_FIGURES,
     Check,
     about_gpus,
@@ -12,7 +12,7 @@ from ecorl.bench.physics_audit import (
     printed_figures,
     violations,
 )
-from ecorl.bench.physics_paper import (
+from ecorl.bench.physics.paper import (
     DSPS,
     LIMITS,
     TABLE_3,
@@ -23,7 +23,7 @@ from ecorl.bench.physics_paper import (
     stream_ms,
     tokens_per_ms,
 )
-from ecorl.bench.physics_tables import WIDTH, paper_table, violation_table
+from ecorl.bench.physics.tables import WIDTH, paper_table, violation_table
 from ecorl.devices import bound_ops_per_s, load_profile
 from ecorl.devices.paper import U55C_TOKENS_PER_J, U55C_TOKENS_PER_S
 

@@ -16,7 +16,7 @@ from ecorl.devices import (
     load_profile,
 )
 from ecorl.devices.work import least_ops
-from ecorl.engines.fpga.cycles import BatchShape, CycleModel
+from ecorl.engines.fpga.cycles.model import BatchShape, CycleModel
 from ecorl.errors import PhysicalBoundError
 from ecorl.records import ModelShape, Provenance, Stage, StageWork
 

@@ -12,7 +12,7 @@ from ecorl.devices.card import CARD_FIGURES, missing_card_figures
 from ecorl.devices.figure import Figure
 from ecorl.devices.host import HostCpu, complete_host_figures, read_host_cpu
 from ecorl.devices.profile import UNITS
-from ecorl.engines.fpga.cycles import CycleModel
+from ecorl.engines.fpga.cycles.model import CycleModel
 from ecorl.errors import ConfigError
 from ecorl.records import ModelShape, Provenance
 

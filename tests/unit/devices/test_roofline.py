@@ -17,8 +17,8 @@ from ecorl.devices import (
 )
 from ecorl.devices.card import ARRAY_MACS, ARRAY_ROWS
 from ecorl.devices.work import forward_ops, generation_phases, link_bytes
-from ecorl.engines.fpga.cycles import BatchShape, CycleModel
-from ecorl.engines.fpga.gemm import TILE_K, TILE_M, TILE_N
+from ecorl.engines.fpga.csim.library import TILE_K, TILE_M, TILE_N
+from ecorl.engines.fpga.cycles.model import BatchShape, CycleModel
 from ecorl.errors import ConfigError, PhysicalBoundError
 from ecorl.records import ModelShape, Provenance, Stage, StageWork
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ecorl import errors
-from ecorl.drivers.xrt import XrtDriver, parse_electrical
+from ecorl.drivers.xrt.power import XrtDriver, parse_electrical
 
 
 def rail(name, volts, amps, **extra):

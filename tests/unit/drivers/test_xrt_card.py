@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ecorl.drivers.xrt import XrtDriver
-from ecorl.drivers.xrt_card import OpenCard, RunState, load_pyxrt
-from ecorl.drivers.xrt_errors import translated
-from ecorl.engines.fpga.banks import card_memory
-from ecorl.engines.fpga.interfaces import kernel_interfaces
-from ecorl.engines.fpga.xclbin import write_container
+from ecorl.drivers.xrt.card import OpenCard, RunState, load_pyxrt
+from ecorl.drivers.xrt.errors import translated
+from ecorl.drivers.xrt.power import XrtDriver
+from ecorl.engines.fpga.bitstream.xclbin import write_container
+from ecorl.engines.fpga.kernels.banks import card_memory
+from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces
 from ecorl.errors import (
     BitstreamError,
     DeviceLost,

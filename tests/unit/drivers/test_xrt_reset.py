@@ -8,8 +8,8 @@ import time
 import psutil
 import pytest
 
-from ecorl.drivers import xrt_reset
-from ecorl.drivers.xrt_reset import TOOLS, reset_card
+from ecorl.drivers.xrt import reset as xrt_reset
+from ecorl.drivers.xrt.reset import TOOLS, reset_card
 from ecorl.errors import DriverError, DriverTimeout, LibraryNotFound
 
 ADDRESS = "0000:3b:00.1"

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from ecorl.engines.checkpoint import expected_tensors, read_config
+from ecorl.engines.models.checkpoint import expected_tensors, read_config
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from checkpoint_files import write_checkpoint
 
-from ecorl.engines.checkpoint import load_decoder, read_shape
-from ecorl.engines.safetensors_file import read_header
+from ecorl.engines.models.checkpoint import load_decoder, read_shape
+from ecorl.engines.models.safetensors_file import read_header
 from ecorl.errors import CheckpointError
 
 
@@ -125,7 +125,7 @@ def test_half_precisions_are_widened_exactly(tmp_path):
 
 def test_reading_imports_no_torch():
     code = (
-        "import sys, ecorl.engines.checkpoint, ecorl.engines.fpga.engine;"
+        "import sys, ecorl.engines.models.checkpoint, ecorl.engines.fpga.engine;"
         "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     )
     result = subprocess.run(

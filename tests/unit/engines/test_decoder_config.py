@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from checkpoint_files import CONFIG, LLAMA3, write_checkpoint
 
-from ecorl.engines.checkpoint import Rope, load_decoder, read_config
-from ecorl.engines.decoder_config import MAX_INTERMEDIATE
-from ecorl.engines.fpga.gemm import MAX_DIM, MAX_K
+from ecorl.engines.fpga.csim.library import MAX_DIM, MAX_K
+from ecorl.engines.models.checkpoint import Rope, load_decoder, read_config
+from ecorl.engines.models.decoder_config import MAX_INTERMEDIATE
 from ecorl.errors import CheckpointError
 
 QWEN = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}

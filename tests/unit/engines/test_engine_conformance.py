@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ecorl.engines.faults import FaultyEngine
-from ecorl.engines.host import HostLimits, IsolatedEngine
-from ecorl.engines.messages import EngineSpec
+from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
+from ecorl.engines.lanes.messages import EngineSpec
 from ecorl.engines.protocol import InferenceEngine, ScoreBatch
 from ecorl.engines.registry import make_engine
 from ecorl.engines.validate import check_logprobs, check_score

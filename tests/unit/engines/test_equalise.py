@@ -12,10 +12,10 @@ from hypothesis.extra.numpy import arrays
 from int8_models import LMS, MODELS, REWARDS, batch_of, library, rows_of, same_bits
 
 from ecorl.bench.outliers import PLACES, plant, write_checkpoint
-from ecorl.engines.checkpoint import load_decoder
-from ecorl.engines.equalise import channel_factors, equalised
+from ecorl.engines.fpga.csim.decoder import Int8Decoder
 from ecorl.engines.fpga.engine import FpgaEngine
-from ecorl.engines.fpga.forward import Int8Decoder
+from ecorl.engines.models.checkpoint import load_decoder
+from ecorl.engines.models.equalise import channel_factors, equalised
 from ecorl.records import Stage
 
 LENGTHS = [3, 5, 9, 17, 33, 60] * 8

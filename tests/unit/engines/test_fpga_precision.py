@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from int8_models import decoder, library, rows_of
 
-from ecorl.engines.checkpoint import load_decoder
-from ecorl.engines.fpga import scoring
-from ecorl.engines.fpga.forward import Int8Decoder
-from ecorl.engines.fpga.pairs import TokenPair, read_pairs
-from ecorl.engines.fpga.precision import low_margin_tenth, study_of
+from ecorl.engines.fpga.csim.decoder import Int8Decoder
+from ecorl.engines.fpga.validation import scoring
+from ecorl.engines.fpga.validation.preference_pairs import TokenPair, read_pairs
+from ecorl.engines.fpga.validation.rank_flips import low_margin_tenth, study_of
+from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.errors import CheckpointError, DataError
-from ecorl.shares import wilson_interval
+from ecorl.statistics import wilson_interval
 
 NAN = float("nan")
 

@@ -9,9 +9,8 @@ import shutil
 import numpy as np
 import pytest
 
-from ecorl.engines.checkpoint import load_decoder
 from ecorl.engines.fpga.engine import FpgaEngine
-from ecorl.engines.fpga.precision import study_of
+from ecorl.engines.fpga.validation.rank_flips import study_of
 from ecorl.engines.fpga.verdict import (
     VERDICT_FILE,
     checkpoint_digest,
@@ -19,6 +18,7 @@ from ecorl.engines.fpga.verdict import (
     obey,
     write_verdict,
 )
+from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.errors import CheckpointError
 from ecorl.records import Stage
 

@@ -8,14 +8,14 @@ from checkpoint_files import write_checkpoint
 from int8_models import batch_of, same_bits
 
 from ecorl.devices import load_profile
-from ecorl.engines.checkpoint import load_decoder, read_shape
-from ecorl.engines.decoder_config import read_config
-from ecorl.engines.equalise import equalised
-from ecorl.engines.fpga.cycles import BatchShape, CycleModel
+from ecorl.engines.fpga.cycles.model import BatchShape, CycleModel
 from ecorl.engines.fpga.engine import FpgaEngine, card_bytes
-from ecorl.engines.fpga.formats import LOG2_E, integer_decoder
-from ecorl.engines.gating import LLAMA3_PATTERN, Gating
-from ecorl.engines.torch_engine import TorchEngine
+from ecorl.engines.fpga.numerics.formats import LOG2_E, integer_decoder
+from ecorl.engines.models.checkpoint import load_decoder, read_shape
+from ecorl.engines.models.decoder_config import read_config
+from ecorl.engines.models.equalise import equalised
+from ecorl.engines.models.gating import LLAMA3_PATTERN, Gating
+from ecorl.engines.torch.engine import TorchEngine
 from ecorl.errors import CheckpointError
 from ecorl.records import Stage
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from int8_models import LMS, REWARDS, VOCAB, float_logprobs, rows_of
 
-from ecorl.engines.checkpoint import load_decoder
-from ecorl.engines.fpga.formats import LOG2_E, Scale, integer_decoder, rope_tables
+from ecorl.engines.fpga.numerics.formats import LOG2_E, Scale, integer_decoder, rope_tables
+from ecorl.engines.models.checkpoint import load_decoder
 from tests.golden.decoder import GoldenDecoder
 
 RELATIVE_ERROR = 0.07

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from toy_process import HANG, LIMITS, alive, running, spec, until
 
-from ecorl.engines.host import HostLimits, IsolatedEngine
+from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
 from ecorl.errors import EngineCrashed, EngineError, EngineTimeout
 
 REPO = Path(__file__).resolve().parents[3]
@@ -115,8 +115,8 @@ SCRIPT = """
     import os, signal, sys
     from pathlib import Path
     import numpy as np
-    from ecorl.engines.host import HostLimits, IsolatedEngine
-    from ecorl.engines.messages import EngineSpec
+    from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
+    from ecorl.engines.lanes.messages import EngineSpec
     from ecorl.engines.protocol import ScoreBatch
     from ecorl.records import Stage
 

@@ -11,8 +11,8 @@ import pytest
 from toy_process import EXIT, HANG, LOSE, OWN, RAISE, alive, running, until
 
 from ecorl.config import FaultInjection
-from ecorl.engines.host import HostLimits
-from ecorl.engines.lane import AsyncEngine
+from ecorl.engines.lanes.isolated import HostLimits
+from ecorl.engines.lanes.threaded import AsyncEngine
 from ecorl.engines.protocol import InferenceEngine
 from ecorl.errors import EngineCrashed, EngineError, EngineTimeout
 from ecorl.records import Stage

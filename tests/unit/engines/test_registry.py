@@ -9,9 +9,9 @@ import pytest
 
 from ecorl.config import EngineConfig
 from ecorl.engines.faults import FaultyEngine
-from ecorl.engines.fpga.card.run_by import RunBy
-from ecorl.engines.host import HostLimits, IsolatedEngine
-from ecorl.engines.lane import ThreadedEngine
+from ecorl.engines.fpga.card.backend import RunBy
+from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
+from ecorl.engines.lanes.threaded import ThreadedEngine
 from ecorl.engines.protocol import GenerationEngine, GenerationRequest
 from ecorl.engines.registry import (
     build_engine,

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from ecorl.engines.lane import AsyncEngine, ThreadedEngine
+from ecorl.engines.lanes.threaded import AsyncEngine, ThreadedEngine
 from ecorl.engines.registry import find_plugin
 from ecorl.errors import EngineCrashed, EngineError, EngineTimeout
 from ecorl.records import Stage

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ecorl.engines.checkpoint import read_shape
+from ecorl.engines.models.checkpoint import read_shape
 from ecorl.engines.protocol import ScoreBatch
-from ecorl.engines.torch_engine import TorchEngine
-from ecorl.engines.torch_loading import shape_of
+from ecorl.engines.torch.engine import TorchEngine
+from ecorl.engines.torch.loading import shape_of
 from ecorl.errors import CheckpointError, ConfigError, EngineCrashed, EngineError, MissingToolError
 from ecorl.records import Stage
 
@@ -147,7 +147,7 @@ def test_auto_takes_the_dtype_of_the_checkpoint(tiny_reward, tmp_path, make_batc
 
 
 def test_without_trl_logprobs_agree_to_1e_6(trl_step, tiny_policy, monkeypatch):
-    monkeypatch.setattr("ecorl.engines.torch_engine._trl_fused_head", lambda: None)
+    monkeypatch.setattr("ecorl.engines.torch.engine._trl_fused_head", lambda: None)
     engine = TorchEngine(tiny_policy, Stage.REFERENCE)
     assert compare_logprobs(engine, trl_step["logprobs"][0]) <= 1e-6
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ecorl.engines.protocol import GenerationEngine, GenerationRequest
-from ecorl.engines.torch_generation import TorchGenerationEngine
+from ecorl.engines.torch.generation import TorchGenerationEngine
 from ecorl.errors import CheckpointError, EngineError
 
 

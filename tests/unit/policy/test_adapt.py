@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from ecorl.bench.hidden_runs.scenario import hidden_scenario
 from ecorl.errors import ConfigError, RunError
-from ecorl.policy import adapt as adapting
-from ecorl.policy import versions
-from ecorl.policy.adapt import (
+from ecorl.policy.adaptation import adapt as adapting
+from ecorl.policy.adaptation import versions
+from ecorl.policy.adaptation.adapt import (
     adapt,
     adapt_command,
     adapted_scenario,
@@ -21,16 +22,15 @@ from ecorl.policy.adapt import (
     tuning_pool,
     unsure,
 )
-from ecorl.policy.export import save_onnx
-from ecorl.policy.network import PolicyNetwork
-from ecorl.policy.shift import WORKLOAD, Level, read_workload, shifted
-from ecorl.policy.train import Made, Plan
-from ecorl.policy.versions import CURRENT, HISTORY, Versions
-from ecorl.policy.weights import network_from_onnx
+from ecorl.policy.adaptation.shift import WORKLOAD, Level, read_workload, shifted
+from ecorl.policy.adaptation.versions import CURRENT, HISTORY, Versions
+from ecorl.policy.training.export import save_onnx
+from ecorl.policy.training.network import PolicyNetwork
+from ecorl.policy.training.train import Made, Plan
+from ecorl.policy.training.weights import network_from_onnx
 from ecorl.records import Algorithm
 from ecorl.scheduler.features import N_FEATURES
 from ecorl.scheduler.learned import PolicyFile, shipped_path
-from ecorl.sim.hidden import hidden_scenario
 from ecorl.sim.scenario import Abilities, Limits
 from tests.fakes.hidden_runs import PLAIN, ROWS, edited, wrote
 
@@ -121,7 +121,7 @@ def test_the_weights_of_a_file_give_its_logits(tmp_path):
 
 def test_a_file_of_another_form_is_refused(tmp_path, monkeypatch):
     save_onnx(PolicyNetwork(), {}, tmp_path / "p.onnx")
-    monkeypatch.setattr("ecorl.policy.weights.HIDDEN", (256, 128, 65))
+    monkeypatch.setattr("ecorl.policy.training.weights.HIDDEN", (256, 128, 65))
     with pytest.raises(ConfigError, match=r"w_head has the shape \[64, 3\]"):
         network_from_onnx(tmp_path / "p.onnx")
     with pytest.raises(ConfigError):

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ecorl.bench.hidden_runs.scenario import hidden_scenario
 from ecorl.ledger import LedgerReader
-from ecorl.policy.calibrate import calibrate
+from ecorl.policy.calibration.calibrate import calibrate
+from ecorl.policy.calibration.readings import LONGEST_METRIC
 from ecorl.records import Algorithm, Stage
 from ecorl.scheduler.tables import COLUMN, COLUMNS, LONG, SHORT
-from ecorl.sim.hidden import hidden_scenario
-from ecorl.sim.ledger_writer import LONGEST_METRIC
 from ecorl.sim.scenario import Abilities, Limits
 from ecorl.sim.simulation import Simulation, play
 from ecorl.sim.trace import draw_trace

@@ -5,10 +5,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from ecorl.policy.calibrate import calibrate
+from ecorl.policy.calibration.calibrate import calibrate
+from ecorl.policy.calibration.readings import LONGEST_METRIC
 from ecorl.records import Algorithm
 from ecorl.scheduler.tables import COLUMN
-from ecorl.sim.ledger_writer import LONGEST_METRIC
 from ecorl.sim.scenario import Abilities, Limits
 from tests.fakes.hidden_runs import REWARD_CARD, ROWS, edited, wrote
 

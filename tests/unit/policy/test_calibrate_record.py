@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from ecorl.bench.hidden_runs.ledger_writer import write_ledger
 from ecorl.errors import ConfigError
 from ecorl.ledger import LedgerReader
-from ecorl.policy.calibrate import calibrate
+from ecorl.policy.calibration.calibrate import calibrate
 from ecorl.records import Action, Provenance, Stage
-from ecorl.sim.ledger_writer import write_ledger
 from tests.fakes.hidden_runs import PLAIN, wrote
 
 

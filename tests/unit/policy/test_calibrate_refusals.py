@@ -6,7 +6,7 @@ import pytest
 
 from ecorl.errors import RunError, UserError
 from ecorl.ledger import LEDGER_FILE, Ledger
-from ecorl.policy.calibrate import calibrate
+from ecorl.policy.calibration.calibrate import calibrate
 from tests.fakes.hidden_runs import REWARD_CARD, REWARD_GPU, ROWS, all_but, edited, wrote
 
 

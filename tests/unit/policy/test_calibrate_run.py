@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from ecorl.config import Config, config_toml
-from ecorl.engines.lane import ThreadedEngine
+from ecorl.engines.lanes.threaded import ThreadedEngine
 from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreBatch, ScoreResult
 from ecorl.errors import UserError
 from ecorl.ledger import LEDGER_FILE, Ledger
-from ecorl.policy.calibrate import calibrate
+from ecorl.policy.calibration.calibrate import calibrate
 from ecorl.records import Action, Algorithm, ModelShape, Provenance, Stage, StageWork
 from ecorl.runtime.local import LocalRuntime
 from ecorl.runtime.training import FrozenModel, TrainingSide

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ecorl.errors import ConfigError
-from ecorl.policy.calibrate import Calibration, calibrate
+from ecorl.policy.calibration.calibrate import Calibration, calibrate
 from ecorl.records import Provenance
 from tests.fakes.hidden_runs import wrote
 

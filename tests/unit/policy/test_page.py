@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from ecorl.errors import ConfigError
-from ecorl.policy.choices import REFUSED, Choices, choices, reference_scenario
-from ecorl.policy.evaluate import Comparison, ScenarioResult, Scores
-from ecorl.policy.page import render_page, write_page
-from ecorl.policy.pools import kept_out, variations
-from ecorl.policy.summary import counted, rows, sentences
+from ecorl.policy.evaluation.choices import REFUSED, Choices, choices, reference_scenario
+from ecorl.policy.evaluation.evaluate import Comparison, ScenarioResult, Scores
+from ecorl.policy.evaluation.page import render_page, write_page
+from ecorl.policy.evaluation.pools import kept_out, variations
+from ecorl.policy.evaluation.summary import counted, rows, sentences
 from ecorl.sim.scenario import Scenario
 
 RECORD = {
@@ -219,7 +219,7 @@ def test_variations_keep_the_costs_and_begin_with_the_run():
 
 
 def test_kept_out_scenarios_are_none_of_training():
-    from ecorl.policy.train import Plan, pool_of
+    from ecorl.policy.training.train import Plan, pool_of
     from ecorl.sim.families import HELD_OUT_GPU
 
     ours = {s.length_scale for s in kept_out("paper", 4)}

@@ -8,7 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ecorl.policy.heuristics import (
+from ecorl.policy.evaluation.statistics import welch
+from ecorl.policy.planners.heuristics import (
     SEQUENCES,
     Random,
     Static,
@@ -19,10 +20,9 @@ from ecorl.policy.heuristics import (
     edi_greedy,
     edi_queue,
 )
-from ecorl.policy.planner import Clairvoyant, Planner
-from ecorl.policy.search import best, leaves, look, lookahead
-from ecorl.policy.statistics import welch
-from ecorl.policy.values import grid_for
+from ecorl.policy.planners.planner import Clairvoyant, Planner
+from ecorl.policy.planners.search import best, leaves, look, lookahead
+from ecorl.policy.planners.values import grid_for
 from ecorl.records import Stage
 from ecorl.sim.families import paper_scenarios, roofline_scenarios
 from ecorl.sim.simulation import STAGES, Simulation, play

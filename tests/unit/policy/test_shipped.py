@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ecorl.policy.evaluate import FilePolicy
-from ecorl.policy.pools import kept_out
+from ecorl.policy.evaluation.evaluate import FilePolicy
+from ecorl.policy.evaluation.pools import kept_out
 from ecorl.scheduler.learned import PolicyFile, shipped_path
 from ecorl.sim.simulation import Simulation, play
 from ecorl.sim.trace import draw_trace

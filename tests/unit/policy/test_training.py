@@ -11,13 +11,13 @@ import torch
 from gymnasium.utils.env_checker import check_env
 
 from ecorl.errors import ConfigError, RunError
-from ecorl.policy import ppo
-from ecorl.policy.evaluate import FilePolicy, compare
-from ecorl.policy.export import save_onnx
-from ecorl.policy.imitation import label_episodes
-from ecorl.policy.network import PolicyNetwork, logits_in_numpy, permitted_codes
-from ecorl.policy.planner import Planner
-from ecorl.policy.train import NetworkPolicy, Plan, train
+from ecorl.policy.evaluation.evaluate import FilePolicy, compare
+from ecorl.policy.planners.planner import Planner
+from ecorl.policy.training import ppo
+from ecorl.policy.training.export import save_onnx
+from ecorl.policy.training.imitation import label_episodes
+from ecorl.policy.training.network import PolicyNetwork, logits_in_numpy, permitted_codes
+from ecorl.policy.training.train import NetworkPolicy, Plan, train
 from ecorl.scheduler.features import N_FEATURES
 from ecorl.scheduler.learned import PolicyFile
 from ecorl.sim.batched import BatchedEnv, batch_from, observe

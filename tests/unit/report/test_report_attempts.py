@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ecorl.records import PowerSample, Provenance, Stage
-from ecorl.report.event_tables import telemetry_section
+from ecorl.report.render.event_tables import telemetry_section
 
 MEASURED, MODELLED = Provenance.MEASURED, Provenance.MODELLED
 RAPL, CPU_TIME = "rapl:package-0", "modelled:cpu_time"

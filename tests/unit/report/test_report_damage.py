@@ -14,7 +14,7 @@ from ecorl.errors import LedgerError
 from ecorl.ledger import LEDGER_FILE, LedgerReader
 from ecorl.records import Action, ActionCost, Placement, Stage
 from ecorl.report import build_report, read_config
-from ecorl.report.text import print_report
+from ecorl.report.render.text import print_report
 
 
 def fill(run):

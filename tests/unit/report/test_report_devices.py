@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ecorl.records import Provenance, Stage
-from ecorl.report.event_tables import telemetry_section
+from ecorl.report.render.event_tables import telemetry_section
 
 MEASURED = Provenance.MEASURED
 

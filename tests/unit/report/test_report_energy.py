@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from ecorl.ledger import ExecutionRow
 from ecorl.records import Action, Provenance, Stage, StageEnergy, StageResult
-from ecorl.report.energy import CAUSES
-from ecorl.report.model_energy import Accounting
-from ecorl.report.rest import Evidence
-from ecorl.report.spans import length, merged, minus
-from ecorl.report.spending_tables import energy_section
-from ecorl.report.stage_table import comparisons, stage_rows
-from ecorl.report.totals import simulated_cards, spending
+from ecorl.report.energy.causes import CAUSES
+from ecorl.report.energy.model import Accounting
+from ecorl.report.energy.rest import Evidence
+from ecorl.report.energy.spans import length, merged, minus
+from ecorl.report.energy.stages import comparisons, stage_rows
+from ecorl.report.energy.totals import simulated_cards, spending
+from ecorl.report.render.spending_tables import energy_section
 
 MODELLED, MEASURED = Provenance.MODELLED, Provenance.MEASURED
 

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from ecorl.records import Action, Provenance, Stage
-from ecorl.report.text import print_report
+from ecorl.report.render.text import print_report
 
 MEASURED, MODELLED = Provenance.MEASURED, Provenance.MODELLED
 ENGINE = {"device": "host_process:host_cpu", "action": Action.CONCURRENT}

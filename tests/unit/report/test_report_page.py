@@ -149,7 +149,7 @@ def test_the_json_holds_every_figure_with_its_provenance(run):
 
 def test_no_table_column_mixes_provenances(run):
     """Every stage row stands under the caption of its own two provenances."""
-    from ecorl.report.spending_tables import stages_section
+    from ecorl.report.render.spending_tables import stages_section
 
     run.config()
     run.standard()

@@ -7,8 +7,8 @@ import io
 from rich.console import Console
 
 from ecorl.records import Provenance, Stage
-from ecorl.report.spending_tables import stages_section
-from ecorl.report.text import print_report
+from ecorl.report.render.spending_tables import stages_section
+from ecorl.report.render.text import print_report
 
 SENTENCE = "interpolated from the readings around them"
 

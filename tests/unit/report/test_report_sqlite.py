@@ -10,7 +10,7 @@ import pytest
 
 from ecorl.ledger import LEDGER_FILE
 from ecorl.records import Provenance, Stage
-from ecorl.report.html import render_json
+from ecorl.report.render.page import render_json
 
 STAGES = (Stage.GENERATION, Stage.REWARD, Stage.REFERENCE, Stage.ACTOR_TRAIN)
 

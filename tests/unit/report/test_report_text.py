@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from ecorl.records import Action, ActionCost, Placement, Provenance, Stage
-from ecorl.report.html import render_html
-from ecorl.report.lines import aligned, wrapped
-from ecorl.report.numbers import edi_unit
-from ecorl.report.text import PIPED_WIDTH, print_report
+from ecorl.report.render.lines import aligned, wrapped
+from ecorl.report.render.numbers import edi_unit
+from ecorl.report.render.page import render_html
+from ecorl.report.render.text import PIPED_WIDTH, print_report
 
 
 def shown(report, width: int | None = None) -> list[str]:

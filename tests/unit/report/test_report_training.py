@@ -13,11 +13,11 @@ from rich.console import Console
 
 from ecorl.ledger import EvaluationRow
 from ecorl.records import Action, ActionCost, Placement, PowerSample, Provenance, Stage
-from ecorl.report.html import render_html
-from ecorl.report.numbers import duration, figure, joules, share
-from ecorl.report.text import print_report
+from ecorl.report.render.numbers import duration, figure, joules, share
+from ecorl.report.render.page import render_html
+from ecorl.report.render.text import print_report
 from ecorl.report.training import paired_gains, percentile
-from ecorl.shares import wilson_interval
+from ecorl.statistics import wilson_interval
 
 
 def test_paired_gain_by_hand(run):

@@ -11,8 +11,8 @@ from rich.console import Console
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, ActionCost, Placement, Stage
 from ecorl.report import build_report, read_config, write_report
-from ecorl.report.html import render_json
-from ecorl.report.lines import visible
+from ecorl.report.render.lines import visible
+from ecorl.report.render.page import render_json
 
 HOSTILE = "a\x1b[2Jb\x00c\x9bd\x07e\rf\u202eg"
 SHOWN = r"a\x1b[2Jb\x00c\x9bd\x07e"

@@ -12,7 +12,7 @@ import pytest
 
 from ecorl.config import Config
 from ecorl.engines.faults import FaultScope, FaultyEngine
-from ecorl.engines.lane import ThreadedEngine
+from ecorl.engines.lanes.threaded import ThreadedEngine
 from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreBatch, ScoreResult
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.records import ModelShape, Provenance, Stage, StageWork

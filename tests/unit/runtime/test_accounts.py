@@ -15,7 +15,7 @@ from ecorl.records import (
     StageEnergy,
     StageResult,
 )
-from ecorl.runtime.accounts import PATIENCE_S, StageAccounts, card_energy, total_energy
+from ecorl.runtime.stage_energy import PATIENCE_S, StageAccounts, card_energy, total_energy
 from ecorl.telemetry.history import PowerHistory
 
 M = Provenance.MEASURED

@@ -14,7 +14,7 @@ from ecorl.runtime import hardware
 from ecorl.runtime.hardware import gpu_path
 from ecorl.runtime.local import LocalRuntime
 from ecorl.runtime.training import FrozenModel, TrainingSide
-from ecorl.telemetry.sources import build
+from ecorl.telemetry.sources.registry import build
 
 
 def config(gpu="auto", placement=None, **power):

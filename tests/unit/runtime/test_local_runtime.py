@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ecorl.config import Config, FaultInjection
 from ecorl.edi import EdiMatrix
-from ecorl.engines.fpga.banks import WEIGHTS_LOW
+from ecorl.engines.fpga.kernels.banks import WEIGHTS_LOW
 from ecorl.engines.protocol import EngineReport
 from ecorl.errors import CheckpointError, ConfigError, DataError, EngineCrashed, EngineError
 from ecorl.records import Action, Provenance, Stage, StageWork

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from ecorl.config import Config
-from ecorl.engines.lane import ThreadedEngine
+from ecorl.engines.lanes.threaded import ThreadedEngine
 from ecorl.engines.protocol import CardLoad, EngineReport
 from ecorl.records import Provenance, Stage
 from ecorl.runtime.hardware import card_power

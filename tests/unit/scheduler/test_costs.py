@@ -14,7 +14,7 @@ from ecorl.devices import load_profile, stage_cost
 from ecorl.devices.figure import Figure
 from ecorl.devices.host import HostCpu, complete_host_figures
 from ecorl.devices.profile import UNITS
-from ecorl.engines.fpga.cycles import BatchShape, CycleModel, attention_calls, mean_rows
+from ecorl.engines.fpga.cycles.model import BatchShape, CycleModel, attention_calls, mean_rows
 from ecorl.records import (
     Action,
     Algorithm,

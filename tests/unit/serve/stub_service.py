@@ -10,7 +10,7 @@ import threading
 import numpy as np
 
 from ecorl.devices import Figure
-from ecorl.engines.lane import ThreadedEngine
+from ecorl.engines.lanes.threaded import ThreadedEngine
 from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreResult
 from ecorl.errors import EngineError
 from ecorl.records import ModelShape, Provenance, Stage

@@ -17,7 +17,7 @@ from stub_service import (
     until,
 )
 
-from ecorl.engines.lane import ThreadedEngine
+from ecorl.engines.lanes.threaded import ThreadedEngine
 from ecorl.engines.protocol import EngineReport, ScoreResult
 from ecorl.records import Provenance, Stage
 from ecorl.serve.answers import UNKNOWN

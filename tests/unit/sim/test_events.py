@@ -9,12 +9,12 @@ import pytest
 from hypothesis import example, given, settings
 
 from ecorl.records import Algorithm, Stage
-from ecorl.sim.events import check_episode, difference, play_episode, play_iteration
 from ecorl.sim.scenario import ALL_ABILITIES, Limits, Scenario
 from ecorl.sim.simulation import Simulation
 from ecorl.sim.trace import draw_trace
 from ecorl.stages import CONCURRENT, FPGA, GPU, Between, idle_work, settled
 from tests.fakes.iterations import BEFORE, CODES, N_STAGES, run, works
+from tests.oracles.events import check_episode, difference, play_episode, play_iteration
 
 CLEAN = Between(0.0, 20.0, 0.0, 0.0)
 

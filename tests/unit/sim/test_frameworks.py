@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ecorl.errors import ConfigError
-from ecorl.records import Stage
-from ecorl.sim.frameworks import (
+from ecorl.bench.frameworks.list_scheduler import run_schedule
+from ecorl.bench.frameworks.pieces import Cluster, generation_profile, piece_s
+from ecorl.bench.frameworks.schedules import (
     DEEPSPEED_CHAT,
     FRAMEWORKS,
     HYBRIDFLOW,
@@ -23,10 +23,7 @@ from ecorl.sim.frameworks import (
     RLHFUSE,
     ecorl_schedule,
 )
-from ecorl.sim.list_scheduler import run_schedule
-from ecorl.sim.pieces import Cluster, generation_profile, piece_s
-from ecorl.sim.scenario import Scenario
-from ecorl.sim.stage_orders import (
+from ecorl.bench.frameworks.stage_orders import (
     CARDS,
     INFERENCE,
     TRAINING,
@@ -37,6 +34,9 @@ from ecorl.sim.stage_orders import (
     Task,
     in_sequence,
 )
+from ecorl.errors import ConfigError
+from ecorl.records import Stage
+from ecorl.sim.scenario import Scenario
 from ecorl.sim.trace import draw_trace, work_at
 from ecorl.stages import CONCURRENT, FPGA, GPU, gpu_only, idle_work
 

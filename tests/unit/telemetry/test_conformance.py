@@ -12,13 +12,13 @@ import pytest
 
 from ecorl.errors import DriverError, EcorlError
 from ecorl.records import PowerSample, Provenance
-from ecorl.telemetry.modelled import ModelledSource
-from ecorl.telemetry.null import NullSource
-from ecorl.telemetry.nvml import NvmlSource
-from ecorl.telemetry.protocol import PowerSource
-from ecorl.telemetry.rapl import RaplSource
-from ecorl.telemetry.replay import ReplaySource
-from ecorl.telemetry.xrt import XrtSource
+from ecorl.telemetry.sources.modelled import ModelledSource
+from ecorl.telemetry.sources.null import NullSource
+from ecorl.telemetry.sources.nvml import NvmlSource
+from ecorl.telemetry.sources.protocol import PowerSource
+from ecorl.telemetry.sources.rapl import RaplSource
+from ecorl.telemetry.sources.replay import ReplaySource
+from ecorl.telemetry.sources.xrt import XrtSource
 
 
 @dataclasses.dataclass

@@ -14,7 +14,7 @@ from ecorl.telemetry.integrate import (
     counter_difference,
     hold_integral,
 )
-from ecorl.telemetry.sampler_main import step_s
+from ecorl.telemetry.sampling.sampler_main import step_s
 
 HOLD_S = 2.0
 

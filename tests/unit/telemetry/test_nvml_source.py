@@ -6,10 +6,10 @@ import pytest
 from fake_nvml import BASE_W, PEAK_W, true_energy_j
 
 from ecorl.errors import ConfigError, DriverError
-from ecorl.telemetry import nvml
-from ecorl.telemetry.nvml import NvmlSource
-from ecorl.telemetry.sources import open_source
-from ecorl.telemetry.specs import SourceSpec
+from ecorl.telemetry.sources import nvml
+from ecorl.telemetry.sources.nvml import NvmlSource
+from ecorl.telemetry.sources.registry import open_source
+from ecorl.telemetry.sources.specs import SourceSpec
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import pytest
 
 from ecorl.errors import ConfigError, DataError, DeviceLost
 from ecorl.records import Provenance
-from ecorl.telemetry import modelled
 from ecorl.telemetry.history import PowerHistory
-from ecorl.telemetry.modelled import ModelledSource, process_cpu_time_s
-from ecorl.telemetry.rapl import RaplSource
-from ecorl.telemetry.replay import ReplaySource, read_tracks
+from ecorl.telemetry.sources import modelled
+from ecorl.telemetry.sources.modelled import ModelledSource, process_cpu_time_s
+from ecorl.telemetry.sources.rapl import RaplSource
+from ecorl.telemetry.sources.replay import ReplaySource, read_tracks
 
 HEADER = "t_s,device_id,power_w,energy_j,utilisation\n"
 

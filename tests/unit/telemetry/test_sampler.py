@@ -14,12 +14,12 @@ from fake_nvml import BASE_W, PEAK_W, true_energy_j
 
 from ecorl.errors import ConfigError, DataError, LedgerError, UserError
 from ecorl.records import Provenance
-from ecorl.telemetry import sampler as sampler_module
 from ecorl.telemetry.check import check_readings
 from ecorl.telemetry.integrate import STOPPED_AFTER_S
-from ecorl.telemetry.sampler import Sampler
-from ecorl.telemetry.specs import DeviceInfo, SourceSpec
-from ecorl.telemetry.wire import SourceReport, encode_ready
+from ecorl.telemetry.sampling import sampler as sampler_module
+from ecorl.telemetry.sampling.messages import SourceReport, encode_ready
+from ecorl.telemetry.sampling.sampler import Sampler
+from ecorl.telemetry.sources.specs import DeviceInfo, SourceSpec
 
 WAIT_S = 20.0
 MODELLED = {"device_id": "gpu0", "idle_w": 20.0, "active_w": 65.0, "pid": os.getpid()}
@@ -341,9 +341,9 @@ def test_stop_ends_the_process_and_may_be_called_twice(bare_environment, start):
 
 SCRIPT = """
 import os, sys, time
-from ecorl.telemetry.sampler import Sampler
-from ecorl.telemetry.specs import DeviceInfo, SourceSpec
-from ecorl.telemetry.wire import SourceReport, encode_ready
+from ecorl.telemetry.sampling.sampler import Sampler
+from ecorl.telemetry.sources.specs import DeviceInfo, SourceSpec
+from ecorl.telemetry.sampling.messages import SourceReport, encode_ready
 print("imported", flush=True)  # a second time if the child imported this script
 sampler = Sampler([SourceSpec("modelled", {"idle_w": 1, "active_w": 2, "pid": os.getpid()})])
 sampler.start(20)

@@ -14,10 +14,10 @@ import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from ecorl.engines.fpga.card.health import CardSetup, CardState, Occupancy, Service
 from ecorl.engines.fpga.card.memory import SLOTS
 from ecorl.engines.fpga.card.plan import Plan
 from ecorl.engines.fpga.card.runner import GroupResult
-from ecorl.engines.fpga.card.service import CardSetup, CardState, Occupancy, Service
 from ecorl.engines.fpga.card.weights import Weights
 from ecorl.errors import DriverError
 

@@ -9,18 +9,23 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ecorl.engines.fpga.card.card import CardStatus
+from ecorl.engines.fpga.card.health import CardSetup
 from ecorl.engines.fpga.card.plan import Plan
-from ecorl.engines.fpga.card.planning import plan_logprobs, plan_rewards
+from ecorl.engines.fpga.card.plan_builder import plan_logprobs, plan_rewards
 from ecorl.engines.fpga.card.pool import CardPool
-from ecorl.engines.fpga.card.room import by_bank, overfull
-from ecorl.engines.fpga.card.service import CardSetup
 from ecorl.engines.fpga.card.tokens import lay_out
 from ecorl.engines.fpga.card.weights import Weights
-from ecorl.engines.fpga.decoding import MAX_ROW, Decoder, Int32, Question
-from ecorl.engines.fpga.formats import IntegerDecoder, Tensors, decoder_digest, integer_decoder
-from ecorl.engines.fpga.gemm import CsimLibrary
-from ecorl.engines.fpga.schedule import GROUP_TOKENS
-from ecorl.engines.fpga.segments import Segments
+from ecorl.engines.fpga.csim.library import CsimLibrary
+from ecorl.engines.fpga.cycles.kernel_calls import GROUP_TOKENS
+from ecorl.engines.fpga.int8_decoder import MAX_ROW, Decoder, Int32, Question
+from ecorl.engines.fpga.kernels.bank_capacity import by_bank, overfull
+from ecorl.engines.fpga.numerics.formats import (
+    IntegerDecoder,
+    Tensors,
+    decoder_digest,
+    integer_decoder,
+)
+from ecorl.engines.fpga.prefix_sharing import Segments
 from ecorl.engines.protocol import Int64
 from ecorl.errors import CheckpointError, DriverError, EngineError
 

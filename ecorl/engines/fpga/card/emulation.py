@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from ecorl.engines.fpga.build import Progress, kernel_root
-from ecorl.engines.fpga.cache import cache_folder, fresh_folder, locked
-from ecorl.engines.fpga.compiler import Compiler, find_compiler, first_error, run
+from ecorl.engines.fpga.csim.build import Progress, kernel_root
+from ecorl.engines.fpga.csim.cache import cache_folder, fresh_folder, locked
+from ecorl.engines.fpga.csim.compiler import Compiler, find_compiler, first_error, run
 from ecorl.errors import BuildError, ConfigError, MissingToolError
 
 MODULE = "ecorl_xrt_csim"

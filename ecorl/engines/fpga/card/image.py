@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.engines.fpga.formats import (
+from ecorl.engines.fpga.csim.library import MAX_K, CsimLibrary
+from ecorl.engines.fpga.csim.structs import HEAD_BLOCK
+from ecorl.engines.fpga.numerics.formats import (
     IntegerDecoder,
     IntegerLinear,
     IntegerNorm,
     rope_tables,
 )
-from ecorl.engines.fpga.gemm import MAX_K, CsimLibrary
-from ecorl.engines.fpga.memory import HEAD_BLOCK
 
 WORD = 64
 """Bytes of a 512-bit word."""

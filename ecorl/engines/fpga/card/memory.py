@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ecorl.drivers.xrt_card import CardBuffer, OpenCard
+from ecorl.drivers.xrt.card import CardBuffer, OpenCard
 from ecorl.engines.fpga.card.plan import INPUTS, At
-from ecorl.engines.fpga.card.ports import PORTS
-from ecorl.engines.fpga.interfaces import KernelInterface
+from ecorl.engines.fpga.kernels.buffers import PORTS
+from ecorl.engines.fpga.kernels.interfaces import KernelInterface
 from ecorl.errors import DriverError
 
 SLOTS = 2

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from ecorl.drivers.xrt_card import OpenCard, card_name, load_pyxrt
-from ecorl.drivers.xrt_reset import reset_card
-from ecorl.engines.decoder_config import DecoderConfig
-from ecorl.engines.fpga.banks import card_memory
-from ecorl.engines.fpga.bitstream import check_bitstream, same_platform
-from ecorl.engines.fpga.build import Build, csim_library
-from ecorl.engines.fpga.cache import cache_folder, locked
+from ecorl.drivers.xrt.card import OpenCard, card_name, load_pyxrt
+from ecorl.drivers.xrt.reset import reset_card
+from ecorl.engines.fpga.bitstream.check import check_bitstream, same_platform
+from ecorl.engines.fpga.bitstream.manifest import Manifest, file_digest
+from ecorl.engines.fpga.bitstream.xclbin import CSIM_SUFFIX, write_container
+from ecorl.engines.fpga.card.backend import Host, RunBy
 from ecorl.engines.fpga.card.emulation import MODE, can_emulate, emulated_pyxrt
-from ecorl.engines.fpga.card.run_by import Host, RunBy
-from ecorl.engines.fpga.card.service import CardLimits, CardSetup
-from ecorl.engines.fpga.interfaces import KernelInterface, kernel_interfaces
-from ecorl.engines.fpga.limits import shape_limits
-from ecorl.engines.fpga.manifest import Manifest, file_digest
-from ecorl.engines.fpga.xclbin import CSIM_SUFFIX, write_container
+from ecorl.engines.fpga.card.health import CardLimits, CardSetup
+from ecorl.engines.fpga.csim.build import Build, csim_library
+from ecorl.engines.fpga.csim.cache import cache_folder, locked
+from ecorl.engines.fpga.kernels.banks import card_memory
+from ecorl.engines.fpga.kernels.interfaces import KernelInterface, kernel_interfaces
+from ecorl.engines.fpga.kernels.limits import shape_limits
+from ecorl.engines.models.decoder_config import DecoderConfig
 from ecorl.errors import (
     BitstreamError,
     BuildError,

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ecorl.engines.decoder_config import DecoderConfig
 from ecorl.engines.fpga.card.image import Bytes, PlacedModel
 from ecorl.engines.fpga.card.tokens import TokenLayout
-from ecorl.engines.fpga.formats import IntegerDecoder, Scale
+from ecorl.engines.fpga.numerics.formats import IntegerDecoder, Scale
+from ecorl.engines.models.decoder_config import DecoderConfig
 from ecorl.engines.protocol import Int64
 
 UNWRITTEN = np.int32(-(1 << 31))

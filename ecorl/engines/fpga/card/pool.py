@@ -9,9 +9,9 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 
 from ecorl.engines.fpga.card.card import Card, CardStatus
+from ecorl.engines.fpga.card.health import CardSetup, CardState
 from ecorl.engines.fpga.card.plan import Plan
 from ecorl.engines.fpga.card.runner import GroupResult
-from ecorl.engines.fpga.card.service import CardSetup, CardState
 from ecorl.engines.fpga.card.weights import Weights
 from ecorl.errors import DriverError, EngineCrashed, EngineError
 

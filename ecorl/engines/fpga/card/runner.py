@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.drivers.xrt_card import KernelRun, OpenCard, RunState
+from ecorl.drivers.xrt.card import KernelRun, OpenCard, RunState
 from ecorl.engines.fpga.card.image import WORD, Bytes, Words
 from ecorl.engines.fpga.card.memory import SLOTTED, CardMemory
 from ecorl.engines.fpga.card.plan import UNWRITTEN, At, Plan, Start
 from ecorl.engines.fpga.card.tokens import MARK, N_OUTPUTS, ROW_FIELDS, TOKEN
 from ecorl.engines.fpga.card.weights import Weights, upload
-from ecorl.engines.fpga.interfaces import KernelInterface
+from ecorl.engines.fpga.kernels.interfaces import KernelInterface
 from ecorl.errors import DriverError
 
 Transfer = Callable[[], bool]

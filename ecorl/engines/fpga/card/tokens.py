@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.engines.fpga.attention_cycles import PAGE, QUERY_BLOCK
 from ecorl.engines.fpga.card.image import BLOCK_ROWS, Words
-from ecorl.engines.fpga.segments import Segments
+from ecorl.engines.fpga.cycles.attention import PAGE, QUERY_BLOCK
+from ecorl.engines.fpga.prefix_sharing import Segments
 from ecorl.engines.protocol import Int64
 
 ROW_FIELDS = 16

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ecorl.drivers.xrt_card import CardBuffer
+from ecorl.drivers.xrt.card import CardBuffer
 from ecorl.engines.fpga.card.image import REGIONS, Bytes, digest_of, fill, place_model
 from ecorl.engines.fpga.card.plan import CardModel
-from ecorl.engines.fpga.formats import IntegerDecoder
-from ecorl.engines.fpga.gemm import CsimLibrary
+from ecorl.engines.fpga.csim.library import CsimLibrary
+from ecorl.engines.fpga.numerics.formats import IntegerDecoder
 from ecorl.errors import DriverError
 
 _CHUNK_BYTES = 64 << 20  # read back at a time: a model has gigabytes, and the host mirrors them

@@ -7,11 +7,11 @@ import os
 
 import pytest
 
-from ecorl.engines.fpga import build as build_module
-from ecorl.engines.fpga.banks import PLATFORM
-from ecorl.engines.fpga.bitstream_build import Order
-from ecorl.engines.fpga.build import kernel_root
-from ecorl.engines.fpga.manifest import Target
+from ecorl.engines.fpga.bitstream.build import Order
+from ecorl.engines.fpga.bitstream.manifest import Target
+from ecorl.engines.fpga.csim import build as build_module
+from ecorl.engines.fpga.csim.build import kernel_root
+from ecorl.engines.fpga.kernels.banks import PLATFORM
 from tests.conftest import demand
 from tests.fakes import cards
 from tests.fakes.vitis import FakeVitis

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ecorl.engines.decoder_config import read_config_file
-from ecorl.engines.fpga.banks import PLATFORM, card_memory
-from ecorl.engines.fpga.bitstream import check_bitstream, same_platform
-from ecorl.engines.fpga.interfaces import kernel_interfaces
-from ecorl.engines.fpga.limits import shape_limits
-from ecorl.engines.fpga.manifest import (
+from ecorl.engines.fpga.bitstream.check import check_bitstream, same_platform
+from ecorl.engines.fpga.bitstream.manifest import (
     Target,
     manifest_path,
     read_manifest,
     write_manifest,
 )
-from ecorl.engines.fpga.xclbin import write_container
+from ecorl.engines.fpga.bitstream.xclbin import write_container
+from ecorl.engines.fpga.kernels.banks import PLATFORM, card_memory
+from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces
+from ecorl.engines.fpga.kernels.limits import shape_limits
+from ecorl.engines.models.decoder_config import read_config_file
 from ecorl.errors import BitstreamError, UserError
 from tests.fakes.manifests import manifest_of
 from tests.fakes.vitis import _xclbin

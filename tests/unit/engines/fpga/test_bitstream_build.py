@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from ecorl.engines.fpga import bitstream_build
-from ecorl.engines.fpga.banks import PLATFORM
-from ecorl.engines.fpga.bitstream import check_bitstream
-from ecorl.engines.fpga.bitstream_build import LOCK, Order, build_bitstream
-from ecorl.engines.fpga.build import csim_library, kernel_root
-from ecorl.engines.fpga.interfaces import kernel_interfaces, read_qor
-from ecorl.engines.fpga.manifest import Target, manifest_path, read_manifest
-from ecorl.engines.fpga.xclbin import read_container
+from ecorl.engines.fpga.bitstream import build as bitstream_build
+from ecorl.engines.fpga.bitstream.build import LOCK, Order, build_bitstream
+from ecorl.engines.fpga.bitstream.check import check_bitstream
+from ecorl.engines.fpga.bitstream.manifest import Target, manifest_path, read_manifest
+from ecorl.engines.fpga.bitstream.xclbin import read_container
+from ecorl.engines.fpga.csim.build import csim_library, kernel_root
+from ecorl.engines.fpga.kernels.banks import PLATFORM
+from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces, read_qor
 from ecorl.errors import BitstreamError, BuildError, ConfigError, MissingToolError
 
 KERNELS = [k.kernel for k in kernel_interfaces()]

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from ecorl.engines.fpga import bitstream_order
-from ecorl.engines.fpga.banks import PLATFORM
-from ecorl.engines.fpga.bitstream_build import build_bitstream
-from ecorl.engines.fpga.build import kernel_root
+from ecorl.engines.fpga.bitstream import request as bitstream_order
+from ecorl.engines.fpga.bitstream.build import build_bitstream
+from ecorl.engines.fpga.csim.build import kernel_root
+from ecorl.engines.fpga.kernels.banks import PLATFORM
 from ecorl.errors import ConfigError
 from tests.fakes.vitis import FakeVitis
 

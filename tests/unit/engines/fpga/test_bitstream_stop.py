@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ecorl.engines.fpga.bitstream_build import Order
-from ecorl.engines.fpga.vitis import run_step
+from ecorl.engines.fpga.bitstream.build import Order
+from ecorl.engines.fpga.bitstream.vitis import run_step
 from ecorl.errors import BuildError
 from tests.fakes.vitis import FakeVitis
 
@@ -79,7 +79,7 @@ def test_handlers_are_as_before_after_a_step(tmp_path):
 def _build_apart(fake: FakeVitis, own: Order, before: str = "") -> subprocess.Popen[str]:
     """A build in a process of its own that has come to the link."""
     code = (
-        f"{before}import sys, pathlib; from ecorl.engines.fpga.bitstream_build import *\n"
+        f"{before}import sys, pathlib; from ecorl.engines.fpga.bitstream.build import *\n"
         f"build_bitstream(Order(Target.HW, out=pathlib.Path({str(own.out)!r}), "
         f"work=pathlib.Path({str(own.work)!r})), lambda line: None)"
     )

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ecorl.drivers.xrt_card import OpenCard, RunState
-from ecorl.engines.fpga.banks import card_memory
+from ecorl.drivers.xrt.card import OpenCard, RunState
+from ecorl.engines.fpga.bitstream.xclbin import write_container
 from ecorl.engines.fpga.card import emulation
 from ecorl.engines.fpga.card.emulation import can_emulate, emulated_pyxrt, installed_xrt
-from ecorl.engines.fpga.interfaces import kernel_interfaces
-from ecorl.engines.fpga.xclbin import write_container
+from ecorl.engines.fpga.kernels.banks import card_memory
+from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces
 from ecorl.errors import BuildError, ConfigError, DriverError, MissingToolError
 from tests.conftest import demand
 

@@ -20,9 +20,9 @@ from ecorl.engines.fpga.card.image import (
 )
 from ecorl.engines.fpga.card.memory import SLOTTED, CardMemory
 from ecorl.engines.fpga.card.plan import At
-from ecorl.engines.fpga.card.ports import PORTS
-from ecorl.engines.fpga.formats import integer_decoder, rope_tables
-from ecorl.engines.fpga.interfaces import kernel_interfaces
+from ecorl.engines.fpga.kernels.buffers import PORTS
+from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces
+from ecorl.engines.fpga.numerics.formats import integer_decoder, rope_tables
 from ecorl.errors import DriverError
 from tests.fakes import cards
 

@@ -8,10 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ecorl.drivers.xrt_reset import reset_card
-from ecorl.engines.fpga.banks import PLATFORM, card_memory
-from ecorl.engines.fpga.build import csim_library
+from ecorl.drivers.xrt.reset import reset_card
+from ecorl.engines.fpga.bitstream.manifest import (
+    Target,
+    manifest_path,
+    write_manifest,
+)
+from ecorl.engines.fpga.bitstream.xclbin import read_container, write_container
 from ecorl.engines.fpga.card import opening
+from ecorl.engines.fpga.card.backend import RunBy
 from ecorl.engines.fpga.card.decoder import CardDecoder
 from ecorl.engines.fpga.card.opening import (
     csim_container,
@@ -20,17 +25,12 @@ from ecorl.engines.fpga.card.opening import (
     on_cards,
     wants_xrt,
 )
-from ecorl.engines.fpga.card.run_by import RunBy
+from ecorl.engines.fpga.csim.build import csim_library
 from ecorl.engines.fpga.engine import FpgaEngine
-from ecorl.engines.fpga.interfaces import kernel_interfaces
-from ecorl.engines.fpga.limits import shape_limits
-from ecorl.engines.fpga.manifest import (
-    Target,
-    manifest_path,
-    write_manifest,
-)
-from ecorl.engines.fpga.xclbin import read_container, write_container
-from ecorl.engines.gating import Gating
+from ecorl.engines.fpga.kernels.banks import PLATFORM, card_memory
+from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces
+from ecorl.engines.fpga.kernels.limits import shape_limits
+from ecorl.engines.models.gating import Gating
 from ecorl.errors import (
     BitstreamError,
     CheckpointError,

@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ecorl.engines.fpga.banks import WIRING
-from ecorl.engines.fpga.card import planning as module
-from ecorl.engines.fpga.card import room
+from ecorl.engines.fpga.card import plan_builder as module
 from ecorl.engines.fpga.card.decoder import CardDecoder
 from ecorl.engines.fpga.card.image import REGIONS, WORD, code_words, place_model, words
 from ecorl.engines.fpga.card.memory import SLOTTED
 from ecorl.engines.fpga.card.plan import At, CardModel
-from ecorl.engines.fpga.card.planning import plan_logprobs, plan_rewards
-from ecorl.engines.fpga.card.ports import PORTS
-from ecorl.engines.fpga.card.room import bank_of
+from ecorl.engines.fpga.card.plan_builder import plan_logprobs, plan_rewards
 from ecorl.engines.fpga.card.tokens import ROW_FIELDS, lay_out
-from ecorl.engines.fpga.decoding import LOG2_E, Scale
-from ecorl.engines.fpga.formats import integer_decoder
-from ecorl.engines.fpga.interfaces import kernel_interfaces
-from ecorl.engines.fpga.segments import segments_of
+from ecorl.engines.fpga.int8_decoder import LOG2_E, Scale
+from ecorl.engines.fpga.kernels import bank_capacity as room
+from ecorl.engines.fpga.kernels.bank_capacity import bank_of
+from ecorl.engines.fpga.kernels.banks import WIRING
+from ecorl.engines.fpga.kernels.buffers import PORTS
+from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces
+from ecorl.engines.fpga.numerics.formats import integer_decoder
+from ecorl.engines.fpga.prefix_sharing import segments_of
 from ecorl.errors import CheckpointError
 from tests.fakes import cards
 

@@ -16,7 +16,7 @@ from ecorl.engines.fpga.card.tokens import (
     TOKEN,
     lay_out,
 )
-from ecorl.engines.fpga.segments import segments_of
+from ecorl.engines.fpga.prefix_sharing import segments_of
 
 LENGTHS = st.one_of(
     st.integers(0, 9), st.sampled_from([31, 63, 64, 65, 127, 128, 129, 191, 192, 200])

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from ecorl.engines.fpga import build as build_module
-from ecorl.engines.fpga.build import (
+from ecorl.engines.fpga.csim import build as build_module
+from ecorl.engines.fpga.csim.build import (
     AP_HEADERS,
     ap_headers,
     cache_folder,

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from ecorl.engines.fpga import build as build_module
-from ecorl.engines.fpga import cache as cache_module
-from ecorl.engines.fpga import compiler as compiler_module
-from ecorl.engines.fpga.build import LIBRARY_NAME, ap_headers, csim_library
-from ecorl.engines.fpga.cache import cache_folder, fresh_folder
-from ecorl.engines.fpga.gemm import CsimLibrary
+from ecorl.engines.fpga.csim import build as build_module
+from ecorl.engines.fpga.csim import cache as cache_module
+from ecorl.engines.fpga.csim import compiler as compiler_module
+from ecorl.engines.fpga.csim.build import LIBRARY_NAME, ap_headers, csim_library
+from ecorl.engines.fpga.csim.cache import cache_folder, fresh_folder
+from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.errors import BuildError, MissingToolError
 
 
@@ -62,7 +62,7 @@ def test_two_processes_build_once(tree, tmp_path):
     code = textwrap.dedent(
         f"""
         from pathlib import Path
-        from ecorl.engines.fpga import build
+        from ecorl.engines.fpga.csim import build
         build.kernel_root = lambda: Path({str(tree)!r})
         print(build.csim_library("fast"))
         """
@@ -117,7 +117,7 @@ def test_a_library_that_does_not_load_is_built_again(tree, builds, monkeypatch, 
     digest = build_module._digest_of(library)
     facts.write_text(json.dumps(json.loads(facts.read_text()) | {"library_digest": digest}))
     assert csim_library("fast") == library
-    monkeypatch.setattr("ecorl.engines.fpga.gemm._declare", lambda _handle: None)
+    monkeypatch.setattr("ecorl.engines.fpga.csim.library._declare", lambda _handle: None)
     assert CsimLibrary.load("fast").handle.answer() == 42
     assert len(builds) == 2
     assert str(library) in caplog.text

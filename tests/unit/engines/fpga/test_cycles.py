@@ -14,27 +14,27 @@ from hypothesis import strategies as st
 from int8_models import batch_of, card_file, decoder, library, rows_of
 
 from ecorl.devices import check_throughput, load_profile
-from ecorl.engines.checkpoint import load_decoder
-from ecorl.engines.fpga.attention_cycles import MhaCall, MhaCounts, RouterCall, RouterCounts
 from ecorl.engines.fpga.card.image import place_model
 from ecorl.engines.fpga.card.plan import CardModel
-from ecorl.engines.fpga.card.planning import plan_rewards
+from ecorl.engines.fpga.card.plan_builder import plan_rewards
 from ecorl.engines.fpga.card.tokens import lay_out
-from ecorl.engines.fpga.cycles import KERNELS, BatchShape, CycleModel, attention_calls
-from ecorl.engines.fpga.engine import FpgaEngine
-from ecorl.engines.fpga.formats import integer_decoder
-from ecorl.engines.fpga.gemm import gemm_counts
-from ecorl.engines.fpga.hbm import IDEAL, memory_of
-from ecorl.engines.fpga.kernel_cycles import LOOP_DEPTH, GemmCall, call_cost
-from ecorl.engines.fpga.schedule import (
+from ecorl.engines.fpga.csim.library import gemm_counts
+from ecorl.engines.fpga.cycles.attention import MhaCall, MhaCounts, RouterCall, RouterCounts
+from ecorl.engines.fpga.cycles.hbm import IDEAL, memory_of
+from ecorl.engines.fpga.cycles.kernel_calls import (
     GROUP_TOKENS,
     LAYER_STARTS,
     forward_calls,
     kernel_starts,
 )
-from ecorl.engines.fpga.score_cycles import ScoreCall
-from ecorl.engines.fpga.segments import segments_of
-from ecorl.engines.fpga.vector_cycles import VectorCall
+from ecorl.engines.fpga.cycles.kernels import LOOP_DEPTH, GemmCall, call_cost
+from ecorl.engines.fpga.cycles.model import KERNELS, BatchShape, CycleModel, attention_calls
+from ecorl.engines.fpga.cycles.score import ScoreCall
+from ecorl.engines.fpga.cycles.vector import VectorCall
+from ecorl.engines.fpga.engine import FpgaEngine
+from ecorl.engines.fpga.numerics.formats import integer_decoder
+from ecorl.engines.fpga.prefix_sharing import segments_of
+from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.errors import ConfigError
 from ecorl.records import ModelShape, Provenance, Stage
 

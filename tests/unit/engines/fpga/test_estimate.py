@@ -10,7 +10,7 @@ from test_placement import EIGHT, SEVEN, TINY
 
 from ecorl.devices import load_profile
 from ecorl.engines.fpga import estimate as estimates
-from ecorl.engines.fpga.cycles import BatchShape, CycleModel
+from ecorl.engines.fpga.cycles.model import BatchShape, CycleModel
 from ecorl.engines.fpga.estimate import estimate, placed, workload
 from ecorl.errors import ConfigError, SynthesisReportError
 from ecorl.records import Stage

@@ -9,8 +9,10 @@ from collections import Counter
 import pytest
 
 from ecorl.devices import load_profile
-from ecorl.engines.decoder_config import read_config_file
-from ecorl.engines.fpga.banks import (
+from ecorl.engines.fpga.csim.build import kernel_root
+from ecorl.engines.fpga.cycles.hbm_layout import Resident, place
+from ecorl.engines.fpga.estimate import workload
+from ecorl.engines.fpga.kernels.banks import (
     BANKS,
     CODES,
     PAGES,
@@ -25,10 +27,8 @@ from ecorl.engines.fpga.banks import (
     card_memory,
     connectivity_config,
 )
-from ecorl.engines.fpga.build import kernel_root
-from ecorl.engines.fpga.estimate import workload
-from ecorl.engines.fpga.interfaces import kernel_interfaces, read_interface, read_qor
-from ecorl.engines.fpga.placement import Resident, place
+from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces, read_interface, read_qor
+from ecorl.engines.models.decoder_config import read_config_file
 from ecorl.errors import BuildError, ConfigError
 from ecorl.records import Stage
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from ecorl.engines.fpga.build import kernel_root
-from ecorl.engines.fpga.limits import ShapeLimits, shape_limits
+from ecorl.engines.fpga.csim.build import kernel_root
+from ecorl.engines.fpga.kernels.limits import ShapeLimits, shape_limits
 from ecorl.errors import BuildError
 
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ecorl.devices import load_profile
-from ecorl.engines.checkpoint import DecoderConfig, Rope
+from ecorl.engines.fpga.cycles.hbm_layout import Placement, Resident, _model_buffers, _work_buffers
+from ecorl.engines.fpga.cycles.kernel_calls import BatchShape
 from ecorl.engines.fpga.engine import card_bytes
 from ecorl.engines.fpga.estimate import placed, workload
-from ecorl.engines.fpga.placement import Placement, Resident, _model_buffers, _work_buffers
-from ecorl.engines.fpga.schedule import BatchShape
+from ecorl.engines.models.checkpoint import DecoderConfig, Rope
 from ecorl.errors import CheckpointError
 from ecorl.records import ModelShape, Stage
 

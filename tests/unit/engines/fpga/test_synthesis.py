@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import ecorl
-from ecorl.engines.fpga.build import kernel_root
-from ecorl.engines.fpga.synthesis import (
+from ecorl.engines.fpga.bitstream.csynth import (
     Deviation,
     Latency,
     Loop,
@@ -22,7 +21,13 @@ from ecorl.engines.fpga.synthesis import (
     standing,
     synthesis_of,
 )
-from ecorl.engines.fpga.vivado import SiteUse, TimingSummary, read_timing, read_utilisation
+from ecorl.engines.fpga.bitstream.vivado import (
+    SiteUse,
+    TimingSummary,
+    read_timing,
+    read_utilisation,
+)
+from ecorl.engines.fpga.csim.build import kernel_root
 from ecorl.errors import SynthesisReportError, UserError
 
 DATA = Path(__file__).parents[3] / "data" / "synthesis"

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ecorl.engines.fpga.banks import PLATFORM, Bank, CardMemory, card_memory
-from ecorl.engines.fpga.interfaces import Argument, KernelInterface, kernel_interfaces
-from ecorl.engines.fpga.xclbin import Kind, Mode, read_container, write_container
+from ecorl.engines.fpga.bitstream.xclbin import Kind, Mode, read_container, write_container
+from ecorl.engines.fpga.kernels.banks import PLATFORM, Bank, CardMemory, card_memory
+from ecorl.engines.fpga.kernels.interfaces import Argument, KernelInterface, kernel_interfaces
 from ecorl.errors import BitstreamError, BuildError
 from tests.fakes.xrt_noop import COMPLETED, run_kernels
 
@@ -217,7 +217,7 @@ def test_xrt_loads_it_and_runs_every_kernel_to_completed(container, tmp_path, re
 
 
 def test_structures_have_the_sizes_of_the_public_header():
-    from ecorl.engines.fpga import xclbin
+    from ecorl.engines.fpga.bitstream import xclbin
 
     assert xclbin._PREFIX.size + xclbin._HEADER.size == 456
     assert xclbin._SECTION.size == 40

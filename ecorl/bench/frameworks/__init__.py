@@ -1,0 +1,1 @@
+"""Stage schedules of other RLHF frameworks, for comparison on the same costs."""

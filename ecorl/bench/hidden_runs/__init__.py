@@ -1,0 +1,1 @@
+"""Simulated runs whose true costs a calibration does not see: what a fit is checked against."""

@@ -1,0 +1,1 @@
+"""The EcoRL-Sched paper's scheduler claims beside what our simulator gives."""

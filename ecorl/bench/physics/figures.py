@@ -1,0 +1,255 @@
+"""The figures of the physics benchmark. Of the card's, every id or note says which level it is.
+
+The comparison at 7 B is one row of 512 tokens: each device pays its whole board while it works
+(dedicated at duty 1), the H100 at 50 % MFU.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from ecorl.bench.figures import Figure, Target, missing
+from ecorl.bench.physics.accounts import (
+    ALWAYS,
+    ANYWAY,
+    BUSY_ENOUGH,
+    HUNDREDTH,
+    TENTH,
+    break_even_duty,
+)
+from ecorl.bench.physics.audit import Check, Violation, about_gpus, printed_figures
+from ecorl.bench.physics.map import SIDES, BreakEvenMap, Side, params_m
+from ecorl.bench.physics.paper import LIMITS, Row
+from ecorl.bench.physics.passes import (
+    BF16,
+    IDLE_HIGH_W,
+    PRECISIONS,
+    SHAPES,
+    Pass,
+    Precision,
+    bound_pass,
+    card_pass,
+    gpu_pass,
+    ideal_pass,
+    scoring,
+)
+from ecorl.devices import DeviceProfile
+from ecorl.records import Provenance, StageWork
+
+MODELLED = Provenance.MODELLED
+MFU, N_TOKENS = 0.5, 512
+AT = "7 B reward model, one row of 512 tokens"
+PREFIX: dict[Side, str] = {"ours": "u55c", "ideal": "u55c_ideal", "bound": "u55c_bound"}
+WHO: dict[Side, str] = {
+    "ours": "U55C by our cycle model, not measured",
+    "ideal": "U55C as an ideal HLS design: all DSPs at 300 MHz, 65 W (assumed)",
+    "bound": "U55C by the bound of the silicon: all DSPs at the data sheet's 775 MHz; at 65 W "
+    "(assumed), which flatters it",
+}
+
+
+def figures(
+    found: BreakEvenMap,
+    idle: BreakEvenMap,
+    rows: Sequence[Row],
+    checks: Sequence[Check],
+    broken: Sequence[Violation],
+    card: DeviceProfile,
+    gpu: DeviceProfile,
+) -> list[Figure]:
+    """All figures of the benchmark.
+
+    Args:
+        found: the map.
+        idle: the map of an H100 that idles at `IDLE_HIGH_W`.
+        rows: the paper's figures.
+        checks: its cross-checks.
+        broken: its violations.
+        card: profile of the U55C.
+        gpu: profile of the H100.
+    """
+    return [
+        *_at_7b(card, gpu), *_break_even(found), *_map(found), *_seldom(found, idle, gpu),
+        *_paper(rows, checks, broken),
+    ]  # fmt: skip
+
+
+def break_even_mfu(
+    work: StageWork, gpu: DeviceProfile, precision: Precision, card: Pass
+) -> float | None:
+    """The MFU below which the GPU takes more joules than the card, each paying its whole board.
+
+    None where the GPU's launches alone take as many joules as the card. Holds where compute rules
+    the GPU's pass, which it does at the low MFUs that come out here.
+    """
+    full = gpu_pass(work, gpu, precision, 1e-6)  # so slow that compute rules
+    busy_at_peak_s = full.above_idle_j / (gpu.value("active_w") - full.idle_w) * 1e-6
+    assert work.model is not None
+    launches_j = full.idle_w * work.model.n_layers * gpu.value("launch_s")
+    if card.energy_j <= launches_j:
+        return None
+    return gpu.value("active_w") * busy_at_peak_s / (card.energy_j - launches_j)
+
+
+def _at_7b(card: DeviceProfile, gpu: DeviceProfile) -> list[Figure]:
+    work = scoring(SHAPES["7b"], 1, N_TOKENS)
+    own = card_pass(work, card)
+    assert own is not None  # 7 GB fit into 16
+    cards: dict[Side, Pass] = {
+        "ours": own,
+        "ideal": ideal_pass(work, card),
+        "bound": bound_pass(work, card),
+    }
+    gpus = {p.name: gpu_pass(work, gpu, p, MFU) for p in PRECISIONS}
+    made = [
+        _per_j(f"physics.h100_{name.lower()}_tokens_per_j_7b", one,
+               f"H100 {name}, roofline at 50 % MFU; {AT}")
+        for name, one in gpus.items()
+    ]  # fmt: skip
+    for side, one in cards.items():
+        prefix = f"physics.{PREFIX[side]}"
+        made.append(_per_j(f"{prefix}_tokens_per_j_7b", one, f"{WHO[side]}; {AT}"))
+        for name, other in gpus.items():
+            gpu_j, card_j = ALWAYS.energies(other, one)
+            made.append(
+                Figure(f"{prefix}_vs_h100_{name.lower()}_7b", gpu_j / card_j, "1", MODELLED,
+                       note=f"tokens/J over those of an H100 in {name} at 50 % MFU, each with its "
+                       f"whole board; {WHO[side]}; {AT}")
+            )  # fmt: skip
+        made += _limits(prefix, side, work, gpu, gpus[BF16.name], one)
+    return made
+
+
+def _limits(
+    prefix: str, side: Side, work: StageWork, profile: DeviceProfile, gpu: Pass, card: Pass
+) -> list[Figure]:
+    """Below which MFU, and below which duty, the card wins at 7 B."""
+    mfu, duty = break_even_mfu(work, profile, BF16, card), break_even_duty(gpu, card)
+    made = []
+    for id, value, what, why in (
+        ("break_even_mfu_7b", mfu, "MFU of an H100 in BF16 below which the card takes fewer joules "
+         "a token (the H100 at its 700 W even there)", "the H100's launches alone take more"),
+        ("break_even_duty_7b", duty, "share of time that an H100 kept for these passes alone may "
+         "work (BF16, 50 % MFU) before it takes fewer joules than the card", "the card never wins"),
+    ):  # fmt: skip
+        note = f"{what}; {WHO[side]}; {AT}"
+        made.append(
+            missing(f"{prefix}_{id}", "1", why)
+            if value is None
+            else Figure(f"{prefix}_{id}", value, "1", MODELLED, note=note)
+        )
+    return made
+
+
+def _per_j(id: str, one: Pass, note: str) -> Figure:
+    return Figure(id, N_TOKENS / one.energy_j, "token/J", MODELLED, note=note)
+
+
+def _break_even(found: BreakEvenMap) -> list[Figure]:
+    """The largest model for which the card wins anywhere, under three conditions."""
+    everywhere = "any batch, row length, precision and MFU of the map"
+    conditions = (
+        ("", BUSY_ENOUGH, PRECISIONS, None,
+         f"{everywhere}; H100 there anyway, or dedicated at a duty of 0.1 or more"),
+        ("_mfu50", (ANYWAY, ALWAYS), (BF16,), (MFU,),
+         "any batch and row length; H100 in BF16 at 50 % MFU, there anyway or dedicated at duty 1"),
+        ("_duty_1pct", (HUNDREDTH,), PRECISIONS, None,
+         f"{everywhere}; H100 dedicated and idle 99 % of the time"),
+    )  # fmt: skip
+    made = []
+    for side in SIDES:
+        name = "break_even_params_m" if side == "ours" else f"{side}_break_even_params_m"
+        for suffix, accountings, precisions, mfus, where in conditions:
+            size = found.largest_winner(side, accountings, precisions, mfus)
+            id, note = f"physics.{name}{suffix}", f"{where}; {WHO[side]}"
+            if size is None:
+                best = found.best_of(side, accountings, precisions, mfus)
+                why = f"the card wins nowhere: at best {best.ratio:.2g} x the H100's tokens/J "
+                made.append(missing(id, "M", f"{why}({best.words()}); {note}"))
+            else:
+                made.append(Figure(id, params_m(size), "M", MODELLED, note=note))
+    return made
+
+
+def _map(found: BreakEvenMap) -> list[Figure]:
+    """How much of the map the card wins, and whether our model keeps to the silicon's bound."""
+    over = found.card_j["ours"] < found.card_j["bound"] * (1.0 - 1e-9)
+    made = [
+        Figure("physics.model_above_bound", float(np.count_nonzero(over)), "1", MODELLED,
+               target=Target(high=0.0),
+               note=f"cells of {over.size:,} in which our cycle model needs fewer joules than the "
+               "bound of the silicon"),
+    ]  # fmt: skip
+    for side in SIDES:
+        ratios = found.chosen(side, BUSY_ENOUGH)
+        share = float(np.count_nonzero(ratios > 1.0)) / np.count_nonzero(~np.isnan(ratios))
+        best = found.best_of(side, BUSY_ENOUGH)
+        made += [
+            Figure(f"physics.{PREFIX[side]}_cells_won_share", share, "1", MODELLED,
+                   note="cells with fewer joules a token than an H100 that is there anyway, or "
+                   f"dedicated at a duty of 0.1 or more; {WHO[side]}"),
+            Figure(f"physics.{PREFIX[side]}_best_ratio", best.ratio, "1", MODELLED,
+                   note=f"the best of these cells: {best.words()}; {WHO[side]}"),
+        ]  # fmt: skip
+    return made
+
+
+def _seldom(found: BreakEvenMap, idle: BreakEvenMap, gpu: DeviceProfile) -> list[Figure]:
+    """The best cells where the H100 works seldom, which hang on what it draws when idle."""
+    made = []
+    idles = (("", found, gpu.value("idle_w")), (f"_idle_{IDLE_HIGH_W:.0f}w", idle, IDLE_HIGH_W))
+    for side in SIDES:
+        for name, accounting in (("10pct", TENTH), ("1pct", HUNDREDTH)):
+            for suffix, one, idle_w in idles:
+                best = one.best_of(side, (accounting,))
+                note = (
+                    f"the best cell with an H100 that idles at {idle_w:.0f} W (assumed): "
+                    f"{best.words()}; {WHO[side]}"
+                )
+                id = f"physics.{PREFIX[side]}_best_ratio_duty_{name}{suffix}"
+                made.append(Figure(id, best.ratio, "1", MODELLED, note=note))
+    return made
+
+
+def _paper(
+    rows: Sequence[Row], checks: Sequence[Check], broken: Sequence[Violation]
+) -> list[Figure]:
+    """The paper's figures, each with its limit and ours; and how many of them cannot be."""
+    kinds, gpus = Counter(v.kind for v in broken), about_gpus(broken)
+    n_printed = printed_figures(broken)
+    above = "; ".join(f"{kinds[key]} above the {words}" for key, words in LIMITS.items())
+    made = [
+        Figure("physics.paper_violations", float(n_printed), "1", Provenance.PUBLISHED,
+               note=f"distinct printed figures above a limit or against another: {len(broken)} "
+               f"findings on {n_printed} printed figures ({len(gpus)} findings on "
+               f"{printed_figures(gpus)} of them are of GPUs). {above}; {kinds['contradiction']} "
+               f"contradict other printed ones; {sum(c.holds for c in checks)} of {len(checks)} "
+               "cross-checks hold"),
+    ]  # fmt: skip
+    for row in rows:
+        id, text = f"physics.paper_{row.id}", f"{row.text} ({row.place})"
+        made.append(
+            Figure(f"{id}.published", row.published, row.unit, Provenance.PUBLISHED, note=text)
+        )
+        made.append(
+            _or_missing(f"{id}.limit", row.limit, row.unit, f"no limit: {row.why}",
+                        f"{text}; {row.sense} the {LIMITS[row.against]}: {row.why}")
+        )  # fmt: skip
+        made.append(_or_missing(f"{id}.ours", row.ours, row.unit, row.note or "no such figure",
+                                f"{text}; our cycle model or roofline; {row.note}"))  # fmt: skip
+    for v in broken:
+        id = f"physics.violation_{v.id}"
+        kind = v.kind if v.kind == "contradiction" else f"above the {LIMITS[v.kind]}"
+        unit = "" if v.unit == "1" else f" {v.unit}"
+        note = f"{kind}: {v.text}, printed {v.printed:g}{unit} against {v.other:.4g}{unit}"
+        made.append(Figure(id, v.ratio, "1", Provenance.PUBLISHED, note=f"{note}: {v.arithmetic}"))
+    return made
+
+
+def _or_missing(id: str, value: float | None, unit: str, why: str, note: str) -> Figure:
+    if value is None:
+        return missing(id, unit, why)
+    return Figure(id, value, unit, MODELLED, note=note.rstrip("; "))

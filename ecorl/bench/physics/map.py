@@ -1,0 +1,259 @@
+"""The break-even map: where a U55C takes fewer joules a token than an H100, and by how much.
+
+Axes: model, rows, tokens a row, the GPU's precision, its MFU, and who pays for idle power
+(`ecorl.bench.physics.accounts`). For each cell joules a token of the GPU and of the card at three
+levels (`ecorl.bench.physics.passes`): our cycle model, the ideal HLS design, and the bound of the
+silicon. A ratio is tokens per joule of the card over those of the GPU: above 1 the card wins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ecorl.bench.physics.accounts import ACCOUNTINGS, Accounting
+from ecorl.bench.physics.passes import (
+    PRECISIONS,
+    SHAPES,
+    Pass,
+    Precision,
+    bound_pass,
+    card_pass,
+    gpu_pass,
+    ideal_pass,
+    scoring,
+)
+from ecorl.devices import DeviceProfile
+from ecorl.files import write_whole
+
+Side = Literal["ours", "ideal", "bound"]
+"""Level of the card: our cycle model, the ideal HLS design, the bound of the silicon."""
+
+SIDES: tuple[Side, ...] = ("ours", "ideal", "bound")
+Joules = npt.NDArray[np.float64]
+
+_MJ = 1e3
+
+
+class Axes(NamedTuple):
+    """What the map spans.
+
+    Attributes:
+        sizes: names of `SHAPES`.
+        rows: rows of a batch.
+        tokens: tokens of a row.
+        mfus: shares of the GPU's peak.
+    """
+
+    sizes: tuple[str, ...] = tuple(SHAPES)
+    rows: tuple[int, ...] = (1, 4, 16, 64, 256)
+    tokens: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+    mfus: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+
+
+QUICK = Axes(("20m", "360m", "7b"), (1, 64), (32, 512, 4096), (0.1, 0.5))
+
+
+class Cell(NamedTuple):
+    """One cell: where it lies, and the ratio there."""
+
+    size: str
+    rows: int
+    tokens: int
+    precision: str
+    mfu: float
+    accounting: str
+    ratio: float
+
+    def words(self) -> str:
+        """Model, batch and GPU in words."""
+        return (
+            f"{params_words(self.size)}, {self.rows:,} x {self.tokens:,} tokens, {self.precision} "
+            f"at {100 * self.mfu:.0f} % MFU, {self.accounting}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEvenMap:
+    """The map; arrays are ``[size, rows, tokens, precision, mfu, accounting]``, J a token.
+
+    Attributes:
+        axes: what it spans.
+        gpu_j: of the GPU path.
+        card_j: of the card path, by side; NaN where a model does not fit the card.
+        gpu_rules: the longest term of the GPU's pass, ``[size, rows, tokens, precision, mfu]``.
+        card_rules: of the card's, by side, ``[size, rows, tokens]``.
+        card_parts: parts of a batch on our card, ``[size, rows, tokens]``; 0 where none fits.
+    """
+
+    axes: Axes
+    gpu_j: Joules
+    card_j: dict[Side, Joules]
+    gpu_rules: npt.NDArray[np.str_]
+    card_rules: dict[Side, npt.NDArray[np.str_]]
+    card_parts: npt.NDArray[np.int64]
+
+    def ratio(self, side: Side) -> Joules:
+        """Tokens per joule of the card over those of the GPU."""
+        return self.gpu_j / self.card_j[side]
+
+    def chosen(
+        self,
+        side: Side,
+        accountings: Sequence[Accounting] = ACCOUNTINGS,
+        precisions: Sequence[Precision] = PRECISIONS,
+        mfus: Sequence[float] | None = None,
+    ) -> Joules:
+        """The ratios of some accountings, precisions and MFUs; all other axes whole."""
+        found = np.take(self.ratio(side), [PRECISIONS.index(p) for p in precisions], axis=3)
+        kept = self.axes.mfus if mfus is None else mfus
+        found = np.take(found, [self.axes.mfus.index(m) for m in kept], axis=4)
+        return np.take(found, [ACCOUNTINGS.index(a) for a in accountings], axis=5)
+
+    def best(self, side: Side, accounting: Accounting, precision: Precision, mfu: float) -> Cell:
+        """The cell where the card stands best."""
+        found = self.chosen(side, (accounting,), (precision,), (mfu,))[..., 0, 0, 0]
+        i, j, k = np.unravel_index(int(np.nanargmax(found)), found.shape)
+        a = self.axes
+        return Cell(
+            a.sizes[i], a.rows[j], a.tokens[k], precision.name, mfu, accounting.title,
+            float(found[i, j, k]),
+        )  # fmt: skip
+
+    def best_of(
+        self,
+        side: Side,
+        accountings: Sequence[Accounting] = ACCOUNTINGS,
+        precisions: Sequence[Precision] = PRECISIONS,
+        mfus: Sequence[float] | None = None,
+    ) -> Cell:
+        """The best cell of several accountings, precisions and MFUs."""
+        each = product(accountings, precisions, self.axes.mfus if mfus is None else mfus)
+        return max((self.best(side, *one) for one in each), key=lambda cell: cell.ratio)
+
+    def largest_winner(
+        self,
+        side: Side,
+        accountings: Sequence[Accounting] = ACCOUNTINGS,
+        precisions: Sequence[Precision] = PRECISIONS,
+        mfus: Sequence[float] | None = None,
+    ) -> str | None:
+        """The largest model for which the card wins in some cell; None where it never does."""
+        won = self.chosen(side, accountings, precisions, mfus) > 1.0
+        winners = [size for i, size in enumerate(self.axes.sizes) if bool(won[i].any())]
+        return max(winners, key=lambda size: SHAPES[size].n_params_active, default=None)
+
+
+def params_m(size: str) -> float:
+    """Millions of parameters that a token of a reward model multiplies with."""
+    return SHAPES[size].n_params_active / 1e6
+
+
+def params_words(size: str) -> str:
+    """The same, in words."""
+    millions = params_m(size)
+    return f"{millions:.0f} M" if millions < 1e3 else f"{millions / 1e3:.1f} B"
+
+
+def break_even_map(
+    card: DeviceProfile, gpu: DeviceProfile, axes: Axes, streaming_w: float | None = None
+) -> BreakEvenMap:
+    """Compute the map.
+
+    Args:
+        card: profile of the U55C.
+        gpu: profile of the H100.
+        axes: what it spans.
+        streaming_w: the GPU's power where memory rules, W; the profile's when None.
+    """
+    cells = (len(axes.sizes), len(axes.rows), len(axes.tokens))
+    gpus = (*cells, len(PRECISIONS), len(axes.mfus))
+    made = BreakEvenMap(
+        axes,
+        np.full((*gpus, len(ACCOUNTINGS)), np.nan),
+        {side: np.full((*gpus, len(ACCOUNTINGS)), np.nan) for side in SIDES},
+        np.full(gpus, "", "U7"),
+        {side: np.full(cells, "", "U16") for side in SIDES},
+        np.zeros(cells, np.int64),
+    )
+    for cell in np.ndindex(cells):
+        i, j, k = cell
+        work = scoring(SHAPES[axes.sizes[i]], axes.rows[j], axes.tokens[k])
+        cards: dict[Side, Pass | None] = {
+            "ours": card_pass(work, card),
+            "ideal": ideal_pass(work, card),
+            "bound": bound_pass(work, card),
+        }
+        made.card_parts[cell] = 0 if cards["ours"] is None else cards["ours"].n_parts
+        for side, one in cards.items():
+            made.card_rules[side][cell] = "" if one is None else one.rules
+        for p, m in np.ndindex(gpus[3:]):
+            other = gpu_pass(work, gpu, PRECISIONS[p], axes.mfus[m], streaming_w)
+            made.gpu_rules[(*cell, p, m)] = other.rules
+            _charge(made, (*cell, p, m), other, cards, work.n_tokens)
+    return made
+
+
+def _charge(
+    made: BreakEvenMap, at: tuple[int, ...], gpu: Pass, cards: dict[Side, Pass | None], tokens: int
+) -> None:
+    for a, accounting in enumerate(ACCOUNTINGS):
+        for side, card in cards.items():
+            if card is not None:
+                gpu_j, card_j = accounting.energies(gpu, card)
+                made.gpu_j[(*at, a)] = gpu_j / tokens
+                made.card_j[side][(*at, a)] = card_j / tokens
+
+
+# ---- the whole map as a file --------------------------------------------------------------------
+
+
+def as_data(found: BreakEvenMap) -> dict[str, object]:
+    """Plain data for JSON: axes, then nested lists in their order; what is not known is null."""
+    a = found.axes
+    return {
+        "provenance": "modelled",
+        "unit": "mJ/token; ratio: tokens/J of the card over tokens/J of the GPU",
+        "order": ["size", "rows", "tokens", "precision", "mfu", "accounting"],
+        "axes": {
+            "size": list(a.sizes),
+            "params_m": [round(params_m(size), 1) for size in a.sizes],
+            "rows": list(a.rows),
+            "tokens": list(a.tokens),
+            "precision": [p.name for p in PRECISIONS],
+            "mfu": list(a.mfus),
+            "accounting": [one.key for one in ACCOUNTINGS],
+        },
+        "gpu_mj_per_token": _nested(found.gpu_j * _MJ),
+        "card_mj_per_token": {s: _nested(found.card_j[s] * _MJ) for s in SIDES},
+        "ratio": {s: _nested(found.ratio(s)) for s in SIDES},
+        "gpu_rules": found.gpu_rules.tolist(),
+        "card_rules": {s: found.card_rules[s].tolist() for s in SIDES},
+        "card_parts": found.card_parts.tolist(),
+    }
+
+
+def write_map(found: BreakEvenMap, path: Path) -> None:
+    """Write the map as compact JSON; the file is whole or not there.
+
+    Raises:
+        OSError: when the folder cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(as_data(found), allow_nan=False, separators=(",", ":"))
+    write_whole(path, text.replace("]],[[", "]],\n[[") + "\n")
+
+
+def _nested(values: Joules) -> object:
+    """Nested lists of three significant digits; None for NaN."""
+    if values.ndim == 0:
+        return None if np.isnan(values) else float(f"{float(values):.3g}")
+    parts: Iterable[Joules] = values
+    return [_nested(np.asarray(part)) for part in parts]

@@ -1,0 +1,1 @@
+"""``ecorl fpga``: one module a command."""

@@ -1,0 +1,108 @@
+"""``ecorl fpga bitstream``: build what XRT loads; ``make bitstream`` calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ecorl.cli.policy.app import say
+from ecorl.errors import BuildError, ConfigError
+
+if TYPE_CHECKING:
+    from ecorl.engines.fpga.bitstream.manifest import Manifest
+    from ecorl.engines.fpga.bitstream.request import Order
+
+
+def bitstream(
+    target: Annotated[
+        str,
+        typer.Option(help="csim, sw_emu, hw_emu or hw; all but csim need Vitis 2024.1 or later."),
+    ] = "csim",
+    platform: Annotated[
+        str | None,
+        typer.Option(help="AMD's development platform, or its .xpfm file. [default: the U55C's]"),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the products.")] = Path("bitstreams"),
+    work: Annotated[Path, typer.Option(help="Folder for build_dir.<target>.")] = Path(),
+    check: Annotated[
+        list[str] | None,
+        typer.Option(help="csim or cosim: simulate each kernel's test bench; hw_emu and hw only."),
+    ] = None,
+) -> None:
+    """Build a bitstream with its manifest: emulation anywhere, a card's with AMD's Vitis.
+
+    Exit code 2 when Vitis or the platform is absent, 1 when a step fails or the design misses its
+    clock (what was built is kept then, and its manifest says so).
+    """
+    from ecorl.engines.fpga.bitstream.build import build_bitstream
+
+    order = _order(target, platform, out, work, check or ())
+    manifest = build_bitstream(order, say)
+    for line in _lines(manifest):
+        say(line)
+    say(f"bitstream: {order.product}")
+    if manifest.timing_met is False:
+        raise BuildError(
+            f"{order.product} misses its clock of {manifest.target_clock_mhz:g} MHz: it is kept, "
+            "its manifest says timing_met = false, and no host loads it"
+        )
+
+
+def _order(
+    target: str, platform: str | None, out: Path, work: Path, checks: Sequence[str]
+) -> Order:
+    """The options as an order.
+
+    Raises:
+        ConfigError: one of them is not what its option takes.
+    """
+    from ecorl.engines.fpga.bitstream.manifest import Target
+    from ecorl.engines.fpga.bitstream.request import CHECKS, Order
+    from ecorl.engines.fpga.kernels.banks import PLATFORM
+
+    if target not in set(Target):
+        raise ConfigError("--target", target, f"one of {', '.join(Target)}")
+    for each in checks:
+        if each not in CHECKS:
+            raise ConfigError("--check", each, f"one of {', '.join(CHECKS)}")
+    if platform is not None and not platform.strip():
+        raise ConfigError("--platform", platform, "the name of a platform")
+    out, work = _folder("--out", out), _folder("--work", work)
+    return Order(Target(target), platform or PLATFORM, out, work, tuple(checks))
+
+
+def _folder(key: str, path: Path) -> Path:
+    """A folder that is there or may be made."""
+    try:
+        folder = path.expanduser()
+        str(folder).encode()  # it is printed
+        if not folder.exists() or folder.is_dir():
+            return folder
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(key, str(path), f"a folder ({error})") from error
+    raise ConfigError(key, str(path), "a folder")
+
+
+def _lines(manifest: Manifest) -> list[str]:
+    """What the manifest says, in words."""
+    known = {True: "met", False: "not met", None: "not known"}
+    clock = "not known" if manifest.clock_mhz is None else f"{manifest.clock_mhz:g} MHz"
+    lines = [
+        f"target {manifest.target} for {manifest.platform} ({manifest.part}), by {manifest.tool}",
+        f"provenance: {manifest.provenance or 'not known: reports of the synthesis are missing'}",
+    ]
+    if manifest.target == "hw":
+        lines.append(
+            f"clock: {clock}, {manifest.target_clock_mhz:g} MHz asked for; timing "
+            f"{known[manifest.timing_met]}"
+        )
+    for kernel, shortfalls in (manifest.synthesis or {}).items():
+        lines += [f"{kernel} falls short of its qor.json: {what}" for what in shortfalls]
+    for kind, use in (manifest.utilisation or {}).items():
+        used, percent = use.get("used"), use.get("percent")
+        if used is not None and percent is not None:
+            lines.append(f"{kind}: {used:,.10g} used, {percent:.3g} %")
+    return lines

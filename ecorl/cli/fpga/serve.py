@@ -1,0 +1,270 @@
+"""``ecorl fpga serve``: rewards and reference log-probs over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+
+import typer
+
+from ecorl.cli.policy.app import say
+from ecorl.errors import ConfigError, MissingToolError
+
+if TYPE_CHECKING:
+    from ecorl.engines.fpga.engine import FpgaEngine
+    from ecorl.serve.server import Ended
+    from ecorl.serve.settings import ServedModel, ServeSettings
+
+ABANDONED = 1
+"""Exit code of a service that a second signal, the deadline or a defect ended."""
+
+_BODIES_AT_ONCE = 16
+"""Bodies of the largest size that may be read or parsed at once. Assumed: a quarter of 64
+clients."""
+
+
+_Model = Annotated[Path, typer.Option(help="Folder of a checkpoint (Hugging Face).")]
+_Host = Annotated[
+    str, typer.Option(help="Address to listen on; beyond this machine a token is needed.")
+]
+_Port = Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")]
+_TokenFile = Annotated[
+    Path | None,
+    typer.Option(help="File with the token that clients show; else ECORL_SERVE_TOKEN, else none."),
+]
+_Card = Annotated[str, typer.Option(help="Profile of the card.")]
+_Via = Annotated[
+    str | None,
+    typer.Option(
+        help="Who runs the kernels: csim, xrt, or auto for xrt where it is installed; by default "
+        "xrt with --bitstream, else csim."
+    ),
+]
+_Bitstream = Annotated[
+    Path | None, typer.Option(help="xclbin for the cards, from make bitstream; takes xrt.")
+]
+_Cards = Annotated[
+    list[int] | None, typer.Option("--device", min=0, help="XRT's number of a card; may repeat.")
+]
+_Threads = Annotated[
+    int | None, typer.Option(min=1, max=256, help="Host threads; by default all cores.")
+]
+_DelayMs = Annotated[
+    float, typer.Option(min=0, max=1000, help="Longest wait of a row for batch-mates.")
+]
+_BatchRows = Annotated[int, typer.Option(min=1, help="Rows of a micro-batch at most.")]
+_BatchTokens = Annotated[
+    int, typer.Option(min=1, help="Tokens of a micro-batch at most; a longer row goes alone.")
+]
+_QueueRows = Annotated[int, typer.Option(min=1, help="Requests get a 429 while so many rows wait.")]
+_BodyMiB = Annotated[int, typer.Option(min=1, max=1024, help="Largest body of a request, MiB.")]
+_ReadS = Annotated[
+    float,
+    typer.Option(
+        min=0.1, max=3600, help="Longest time for a request to come in, or an answer unread, s."
+    ),
+]
+_EngineS = Annotated[
+    float, typer.Option(min=0.1, max=86400, help="Longest time of a micro-batch, s.")
+]
+_DrainS = Annotated[
+    float, typer.Option(min=1, max=86400, help="Longest time to end after a signal, s.")
+]
+
+
+def serve(
+    model: _Model,
+    host: _Host = "127.0.0.1",
+    port: _Port = 8642,
+    token_file: _TokenFile = None,
+    card: _Card = "u55c",
+    via: _Via = None,
+    bitstream: _Bitstream = None,
+    devices: _Cards = None,
+    threads: _Threads = None,
+    batch_delay_ms: _DelayMs = 3.0,
+    max_batch_rows: _BatchRows = 64,
+    max_batch_tokens: _BatchTokens = 16_384,
+    queue_rows: _QueueRows = 1024,
+    max_body_mib: _BodyMiB = 16,
+    read_timeout_s: _ReadS = 30.0,
+    engine_timeout_s: _EngineS = 300.0,
+    drain_s: _DrainS = 30.0,
+) -> None:
+    """Answer rewards (a reward model) or log-probs (a causal language model) over HTTP.
+
+    SIGTERM or Ctrl-C answers what was accepted and ends with exit code 0, also while the model is
+    still loading; a second one ends at once, with exit code 1, as does a defect.
+    """
+    _check_libraries()
+    from ecorl.serve import access
+    from ecorl.serve.settings import ServeSettings
+
+    settings = ServeSettings(
+        batch_delay_s=batch_delay_ms / 1000,
+        max_batch_rows=max_batch_rows,
+        max_batch_tokens=max_batch_tokens,
+        queue_rows=queue_rows,
+        max_body_bytes=max_body_mib << 20,
+        max_reading_bytes=_BODIES_AT_ONCE * max_body_mib << 20,
+        read_timeout_s=read_timeout_s,
+        engine_timeout_s=engine_timeout_s,
+        drain_s=drain_s,
+    )
+    token = access.load_token(token_file, os.environ)
+    run_by = _run_by(via, bitstream, devices, threads)
+    ended = None
+    with _stopped_while_loading(), access.bind(host, port, token) as bound:
+        engine, served = _loaded(model.expanduser(), card, run_by, devices)
+        access.listen(bound, host, port)
+        ended = _run(engine, served, settings, token, bound)
+    if ended is not None:
+        _tell_end(ended)
+
+
+class _Stopped(KeyboardInterrupt):
+    """A signal to stop came before clients were answered."""
+
+
+@contextlib.contextmanager
+def _stopped_while_loading() -> Iterator[None]:
+    """End with one line on a signal to stop, until the running service takes the signals over."""
+    numbers = (signal.SIGTERM, signal.SIGINT)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_DFL)  # a second one ends at once
+        raise _Stopped
+
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    except _Stopped:
+        say("stopped while the model was loading: nothing was accepted")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _check_libraries() -> None:
+    for name in ("h11", "prometheus_client", "starlette", "uvicorn"):
+        if importlib.util.find_spec(name) is None:
+            raise MissingToolError(f"ecorl fpga serve needs {name}: pip install 'ecorl[serve]'")
+
+
+def _run_by(
+    via: str | None, bitstream: Path | None, devices: list[int] | None, threads: int | None
+) -> dict[str, Any]:
+    """Who runs the kernels, as arguments of the engine.
+
+    Raises:
+        ConfigError: for options that exclude each other.
+    """
+    from ecorl.engines.fpga.card.backend import Host, RunBy
+
+    host = via or ("csim" if bitstream is None else "xrt")
+    if host not in get_args(Host):
+        raise ConfigError("--via", host, f"one of {', '.join(get_args(Host))}")
+    if host == "csim" and bitstream is not None:
+        raise ConfigError("--bitstream", str(bitstream), "--via xrt; none with --via csim")
+    if devices and len(set(devices)) < len(devices):
+        raise ConfigError("--device", devices, "each card once")
+    if devices and host == "csim":
+        raise ConfigError("--device", devices, "--via xrt or a bitstream; none with --via csim")
+    cards = tuple(devices or (0,))
+    run_by = RunBy(cast("Host", host), bitstream, cards, may_reset=True)  # an own process
+    return {"run_by": run_by, "threads": threads or len(os.sched_getaffinity(0))}
+
+
+def _loaded(
+    folder: Path, card: str, run_by: Mapping[str, Any], devices: list[int] | None
+) -> tuple[FpgaEngine, ServedModel]:
+    """The engine for what the checkpoint's head is for, and what is told of it.
+
+    Raises:
+        ConfigError: for numbers of cards where the model runs without XRT.
+    """
+    from ecorl.devices import load_profile
+    from ecorl.engines.fpga.csim.decoder import MAX_ROW
+    from ecorl.engines.fpga.engine import FpgaEngine
+    from ecorl.engines.models.decoder_config import read_config
+    from ecorl.records import Provenance, Stage
+    from ecorl.serve.settings import ServedModel
+
+    config = read_config(folder)
+    stage = Stage.REWARD if config.is_reward else Stage.REFERENCE
+    engine = FpgaEngine(folder, stage, device=card, **run_by)
+    if devices and engine.host == "csim":
+        engine.close()
+        allowed = "a card of XRT, which is not installed or cannot run this model; else none"
+        raise ConfigError("--device", devices, allowed)
+    served = ServedModel(
+        name=folder.resolve().name,
+        stage=stage,
+        vocab_size=engine.model.vocab_size,
+        max_row_tokens=min(config.max_positions, MAX_ROW),
+        provenance=Provenance.MEASURED if engine.on_card else Provenance.EMULATED,
+        device_figures=load_profile(card).figures,
+    )
+    return engine, served
+
+
+def _run(
+    engine: FpgaEngine,
+    served: ServedModel,
+    settings: ServeSettings,
+    token: str | None,
+    listening: socket.socket,
+) -> Ended:
+    from ecorl.engines.lanes.threaded import ThreadedEngine
+    from ecorl.serve.access import url_of
+    from ecorl.serve.app import Service, path_of
+    from ecorl.serve.server import Runner
+
+    url = url_of(listening) + path_of(engine.stage)
+
+    def started() -> None:
+        say(f"serving {served.name}: POST {url}, token {'needed' if token else 'not needed'}")
+        figures = "time measured" if engine.on_card else "time and energy modelled"
+        say(f"values {served.provenance}, by {engine.host}; {engine.device}: {figures}")
+        sys.stdout.flush()
+
+    lane = ThreadedEngine(engine)
+    try:
+        ended = asyncio.run(
+            Runner(Service(lane, served, settings, token), listening).serve(started)
+        )
+        if ended.forced:
+            lane.cancel_and_restart()  # a call that was given up is not waited for
+        return ended
+    finally:
+        lane.close()
+
+
+def _tell_end(ended: Ended) -> None:
+    counts = (
+        f"{ended.n_accepted} requests accepted, {ended.n_withdrawn} withdrawn by their clients, "
+        f"{ended.n_failed} failed"
+    )
+    if ended.n_unread:
+        counts += f", {ended.n_unread} answers not read by their clients"
+    if ended.failure is None and not ended.forced:
+        say(f"stopped: {counts}, all others answered")
+        return
+    why = "stopped at once" if ended.failure is None else f"the service failed: {ended.failure}"
+    if ended.forced:
+        counts += f", {ended.n_abandoned} abandoned"
+    sys.stdout.flush()
+    sys.stderr.write(f"ecorl: {why}: {counts}\n")
+    sys.stderr.flush()
+    # A thread may still be in a call of the engine; to end in the usual way is not safe then.
+    os._exit(ABANDONED)

@@ -1,0 +1,1 @@
+"""``ecorl policy``: one module a command."""

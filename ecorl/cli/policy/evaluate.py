@@ -1,0 +1,78 @@
+"""What ``ecorl policy evaluate`` does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from ecorl.cli.output import aligned
+from ecorl.cli.policy.training import OURS, telling
+from ecorl.policy.calibration.calibration import Calibration
+from ecorl.policy.evaluation.choices import choices, reference_scenario
+from ecorl.policy.evaluation.evaluate import Comparison, FilePolicy, compare
+from ecorl.policy.evaluation.page import render_page, write_page
+from ecorl.policy.evaluation.pools import kept_out
+from ecorl.policy.evaluation.summary import COLUMNS, rows, sentences
+from ecorl.scheduler.learned import PolicyFile
+from ecorl.sim.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A comparison, and what is needed for its page."""
+
+    comparison: Comparison
+    file: PolicyFile
+    reference: Scenario
+
+
+def comparison(
+    path: Path | None,
+    family: str,
+    calibration: Path | None,
+    size: tuple[int, int, int],
+    console: Console,
+) -> Found:
+    """Compare, and print the table.
+
+    Args:
+        path: policy file; None: the shipped one.
+        family: of the scenarios.
+        calibration: of a run to compare on instead.
+        size: scenarios, seeds, iterations.
+        console: where to.
+    """
+    file = PolicyFile(path)
+    fitted = None if calibration is None else Calibration.load(calibration)
+    n, n_seeds, n_iterations = size
+    scenarios = kept_out(
+        family if fitted is None else "fitted", n, n_iterations=n_iterations, calibration=fitted
+    )
+    with telling("comparing", console) as tell:
+        made = compare(scenarios, {OURS: FilePolicy(file)}, n_seeds=n_seeds, tell=tell)
+        tell("done", 1.0)
+    for line in text(made):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    reference = (
+        reference_scenario("paper" if family == "paper" else "roofline")
+        if fitted is None
+        else fitted.scenario()
+    )
+    return Found(made, file, reference)
+
+
+def write_report(found: Found, path: Path) -> None:
+    """Write the page."""
+    picture = choices(found.file, found.reference)
+    title = found.file.path.name
+    write_page(path, render_page(found.file.record, found.comparison, picture, title=title))
+
+
+def text(made: Comparison) -> list[str]:
+    """The table and what must be known to read it."""
+    table = [r.cells() for r in rows(made, OURS)]
+    remarks = [f"- {sentence}" for sentence in sentences(made, OURS)]
+    note = "- * differs from ours after Bonferroni's correction at 5 % (Welch's test)"
+    return [*aligned(COLUMNS, table), "", *remarks, note]

@@ -1,0 +1,76 @@
+"""What ``ecorl policy explain`` does: one recorded decision, and what its actions would cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ecorl.errors import LedgerError, RunError
+from ecorl.ledger import LedgerReader, PlacementRow
+from ecorl.records import Placement
+from ecorl.report.render.numbers import duration, joules
+
+_STAGES = ("reward", "reference")
+_CODES = {"gpu": "a1", "fpga": "a2", "concurrent": "a3"}
+
+
+def decision(run_dir: Path, iteration: int | None, stage: str | None) -> PlacementRow:
+    """The decision that was asked for; by default the last that had a choice.
+
+    Raises:
+        RunError: when there is no readable ledger, or no such decision in it.
+    """
+    try:
+        with LedgerReader(run_dir) as reader:
+            rows = [r for r in reader.placements() if not r.superseded]
+    except LedgerError as error:
+        raise RunError(str(error)) from error
+    stages = _STAGES if stage is None else (stage,)
+    what = " or ".join(stages)
+    rows = [r for r in rows if str(r.placement.stage) in stages]
+    if not rows:
+        raise RunError(f"{run_dir} holds no decision about {what}")
+    if iteration is not None:
+        there = sorted({r.placement.iteration for r in rows})
+        rows = [r for r in rows if r.placement.iteration == iteration]
+        if not rows:
+            raise RunError(
+                f"{run_dir} holds no decision about {what} in iteration {iteration}; it has "
+                f"iterations {there[0]} to {there[-1]}"
+            )
+    with_choice = [r for r in rows if len(r.placement.costs) > 1]
+    return (with_choice or rows)[-1]
+
+
+def lines(p: Placement) -> list[str]:
+    """The decision in lines of text."""
+    told = [f"iteration {p.iteration}, {p.stage}, policy {p.policy}", ""]
+    if p.costs:
+        table = [
+            (
+                f"{_CODES[str(c.action)]} {c.action}",
+                duration(c.time_s),
+                joules(c.energy_j),
+                duration(c.wait_s),
+                str(c.provenance),
+            )
+            for c in p.costs
+        ]
+        told += _aligned([("action", "time", "energy", "wait", "provenance"), *table])
+        told += ["", "Expected before the decision; wait is what a stage would stand behind."]
+    else:
+        told.append(f"The ledger holds no costs of this decision: {p.policy} did not ask for them.")
+    stands = f"{_CODES[str(p.action)]} {p.action}"
+    if p.proposed is p.action:
+        told.append(f"proposed and done: {stands}")
+    else:
+        told.append(f"proposed: {_CODES[str(p.proposed)]} {p.proposed}")
+        told.append(f"after the guards: {stands}")
+    return [*told, f"why: {p.reason}"]
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  ".join(c.rjust(w) if 0 < i < 4 else c.ljust(w) for i, (c, w) in cells).rstrip()
+        for cells in (enumerate(zip(row, widths, strict=True)) for row in rows)
+    ]

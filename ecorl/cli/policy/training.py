@@ -1,0 +1,209 @@
+"""What ``ecorl policy train`` and ``export`` do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ecorl.cli.output import make_console
+from ecorl.errors import ConfigError, RunError
+from ecorl.policy.calibration.calibration import Calibration
+from ecorl.policy.evaluation.choices import choices, reference_scenario
+from ecorl.policy.evaluation.evaluate import Comparison, FilePolicy, compare
+from ecorl.policy.evaluation.page import render_page, write_page
+from ecorl.policy.evaluation.pools import kept_out, variations
+from ecorl.policy.training.export import save_onnx
+from ecorl.policy.training.network import PolicyNetwork
+from ecorl.policy.training.train import (
+    NETWORK_FILE,
+    PLAN_FILE,
+    QUICK,
+    RECORD_FILE,
+    Family,
+    Plan,
+    load_arrays,
+    train,
+)
+from ecorl.runtime.progress import progress
+from ecorl.scheduler.learned import PolicyFile
+
+CALIBRATION_FILE = "calibration.toml"
+REPORT_FILE = "report.html"
+OURS = "learned"
+
+_COMPARED, _COMPARED_QUICK = (4, 5, 60), (1, 2, 10)
+"""Scenarios, seeds and iterations of the comparison in the report of a training: small, since
+``ecorl policy evaluate`` makes the one that counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A training that is about to begin or to go on.
+
+    Attributes:
+        plan: how.
+        folder: where.
+        calibration: of the run to train on, or None.
+        source: the file that it was read from, to be kept in the folder; None when it is there.
+    """
+
+    plan: Plan
+    folder: Path
+    calibration: Calibration | None
+    source: Path | None
+
+
+def prepare(
+    family: str | None,
+    calibration: Path | None,
+    folder: Path | None,
+    given: Mapping[str, int | None],
+    resume: bool,
+    quick: bool,
+) -> Job:
+    """Check everything that the user gave; nothing is written.
+
+    Raises:
+        ConfigError: when options exclude each other, or a value is not acceptable.
+        RunError: when the folder may not be used.
+    """
+    if calibration is not None and family is not None:
+        raise ConfigError("--family", family, "no family beside --calibration")
+    chosen: Family | None = "fitted" if calibration is not None else _family(family)
+    folder = (folder or Path("runs") / f"policy-{chosen or 'roofline'}").expanduser()
+    changes: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
+    if chosen is not None:
+        changes["family"] = chosen
+    if not resume:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise RunError(f"{folder} is there and not empty: go on in it with --resume, or "
+                           "choose another --folder")  # fmt: skip
+        plan = replace(QUICK if quick else Plan(), **changes)
+        made = None if calibration is None else Calibration.load(calibration)
+        return Job(plan, folder, made, calibration)
+    if quick:
+        raise ConfigError("--quick", True, "a fresh training: a plan goes on as it began")
+    plan = replace(_stored_plan(folder), **changes)
+    return Job(plan, folder, _stored_calibration(folder, plan, calibration), None)
+
+
+def _family(name: str | None) -> Family | None:
+    return None if name is None else "paper" if name == "paper" else "roofline"
+
+
+def _stored_plan(folder: Path) -> Plan:
+    path = folder / PLAN_FILE
+    if not path.is_file():
+        raise RunError(f"{folder} holds no training to go on with (there is no {PLAN_FILE} in it)")
+    try:
+        return Plan(**json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(f"{path} is not a plan that this program wrote ({error})") from error
+
+
+def _stored_calibration(folder: Path, plan: Plan, given: Path | None) -> Calibration | None:
+    """The calibration that the training began with; another one would be another pool."""
+    if plan.family != "fitted":
+        return None
+    kept = folder / CALIBRATION_FILE
+    if given is not None and kept.is_file():
+        Calibration.load(given)
+        if given.read_bytes() != kept.read_bytes():
+            raise RunError(f"{folder} holds the training of another calibration than {given}")
+    return Calibration.load(kept)
+
+
+def run(job: Job, out: Path, with_comparison: bool, console: Console) -> None:
+    """Train, write the policy file and the report, and say where they are."""
+    pool = None
+    _claim(job)
+    if job.calibration is not None:
+        run_of = job.calibration.scenario(n_iterations=job.plan.n_iterations)
+        pool = variations(run_of, job.plan.n_scenarios, job.plan.seed)
+    with telling("training", console) as tell:
+        made = train(job.plan, job.folder, scenarios=pool, tell=tell)
+    _save(made.network, made.record, out)
+    _line(f"policy: {out}", console)
+    file = PolicyFile(out)
+    found = _compared(job, file, console) if with_comparison else None
+    family = "roofline" if job.plan.family == "fitted" else job.plan.family
+    scenario = reference_scenario(family)
+    if job.calibration is not None:
+        scenario = job.calibration.scenario()
+    page = job.folder / REPORT_FILE
+    text = render_page(made.record, found, choices(file, scenario), title=out.name, ours=OURS)
+    write_page(page, text)
+    _line(f"report: {page}", console)
+
+
+def _claim(job: Job) -> None:
+    """Keep the calibration in the folder, so that the training can go on without its run."""
+    if job.source is None:
+        return
+    try:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(job.source, job.folder / CALIBRATION_FILE)
+    except OSError as error:
+        raise RunError(f"{job.folder} cannot be written ({error.strerror})") from error
+
+
+def _compared(job: Job, file: PolicyFile, console: Console) -> Comparison:
+    quick = job.plan.n_iterations <= QUICK.n_iterations
+    n, n_seeds, n_iterations = _COMPARED_QUICK if quick else _COMPARED
+    scenarios = kept_out(job.plan.family, n, n_iterations=n_iterations, calibration=job.calibration)
+    with telling("comparing", console) as tell:
+        return compare(scenarios, {OURS: FilePolicy(file)}, n_seeds=n_seeds, tell=tell)
+
+
+def export(folder: Path, out: Path) -> None:
+    """Write the network of a finished training as a policy file.
+
+    Raises:
+        RunError: when the folder holds none.
+    """
+    network, record = folder / NETWORK_FILE, folder / RECORD_FILE
+    for path in (network, record):
+        if not path.is_file():
+            raise RunError(f"{folder} holds no finished training (there is no {path.name} in it)")
+    try:
+        made = json.loads(record.read_text("utf-8"))
+        weights = PolicyNetwork.from_arrays(load_arrays(network))
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise RunError(f"{folder} is not a training that this program wrote ({reason})") from error
+    _save(weights, made, out)
+
+
+def _save(network: PolicyNetwork, record: Mapping[str, object], out: Path) -> None:
+    try:
+        save_onnx(network, record, out)
+    except OSError as error:
+        allowed = f"a file that can be written ({error.strerror})"
+        raise ConfigError("--out", str(out), allowed) from error
+
+
+@contextmanager
+def telling(title: str, console: Console) -> Iterator[Callable[[str, float], None]]:
+    """Progress in percent of the whole; yields what to call with the step and the share."""
+    done = 0
+    with progress(title, 100, console) as task:
+
+        def tell(step: str, share: float) -> None:
+            nonlocal done
+            n = max(0, int(100 * share) - done)
+            done += n
+            task.advance(n, note=step)
+
+        yield tell
+
+
+def _line(text: str, console: Console) -> None:
+    del console
+    make_console(soft_wrap=True).print(text, markup=False, highlight=False)

@@ -1,0 +1,1 @@
+"""Alveo cards through XRT: power readings, kernels, errors, reset."""

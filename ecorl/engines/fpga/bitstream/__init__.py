@@ -1,0 +1,1 @@
+"""Bitstreams: building them, their manifests, the xclbin format, and the reports of the tools."""

@@ -1,0 +1,326 @@
+"""Build a bitstream: the C-simulation's container anywhere, the others with AMD's Vitis.
+
+Nothing half-made ever stands among the products: a file gets its name when it is whole, the
+manifest after it. While the two do not belong together, the hash in the manifest says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from ecorl import __version__
+from ecorl.engines.fpga.bitstream import vitis
+from ecorl.engines.fpga.bitstream.check import provenance_of
+from ecorl.engines.fpga.bitstream.csynth import check_qor, synthesis_of
+from ecorl.engines.fpga.bitstream.manifest import Manifest, Target, manifest_path, write_manifest
+from ecorl.engines.fpga.bitstream.request import Order, check_order
+from ecorl.engines.fpga.bitstream.vivado import read_timing, read_utilisation
+from ecorl.engines.fpga.bitstream.xclbin import container_bytes, parse_container, read_container
+from ecorl.engines.fpga.csim.build import compiler_of, csim_library, kernel_root, kernels_digest
+from ecorl.engines.fpga.csim.cache import locked
+from ecorl.engines.fpga.kernels.banks import card_memory, connectivity_config
+from ecorl.engines.fpga.kernels.interfaces import KernelInterface, kernel_interfaces, read_qor
+from ecorl.engines.fpga.kernels.limits import shape_limits
+from ecorl.errors import BitstreamError, BuildError, ConfigError, SynthesisReportError
+from ecorl.files import write_whole
+
+T = TypeVar("T")
+Tell = Callable[[str], None]
+
+EMCONFIG = "emconfig.json"
+LOCK = ".lock"
+"""File in the folder of the products that a build holds while it puts its own there."""
+
+_TIMING = ("*timing_summary_postroute_physopted.rpt", "*timing_summary_routed.rpt")
+_UTILISATION = ("*full_util_routed.rpt", "*utilization_routed.rpt", "*utilization_placed.rpt")
+
+
+def build_bitstream(order: Order, tell: Tell) -> Manifest:
+    """Build what is ordered, with its manifest.
+
+    Args:
+        order: what.
+        tell: receives one line a step.
+
+    Raises:
+        MissingToolError: Vitis, the platform or a compiler is absent; nothing was written then.
+        ConfigError: the order does not make sense, or a folder cannot be written.
+        BuildError: a step failed.
+    """
+    check_order(order)
+    build = _build_csim if order.target is Target.CSIM else _build_with_vitis
+    try:
+        return build(order, tell)
+    except OSError as error:
+        where = error.filename or order.out
+        allowed = f"a place that can be written ({error.strerror})"
+        raise ConfigError("bitstream", str(where), allowed) from error
+
+
+def _build_csim(order: Order, tell: Tell) -> Manifest:
+    digest = kernels_digest()
+    library = csim_library("fast", progress=tell)
+    tool = f"ecorl {__version__}, {compiler_of(library) or 'unknown compiler'}"
+    data = container_bytes(kernel_interfaces(), library.read_bytes(), card_memory())
+    return _keep(order, _Product(data, digest, tool, _Reports(None, None, None)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reports:
+    """What the tools said of a build; None where they did not."""
+
+    synthesis: dict[str, tuple[str, ...]] | None
+    timing_met: bool | None
+    utilisation: dict[str, dict[str, float | None]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """What a build has made: the file's content, and what its manifest says of it.
+
+    Attributes:
+        data: content of the xclbin.
+        digest: of the kernel sources when the build began.
+        tool: who made it.
+        reports: of the tools.
+        settings: content of emconfig.json, for Vitis' emulations.
+    """
+
+    data: bytes
+    digest: str
+    tool: str
+    reports: _Reports
+    settings: bytes | None = None
+
+
+def _keep(order: Order, made: _Product) -> Manifest:
+    """Put what was made among the products, with its manifest."""
+    manifest = _manifest_of(order, made)
+    if kernels_digest() != made.digest:
+        raise BuildError("the kernel sources changed during the build: build again")
+    order.out.mkdir(parents=True, exist_ok=True)
+    # Builds of one target would mix their files, and all emulations share emconfig.json.
+    with locked(order.out / LOCK):
+        write_whole(order.product, made.data)
+        if made.settings is not None:
+            write_whole(order.out / EMCONFIG, made.settings)
+        write_manifest(manifest, manifest_path(order.product))
+    return manifest
+
+
+def _manifest_of(order: Order, made: _Product) -> Manifest:
+    kernels, root = kernel_interfaces(), kernel_root()
+    part, target_clock_mhz = _one_part(root, kernels)
+    return Manifest(
+        file=order.product.name,
+        target=order.target,
+        platform=vitis.platform_name(order.platform),
+        part=part,
+        tool=made.tool,
+        kernels_digest=made.digest,
+        limits=shape_limits(root),
+        # Of what this build made, not of what lies there: another build may have been there since.
+        sha256=hashlib.sha256(made.data).hexdigest(),
+        target_clock_mhz=target_clock_mhz,
+        clock_mhz=parse_container(order.product, made.data).clock_mhz,
+        timing_met=made.reports.timing_met,
+        utilisation=made.reports.utilisation,
+        synthesis=made.reports.synthesis,
+        built=True,
+        provenance=provenance_of(order.target, made.reports.synthesis),
+    )
+
+
+def _one_part(root: Path, kernels: Sequence[KernelInterface]) -> tuple[str, float]:
+    """Device and clock of all kernels, which are linked into one file."""
+    found = {vitis.part_and_clock(root / k.kernel) for k in kernels}
+    if len(found) != 1:
+        told = ", ".join(sorted(f"{part} at {clock:g} MHz" for part, clock in found))
+        raise BuildError(f"the kernels' qor.json disagree on part or clock: {told}")
+    return found.pop()
+
+
+# ---- with Vitis ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One build with Vitis: the order, the tools, and what the platform's name stands for."""
+
+    order: Order
+    tools: vitis.Vitis
+    platform: str
+    root: Path
+    tell: Tell
+
+    def run(self, step: str, program: str, *arguments: str) -> None:
+        """Run a tool and say so."""
+        self.tell(f"{step}: {program} (this can take hours; log {self.log(step)})")
+        command = [self.tools.programs[program], *arguments]
+        vitis.run_step(command, self.log(step), self.order.folder)
+
+    def log(self, step: str) -> Path:
+        """File with what a step printed."""
+        return self.order.folder / "logs" / f"{step}.log"
+
+
+def _build_with_vitis(order: Order, tell: Tell) -> Manifest:
+    programs = ["v++"]
+    programs += ["vitis-run"] * bool(order.checks)
+    programs += ["emconfigutil"] * order.target.is_emulated
+    tools = vitis.find_vitis(programs)
+    job = _Job(order, tools, vitis.find_platform(order.platform), kernel_root(), tell)
+    kernels = kernel_interfaces(job.root)
+    connectivity = connectivity_config(kernels, card_memory())
+    _one_part(job.root, kernels)
+    if order.target is Target.SW_EMU and tools.release >= vitis.SW_EMU_GONE:
+        tell("AMD deprecates sw_emu from Vitis 2024.2: TARGET=csim takes its place here")
+    order.out.mkdir(parents=True, exist_ok=True)
+    order.folder.mkdir(parents=True, exist_ok=True)
+    with locked(order.folder / "lock"):  # two builds of one target would share their files
+        return _vitis_steps(job, kernels, connectivity)
+
+
+def _vitis_steps(job: _Job, kernels: Sequence[KernelInterface], connectivity: str) -> Manifest:
+    """Compile, link, read the reports, keep the product."""
+    order = job.order
+    compile_one = _compile_emulated if order.target is Target.SW_EMU else _compile_hls
+    digest = kernels_digest()
+    objects = [compile_one(job, kernel) for kernel in kernels]
+    config = order.folder / "connectivity.cfg"
+    config.write_text(connectivity, encoding="utf-8")
+    linked = _link(job, kernels, objects, config)
+    settings = _emulated_card(job) if order.target.is_emulated else None
+    reports = _read_reports(job, kernels)
+    return _keep(order, _Product(linked.read_bytes(), digest, job.tools.name, reports, settings))
+
+
+def _compile_hls(job: _Job, kernel: KernelInterface) -> Path:
+    """One kernel by high-level synthesis, with the simulations that are asked for."""
+    work = job.order.folder / kernel.kernel
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    xo, config = work / f"{kernel.top}.xo", work / "hls_config.cfg"
+    config.write_text(vitis.hls_config(kernel, job.root, xo), encoding="utf-8")
+    where = ("--config", str(config), "--work_dir", str(work))
+    if "csim" in job.order.checks:
+        job.run(f"{kernel.kernel}.csim", "vitis-run", "--mode", "hls", "--csim", *where)
+    job.run(f"{kernel.kernel}.hls", "v++", "-c", "--mode", "hls", *where)
+    if "cosim" in job.order.checks:
+        job.run(f"{kernel.kernel}.cosim", "vitis-run", "--mode", "hls", "--cosim", *where)
+    return _made(xo, job.log(f"{kernel.kernel}.hls"))
+
+
+def _compile_emulated(job: _Job, kernel: KernelInterface) -> Path:
+    """One kernel for software emulation, which has no synthesis."""
+    work = job.order.folder / kernel.kernel
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    xo, folder = work / f"{kernel.top}.xo", job.root / kernel.kernel
+    sources = read_qor(folder).get("sources", [f"{kernel.kernel}.cpp"])
+    job.run(
+        f"{kernel.kernel}.sw_emu", "v++", "-c", "-t", "sw_emu", "--platform", job.platform,
+        "-k", kernel.top, f"-I{job.root / 'include'}", "--temp_dir", str(work / "_x"),
+        "-o", str(xo), *(str(folder / name) for name in sources),
+    )  # fmt: skip
+    return _made(xo, job.log(f"{kernel.kernel}.sw_emu"))
+
+
+def _link(
+    job: _Job, kernels: Sequence[KernelInterface], objects: Sequence[Path], config: Path
+) -> Path:
+    """Link to a name in the build folder; it gets its place among the products when all is well."""
+    order, folder = job.order, job.order.folder
+    _, clock_mhz = _one_part(job.root, kernels)
+    linked = folder / f"linked.{order.target}.xclbin"
+    linked.unlink(missing_ok=True)
+    for name in ("_x", "reports"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    frequency = [] if order.target is Target.SW_EMU else ["--kernel_frequency", f"{clock_mhz:g}"]
+    job.run(
+        "link", "v++", "-l", "-t", str(order.target), "--platform", job.platform,
+        "--config", str(config), *frequency,
+        "--temp_dir", str(folder / "_x"), "--report_dir", str(folder / "reports"),
+        "--report_level", "2",
+        "-o", str(linked), *map(str, objects),
+    )  # fmt: skip
+    _made(linked, job.log("link"))
+    try:
+        read_container(linked)
+    except BitstreamError as error:
+        raise BuildError(f"v++ left no whole xclbin: {error}; log: {job.log('link')}") from error
+    return linked
+
+
+def _emulated_card(job: _Job) -> bytes:
+    """Content of the file that tells Vitis' emulation which card it stands for."""
+    folder = job.order.folder
+    settings = folder / EMCONFIG
+    settings.unlink(missing_ok=True)  # that of a build before would pass for this one's
+    job.run(
+        "emconfig", "emconfigutil", "--platform", job.platform, "--nd", "1", "--od", str(folder)
+    )
+    return _made(settings, job.log("emconfig")).read_bytes()
+
+
+def _made(path: Path, log: Path) -> Path:
+    """What a step must have left."""
+    if not path.is_file() or path.stat().st_size == 0:
+        raise BuildError(f"the step ended well but left no {path.name}; log: {log}")
+    return path
+
+
+# ---- reports ------------------------------------------------------------------------------------
+
+
+def _read_reports(job: _Job, kernels: Sequence[KernelInterface]) -> _Reports:
+    """What the tools' reports say. One that cannot be read is told of and stays unknown."""
+    order = job.order
+    if order.target is Target.SW_EMU:
+        return _Reports(None, None, None)
+    synthesis = {}
+    for kernel in kernels:
+        found = _read(job, partial(_shortfalls, job, kernel))
+        if found is not None:
+            synthesis[kernel.kernel] = found
+    if order.target is not Target.HW:
+        return _Reports(synthesis or None, None, None)
+    timing, sites = _newest(order.folder, _TIMING), _newest(order.folder, _UTILISATION)
+    summary = None if timing is None else _read(job, partial(read_timing, timing))
+    use = None if sites is None else _read(job, partial(read_utilisation, sites))
+    used = None if use is None else {k: v for k, v in asdict(use).items() if v is not None}
+    return _Reports(synthesis or None, None if summary is None else summary.is_met, used or None)
+
+
+def _read(job: _Job, reader: Callable[[], T]) -> T | None:
+    """What a report says; a build of hours is not thrown away because a report has another form."""
+    try:
+        return reader()
+    except SynthesisReportError as error:
+        job.tell(f"left out of the manifest: {error}")
+        return None
+
+
+def _shortfalls(job: _Job, kernel: KernelInterface) -> tuple[str, ...] | None:
+    """In what a kernel's csynth.xml falls short of its qor.json; None without a csynth.xml."""
+    work = job.order.folder / kernel.kernel
+    report = synthesis_of(work / "hls" / "syn" / "report") or synthesis_of(work)
+    if report is None:
+        return None
+    return tuple(map(str, check_qor(report, read_qor(job.root / kernel.kernel))))
+
+
+def _newest(folder: Path, patterns: Sequence[str]) -> Path | None:
+    """A report of the link: the first pattern that finds one, the newest of those."""
+    for pattern in patterns:
+        for place in ("reports", "_x"):
+            found = sorted((folder / place).rglob(pattern), key=lambda p: p.stat().st_mtime)
+            if found:
+                return found[-1]
+    return None

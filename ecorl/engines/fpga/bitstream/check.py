@@ -1,0 +1,176 @@
+"""Bitstreams: what a file's manifest says of it, and whether a host may load it.
+
+``make bitstream`` writes what XRT loads, ``<name>.xclbin``, and beside it ``<name>.json``, the
+manifest. A host asks `check_bitstream` before it loads anything; whatever does not fit is refused
+in one line that names the file, what was found and what is allowed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+from ecorl.engines.fpga.bitstream.manifest import (
+    EMULATED,
+    SYNTHESISED,
+    Manifest,
+    Target,
+    manifest_path,
+    read_manifest,
+)
+from ecorl.engines.fpga.bitstream.xclbin import CSIM_SUFFIX, Container, Mode, parse_container
+from ecorl.engines.fpga.csim.build import kernels_digest
+from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces
+from ecorl.engines.fpga.kernels.limits import shape_limits
+from ecorl.engines.models.decoder_config import DecoderConfig
+from ecorl.errors import BitstreamError
+
+logger = logging.getLogger(__name__)
+
+_MODES = {
+    Target.CSIM: {Mode.SW_EMU},
+    Target.SW_EMU: {Mode.SW_EMU},
+    Target.HW_EMU: {Mode.HW_EMU, Mode.HW_EMU_PARTIAL},
+    Target.HW: {Mode.FLAT, Mode.PARTIAL, Mode.TANDEM_STAGE2, Mode.TANDEM_STAGE2_PARTIAL},
+}
+
+
+def check_bitstream(
+    path: Path,
+    *,
+    platform: str | None,
+    model: DecoderConfig | None,
+    emulated: bool,
+) -> Manifest:
+    """Whether a host may load a file; gives its manifest if so.
+
+    Args:
+        path: the xclbin.
+        platform: name that the card gives itself, or a development platform's; None where there is
+            none to compare, as for a noop device.
+        model: that will be loaded; None leaves the limits unchecked.
+        emulated: whether the host runs in emulation, without a card.
+
+    Raises:
+        BitstreamError: in one line: the manifest is missing or malformed, the file is missing or
+            its hash differs, it is not built, misses its timing, is for emulation or is not; the
+            manifest says other than the file; or platform, kernel sources or limits do not fit.
+        BuildError: the constants of the installed kernel sources cannot be read.
+        MissingToolError: the kernel sources are not installed.
+    """
+    if os.path.isdir(path):  # noqa: PTH112 - False for what no path can be, where pathlib raises
+        raise BitstreamError(f"{path} is a folder: a bitstream is a file, such as ecorl.hw.xclbin")
+    manifest = read_manifest(manifest_path(path))
+    container = _check_file(path, manifest)
+    _check_target(path, manifest, container, emulated)
+    _check_claims(path, manifest, container)
+    if platform is not None and not same_platform(manifest.platform, platform):
+        raise BitstreamError(f"{path} is for {manifest.platform}, and the card is a {platform}")
+    if manifest.kernels_digest != kernels_digest():
+        raise BitstreamError(
+            f"{path} was built from other kernel sources than the installed ones "
+            f"({manifest.kernels_digest[:19]}, not {kernels_digest()[:19]}): build it again"
+        )
+    if manifest.limits != shape_limits():
+        raise BitstreamError(f"{manifest_path(path)}: limits are not those of its kernel sources")
+    _check_timing(path, manifest)
+    refusal = None if model is None else manifest.limits.refusal(model)
+    if refusal is not None:
+        raise BitstreamError(f"{path}: {refusal}")
+    return manifest
+
+
+def provenance_of(target: Target, reported: Collection[str] | None) -> str | None:
+    """What a file may call itself, by its target and the kernels whose csynth.xml was there."""
+    if target.is_emulated:
+        return EMULATED
+    is_whole = {kernel.kernel for kernel in kernel_interfaces()} == set(reported or ())
+    return SYNTHESISED if is_whole else None
+
+
+def same_platform(built_for: str, card: str) -> bool:
+    """Whether a development platform and the name that a card gives itself are of one shell.
+
+    A U55C with the platform ``xilinx_u55c_gen3x16_xdma_3_202210_1`` calls itself
+    ``xilinx_u55c_gen3x16_xdma_base_3``: without the release, and with a word for the partition.
+    """
+
+    def plain(name: str) -> str:
+        return re.sub(r"_\d{6}_\d+$", "", name).replace("_base_", "_")
+
+    return plain(built_for) == plain(card)
+
+
+def _check_file(path: Path, manifest: Manifest) -> Container:
+    if not manifest.built:
+        raise BitstreamError(f"{manifest_path(path)}: built = false: the file was never made")
+    if manifest.file != path.name:
+        raise BitstreamError(f"{manifest_path(path)} is the manifest of {manifest.file}")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BitstreamError(f"{path} cannot be read: {error.strerror}") from error
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != manifest.sha256:
+        raise BitstreamError(
+            f"{path} is not the file that its manifest is of: SHA-256 {digest[:12]}..., "
+            f"the manifest says {manifest.sha256[:12]}..."
+        )
+    return parse_container(path, data)
+
+
+def _check_target(path: Path, manifest: Manifest, container: Container, emulated: bool) -> None:
+    """What manifest, name and header say the file is for, against what the host runs on."""
+    mode = "unknown" if container.mode is None else container.mode.name
+    named = path.name.endswith(CSIM_SUFFIX)
+    if container.mode not in _MODES[manifest.target] or named is not (
+        manifest.target is Target.CSIM
+    ):
+        raise BitstreamError(
+            f"{path}: the manifest says target = {manifest.target}, and name and header do not "
+            f"(mode {mode})"
+        )
+    if manifest.target in (Target.SW_EMU, Target.HW_EMU):
+        raise BitstreamError(
+            f"{path} is for emulation (target = {manifest.target}) with AMD's tools alone: a host "
+            "takes target = csim in emulation and target = hw on a card"
+        )
+    if manifest.target.is_emulated and not emulated:
+        raise BitstreamError(
+            f"{path} is for emulation (target = {manifest.target}): a card takes target = hw only"
+        )
+    if emulated and not manifest.target.is_emulated:
+        raise BitstreamError(f"{path} is for a card (target = hw), and this host is in emulation")
+
+
+def _check_claims(path: Path, manifest: Manifest, container: Container) -> None:
+    """What a manifest says against what the file says: an edited one is not believed."""
+    beside = manifest_path(path)
+    if not same_platform(manifest.platform, container.platform):
+        raise BitstreamError(
+            f"{beside}: platform = {manifest.platform!r}: the file is for {container.platform!r}"
+        )
+    if manifest.clock_mhz != container.clock_mhz:
+        found = container.clock_mhz
+        raise BitstreamError(f"{beside}: clock_mhz = {manifest.clock_mhz}: the file has {found}")
+    allowed = provenance_of(manifest.target, manifest.synthesis)
+    if manifest.provenance != allowed:
+        raise BitstreamError(
+            f"{beside}: provenance = {manifest.provenance!r}: with target = {manifest.target} and "
+            f"its synthesis it is {allowed!r}"
+        )
+
+
+def _check_timing(path: Path, manifest: Manifest) -> None:
+    """A design that misses its timing can compute wrong bits, on some days or on some cards."""
+    if manifest.timing_met is False:
+        raise BitstreamError(
+            f"{path}: timing_met = false: a design that misses its timing can compute wrong bits; "
+            "build it again with a lower clock"
+        )
+    if manifest.target is Target.HW and manifest.timing_met is None:
+        logger.warning("%s: no report says whether it meets its timing (timing_met = null)", path)

@@ -1,0 +1,314 @@
+"""What a synthesis tool said of a kernel: csynth.xml of Vitis HLS, and the check against qor.json.
+
+`synthesis_of` is the one judge of whether a kernel was synthesised: it was where a folder holds a
+csynth.xml that can be read, and nowhere else. What csynth.xml says are the tool's estimates before
+place and route; the reports after it are read by `ecorl.engines.fpga.bitstream.vivado`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+from ecorl.errors import SynthesisReportError
+
+REPORT_NAME = "csynth.xml"
+RESOURCES = ("bram_18k", "dsp", "ff", "lut", "uram")
+"""Resources of a report, in the tool's units; a block RAM of 36 Kbit is two of ``bram_18k``."""
+
+_UNKNOWN = frozenset(("", "?", "-", "undef", "n/a", "na"))
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Cycles of the top function from start to end; None where they depend on its arguments."""
+
+    best_cycles: int | None
+    average_cycles: int | None
+    worst_cycles: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One loop of the report.
+
+    Attributes:
+        module: function that holds it; the tool makes functions of its own for pipelines.
+        name: its label, or what the tool calls it; loops made one have their names joined by ``_``.
+        min_trips: fewest iterations, None where they depend on an argument.
+        max_trips: most iterations.
+        pipeline_ii: achieved initiation interval, cycles; None for a loop without pipeline.
+    """
+
+    module: str
+    name: str
+    min_trips: int | None
+    max_trips: int | None
+    pipeline_ii: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Units used, and units on the part."""
+
+    used: int | None
+    available: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HlsReport:
+    """What a csynth.xml says; estimates of Vitis HLS.
+
+    Attributes:
+        path: the file.
+        tool_version: release of Vitis HLS.
+        top: name of the top function.
+        part: device that it was made for.
+        target_clock_ns: clock period asked for, ns.
+        estimated_clock_ns: clock period that the tool expects to reach, ns.
+        latency: of the top function.
+        loops: of all functions, in the file's order.
+        resources: by the names of `RESOURCES`.
+    """
+
+    path: Path
+    tool_version: str | None
+    top: str
+    part: str | None
+    target_clock_ns: float | None
+    estimated_clock_ns: float | None
+    latency: Latency
+    loops: tuple[Loop, ...]
+    resources: Mapping[str, Resource]
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """One point in which a report falls short of qor.json.
+
+    Attributes:
+        kind: what is compared.
+        name: the loop's label or the resource.
+        expected: initiation interval in cycles, or the most units, or the longest period in ns.
+        found: what the report has; None where it says nothing of it.
+    """
+
+    kind: Literal["loop", "resource", "clock"]
+    name: str
+    expected: float
+    found: float | None
+
+    def __str__(self) -> str:
+        found = "not in the report" if self.found is None else _plain(self.found)
+        unit, bound = {
+            "loop": ("initiation interval", "expected"),
+            "resource": ("used", "expected at most"),
+            "clock": ("estimated period in ns", "expected at most"),
+        }[self.kind]
+        return f"{self.name}: {unit} {found}, {bound} {_plain(self.expected)}"
+
+
+def synthesis_of(folder: Path) -> HlsReport | None:
+    """The synthesis report in a kernel's build folder, or None: then it is not synthesised.
+
+    Args:
+        folder: the work folder of one kernel, of any release's layout.
+
+    Raises:
+        SynthesisReportError: the report is damaged, or there are several.
+    """
+    found = sorted(path for path in folder.rglob(REPORT_NAME) if path.is_file())
+    if not found:
+        return None
+    if len(found) > 1:
+        raise SynthesisReportError(
+            f"{folder} holds {len(found)} files {REPORT_NAME} ({found[0]}, {found[1]}, ...): "
+            "name the folder of one kernel"
+        )
+    return read_csynth(found[0])
+
+
+def is_synthesised(folder: Path) -> bool:
+    """Whether `synthesis_of` finds a report; a damaged one raises, as there."""
+    return synthesis_of(folder) is not None
+
+
+def standing(folder: Path) -> str:
+    """In words, whether the kernel in `folder` is synthesised, and by what.
+
+    Raises:
+        SynthesisReportError: as `synthesis_of`.
+    """
+    report = synthesis_of(folder)
+    if report is None:
+        return f"not synthesised: no {REPORT_NAME} in {folder}"
+    release = f" {report.tool_version}" if report.tool_version else ""
+    part = f" for {report.part}" if report.part else ""
+    return f"synthesised by Vitis HLS{release}{part}; its figures are estimates before placement"
+
+
+def read_csynth(path: Path) -> HlsReport:
+    """Read a csynth.xml.
+
+    Raises:
+        SynthesisReportError: the file cannot be read, is no whole XML, lacks a part that every
+            report has, or holds a number that is none.
+    """
+    root = _root(path)
+    top = _text(root, "UserAssignments/TopModelName")
+    if top is None:
+        raise SynthesisReportError(f"{path}: no <TopModelName>: not a csynth.xml, or cut off")
+    for needed in ("PerformanceEstimates", "AreaEstimates/Resources"):
+        if root.find(needed) is None:
+            raise SynthesisReportError(f"{path}: no <{needed}>: not a csynth.xml, or cut off")
+    try:
+        overall = "PerformanceEstimates/SummaryOfOverallLatency/{}-caseLatency"
+        return HlsReport(
+            path=path,
+            tool_version=_text(root, "ReportVersion/Version"),
+            top=top,
+            part=_text(root, "UserAssignments/Part"),
+            target_clock_ns=_decimal(root, "UserAssignments/TargetClockPeriod"),
+            estimated_clock_ns=_decimal(
+                root, "PerformanceEstimates/SummaryOfTimingAnalysis/EstimatedClockPeriod"
+            ),
+            latency=Latency(
+                *(_count(root, overall.format(case)) for case in ("Best", "Average", "Worst"))
+            ),
+            loops=tuple(_all_loops(root, top)),
+            resources={name: _resource(root, name) for name in RESOURCES},
+        )
+    except ValueError as error:
+        raise SynthesisReportError(f"{path}: {error}") from error
+
+
+def check_qor(report: HlsReport, qor: Mapping[str, Any]) -> tuple[Deviation, ...]:
+    """Where a report falls short of what a kernel's qor.json expects; empty when nowhere.
+
+    A label stands for every loop of that name, also one that the tool merged with the loops around
+    it; of several, the slowest counts. Resources may be below what is expected, not above.
+
+    Args:
+        report: of the kernel.
+        qor: content of its qor.json: ``top``, ``loops`` (``label``, ``ii``), and where they are
+            declared ``clock_mhz`` and ``count`` in ``dsp``, ``bram_18k`` and ``uram``.
+
+    Raises:
+        SynthesisReportError: the report is of another kernel, or qor.json lacks a field.
+    """
+    try:
+        top = qor["top"]
+        loops = {str(loop["label"]): int(loop["ii"]) for loop in qor["loops"]}
+        most = {name: int(qor[name]["count"]) for name in RESOURCES if name in qor}
+        clock_ns = 1e3 / float(qor["clock_mhz"]) if "clock_mhz" in qor else None
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise SynthesisReportError(
+            f"qor.json of {report.top}: a field is missing or wrong ({error!r})"
+        ) from error
+    if top != report.top:
+        raise SynthesisReportError(
+            f"{report.path}: top = {report.top!r}: allowed is {top!r}, as qor.json says"
+        )
+    found = [
+        Deviation("loop", label, ii, achieved)
+        for label, ii in loops.items()
+        if (achieved := _achieved_ii(report, label)) != ii
+    ]
+    for name, count in most.items():
+        used = report.resources[name].used
+        if used is None or used > count:
+            found.append(Deviation("resource", name, count, used))
+    period = report.estimated_clock_ns
+    if clock_ns is not None and (period is None or period > clock_ns):
+        found.append(Deviation("clock", "clock", clock_ns, period))
+    return tuple(found)
+
+
+def _plain(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:.3f}"
+
+
+def _achieved_ii(report: HlsReport, label: str) -> int | None:
+    """The largest interval of the loops that `label` names; None if one of them has no pipeline."""
+    plain = [(re.sub(r"\.\d+$", "", loop.name), loop.pipeline_ii) for loop in report.loops]
+    intervals = [ii for name, ii in plain if name == label]
+    intervals = intervals or [ii for name, ii in plain if name.endswith(f"_{label}")]
+    known = [ii for ii in intervals if ii is not None]
+    return max(known) if known and len(known) == len(intervals) else None
+
+
+def _root(path: Path) -> Element:
+    try:
+        return ElementTree.parse(path).getroot()
+    except OSError as error:
+        raise SynthesisReportError(f"{path} cannot be read: {error.strerror}") from error
+    except (ElementTree.ParseError, UnicodeError, ValueError) as error:
+        raise SynthesisReportError(f"{path}: no whole XML ({error})") from error
+
+
+def _all_loops(root: Element, top: str) -> Iterator[Loop]:
+    """The loops of every function; those of the top function stand in two places."""
+    summary = "PerformanceEstimates/SummaryOfLoopLatency"
+    modules = {top: root.find(summary)}
+    for module in root.findall("ModuleInformation/Module"):
+        name, loops = _text(module, "Name"), module.find(summary)
+        if name is not None and loops is not None:
+            modules[name] = loops
+    for name, loops in modules.items():
+        if loops is not None:
+            yield from _loops(loops, name)
+
+
+def _loops(parent: Element, module: str) -> Iterator[Loop]:
+    """The loops right under an element, each followed by those inside it."""
+    for child in parent:
+        if child.find("TripCount") is None and child.find("Latency") is None:
+            continue  # a figure of the loop around it
+        name = _text(child, "Name") or child.tag
+        low, high = _span(child, "TripCount")
+        yield Loop(module, name, low, high, _count(child, "PipelineII"))
+        yield from _loops(child, module)
+
+
+def _resource(root: Element, name: str) -> Resource:
+    tag = name.upper()
+    return Resource(
+        _count(root, f"AreaEstimates/Resources/{tag}"),
+        _count(root, f"AreaEstimates/AvailableResources/{tag}"),
+    )
+
+
+def _text(element: Element, path: str) -> str | None:
+    """Text under a path; None where it is absent or says that it is not known."""
+    text = (element.findtext(path) or "").strip()
+    return None if text.lower() in _UNKNOWN else text
+
+
+def _count(element: Element, path: str) -> int | None:
+    text = _text(element, path)
+    if text is not None and not re.fullmatch(r"\d+", text):
+        raise ValueError(f"<{path}> = {text!r}: allowed is a whole number")
+    return None if text is None else int(text)
+
+
+def _decimal(element: Element, path: str) -> float | None:
+    text = _text(element, path)
+    if text is not None and not re.fullmatch(r"-?\d+(\.\d*)?", text):
+        raise ValueError(f"<{path}> = {text!r}: allowed is a number")
+    return None if text is None else float(text)
+
+
+def _span(element: Element, tag: str) -> tuple[int | None, int | None]:
+    """Bounds that stand as one number, as ``low ~ high`` or as a <range>."""
+    if element.find(f"{tag}/range") is not None:
+        return _count(element, f"{tag}/range/min"), _count(element, f"{tag}/range/max")
+    ends = re.fullmatch(r"(\d+)\s*~\s*(\d+)", _text(element, tag) or "")
+    if ends:
+        return int(ends[1]), int(ends[2])
+    both = _count(element, tag)
+    return both, both

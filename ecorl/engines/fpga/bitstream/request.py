@@ -1,0 +1,95 @@
+"""What a build of a bitstream is asked for, and whether it can be done at all."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ecorl.engines.fpga.bitstream.manifest import Target
+from ecorl.engines.fpga.bitstream.vitis import platform_name
+from ecorl.engines.fpga.csim.build import kernel_root
+from ecorl.engines.fpga.kernels.banks import CARD, PLATFORM
+from ecorl.errors import ConfigError
+
+CHECKS = ("csim", "cosim")
+"""Simulations of each kernel's test bench under Vitis, in the order in which they run."""
+
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,63}")  # an xclbin has 64 bytes for it, the last one is 0
+_SPLITS = re.compile(r"[\s'\"\\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to build.
+
+    Attributes:
+        target: what for.
+        platform: name of a development platform, or its .xpfm file.
+        out: folder of the products.
+        work: folder in which ``build_dir.<target>`` is made.
+        checks: of `CHECKS`; run before and after a kernel's synthesis. Not for csim and sw_emu.
+    """
+
+    target: Target
+    platform: str = PLATFORM
+    out: Path = Path("bitstreams")
+    work: Path = Path()
+    checks: tuple[str, ...] = ()
+
+    @property
+    def product(self) -> Path:
+        """The xclbin."""
+        return self.out / f"ecorl.{self.target}.xclbin"
+
+    @property
+    def folder(self) -> Path:
+        """Where Vitis works, as an absolute path."""
+        return (self.work / f"build_dir.{self.target}").resolve()
+
+
+def check_order(order: Order) -> None:
+    """Refuse what cannot be built, before anything is written.
+
+    Raises:
+        ConfigError: naming the option, its value and what is allowed.
+        MissingToolError: the kernel sources are not installed.
+    """
+    if order.checks and order.target not in (Target.HW_EMU, Target.HW):
+        raise ConfigError("--check", order.checks[0], f"none with target {order.target}")
+    _check_platform(order)
+    if order.target is not Target.CSIM:
+        _check_paths(order)
+
+
+def _check_platform(order: Order) -> None:
+    """The map of channels and dies is that of one card: a file for another could not be right."""
+    name = platform_name(order.platform)
+    if not _NAME.fullmatch(name) or not _is_text(order.platform):
+        allowed = "a name of at most 63 letters, digits and _ . : -, or an .xpfm file of such a one"
+        raise ConfigError("--platform", order.platform, allowed)
+    if order.target is Target.CSIM and name != PLATFORM:
+        allowed = f"{PLATFORM} with target csim: its memory is that card's"
+        raise ConfigError("--platform", order.platform, allowed)
+    if CARD not in name.split("_"):
+        allowed = f"one for a {CARD}, such as {PLATFORM}: channels and dies are mapped for that"
+        raise ConfigError("--platform", order.platform, allowed)
+
+
+def _check_paths(order: Order) -> None:
+    """Vitis takes include folders within one line of flags, which is split at spaces."""
+    paths = {"kernel sources": kernel_root(), "--work": order.folder.parent, "--out": order.out}
+    for key, path in paths.items():
+        whole = str(path.resolve())
+        if _SPLITS.search(whole) or not _is_text(whole):
+            allowed = "a path without spaces, quotes and backslashes: Vitis splits flags at them"
+            raise ConfigError(key, whole, allowed)
+
+
+def _is_text(value: str) -> bool:
+    """Whether config files and logs can hold it; bytes that are no UTF-8 come as surrogates."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

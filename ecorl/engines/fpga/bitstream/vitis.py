@@ -1,0 +1,215 @@
+"""AMD's Vitis as this project drives it: its tools and platforms, its config files, its commands.
+
+Written for release 2024.1 and later from AMD's guides (UG1399, UG1702); no build with Vitis stands
+behind it. Each kernel is compiled by ``v++ -c --mode hls`` with a config file, the kernels are
+linked by ``v++ -l``. What a step prints goes to a log of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ecorl.engines.fpga.bitstream.tool_process import ToolStopped, run_tool
+from ecorl.engines.fpga.csim.build import read_flags
+from ecorl.engines.fpga.kernels.interfaces import KernelInterface, read_qor
+from ecorl.errors import BuildError, MissingToolError
+
+OLDEST = (2024, 1)
+"""First release with the commands that are used here in their present form."""
+
+SW_EMU_GONE = (2024, 2)
+"""Release from which AMD deprecates software emulation."""
+
+_PLATFORM_FOLDERS = "/opt/xilinx/platforms"
+
+
+@dataclass(frozen=True, slots=True)
+class Vitis:
+    """The tools of one installation.
+
+    Attributes:
+        programs: path by name.
+        release: year and number.
+    """
+
+    programs: dict[str, str]
+    release: tuple[int, int]
+
+    @property
+    def name(self) -> str:
+        """For the manifest: ``v++ 2024.1``."""
+        return f"v++ {self.release[0]}.{self.release[1]}"
+
+
+def find_vitis(programs: Sequence[str]) -> Vitis:
+    """The tools on PATH.
+
+    Args:
+        programs: names that the build will call; ``v++`` is asked for its release.
+
+    Raises:
+        MissingToolError: one is not on PATH, or ``v++`` is too old or does not say its release.
+    """
+    found = {name: shutil.which(name) for name in programs}
+    missing = [name for name, path in found.items() if path is None]
+    if missing:
+        verb = "are" if len(missing) > 1 else "is"
+        raise MissingToolError(
+            f"{', '.join(missing)} of Vitis {verb} not on PATH: source settings64.sh of Vitis "
+            f"{OLDEST[0]}.{OLDEST[1]} or later; TARGET=csim needs none of it"
+        )
+    there = {name: path for name, path in found.items() if path is not None}
+    return Vitis(there, _release(there["v++"]))
+
+
+def find_platform(name: str) -> str:
+    """A development platform as ``v++ --platform`` takes it: the path of its .xpfm file.
+
+    Looked for as a path, below ``$PLATFORM_REPO_PATHS``, ``/opt/xilinx/platforms`` and
+    ``$XILINX_VITIS/base_platforms``.
+
+    Raises:
+        MissingToolError: it is in none of them.
+    """
+    own = Path(name).expanduser()
+    if own.suffix == ".xpfm" and own.is_file():
+        return str(own.resolve())
+    folders = [*os.environ.get("PLATFORM_REPO_PATHS", "").split(os.pathsep), _PLATFORM_FOLDERS]
+    if "XILINX_VITIS" in os.environ:
+        folders.append(str(Path(os.environ["XILINX_VITIS"]) / "base_platforms"))
+    for folder in filter(None, folders):
+        for path in (Path(folder) / name / f"{name}.xpfm", Path(folder) / f"{name}.xpfm"):
+            if path.is_file():
+                return str(path.resolve())
+    raise MissingToolError(
+        f"platform {name} is not on this machine: install AMD's development platform, name its "
+        f".xpfm file with PLATFORM=, or its folder in $PLATFORM_REPO_PATHS; looked in "
+        f"{_PLATFORM_FOLDERS}"
+    )
+
+
+def platform_name(platform: str) -> str:
+    """Name of a platform that was given by name or by its .xpfm file."""
+    path = Path(platform)
+    return path.stem if path.suffix == ".xpfm" else platform
+
+
+# ---- config files -------------------------------------------------------------------------------
+
+
+def hls_config(kernel: KernelInterface, root: Path, xo: Path) -> str:
+    """The config file of a kernel for ``v++ -c --mode hls`` and ``vitis-run --mode hls``.
+
+    C and C/RTL simulation compile the sources as the strict build does, with the folder sim/ for
+    what the test bench needs; synthesis sees neither.
+
+    Args:
+        kernel: with ``part`` and ``clock_mhz`` in its qor.json.
+        root: folder of the kernels.
+        xo: the compiled kernel.
+
+    Raises:
+        BuildError: qor.json lacks a field.
+    """
+    folder = root / kernel.kernel
+    part, clock_mhz = part_and_clock(folder)
+    sources = [folder / name for name in read_qor(folder).get("sources", [f"{kernel.kernel}.cpp"])]
+    bench = [folder / f"{kernel.kernel}_tb.cpp", *sorted(root.glob(f"sim/{kernel.kernel}_*.cpp"))]
+    include = f"-std=c++17 -I{root / 'include'}"
+    defined = " ".join(w for w in _strict_flags(root) if w.startswith("-D"))
+    simulated = f"{include} -I{root / 'sim'} {defined}"
+    lines = [
+        f"part={part}",
+        "",
+        "[hls]",
+        "flow_target=vitis",
+        f"clock={clock_mhz:g}MHz",
+        *(f"syn.file={path}" for path in sources),
+        f"syn.top={kernel.top}",
+        f"syn.cflags={include}",
+        f"syn.csimflags={simulated}",
+        *(f"tb.file={path}" for path in bench if path.is_file()),
+        f"tb.cflags={simulated}",
+        "package.output.format=xo",
+        f"package.output.file={xo}",
+        "package.output.syn=1",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def part_and_clock(folder: Path) -> tuple[str, float]:
+    """Device and clock, MHz, that a kernel's qor.json asks for.
+
+    Raises:
+        BuildError: it lacks one of them.
+    """
+    qor = read_qor(folder)
+    part, clock_mhz = qor.get("part"), qor.get("clock_mhz")
+    if not isinstance(part, str) or not isinstance(clock_mhz, int | float) or clock_mhz <= 0:
+        raise BuildError(f"{folder / 'qor.json'}: part and clock_mhz are needed")
+    return part, float(clock_mhz)
+
+
+def _strict_flags(root: Path) -> tuple[str, ...]:
+    return read_flags(root / "common.mk").get("CSIM_FLAGS_strict", ())
+
+
+# ---- running ------------------------------------------------------------------------------------
+
+
+def run_step(command: Sequence[str], log: Path, folder: Path) -> None:
+    """Run one tool; all that it prints goes to a log.
+
+    The tool and what it started are ended if this process is told to end, or is killed.
+
+    Args:
+        command: program and arguments.
+        log: file for its output, written anew.
+        folder: where it runs.
+
+    Raises:
+        BuildError: it fails or is stopped; in one line, with the log's first error and its path.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    name = Path(command[0]).name
+    with log.open("w", encoding="utf-8") as out:
+        out.write(f"$ {' '.join(command)}\n")
+        out.flush()
+        try:
+            code = run_tool(command, out, folder)
+        except ToolStopped as stopped:
+            raise BuildError(f"{name} was {stopped}; log: {log}") from stopped
+    if code != 0:
+        raise BuildError(f"{name} failed: {_first_error(log, code)}; log: {log}")
+
+
+def _first_error(log: Path, code: int) -> str:
+    """The first line that says ERROR, else the last line, else the exit code."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()[1:]]
+    lines = [line for line in lines if line]
+    named = [line for line in lines if re.match(r"(CRITICAL )?ERROR\b|.*\berror:", line)]
+    return named[0] if named else f"exit code {code}" + (f", {lines[-1]}" if lines else "")
+
+
+def _release(program: str) -> tuple[int, int]:
+    try:
+        done = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=300, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MissingToolError(f"{program} --version cannot be run: {error}") from error
+    found = re.search(r"\bv?(20\d\d)\.(\d+)", done.stdout + done.stderr)
+    if done.returncode != 0 or found is None:
+        raise MissingToolError(f"{program} --version does not say a release")
+    release = int(found[1]), int(found[2])
+    if release < OLDEST:
+        raise MissingToolError(
+            f"v++ {release[0]}.{release[1]} is too old: Vitis {OLDEST[0]}.{OLDEST[1]} or later"
+        )
+    return release

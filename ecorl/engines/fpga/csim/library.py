@@ -1,0 +1,273 @@
+"""INT8 matrix products through the C-simulation library: a thin ctypes wrapper.
+
+ctypes releases the GIL for the length of a call, so host threads may multiply at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from ecorl.engines.fpga.csim.build import Build, csim_library
+from ecorl.errors import BuildError
+
+logger = logging.getLogger(__name__)
+
+Int8 = npt.NDArray[np.int8]
+Int32 = npt.NDArray[np.int32]
+
+GemmPath = Literal["auto", "kernel", "portable", "avx2", "vnni"]
+"""Who computes a product: the kernel's own source, or native code with the same results."""
+
+TILE_M, TILE_N, TILE_K = 64, 16, 4
+MAX_K = 16_384
+MAX_DIM = 1 << 20
+_WORD_BYTES = 64
+_ALIGNMENT = 64  # one 512-bit word: a packed tile never straddles two cache lines
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeight:
+    """INT8 weights in the tile order of the card's memory.
+
+    Attributes:
+        data: ``[n_bytes] int8``: 512-bit words of 16 rows x 4 k, rows and k padded with zeros.
+        n: rows of the weight matrix (outputs).
+        k: columns of the weight matrix (inputs).
+    """
+
+    data: Int8
+    n: int
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class GemmCounts:
+    """Loop counts of the kernel; what the cycle model is made of.
+
+    Attributes:
+        calls: products.
+        tiles: output tiles of 64 x 16.
+        mac_cycles: cycles of the MAC array at II = 1, tails of tiles included.
+        fill_cycles: cycles in which the array waits for activations.
+        bytes_a: activations read from HBM.
+        bytes_w: weights read from HBM.
+        bytes_c: INT32 results written to HBM.
+        macs: useful multiply-accumulates, m * n * k.
+    """
+
+    calls: int = 0
+    tiles: int = 0
+    mac_cycles: int = 0
+    fill_cycles: int = 0
+    bytes_a: int = 0
+    bytes_w: int = 0
+    bytes_c: int = 0
+    macs: int = 0
+
+
+@lru_cache(maxsize=4096)
+def gemm_counts(m: int, n: int, k: int) -> GemmCounts:
+    """The kernel's loop counts for one product ``[m, k] x [n, k]^T``, in closed form."""
+    steps, n_tiles, blocks = _ceil(k, TILE_K), _ceil(n, TILE_N), _ceil(m, TILE_M)
+
+    def words(rows: int) -> int:
+        return _ceil(rows, TILE_N) * steps
+
+    def excess(rows: int) -> int:
+        return max(0, words(rows) - n_tiles * steps)
+
+    fill = words(min(m, TILE_M))
+    if blocks > 1:  # a later block's activations arrive beside the work on the block before it
+        fill += (blocks - 2) * excess(TILE_M) + excess(m - (blocks - 1) * TILE_M)
+    return GemmCounts(
+        calls=1,
+        tiles=blocks * n_tiles,
+        mac_cycles=blocks * n_tiles * steps,
+        fill_cycles=fill,
+        bytes_a=words(m) * _WORD_BYTES,
+        bytes_w=blocks * n_tiles * steps * _WORD_BYTES,
+        bytes_c=n_tiles * m * _WORD_BYTES,
+        macs=m * n * k,
+    )
+
+
+class CsimLibrary:
+    """A loaded C-simulation library.
+
+    Args:
+        path: the shared library, as made by `ecorl.engines.fpga.csim.build.csim_library`.
+
+    Raises:
+        BuildError: when the file cannot be loaded or lacks a function.
+
+    Attributes:
+        path: the file.
+        handle: the `ctypes.CDLL`, for wrappers of the other kernels in the same library.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.handle = ctypes.CDLL(str(path))
+            _declare(self.handle)
+        except (OSError, AttributeError) as error:
+            raise BuildError(f"cannot use the C-simulation library {path}: {error}") from error
+
+    @classmethod
+    def load(
+        cls, build: Build = "fast", *, progress: Callable[[str], None] | None = None
+    ) -> CsimLibrary:
+        """Build if need be, and load; see `csim_library` for the errors.
+
+        A cached library that cannot be loaded, because another system made it, is built again once.
+        """
+        path = csim_library(build, progress=progress)
+        try:
+            return cls(path)
+        except BuildError as error:
+            logger.warning("%s", error)
+        return cls(csim_library(build, progress=progress, anew=True))
+
+    def pack(self, weight: Int8) -> PackedWeight:
+        """Put weights ``[n, k] int8`` into the card's tile order.
+
+        Raises:
+            ValueError: for a wrong dtype, rank or size.
+        """
+        weight = _matrix(weight, "weight")
+        n, k = weight.shape
+        packed = _aligned_bytes(self.handle.gemm_int8_packed_bytes(n, k))
+        self.handle.gemm_int8_pack(weight.ctypes.data, packed.ctypes.data, n, k)
+        return PackedWeight(packed, n, k)
+
+    def gemm(self, a: Int8, weight: PackedWeight, out: Int32 | None = None) -> Int32:
+        """Exact ``a @ w.T``.
+
+        Args:
+            a: ``[m, k] int8``, full range.
+            weight: packed ``[n, k]``.
+            out: ``[m, n] int32``, C-contiguous, to write into; None allocates it.
+
+        Returns:
+            ``[m, n] int32``.
+
+        Raises:
+            ValueError: for a wrong dtype, rank, size or layout.
+        """
+        a = _matrix(a, "a")
+        m, k = a.shape
+        if k != weight.k:
+            raise ValueError(f"a has k = {k}, the weight has k = {weight.k}")
+        n_bytes = _ceil(weight.n, TILE_N) * _ceil(k, TILE_K) * _WORD_BYTES
+        if weight.data.nbytes != n_bytes:
+            raise ValueError(f"packed weight has {weight.data.nbytes} bytes, want {n_bytes}")
+        out = _output(out, (m, weight.n))
+        self.handle.gemm_int8(
+            a.ctypes.data, weight.data.ctypes.data, out.ctypes.data, m, weight.n, k
+        )
+        return out
+
+    def gemm_batched(self, a: Int8, w: Int8, out: Int32 | None = None) -> Int32:
+        """Independent small products ``a[i] @ w[i].T`` in one call, nothing packed beforehand.
+
+        Args:
+            a: ``[batch, m, k] int8``.
+            w: ``[batch, n, k] int8``.
+            out: ``[batch, m, n] int32``, C-contiguous, to write into; None allocates it.
+
+        Returns:
+            ``[batch, m, n] int32``.
+
+        Raises:
+            ValueError: for a wrong dtype, rank, size or layout.
+        """
+        if a.ndim != 3 or w.ndim != 3 or a.shape[0] != w.shape[0] or a.shape[2] != w.shape[2]:
+            raise ValueError(f"a is {a.shape}, w is {w.shape}: want [b, m, k] and [b, n, k]")
+        batch, m, k = a.shape
+        n = w.shape[1]
+        a, w = _checked(a, "a", (m, k)), _checked(w, "w", (n, k))
+        out = _output(out, (batch, m, n))
+        self.handle.gemm_int8_batched(a.ctypes.data, w.ctypes.data, out.ctypes.data, batch, m, n, k)
+        return out
+
+    def counters(self) -> GemmCounts:
+        """Loop counts of all threads since the last `reset_counters`."""
+        counts = np.zeros(8, dtype=np.int64)
+        self.handle.gemm_int8_counters(counts.ctypes.data)
+        return GemmCounts(*(int(c) for c in counts))
+
+    def reset_counters(self) -> None:
+        """Set the counters of this library to zero, for all threads."""
+        self.handle.gemm_int8_counters_reset()
+
+    @property
+    def path_in_use(self) -> GemmPath:
+        """Who computes a product now."""
+        return get_args(GemmPath)[self.handle.gemm_int8_path()]  # type: ignore[no-any-return]
+
+    def use_path(self, name: GemmPath) -> bool:
+        """Choose who computes; False where this build or CPU lacks the path."""
+        index = get_args(GemmPath).index(name)
+        return int(self.handle.gemm_int8_set_path(index)) == 0
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _declare(handle: Any) -> None:
+    pointer, dim, count = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "gemm_int8_packed_bytes": (count, [dim, dim]),
+        "gemm_int8_pack": (None, [pointer, pointer, dim, dim]),
+        "gemm_int8": (None, [pointer, pointer, pointer, dim, dim, dim]),
+        "gemm_int8_batched": (None, [pointer, pointer, pointer, dim, dim, dim, dim]),
+        "gemm_int8_counters": (None, [pointer]),
+        "gemm_int8_counters_reset": (None, []),
+        "gemm_int8_set_path": (dim, [dim]),
+        "gemm_int8_path": (dim, []),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(handle, name)
+        function.restype, function.argtypes = result, arguments
+
+
+def _matrix(array: Int8, name: str) -> Int8:
+    if array.ndim != 2:
+        raise ValueError(f"{name} has {array.ndim} dimensions, want 2")
+    return _checked(array, name, array.shape)
+
+
+def _checked(array: Int8, name: str, shape: tuple[int, ...]) -> Int8:
+    """The array, C-contiguous, or a ValueError that says what is wrong."""
+    rows, k = shape
+    if array.dtype != np.int8:
+        raise ValueError(f"{name} is {array.dtype}, want int8")
+    if not (1 <= rows <= MAX_DIM and 1 <= k <= MAX_K):
+        raise ValueError(f"{name} is [{rows}, {k}]: at most [{MAX_DIM}, {MAX_K}], at least 1")
+    return np.ascontiguousarray(array)
+
+
+def _output(out: Int32 | None, shape: tuple[int, ...]) -> Int32:
+    if out is None:
+        return np.empty(shape, dtype=np.int32)
+    if out.shape != shape or out.dtype != np.int32 or not out.flags.c_contiguous:
+        raise ValueError(f"out is {out.dtype} {out.shape}, want C-contiguous int32 {shape}")
+    if not out.flags.writeable:
+        raise ValueError("out is read-only")
+    return out
+
+
+def _aligned_bytes(n_bytes: int) -> Int8:
+    raw = np.empty(n_bytes + _ALIGNMENT, dtype=np.int8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + n_bytes]

@@ -1,0 +1,263 @@
+"""Where models lie in the card's memory: buffers on pseudo-channels, or a refusal.
+
+Each matrix of a product is cut into as many stripes as the cycle model assumes, on different
+channels. What one batch needs beside the models (products, codes, pages of the cache, residual
+stream) gets channels of its own as far as there are any left, so that a kernel's ports do not meet
+in one; models that share a card share this space, since they run one after the other. Pages are
+those of one layer: nothing is generated, so no layer's keys are asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ecorl.devices import DeviceProfile
+from ecorl.engines.fpga.csim.library import MAX_K, TILE_K, TILE_N
+from ecorl.engines.fpga.csim.structs import HEAD_BLOCK
+from ecorl.engines.fpga.cycles.attention import PAGE, card_head, page_beats
+from ecorl.engines.fpga.cycles.hbm import WEIGHT_CHANNELS, WORD_BYTES
+from ecorl.engines.fpga.cycles.kernel_calls import BatchShape
+from ecorl.engines.models.decoder_config import DecoderConfig
+from ecorl.errors import CheckpointError
+
+_LANES, _TABLE_LANES = 16, 32
+_CHANNEL_WORDS, _ROPE_WORDS = 3, 4
+_PIECE_BYTES = 1 << 26
+"""Tables are cut into pieces of at most 64 MiB, so that no channel is left half empty."""
+
+WEIGHTS, TABLES, WORK = "weights", "tables", "work"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A piece of memory that must lie in one channel.
+
+    Attributes:
+        group: row of the table that it belongs to.
+        matrix: pieces with one name are stripes of one matrix and lie apart; empty otherwise.
+        n_bytes: its size.
+    """
+
+    group: str
+    matrix: str
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """All buffers of a group as they were placed.
+
+    Attributes:
+        group: what they hold.
+        n_bytes: all of them together.
+        channels: where they lie, ascending.
+    """
+
+    group: str
+    n_bytes: int
+    channels: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Models and a batch's buffers on a card.
+
+    Attributes:
+        n_channels: pseudo-channels.
+        channel_bytes: size of each.
+        regions: by group, in the order of the models, the batch's last.
+        used_bytes: of each channel.
+    """
+
+    n_channels: int
+    channel_bytes: int
+    regions: tuple[Region, ...]
+    used_bytes: tuple[int, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        """All buffers together."""
+        return sum(self.used_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """A model on the card, and the batches that it sees.
+
+    Attributes:
+        name: in tables and messages.
+        config: of the decoder.
+        batch: the largest that it is asked for.
+    """
+
+    name: str
+    config: DecoderConfig
+    batch: BatchShape
+
+
+def place(
+    residents: Sequence[Resident],
+    profile: DeviceProfile,
+    weight_channels: int = WEIGHT_CHANNELS,
+) -> Placement | None:
+    """Lay models and the buffers of their batches out on a card's channels.
+
+    Args:
+        residents: models that share the card.
+        profile: of the card.
+        weight_channels: stripes of each matrix.
+
+    Returns:
+        The placement; None where the profile does not tell ``memory_channels`` and
+        ``memory_channel_bytes``.
+
+    Raises:
+        CheckpointError: in one line with the bytes, when they do not fit.
+    """
+    n_channels, size = profile.get("memory_channels"), profile.get("memory_channel_bytes")
+    if n_channels is None or size is None:
+        return None
+    work = _largest(_work_buffers(r) for r in residents)
+    fixed = [b for r in residents for b in _model_buffers(r, weight_channels)]
+    room = _Room([0] * int(n_channels), int(size), {}, {})
+    needed = sum(b.n_bytes for b in (*work, *fixed))
+    fits = needed <= room.n_bytes
+    fits = fits and all(
+        room.put(b, (*room.of(b.group), *room.empty(), *room.order())) for b in work
+    )
+    busy = {c for c, n_bytes in enumerate(room.used) if n_bytes}
+    for buffer in sorted(fixed, key=lambda b: -b.n_bytes):
+        free = [c for c in room.order() if c not in busy]
+        fits = fits and room.put(buffer, (*free, *room.order()))
+    if not fits:
+        raise _refusal(residents, profile, needed, room)
+    groups: dict[str, int] = {}
+    for buffer in (*fixed, *work):
+        groups[buffer.group] = groups.get(buffer.group, 0) + buffer.n_bytes
+    regions = tuple(Region(g, n, room.of(g)) for g, n in groups.items())
+    return Placement(int(n_channels), int(size), regions, tuple(room.used))
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What is taken of each channel, and by whom."""
+
+    used: list[int]
+    channel_bytes: int
+    groups: dict[str, set[int]]
+    matrices: dict[str, set[int]]
+
+    @property
+    def n_bytes(self) -> int:
+        return len(self.used) * self.channel_bytes
+
+    def of(self, group: str) -> tuple[int, ...]:
+        """Channels that hold some of a group."""
+        return tuple(sorted(self.groups.get(group, ())))
+
+    def empty(self) -> list[int]:
+        """Channels that hold nothing, the last first."""
+        return [c for c in range(len(self.used) - 1, -1, -1) if not self.used[c]]
+
+    def order(self) -> list[int]:
+        """Channels, the emptiest first."""
+        return sorted(range(len(self.used)), key=lambda c: (self.used[c], c))
+
+    def put(self, buffer: Buffer, order: Iterable[int]) -> bool:
+        """Into the first channel of an order that has room and no other stripe of the matrix."""
+        taken = self.matrices.setdefault(buffer.matrix, set()) if buffer.matrix else set()
+        for channel in order:
+            has_room = self.used[channel] + buffer.n_bytes <= self.channel_bytes
+            if channel not in taken and has_room:
+                self.used[channel] += buffer.n_bytes
+                self.groups.setdefault(buffer.group, set()).add(channel)
+                taken.add(channel)
+                return True
+        return False
+
+
+def _refusal(
+    residents: Sequence[Resident], profile: DeviceProfile, needed: int, room: _Room
+) -> CheckpointError:
+    models = " and ".join(r.name for r in residents)
+    together = " together" if len(residents) > 1 else ""
+    pieces = "" if needed > room.n_bytes else ", in pieces that find no channel with room for them"
+    return CheckpointError(
+        f"{models}{together} need {needed:,} bytes with the buffers of their batch{pieces}; "
+        f"{profile.name} has {room.n_bytes:,}, {len(room.used)} channels of {room.channel_bytes:,}"
+    )
+
+
+# ---- what there is to place --------------------------------------------------------------------
+
+
+def _words(n: int, lanes: int = _LANES) -> int:
+    return -(-n // lanes) * WORD_BYTES
+
+
+def _model_buffers(resident: Resident, weight_channels: int) -> list[Buffer]:
+    """Weights in stripes; embedding, angles, constants of channels and norms in pieces."""
+    s, config, name = resident.config.shape, resident.config, resident.name
+    d, width = card_head(s.head_dim), s.n_heads * s.head_dim
+    qkv, heads = (s.n_heads + 2 * s.n_kv_heads) * s.head_dim, s.n_heads + 2 * s.n_kv_heads
+    head = 1 if config.is_reward else s.vocab_size
+    layer = {"qkv": (qkv, s.hidden_size), "output": (s.hidden_size, width),
+             "gate_up": (2 * s.intermediate_size, s.hidden_size),
+             "down": (s.hidden_size, s.intermediate_size)}  # fmt: skip
+    found: list[Buffer] = []
+    for i in range(s.n_layers):
+        for matrix, (n, k) in layer.items():
+            found += _stripes(name, f"{name} {i} {matrix}", n, k, weight_channels)
+    found += _stripes(name, f"{name} head", head, s.hidden_size, weight_channels)
+    outputs = heads * d + 2 * s.hidden_size + 2 * s.intermediate_size
+    constants = s.n_layers * (_CHANNEL_WORDS * _words(outputs) + 2 * _words(s.hidden_size))
+    constants += _CHANNEL_WORDS * _words(head) + _words(s.hidden_size)
+    tables = s.vocab_size * (WORD_BYTES + _words(s.hidden_size, _TABLE_LANES))
+    tables += config.max_positions * _ROPE_WORDS * WORD_BYTES + constants
+    return found + _pieces(f"{name}: {TABLES}", tables)
+
+
+def _stripes(name: str, matrix: str, n: int, k: int, channels: int) -> list[Buffer]:
+    """A matrix in gemm_int8's tile order, cut by tiles into one stripe a channel."""
+    tiles = -(-n // TILE_N)
+    steps = sum(-(-min(MAX_K, k - at) // TILE_K) for at in range(0, k, MAX_K))
+    cuts = [tiles * i // channels for i in range(channels + 1)]
+    return [
+        Buffer(f"{name}: {WEIGHTS}", matrix, (b - a) * steps * WORD_BYTES)
+        for a, b in pairwise(cuts)
+        if b > a
+    ]
+
+
+def _pieces(group: str, n_bytes: int) -> list[Buffer]:
+    whole, last = divmod(n_bytes, _PIECE_BYTES)
+    return [Buffer(group, "", _PIECE_BYTES)] * whole + [Buffer(group, "", last)] * bool(last)
+
+
+def _work_buffers(resident: Resident) -> dict[str, int]:
+    """Bytes of what a batch needs beside the model."""
+    s, batch = resident.config.shape, resident.batch
+    d, tokens, wanted = card_head(s.head_dim), sum(batch.lengths), sum(batch.wanted)
+    qkv = (s.n_heads + 2 * s.n_kv_heads) * d
+    pages = sum(-(-n // PAGE) for n in batch.lengths)
+    head = min(batch.head_rows, HEAD_BLOCK)
+    widest = tokens * max(qkv, 2 * s.intermediate_size, s.hidden_size)
+    codes = max(s.hidden_size, s.intermediate_size, qkv)
+    return {
+        f"{WORK}: products": 4 * max(widest, wanted * head),
+        f"{WORK}: codes": tokens * codes,
+        f"{WORK}: attention's results": 4 * tokens * s.n_heads * d,
+        f"{WORK}: residual stream": tokens * (_words(s.hidden_size) + WORD_BYTES),
+        f"{WORK}: pages of a layer": pages * s.n_kv_heads * page_beats(d) * WORD_BYTES,
+    }
+
+
+def _largest(found: Iterable[dict[str, int]]) -> list[Buffer]:
+    """What fits each of several models in turn, in pieces."""
+    sizes: dict[str, int] = {}
+    for own in found:
+        for group, n_bytes in own.items():
+            sizes[group] = max(sizes.get(group, 0), n_bytes)
+    return [b for group, n_bytes in sizes.items() for b in _pieces(group, n_bytes)]

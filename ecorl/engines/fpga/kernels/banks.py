@@ -1,0 +1,210 @@
+"""Which of the card's memory channels each kernel argument is wired to: the one map of it.
+
+A host allocates every buffer in one *bank*, and a kernel's argument is wired to one bank. A buffer
+that two kernels use (gemm_int8's ``c`` is vector_ops' ``acc``) must therefore lie in a bank that
+both arguments name. The map is drawn up from that: the buffers of a forward are put into groups,
+each group is a range of neighbouring channels, and every argument that ever sees a buffer of the
+group names exactly that range. Ranges do not overlap. XRT shows a range as one bank that is as
+large as its channels together, so a buffer may be larger than a channel, and any argument of the
+group may take it.
+
+Within that, what the cycle model assumes (`ecorl.engines.fpga.cycles.hbm`) is kept where it can be:
+the two halves of the weights, the products and the codes, which gemm_int8 moves at the same time,
+lie on channels of their own, and so do the pages of the cache. It cannot be kept where two
+arguments of a kernel see one buffer or buffers made by one argument: vector_ops' ``x`` and ``y``
+(one residual stream) and kv_cache_router's ``keys`` and ``values`` (both are codes of vector_ops)
+share a channel. The lists of a batch, which are short, share one as well.
+
+The sizes follow `ecorl.engines.fpga.cycles.hbm_layout`: weights are nearly all of a model, so a
+decoder of 13 B parameters fits. Its placement is for any card and finer than this; what is wired
+here is fixed when the bitstream is linked, and a host must hold a batch to what its banks take:
+products in particular come in blocks of token rows, as the C-simulation's card path makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ecorl.devices import DeviceProfile, load_profile
+from ecorl.engines.fpga.kernels.interfaces import KernelInterface
+from ecorl.errors import BuildError, ConfigError
+
+CARD = "u55c"
+"""Profile of the card that the map is for."""
+
+PLATFORM = "xilinx_u55c_gen3x16_xdma_3_202210_1"
+"""AMD's development platform for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bank:
+    """A range of neighbouring channels that holds one group of buffers.
+
+    Attributes:
+        group: what lies there.
+        first: first channel.
+        last: last channel, included.
+    """
+
+    group: str
+    first: int
+    last: int
+
+    @property
+    def channels(self) -> range:
+        """Its channels."""
+        return range(self.first, self.last + 1)
+
+    @property
+    def notation(self) -> str:
+        """As Vitis writes it after ``sp=``: ``HBM[0:11]``, or ``HBM[28]`` for one channel."""
+        return f"HBM[{_span(self.first, self.last)}]"
+
+    @property
+    def tag(self) -> str:
+        """Name of the bank in XRT's memory topology: that of the channel, or of the group."""
+        return self.notation if self.first == self.last else f"MBG[{_span(self.first, self.last)}]"
+
+
+WEIGHTS_LOW = Bank("weights, rows 0 to 7", 0, 11)
+WEIGHTS_HIGH = Bank("weights, rows 8 to 15", 12, 23)
+TABLES = Bank("embedding and angles", 24, 26)
+PRODUCTS = Bank("products, attention's results", 27, 27)
+CODES = Bank("codes", 28, 28)
+RESIDUAL = Bank("residual stream, rewards", 29, 29)
+PAGES = Bank("pages of a layer", 30, 30)
+LISTS = Bank("tasks, rows, constants, scales, page tables, results", 31, 31)
+
+BANKS = (WEIGHTS_LOW, WEIGHTS_HIGH, TABLES, PRODUCTS, CODES, RESIDUAL, PAGES, LISTS)
+
+WIRING: dict[str, dict[str, Bank]] = {
+    "gemm_int8": {"a": CODES, "w_low": WEIGHTS_LOW, "w_high": WEIGHTS_HIGH, "c": PRODUCTS},
+    "vector_ops": {
+        "task": LISTS,
+        "acc": PRODUCTS,
+        "x": RESIDUAL,
+        "side": LISTS,
+        "table": TABLES,
+        "rows": LISTS,
+        "codes": CODES,
+        "y": RESIDUAL,
+        "rows_out": LISTS,
+        "scales": LISTS,
+    },
+    "kv_cache_router": {
+        "keys": CODES,
+        "values": CODES,
+        "key_rows": LISTS,
+        "value_rows": LISTS,
+        "jobs": LISTS,
+        "sources": PAGES,
+        "pages": PAGES,
+        "table": LISTS,
+    },
+    "mha_int8": {
+        "blocks": LISTS,
+        "rows": LISTS,
+        "queries": CODES,
+        "table": LISTS,
+        "pages": PAGES,
+        "context": PRODUCTS,
+        "results": LISTS,
+    },
+    "score_aggregator": {
+        "task": LISTS,
+        "acc": PRODUCTS,
+        "side": LISTS,
+        "rewards": RESIDUAL,
+        "rows": LISTS,
+        "outputs": LISTS,
+        "partials": LISTS,
+        "rows_out": LISTS,
+        "outputs_out": LISTS,
+        "partials_out": LISTS,
+    },
+}
+"""Bank of each buffer, by kernel and argument. A new argument needs an entry here."""
+
+REGIONS = {
+    "gemm_int8": "SLR0",
+    "kv_cache_router": "SLR0",
+    "mha_int8": "SLR1",
+    "vector_ops": "SLR1",
+    "score_aggregator": "SLR2",
+}
+"""Dies of the card. Assumed, no tool has placed it: the HBM is on SLR0, so the weights' ports are
+there; by the counts that qor.json declares no die can take more than this beside them."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardMemory:
+    """Channels of a card's memory, and the banks that kernels' arguments are wired to.
+
+    Attributes:
+        n_channels: of equal size.
+        channel_bytes: size of each, a multiple of 1,024.
+        wiring: bank by kernel and argument.
+    """
+
+    n_channels: int
+    channel_bytes: int
+    wiring: dict[str, dict[str, Bank]]
+
+    def bank(self, kernel: KernelInterface, argument: str) -> Bank:
+        """The bank of a kernel's buffer.
+
+        Raises:
+            BuildError: the map does not have it, or it lies beyond the card's channels.
+        """
+        bank = self.wiring.get(kernel.kernel, {}).get(argument)
+        if bank is None:
+            raise BuildError(
+                f"{kernel.kernel}: argument {argument} has no bank in the card's memory: "
+                "ecorl/engines/fpga/kernels/banks.py lists them"
+            )
+        if not 0 <= bank.first <= bank.last < self.n_channels:
+            raise BuildError(
+                f"{kernel.kernel}: argument {argument} is in {bank.notation}, and the card has "
+                f"{self.n_channels} channels"
+            )
+        return bank
+
+
+def card_memory(profile: DeviceProfile | None = None) -> CardMemory:
+    """The memory of a card with the wiring of this project's kernels.
+
+    Args:
+        profile: of the card; by default that of the U55C.
+
+    Raises:
+        ConfigError: the profile does not say its channels, or has fewer than the map needs.
+    """
+    profile = profile or load_profile(CARD)
+    n_channels, size = profile.get("memory_channels"), profile.get("memory_channel_bytes")
+    needed = 1 + max(bank.last for bank in BANKS)
+    if n_channels is None or size is None or n_channels < needed:
+        allowed = f"the profile of a card with at least {needed} memory channels, such as {CARD}"
+        raise ConfigError("device", profile.name, allowed)
+    return CardMemory(int(n_channels), int(size), WIRING)
+
+
+def connectivity_config(kernels: Sequence[KernelInterface], memory: CardMemory) -> str:
+    """The file that ``v++ --link --config`` takes: compute units, banks, dies.
+
+    Raises:
+        BuildError: an argument has no bank.
+    """
+    lines = ["[connectivity]"]
+    lines += [f"nk={k.top}:1:{k.instance}" for k in kernels]
+    lines += [
+        f"sp={k.instance}.{a.name}:{memory.bank(k, a.name).notation}"
+        for k in kernels
+        for a in k.buffers
+    ]
+    lines += [f"slr={k.instance}:{REGIONS[k.kernel]}" for k in kernels if k.kernel in REGIONS]
+    return "\n".join(lines) + "\n"
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}:{last}"

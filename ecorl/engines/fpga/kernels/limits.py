@@ -1,0 +1,147 @@
+"""Shapes that the kernels take, read from the constants of their headers.
+
+A bitstream is built once and serves every model within these limits; the limits stand in its
+manifest, so that a host can refuse a model without the sources that the file was built from.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ecorl.engines.fpga.csim.build import kernel_root
+from ecorl.engines.models.decoder_config import DecoderConfig
+from ecorl.errors import BuildError
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_CONSTANT = re.compile(r"\bconstexpr\s+(?:int|dim_t|std::int32_t)\s+(\w+)\s*=\s*([^;{]+);")
+_OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.LShift: operator.lshift,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeLimits:
+    """The largest shapes, and what sizes must be multiples of.
+
+    Attributes:
+        hidden: values of a row of the residual stream.
+        intermediate: gates of the MLP.
+        intermediate_unit: the number of gates is a multiple of it.
+        heads: query heads.
+        head_dim: values of a head.
+        head_unit: the values of a head are a multiple of it.
+        vocabulary: outputs of a language-model head.
+        positions: tokens of a row.
+        rows: token rows of one product.
+    """
+
+    hidden: int
+    intermediate: int
+    intermediate_unit: int
+    heads: int
+    head_dim: int
+    head_unit: int
+    vocabulary: int
+    positions: int
+    rows: int
+
+    def refusal(self, config: DecoderConfig) -> str | None:
+        """Why a model does not fit, naming the figure and what is allowed; None where it does.
+
+        Positions and rows are no property of a model: a host checks them by batch.
+        """
+        s = config.shape
+        sizes = [
+            ("hidden_size", s.hidden_size, self.hidden, 1),
+            ("intermediate_size", s.intermediate_size, self.intermediate, self.intermediate_unit),
+            ("num_attention_heads", s.n_heads, self.heads, 1),
+            ("head_dim", s.head_dim, self.head_dim, self.head_unit),
+        ]
+        if not config.is_reward:
+            sizes.append(("vocab_size", s.vocab_size, self.vocabulary, 1))
+        for name, size, most, unit in sizes:
+            if size > most or size % unit:
+                what = f"at most {most:,}" + (f" and a multiple of {unit}" if unit > 1 else "")
+                return f"{name} = {size:,}: the kernels take {what}"
+        return None
+
+
+def shape_limits(root: Path | None = None) -> ShapeLimits:
+    """What the kernels of a source tree take.
+
+    Args:
+        root: folder of the kernels; by default the installed one.
+
+    Raises:
+        BuildError: a header cannot be read or lacks a constant.
+        MissingToolError: the kernel sources are not installed.
+    """
+    root = root or kernel_root()
+    common = ("include/ecorl_rows.hpp", "include/ecorl_words.hpp", "include/kv_pages.hpp")
+    shared = _Constants(root, *common)
+    # Every kernel's own header comes last: a name in it hides the shared one, as in C++.
+    gemm = _Constants(root, *common, "gemm_int8/gemm_int8.hpp")
+    vector = _Constants(root, *common[:2], "vector_ops/vector_ops.hpp")
+    score = _Constants(root, *common[:2], "score_aggregator/score_aggregator.hpp")
+    return ShapeLimits(
+        hidden=vector.value("MAX_COLUMNS"),
+        intermediate=vector.value("MAX_INNER"),
+        intermediate_unit=vector.value("LANES"),
+        heads=vector.value("MAX_ALL_HEADS"),
+        head_dim=min(vector.value("MAX_HEAD"), shared.value("MAX_HEAD")),
+        head_unit=shared.value("HEAD_UNIT"),
+        vocabulary=score.value("MAX_COLUMNS") * score.value("MAX_BLOCKS"),
+        positions=shared.value("PAGE") * shared.value("MAX_PAGES"),
+        rows=gemm.value("MAX_DIM"),
+    )
+
+
+class _Constants:
+    """Integer constants of headers, worked out when they are asked for.
+
+    Args:
+        root: folder of the kernels.
+        names: headers below it; a constant of a later one hides that of an earlier one.
+    """
+
+    def __init__(self, root: Path, *names: str) -> None:
+        self._where = f"{root}: {', '.join(names)}"
+        self._texts: dict[str, str] = {}
+        for name in names:
+            try:
+                text = (root / name).read_text(encoding="utf-8")
+            except OSError as error:
+                raise BuildError(f"{root / name} cannot be read: {error.strerror}") from error
+            self._texts |= dict(_CONSTANT.findall(_COMMENT.sub(" ", text)))
+
+    def value(self, name: str) -> int:
+        """A constant's value."""
+        text = self._texts.get(name)
+        if text is None:
+            raise BuildError(f"{self._where}: no constexpr {name}")
+        try:
+            return self._worked_out(ast.parse(text.strip(), mode="eval").body)
+        except (SyntaxError, RecursionError) as error:
+            raise self._unclear(name, text) from error
+
+    def _worked_out(self, node: ast.expr) -> int:
+        if isinstance(node, ast.Constant) and isinstance(node.value, int):
+            return node.value
+        if isinstance(node, ast.Name):
+            return self.value(node.id)
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+            left, right = self._worked_out(node.left), self._worked_out(node.right)
+            return _OPERATORS[type(node.op)](left, right)
+        raise self._unclear(ast.unparse(node), ast.unparse(node))
+
+    def _unclear(self, name: str, text: str) -> BuildError:
+        return BuildError(f"{self._where}: {name} = {text}: allowed are sums and products")

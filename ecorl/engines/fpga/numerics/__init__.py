@@ -1,0 +1,1 @@
+"""The kernels' integer formats and the quantisation of weights into them."""

@@ -1,0 +1,169 @@
+"""Scores of held-out pairs in each precision: float32, FP16, INT8, and INT4 weights.
+
+- float32, FP16: transformers on torch on the CPU, weights and activations in that type. (torch
+  sums FP16 products in float32 and rounds the result.)
+- INT8: the engine as a run uses it, outlier channels equalised.
+- INT4: the same kernels and INT8 activations, weights rounded to 4 bits: a study of the weights
+  alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ecorl.engines.fpga.csim.decoder import Int8Decoder
+from ecorl.engines.fpga.csim.library import CsimLibrary
+from ecorl.engines.fpga.engine import FpgaEngine
+from ecorl.engines.fpga.validation.preference_pairs import TokenPair
+from ecorl.engines.fpga.validation.rank_flips import SIDES, PrecisionStudy, study_of
+from ecorl.engines.models.checkpoint import load_decoder
+from ecorl.engines.models.equalise import equalised
+from ecorl.engines.protocol import Float32, InferenceEngine, Int64, ScoreBatch
+from ecorl.engines.torch.engine import TorchEngine
+from ecorl.errors import CheckpointError
+from ecorl.records import Stage
+
+EXACT, FP16, INT8, INT4 = "FP32", "FP16", "INT8", "INT4 weights"
+
+TOKENS_PER_CALL = 4_096
+"""Tokens with padding that go into one call; bounds the memory of a float forward."""
+
+Tell = Callable[[int, str], None]
+"""Hears how many more texts are scored, and in which precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairTexts:
+    """The texts of pairs, each different one once.
+
+    Attributes:
+        rows: token ids ``[length] int64`` of each text, shortest first.
+        names: where each stands first: line and side.
+        index: ``[n_pairs, 2]``: the text of each pair's chosen and rejected answer.
+    """
+
+    rows: tuple[Int64, ...]
+    names: tuple[str, ...]
+    index: Int64
+
+    @classmethod
+    def of(cls, pairs: Sequence[TokenPair]) -> PairTexts:
+        """Those of the given pairs."""
+        found: dict[bytes, tuple[Int64, str]] = {}
+        keys = []
+        for pair in pairs:
+            for side, row in zip(SIDES, (pair.chosen, pair.rejected), strict=True):
+                keys.append(row.tobytes())
+                found.setdefault(keys[-1], (row, f"line {pair.line} {side}"))
+        order = sorted(found, key=len)
+        place = {key: i for i, key in enumerate(order)}
+        return cls(
+            rows=tuple(found[key][0] for key in order),
+            names=tuple(found[key][1] for key in order),
+            index=np.array([place[key] for key in keys], np.int64).reshape(-1, 2),
+        )
+
+    def calls(self) -> Iterator[slice]:
+        """Rows of similar length that go into one call."""
+        start = 0
+        for i, row in enumerate(self.rows):
+            if i > start and (i + 1 - start) * len(row) > TOKENS_PER_CALL:
+                yield slice(start, i)
+                start = i
+        yield slice(start, len(self.rows))
+
+
+def study(
+    checkpoint: Path,
+    pairs: Sequence[TokenPair],
+    *,
+    device: str = "u55c",
+    threads: int = 1,
+    tell: Tell | None = None,
+) -> PrecisionStudy:
+    """Score all pairs in each precision and compare; the verdict beside the model is not asked.
+
+    Args:
+        checkpoint: folder of a reward model.
+        pairs: held-out pairs.
+        device: profile of the card.
+        threads: host threads.
+        tell: hears of the progress; `n_scores` in all.
+
+    Raises:
+        CheckpointError: when the model cannot be loaded, is no reward model, does not fit the
+            card, or has no finite score in float32.
+        MissingToolError: without torch, transformers or a compiler.
+    """
+    texts = PairTexts.of(pairs)
+    told = tell or (lambda _n, _name: None)
+    # First the engine: it refuses what it cannot run before the long work begins.
+    engine = FpgaEngine(checkpoint, Stage.REWARD, device, threads=threads, obey_verdict=False)
+    with contextlib.closing(engine):
+        exact = exact_scores(checkpoint, texts, threads, told)
+        scores = {FP16: torch_scores(checkpoint, texts, "float16", threads, told, FP16)}
+        scores[INT8] = _engine_scores(engine, texts, told, INT8)
+    decoder = Int8Decoder(
+        equalised(load_decoder(checkpoint)), CsimLibrary.load("fast"), threads, weight_bits=4
+    )
+    scores[INT4] = decoder_scores(decoder, texts, np.isfinite(scores[INT8]), told, INT4)
+    return study_of(
+        exact[texts.index], {name: values[texts.index] for name, values in scores.items()}
+    )
+
+
+def n_scores(pairs: Sequence[TokenPair]) -> int:
+    """Texts times precisions: what `study` computes."""
+    return 4 * len(PairTexts.of(pairs).rows)
+
+
+def exact_scores(checkpoint: Path, texts: PairTexts, threads: int, tell: Tell) -> Float32:
+    """Float32 scores of each text, ``[n_texts] float32``.
+
+    Raises:
+        CheckpointError: when one is not finite: then there is nothing to compare with.
+    """
+    values = torch_scores(checkpoint, texts, "float32", threads, tell, EXACT)
+    lost = np.flatnonzero(~np.isfinite(values))
+    if lost.size:
+        raise CheckpointError(
+            f"{checkpoint}: the model itself has no finite score in float32 for {lost.size} of "
+            f"{len(values)} texts, first {texts.names[lost[0]]}"
+        )
+    return values
+
+
+def torch_scores(
+    checkpoint: Path, texts: PairTexts, dtype: str, threads: int, tell: Tell, name: str
+) -> Float32:
+    """Scores by transformers in a dtype, ``[n_texts] float32``; NaN or infinity as they come."""
+    engine = TorchEngine(checkpoint, Stage.REWARD, threads=threads, dtype=dtype)
+    with contextlib.closing(engine):
+        return _engine_scores(engine, texts, tell, name)
+
+
+def decoder_scores(
+    decoder: Int8Decoder, texts: PairTexts, runnable: np.ndarray, tell: Tell, name: str
+) -> Float32:
+    """Scores by a decoder of the texts that can be run, ``[n_texts] float32``, NaN elsewhere."""
+    values = np.full(len(texts.rows), np.nan, np.float32)
+    for call in texts.calls():
+        chosen = np.flatnonzero(runnable[call]) + call.start
+        values[chosen] = decoder.score([texts.rows[i] for i in chosen])
+        tell(call.stop - call.start, name)
+    return values
+
+
+def _engine_scores(engine: InferenceEngine, texts: PairTexts, tell: Tell, name: str) -> Float32:
+    values = np.empty(len(texts.rows), np.float32)
+    for call in texts.calls():
+        rows = texts.rows[call]
+        batch = ScoreBatch(texts.names[call], rows, (0,) * len(rows))
+        values[call] = engine.score(batch).values
+        tell(len(rows), name)
+    return values

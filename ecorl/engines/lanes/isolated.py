@@ -1,0 +1,331 @@
+"""An engine in a process of its own: what goes wrong there cannot hurt the training run.
+
+One thread per engine owns the process, from its start to its reaping. It must be one and the
+same thread: the process asks the kernel to die with its parent (PR_SET_PDEATHSIG), and for the
+kernel the parent is the thread that started it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
+from pathlib import Path
+
+from ecorl.engines.lanes.messages import EngineSpec, Ready
+from ecorl.engines.lanes.process import EngineProcess
+from ecorl.engines.lanes.threaded import EngineEnd, Job, JobQueue, Result, fail, failed_future
+from ecorl.engines.protocol import LogprobResult, Refresh, ScoreBatch, ScoreResult
+from ecorl.errors import EcorlError, EngineCrashed, EngineError, EngineTimeout, UserError
+from ecorl.records import ModelShape, Stage
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HostLimits:
+    """Patience with an engine process. All invented, chosen to err on the patient side.
+
+    Attributes:
+        start_s: limit for loading the engine (a first build of the kernels included), s.
+        call_s: limit of the blocking calls `score` and `logprobs`, s; None waits for ever.
+        max_restarts: restarts without one good answer in between, before the engine is given up.
+        backoff_s: pause before the first restart, s; doubled for each further one.
+        close_s: limit for an orderly end, s; then the process is killed.
+    """
+
+    start_s: float = 600.0
+    call_s: float | None = 60.0
+    max_restarts: int = 3
+    backoff_s: float = 0.5
+    close_s: float = 2.0
+
+
+class IsolatedEngine:
+    """Any engine, run in a process of its own behind an asynchronous interface.
+
+    Also an `InferenceEngine`: `score` and `logprobs` block. The constructor returns when the
+    engine is loaded.
+
+    Args:
+        spec: which engine.
+        limits: patience with the process.
+
+    Raises:
+        UserError: as raised in the process, e.g. `CheckpointError` or `MissingToolError`.
+        EngineError: when the process ended or was not ready in time.
+    """
+
+    name: str
+    device: str
+    stage: Stage
+    model: ModelShape
+    row_invariant: bool
+    card_bytes: int | None
+    host: str | None
+    card_banks: Mapping[str, int] | None
+
+    def __init__(self, spec: EngineSpec, limits: HostLimits | None = None) -> None:
+        self.stage = spec.stage
+        self._spec, self._limits = spec, limits or HostLimits()
+        self._owner_pid = os.getpid()
+        self._jobs = JobQueue()
+        self._n_calls = 0
+        self._process: EngineProcess | None = None
+        # One condition guards the state: starting -> ready -> starting ... -> failed | closed.
+        self._state = "starting"
+        self._reason: EcorlError | None = None
+        self._ends: list[EngineEnd] = []
+        self._cut_off = False
+        self._changed = threading.Condition()
+        self._bell_out, self._bell_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._thread = threading.Thread(
+            target=self._run, name=f"ecorl-{spec.name}-{spec.stage}", daemon=True
+        )
+        self._thread.start()
+        atexit.register(self.close)
+        try:
+            with self._changed:
+                self._changed.wait_for(lambda: self._state != "starting")
+        except BaseException:
+            self.close()
+            raise
+        if self._state == "failed":
+            self.close()
+            raise self._reason or EngineCrashed("the engine did not start")
+
+    # ------------------------------------------------------------ what the dispatcher sees
+
+    @property
+    def queue_depth(self) -> int:
+        """Batches waiting or running."""
+        return len(self._jobs)
+
+    @property
+    def available(self) -> bool:
+        """Whether the process is up; False while it restarts and after it was given up."""
+        return self._state == "ready" and self._in_owner()
+
+    @property
+    def pid(self) -> int | None:
+        """Id of the engine process, or None when there is none."""
+        process = self._process
+        return process.pid if process else None
+
+    def wait_available(self, timeout_s: float) -> bool:
+        """Wait for a restart in progress; True when the engine is available."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._state != "starting", timeout_s)
+        return self.available
+
+    def submit(self, batch: ScoreBatch) -> Future[Result]:
+        """Queue a batch; never blocks.
+
+        A failure is the future's `EngineError`. While the process restarts the future fails at
+        once, so that the caller loses no time before it takes the exact path.
+        """
+        with self._changed:
+            if self.available:
+                return self._queued(Job(batch))
+        return failed_future(self._unavailable())
+
+    def load_weights(self, checkpoint: Path) -> Future[Result]:
+        """Change the weights after all batches before. See `AsyncEngine`.
+
+        A process that is started anew from now on loads them from the beginning.
+        """
+        with self._changed:
+            if self.available:
+                self._spec = replace(self._spec, checkpoint=checkpoint)
+                return self._queued(Job(Refresh(checkpoint)))
+        return failed_future(self._unavailable())
+
+    def cancel_and_restart(self) -> None:
+        """Kill the process over a hung call and start another in the background.
+
+        All pending futures fail with `EngineTimeout`. Nothing happens when nothing is pending.
+        """
+        with self._changed:
+            jobs = self._jobs.take_all() if self.available else []
+            if jobs and self._process:
+                self._cut_off = True
+                self._enter("starting")
+                self._process.kill()
+        fail(jobs, EngineTimeout(f"engine {self._spec.name} gave no answer in time"))
+
+    def take_ends(self) -> tuple[EngineEnd, ...]:
+        """How the process ended since the last call, where no batch could tell of it."""
+        with self._changed:
+            ends, self._ends = tuple(self._ends), []
+        return ends
+
+    def close(self) -> None:
+        """End the process; pending work fails. May be called more than once."""
+        if not self._in_owner():
+            return  # A forked copy of the trainer must not end the engine of the original.
+        with self._changed:
+            jobs = self._jobs.take_all()
+            # An idle process is asked to end; one at work or still loading is not waited for.
+            if self._process and (jobs or self._state == "starting"):
+                self._process.kill()
+            if self._state != "failed":
+                self._enter("closed")
+            self._ring()
+        fail(jobs, EngineCrashed(f"engine {self._spec.name} was closed"))
+        if threading.current_thread() is not self._thread:
+            self._thread.join(self._limits.close_s + 5.0)
+        atexit.unregister(self.close)
+
+    # ------------------------------------------------------------ InferenceEngine
+
+    def score(self, batch: ScoreBatch) -> ScoreResult:
+        """Scalar rewards; blocks. See `ecorl.engines.protocol.InferenceEngine`."""
+        result = self._call(batch)
+        if not isinstance(result, ScoreResult):
+            raise EngineError(f"an engine of stage {self.stage} does not score")
+        return result
+
+    def logprobs(self, batch: ScoreBatch) -> LogprobResult:
+        """Completion log-probs; blocks. See `ecorl.engines.protocol.InferenceEngine`."""
+        result = self._call(batch)
+        if not isinstance(result, LogprobResult):
+            raise EngineError(f"an engine of stage {self.stage} does not give log-probs")
+        return result
+
+    def _call(self, batch: ScoreBatch) -> Result:
+        self.wait_available(self._limits.start_s)
+        future = self.submit(batch)
+        try:
+            return future.result(self._limits.call_s)
+        except TimeoutError:
+            if not future.done():
+                self.cancel_and_restart()
+        return future.result()
+
+    # ------------------------------------------------------------ the lane's thread
+
+    def _run(self) -> None:
+        failures = 0
+        try:
+            while self._state not in ("closed", "failed"):
+                good_answers, reason = self._live_once()
+                failures = 1 if good_answers else failures + 1
+                self._after_end(reason, failures)
+        finally:
+            # Whatever ended this thread, no caller may wait for ever.
+            with self._changed:
+                if self._state != "closed":
+                    self._enter("failed")
+                os.close(self._bell_in)
+                os.close(self._bell_out)
+                self._bell_in = -1
+                jobs = self._jobs.take_all()
+            fail(jobs, EngineCrashed(f"engine {self._spec.name} has stopped"))
+
+    def _live_once(self) -> tuple[int, EcorlError]:
+        """One process from start to end: its good answers, and why it ended."""
+        good_answers = 0
+        try:
+            process = EngineProcess(self._spec.threads)
+        except EngineCrashed as error:
+            return 0, error
+        try:
+            with self._changed:
+                self._process = process
+                if self._state == "closed":
+                    return 0, EngineCrashed("closed")
+            self._adopt(process.start(self._spec, self._n_calls, self._limits.start_s))
+            while (job := self._next_job(process)) is not None:
+                self._n_calls += isinstance(job.request, ScoreBatch)
+                outcome = process.exchange(job.request)
+                good_answers += not isinstance(outcome, EcorlError)
+                self._jobs.finish(job, outcome)
+            return good_answers, EngineCrashed("the engine process ended while idle")
+        except EcorlError as error:
+            return good_answers, error
+        finally:
+            with self._changed:
+                self._process = None
+            process.stop(self._limits.close_s if self._state == "closed" else 0.0)
+
+    def _adopt(self, ready: Ready) -> None:
+        self.name, self.device = ready.name, ready.device
+        self.model, self.row_invariant = ready.model, ready.row_invariant
+        self.card_bytes, self.host = ready.card_bytes, ready.host
+        self.card_banks = ready.card_banks
+        with self._changed:
+            if self._state == "starting":
+                self._enter("ready")
+
+    def _next_job(self, process: EngineProcess) -> Job | None:
+        """Wait for work; None when the engine is closed or the process has ended."""
+        while self._state == "ready":
+            job = self._jobs.head()
+            if job is not None:
+                return job
+            if process.link in wait([process.link, self._bell_out]):
+                return None  # An idle process has nothing to say: this is its end.
+            os.read(self._bell_out, 4096)
+        return None
+
+    def _after_end(self, reason: EcorlError, failures: int) -> None:
+        """Fail what is pending, then pause before the restart, or give the engine up."""
+        with self._changed:
+            if self._state == "closed":
+                return
+            first_start = not hasattr(self, "name")
+            if first_start or isinstance(reason, UserError) or failures > self._limits.max_restarts:
+                self._reason = reason
+                self._enter("failed")
+            else:
+                self._enter("starting")
+            jobs = self._jobs.take_all()
+            failed = self._state == "failed"
+            if not (jobs or self._cut_off or first_start):
+                self._ends.append(EngineEnd("EngineCrashed", str(reason)))
+            if failed and not first_start:
+                self._ends.append(EngineEnd("EngineGivenUp", str(reason)))
+            self._cut_off = False
+        fail(jobs, EngineCrashed(str(reason)))
+        if failed:
+            if not first_start:  # at the first start the constructor raises it
+                logger.error("engine %s is given up: %s", self._spec.name, reason)
+            return
+        pause_s = self._limits.backoff_s * 2.0 ** (failures - 1)
+        logger.warning(
+            "engine %s: %s; restart %d in %.2g s", self._spec.name, reason, failures, pause_s
+        )
+        with self._changed:
+            self._changed.wait_for(lambda: self._state == "closed", pause_s)
+
+    def _queued(self, job: Job) -> Future[Result]:
+        """Append a job; the caller holds the condition."""
+        self._jobs.add(job)
+        self._ring()
+        return job.future
+
+    def _enter(self, state: str) -> None:
+        """Change state; the caller holds the condition."""
+        self._state = state
+        self._changed.notify_all()
+
+    def _ring(self) -> None:
+        """Wake the lane's thread; the caller holds the condition."""
+        if self._bell_in >= 0:
+            try:
+                os.write(self._bell_in, b"\0")
+            except BlockingIOError:
+                logger.debug("the bell is ringing already")
+
+    def _in_owner(self) -> bool:
+        return os.getpid() == self._owner_pid
+
+    def _unavailable(self) -> EngineCrashed:
+        why = f": {self._reason}" if self._reason else ""
+        state = "restarting" if self._state == "starting" else self._state
+        return EngineCrashed(f"engine {self._spec.name} is {state}{why}")

@@ -1,0 +1,136 @@
+"""One engine process: started, spoken to and reaped.
+
+The process is started by ``subprocess`` on a fresh interpreter. Python's own process pools are
+no choice here: `spawn` imports the user's main script again, `fork` copies a trainer with
+threads and an initialised GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import ecorl
+from ecorl.engines.lanes.messages import EngineSpec, Fault, Ready, Start, error_of
+from ecorl.engines.lanes.threaded import Result
+from ecorl.engines.protocol import (
+    LogprobResult,
+    Refresh,
+    Refreshed,
+    ScoreBatch,
+    ScoreResult,
+)
+from ecorl.errors import EcorlError, EngineCrashed, EngineTimeout
+
+_LINK_ERRORS = (EOFError, OSError, pickle.UnpicklingError)
+"""What a connection raises when its other end dies, in the middle of a message or not."""
+
+
+class EngineProcess:
+    """One process with one engine. Start, talk and reap from one thread; `kill` from any.
+
+    Args:
+        threads: threads of numeric libraries in the process.
+
+    Raises:
+        EngineCrashed: when the system refuses another process.
+    """
+
+    def __init__(self, threads: int) -> None:
+        ours, theirs = socket.socketpair()
+        fd = theirs.fileno()
+        # -P: a torch.py in the working directory must not stand in for the library.
+        command = [sys.executable, "-P", "-m", "ecorl.engines.host_main", str(fd), str(os.getpid())]
+        try:
+            with theirs:
+                self._popen = subprocess.Popen(
+                    command, pass_fds=[fd], stdin=subprocess.DEVNULL, env=_environment(threads)
+                )
+        except OSError as error:
+            ours.close()
+            raise EngineCrashed(f"the engine process could not be started: {error}") from error
+        self.link: Connection = Connection(ours.detach())
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._popen.pid
+
+    def start(self, spec: EngineSpec, calls_done: int, start_s: float) -> Ready:
+        """Hand over the spec and wait until the engine is loaded.
+
+        Raises:
+            UserError: as raised where the engine was made, e.g. `CheckpointError`.
+            EngineTimeout: when it is not loaded after `start_s`.
+            EngineCrashed: when the process ended.
+        """
+        try:
+            self.link.send(Start(spec, calls_done, tuple(sys.path)))
+            if not self.link.poll(start_s):
+                raise EngineTimeout(f"the engine process was not ready after {start_s:g} s")
+            reply = self.link.recv()
+        except _LINK_ERRORS as error:
+            raise EngineCrashed(f"the engine process {self.fate()} while starting") from error
+        if isinstance(reply, Fault):
+            raise error_of(reply)
+        if not isinstance(reply, Ready):
+            raise EngineCrashed(f"the engine process answered {type(reply).__name__}, not Ready")
+        return reply
+
+    def exchange(self, request: ScoreBatch | Refresh) -> Result | EcorlError:
+        """One call. The engine's own errors are returned.
+
+        Raises:
+            EngineCrashed: when the process is gone.
+        """
+        try:
+            self.link.send(request)
+            reply = self.link.recv()
+        except _LINK_ERRORS as error:
+            raise EngineCrashed(f"the engine process {self.fate()} during a call") from error
+        if isinstance(reply, Fault):
+            return error_of(reply)
+        if isinstance(reply, ScoreResult | LogprobResult | Refreshed):
+            return reply
+        return EngineCrashed(f"the engine process answered {type(reply).__name__}")
+
+    def fate(self) -> str:
+        """Reap a process whose link broke, and say how it ended."""
+        try:
+            code = self._popen.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self._popen.wait()
+            return "closed its link and was killed"
+        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+    def kill(self) -> None:
+        """SIGKILL; nothing when the process has been reaped already."""
+        self._popen.kill()
+
+    def stop(self, close_s: float) -> None:
+        """End the process: by closing the link, by SIGKILL after `close_s`. Leaves no zombie."""
+        self.link.close()
+        try:
+            self._popen.wait(timeout=close_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self._popen.wait()
+
+
+def _environment(threads: int) -> dict[str, str]:
+    """The parent's environment, with the thread counts and the path of this ecorl."""
+    env = dict(os.environ)
+    for key in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        env[key] = str(threads)
+    # Engines read local folders only; without this a loader may wait for a network.
+    env["HF_HUB_OFFLINE"] = "1"
+    env["TOKENIZERS_PARALLELISM"] = "false"
+    home = str(Path(ecorl.__file__).resolve().parent.parent)
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (home, env.get("PYTHONPATH"))))
+    return env

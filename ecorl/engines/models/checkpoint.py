@@ -1,0 +1,207 @@
+"""Reads Hugging Face checkpoint folders of Llama-family decoders without torch or transformers.
+
+    shape = read_shape(path)            # from config.json alone
+    checkpoint = load_decoder(path)     # checks every tensor's name and shape
+    checkpoint.tensor("model.norm.weight")
+
+What cannot be computed faithfully is refused with one clear line, never approximated: other
+architectures, sliding windows, other activations, unknown RoPE scaling, unknown tensors.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ecorl.engines.models.decoder_config import (
+    ARCHITECTURES,
+    DecoderConfig,
+    Rope,
+    read_config,
+    read_shape,
+)
+from ecorl.engines.models.gating import REGRESSION, Gating, layer_name
+from ecorl.engines.models.safetensors_file import StoredTensor, read_header
+from ecorl.engines.protocol import Float32
+from ecorl.errors import CheckpointError
+
+__all__ = [
+    "ARCHITECTURES",
+    "DecoderCheckpoint",
+    "DecoderConfig",
+    "Rope",
+    "expected_tensors",
+    "load_decoder",
+    "read_config",
+    "read_shape",
+]
+
+logger = logging.getLogger(__name__)
+
+_IGNORED_TENSORS = re.compile(r"\.rotary_emb\.inv_freq$")  # recomputed from rope_theta
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderCheckpoint:
+    """A checked checkpoint folder; tensors are read when asked for."""
+
+    path: Path
+    config: DecoderConfig
+    tensors: Mapping[str, StoredTensor]
+
+    def tensor(self, name: str) -> Float32:
+        """One tensor as float32; bfloat16 and float16 are widened exactly.
+
+        Raises:
+            CheckpointError: when it cannot be read or holds NaN or infinity.
+        """
+        values = self.tensors[name].read()
+        if not np.isfinite(values).all():
+            raise CheckpointError(f"{self.path}: {name} holds NaN or infinity")
+        return values
+
+    @property
+    def head_name(self) -> str:
+        """Name of the tensor that the last hidden state is multiplied with."""
+        if self.config.gating is not None:
+            return REGRESSION
+        if self.config.is_reward:
+            return "score.weight"
+        return _EMBEDDING if self.config.tied else _HEAD
+
+    @property
+    def head_names(self) -> tuple[str, ...]:
+        """Names of all tensors that read the last hidden state: the head, and a gate's first."""
+        gate = () if self.config.gating is None else (layer_name(0),)
+        return (self.head_name, *gate)
+
+
+def load_decoder(path: Path | str) -> DecoderCheckpoint:
+    """Open a checkpoint folder: model.safetensors, or shards with their index.
+
+    Every tensor that the forward needs is checked for presence and shape; tensor data is read
+    later, by `DecoderCheckpoint.tensor`. The tensors decide whether the head is tied: a stored
+    ``lm_head.weight`` that differs from the input embedding is the head, whatever config.json says.
+
+    Raises:
+        CheckpointError: one line that names what is missing, damaged or not supported.
+    """
+    folder = Path(path).expanduser()
+    config = read_config(folder)
+    stored = _stored_tensors(folder)
+    if _has_own_head(folder, config, stored):
+        config = _untied(config)
+    if config.gating is not None:
+        config = _with_biases(config, config.gating, config.gating.stored_as(stored))
+    expected = expected_tensors(config)
+    for name, shape in expected.items():
+        found = stored.get(name)
+        if found is None:
+            raise CheckpointError(f"{folder}: tensor {name} is missing")
+        if found.shape != shape:
+            hint = "; the reward head must have one label" if name == "score.weight" else ""
+            raise CheckpointError(
+                f"{folder}: {name} is {list(found.shape)}, expected {list(shape)}{hint}"
+            )
+    spare = {_HEAD} if config.tied or config.is_reward else set()
+    unknown = sorted(
+        n for n in stored if n not in expected and n not in spare and not _IGNORED_TENSORS.search(n)
+    )
+    if unknown:
+        raise CheckpointError(
+            f"{folder}: tensor {unknown[0]} has no place in {config.architecture}"
+        )
+    return DecoderCheckpoint(folder, config, {name: stored[name] for name in expected})
+
+
+def expected_tensors(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the tensors that the forward reads."""
+    s = config.shape
+    q, kv = s.n_heads * s.head_dim, s.n_kv_heads * s.head_dim
+    tensors: dict[str, tuple[int, ...]] = {_EMBEDDING: (s.vocab_size, s.hidden_size)}
+    for i in range(s.n_layers):
+        at = f"model.layers.{i}"
+        tensors |= {
+            f"{at}.input_layernorm.weight": (s.hidden_size,),
+            f"{at}.post_attention_layernorm.weight": (s.hidden_size,),
+            f"{at}.self_attn.q_proj.weight": (q, s.hidden_size),
+            f"{at}.self_attn.k_proj.weight": (kv, s.hidden_size),
+            f"{at}.self_attn.v_proj.weight": (kv, s.hidden_size),
+            f"{at}.self_attn.o_proj.weight": (s.hidden_size, q),
+            f"{at}.mlp.gate_proj.weight": (s.intermediate_size, s.hidden_size),
+            f"{at}.mlp.up_proj.weight": (s.intermediate_size, s.hidden_size),
+            f"{at}.mlp.down_proj.weight": (s.hidden_size, s.intermediate_size),
+        }
+        if config.qkv_bias:
+            for part, rows in (("q", q), ("k", kv), ("v", kv)):
+                tensors[f"{at}.self_attn.{part}_proj.bias"] = (rows,)
+        if config.output_bias:
+            tensors[f"{at}.self_attn.o_proj.bias"] = (s.hidden_size,)
+    tensors["model.norm.weight"] = (s.hidden_size,)
+    if config.gating is not None:
+        tensors |= config.gating.tensors(s.hidden_size)
+    elif config.is_reward:
+        tensors["score.weight"] = (1, s.hidden_size)
+    elif not config.tied:
+        tensors[_HEAD] = (s.vocab_size, s.hidden_size)
+    return tensors
+
+
+def _has_own_head(folder: Path, config: DecoderConfig, stored: Mapping[str, StoredTensor]) -> bool:
+    """Whether a head that config.json calls tied is stored with values of its own.
+
+    transformers 5 does not tie then, whatever config.json says.
+    """
+    head, embedding = stored.get(_HEAD), stored.get(_EMBEDDING)
+    if not config.tied or head is None or embedding is None:
+        return False
+    if head.shape == embedding.shape and np.array_equal(head.read(), embedding.read()):
+        return False
+    logger.warning(
+        "%s: config.json ties the head to the input embedding, but %s differs from it and is used",
+        folder,
+        _HEAD,
+    )
+    return True
+
+
+def _untied(config: DecoderConfig) -> DecoderConfig:
+    shape = config.shape
+    n_params = shape.n_params + shape.vocab_size * shape.hidden_size
+    return replace(config, tied=False, shape=replace(shape, n_params=n_params))
+
+
+def _with_biases(config: DecoderConfig, said: Gating, found: Gating) -> DecoderConfig:
+    """config.json says nothing of the biases of a gate: the tensors do."""
+    shape, hidden = config.shape, config.shape.hidden_size
+    more = found.n_params(hidden) - said.n_params(hidden)
+    shape = replace(
+        shape, n_params=shape.n_params + more, n_params_active=shape.n_params_active + more
+    )
+    return replace(config, gating=found, shape=shape)
+
+
+def _stored_tensors(folder: Path) -> dict[str, StoredTensor]:
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.is_file():
+        return read_header(single)
+    if not index.is_file():
+        raise CheckpointError(f"{folder}: neither model.safetensors nor its index is there")
+    try:
+        names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+        shards = sorted(str(name) for name in names)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{index}: cannot be read as a shard index") from error
+    tensors: dict[str, StoredTensor] = {}
+    for shard in shards:
+        if Path(shard).name != shard:
+            raise CheckpointError(f"{index}: shard {shard!r} does not lie in this folder")
+        tensors |= read_header(folder / shard)
+    return tensors

@@ -1,0 +1,1 @@
+"""The exact path: Hugging Face models on torch as engines."""

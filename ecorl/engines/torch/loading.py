@@ -1,0 +1,183 @@
+"""Loading of transformers models for the torch engines. torch is imported inside functions."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ecorl.engines.models.gating import GATED_ARCHITECTURE
+from ecorl.engines.protocol import EngineReport
+from ecorl.errors import CheckpointError, ConfigError, MissingToolError
+from ecorl.records import ModelShape, Provenance, Stage
+
+HOST_DEVICE = "host_cpu"
+"""The device profile that means torch's ``cpu``; any other name means its first CUDA device."""
+
+
+DTYPES = ("float32", "bfloat16", "float16", "auto")
+"""What a model's weights may be computed in, by name; ``auto`` is what the checkpoint says."""
+
+
+def check_dtype(dtype: str) -> str:
+    """The name of a dtype, as it is.
+
+    Raises:
+        ConfigError: when it is none of `DTYPES`.
+    """
+    if dtype not in DTYPES:
+        raise ConfigError("dtype", dtype, f"one of {', '.join(DTYPES)}")
+    return dtype
+
+
+def host_report(started_s: float) -> EngineReport:
+    """Measured host time stands for the device: it is this host. Energy is telemetry's."""
+    elapsed_s = time.perf_counter() - started_s
+    return EngineReport(elapsed_s, None, Provenance.MEASURED, elapsed_s)
+
+
+@contextlib.contextmanager
+def torch_threads(threads: int) -> Iterator[None]:
+    """Run with this many torch threads.
+
+    The count is the whole process's, so it is put back afterwards; it is left alone when it is
+    right already, as it is in a process that the engine has for itself.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    if before == threads:
+        yield
+        return
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def loading_errors() -> tuple[type[Exception], ...]:
+    """What transformers raises over a checkpoint that it cannot use.
+
+    Its configs are validated by huggingface_hub, whose errors derive from `Exception` alone. A
+    value of an unexpected type may also end in arithmetic or in an attribute that it lacks.
+
+    Raises:
+        MissingToolError: without transformers.
+    """
+    try:
+        from huggingface_hub.errors import StrictDataclassError
+        from safetensors import SafetensorError
+    except ImportError as error:
+        raise MissingToolError(f"transformers' own libraries are missing: {error}") from error
+    own = (OSError, ValueError, TypeError, RuntimeError, LookupError, AttributeError)
+    return (*own, ArithmeticError, SafetensorError, StrictDataclassError)
+
+
+def load_model(checkpoint: Path, stage: Stage, device: str, dtype: str) -> Any:
+    """A transformers model in evaluation mode, every weight from the checkpoint.
+
+    Raises:
+        ConfigError: for a dtype that is none of `DTYPES`.
+        CheckpointError: when the folder is missing, broken, of the wrong kind, or lacks weights;
+            transformers itself would fill those at random.
+        MissingToolError: without torch and transformers, or without CUDA where it is asked for.
+    """
+    check_dtype(dtype)
+    path = Path(checkpoint).expanduser()
+    if not (path / "config.json").is_file():
+        raise CheckpointError(f"{path} is no checkpoint folder: it has no config.json")
+    _refuse_gated(path)
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise MissingToolError(f"the torch engine needs torch and transformers: {error}") from error
+    target = _torch_device(device)
+    options: dict[str, Any] = {"dtype": dtype, "local_files_only": True}
+    loader = transformers.AutoModelForCausalLM
+    if stage in (Stage.REWARD, Stage.CRITIC):
+        loader = transformers.AutoModelForSequenceClassification
+        options["num_labels"] = 1
+    try:
+        # fork_rng: making a model may draw random numbers, the trainer's stream must not shift.
+        with torch.random.fork_rng(devices=[]), _no_progress_bar():
+            model, info = loader.from_pretrained(path, output_loading_info=True, **options)
+    except loading_errors() as error:
+        raise CheckpointError(f"{path} cannot be loaded: {_one_line(error)}") from error
+    if info["missing_keys"]:
+        missing = ", ".join(sorted(info["missing_keys"])[:3])
+        raise CheckpointError(f"{path} does not fit stage {stage}: it lacks {missing}")
+    if stage in (Stage.REWARD, Stage.CRITIC) and not hasattr(model, "score"):
+        raise CheckpointError(f"{path}: {type(model).__name__} has no head named score")
+    return model.to(target).eval()
+
+
+def _refuse_gated(path: Path) -> None:
+    """A Llama classifier would be loaded, with neither the gate nor its rewards."""
+    try:
+        data = json.loads((path / "config.json").read_text("utf-8"))
+        gated = GATED_ARCHITECTURE in (data.get("architectures") or ())
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return  # transformers says what is wrong with it
+    if gated:
+        raise CheckpointError(
+            f"{path}: transformers has no {GATED_ARCHITECTURE}: the exact path of a reward model "
+            "with a gate is the trainer's own model"
+        )
+
+
+def _one_line(error: Exception) -> str:
+    """An error's text on one line, with its class where the text alone says little."""
+    text = " ".join(str(error).split())[:300]
+    if isinstance(error, TypeError | LookupError | AttributeError | ArithmeticError) or not text:
+        return f"{type(error).__name__}: {text}"
+    return text
+
+
+def shape_of(model: Any) -> ModelShape:
+    """Counts of a loaded transformers model; tied weights count once."""
+    config = model.config.get_text_config()
+    n_params = sum(parameter.numel() for parameter in model.parameters())
+    embedding = model.get_input_embeddings().weight
+    head = model.get_output_embeddings()
+    tied = head is not None and head.weight is embedding
+    n_heads = config.num_attention_heads
+    return ModelShape(
+        n_layers=config.num_hidden_layers,
+        hidden_size=config.hidden_size,
+        intermediate_size=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+        n_heads=n_heads,
+        n_kv_heads=getattr(config, "num_key_value_heads", None) or n_heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // n_heads,
+        vocab_size=config.vocab_size,
+        n_params=n_params,
+        # A tied embedding is multiplied with as the head.
+        n_params_active=n_params if tied else n_params - embedding.numel(),
+    )
+
+
+def _torch_device(device: str) -> str:
+    import torch
+
+    if device == HOST_DEVICE:
+        return "cpu"
+    if not torch.cuda.is_available():
+        raise MissingToolError(f"device {device} needs CUDA, which torch does not find here")
+    return "cuda"
+
+
+@contextlib.contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    from transformers.utils import logging as hf_logging
+
+    shown = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            hf_logging.enable_progress_bar()

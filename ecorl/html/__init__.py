@@ -1,0 +1,1 @@
+"""HTML pages: the templates' renderer, the style and the plots that all reports share."""

@@ -1,0 +1,144 @@
+"""What all pages share: templates, style, and plots as inline SVG in the colours of the page.
+
+Each plot is drawn with stand-in colours that no palette uses, which are then replaced by
+``var(--...)``: so one drawing serves the light and the dark scheme.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_TEMPLATES = "templates"
+"""Folder of a package's templates; the style that all pages share lies in that of this one."""
+
+INK, MUTED, GRID, PAPER = "#010101", "#020202", "#030303", "#040404"
+COLOURS = {
+    "generation": "#010001",
+    "reward": "#010002",
+    "reference": "#010003",
+    "critic": "#010004",
+    "training": "#010005",
+    "superseded": "#010006",
+    "wait": "#010007",
+    "idle": "#010008",
+    "beside": "#010009",
+}
+"""Stand-ins by the name of the style's variable."""
+
+_VARIABLES = {INK: "ink", MUTED: "muted", GRID: "line", PAPER: "paper"} | {
+    colour: name for name, colour in COLOURS.items()
+}
+_WIDTH_IN = 7.8
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "ecorl",
+    "font.family": "sans-serif",
+    "font.size": 8.5,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": MUTED,
+    "axes.titlecolor": INK,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": INK,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "text.color": INK,
+    "text.parse_math": False,
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "hatch.linewidth": 0.7,
+}
+
+
+def render(
+    package: str, template: str, *, finalize: Callable[[Any], Any] | None = None, **values: Any
+) -> str:
+    """Render a whole page as text: no script, no font, no picture from elsewhere.
+
+    Args:
+        package: the package in whose folder ``templates`` the template lies.
+        template: name of its file.
+        finalize: what every value passes on its way into the page.
+        values: what the template names, besides the style.
+    """
+    folder = resources.files(package) / _TEMPLATES
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style = (resources.files("ecorl.html") / _TEMPLATES / "style.css").read_text(encoding="utf-8")
+    return environment.get_template(template).render(style=style, **values)
+
+
+def draw(
+    name: str,
+    label: str,
+    height_in: float,
+    n_axes: int,
+    paint: Callable[[Figure, list[Axes]], None],
+) -> str:
+    """Run ``paint`` on fresh axes side by side and return the SVG, ready to stand in a page.
+
+    Args:
+        name: of the plot, unique on its page.
+        label: what it shows, for who cannot see it.
+        height_in: its height, inches.
+        n_axes: how many axes.
+        paint: draws, in the stand-in colours.
+    """
+    import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure as NewFigure
+
+    with mpl.rc_context(_STYLE):
+        figure = NewFigure(figsize=(_WIDTH_IN, height_in), layout="constrained")
+        FigureCanvasSVG(figure)
+        paint(figure, list(figure.subplots(1, n_axes, squeeze=False)[0]))
+        out = io.StringIO()
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    return _inline(name, label, out.getvalue())
+
+
+def _inline(name: str, label: str, svg: str) -> str:
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
+    svg = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", svg).replace("xlink:href", "href")
+    # Ids are unique within a plot only.
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
+    svg = re.sub(r'href="#', f'href="#{name}-', svg)
+    svg = re.sub(r"url\(#", f"url(#{name}-", svg)
+    for size in ("width", "height"):
+        svg = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r"'DejaVu Sans'[^;\"]*sans-serif", "inherit", svg)
+    for colour, variable in _VARIABLES.items():
+        svg = svg.replace(colour, f"var(--{variable})")
+    return svg.replace("<svg", f'<svg class="plot" role="img" aria-label="{label}"', 1)

@@ -1,0 +1,1 @@
+"""Fits the simulator's costs, lengths and card queues to the ledger of a run."""

@@ -1,0 +1,1 @@
+"""Compares placement policies on scenarios that training did not see, and reports on them."""

@@ -1,0 +1,101 @@
+"""Pools of scenarios: variations of a calibrated run, and what training never sees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ecorl.errors import ConfigError, PhysicalBoundError
+from ecorl.policy.calibration.calibration import Calibration
+from ecorl.sim.families import SHIFTS, paper_scenarios, roofline_scenarios
+from ecorl.sim.scenario import Scenario
+
+KEPT_OUT_SEED = 9_001
+"""Seed of the scenarios that policies are compared on. Training draws from its plan's seed and the
+one after it, so a plan must not be given this one."""
+
+_LOAD = (0.5, 1.5)
+_LENGTH = (0.8, 1.25)
+_NOISE = (0.7, 1.4)
+"""Least and greatest factor on other jobs' load, on all lengths, and on their drift and noise.
+Assumed: what one run shows of these is itself uncertain by about as much."""
+
+MOST_LOAD = 0.9
+"""Most of the cards' time that other jobs may take in a variation."""
+
+
+def variations(scenario: Scenario, n: int, seed: int = 0) -> list[Scenario]:
+    """A scenario and variations of it, for training on what a run was found to be.
+
+    The first is the scenario itself. The costs are the same in all: only the workload varies.
+
+    Args:
+        scenario: e.g. of a `Calibration`.
+        n: scenarios.
+        seed: of the draw.
+    """
+    rng = np.random.default_rng([seed, 17])
+    return [scenario, *(_varied(scenario, rng, f"{scenario.name}-{i}") for i in range(1, n))][:n]
+
+
+def _varied(base: Scenario, rng: np.random.Generator, name: str) -> Scenario:
+    def factor(bounds: tuple[float, float]) -> float:
+        return float(np.exp(rng.uniform(*np.log(bounds))))
+
+    return replace(
+        base,
+        name=name,
+        load=min(base.load * factor(_LOAD), MOST_LOAD),
+        burst_s=base.burst_s * factor(_LOAD),
+        length_scale=base.length_scale * factor(_LENGTH),
+        drift_std=base.drift_std * factor(_NOISE),
+        noise_std=base.noise_std * factor(_NOISE),
+    )
+
+
+def kept_out(
+    family: str, n: int, *, n_iterations: int = 200, calibration: Calibration | None = None
+) -> list[Scenario]:
+    """Scenarios to compare policies on; no training draws them.
+
+    Args:
+        family: ``roofline`` (the GPU and model size that training never sees), ``paper`` (the
+            harder ones), ``ood`` (those of ``roofline``, shifted in four ways), ``fitted``.
+        n: scenarios.
+        n_iterations: of an episode.
+        calibration: of the run, for ``fitted``.
+
+    Raises:
+        ConfigError: for another family, or ``fitted`` without a calibration.
+    """
+    if family == "fitted":
+        if calibration is None:
+            raise ConfigError("family", family, "fitted with --calibration FILE")
+        drawn = variations(calibration.scenario(), n + 1, KEPT_OUT_SEED)[1:]
+    elif family == "paper":
+        drawn = paper_scenarios(KEPT_OUT_SEED, n, harder=True, name="paper")
+    elif family == "roofline":
+        drawn = roofline_scenarios(KEPT_OUT_SEED, n, held_out=True)
+    elif family == "ood":
+        drawn = _shifted(n)
+    else:
+        raise ConfigError("family", family, "one of ['roofline', 'paper', 'ood', 'fitted']")
+    # A comparison plays in worker processes, which a read-only mapping cannot be sent to.
+    return [replace(s, n_iterations=n_iterations, sizes=dict(s.sizes)) for s in drawn]
+
+
+def _shifted(n: int) -> list[Scenario]:
+    """Every shift of one scenario after the other, less those that cannot be priced."""
+    found: list[Scenario] = []
+    for base in roofline_scenarios(KEPT_OUT_SEED, n, held_out=True):
+        for shift in SHIFTS.values():
+            shifted = shift(base)
+            try:
+                _ = shifted.table
+            except (ConfigError, PhysicalBoundError):
+                continue
+            found.append(shifted)
+        if len(found) >= n:
+            break
+    return found[:n]

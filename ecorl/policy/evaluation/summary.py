@@ -1,0 +1,148 @@
+"""A comparison of policies in rows and sentences, for the terminal and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ecorl.policy.evaluation.evaluate import LITTLE, Comparison, ScenarioResult
+from ecorl.scheduler.tables import Float64
+
+TITLES = {
+    "always_gpu": "always GPU",
+    "edi": "EDI greedy",
+    "edi_queue": "EDI with queue",
+    "algorithm1": "Algorithm 1",
+    "static": "best static",
+    "threshold": "tuned threshold",
+    "lookahead": "look-ahead",
+    "planner": "causal planner",
+    "dp": "clairvoyant DP",
+}
+"""How policies are called in tables, where not by their own name."""
+
+COLUMNS = ("policy", "share of DP", "share of planner", "energy", "worst loss", "p")
+MISSING = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRow:
+    """One policy in the comparison.
+
+    Attributes:
+        policy: title.
+        dp_share, causal_share: of the dynamic programme's and the planner's Eq. 7, mean and
+            standard deviation over seeds; None where no scenario has something to share.
+        energy: over that of always-GPU, mean over scenarios and seeds.
+        worst_loss: most energy above always-GPU's in any scenario and seed, share of it.
+        p_value: of Welch's test against our policy; None where it was not made.
+        significant: whether it holds after Bonferroni's correction.
+    """
+
+    policy: str
+    dp_share: tuple[float, float] | None
+    causal_share: tuple[float, float] | None
+    energy: float
+    worst_loss: float
+    p_value: float | None = None
+    significant: bool = False
+
+    def cells(self) -> tuple[str, ...]:
+        """The row as text, in the order of `COLUMNS`."""
+        p = MISSING
+        if self.p_value is not None:
+            p = "< 1e-4" if self.p_value < 1e-4 else f"{self.p_value:.2g}"
+        return (
+            self.policy,
+            _spread(self.dp_share),
+            _spread(self.causal_share),
+            f"{100 * self.energy:.2f} %",
+            f"{100 * self.worst_loss:.3f} %",
+            p + (" *" if self.significant else ""),
+        )
+
+
+def _spread(share: tuple[float, float] | None) -> str:
+    if share is None:
+        return MISSING
+    # Adding 0 makes a rounded -0.0 a 0.0.
+    return f"{round(100 * share[0], 1) + 0.0:.1f} ± {100 * share[1]:.1f} %"
+
+
+def counted(comparison: Comparison) -> tuple[ScenarioResult, ...]:
+    """Scenarios whose shares the table shows: the hard ones, else all with something to share."""
+    return comparison.hard() or comparison.valued()
+
+
+def rows(comparison: Comparison, ours: str) -> list[PolicyRow]:
+    """The table, a row a policy.
+
+    Args:
+        comparison: that has been played.
+        ours: name of the policy that the others are tested against.
+    """
+    chosen, differences = counted(comparison), comparison.differences(ours)
+    found = []
+    for name in comparison.policies:
+        energy = np.mean([r.scores[name].energy.mean() for r in comparison.results])
+        difference = differences.get(name)
+        found.append(
+            PolicyRow(
+                policy=TITLES.get(name, name),
+                dp_share=_mean(comparison.mean_shares(name, "dp", chosen)),
+                causal_share=_mean(comparison.mean_shares(name, "planner", chosen)),
+                energy=float(energy),
+                worst_loss=max(r.worst_loss(name) for r in comparison.results),
+                p_value=None if difference is None else difference.p_value,
+                significant=difference is not None and difference.significant,
+            )
+        )
+    return found
+
+
+def _mean(shares: Float64 | None) -> tuple[float, float] | None:
+    if shares is None:
+        return None
+    return float(shares.mean()), float(shares.std(ddof=1)) if len(shares) > 1 else 0.0
+
+
+def sentences(comparison: Comparison, ours: str) -> list[str]:
+    """What must be known to read the table."""
+    n, n_hard = len(comparison.results), len(comparison.hard())
+    n_valued = len(comparison.valued())
+    seeds = len(comparison.results[0].scores[ours].score)
+    said = [
+        f"{n_hard} of {n} scenarios {_is(n_hard)} hard enough for a share to count (random at most "
+        f"0 %, best static 60 %, tuned threshold 90 % of the clairvoyant DP); {seeds} seeds each"
+    ]
+    if n_hard == 0 and n_valued:
+        said.append(
+            f"the shares are of the {n_valued} in which the DP gains {100 * LITTLE:g} % or more; "
+            "simple rules do well there, so they say little"
+        )
+    said += _little(comparison, ours)
+    worst = max(r.worst_loss(ours) for r in comparison.results)
+    said.append(f"most energy that {ours} lost against always-GPU: {100 * worst:.3f} %")
+    return [*said, "all figures are modelled: the simulator's, not those of machines"]
+
+
+def _is(n: int) -> str:
+    return "is" if n == 1 else "are"
+
+
+def _little(comparison: Comparison, ours: str) -> list[str]:
+    """The scenarios in which a share means nothing, with the loss in its place."""
+    little: Sequence[ScenarioResult] = [r for r in comparison.results if not r.has_value]
+    if not little:
+        return []
+    losses = ", ".join(
+        f"{r.scenario.name} {100 * r.worst_loss(ours):.3f} %"
+        for r in sorted(little, key=lambda r: -r.worst_loss(ours))[:4]
+    )
+    more = f" and {len(little) - 4} more, none worse" if len(little) > 4 else ""
+    return [
+        f"in {len(little)} of {len(comparison.results)} the DP gains less than "
+        f"{100 * LITTLE:g} %: there the loss of {ours} in GPU-only energy counts: {losses}{more}"
+    ]

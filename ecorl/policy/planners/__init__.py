@@ -1,0 +1,1 @@
+"""Policies without a network: heuristics, look-ahead, the causal and the clairvoyant planner."""

@@ -1,0 +1,181 @@
+"""Policies without training, on a batched simulation: baselines of the comparison.
+
+Each is called with the simulation and returns one action code an episode. What the guards refuse
+goes to the GPU, as for every policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+
+import numpy as np
+
+from ecorl.policy.planners.search import Codes
+from ecorl.records import Stage
+from ecorl.scheduler.tables import Float64
+from ecorl.sim.simulation import Simulation, play
+from ecorl.sim.trace import Trace
+from ecorl.stages import CONCURRENT, FPGA, GPU, card_done_s
+
+SimPolicy = Callable[[Simulation], Codes]
+
+FROZEN = (Stage.REWARD, Stage.REFERENCE)
+PAPER_L_MAX = 2048.0
+PAPER_Q_MAX = 8.0
+"""The paper's Algorithm 1 leaves Q_max open; the guard's default stands in."""
+
+SEQUENCES = tuple(
+    product((GPU, CONCURRENT), *3 * [(GPU, FPGA, CONCURRENT)], *2 * [(GPU, CONCURRENT)])
+)
+"""The 216 distinct sequences of an iteration, codes in the order of the stages."""
+
+THRESHOLD_LENGTHS = (512.0, 1024.0, 1536.0, 2048.0, 3072.0, 4096.0, 1e9)
+THRESHOLD_WAITS = (0.0, 0.25, 1.0, 4.0, 1e9)
+"""Queue in units of this job's own work on the cards, reward and reference together."""
+
+
+def always_gpu(simulation: Simulation) -> Codes:
+    """a1 everywhere: 0 % of the share scale."""
+    return np.zeros(simulation.trace.n, dtype=np.int64)
+
+
+class Random:
+    """Any action with equal chance.
+
+    Args:
+        seed: of the choice.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self._rng = np.random.default_rng([seed, 13])
+
+    def __call__(self, simulation: Simulation) -> Codes:
+        """One of three."""
+        return self._rng.integers(0, 3, simulation.trace.n)
+
+
+class Static:
+    """The same action at a stage always.
+
+    Args:
+        sequences: ``[n, 6]`` codes, or one sequence for all.
+    """
+
+    def __init__(self, sequences: Codes | Sequence[int]) -> None:
+        self.sequences = np.atleast_2d(np.asarray(sequences, dtype=np.int64))
+
+    def __call__(self, simulation: Simulation) -> Codes:
+        """The stage's action."""
+        place = self.sequences[:, simulation.place]
+        return np.broadcast_to(place, (simulation.trace.n,))
+
+
+class Threshold:
+    """Offload while rows and queue are short; what is not placement is fixed.
+
+    Args:
+        max_length: longest mean row that is offloaded, ``[n]`` or one, tokens.
+        max_wait: longest queue, in units of this job's reward and reference on the cards.
+        defer: whether the critic's step is put off, ``[n]`` or one.
+    """
+
+    def __init__(
+        self, max_length: Float64 | float, max_wait: Float64 | float, defer: Float64 | float = 0.0
+    ) -> None:
+        self.max_length, self.max_wait, self.defer = max_length, max_wait, defer
+
+    def __call__(self, simulation: Simulation) -> Codes:
+        """a3 within both thresholds."""
+        if simulation.stage is Stage.CRITIC_TRAIN:
+            codes = CONCURRENT * np.asarray(self.defer, dtype=np.float64)
+            return np.broadcast_to(codes.astype(np.int64), (simulation.trace.n,))
+        if simulation.stage is Stage.ACTOR_TRAIN:
+            return CONCURRENT * np.asarray(_waits(simulation), dtype=np.int64)
+        work, carry = simulation.known_work(), simulation.carry
+        own_s = (work.card_s[0] + work.card_s[1]) / carry.speed
+        wait_s = np.maximum(0.0, carry.base_s - carry.t_s)
+        short = simulation.row_length() <= self.max_length
+        return CONCURRENT * np.asarray(short & (wait_s <= self.max_wait * own_s), dtype=np.int64)
+
+
+def algorithm1(simulation: Simulation) -> Codes:
+    """The paper's Algorithm 1 with a policy that always asks for a3: lines 2 to 10."""
+    if simulation.stage not in FROZEN:
+        return CONCURRENT * np.asarray(_waits(simulation), dtype=np.int64)
+    done_s, card_s = card_done_s(
+        simulation.stage, simulation.carry, simulation.known_work(), 1.0, simulation.ops
+    )
+    queue = np.maximum(0.0, done_s - simulation.carry.t_s - card_s)
+    short = simulation.row_length() <= PAPER_L_MAX
+    return CONCURRENT * np.asarray(short & (queue < PAPER_Q_MAX * card_s), dtype=np.int64)
+
+
+def edi_greedy(simulation: Simulation) -> Codes:
+    """The device with fewer joules a token, whatever the wait."""
+    return _by_edi(simulation, count_wait=False)
+
+
+def edi_queue(simulation: Simulation) -> Codes:
+    """The same, with what the GPUs draw while they wait."""
+    return _by_edi(simulation, count_wait=True)
+
+
+def _by_edi(simulation: Simulation, *, count_wait: bool) -> Codes:
+    if simulation.stage not in FROZEN:
+        return CONCURRENT * np.asarray(_waits(simulation), dtype=np.int64)
+    work, carry = simulation.known_work(), simulation.carry
+    place = FROZEN.index(simulation.stage)
+    done_s, card_s = card_done_s(simulation.stage, carry, work, 1.0, simulation.ops)
+    card_j = work.card_active_w * card_s
+    if count_wait:
+        card_j = card_j + work.gpu_idle_w * np.maximum(0.0, done_s - carry.t_s)
+    return CONCURRENT * np.asarray(card_j < work.gpu_j[place], dtype=np.int64)
+
+
+def _waits(simulation: Simulation) -> Codes:
+    """Where the barrier would hold: there the forward pass goes before it."""
+    if simulation.stage is not Stage.ACTOR_TRAIN:
+        return np.zeros(simulation.trace.n, dtype=np.int64)
+    work = simulation.known_work()
+    wait_s = simulation.carry.pending_s - simulation.carry.t_s
+    return np.asarray(wait_s > work.early_s, dtype=np.int64)
+
+
+def best_static(trace: Trace) -> Codes:
+    """The best of the 216 sequences for each scenario of some tuning episodes, ``[n, 6]``.
+
+    Episodes of one scenario (the same object) are tuned together.
+    """
+    n = trace.n
+    scores = np.stack([play(Simulation(trace), Static(s))[0] for s in _distinct(trace)])
+    means = _mean_by_scenario(trace, scores)
+    sequences = np.array(_distinct(trace), dtype=np.int64)
+    return np.asarray(sequences[np.argmax(means, axis=0)].reshape(n, 6))
+
+
+def best_threshold(trace: Trace) -> Threshold:
+    """The best thresholds for each scenario of some tuning episodes."""
+    choices = list(product(THRESHOLD_LENGTHS, THRESHOLD_WAITS, (0.0, 1.0)))
+    scores = np.stack([play(Simulation(trace), Threshold(*c))[0] for c in choices])
+    picked = np.array(choices)[np.argmax(_mean_by_scenario(trace, scores), axis=0)]
+    return Threshold(picked[:, 0], picked[:, 1], picked[:, 2])
+
+
+def _distinct(trace: Trace) -> list[tuple[int, ...]]:
+    """Sequences that differ under the abilities of at least one scenario."""
+    able = [s.abilities for s in trace.scenarios]
+    fixed = (
+        not any(a.stream for a in able), False, False, not any(a.offload_critic for a in able),
+        not any(a.early_forward for a in able), not any(a.defer_critic for a in able),
+    )  # fmt: skip
+    return [s for s in SEQUENCES if not any(f and code for f, code in zip(fixed, s, strict=True))]
+
+
+def _mean_by_scenario(trace: Trace, scores: Float64) -> Float64:
+    """Scores ``[m, n]`` with each episode's replaced by the mean over its scenario."""
+    means = np.empty_like(scores)
+    keys = np.array([id(s) for s in trace.scenarios])
+    for key in np.unique(keys):
+        means[:, keys == key] = scores[:, keys == key].mean(axis=1, keepdims=True)
+    return means

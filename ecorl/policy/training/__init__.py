@@ -1,0 +1,1 @@
+"""Trains the placement network: imitation of the planner, PPO, and the policy file."""

@@ -1,0 +1,173 @@
+"""Whether the card paid: saved on its calls, drawn while idle; the run without the simulation."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ecorl.ledger import BarrierRow, ExecutionRow
+from ecorl.records import Action, Provenance, StageResult, weakest
+from ecorl.report.energy.model import Balance, CardTimeline, Comparison, EnergyPart
+from ecorl.report.energy.rest import Evidence
+from ecorl.report.energy.spans import length
+from ecorl.report.energy.stages import modelled_devices, present
+
+
+def card_idle(comparisons: Sequence[Comparison], parts: Sequence[EnergyPart]) -> list[EnergyPart]:
+    """What the cards of these comparisons drew while they ran nothing."""
+    cards = {i for c in comparisons if c.card is not None for i in c.card.device_ids}
+    return [p for p in parts if p.cause == "idle" and p.device_id in cards]
+
+
+def balance(
+    comparisons: Sequence[Comparison], parts: Sequence[EnergyPart], evidence: Evidence
+) -> Balance | None:
+    """Saved on the offloaded calls less the cards' idle draw; None without a comparison."""
+    judged = [c for c in comparisons if c.saved_j is not None]
+    if not judged:
+        return None
+    saved_j = math.fsum(present(c.saved_j for c in judged))
+    idle = card_idle(judged, parts)
+    unknown = not idle or any(p.energy_j is None for p in idle)
+    idle_j = None if unknown else math.fsum(present(p.energy_j for p in idle))
+    idle_s = present(p.time_s for p in idle)
+    # A card read with several provenances has a part for each.
+    held = {p.device_id: evidence.held(p.device_id.split("+")) for p in idle}
+    held_s = math.fsum(length(spans.values()) for spans in held.values())
+    known = [c.ratio_provenance for c in judged if c.ratio_provenance is not None]
+    known += [p.provenance for p in idle if p.provenance is not None]
+    return Balance(
+        saved_j=saved_j,
+        at_most=any(c.card_at_least for c in judged),
+        idle_j=idle_j,
+        idle_share=math.fsum(idle_s) / held_s
+        if idle_s and len(idle_s) == len(idle) and held_s > 0
+        else None,
+        whole_run=all(len(spans) == len(evidence.spans) for spans in held.values()),
+        net_j=None if idle_j is None else saved_j - idle_j,
+        provenance=weakest(*known),
+    )
+
+
+# ---------------------------------------------------------------- the run without the simulation
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """One wait at the barrier and the call that it waited for."""
+
+    entry_s: float
+    end_s: float
+    submit_s: float
+    time_s: float | None
+
+
+def card_timeline(evidence: Evidence) -> CardTimeline | None:
+    """The run had each simulated card answered in its modelled time.
+
+    Each wait is recomputed: the card begins a call when it was submitted and the one before it is
+    done, and answers after its modelled time; the thread waits for what is left of that. Whatever
+    came later moves by the difference.
+
+    Args:
+        evidence: of the whole run; its devices tell the idle power of the cards.
+
+    Returns:
+        None when no card was simulated or nothing waited for one.
+    """
+    simulated, barriers = _simulated(evidence.executions), evidence.barriers
+    waits_s = present(b.wait_s for b in barriers)
+    if not simulated or not waits_s:
+        return None
+    modelled, n_waits, n_kept = 0.0, 0, 0
+    run_s = {attempt: length([span]) for attempt, span in evidence.spans.items()}
+    for attempt in sorted({b.attempt for b in barriers}):
+        for measured_s, modelled_s in _replayed(_paired(simulated, barriers, attempt)):
+            n_waits += modelled_s is not None
+            n_kept += modelled_s is None
+            modelled += measured_s if modelled_s is None else modelled_s
+            run_s[attempt] += 0.0 if modelled_s is None else modelled_s - measured_s
+    if not n_waits:
+        return None
+    return CardTimeline(
+        run_time_s=length(evidence.spans.values()),
+        waits_s=math.fsum(waits_s),
+        modelled_waits_s=modelled,
+        modelled_run_time_s=math.fsum(run_s.values()),
+        n_waits=n_waits,
+        n_kept=n_kept,
+        idle_j=_idle_j([e.result for e in simulated], evidence, run_s),
+    )
+
+
+def _simulated(executions: Sequence[ExecutionRow]) -> list[ExecutionRow]:
+    """Calls of cards whose time is not a clock's."""
+    cards = modelled_devices(executions)
+    return [
+        e
+        for e in executions
+        if e.result.device_id in cards
+        and e.result.time_provenance is not Provenance.MEASURED
+        and e.result.action is not Action.GPU
+    ]
+
+
+def _paired(
+    simulated: Sequence[ExecutionRow], barriers: Sequence[BarrierRow], attempt: int
+) -> list[_Wait]:
+    """Each wait of one attempt with the call of its iteration and stage, in order of time."""
+    calls: dict[tuple[int, str], list[StageResult]] = defaultdict(list)
+    for e in simulated:
+        if e.attempt == attempt:
+            calls[e.result.iteration, e.result.stage].append(e.result)
+    waits = []
+    for b in sorted((b for b in barriers if b.attempt == attempt), key=lambda b: b.t_s):
+        if b.wait_s is None:
+            continue
+        own = calls[b.iteration, b.stage]
+        call = own.pop(0) if own else None
+        time_s = call.time_s if call is not None and call.fault is None else None
+        submit_s = b.t_s - b.wait_s if call is None else call.t_start_s
+        waits.append(_Wait(b.t_s - b.wait_s, b.t_s, submit_s, time_s))
+    return waits
+
+
+def _replayed(waits: Sequence[_Wait]) -> list[tuple[float, float | None]]:
+    """Measured and modelled length of each wait, s; None without a modelled time.
+
+    Shifts are those in force when a call was submitted, so that two calls under way at once keep
+    their distance.
+    """
+    found: list[tuple[float, float | None]] = []
+    ends: list[tuple[float, float]] = []  # (end of a wait as measured, shift from then on)
+    shift, free_s = 0.0, -math.inf
+    for w in waits:
+        measured_s = w.end_s - w.entry_s
+        if w.time_s is None:
+            found.append((measured_s, None))
+        else:
+            before = next((s for end, s in reversed(ends) if end <= w.submit_s), 0.0)
+            free_s = max(w.submit_s + before, free_s) + w.time_s
+            modelled_s = max(0.0, free_s - (w.entry_s + shift))
+            found.append((measured_s, modelled_s))
+            shift += modelled_s - measured_s
+        ends.append((w.end_s, shift))
+    return found
+
+
+def _idle_j(
+    results: Sequence[StageResult], evidence: Evidence, run_s: dict[int, float]
+) -> float | None:
+    """Idle power x the time in which the run had each card and it runs nothing, J."""
+    idle_w = {d.device_id: d.idle_w for d in evidence.devices}
+    energy_j = 0.0
+    for device_id in {r.device_id for r in results}:
+        power_w = idle_w.get(device_id)
+        if power_w is None:
+            return None
+        busy_s = math.fsum(present(r.time_s for r in results if r.device_id == device_id))
+        held_s = math.fsum(run_s[attempt] for attempt in evidence.held([device_id]))
+        energy_j += power_w * max(0.0, held_s - busy_s)
+    return energy_j

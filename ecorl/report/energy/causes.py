@@ -1,0 +1,124 @@
+"""Where the joules went: useful, wasted, unknown.
+
+Definitions, which the report repeats in its notes:
+
+- useful: the energy of generation, scoring (reward, reference, critic) and training executions
+  whose results the run kept;
+- superseded: the energy of executions that a resume threw away (they came after the checkpoint);
+- rest: what a device drew beside its executions in the attempts that held it. For a device with
+  power readings: its energy by its readings, minus its executions, for each provenance of its
+  readings apart. For a device without: profile idle power x (time of those attempts - busy time),
+  which is modelled;
+- the rest of a device of the GPU path is split by time into ``barrier wait`` (the training thread
+  stood at the completion barrier and the device ran nothing) and what remains. By readings that
+  is ``beside stages``, since such a device also evaluates, saves and runs the framework; from
+  idle power it is ``idle``, as is the rest of a card.
+
+Wasted = superseded + barrier wait + idle. What was drawn beside stages is neither useful nor
+wasted: the readings do not tell which.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from ecorl.ledger import ExecutionRow
+from ecorl.records import Provenance, Stage
+from ecorl.report.energy.model import EnergyPart
+from ecorl.report.energy.rest import Evidence, Meter, not_in_readings, rests
+from ecorl.report.energy.stages import energy_j, gpu_path_devices, total
+
+CAUSE_OF_STAGE = {
+    Stage.GENERATION: "generation",
+    Stage.REWARD: "scoring",
+    Stage.REFERENCE: "scoring",
+    Stage.CRITIC: "scoring",
+    Stage.ACTOR_TRAIN: "training",
+    Stage.CRITIC_TRAIN: "training",
+}
+USEFUL_CAUSES = ("generation", "scoring", "training")
+OTHER_CAUSES = ("beside stages",)
+WASTED_CAUSES = ("superseded", "barrier wait", "idle")
+CAUSES = (*USEFUL_CAUSES, *OTHER_CAUSES, *WASTED_CAUSES)
+
+
+def _meters(evidence: Evidence) -> list[Meter]:
+    """Devices as their energy was read, so that nothing is counted twice.
+
+    Sums over sets of devices that share one, as of attempts with more and fewer, are one meter.
+    """
+    keys = {
+        e.result.energy.device_id if e.result.energy else e.result.device_id
+        for e in evidence.executions
+    }
+    keys |= {d.device_id for d in evidence.devices} | {r.device_id for r in evidence.readings}
+    group_of: dict[str, tuple[str, ...]] = {}
+    # The largest first, for it names the others.
+    for key in sorted(keys, key=lambda key: (-key.count("+"), key)):
+        members = key.split("+")
+        known = [m for member in members for m in group_of.get(member, ())]
+        group = tuple(dict.fromkeys([*known, *members]))
+        group_of |= dict.fromkeys(group, group)
+    own: dict[tuple[str, ...], list[ExecutionRow]] = {
+        group_of[key.split("+")[0]]: [] for key in sorted(keys)
+    }
+    for e in evidence.executions:
+        key = e.result.energy.device_id if e.result.energy else e.result.device_id
+        own[group_of[key.split("+")[0]]].append(e)
+    profiles = {d.device_id: d.profile for d in evidence.devices}
+    meters = []
+    for group, executions in own.items():
+        names = [e.result.device for e in executions] + [profiles.get(m, m) for m in group]
+        meters.append(Meter("+".join(group), names[0], group, tuple(executions)))
+    return meters
+
+
+def energy_parts(evidence: Evidence) -> list[EnergyPart]:
+    """All parts of the energy of all devices that the run held."""
+    on_gpu = gpu_path_devices(evidence.executions)
+    parts = []
+    for meter in _meters(evidence):
+        ids = {*meter.members, *(e.result.device_id for e in meter.executions)}
+        parts += _execution_parts(meter, evidence)
+        parts += rests(meter, evidence, on_gpu_path=bool(ids & on_gpu))
+    return parts
+
+
+def _execution_parts(meter: Meter, evidence: Evidence) -> list[EnergyPart]:
+    is_read = any(r.device_id in meter.members for r in evidence.readings)
+    groups: dict[tuple[str, Provenance | None], list[ExecutionRow]] = defaultdict(list)
+    for e in meter.executions:
+        cause = "superseded" if e.superseded else CAUSE_OF_STAGE[e.result.stage]
+        energy = e.result.energy if energy_j(e.result) is not None else None
+        groups[cause, energy.provenance if energy else None].append(e)
+    parts = []
+    for (cause, provenance), group in groups.items():
+        gap, n_lost = None, 0
+        if provenance is None:
+            n_lost = len(not_in_readings(group, meter, evidence))
+            gap = f"{meter.key}: {_without_energy(len(group), n_lost, cause, is_read=is_read)}"
+        parts.append(
+            EnergyPart(
+                device_id=meter.key,
+                device=meter.device,
+                cause=cause,
+                useful=cause in USEFUL_CAUSES,
+                energy_j=total(energy_j(e.result) for e in group),
+                provenance=provenance,
+                time_s=total(e.result.time_s for e in group),
+                at_least=n_lost > 0,
+                gap=gap,
+            )
+        )
+    return parts
+
+
+def _without_energy(n: int, n_lost: int, cause: str, *, is_read: bool) -> str:
+    """What becomes of calls without energy, of which the readings do not hold ``n_lost``."""
+    said = f"{n} {cause} calls have no energy figure"
+    if not is_read:
+        return said
+    if not n_lost:
+        return f"{said} of their own; the device's readings hold it beside the stages"
+    lost = "and are" if n_lost == n else f"and {n_lost} of them are"
+    return f"{said} of their own {lost} not in its readings either"

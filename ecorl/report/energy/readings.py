@@ -1,0 +1,191 @@
+"""Energy of a device by its readings.
+
+From the 1 s roll-ups, whose times and energies add up (see `ecorl.ledger.rollup`): the rise of the
+device's counter where there is one, the zero-order hold of its power readings where the counter
+tells nothing. Nothing is extrapolated; what is not covered is missing, and the coverage tells.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+from ecorl.ledger import EnergySums, PowerSecond
+from ecorl.records import Provenance
+from ecorl.report.energy.spans import Span, merged
+from ecorl.report.render.numbers import joules
+from ecorl.telemetry.check import Verdict, judge_counter, stopped_seconds
+
+_FIGURES = tuple(field.name for field in fields(EnergySums))
+
+
+_FULL_SECOND = 0.98
+"""Share of a second from which readings count as having held all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReadings:
+    """Energy of one device in one attempt by one instrument.
+
+    Several instruments of one device and attempt never count the same second twice.
+
+    Attributes:
+        energy_j: J over the covered part; None when counter and power readings contradict each
+            other.
+        covered_s: time of the attempt that the energy covers, s.
+        covered: the whole seconds that the energy covers, as disjoint spans in order; none where
+            there is no energy.
+        n_breaks: how often the device's counter was reset or lost.
+        stopped_s: time in which the counter stood still while the device drew power, s.
+        disputed: rise of the counter and energy held over the same time, J, where neither can be
+            believed.
+    """
+
+    attempt: int
+    device_id: str
+    provenance: Provenance
+    energy_j: float | None
+    covered_s: float
+    covered: tuple[Span, ...]
+    n_breaks: int
+    stopped_s: float
+    disputed: tuple[float, float] | None
+
+
+@dataclass(slots=True)
+class _Second(EnergySums):
+    """One second with its parts added up."""
+
+    second: int = 0
+
+
+def device_readings(seconds: Iterable[PowerSecond], spans: dict[int, Span]) -> list[DeviceReadings]:
+    """Energy of each device in each attempt from its 1 s roll-ups, by instrument."""
+    series: dict[tuple[int, str, Provenance, str], list[PowerSecond]] = defaultdict(list)
+    for row in seconds:
+        if row.attempt in spans:
+            series[row.attempt, row.device_id, row.provenance, row.source].append(row)
+    by_device: dict[tuple[int, str], list[list[PowerSecond]]] = defaultdict(list)
+    for (attempt, device_id, _, _), rows in sorted(series.items(), key=lambda item: item[0][:2]):
+        by_device[attempt, device_id].append(rows)
+    found = [
+        _series_energy(rows, spans[attempt])
+        for (attempt, _), own in by_device.items()
+        for rows in _apart(own)
+    ]
+    return [one for one in found if one.covered_s > 0]
+
+
+def _apart(series: Sequence[list[PowerSecond]]) -> list[list[PowerSecond]]:
+    """The series of one device and attempt without the seconds that one with more readings has."""
+    taken: set[int] = set()
+    found = []
+    for rows in sorted(series, key=lambda rows: -sum(r.n for r in rows)):
+        own = [r for r in rows if r.second not in taken]
+        taken.update(r.second for r in own if r.held_s > 0 or r.counted_s > 0)
+        if own:
+            found.append(own)
+    return found
+
+
+def remark(readings: Sequence[DeviceReadings]) -> str | None:
+    """What was wrong with the counter of one device, or None."""
+    if not readings:
+        return None
+    device_id = readings[0].device_id
+    disputed = [r.disputed for r in readings if r.disputed is not None]
+    if disputed:
+        counted_j, held_j = (math.fsum(column) for column in zip(*disputed, strict=True))
+        return (
+            f"{device_id}: its energy counter says {joules(counted_j)}, its power readings say "
+            f"{joules(held_j)} for the same time; neither is believed"
+        )
+    n_breaks = sum(r.n_breaks for r in readings)
+    stopped_s = math.fsum(r.stopped_s for r in readings)
+    found = []
+    if n_breaks:
+        found.append(f"was reset or lost {'once' if n_breaks == 1 else f'{n_breaks} times'}")
+    if stopped_s:
+        found.append(f"stood still for {stopped_s:.4g} s while the device drew power")
+    if not found:
+        return None
+    why = f"{device_id}: its energy counter {' and '.join(found)}"
+    return why + "; there its power readings count, as far as they go"
+
+
+def _series_energy(rows: Sequence[PowerSecond], span: Span) -> DeviceReadings:
+    """Energy of one series within one attempt."""
+    seconds, first = _added_up(rows), rows[0]
+    # The counter of a model is the model integrated: its two figures cannot check each other.
+    judged = first.provenance is not Provenance.MODELLED
+    stopped = _stopped(seconds) if judged else set()
+    by_hold = [s for s in seconds if s.second in stopped]
+    by_counter = [s for s in seconds if s.second not in stopped]
+    disputed = _disputed(by_counter) if judged else None
+    energies_j = [s.held_j for s in by_hold] + [s.counted_j + s.alone_j for s in by_counter]
+    covered_s = {s.second: s.held_s for s in by_hold}
+    covered_s |= {s.second: s.counted_s + s.alone_s for s in by_counter}
+    return DeviceReadings(
+        attempt=first.attempt,
+        device_id=first.device_id,
+        provenance=first.provenance,
+        energy_j=None if disputed else math.fsum(energies_j),
+        covered_s=math.fsum(covered_s.values()),
+        covered=() if disputed else tuple(_covered(covered_s, span)),
+        n_breaks=sum(r.n_breaks for r in rows),
+        stopped_s=math.fsum(s.counted_s for s in by_hold),
+        disputed=disputed,
+    )
+
+
+def _covered(covered_s: dict[int, float], span: Span) -> list[Span]:
+    """The seconds that are covered as far as the attempt lasted."""
+    parts = {s: (max(float(s), span[0]), min(s + 1.0, span[1])) for s in covered_s}
+    return merged(
+        (start, end)
+        for s, (start, end) in parts.items()
+        if covered_s[s] >= _FULL_SECOND * (end - start)
+    )
+
+
+def _added_up(rows: Sequence[PowerSecond]) -> list[_Second]:
+    found: dict[int, _Second] = {}
+    for row in rows:
+        into = found.setdefault(row.second, _Second(second=row.second))
+        for name in _FIGURES:
+            setattr(into, name, getattr(into, name) + getattr(row, name))
+    return [found[second] for second in sorted(found)]
+
+
+def _stopped(seconds: Sequence[_Second]) -> set[int]:
+    """The seconds in which the counter stood still while the device drew power.
+
+    A counter that refreshes very slowly stands still as well, but catches up: where the rise after
+    a stretch makes up for more than half of it, the counter holds its joules already.
+    """
+    still = stopped_seconds(seconds)
+    found: set[int] = set()
+    stretch: list[_Second] = []
+    for s in seconds:
+        if s.second in still:
+            stretch.append(s)
+        elif s.counted_s > 0:
+            missed_j = math.fsum(x.held_j for x in stretch)
+            if s.counted_j - s.held_j <= missed_j / 2:
+                found.update(x.second for x in stretch)
+            stretch = []
+    return found.union(x.second for x in stretch)
+
+
+def _disputed(seconds: Sequence[_Second]) -> tuple[float, float] | None:
+    """Rise of the counter and energy held over the same time, J, if neither can be believed."""
+    counted_s = math.fsum(s.counted_s for s in seconds)
+    if counted_s <= 0:
+        return None
+    counted_j = math.fsum(s.counted_j for s in seconds)
+    held_j = math.fsum(s.held_j - s.alone_j for s in seconds)
+    held_s = math.fsum(s.held_s - s.alone_s for s in seconds)
+    verdict = judge_counter(counted_j, held_j, held_s / counted_s, counted_s)
+    return (counted_j, held_j) if verdict is Verdict.DISPUTED else None

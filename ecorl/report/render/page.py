@@ -1,0 +1,154 @@
+"""The report as one self-contained page: no script, no font, no picture from elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+from pathlib import PurePath
+from typing import Any
+
+from ecorl.html.pages import render
+from ecorl.report.energy.model import Spending
+from ecorl.report.model import Report
+from ecorl.report.render.lines import visible
+from ecorl.report.render.numbers import MISSING, bounded, duration, figure, joules, share
+from ecorl.report.render.plots import plots
+from ecorl.report.render.tables import sections
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tile:
+    """One of the figures at the top of the page."""
+
+    label: str
+    value: str
+    remark: str
+    provenance: str
+
+
+def render_html(report: Report) -> str:
+    """The whole page as text."""
+    started = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(report.head.started_unix_s))
+    return render(
+        __package__,
+        "report.html",
+        finalize=_shown,
+        report=report,
+        head=report.head,
+        facts=_facts(report, started),
+        tiles=_tiles(report),
+        sections=sections(report),
+        plots=plots(report),
+    )
+
+
+def _shown(value: Any) -> Any:
+    """No control character of a user's text reaches the page; what is markup stays markup."""
+    return type(value)(visible(value)) if isinstance(value, str) else value
+
+
+def _facts(report: Report, started: str) -> list[tuple[str, str]]:
+    head = report.head
+    facts = {
+        "algorithm": head.algorithm,
+        "adapter": head.adapter,
+        "policy": head.policy,
+        **({} if head.attached else {"seed": None if head.seed is None else str(head.seed)}),
+        **({"config": head.config_remark} if head.config_remark else {}),
+        "steps": f"{head.n_steps_done}"
+        + (f" of {head.n_steps_planned}" if head.n_steps_planned is not None else ""),
+        "attempts": str(head.n_attempts),
+        "devices": ", ".join(head.devices),
+        **{name.replace("_", " "): value for name, value in head.trainer.items()},
+        "models": ", ".join(f"{k} {_short(v)}" for k, v in head.models.items()),
+        "commit": head.commit,
+        "started": started,
+        "run time": duration(head.run_time_s),
+        "state": head.state,
+    }
+    return [(name, value or MISSING) for name, value in facts.items()]
+
+
+def _short(path: str) -> str:
+    """The end of a long path; the whole of it is in the JSON."""
+    parts = PurePath(path).parts
+    return path if len(parts) < 4 else "/".join(("...", *parts[-2:]))
+
+
+def _tiles(report: Report) -> list[Tile]:
+    tiles = [*_energy_tiles(report.spending), *_worth_tiles(report.spending)]
+    for g in report.gains[:1]:
+        if g.gain is not None:
+            error = "" if g.standard_error is None else f" ± {figure(g.standard_error, 2)} (SE)"
+            tiles.append(
+                Tile(f"{g.name} gain", f"{g.gain:+.2g}{error}", f"{g.n_pairs} items", "measured")
+            )
+    if report.barriers.total_s is not None:
+        remark = f"p95 {duration(report.barriers.p95_s)}"
+        value = duration(report.barriers.total_s)
+        tiles.append(Tile("waited at the barrier", value, remark, "measured"))
+    return tiles
+
+
+def _energy_tiles(s: Spending) -> list[Tile]:
+    """What the machine spent, then what a simulated card would have drawn beside it."""
+    tiles = []
+    for c in s.shown:
+        known = "at least " if c.at_least else ""
+        remark = f"{known}{figure(c.energy_kwh)} kWh"
+        if c.carbon_g is not None:
+            remark += f", {figure(c.carbon_g)} gCO2e"
+        kind = "" if c.title == str(c.provenance) else f", {c.title}"
+        label = f"energy of this machine{kind}" if s.card else f"energy{kind}"
+        if c is s.card:
+            idle_j = c.by_cause.get("idle", 0.0)
+            label = "simulated card, not spent"
+            remark = f"idle {joules(idle_j)}, at work {joules(c.energy_j - idle_j)}; {remark}"
+        tiles.append(Tile(label, known + joules(c.energy_j), remark, str(c.provenance)))
+    return tiles
+
+
+def _worth_tiles(s: Spending) -> list[Tile]:
+    """What the joules of the machine bought."""
+    if not s.columns:
+        return []
+    last, tiles = s.columns[-1], []
+    if last.tokens_per_joule is not None:
+        value = bounded(last.tokens_per_joule, last.at_least, "at most")
+        remark = "output tokens, idle included"
+        both = s.with_card
+        if both is not None and both.tokens_per_joule is not None:
+            with_it = bounded(both.tokens_per_joule, both.at_least, "at most")
+            remark += f"; {with_it} with the simulated card ({both.provenance})"
+        tiles.append(Tile("tokens per joule", value, remark, str(last.provenance)))
+    if last.energy_j and not s.unknown_causes:
+        value = share(last.wasted_j / last.energy_j, 0)
+        whose = " (this machine)" if s.card else ""
+        remark = "idle, barrier, superseded"
+        tiles.append(Tile(f"bought nothing{whose}", value, remark, str(last.provenance)))
+    return tiles
+
+
+def render_json(report: Report) -> str:
+    """All figures with their provenance; missing is null.
+
+    Single decisions are left out: they are most of a long run's report, the ledger holds them, and
+    ``decisions`` and ``expectation`` sum them up.
+    """
+    fields = (f.name for f in dataclasses.fields(report) if f.name != "placements")
+    data = {name: _plain(getattr(report, name)) for name in fields}
+    return json.dumps(data, indent=1, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, str) else value

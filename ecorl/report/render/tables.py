@@ -1,0 +1,23 @@
+"""A `Report` as sections of text tables, in the order in which they are shown."""
+
+from __future__ import annotations
+
+from ecorl.report.model import Report
+from ecorl.report.render import event_tables, spending_tables
+from ecorl.report.render.layout import Section
+
+
+def sections(report: Report) -> list[Section]:
+    """All sections in order; one without anything to show says so in its lead."""
+    return [
+        spending_tables.energy_section(report.spending),
+        spending_tables.stages_section(report.stages),
+        spending_tables.comparisons_section(
+            report.comparisons, report.balance, report.card_timeline, report.head.path
+        ),
+        event_tables.training_section(report),
+        event_tables.waits_section(report),
+        event_tables.decisions_section(report),
+        event_tables.faults_section(report),
+        event_tables.telemetry_section(report.telemetry),
+    ]

@@ -1,0 +1,290 @@
+"""The report on the terminal: a summary that fits 80 columns. All else is on the page.
+
+No line is broken within a word, and no column holds figures of two provenances: stages stand in
+one block per pair of provenances, totals in one column per provenance.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from ecorl.records import Stage
+from ecorl.report.energy.causes import CAUSES, OTHER_CAUSES
+from ecorl.report.energy.model import StageRow
+from ecorl.report.head import action_name
+from ecorl.report.model import DecisionGroup, Report
+from ecorl.report.render.lines import aligned, visible, widths, wrapped
+from ecorl.report.render.numbers import (
+    MISSING,
+    bounded,
+    count,
+    duration,
+    edi_unit,
+    figure,
+    interval_95,
+    scaled,
+)
+from ecorl.report.render.spending_tables import (
+    INTERPOLATED,
+    by_provenances,
+    cause_cell,
+    comparison_groups,
+    short_share,
+    tokens_cell,
+    tokens_with_card,
+)
+
+PIPED_WIDTH = 100
+"""Columns where there is no terminal to ask, and no COLUMNS."""
+CAPTION = "  # "
+"""What a line begins with that says where the figures below it come from."""
+_WIDTHS = (60, 110)
+"""Least and most columns of a terminal that are used: longer lines read badly."""
+_MAX_GROUPS = 4
+"""Groups of decisions of one stage that are listed."""
+
+Lines = list[str]
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print the summary of a run.
+
+    Args:
+        report: what to print.
+        console: where to; styles vanish by themselves when it is no terminal.
+    """
+    width = _width(console)
+    _say(console, [_rule(report.head.run_id, width, console.encoding)], "bold")
+    _say(console, _facts(report, width), "dim")
+    blocks = {
+        "": [line for s in report.verdict for line in wrapped(s, width, "- ")],
+        "Stages": _stages(report.stages, width),
+        "Energy": _energy(report, width),
+        "Did offloading pay?": _offloading(report, width),
+        "Learned": _learned(report, width),
+        "Waits at the completion barrier (measured)": _waits(report, width),
+        "Decisions": _decisions(report.decisions, report.head.path, width),
+        "Faults": _faults(report, width),
+        "Missing or doubtful": [line for s in report.missing for line in wrapped(s, width, "- ")],
+    }
+    for title, lines in blocks.items():
+        if lines:
+            _say(console, ["", title] if title else [""], "bold")
+            _say(console, lines)
+
+
+def _width(console: Console) -> int:
+    """Columns to use: those of the terminal, or of COLUMNS where there is none."""
+    low, high = _WIDTHS
+    told = console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
+    return min(high, max(low, console.width)) if told else PIPED_WIDTH
+
+
+def _say(console: Console, lines: Iterable[str], style: str = "") -> None:
+    for line in lines:
+        known = visible(line).encode(console.encoding, "replace").decode(console.encoding)
+        # The lines are measured already: rich would break them within words.
+        shown = "dim" if line.startswith(CAPTION) else style
+        console.print(Text(known, shown), soft_wrap=True, highlight=False)
+
+
+def _rule(title: str, width: int, encoding: str) -> str:
+    return f"{title} ".ljust(width, "─" if encoding.lower().startswith("utf") else "-")
+
+
+def _facts(report: Report, width: int) -> Lines:
+    head = report.head
+    course = [head.algorithm, head.adapter and f"by {head.adapter}"]
+    facts = [" ".join(f for f in course if f), head.policy and f"policy {head.policy}"]
+    facts += [None if head.seed is None else f"seed {head.seed}", *head.devices]
+    text = ", ".join(f for f in facts if f)
+    lines = wrapped(text, width, "") if text else []
+    if head.trainer:
+        told = ", ".join(f"{k} {v}" for k, v in head.trainer.items() if k != "trainer")
+        lines += wrapped(f"{head.trainer.get('trainer', 'trainer')} of a script: {told}", width, "")
+    if head.config_remark:
+        lines += wrapped(f"config: {head.config_remark}", width, "")
+    return lines
+
+
+# ---------------------------------------------------------------- figures
+
+
+def _stages(rows: Sequence[StageRow], width: int) -> Lines:
+    """Blocks of one table whose columns stand under each other."""
+    if not rows:
+        return []
+    factor, unit = edi_unit(r.edi_j_per_token for r in rows)
+    heading = ("stage", "device", "calls", "out tokens", "time, s", "energy, J", unit)
+    blocks = [(key, [_stage_cells(r, factor) for r in own]) for key, own in by_provenances(rows)]
+    columns = widths([heading, *(row for _, own in blocks for row in own)])
+    lines: Lines = []
+    for (time, energy), own in blocks:
+        lines.append(f"{CAPTION}time {time}, energy {energy or 'missing'}")
+        lines += aligned([heading, *own], 2, columns)
+    lines += _short_calls(rows, width)
+    for r in rows:
+        if not (r.n_calls == r.n_timed == r.n_with_energy) and r.n_with_energy:
+            part = f"time of {count(r.n_timed)}, energy of {count(r.n_with_energy)}"
+            lines += wrapped(f"{r.stage} on {r.device}: {part} of {count(r.n_calls)} calls", width)
+    return lines
+
+
+def _short_calls(rows: Sequence[StageRow], width: int) -> Lines:
+    """Where joules per token are interpolated, for that column looks like the others."""
+    found = [f"{r.stage} on {r.device} {short_share(r)}" for r in rows if r.n_interpolated]
+    if not found:
+        return []
+    told = f"calls shorter than two readings: {', '.join(found)}. Their {INTERPOLATED}"
+    return wrapped(told, width)
+
+
+def _stage_cells(r: StageRow, factor: float) -> tuple[str, ...]:
+    n = len(r.device_ids)
+    return (
+        str(r.stage),
+        r.device if n == 1 else f"{r.device} x {n}",
+        count(r.n_calls),
+        count(r.n_output_tokens),
+        figure(r.time_s),
+        figure(r.energy_j),
+        figure(scaled(r.edi_j_per_token, factor)),
+    )
+
+
+def _energy(report: Report, width: int) -> Lines:
+    """The columns of the machine, then that of a simulated card."""
+    s = report.spending
+    if not s.shown:
+        return []
+    rows = [["", *(c.title for c in s.shown)]]
+    if any(c.origin for c in s.shown):
+        rows.append(["", *(c.origin for c in s.shown)])
+    rows.append(["energy, J", *(bounded(c.energy_j, c.at_least, ">=") for c in s.shown)])
+    unknown = {p.cause for p in s.parts if p.energy_j is None}
+    for cause in CAUSES:
+        if cause in unknown or any(cause in c.by_cause for c in s.shown):
+            rows.append([f"  {cause}", *(cause_cell(cause, c, s) for c in s.shown)])
+    rows.append(["CO2e, g", *(bounded(c.carbon_g, c.at_least, ">=") for c in s.shown)])
+    per_j = [tokens_cell(c, s, "<=") for c in s.shown]
+    rows.append(["output tokens per J", *per_j])
+    lines = aligned(rows)
+    told = tokens_with_card(s)
+    lines += wrapped(told, width) if told else []
+    if any(cause in c.by_cause for c in s.shown for cause in OTHER_CAUSES):
+        lines += wrapped(
+            "beside stages: evaluations, saving, the framework's own work and idle draw", width
+        )
+    return lines
+
+
+def _offloading(report: Report, width: int) -> Lines:
+    """The two paths per token and over the calls that the card took; the card's idle draw."""
+    lines: Lines = []
+    path = report.head.path
+    for group in comparison_groups(report.comparisons, path):
+        factor, unit = edi_unit(r.edi_j_per_token for p in group.pairs for r in (p.gpu, p.card))
+        rows = [("stage", f"{path} {unit}", "calls", f"card {unit}", "calls", "ratio", "saved, J")]
+        rows += [
+            (
+                str(p.comparison.stage),
+                figure(scaled(p.gpu.edi_j_per_token, factor)),
+                count(p.gpu.n_edi),
+                figure(scaled(p.card.edi_j_per_token, factor)),
+                count(p.card.n_edi),
+                figure(p.comparison.ratio),
+                "<= " * p.comparison.card_at_least + figure(p.comparison.saved_j),
+            )
+            for p in group.pairs
+        ]
+        lines += wrapped(group.basis, width, CAPTION)
+        lines += aligned(rows)
+    b = report.balance
+    if b is not None:
+        net = MISSING if b.net_j is None else "at most " * b.at_most + figure(b.net_j) + " J"
+        lines += wrapped(
+            f"saved {'at most ' * b.at_most}{figure(b.saved_j)} J, drawn by the idle card "
+            f"{figure(b.idle_j)} J, net {net} ({b.provenance})",
+            width,
+        )
+    return lines
+
+
+# ---------------------------------------------------------------- what happened
+
+
+def _learned(report: Report, width: int) -> Lines:
+    lines: Lines = []
+    for g in report.gains:
+        error = "" if g.standard_error is None else f" +/- {figure(g.standard_error, 2)} (SE)"
+        gain = "" if g.gain is None else f": {g.gain:+.3g}{error} over {count(g.n_pairs)} items"
+        note = f" ({g.note})" if g.note else ""
+        both = None not in (g.mean_before, g.mean_after)
+        ends = [(g.before, g.mean_before), (g.after, g.mean_after)]
+        told = [(phase, mean) for phase, mean in ends if mean is not None]
+        phases = " -> ".join(phase for phase, _ in told) if both else told[0][0] if told else ""
+        means = " -> ".join(figure(mean) for _, mean in told)
+        lines += wrapped(f"{g.name} {phases}: {means}{gain}{note}", width)
+    for f in report.flips:
+        lines += wrapped(
+            f"rank flips, INT8 against float ({f.phase}): {count(f.n_flips)} of "
+            f"{count(f.n_pairs)} pairs, {figure(100 * f.share, 2)} % ({interval_95(f.interval)})",
+            width,
+        )
+    return lines
+
+
+def _waits(report: Report, width: int) -> Lines:
+    b = report.barriers
+    if not b.n_waits:
+        return []
+    rows = f"{count(b.n_missing)} of {count(b.n_rows)} rows missing, {count(b.n_late)} late"
+    return wrapped(
+        f"{count(b.n_waits)} waits, {duration(b.total_s)} in all; p50 {duration(b.p50_s)}, "
+        f"p95 {duration(b.p95_s)}, longest {duration(b.max_s)}; {rows}",
+        width,
+    )
+
+
+def _decisions(groups: Sequence[DecisionGroup], path: str, width: int) -> Lines:
+    """Decisions by stage: how many, what, why."""
+    lines: Lines = []
+    size = max((len(count(g.n)) for g in groups), default=0)
+    for stage in dict.fromkeys(g.stage for g in groups):
+        own = [g for g in groups if g.stage is stage]
+        for i, g in enumerate(own[:_MAX_GROUPS]):
+            name = str(stage) if i == 0 else ""
+            did, asked = (action_name(a, path) for a in (g.action, g.proposed))
+            instead = "" if g.proposed is g.action else f" instead of {asked}"
+            start = f"  {name:<{_STAGE_WIDTH}}  {count(g.n):>{size}} x {did}{instead}: "
+            lines += wrapped(g.told, width, start, " " * (_STAGE_WIDTH + size + 7))
+        if len(own) > _MAX_GROUPS:
+            n = sum(g.n for g in own[_MAX_GROUPS:])
+            more = f"{count(n)} more for {len(own) - _MAX_GROUPS} other reasons: see the page"
+            lines += wrapped(more, width, " " * (_STAGE_WIDTH + 4))
+    return lines
+
+
+_STAGE_WIDTH = max(len(s) for s in Stage)
+
+
+def _faults(report: Report, width: int) -> Lines:
+    """Faults alike in kind and place, with the newest detail."""
+    n_fallback = sum(r.n_rows_fallback for r in report.stages)
+    lines: Lines = []
+    for kind, where in dict.fromkeys((f.kind, f.where) for f in report.faults):
+        own = [f for f in report.faults if (f.kind, f.where) == (kind, where)]
+        when = sorted({f.iteration for f in own if f.iteration is not None})
+        told = ", ".join(map(str, when[:6])) + (", ..." if len(when) > 6 else "")
+        at = f", iteration {told}" if when else ""
+        start = f"  {len(own)} x {kind} at {where}{at}: "
+        lines += wrapped(own[-1].detail, width, start, "      ")
+    if n_fallback:
+        lines += wrapped(
+            f"{count(n_fallback)} rows were answered by the exact path instead.", width
+        )
+    return lines or ["  none"]

@@ -1,0 +1,247 @@
+"""What a stage execution comes to in the record: results, waits, faults, devices."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ecorl.config import Config, FpgaEngine
+from ecorl.devices import DeviceProfile, check_execution
+from ecorl.engines.fpga.kernels.bank_capacity import overfull
+from ecorl.engines.lanes.threaded import AsyncEngine
+from ecorl.errors import ConfigError, PhysicalBoundError
+from ecorl.ledger import Ledger
+from ecorl.records import (
+    Action,
+    Placement,
+    Provenance,
+    StageEnergy,
+    StageResult,
+    StageWork,
+)
+from ecorl.runtime.offload import Flight, Landing
+from ecorl.runtime.stage_energy import CARD_PREFIX, StageAccounts, card_energy
+from ecorl.telemetry.sources.specs import DeviceInfo
+
+logger = logging.getLogger(__name__)
+
+CARD_ID = "fpga0"
+"""The simulated card; one array serves all offloaded stages."""
+
+HOST_PROCESS_ID = "host_process"
+"""An engine that computes on the host: its time is measured, nothing meters its energy."""
+
+
+@dataclass(slots=True)
+class StageRun:
+    """One stage execution under way."""
+
+    iteration: int
+    work: StageWork
+    placement: Placement
+    t_start_s: float
+    flight: Flight | None = None
+
+
+_SOURCES = {
+    "csim": "cycle model; computed by C-simulation on this host",
+    "xrt (noop)": "cycle model; computed by C-simulation behind XRT's noop driver on this host",
+}
+"""Where a modelled card's figures come from, by who runs its kernels."""
+
+REAL_HOST = "xrt"
+"""An engine whose kernels run on real cards."""
+
+
+class Books:
+    """Writes stage executions into the accounts and the ledger.
+
+    Args:
+        config: the run's configuration.
+        ledger: the run's record.
+        accounts: where energies are settled.
+        gpu: profile of the GPU path.
+        card: profile of the card.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        ledger: Ledger,
+        accounts: StageAccounts,
+        gpu: DeviceProfile,
+        card: DeviceProfile,
+    ) -> None:
+        self._config, self._ledger, self._accounts = config, ledger, accounts
+        self._gpu, self._card = gpu, card
+        self._card_end_s = 0.0
+
+    def devices(self, sampled: Iterable[DeviceInfo], engines: Iterable[AsyncEngine]) -> None:
+        """Record what the run is metered by, and the card when an engine stands for one."""
+        for device in sampled:
+            is_card = device.device_id.startswith(CARD_PREFIX)
+            profile = self._card if is_card else self._gpu
+            source = f"{device.source} ({device.name})" if device.name else device.source
+            idle_w = profile.get("idle_w")
+            self._ledger.device(device.device_id, profile.name, device.provenance, source, idle_w)
+        hosts = {engine.host for engine in engines if self._on_card(engine)}
+        if hosts and REAL_HOST not in hosts:
+            self._ledger.device(
+                CARD_ID,
+                self._card.name,
+                Provenance.MODELLED,
+                "; ".join(_SOURCES.get(host, _SOURCES["csim"]) for host in sorted(map(str, hosts))),
+                self._card.get("idle_w"),
+            )
+
+    def check_card_memory(self, engines: Iterable[AsyncEngine]) -> None:
+        """See that all models on the card fit into its memory together.
+
+        Raises:
+            ConfigError: when they do not.
+        """
+        on_card = [engine for engine in engines if self._on_card(engine)]
+        banks = Counter[str]()
+        for engine in on_card:
+            banks.update(engine.card_banks or {})
+        why = overfull(banks, {})
+        if why:
+            allowed = f"a card that holds its models together: they need {why}"
+            raise ConfigError("devices.fpga", self._config.devices.fpga, allowed)
+        needed = sum(engine.card_bytes or 0 for engine in on_card)
+        there = self._card.get("memory_bytes")
+        if there is not None and needed > there:
+            allowed = (
+                f"a card that holds its models together: {needed / 1e9:.2f} GB are needed, "
+                f"{self._card.name} has {there / 1e9:.2f} GB"
+            )
+            raise ConfigError("devices.fpga", self._config.devices.fpga, allowed)
+
+    def gpu_path(self, run: StageRun, work: StageWork, t_end_s: float, device_ids: str) -> None:
+        """Book a stage that ran on the GPU path; its energy follows when the readings are in."""
+        time_s = t_end_s - run.t_start_s
+        self._accounts.add(
+            StageResult(
+                iteration=run.iteration,
+                stage=work.stage,
+                action=Action.GPU,
+                device_id=device_ids,
+                device=self._gpu.name,
+                t_start_s=run.t_start_s,
+                t_end_s=t_end_s,
+                time_s=time_s,
+                time_provenance=Provenance.MEASURED,
+                host_time_s=time_s,
+                wait_s=0.0,
+                n_sequences=work.n_sequences,
+                n_tokens=work.n_tokens,
+                n_output_tokens=work.n_output_tokens,
+                energy=None,
+            )
+        )
+
+    def landing(self, run: StageRun, flight: Flight, landing: Landing, engine: AsyncEngine) -> None:
+        """Book what a wait at the barrier brought: the wait, a fault, the card's execution."""
+        work, report, fault = run.work, landing.report, landing.fault
+        self._wait(run, landing)
+        if fault is not None:
+            n_bad = len(landing.bad_rows)
+            self._ledger.fault(run.iteration, fault, str(work.stage), landing.detail, n_bad)
+            logger.warning(
+                "%s: %s (%s); %d rows go to the exact path",
+                work.stage, fault, landing.detail, n_bad,
+            )  # fmt: skip
+        time_s = report.device_time_s if report else None
+        energy_j = report.device_energy_j if report else None
+        on_card = self._on_card(engine)
+        is_real = engine.host == REAL_HOST
+        silent = Provenance.MODELLED if on_card and not is_real else Provenance.MEASURED
+        provenance = report.provenance if report else silent
+        if on_card and time_s is not None:
+            # Time and energy may be those of the rows that could be run.
+            run_work = rows_of(flight, sorted(landing.values), work)
+            beyond = self._beyond_physics(run_work, time_s, energy_j, provenance)
+            if beyond:
+                fault, time_s, energy_j = "PhysicalBoundError", None, None
+                self._ledger.fault(run.iteration, fault, str(work.stage), beyond)
+        device_id = CARD_ID if on_card else HOST_PROCESS_ID
+        t_start_s = flight.t_submit_s
+        energy: StageEnergy | None = card_energy(device_id, t_start_s, time_s, energy_j, provenance)
+        if is_real:
+            device_id, energy = self._card_ids(), None  # from the cards' readings, once they are in
+            t_start_s = self._own_since_s(t_start_s, landing.t_done_s)
+        self._accounts.add(
+            StageResult(
+                iteration=run.iteration,
+                stage=work.stage,
+                action=run.placement.action,
+                device_id=device_id,
+                device=engine.device,
+                t_start_s=t_start_s,
+                t_end_s=landing.t_done_s,
+                time_s=time_s,
+                time_provenance=provenance,
+                host_time_s=report.host_time_s if report else landing.t_done_s - flight.t_submit_s,
+                wait_s=landing.wait_s,
+                n_sequences=work.n_sequences,
+                n_tokens=work.n_tokens,
+                n_output_tokens=work.n_output_tokens,
+                energy=energy,
+                n_rows_fallback=len(landing.bad_rows),
+                fault=fault,
+            )
+        )
+
+    def _own_since_s(self, t_start_s: float, t_end_s: float) -> float:
+        """When a real card's draw begins to be this execution's.
+
+        Two stages may be under way on a card at once: what it draws then is counted once, for the
+        one that is joined first. The sum of both is right, and their prices blur into each other.
+        """
+        since_s = min(max(t_start_s, self._card_end_s), t_end_s)
+        self._card_end_s = max(self._card_end_s, t_end_s)
+        return since_s
+
+    def _wait(self, run: StageRun, landing: Landing) -> None:
+        self._ledger.barrier(
+            run.iteration,
+            run.work.stage,
+            landing.wait_s,
+            run.work.n_sequences,
+            landing.n_missing,
+            landing.n_late,
+        )
+
+    def _card_ids(self) -> str:
+        """The real cards of the run, as telemetry names them."""
+        offload = self._config.engine.offload
+        cards = offload.cards if isinstance(offload, FpgaEngine) else (0,)
+        return "+".join(f"{CARD_PREFIX}{index}" for index in cards)
+
+    def _on_card(self, engine: AsyncEngine) -> bool:
+        return engine.device == self._card.name
+
+    def _beyond_physics(
+        self, work: StageWork, time_s: float, energy_j: float | None, provenance: Provenance
+    ) -> str | None:
+        """Why a card's figure cannot be true, or None."""
+        try:
+            check_execution(self._card, work, time_s, energy_j, provenance)
+        except PhysicalBoundError as error:
+            return str(error)
+        return None
+
+
+def rows_of(flight: Flight, rows: Sequence[int], work: StageWork) -> StageWork:
+    """The work of some rows of a batch, counted row by row."""
+    batch = flight.batch
+    lengths = [len(batch.token_ids[i]) for i in rows]
+    return replace(
+        work,
+        n_sequences=len(rows),
+        n_tokens=sum(lengths),
+        n_output_tokens=sum(batch.n_completion[i] for i in rows),
+        max_length=max(lengths, default=0),
+    )

@@ -1,0 +1,1 @@
+"""Sampling: one process that reads the sources, and the thread of the run that receives."""

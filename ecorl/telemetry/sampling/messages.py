@@ -1,0 +1,116 @@
+"""The lines that travel between the sampling process and its parent: one JSON object a line.
+
+Towards the child, once: ``{"specs": [{"type", "options"}, ...]}``. From the child, first
+``{"ready": [...]}`` with one report a spec, then ``{"samples": [...]}`` for every read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ecorl.records import PowerSample, Provenance
+from ecorl.telemetry.sources.specs import DeviceInfo, SourceSpec
+
+
+@dataclass(frozen=True)
+class SourceReport:
+    """What the child says of one spec.
+
+    Attributes:
+        asked: the type in the spec.
+        chosen: the type that opened, or `asked` when none did.
+        devices: its devices; empty when it did not open.
+        interval_s: polling interval, s.
+        refusals: type and reason of each source that was tried and did not open.
+        error: name of the error when none opened, else None.
+        user_error: message of a mistake of the user (an unreadable replay file), else None.
+    """
+
+    asked: str
+    chosen: str
+    devices: tuple[DeviceInfo, ...]
+    interval_s: float
+    refusals: tuple[tuple[str, str], ...] = ()
+    error: str | None = None
+    user_error: str | None = None
+
+
+def encode_specs(specs: Sequence[SourceSpec]) -> str:
+    """Specs as one line."""
+    return json.dumps({"specs": [{"type": s.type, "options": s.options} for s in specs]}) + "\n"
+
+
+def decode_specs(line: str) -> tuple[SourceSpec, ...]:
+    """The inverse of `encode_specs`."""
+    return tuple(SourceSpec(s["type"], s["options"]) for s in json.loads(line)["specs"])
+
+
+def encode_ready(reports: Sequence[SourceReport]) -> str:
+    """Reports as one line."""
+    return (
+        json.dumps(
+            {
+                "ready": [
+                    {
+                        "asked": r.asked,
+                        "chosen": r.chosen,
+                        "devices": [
+                            [d.device_id, d.provenance.value, d.source, d.name] for d in r.devices
+                        ],
+                        "interval_s": r.interval_s,
+                        "refusals": [list(pair) for pair in r.refusals],
+                        "error": r.error,
+                        "user_error": r.user_error,
+                    }
+                    for r in reports
+                ]
+            }
+        )
+        + "\n"
+    )
+
+
+def encode_samples(samples: Sequence[PowerSample]) -> str:
+    """Samples as one line."""
+    rows = [
+        [s.device_id, s.t_s, s.power_w, s.energy_j, s.utilisation, s.provenance, s.source, s.error]
+        for s in samples
+    ]
+    return json.dumps({"samples": rows}, separators=(",", ":")) + "\n"
+
+
+def decode(line: str | bytes) -> tuple[SourceReport, ...] | tuple[PowerSample, ...]:
+    """Reports or samples of one line.
+
+    Raises:
+        ValueError: the line is neither.
+    """
+    try:
+        data = json.loads(line)
+        if "ready" in data:
+            return tuple(_report(item) for item in data["ready"])
+        return tuple(
+            PowerSample(row[0], row[1], row[2], row[3], row[4], Provenance(row[5]), row[6], row[7])
+            for row in data["samples"]
+        )
+    except (KeyError, TypeError, IndexError) as error:
+        raise ValueError(f"not a line of the sampler: {line!r}") from error
+
+
+def _report(item: dict[str, object]) -> SourceReport:
+    data: dict[str, object] = dict(item)
+    devices = data.pop("devices")
+    refusals = data.pop("refusals")
+    if not isinstance(devices, list) or not isinstance(refusals, list):
+        raise ValueError("not a report of the sampler")
+    return SourceReport(
+        asked=str(data["asked"]),
+        chosen=str(data["chosen"]),
+        devices=tuple(DeviceInfo(d[0], Provenance(d[1]), d[2], d[3]) for d in devices),
+        interval_s=float(str(data["interval_s"])),
+        refusals=tuple((str(kind), str(why)) for kind, why in refusals),
+        error=None if data["error"] is None else str(data["error"]),
+        user_error=None if data["user_error"] is None else str(data["user_error"]),
+    )

@@ -1,0 +1,157 @@
+"""The sampling process: ``python -m ecorl.telemetry.sampling.sampler_main FD PARENT_PID``.
+
+It reads its specs as one JSON line from standard input, opens the sources, answers with a ready
+line on the file descriptor FD and then writes a line for every read. Each source is read in a
+thread of its own, so that a driver that hangs holds up its own readings only.
+
+It ends when standard input closes or its parent changes. Both are watched: a process forked from
+the parent inherits the other end of standard input and would keep it open, and the kernel's
+parent-death signal follows the *thread* that started the child, which may end long before the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import select
+import signal
+import sys
+import threading
+import time
+
+from ecorl.errors import UserError
+from ecorl.telemetry.sampling.messages import (
+    SourceReport,
+    decode_specs,
+    encode_ready,
+    encode_samples,
+)
+from ecorl.telemetry.sources.registry import DescribedSource, open_source
+from ecorl.telemetry.sources.specs import DeviceInfo, SourceSpec
+
+JITTER = 0.5
+"""Each step is scaled by 1 +- this share, so that polling does not lock to a periodic load.
+
+A tenth is not enough: at 10 Hz it needs some 75 readings to drift through a load of 0.2 s period,
+and on such a load integrals over 12 s were found wrong by more than a third.
+"""
+
+SHORTEST_STEP_S = 0.05
+"""Jitter shortens no step below this, s: NVML polled faster is known to answer zeros."""
+
+PARENT_CHECK_S = 1.0
+"""How often the parent is looked for, s."""
+
+
+class Outlet:
+    """Writes whole lines to the parent from several threads."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self._lock = fd, threading.Lock()
+
+    def write(self, line: str) -> bool:
+        """Write one line; False when the parent has gone."""
+        data = line.encode()
+        with self._lock:
+            while data:
+                try:
+                    data = data[os.write(self._fd, data) :]
+                except OSError:
+                    return False
+        return True
+
+
+def open_all(specs: tuple[SourceSpec, ...]) -> tuple[list[DescribedSource], list[SourceReport]]:
+    """Open each spec; what cannot be opened is in the report."""
+    sources: list[DescribedSource] = []
+    reports: list[SourceReport] = []
+    for spec in specs:
+        try:
+            opened = open_source(spec)
+        except UserError as error:
+            reports.append(
+                SourceReport(
+                    spec.type,
+                    spec.type,
+                    (),
+                    1.0,
+                    error=type(error).__name__,
+                    user_error=str(error),
+                )
+            )
+            continue
+        devices: tuple[DeviceInfo, ...] = ()
+        interval_s = 1.0
+        if opened.source is not None:
+            sources.append(opened.source)
+            devices, interval_s = opened.source.describe(), opened.source.interval_s
+        reports.append(
+            SourceReport(
+                spec.type, opened.chosen, devices, interval_s, opened.refusals, opened.error
+            )
+        )
+    return sources, reports
+
+
+def step_s(interval_s: float, jitter: random.Random) -> float:
+    """Time until the next reading, s: the interval with jitter; see `SHORTEST_STEP_S`."""
+    step = interval_s * (1.0 + jitter.uniform(-JITTER, JITTER))
+    return max(step, min(interval_s, SHORTEST_STEP_S))
+
+
+def poll(source: DescribedSource, outlet: Outlet, stop: threading.Event) -> None:
+    """Read a source at its interval, with jitter, on the monotonic clock, until told to stop."""
+    jitter = random.Random()
+    due_s = time.monotonic()
+    while not stop.wait(max(0.0, due_s - time.monotonic())):
+        if not outlet.write(encode_samples(source.read())):
+            stop.set()
+            return
+        due_s += step_s(source.interval_s, jitter)
+        # After a late read the pace goes on from now; missed readings are not made up in a burst.
+        due_s = max(due_s, time.monotonic())
+
+
+def watch_parent(parent_pid: int, stop: threading.Event) -> None:
+    """Return when standard input ends, the parent has changed, or `stop` is set."""
+    while not stop.is_set() and os.getppid() == parent_pid:
+        readable, _, _ = select.select([0], [], [], PARENT_CHECK_S)
+        if readable and not os.read(0, 4096):
+            return
+
+
+def _die(args: threading.ExceptHookArgs) -> None:
+    """A thread that fails takes the process with it: the parent sees that and starts anew."""
+    threading.__excepthook__(args)
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def main(argv: list[str]) -> int:
+    """Run until the parent goes; returns the exit code."""
+    # Both often go to the whole group; the parent decides when the sampling ends.
+    with contextlib.suppress(ValueError):
+        for which in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(which, signal.SIG_IGN)
+    threading.excepthook = _die
+    outlet, parent_pid = Outlet(int(argv[1])), int(argv[2])
+    line = b""
+    while not line.endswith(b"\n"):
+        chunk = os.read(0, 65536)
+        if not chunk:
+            return 0
+        line += chunk
+    sources, reports = open_all(decode_specs(line.decode()))
+    stop = threading.Event()
+    if outlet.write(encode_ready(reports)) and sources:
+        for source in sources:
+            threading.Thread(target=poll, args=(source, outlet, stop), daemon=True).start()
+        watch_parent(parent_pid, stop)
+    stop.set()
+    # A thread may hang in a driver: neither wait for it nor release what it is using.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

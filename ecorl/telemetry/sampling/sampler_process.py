@@ -1,0 +1,120 @@
+"""The parent's end of the sampling process: start it, read its lines, end it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import ecorl
+from ecorl.telemetry.sampling.messages import encode_specs
+from ecorl.telemetry.sources.specs import SourceSpec
+
+PIPE_BYTES = 1 << 20
+"""Room in the pipe: about a minute of samples of eight GPUs, should this process stand still."""
+
+PATIENCE_S = 1.0
+"""How long an ending process is waited for before it is killed, and then given up, s."""
+
+
+class SamplerProcess:
+    """A running ``python -m ecorl.telemetry.sampling.sampler_main``.
+
+    It is started by ``subprocess`` and not by ``multiprocessing``, which would import the user's
+    main script a second time.
+
+    Args:
+        specs: the sources to read.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
+
+    def __init__(self, specs: Sequence[SourceSpec]) -> None:
+        self._fd, write_fd = os.pipe()
+        self._rest = b""
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `end`)
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        os.set_blocking(self._fd, False)
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+        module = "ecorl.telemetry.sampling.sampler_main"
+        try:
+            # -P keeps the working folder off the child's path: a json.py there must not break it.
+            self._popen = subprocess.Popen(
+                [sys.executable, "-P", "-m", module, str(write_fd), str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=self._errors,
+                stderr=self._errors,
+                pass_fds=(write_fd,),
+                env=_environment(),
+            )
+        except OSError:
+            os.close(self._fd)
+            self._errors.close()
+            raise
+        finally:
+            os.close(write_fd)
+        if self._popen.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._popen.stdin.write(encode_specs(specs).encode())
+                self._popen.stdin.flush()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._popen.pid
+
+    def lines(self, timeout_s: float) -> list[bytes] | None:
+        """All whole lines that are there, after waiting at most `timeout_s`; None at the end."""
+        self._poll.poll(timeout_s * 1000)
+        ended = False
+        while True:
+            try:
+                chunk = os.read(self._fd, PIPE_BYTES)
+            except BlockingIOError:
+                break
+            if not chunk:
+                ended = True
+                break
+            self._rest += chunk
+        *lines, self._rest = self._rest.split(b"\n")
+        return None if ended and not lines else lines
+
+    def last_words(self) -> str:
+        """Exit code and the last line that the process wrote to its standard error."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(PATIENCE_S)
+        code = self._popen.returncode
+        self._errors.seek(0)
+        text = self._errors.read().decode(errors="replace").strip()
+        last = text.splitlines()[-1] if text else "no message"
+        return f"exit code {code}: {last}"
+
+    def end(self) -> None:
+        """End the process and close what belongs to it; never waits long, never raises."""
+        with contextlib.suppress(OSError):
+            if self._popen.stdin is not None:
+                self._popen.stdin.close()
+        try:
+            self._popen.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._popen.wait(PATIENCE_S)
+        os.close(self._fd)
+        self._errors.close()
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, with the folder that holds ecorl on the module path."""
+    folder = str(Path(ecorl.__file__).resolve().parent.parent)
+    path = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{path}" if path else folder}

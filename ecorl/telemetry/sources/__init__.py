@@ -1,0 +1,1 @@
+"""Power sources: one protocol, one module a kind of reading, and the registry that builds them."""

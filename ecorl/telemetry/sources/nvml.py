@@ -1,0 +1,179 @@
+"""GPU power from NVML: one instrument for each GPU for the whole run, and recovery of lost GPUs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ecorl.drivers.nvml import Instrument, NvmlDevice, NvmlDriver, instruments, visible_devices
+from ecorl.errors import DeviceLost, DriverError, DriverNotLoaded
+from ecorl.records import PowerSample, Provenance
+from ecorl.telemetry.sources.specs import DeviceInfo
+
+logger = logging.getLogger(__name__)
+
+FIRST_RETRY_S = 1.0
+LONGEST_RETRY_S = 60.0
+"""Back-off of recovery, s: invented; long enough not to trouble a driver that is being reset."""
+
+
+@dataclass
+class _Gpu:
+    device: NvmlDevice
+    instrument: Instrument | None = None
+    lost: bool = False
+
+    @property
+    def device_id(self) -> str:
+        return f"gpu{self.device.index}"
+
+
+class NvmlSource:
+    """NVIDIA GPUs as ``gpu0``, ``gpu1``, ... by NVML's index.
+
+    The first instrument that answers for a GPU is kept for the whole run: if it fails later the
+    reading is missing, because another instrument (a module's power instead of the GPU's, an
+    average instead of the present value) would change what the figure means. A GPU in MIG mode
+    appears once, with the power of the whole GPU, other tenants' instances included.
+
+    Args:
+        devices: the GPUs to read, by any name that `NvmlDriver.find` knows (index, UUID with or
+            without ``GPU-``, MIG UUID, PCI address); None takes ``CUDA_VISIBLE_DEVICES``, else
+            all GPUs.
+        prefer: ``instant`` (field 186) or ``average`` (field 185). The instantaneous figure does
+            not smear one stage into the next; the average has less error on fast periodic loads.
+        interval_s: polling interval, s; below 0.05 s NVML is known to answer zeros.
+    """
+
+    name = "nvml"
+    provenance = Provenance.MEASURED
+
+    def __init__(
+        self,
+        devices: Sequence[str] | None = None,
+        prefer: str = "instant",
+        interval_s: float = 0.1,
+    ) -> None:
+        self.interval_s = interval_s
+        self._wanted = tuple(devices) if devices is not None else None
+        self._order = instruments(prefer)
+        self._driver = NvmlDriver()
+        self._gpus: list[_Gpu] = []
+        self._clock: Callable[[], float] = time.monotonic
+        self._retry_at_s = 0.0
+        self._retry_step_s = FIRST_RETRY_S
+        self._down = DriverError.__name__
+
+    def open(self) -> None:
+        """Initialise NVML, find the GPUs, and settle on an instrument for each.
+
+        Raises:
+            DriverError: NVML cannot be used, no GPU is selected or visible, or none has a name
+                that was asked for.
+        """
+        self._driver.open()
+        try:
+            wanted = self._wanted if self._wanted is not None else visible_devices(os.environ)
+            devices = self._driver.select(wanted)
+            if not devices:
+                raise DriverError(self._none_found(wanted))
+        except DriverError:
+            self._driver.close()
+            raise
+        self._gpus = [_Gpu(device) for device in devices]
+        self.read()
+
+    def device_ids(self) -> tuple[str, ...]:
+        """The selected GPUs."""
+        return tuple(gpu.device_id for gpu in self._gpus)
+
+    def describe(self) -> tuple[DeviceInfo, ...]:
+        """The selected GPUs with instrument, name and number of MIG instances."""
+        return tuple(
+            DeviceInfo(gpu.device_id, self.provenance, _source(gpu), gpu.device.label)
+            for gpu in self._gpus
+        )
+
+    def read(self) -> tuple[PowerSample, ...]:
+        """One sample a GPU; lost GPUs are looked for again, with a growing pause."""
+        if any(gpu.lost for gpu in self._gpus):
+            self._recover()
+        return tuple(self._read_gpu(gpu) for gpu in self._gpus)
+
+    def close(self) -> None:
+        """Release NVML; safe to call twice."""
+        self._driver.close()
+
+    def _none_found(self, wanted: Sequence[str] | None) -> str:
+        if wanted is None:
+            return "NVML sees no GPU"
+        return "CUDA_VISIBLE_DEVICES hides all GPUs" if self._wanted is None else "no GPU is named"
+
+    def _read_gpu(self, gpu: _Gpu) -> PowerSample:
+        power_w = energy_j = utilisation = None
+        error: str | None = None
+        try:
+            order = self._order if gpu.instrument is None else (gpu.instrument,)
+            reading = self._driver.power(gpu.device, order)
+            power_w, gpu.instrument = reading.power_w, reading.instrument
+        except DriverError as fault:
+            error = type(fault).__name__ if self._driver.is_open else self._down
+            # A driver that was reloaded answers with errors of no particular kind.
+            gpu.lost = isinstance(fault, DeviceLost | DriverNotLoaded) or type(fault) is DriverError
+        # The time is that of the counter's call: energy is billed by it, and a hold minds less.
+        before_s = self._clock()
+        if not gpu.lost:
+            energy_j = self._optional(lambda: self._driver.energy_j(gpu.device))
+        now_s = 0.5 * (before_s + self._clock())
+        if not gpu.lost:
+            utilisation = self._optional(lambda: self._driver.utilisation(gpu.device))
+        return PowerSample(
+            gpu.device_id,
+            now_s,
+            power_w,
+            energy_j,
+            utilisation,
+            self.provenance,
+            _source(gpu),
+            error,
+        )
+
+    def _optional(self, read: Callable[[], float]) -> float | None:
+        """A figure that not every GPU has; its absence is no fault."""
+        try:
+            return read()
+        except DriverError:
+            return None
+
+    def _recover(self) -> None:
+        """Try to get lost GPUs back: by UUID while others answer, else by a fresh start of NVML."""
+        if self._clock() < self._retry_at_s:
+            return
+        self._retry_at_s = self._clock() + self._retry_step_s
+        self._retry_step_s = min(2 * self._retry_step_s, LONGEST_RETRY_S)
+        if all(gpu.lost for gpu in self._gpus):
+            self._driver.close()
+            try:
+                self._driver.open()
+            except DriverError as error:
+                self._down = type(error).__name__
+                logger.debug("NVML does not start again: %s", error)
+                return
+        for gpu in self._gpus:
+            if gpu.lost:
+                try:
+                    gpu.device = self._driver.reacquire(gpu.device)
+                    self._driver.power(gpu.device, self._order)
+                except DriverError as error:
+                    logger.debug("%s is still lost: %s", gpu.device_id, error)
+                    continue
+                gpu.lost = False
+        if not any(gpu.lost for gpu in self._gpus):
+            self._retry_step_s, self._retry_at_s = FIRST_RETRY_S, 0.0
+
+
+def _source(gpu: _Gpu) -> str:
+    return "nvml" if gpu.instrument is None else str(gpu.instrument)

@@ -1,0 +1,142 @@
+"""Callbacks of a TRL trainer: where its steps begin and end, its metrics, its checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainerCallback
+
+from ecorl.errors import RunError
+from roll_adapters.trl.record import STATE_FILE, write_state
+
+if TYPE_CHECKING:
+    from roll_adapters.trl.attachment import TrlAttachment
+
+logger = logging.getLogger(__name__)
+
+_FLUSH_S = 1.0
+"""Patience with the disk at a checkpoint, s: long enough for a healthy one."""
+
+_METRICS = {
+    "loss": "loss",
+    "reward": "reward",
+    "reward_std": "reward_std",
+    "kl": "kl",
+    "entropy": "entropy",
+    "grad_norm": "grad_norm",
+    "learning_rate": "learning_rate",
+    "completions/mean_length": "completion_length",
+    "completions/clipped_ratio": "clipped_ratio",
+    "step_time": "step_time_s",
+}
+"""TRL's names and the ledger's."""
+
+
+class StageCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+    """Tells the attachment where a step begins and ends."""
+
+    def __init__(self, attachment: TrlAttachment) -> None:
+        self._attachment = attachment
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """What follows belongs to this step, whether or not it generates."""
+        if not self._attachment.closed:
+            self._attachment.begin_step()
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The training stage is over; what other callbacks do at the step's end is not in it."""
+        if not self._attachment.closed:
+            self._attachment.end_training_stage()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A step is over."""
+        if not self._attachment.closed:
+            self._attachment.end_training_stage()
+            self._attachment.runtime.tick()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Nothing is left under way when training ends."""
+        self._attachment.end_training_stage()
+
+
+class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+    """Writes metrics and checkpoints of a trainer into the ledger.
+
+    Args:
+        attachment: whose ledger; when it is closed nothing is written any more.
+        close_at_end: whether the record ends with the training.
+        from_step: step that the record goes on from, 0 for a fresh one.
+    """
+
+    def __init__(self, attachment: TrlAttachment, close_at_end: bool, from_step: int) -> None:
+        self._attachment, self._close_at_end = attachment, close_at_end
+        self._from_step = from_step
+        self._ledger = attachment.runtime.ledger
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Training starts or goes on.
+
+        Raises:
+            RunError: before the first step, when training goes on from another step than the
+                record: its steps would count twice, or leave a hole.
+        """
+        if self._attachment.closed:
+            logger.warning(
+                "ecorl was detached when an earlier training of this trainer ended: this one is "
+                "not measured unless attach is called again"
+            )
+            return
+        if state.global_step != self._from_step:
+            raise RunError(
+                f"training goes on from step {state.global_step}, its record from step "
+                f"{self._from_step}: give attach and train the same resume_from_checkpoint"
+            )
+        kind = "resume" if state.global_step else "start"
+        self._ledger.event(kind, f"training from step {state.global_step} of {state.max_steps}")
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """The trainer's metrics; NaN is a missing value."""
+        if self._attachment.closed:
+            return
+        for key, name in _METRICS.items():
+            value = (logs or {}).get(key)
+            if isinstance(value, int | float):
+                finite = float(value) if math.isfinite(value) else None
+                self._ledger.metric(state.global_step, name, finite)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A checkpoint is on disk: complete it with ecorl's own state."""
+        if self._attachment.closed:
+            return
+        checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        runtime = self._attachment.runtime
+        runtime.tick()
+        self._ledger.edi(runtime.edi_json())
+        self._ledger.checkpoint(state.global_step, str(checkpoint))
+        # Rows are not lost by not waiting, and the training must not stand because another
+        # program holds the file.
+        self._ledger.flush(timeout_s=_FLUSH_S)
+        if not checkpoint.is_dir():
+            return
+        try:
+            write_state(checkpoint, state.global_step, runtime.edi_json())
+        except OSError as error:
+            detail = f"{checkpoint / STATE_FILE} cannot be written ({error})"
+            self._ledger.fault(state.global_step, "CheckpointIncomplete", "checkpoint", detail)
+            logger.warning("%s: a resume takes an older checkpoint", detail)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Training is over."""
+        if self._attachment.closed:
+            return
+        self._ledger.event("training_end", f"{state.global_step} of {state.max_steps} steps")
+        if self._close_at_end:
+            complete = state.global_step >= state.max_steps
+            self._ledger.event(
+                "finish" if complete else "stop",
+                f"training ended after {state.global_step} of {state.max_steps} steps",
+            )
+            self._attachment.detach()

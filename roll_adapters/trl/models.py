@@ -1,0 +1,159 @@
+"""Frozen models of a TRL trainer as checkpoint folders, and shapes of its models."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig
+
+from ecorl.engines.torch import loading as torch_loading
+from ecorl.records import ModelShape
+from ecorl.runtime.training import FrozenModel
+
+logger = logging.getLogger(__name__)
+
+_SAMPLES = 32
+"""Values of each tensor that `Watch` keeps: training, a reset or a merge changes nearly all values
+of a tensor, so a few show it, and 300 tensors are read in a few milliseconds."""
+
+_NOT_OF_THE_FORWARD = {
+    "_name_or_path",
+    "architectures",
+    "bos_token_id",
+    "dtype",
+    "eos_token_id",
+    "pad_token_id",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+}
+"""Config keys that may differ between disk and memory without another result: the adapter itself
+cuts rows where the model would read its reward, and takes the dtype from the model."""
+
+
+def shape_of(model: Any) -> ModelShape | None:
+    """Counts of a model for the cost model, or None when its config does not tell."""
+    try:
+        return torch_loading.shape_of(model)
+    except (AttributeError, TypeError, ZeroDivisionError):
+        logger.warning("the shape of %s is not known: its cost stays unknown", type(model).__name__)
+        return None
+
+
+class Watch:
+    """Notices when a model that an engine stands for is no longer what the engine loaded.
+
+    Compares `_SAMPLES` values of every floating-point tensor, bit for bit. Counters that torch
+    keeps of in-place changes would not do: a refresh through ``.data`` leaves them as they are.
+
+    Args:
+        model: the trainer's model, as it was when the engine loaded it.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._loaded = self._sample()
+
+    def same(self, model: Any) -> bool:
+        """Whether this is the object that is watched, with the weights of the beginning."""
+        if model is not self._model:
+            return False
+        now = self._sample()
+        return now.keys() == self._loaded.keys() and all(
+            torch.equal(values, self._loaded[device]) for device, values in now.items()
+        )
+
+    def _sample(self) -> dict[torch.device, torch.Tensor]:
+        """Sampled values by device, in one float32 tensor each."""
+        found: dict[torch.device, list[torch.Tensor]] = {}
+        for tensor in (*self._model.parameters(), *self._model.buffers()):
+            if tensor.is_floating_point() and tensor.numel():
+                flat = tensor.detach().reshape(-1)
+                values = flat[:: max(1, flat.numel() // _SAMPLES)]
+                found.setdefault(tensor.device, []).append(values.float())
+        return {device: torch.cat(values) for device, values in found.items()}
+
+
+def frozen_model(model: Any, spare: Path) -> FrozenModel:
+    """A loaded model as a checkpoint folder and the dtype in which it computes."""
+    folder = frozen_checkpoint(model, spare)
+    return FrozenModel(folder, str(model.dtype).removeprefix("torch."))
+
+
+def frozen_checkpoint(model: Any, spare: Path) -> Path:
+    """A checkpoint folder that holds exactly a loaded model: its weights and its config.
+
+    The folder that the model was loaded from, when both on disk are still those in memory;
+    otherwise the model is saved to `spare`. An engine that loads the folder therefore never
+    scores with another model than the trainer's own.
+    """
+    source = Path(str(getattr(model.config, "_name_or_path", "") or ""))
+    if (
+        (source / "config.json").is_file()
+        and _same_config(model, source)
+        and _same_weights(model, source)
+    ):
+        return source
+    logger.info("%s differs from its checkpoint on disk; saved to %s", type(model).__name__, spare)
+    spare.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(spare)
+    return spare
+
+
+_VERSION = "reference-step-"
+
+
+def saved_version(model: Any, folder: Path, step: int) -> Path:
+    """Save a refreshed reference as it is after `step`; all but the version before are removed.
+
+    That one stays: an engine that is just starting anew may be reading it.
+
+    Raises:
+        OSError: when it cannot be saved.
+    """
+    versions = sorted(folder.glob(f"{_VERSION}*"), key=lambda path: path.stat().st_mtime)
+    for old in versions[:-1]:
+        shutil.rmtree(old, ignore_errors=True)
+    target = folder / f"{_VERSION}{step}"
+    if target.exists():  # of an attempt that was cut short
+        shutil.rmtree(target)
+    target.mkdir(parents=True)
+    model.save_pretrained(target)
+    return target
+
+
+def _same_config(model: Any, folder: Path) -> bool:
+    """Whether the config on disk is the one in memory, in all that the forward depends on."""
+    try:
+        disk = AutoConfig.from_pretrained(folder, local_files_only=True).to_dict()
+    except (OSError, ValueError, KeyError):
+        return False
+    mine = model.config.to_dict()
+    keys = (disk.keys() | mine.keys()) - _NOT_OF_THE_FORWARD
+    return all(disk.get(key) == mine.get(key) for key in keys)
+
+
+def _same_weights(model: Any, folder: Path) -> bool:
+    """Whether every weight on disk equals the one in memory, bit for bit in the model's dtype."""
+    state = dict(model.state_dict())
+    seen = 0
+    try:
+        for file in sorted(folder.glob("*.safetensors")):
+            with safe_open(file, framework="pt") as tensors:
+                for name in tensors.keys():  # noqa: SIM118 - not a dict
+                    mine = state.get(name)
+                    if mine is None:
+                        continue
+                    seen += 1
+                    disk = tensors.get_tensor(name).to(mine.dtype)
+                    if disk.shape != mine.shape or not torch.equal(disk, mine.cpu()):
+                        return False
+    except (OSError, SafetensorError):
+        return False
+    tied = len(getattr(model, "_tied_weights_keys", None) or ())
+    return seen >= len(state) - tied and seen > 0

@@ -1,0 +1,118 @@
+"""What a TRL trainer says of itself: its device, its models, which of them are frozen."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from ecorl.config import Config, FpgaEngine, TorchEngine
+from ecorl.records import Action, ModelShape, Stage
+from ecorl.runtime.training import FrozenModel, TrainingSide
+from roll_adapters.trl.models import Watch, frozen_model, shape_of
+
+logger = logging.getLogger(__name__)
+
+
+def training_side(trainer: Any, config: Config, run_dir: Path) -> TrainingSide:
+    """Describe a trainer to the runtime.
+
+    Args:
+        trainer: the TRL trainer.
+        config: whose policy says which models may leave the GPU.
+        run_dir: below it models are saved that are not on disk as they are in memory.
+    """
+    models, frozen = _shapes(trainer), _frozen(trainer, config, run_dir)
+    device = trainer.accelerator.device
+    if device.type != "cuda":
+        return TrainingSide("cpu", models=models, frozen=frozen)
+
+    def fence() -> None:
+        torch.cuda.synchronize(device)
+
+    return TrainingSide("cuda", gpu_uuids(trainer), models, frozen, fence)
+
+
+def gpu_uuids(trainer: Any) -> tuple[str, ...]:
+    """UUIDs of the GPUs that a trainer uses, as CUDA names them.
+
+    By UUID, because CUDA and NVML number GPUs differently (fastest first against bus order).
+    """
+    first = trainer.accelerator.device.index or 0
+    n_gpus = max(1, trainer.args.n_gpu)  # above 1 the trainer spreads batches over all of them
+    indices = range(n_gpus) if n_gpus > 1 else [first]
+    found = [getattr(torch.cuda.get_device_properties(i), "uuid", None) for i in indices]
+    return tuple(_nvml_name(str(uuid)) for uuid in found if uuid is not None)
+
+
+def _nvml_name(uuid: str) -> str:
+    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+
+
+def watches(trainer: Any, training: TrainingSide) -> dict[Stage, Watch]:
+    """A watch on each frozen model, by stage: should one change, its engine is out of date."""
+    found = {}
+    if Stage.REWARD in training.frozen:
+        found[Stage.REWARD] = Watch(_reward_model(trainer))
+    if Stage.REFERENCE in training.frozen:
+        found[Stage.REFERENCE] = Watch(trainer.ref_model)
+    return found
+
+
+def is_refreshed(trainer: Any) -> bool:
+    """Whether TRL moves the reference towards the policy during training."""
+    return bool(getattr(trainer.args, "sync_ref_model", False))
+
+
+def can_refresh(config: Config) -> bool:
+    """Whether the engine takes over weights while it runs; those from elsewhere are not asked."""
+    return isinstance(config.engine.offload, FpgaEngine)
+
+
+def _reward_model(trainer: Any) -> Any:
+    """The first reward function that is a model, or None."""
+    return next((f for f in trainer.reward_funcs if isinstance(f, PreTrainedModel)), None)
+
+
+def _frozen(trainer: Any, config: Config, run_dir: Path) -> dict[Stage, FrozenModel]:
+    """The frozen models that the policy may send away, as they are in the trainer's memory."""
+    found: dict[Stage, FrozenModel] = {}
+    policy = config.placement.policy
+    wanted = {
+        stage: getattr(policy, str(stage), Action.CONCURRENT) is not Action.GPU
+        for stage in (Stage.REWARD, Stage.REFERENCE)
+    }
+    reward = _reward_model(trainer)
+    if reward is not None and wanted[Stage.REWARD]:
+        found[Stage.REWARD] = frozen_model(reward, run_dir / "models" / "reward")
+    if is_refreshed(trainer) and not can_refresh(config):
+        logger.warning(
+            "the reference is refreshed during training, and the engine cannot take over weights: "
+            "it stays on the GPU"
+        )
+    elif trainer.ref_model is not None and wanted[Stage.REFERENCE]:
+        precision = str(trainer.accelerator.mixed_precision)
+        if precision != "no" and isinstance(config.engine.offload, TorchEngine):
+            logger.warning(
+                "the trainer computes the reference under %s autocast, the engine torch in the "
+                "model's own type: log-probs differ by the autocast's rounding",
+                precision,
+            )
+        found[Stage.REFERENCE] = frozen_model(
+            trainer.accelerator.unwrap_model(trainer.ref_model), run_dir / "models" / "reference"
+        )
+    return found
+
+
+def _shapes(trainer: Any) -> dict[Stage, ModelShape]:
+    policy = shape_of(trainer.accelerator.unwrap_model(trainer.model))
+    shapes = {Stage.GENERATION: policy, Stage.ACTOR_TRAIN: policy}
+    if trainer.ref_model is not None:
+        shapes[Stage.REFERENCE] = shape_of(trainer.accelerator.unwrap_model(trainer.ref_model))
+    reward = _reward_model(trainer)
+    if reward is not None:
+        shapes[Stage.REWARD] = shape_of(reward)
+    return {stage: shape for stage, shape in shapes.items() if shape is not None}

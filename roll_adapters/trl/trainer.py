@@ -1,0 +1,141 @@
+"""Makes a TRL trainer from an ecorl config; models are loaded from disk as a user's would be."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PrinterCallback,
+    ProgressCallback,
+)
+from transformers.utils import logging as hf_logging
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+
+from ecorl.config import Config
+from ecorl.engines.torch.loading import loading_errors
+from ecorl.errors import CheckpointError, DataError
+from roll_adapters.trl.task import TaskFiles, read_rows
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers' bars and chatter out of ecorl's own output, and give them back after."""
+    bars, level = hf_logging.is_progress_bar_enabled(), hf_logging.get_verbosity()
+    hf_logging.disable_progress_bar()
+    hf_logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            # Deprecations between these libraries are theirs to mend, not the user's.
+            for package in ("transformers", "trl", "torch", "accelerate", "datasets"):
+                warnings.filterwarnings("ignore", module=rf"{package}(\.|$)")
+            yield
+    finally:
+        hf_logging.set_verbosity(level)
+        if bars:
+            hf_logging.enable_progress_bar()
+
+
+def load_models(files: TaskFiles) -> tuple[Any, Any, Any, Any]:
+    """Policy, its tokenizer, reward model, its tokenizer, from disk.
+
+    Raises:
+        CheckpointError: when a folder is missing or broken, or a head lacks its weights.
+    """
+    policy = _load(files.policy, AutoModelForCausalLM, "the policy (task.policy)")
+    reward = _load(
+        files.reward, AutoModelForSequenceClassification, "the reward model (task.reward)",
+        num_labels=1,
+    )  # fmt: skip
+    return policy, _load_tokenizer(files.policy), reward.eval(), _load_tokenizer(files.reward)
+
+
+def _load(folder: Path, loader: Any, what: str, **options: Any) -> Any:
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(f"{folder}: {what} needs a checkpoint folder with a config.json")
+    try:
+        model, info = loader.from_pretrained(
+            folder, local_files_only=True, output_loading_info=True, dtype=torch.float32, **options
+        )
+    except loading_errors() as error:
+        reason = _first_line(error)
+        if "ignore_mismatched_sizes" in reason:  # its text speaks to the caller, not to the user
+            one = "one scalar head" if "num_labels" in options else "what its config says"
+            reason = f"its weights have other shapes than {one} needs"
+        raise CheckpointError(f"{folder}: {what} cannot be loaded ({reason})") from error
+    if info["missing_keys"]:
+        missing = ", ".join(sorted(info["missing_keys"])[:3])
+        raise CheckpointError(f"{folder}: {what} lacks the weights {missing}")
+    return model
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _load_tokenizer(folder: Path) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        first = _first_line(error)
+        raise CheckpointError(f"{folder}: has no tokenizer that loads ({first})") from error
+
+
+def build_trainer(config: Config, files: TaskFiles, output_dir: Path) -> Any:
+    """A GRPO or RLOO trainer that is ready to train; nothing of ecorl is attached yet.
+
+    Raises:
+        CheckpointError: for a model that cannot be used.
+        DataError: for a prompt file that cannot be used.
+    """
+    prompts = [{"prompt": row["prompt"]} for row in read_rows(files.prompts, ("prompt",))]
+    t = config.trainer
+    n_unique = t.per_device_batch_size // t.num_generations
+    if len(prompts) < n_unique:
+        raise DataError(f"{files.prompts}: holds {len(prompts)} prompts, a step needs {n_unique}")
+    torch.set_num_threads(t.num_threads)
+    policy, tokenizer, reward, reward_tokenizer = load_models(files)
+    on_cpu = not torch.cuda.is_available()
+    make_args, make_trainer = (
+        (RLOOConfig, RLOOTrainer) if config.algorithm == "rloo" else (GRPOConfig, GRPOTrainer)
+    )
+    args = make_args(
+        output_dir=str(output_dir),
+        seed=config.seed,
+        use_cpu=on_cpu,
+        bf16=not on_cpu,
+        max_steps=t.steps,
+        per_device_train_batch_size=t.per_device_batch_size,
+        num_generations=t.num_generations,
+        max_completion_length=t.max_completion_length,
+        learning_rate=t.learning_rate,
+        lr_scheduler_type="constant",
+        beta=t.beta,
+        temperature=t.temperature,
+        gradient_checkpointing=False,
+        logging_steps=t.log_every,
+        save_strategy="steps",
+        save_steps=t.save_every,
+        save_total_limit=2,
+        report_to=[],
+        disable_tqdm=True,
+    )
+    trainer = make_trainer(
+        model=policy,
+        reward_funcs=[reward],
+        args=args,
+        train_dataset=Dataset.from_list(prompts),
+        processing_class=tokenizer,
+        reward_processing_classes=[reward_tokenizer],
+    )
+    for callback in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(callback)
+    return trainer

@@ -1,0 +1,1 @@
+"""Independent simulations that tests hold the program against."""
