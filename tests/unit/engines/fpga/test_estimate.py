@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from test_placement import EIGHT, SEVEN, TINY
+from decoder_shapes import EIGHT, SEVEN, TINY
 
 from ecorl.devices import load_profile
 from ecorl.engines.fpga import estimate as estimates

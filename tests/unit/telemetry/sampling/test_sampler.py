@@ -365,7 +365,7 @@ def test_the_process_ends_with_its_parent_and_ignores_ctrl_c(tmp_path, bare_envi
     folder.mkdir()
     script = folder / "train.py"
     script.write_text(SCRIPT)
-    root = str(Path(sampler_module.__file__).parents[2])
+    root = str(Path(sampler_module.__file__).parents[3])
     env = os.environ | {"PYTHONPATH": root}
     with subprocess.Popen(
         [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=env

@@ -23,7 +23,7 @@ from ecorl.config import config_toml, load_config, preset_names, save_config
 from ecorl.errors import LedgerError
 from ecorl.ledger import LEDGER_FILE, Ledger
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def ecorl(*args, cwd=None, **env):

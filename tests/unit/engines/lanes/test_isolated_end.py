@@ -19,7 +19,7 @@ from toy_process import HANG, LIMITS, alive, running, spec, until
 from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
 from ecorl.errors import EngineCrashed, EngineError, EngineTimeout
 
-REPO = Path(__file__).resolve().parents[3]
+REPO = Path(__file__).resolve().parents[4]
 
 pytestmark = pytest.mark.usefixtures("toy_path", "no_process_left")
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from decoder_shapes import EIGHT, SEVEN, THIRTEEN, TINY, config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,26 +15,11 @@ from ecorl.engines.fpga.cycles.hbm_layout import Placement, Resident, _model_buf
 from ecorl.engines.fpga.cycles.kernel_calls import BatchShape
 from ecorl.engines.fpga.engine import card_bytes
 from ecorl.engines.fpga.estimate import placed, workload
-from ecorl.engines.models.checkpoint import DecoderConfig, Rope
 from ecorl.errors import CheckpointError
-from ecorl.records import ModelShape, Stage
+from ecorl.records import Stage
 
 U55C, V80 = load_profile("u55c"), load_profile("v80")
 CAPACITY = 32 << 29
-
-
-def config(layers, hidden, inner, heads, kv_heads, d, vocab, *, reward=True, positions=4096):
-    shape = ModelShape(layers, hidden, inner, heads, kv_heads, d, vocab, 0, 0)
-    name = "LlamaForSequenceClassification" if reward else "LlamaForCausalLM"
-    return DecoderConfig(
-        name, shape, 1e-5, Rope("default", 1e4), reward, False, False, False, positions
-    )
-
-
-SEVEN = config(32, 4096, 11008, 32, 32, 128, 32000)
-EIGHT = config(32, 4096, 14336, 32, 8, 128, 128_256)
-THIRTEEN = config(40, 5120, 13824, 40, 40, 128, 32000)
-TINY = config(2, 64, 176, 4, 2, 16, 500)
 
 
 def both(of, n_tokens=512, n_rows=1):

@@ -26,7 +26,7 @@ from ecorl.sim.scenario import Scenario
 from ecorl.stages import GPU
 
 pytestmark = pytest.mark.xdist_group("paper_claims")
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 PRINTED = {
     "idle_sequential": (0.2, 0.4),

@@ -14,7 +14,7 @@ from ecorl import cli
 from ecorl.engines.fpga.kernels.banks import PLATFORM
 from tests.fakes.vitis import FakeVitis
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from ecorl.engines.fpga.bitstream.vivado import (
 from ecorl.engines.fpga.csim.build import kernel_root
 from ecorl.errors import SynthesisReportError, UserError
 
-DATA = Path(__file__).parents[3] / "data" / "synthesis"
+DATA = Path(__file__).parents[4] / "data" / "synthesis"
 CSYNTH = (DATA / "gemm_int8_csynth.xml").read_text()
 QOR = json.loads((kernel_root() / "gemm_int8" / "qor.json").read_text())
 
