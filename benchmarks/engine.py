@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ecorl.bench.bits import Comparison, compare, one_row_everywhere, strict_against_fast
+from ecorl.bench.bits import BitComparison, compare, one_row_everywhere, strict_against_fast
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.peers import (
@@ -207,7 +207,7 @@ def measure_bits(work: Workload, folder: Path) -> list[Figure]:
     ]  # fmt: skip
 
 
-def _bits(id: str, compared: Comparison, note: str) -> Figure:
+def _bits(id: str, compared: BitComparison, note: str) -> Figure:
     spread = {"n": compared.n}
     return Figure(id, compared.n_different, "1", EMULATED, spread, Target(high=0), note=note)
 

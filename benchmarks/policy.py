@@ -22,8 +22,8 @@ import numpy as np
 from ecorl.bench import policy_runs as runs
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure, Target, missing
-from ecorl.policy.evaluation.evaluate import Comparison, FilePolicy, ScenarioResult, compare
-from ecorl.policy.training.train import NetworkPolicy, Plan
+from ecorl.policy.evaluation.evaluate import FilePolicy, PolicyComparison, ScenarioResult, compare
+from ecorl.policy.training.train import NetworkPolicy, TrainingPlan
 from ecorl.records import Provenance
 from ecorl.scheduler.learned import PolicyFile
 from ecorl.sim.scenario import Scenario
@@ -50,7 +50,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     return {"n_seeds": n_seeds, **config, **more}, figures
 
 
-def _short(plan: Plan, quick: bool) -> Plan:
+def _short(plan: TrainingPlan, quick: bool) -> TrainingPlan:
     if not quick:
         return plan
     steps = 20_000 if plan.ppo_steps else 0
@@ -117,7 +117,7 @@ def _moved(scenarios: Sequence[Scenario], policy: FilePolicy, n_seeds: int) -> l
     return list(found.valued())
 
 
-def _differences(found: Comparison) -> dict[str, object]:
+def _differences(found: PolicyComparison) -> dict[str, object]:
     return {
         name: {"mean": d.mean, "p": d.p_value, "significant": d.significant, "level": d.level}
         for name, d in found.differences(OURS).items()

@@ -29,8 +29,8 @@ from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.peers import ModelSize, make_reward_checkpoint
 from ecorl.bench.rounds import round_ratios, timed_rounds
 from ecorl.bench.serving import (
+    CheckedAnswers,
     Clients,
-    Judged,
     alone,
     judge,
     make_requests,
@@ -76,7 +76,7 @@ class Seen:
 
     times: dict[str, list[float]]
     latencies_ms: list[float]
-    judged: dict[str, Judged]
+    judged: dict[str, CheckedAnswers]
     batch_rows: float | None
 
 
@@ -199,7 +199,7 @@ def _ratio(
     return Figure(id, median(ratios), "1", MEASURED, spread_of(ratios), target, note)
 
 
-def _energy(one: Judged, many: Judged) -> Figure:
+def _energy(one: CheckedAnswers, many: CheckedAnswers) -> Figure:
     id, unit = "serve.card_energy_ratio_64", "1"
     if not one.energy_j or not many.energy_j or one.n != many.n:
         return missing(id, unit, "an answer came without the device's modelled energy")

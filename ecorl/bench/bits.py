@@ -15,14 +15,14 @@ from ecorl.engines.protocol import Float32, Int64
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class BitComparison:
     """How many numbers were compared, and how many differed in a bit."""
 
     n: int
     n_different: int
 
 
-def compare(pairs: Sequence[tuple[Float32, Float32]]) -> Comparison:
+def compare(pairs: Sequence[tuple[Float32, Float32]]) -> BitComparison:
     """Compare arrays pair by pair, bit by bit; a NaN equals the same NaN.
 
     Raises:
@@ -34,10 +34,10 @@ def compare(pairs: Sequence[tuple[Float32, Float32]]) -> Comparison:
             raise ValueError(f"shapes {a.shape} and {b.shape}")
         n += a.size
         different += int((a.view(np.uint32) != b.view(np.uint32)).sum())
-    return Comparison(n, different)
+    return BitComparison(n, different)
 
 
-def strict_against_fast(checkpoint: Path, rows: Sequence[Int64]) -> Comparison:
+def strict_against_fast(checkpoint: Path, rows: Sequence[Int64]) -> BitComparison:
     """Residual streams and rewards of both builds."""
     tensors = load_decoder(checkpoint)
     fast, strict = (Int8Decoder(tensors, CsimLibrary.load(build)) for build in ("fast", "strict"))
@@ -48,7 +48,7 @@ def strict_against_fast(checkpoint: Path, rows: Sequence[Int64]) -> Comparison:
 
 def one_row_everywhere(
     checkpoint: Path, rows: Sequence[Int64], n_completion: Sequence[int], seed: int
-) -> Comparison:
+) -> BitComparison:
     """Rewards of rows alone against other batches, orders, threads, two cards, shared prompts."""
     tensors, library = load_decoder(checkpoint), CsimLibrary.load("fast")
     model = Int8Decoder(tensors, library)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ecorl.bench.bits import Comparison, compare
+from ecorl.bench.bits import BitComparison, compare
 from ecorl.engines.fpga.card.decoder import CardDecoder
 from ecorl.engines.fpga.card.opening import csim_container, emulated
 from ecorl.engines.fpga.csim.decoder import Int8Decoder
@@ -33,7 +33,7 @@ class HostRun:
         n_faults: faults; there must be none.
     """
 
-    bits: Comparison
+    bits: BitComparison
     hidden_share: tuple[float, ...]
     n_groups: int
     n_faults: int

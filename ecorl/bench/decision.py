@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ecorl.config import DeviceConfig, LearnedPolicy, PlacementConfig
+from ecorl.config import DeviceConfig, LearnedPolicyConfig, PlacementConfig
 from ecorl.devices import load_profile
 from ecorl.devices.llama import model_shape
 from ecorl.records import Action, Algorithm, PathCost, Provenance, SchedulerState, Stage, StageWork
@@ -50,7 +50,7 @@ def deciding(n_gpus: int = 32, seed: int = 0) -> Deciding:
     let an offload through and the network is asked; otherwise a decision would end before it.
     """
     config = PlacementConfig(
-        policy=LearnedPolicy(), l_max=131_072, energy_margin=None, profile_both_paths=False
+        policy=LearnedPolicyConfig(), l_max=131_072, energy_margin=None, profile_both_paths=False
     )
     models = {stage: model_shape("8b", scalar_head=stage is Stage.REWARD) for stage in
               (Stage.GENERATION, Stage.REWARD, Stage.REFERENCE, Stage.ACTOR_TRAIN)}  # fmt: skip

@@ -13,15 +13,15 @@ from ecorl.bench.hidden_runs.ledger_writer import write_ledger
 from ecorl.bench.hidden_runs.scenario import hidden_scenario
 from ecorl.policy.calibration.calibrate import calibrate
 from ecorl.policy.evaluation.evaluate import (
-    Comparison,
     FilePolicy,
+    PolicyComparison,
     ScenarioResult,
     SimPolicy,
     compare,
 )
 from ecorl.policy.planners.planner import Clairvoyant, Planner
 from ecorl.policy.training.export import save_onnx
-from ecorl.policy.training.train import Made, NetworkPolicy, Plan, train
+from ecorl.policy.training.train import Made, NetworkPolicy, TrainingPlan, train
 from ecorl.scheduler.learned import PolicyFile
 from ecorl.sim.families import SHIFTS, at_scale, paper_scenarios, roofline_scenarios
 from ecorl.sim.scenario import Scenario
@@ -30,10 +30,10 @@ from ecorl.sim.trace import draw_trace
 
 Say = Callable[[str], None]
 
-SHIPPED_PLAN = Plan()
-PAPER_PLAN = Plan("paper", n_scenarios=64, n_rounds=3, ppo_steps=200_000)
-PPO_PLAN = Plan("paper", n_scenarios=64, ppo_steps=500_000, imitate=False)
-FITTED_PLAN = Plan("fitted", n_scenarios=6, n_rounds=3, n_epochs=10, ppo_steps=0)
+SHIPPED_PLAN = TrainingPlan()
+PAPER_PLAN = TrainingPlan("paper", n_scenarios=64, n_rounds=3, ppo_steps=200_000)
+PPO_PLAN = TrainingPlan("paper", n_scenarios=64, ppo_steps=500_000, imitate=False)
+FITTED_PLAN = TrainingPlan("fitted", n_scenarios=6, n_rounds=3, n_epochs=10, ppo_steps=0)
 
 KEPT_OUT_SEED = 9001
 """Training draws its scenarios from small seeds."""
@@ -51,7 +51,7 @@ class Trained:
     time_s: float
 
 
-def trained(plan: Plan, folder: Path, say: Say) -> Trained:
+def trained(plan: TrainingPlan, folder: Path, say: Say) -> Trained:
     """Train from nothing, timed."""
     say(f"training: {plan.family}, {plan.n_scenarios} scenarios, PPO {plan.ppo_steps:,} steps")
     start_s = time.monotonic()
@@ -176,7 +176,7 @@ def fitted_share(folder: Path, seed: int, say: Say) -> tuple[float, dict[str, fl
 
 def compared(
     scenarios: Sequence[Scenario], policies: dict[str, SimPolicy], n_seeds: int, say: Say
-) -> Comparison:
+) -> PolicyComparison:
     """`compare`, told about."""
     say(f"comparing on {len(scenarios)} scenarios x {n_seeds} seeds")
     return compare(scenarios, policies, n_seeds=n_seeds)

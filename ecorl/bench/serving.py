@@ -105,7 +105,7 @@ class Answered:
     time_s: float
 
 
-class Connection:
+class LoadConnection:
     """A kept HTTP/1.1 connection, with as little work as can be.
 
     It shares the processor with the service: a general client took more time than small models do.
@@ -163,7 +163,7 @@ class Clients:
     def __init__(self, url: str, bodies: Sequence[bytes], n: int) -> None:
         self.answers: list[list[Answered]] = []
         self._bodies, self._loop = bodies, asyncio.Runner()
-        self._connections = [Connection(url) for _ in range(n)]
+        self._connections = [LoadConnection(url) for _ in range(n)]
 
     def send_all(self) -> None:
         """Send every request once."""
@@ -186,7 +186,7 @@ class Clients:
         left = iter(range(len(self._bodies)))
         answers: dict[int, Answered] = {}
 
-        async def client(connection: Connection) -> None:
+        async def client(connection: LoadConnection) -> None:
             for k in left:
                 answers[k] = await _ask(connection, self._bodies[k])
 
@@ -194,7 +194,7 @@ class Clients:
         return [answers[k] for k in range(len(self._bodies))]
 
 
-async def _ask(connection: Connection, body: bytes) -> Answered:
+async def _ask(connection: LoadConnection, body: bytes) -> Answered:
     start_s = time.perf_counter()
     status, answer = None, b""
     try:
@@ -214,7 +214,7 @@ class Rewarder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class CheckedAnswers:
     """Answers held against the truth.
 
     Attributes:
@@ -229,10 +229,10 @@ class Judged:
     n_mixed: int
     energy_j: float | None
 
-    def __add__(self, other: Judged) -> Judged:
+    def __add__(self, other: CheckedAnswers) -> CheckedAnswers:
         both = (self.energy_j, other.energy_j)
         energy_j = None if None in both else sum(e for e in both if e is not None)
-        return Judged(
+        return CheckedAnswers(
             self.n + other.n, self.n_lost + other.n_lost, self.n_mixed + other.n_mixed, energy_j
         )
 
@@ -246,7 +246,7 @@ def alone(engine: Rewarder, requests: Sequence[Request]) -> list[bytes]:
 
 def judge(
     requests: Sequence[Request], answers: Sequence[Answered], truth: Sequence[bytes]
-) -> Judged:
+) -> CheckedAnswers:
     """Hold the answers of one pass against the truth."""
     n_lost = n_mixed = 0
     energies: list[float | None] = []
@@ -260,7 +260,7 @@ def judge(
         energies.append(data["device"]["energy_j"])
     known = [e for e in energies if e is not None]
     whole = len(known) == len(requests)
-    return Judged(len(requests), n_lost, n_mixed, sum(known) if whole else None)
+    return CheckedAnswers(len(requests), n_lost, n_mixed, sum(known) if whole else None)
 
 
 def _bits(reward: float | None) -> bytes | None:

@@ -84,7 +84,7 @@ Task = Annotated[ArithmeticTask | FilesTask, Field(discriminator="type")]
 # ---------------------------------------------------------------- policies
 
 
-class StaticPolicy(Model):
+class StaticPolicyConfig(Model):
     """A fixed action for each offloadable stage."""
 
     type: Literal["static"] = "static"
@@ -92,7 +92,7 @@ class StaticPolicy(Model):
     reference: Action = Field(Action.GPU, description="action for the reference stage")
 
 
-class ThresholdPolicy(Model):
+class ThresholdPolicyConfig(Model):
     """Concurrent while rows are short and the FPGA's queue is short, else GPU."""
 
     type: Literal["threshold"] = "threshold"
@@ -107,7 +107,7 @@ class ThresholdPolicy(Model):
     )
 
 
-class LookaheadPolicy(Model):
+class LookaheadPolicyConfig(Model):
     """The action of least modelled energy and time, waiting included; idle cards not counted."""
 
     type: Literal["lookahead"] = "lookahead"
@@ -115,7 +115,7 @@ class LookaheadPolicy(Model):
     time_weight: StrictFloat = Field(0.5, ge=0, le=1, description="weight of time")
 
     @model_validator(mode="after")
-    def _something_counts(self) -> LookaheadPolicy:
+    def _something_counts(self) -> LookaheadPolicyConfig:
         if self.energy_weight == self.time_weight == 0:
             time = RefusedValue("time_weight", 0.0, "a number above 0, here or in energy_weight")
             allowed = "a number above 0, here or in time_weight"
@@ -123,7 +123,7 @@ class LookaheadPolicy(Model):
         return self
 
 
-class LearnedPolicy(Model):
+class LearnedPolicyConfig(Model):
     """A trained policy: the shipped one, a file of the user's, or one from elsewhere.
 
     Policies from elsewhere register under the entry-point group ``ecorl.policies``.
@@ -137,7 +137,8 @@ class LearnedPolicy(Model):
 
 
 Policy = Annotated[
-    StaticPolicy | ThresholdPolicy | LookaheadPolicy | LearnedPolicy, Field(discriminator="type")
+    StaticPolicyConfig | ThresholdPolicyConfig | LookaheadPolicyConfig | LearnedPolicyConfig,
+    Field(discriminator="type"),
 ]
 
 
@@ -166,7 +167,7 @@ def _comparable(options: dict[str, Any]) -> dict[str, Any]:
 Options = Annotated[dict[str, Any], AfterValidator(_comparable)]
 
 
-class FpgaEngine(Model):
+class FpgaEngineConfig(Model):
     """INT8 kernels, on cards or as C-simulation with the card's time and energy modelled."""
 
     type: Literal["fpga"] = "fpga"
@@ -187,7 +188,7 @@ class FpgaEngine(Model):
     isolated: StrictBool = Field(True, description="run in a process of its own")
 
     @model_validator(mode="after")
-    def _runs_somewhere(self) -> FpgaEngine:
+    def _runs_somewhere(self) -> FpgaEngineConfig:
         if len(set(self.cards)) < len(self.cards):
             raise RefusedValue("cards", list(self.cards), "numbers of cards, each once")
         if self.bitstream is not None and self.host == "csim":
@@ -197,7 +198,7 @@ class FpgaEngine(Model):
         return self
 
 
-class TorchEngine(Model):
+class TorchEngineConfig(Model):
     """The exact path as an engine in another process."""
 
     type: Literal["torch"] = "torch"
@@ -205,7 +206,7 @@ class TorchEngine(Model):
     isolated: StrictBool = Field(True, description="run in a process of its own")
 
 
-class PluginEngine(Model):
+class PluginEngineConfig(Model):
     """An engine from elsewhere, by entry point in the group ``ecorl.engines``."""
 
     type: Literal["plugin"] = "plugin"
@@ -224,26 +225,28 @@ class FaultInjection(Model):
     rows: tuple[Place, ...] = Field((0,), min_length=1, description="rows that turn NaN (kind nan)")
 
 
-OffloadEngine = Annotated[FpgaEngine | TorchEngine | PluginEngine, Field(discriminator="type")]
+OffloadEngine = Annotated[
+    FpgaEngineConfig | TorchEngineConfig | PluginEngineConfig, Field(discriminator="type")
+]
 
 
 # ---------------------------------------------------------------- power sources
 
 
-class AutoSource(Model):
+class AutoSourceConfig(Model):
     """NVML, else RAPL, else modelled, whichever answers first."""
 
     type: Literal["auto"] = "auto"
 
 
-class NvmlSource(Model):
+class NvmlSourceConfig(Model):
     """NVIDIA GPUs by NVML."""
 
     type: Literal["nvml"] = "nvml"
     interval_s: StrictFloat = Field(0.1, ge=0.05, le=10, description="polling interval, s")
 
 
-class RaplSource(Model):
+class RaplSourceConfig(Model):
     """The host's CPU package by RAPL."""
 
     type: Literal["rapl"] = "rapl"
@@ -251,21 +254,21 @@ class RaplSource(Model):
     root: SomePath = Field(Path("/sys/class/powercap"), description="powercap folder")
 
 
-class XrtSource(Model):
+class XrtSourceConfig(Model):
     """Alveo cards by XRT's electrical report."""
 
     type: Literal["xrt"] = "xrt"
     interval_s: StrictFloat = Field(0.05, ge=0.05, le=10, description="polling interval, s")
 
 
-class ModelledSource(Model):
+class ModelledSourceConfig(Model):
     """Power from a device profile and utilisation."""
 
     type: Literal["modelled"] = "modelled"
     interval_s: StrictFloat = Field(0.1, ge=0.01, le=10, description="polling interval, s")
 
 
-class ReplaySource(Model):
+class ReplaySourceConfig(Model):
     """Readings from a recorded CSV file."""
 
     type: Literal["replay"] = "replay"
@@ -273,7 +276,7 @@ class ReplaySource(Model):
     interval_s: StrictFloat = Field(0.1, ge=0.01, le=10, description="polling interval, s")
 
 
-class NullSource(Model):
+class NullSourceConfig(Model):
     """No readings at all: every energy figure is missing."""
 
     type: Literal["null"] = "null"
@@ -281,6 +284,11 @@ class NullSource(Model):
 
 
 GpuPower = Annotated[
-    AutoSource | NvmlSource | RaplSource | ModelledSource | ReplaySource | NullSource,
+    AutoSourceConfig
+    | NvmlSourceConfig
+    | RaplSourceConfig
+    | ModelledSourceConfig
+    | ReplaySourceConfig
+    | NullSourceConfig,
     Field(discriminator="type"),
 ]

@@ -11,15 +11,15 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
 from ecorl.config.backends import (
     MANY,
     ArithmeticTask,
-    AutoSource,
+    AutoSourceConfig,
     FaultInjection,
-    FpgaEngine,
+    FpgaEngineConfig,
     GpuPower,
     Model,
     OffloadEngine,
     Policy,
     SomePath,
-    StaticPolicy,
+    StaticPolicyConfig,
     Task,
     Text,
 )
@@ -53,7 +53,7 @@ class TrainerConfig(Model):
 class PlacementConfig(Model):
     """How stages are placed (Algorithm 1 and its guards)."""
 
-    policy: Policy = Field(default_factory=StaticPolicy, description="who proposes an action")
+    policy: Policy = Field(default_factory=StaticPolicyConfig, description="who proposes an action")
     q_max: StrictInt = Field(
         8, ge=1, le=1024, description="FPGA queue at which offload stops, batches"
     )
@@ -90,7 +90,7 @@ class PlacementConfig(Model):
 class EngineConfig(Model):
     """Which engine answers offloaded stages."""
 
-    offload: OffloadEngine = Field(default_factory=FpgaEngine, description="offload engine")
+    offload: OffloadEngine = Field(default_factory=FpgaEngineConfig, description="offload engine")
     faults: tuple[FaultInjection, ...] = Field((), description="faults to inject (rehearsal)")
 
 
@@ -115,7 +115,7 @@ class DeviceConfig(Model):
 class TelemetryConfig(Model):
     """How power is read."""
 
-    gpu: GpuPower = Field(default_factory=AutoSource, description="source for the GPU path")
+    gpu: GpuPower = Field(default_factory=AutoSourceConfig, description="source for the GPU path")
     tau_s: StrictFloat = Field(
         1.0,
         gt=0,

@@ -7,7 +7,7 @@ check_execution(profile, work, time_s, energy_j, provenance)     # refuses what 
 
 from __future__ import annotations
 
-from ecorl.devices.figure import Figure
+from ecorl.devices.figure import DeviceFigure
 from ecorl.devices.guard import (
     BoundCheck,
     bound_memory_bytes_per_s,
@@ -37,9 +37,9 @@ __all__ = [
     "Bound",
     "BoundCheck",
     "Calibration",
+    "DeviceFigure",
     "DeviceKind",
     "DeviceProfile",
-    "Figure",
     "MissingFigure",
     "StageCost",
     "bound_memory_bytes_per_s",

@@ -8,7 +8,7 @@ from ecorl.records import Provenance
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class DeviceFigure:
     """One figure of a device: value, unit, provenance, and where it comes from in words."""
 
     value: float

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from ecorl.devices.cores import usable_cores
-from ecorl.devices.figure import Figure
+from ecorl.devices.figure import DeviceFigure
 from ecorl.records import Provenance
 
 _FALLBACK_CLOCK_HZ = 2.5e9
@@ -93,8 +93,10 @@ def _clock(cpuinfo: str) -> tuple[float, str]:
 
 
 def complete_host_figures(
-    figures: Mapping[str, Figure], per_core: Mapping[str, Figure], host: HostCpu | None = None
-) -> dict[str, Figure]:
+    figures: Mapping[str, DeviceFigure],
+    per_core: Mapping[str, DeviceFigure],
+    host: HostCpu | None = None,
+) -> dict[str, DeviceFigure]:
     """The figures of the host's profile: the template's, those per core scaled, and the host's own.
 
     Args:
@@ -106,10 +108,10 @@ def complete_host_figures(
     made = dict(figures)
     for key, one in per_core.items():
         source = f"{one.source}; times {cpu.n_cores} cores ({cpu.cores_source})"
-        made[key] = Figure(one.value * cpu.n_cores, one.unit, one.provenance, source)
+        made[key] = DeviceFigure(one.value * cpu.n_cores, one.unit, one.provenance, source)
 
     def put(key: str, value: float, unit: str, source: str) -> None:
-        made[key] = Figure(value, unit, Provenance.MODELLED, source)
+        made[key] = DeviceFigure(value, unit, Provenance.MODELLED, source)
 
     what = f"{cpu.n_cores} cores x {cpu.clock_hz / 1e9:.2f} GHz ({cpu.clock_source})"
     fp32, int8 = cpu.fp32_flops_per_cycle, cpu.int8_ops_per_cycle
@@ -119,7 +121,9 @@ def complete_host_figures(
     put("clock_hz", cpu.clock_hz, "Hz", cpu.clock_source)
     ceiling = max(_CLOCK_CEILING_HZ, cpu.clock_hz)
     put("clock_max_hz", ceiling, "Hz", "assumed ceiling of boost clocks; for the bound alone")
-    made["n_cores"] = Figure(cpu.n_cores, "1", Provenance.MEASURED, cpu.cores_source)
+    made["n_cores"] = DeviceFigure(cpu.n_cores, "1", Provenance.MEASURED, cpu.cores_source)
     memory = float(cpu.memory_bytes)
-    made["memory_bytes"] = Figure(memory, "B", Provenance.MEASURED, "the kernel's total memory")
+    made["memory_bytes"] = DeviceFigure(
+        memory, "B", Provenance.MEASURED, "the kernel's total memory"
+    )
     return made

@@ -26,7 +26,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from ecorl.devices.figure import Figure
+from ecorl.devices.figure import DeviceFigure
 from ecorl.devices.host import complete_host_figures
 from ecorl.errors import ConfigError
 from ecorl.records import Provenance
@@ -102,7 +102,7 @@ class DeviceProfile:
     name: str
     title: str
     kind: DeviceKind
-    figures: Mapping[str, Figure] = field(default_factory=dict)
+    figures: Mapping[str, DeviceFigure] = field(default_factory=dict)
     path: str | None = None
 
     def value(self, key: str) -> float:
@@ -113,7 +113,7 @@ class DeviceProfile:
         """
         return self.figure(key).value
 
-    def figure(self, key: str) -> Figure:
+    def figure(self, key: str) -> DeviceFigure:
         """The figure with its provenance and source.
 
         Raises:
@@ -185,7 +185,7 @@ def _parse(text: str, where: str) -> DeviceProfile:
     return DeviceProfile(data["name"], title, data["kind"], figures, where)
 
 
-def _check_order(figures: Mapping[str, Figure], where: str) -> None:
+def _check_order(figures: Mapping[str, DeviceFigure], where: str) -> None:
     """See that no figure is above what the same file says the device can do."""
     for key, limit in _AT_MOST:
         if key in figures and limit in figures and figures[key].value > figures[limit].value:
@@ -194,14 +194,14 @@ def _check_order(figures: Mapping[str, Figure], where: str) -> None:
             raise ConfigError(f"figures.{key}.value", figures[key].value, allowed, where)
 
 
-def _parse_table(data: Mapping[str, Any], table: str, where: str) -> dict[str, Figure]:
+def _parse_table(data: Mapping[str, Any], table: str, where: str) -> dict[str, DeviceFigure]:
     entries = data.get(table, {})
     if not isinstance(entries, dict):
         raise ConfigError(table, entries, f"tables [{table}.<key>]", where)
     return {key: _parse_figure(f"{table}.{key}", key, raw, where) for key, raw in entries.items()}
 
 
-def _parse_figure(dotted: str, key: str, raw: Any, where: str) -> Figure:
+def _parse_figure(dotted: str, key: str, raw: Any, where: str) -> DeviceFigure:
     if key not in UNITS:
         raise ConfigError(dotted, raw, f"one of {sorted(UNITS)}", where)
     if not isinstance(raw, dict) or set(raw) != {"value", "unit", "provenance", "source"}:
@@ -221,4 +221,4 @@ def _parse_figure(dotted: str, key: str, raw: Any, where: str) -> Figure:
         raise ConfigError(
             f"{dotted}.source", source, "a sentence saying where it comes from", where
         )
-    return Figure(float(value), unit, Provenance(raw["provenance"]), source.strip())
+    return DeviceFigure(float(value), unit, Provenance(raw["provenance"]), source.strip())

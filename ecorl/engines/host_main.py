@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
-from ecorl.engines.lanes.messages import Fault, Ready, Start, fault_of
+from ecorl.engines.lanes.messages import Fault, Ready, StartEngine, fault_of
 from ecorl.engines.lanes.threaded import ENGINE_FAULTS, Result, answer, told_of
 from ecorl.engines.protocol import InferenceEngine, Refresh, ScoreBatch
 from ecorl.engines.registry import make_engine
@@ -51,7 +51,7 @@ def die_with_parent(parent_pid: int) -> None:
         sys.exit(1)
 
 
-def _load(start: Start, link: Connection) -> InferenceEngine | None:
+def _load(start: StartEngine, link: Connection) -> InferenceEngine | None:
     sys.path.extend(path for path in start.import_path if path not in sys.path)
     try:
         engine = make_engine(start.spec, calls_done=start.calls_done, own_process=True)

@@ -101,10 +101,10 @@ def engine_spec(
     check_dtype(dtype)
     offload = config.offload
     options: dict[str, Any]
-    if isinstance(offload, cfg.PluginEngine):
+    if isinstance(offload, cfg.PluginEngineConfig):
         find_plugin(offload.name)
         name, threads, options = offload.name, 1, dict(offload.options)
-    elif isinstance(offload, cfg.TorchEngine):
+    elif isinstance(offload, cfg.TorchEngineConfig):
         name, threads, device = "torch", offload.threads, HOST_DEVICE
         options = {"threads": offload.threads, "dtype": dtype}
     else:

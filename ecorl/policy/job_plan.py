@@ -15,7 +15,7 @@ from ecorl.devices import load_profile, missing_gpu_figures
 from ecorl.devices.card import CARD_FIGURES
 from ecorl.errors import ConfigError, PhysicalBoundError
 from ecorl.policy.evaluation.evaluate import LITTLE, FilePolicy, SimPolicy
-from ecorl.policy.planners.heuristics import Static, always_gpu, best_static
+from ecorl.policy.planners.heuristics import StaticBaseline, always_gpu, best_static
 from ecorl.policy.planners.planner import Planner
 from ecorl.policy.planners.search import lookahead
 from ecorl.records import Algorithm, Stage
@@ -211,7 +211,7 @@ def planned(
     tuning = draw_trace([scenario], np.random.default_rng(_TUNING_SEED))
     policies: dict[str, SimPolicy] = {
         GPU_ONLY: always_gpu,
-        "best static": Static(best_static(tuning)[0]),
+        "best static": StaticBaseline(best_static(tuning)[0]),
         "look-ahead": lookahead,
     }
     tell("causal planner", 0.6)

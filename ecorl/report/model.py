@@ -13,8 +13,8 @@ from ecorl.records import Action, Provenance, Stage
 from ecorl.report.energy.model import (
     Balance,
     CardTimeline,
-    Comparison,
     Expectation,
+    PathComparison,
     Spending,
     StageRow,
 )
@@ -212,7 +212,7 @@ class Report:
     missing: tuple[str, ...]
     stages: tuple[StageRow, ...]
     spending: Spending
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[PathComparison, ...]
     balance: Balance | None
     card_timeline: CardTimeline | None
     expectation: Expectation | None

@@ -11,11 +11,11 @@ from ecorl.report.energy.causes import WASTED_CAUSES
 from ecorl.report.energy.model import (
     Balance,
     CardTimeline,
-    Comparison,
+    EnergyTotals,
     Expectation,
+    PathComparison,
     Spending,
     StageRow,
-    Totals,
 )
 from ecorl.report.energy.stages import present
 from ecorl.report.model import Head
@@ -38,7 +38,7 @@ def verdict(head: Head, spending: Spending) -> tuple[str, ...]:
 def offloading(
     path: str,
     spending: Spending,
-    comparisons: Sequence[Comparison],
+    comparisons: Sequence[PathComparison],
     balance: Balance | None,
     timeline: CardTimeline | None,
     expectation: Expectation | None,
@@ -115,7 +115,7 @@ def _spent(spending: Spending) -> list[str]:
     return [*sentences, *beside]
 
 
-def _beside(card: Totals) -> str:
+def _beside(card: EnergyTotals) -> str:
     """What a simulated card would have drawn: never a part of what was spent."""
     idle_j = card.by_cause.get("idle")
     work_j = math.fsum(j for cause, j in card.by_cause.items() if cause != "idle")
@@ -137,7 +137,7 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _spent_of(column: Totals, *, with_shares: bool) -> str:
+def _spent_of(column: EnergyTotals, *, with_shares: bool) -> str:
     known = "at least " if column.at_least else ""
     if not column.energy_j:
         return f"This machine spent {known}0 J ({column.provenance})."
@@ -167,7 +167,7 @@ def _rounded(part: float) -> str:
 # ---------------------------------------------------------------- the card
 
 
-def _compared(c: Comparison) -> str:
+def _compared(c: PathComparison) -> str:
     if c.gpu is None or c.card is None or c.ratio is None:
         return f"{c.stage}: {c.sentence}."
     a, b = c.gpu, c.card
@@ -185,7 +185,7 @@ def _price(r: StageRow, factor: float, unit: str) -> str:
     return f"{per_token} {unit} over {count(r.n_edi)} calls ({r.energy_provenance})"
 
 
-def _unjudged(spending: Spending, cards: Sequence[Comparison]) -> str:
+def _unjudged(spending: Spending, cards: Sequence[PathComparison]) -> str:
     # What a simulated one would have drawn stands with what the machine spent.
     idle = [
         p for p in card_idle(cards, spending.parts) if p.energy_j is not None and not p.simulated

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ecorl.config import Config, FpgaEngine
+from ecorl.config import Config, FpgaEngineConfig
 from ecorl.devices import DeviceProfile, check_execution
 from ecorl.engines.fpga.kernels.bank_capacity import overfull
 from ecorl.engines.lanes.threaded import AsyncEngine
@@ -21,7 +21,7 @@ from ecorl.records import (
     StageResult,
     StageWork,
 )
-from ecorl.runtime.offload import Flight, Landing
+from ecorl.runtime.offload import BatchOutcome, PendingBatch
 from ecorl.runtime.stage_energy import CARD_PREFIX, StageAccounts, card_energy
 from ecorl.telemetry.sources.specs import DeviceInfo
 
@@ -42,7 +42,7 @@ class StageRun:
     work: StageWork
     placement: Placement
     t_start_s: float
-    flight: Flight | None = None
+    flight: PendingBatch | None = None
 
 
 _SOURCES = {
@@ -55,7 +55,7 @@ REAL_HOST = "xrt"
 """An engine whose kernels run on real cards."""
 
 
-class Books:
+class Recorder:
     """Writes stage executions into the accounts and the ledger.
 
     Args:
@@ -142,7 +142,9 @@ class Books:
             )
         )
 
-    def landing(self, run: StageRun, flight: Flight, landing: Landing, engine: AsyncEngine) -> None:
+    def landing(
+        self, run: StageRun, flight: PendingBatch, landing: BatchOutcome, engine: AsyncEngine
+    ) -> None:
         """Book what a wait at the barrier brought: the wait, a fault, the card's execution."""
         work, report, fault = run.work, landing.report, landing.fault
         self._wait(run, landing)
@@ -204,7 +206,7 @@ class Books:
         self._card_end_s = max(self._card_end_s, t_end_s)
         return since_s
 
-    def _wait(self, run: StageRun, landing: Landing) -> None:
+    def _wait(self, run: StageRun, landing: BatchOutcome) -> None:
         self._ledger.barrier(
             run.iteration,
             run.work.stage,
@@ -217,7 +219,7 @@ class Books:
     def _card_ids(self) -> str:
         """The real cards of the run, as telemetry names them."""
         offload = self._config.engine.offload
-        cards = offload.cards if isinstance(offload, FpgaEngine) else (0,)
+        cards = offload.cards if isinstance(offload, FpgaEngineConfig) else (0,)
         return "+".join(f"{CARD_PREFIX}{index}" for index in cards)
 
     def _on_card(self, engine: AsyncEngine) -> bool:
@@ -234,7 +236,7 @@ class Books:
         return None
 
 
-def rows_of(flight: Flight, rows: Sequence[int], work: StageWork) -> StageWork:
+def rows_of(flight: PendingBatch, rows: Sequence[int], work: StageWork) -> StageWork:
     """The work of some rows of a batch, counted row by row."""
     batch = flight.batch
     lengths = [len(batch.token_ids[i]) for i in rows]

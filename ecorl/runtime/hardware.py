@@ -71,11 +71,11 @@ def card_power(config: cfg.Config) -> SourceSpec | None:
     beside them would stand still.
     """
     offload = config.engine.offload
-    if not isinstance(offload, cfg.FpgaEngine) or offload.bitstream is None:
+    if not isinstance(offload, cfg.FpgaEngineConfig) or offload.bitstream is None:
         return None
     if offload.bitstream.name.endswith(CSIM_SUFFIX) or _all_on_gpu(config.placement.policy):
         return None
-    interval_s = cfg.XrtSource().interval_s
+    interval_s = cfg.XrtSourceConfig().interval_s
     return SourceSpec("xrt", {"interval_s": interval_s, "cards": list(offload.cards)})
 
 
@@ -131,23 +131,23 @@ def _nameless(title: str) -> DeviceProfile:
 def _needs_figures(config: cfg.Config) -> bool:
     """Whether something in the run is computed from the figures of the GPU's profile."""
     placement = config.placement
-    if isinstance(config.telemetry.gpu, cfg.ModelledSource):
+    if isinstance(config.telemetry.gpu, cfg.ModelledSourceConfig):
         return True
     if _all_on_gpu(placement.policy):
         return False  # no guard is ever asked
-    by_rule = isinstance(placement.policy, cfg.StaticPolicy | cfg.ThresholdPolicy)
+    by_rule = isinstance(placement.policy, cfg.StaticPolicyConfig | cfg.ThresholdPolicyConfig)
     return placement.energy_margin is not None or not by_rule
 
 
 def _all_on_gpu(policy: cfg.Policy) -> bool:
-    if not isinstance(policy, cfg.StaticPolicy):
+    if not isinstance(policy, cfg.StaticPolicyConfig):
         return False
     return policy.reward is Action.GPU and policy.reference is Action.GPU
 
 
 def _check_card(config: cfg.Config, training: TrainingSide) -> None:
     """See that the card's profile holds what its engine needs, if one will be loaded."""
-    modelled = isinstance(config.engine.offload, cfg.FpgaEngine)
+    modelled = isinstance(config.engine.offload, cfg.FpgaEngineConfig)
     if not modelled or not training.frozen or _all_on_gpu(config.placement.policy):
         return
     name = config.devices.fpga
@@ -204,23 +204,23 @@ def _source(
     chosen, on_gpu = config.telemetry.gpu, training.device == "cuda"
     device_id = "gpu0" if on_gpu else "cpu0"
     nvml: dict[str, JSON] = {"devices": list(training.gpu_uuids)} if training.gpu_uuids else {}
-    if isinstance(chosen, cfg.AutoSource):
+    if isinstance(chosen, cfg.AutoSourceConfig):
         return _auto_gpu(profile, device_id, nvml) if on_gpu else _auto_host(profile, device_id)
     options: dict[str, JSON] = {"interval_s": chosen.interval_s}
-    if isinstance(chosen, cfg.NvmlSource):
+    if isinstance(chosen, cfg.NvmlSourceConfig):
         if not on_gpu:
             # Its joules would be those of a GPU that this trainer does not use.
             raise ConfigError("telemetry.gpu.type", "nvml", "not nvml: the trainer runs on the CPU")
         options |= nvml
-    elif isinstance(chosen, cfg.RaplSource):
+    elif isinstance(chosen, cfg.RaplSourceConfig):
         if on_gpu:
             raise ConfigError("telemetry.gpu.type", "rapl", "not rapl: the trainer runs on a GPU")
         options |= {"root": str(chosen.root)}
-    elif isinstance(chosen, cfg.ModelledSource):
+    elif isinstance(chosen, cfg.ModelledSourceConfig):
         options |= _modelled(profile, device_id)
-    elif isinstance(chosen, cfg.ReplaySource):
+    elif isinstance(chosen, cfg.ReplaySourceConfig):
         options |= {"path": str(chosen.path)}
-    elif isinstance(chosen, cfg.NullSource):
+    elif isinstance(chosen, cfg.NullSourceConfig):
         options |= {"device_ids": [device_id]}
     return SourceSpec(chosen.type, options), f"power source {chosen.type} as configured"
 

@@ -27,7 +27,7 @@ from ecorl.engines.registry import build_engine
 from ecorl.errors import CheckpointError, EngineError
 from ecorl.ledger import Ledger
 from ecorl.records import Action, PathCost, PowerSample, SchedulerState, Stage, StageWork
-from ecorl.runtime.accounting import CARD_ID, Books, StageRun, rows_of
+from ecorl.runtime.accounting import CARD_ID, Recorder, StageRun, rows_of
 from ecorl.runtime.hardware import card_power, gpu_path, named_profile
 from ecorl.runtime.offload import Float32, OffloadLane, occupancy_of
 from ecorl.runtime.overhead import HookClock
@@ -93,7 +93,7 @@ class LocalRuntime:
             self._sampler.history,
             lambda: [d.device_id for d in self._gpu_devices()],
         )
-        self._books = Books(config, ledger, self._accounts, self._gpu.profile, card)
+        self._books = Recorder(config, ledger, self._accounts, self._gpu.profile, card)
         self._lanes: dict[Stage, OffloadLane] = {}
         self._started = self._closed = False
 
@@ -341,7 +341,7 @@ class LocalRuntime:
     def _may_offload(self, stage: Stage) -> bool:
         """A static policy that keeps a stage on the GPU needs no engine for it."""
         policy = self.config.placement.policy
-        if isinstance(policy, cfg.StaticPolicy):
+        if isinstance(policy, cfg.StaticPolicyConfig):
             fixed = {Stage.REWARD: policy.reward, Stage.REFERENCE: policy.reference}
             return fixed.get(stage, Action.GPU) is not Action.GPU
         return True

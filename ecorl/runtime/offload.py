@@ -33,7 +33,7 @@ Float32 = npt.NDArray[np.float32]
 
 
 @dataclass(slots=True)
-class Flight:
+class PendingBatch:
     """A batch on its way: filled by the engine's thread, read after the join."""
 
     batch: ScoreBatch
@@ -46,7 +46,7 @@ class Flight:
 
 
 @dataclass(frozen=True, slots=True)
-class Landing:
+class BatchOutcome:
     """What a join brought.
 
     Attributes:
@@ -132,15 +132,15 @@ class OffloadLane:
 
         self.engine.load_weights(checkpoint).add_done_callback(end)
 
-    def forget(self, flight: Flight) -> None:
+    def forget(self, flight: PendingBatch) -> None:
         """Give up a batch that nobody will wait for; its answer will be dropped."""
         self._barrier.drop(flight.ticket)
 
-    def submit(self, batch: ScoreBatch) -> Flight:
+    def submit(self, batch: ScoreBatch) -> PendingBatch:
         """Send a batch; never blocks and never raises for the engine."""
         n_values = batch.n_completion if self.stage is Stage.REFERENCE else None
         ticket = self._barrier.register(batch.sample_ids, n_values)
-        flight = Flight(batch, ticket, time.monotonic())
+        flight = PendingBatch(batch, ticket, time.monotonic())
         if not self._quarantine.begin():
             flight.detail = "the engine is in quarantine"
             self._barrier.fail(ticket, "EngineQuarantined")
@@ -149,7 +149,7 @@ class OffloadLane:
         self.engine.submit(batch).add_done_callback(lambda future: self._landed(flight, future))
         return flight
 
-    def join(self, flight: Flight, deadline_s: float) -> Landing:
+    def join(self, flight: PendingBatch, deadline_s: float) -> BatchOutcome:
         """Wait for a batch at the completion barrier, at most until the deadline."""
         outcome = self._barrier.wait(flight.ticket, deadline_s)
         fault, detail = outcome.fault, flight.detail
@@ -171,7 +171,7 @@ class OffloadLane:
         n_late, self._n_late_seen = self._barrier.n_late - self._n_late_seen, self._barrier.n_late
         ids = flight.batch.sample_ids
         values = {i: outcome.arrived[key] for i, key in enumerate(ids) if key in outcome.arrived}
-        return Landing(
+        return BatchOutcome(
             values=values,
             bad_rows=tuple(i for i in range(len(ids)) if i not in values),
             wait_s=outcome.wait_s,
@@ -187,7 +187,7 @@ class OffloadLane:
         """End the engine."""
         self.engine.close()
 
-    def _landed(self, flight: Flight, future: Future[Result]) -> None:
+    def _landed(self, flight: PendingBatch, future: Future[Result]) -> None:
         """Runs in the engine's thread when a batch is answered or has failed."""
         flight.t_done_s = time.monotonic()
         error = future.exception() if not future.cancelled() else None
@@ -198,7 +198,7 @@ class OffloadLane:
             self._deliver(flight, future.result())
         flight.landed.set()
 
-    def _deliver(self, flight: Flight, result: Result) -> None:
+    def _deliver(self, flight: PendingBatch, result: Result) -> None:
         try:
             if self.stage is Stage.REFERENCE:
                 if not isinstance(result, LogprobResult):

@@ -14,11 +14,11 @@ from typing import Protocol, runtime_checkable
 
 from ecorl.config import (
     DeviceConfig,
-    LearnedPolicy,
-    LookaheadPolicy,
+    LearnedPolicyConfig,
+    LookaheadPolicyConfig,
     PlacementConfig,
-    StaticPolicy,
-    ThresholdPolicy,
+    StaticPolicyConfig,
+    ThresholdPolicyConfig,
 )
 from ecorl.devices import DeviceProfile
 from ecorl.errors import ConfigError
@@ -256,7 +256,7 @@ def build_policy(
     if not config.profile_both_paths:
         return policy
     # A rule that is fixed in the config decides on its own; a learned policy wants to see both.
-    explores = isinstance(config.policy, LearnedPolicy)
+    explores = isinstance(config.policy, LearnedPolicyConfig)
     return Profiling(policy, config.n_profiling, explores=explores)
 
 
@@ -268,14 +268,14 @@ def _chosen(
     models: Mapping[Stage, ModelShape] | None,
 ) -> Policy:
     chosen = config.policy
-    if isinstance(chosen, StaticPolicy):
+    if isinstance(chosen, StaticPolicyConfig):
         return Static({Stage.REWARD: chosen.reward, Stage.REFERENCE: chosen.reference})
-    if isinstance(chosen, ThresholdPolicy):
+    if isinstance(chosen, ThresholdPolicyConfig):
         return Threshold(chosen.max_length, chosen.max_queue)
-    if isinstance(chosen, LookaheadPolicy):
+    if isinstance(chosen, LookaheadPolicyConfig):
         costs = CostModel(gpu, fpga, devices, models)
         return Lookahead(costs, chosen.energy_weight, chosen.time_weight)
-    if isinstance(chosen, LearnedPolicy):
+    if isinstance(chosen, LearnedPolicyConfig):
         learned = load_policy(chosen.name, chosen.path)
         if isinstance(learned, Binds):
             learned.bind(

@@ -63,7 +63,7 @@ def path_of(stage: Stage) -> str:
     return LOGPROBS if stage is Stage.REFERENCE else REWARDS
 
 
-class Service:
+class ScoringService:
     """One model behind HTTP.
 
     Args:

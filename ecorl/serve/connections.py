@@ -10,21 +10,21 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ecorl.serve.app import SERVICE, Service
+from ecorl.serve.app import SERVICE, ScoringService
 
 _SHARE_OF_DRAIN = 0.25
 """Part of the drain that a client may read nothing, so that one of them does not use it up: its
 time-out ends within two such waits. Assumed."""
 
 
-class Connection(H11Protocol):
+class ClientConnection(H11Protocol):
     """HTTP/1.1 that waits for a client no longer than the service says.
 
     It waits for the head of a request as long as for a body, and so long for a client that reads
     none of an answer that is ready.
     """
 
-    _service: Service
+    _service: ScoringService
     _asking: asyncio.TimerHandle | None = None
     _reading: asyncio.TimerHandle | None = None
     _n_unsent = 0

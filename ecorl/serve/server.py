@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from ecorl.serve.app import Service
-from ecorl.serve.connections import Connection
+from ecorl.serve.app import ScoringService
+from ecorl.serve.connections import ClientConnection
 
 logger = logging.getLogger(__name__)
 
@@ -56,14 +56,14 @@ class Runner:
         listening: a socket that listens already.
     """
 
-    def __init__(self, service: Service, listening: socket.socket) -> None:
+    def __init__(self, service: ScoringService, listening: socket.socket) -> None:
         self._service, self._socket = service, listening
         service.on_failure = self._failed
         self._server = _Server(
             uvicorn.Config(
                 service.app,
                 loop="asyncio",
-                http=Connection,
+                http=ClientConnection,
                 ws="none",
                 lifespan="on",
                 log_config=None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ecorl.devices import Figure
+from ecorl.devices import DeviceFigure
 from ecorl.records import Provenance, Stage
 
 
@@ -66,4 +66,4 @@ class ServedModel:
     vocab_size: int
     max_row_tokens: int
     provenance: Provenance
-    device_figures: Mapping[str, Figure]
+    device_figures: Mapping[str, DeviceFigure]

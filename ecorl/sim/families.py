@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ecorl.devices import DeviceProfile, Figure, load_profile
+from ecorl.devices import DeviceFigure, DeviceProfile, load_profile
 from ecorl.errors import ConfigError, PhysicalBoundError
 from ecorl.records import Algorithm, Provenance, Stage
 from ecorl.scheduler.tables import COLUMN, Float64, roofline_table
@@ -52,7 +52,9 @@ def cpu_profile(n_cores: int = 4) -> DeviceProfile:
         "mbu_decode": (0.6, "1"),
         "n_cores": (float(n_cores), "1"),
     }
-    made = {k: Figure(v, unit, Provenance.MODELLED, source) for k, (v, unit) in figures.items()}
+    made = {
+        k: DeviceFigure(v, unit, Provenance.MODELLED, source) for k, (v, unit) in figures.items()
+    }
     return DeviceProfile(f"cpu{n_cores}", f"CPU with {n_cores} cores", "cpu", made)
 
 
@@ -65,7 +67,7 @@ def scaled_card(speed: float, power: float, name: str = "u55c") -> DeviceProfile
         "idle_w": power, "active_w": power, "tdp_w": power, "memory_bytes": 4.0,
     }  # fmt: skip
     source = f"hypothetical: {name} at {speed:.3g} x its speed and {power:.3g} x its power"
-    figures: dict[str, Figure] = dict(base.figures)
+    figures: dict[str, DeviceFigure] = dict(base.figures)
     for key, factor in factors.items():
         figure = base.figures.get(key)
         if figure is not None:

@@ -29,10 +29,10 @@ from ecorl.stages import (
     SCALAR,
     Between,
     Carry,
+    IterationTotals,
     Number,
     Ops,
     Rules,
-    Totals,
     Work,
     advance,
     begin,
@@ -77,7 +77,7 @@ class Simulation:
         zero = 0.0 * start_c
         self.iteration, self.place = 0, 0
         self.between = Between(zero, start_c, zero, zero)
-        self.totals: Totals | None = None
+        self.totals: IterationTotals | None = None
         self.actual: Work
         self.expected: Work
         self.carry: Carry

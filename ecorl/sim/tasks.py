@@ -30,7 +30,7 @@ the lengths in a task about half lies between prompts, half between completions 
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class PromptTask:
     """One kind of prompt.
 
     Attributes:
@@ -47,10 +47,10 @@ class Task:
 
 
 TASKS = (
-    Task("math", 0.40, 900.0, 0.55),
-    Task("code", 0.25, 600.0, 0.65),
-    Task("reasoning", 0.20, 1500.0, 0.60),
-    Task("instruction", 0.15, 300.0, 0.60),
+    PromptTask("math", 0.40, 900.0, 0.55),
+    PromptTask("code", 0.25, 600.0, 0.65),
+    PromptTask("reasoning", 0.20, 1500.0, 0.60),
+    PromptTask("instruction", 0.15, 300.0, 0.60),
 )
 N_TASKS = len(TASKS)
 

@@ -185,7 +185,7 @@ class Carry(NamedTuple):
     brought_j: Number
 
 
-class Totals(NamedTuple):
+class IterationTotals(NamedTuple):
     """One iteration, finished.
 
     Attributes:

@@ -41,9 +41,9 @@ from ecorl.stages.figures import (
     THROTTLE_SPAN_C,
     Between,
     Carry,
+    IterationTotals,
     Number,
     Ops,
-    Totals,
     Work,
 )
 
@@ -92,7 +92,7 @@ def advance(stage: Stage, carry: Carry, work: Work, action: Number, ops: Ops = S
     return _inference(PLACE[stage], carry, work, action, ops)
 
 
-def finish(carry: Carry, work: Work, ops: Ops = SCALAR) -> Totals:
+def finish(carry: Carry, work: Work, ops: Ops = SCALAR) -> IterationTotals:
     """The end of an iteration: the last barrier of an off-policy one, idle power, what is left."""
     wait_s = work.off_policy * ops.maximum(0.0, carry.pending_s - carry.t_s)
     time_s = carry.t_s + wait_s + work.off_policy * carry.redo_s
@@ -106,7 +106,7 @@ def finish(carry: Carry, work: Work, ops: Ops = SCALAR) -> Totals:
     card_j = above_w * carry.own_s + work.card_idle_w * time_s
     more_s = carry.deferred_s - carry.brought_s
     more_j = carry.deferred_j - carry.brought_j + work.card_idle_w * more_s
-    return Totals(
+    return IterationTotals(
         time_s=time_s,
         gpu_j=gpu_j,
         card_j=card_j,
@@ -122,7 +122,7 @@ def finish(carry: Carry, work: Work, ops: Ops = SCALAR) -> Totals:
     )
 
 
-def settled(totals: Totals, work: Work) -> Totals:
+def settled(totals: IterationTotals, work: Work) -> IterationTotals:
     """A last iteration after which nothing follows: what it put off is done at its end."""
     after = totals.after
     return totals._replace(

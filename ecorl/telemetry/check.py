@@ -15,16 +15,16 @@ from typing import Protocol
 
 from ecorl.records import Provenance, StageEnergy
 from ecorl.telemetry.history import DISPUTED, INTEGRAL_STOPPED, PowerHistory
-from ecorl.telemetry.integrate import MIN_COVERAGE, Verdict, judge_counter
+from ecorl.telemetry.integrate import MIN_COVERAGE, CounterVerdict, judge_counter
 
 __all__ = [
     "DISPUTED",
     "INTEGRAL_STOPPED",
     "CounterGap",
+    "CounterVerdict",
     "HasCount",
     "HasPower",
     "ReadingCheck",
-    "Verdict",
     "achieved_refresh_s",
     "check_readings",
     "counter_gap",
@@ -156,7 +156,7 @@ def _stopped(still: list[HasCount]) -> set[int]:
         return set()
     held_s, held_j = (math.fsum(row.held_s for row in still), math.fsum(r.held_j for r in still))
     verdict = judge_counter(0.0, held_j, held_s / length_s, length_s)
-    return {row.second for row in still} if verdict is Verdict.STOPPED else set()
+    return {row.second for row in still} if verdict is CounterVerdict.STOPPED else set()
 
 
 @dataclass(frozen=True, slots=True)

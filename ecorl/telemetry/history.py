@@ -13,8 +13,8 @@ from ecorl.telemetry.integrate import (
     DISPUTED_AFTER_S,
     MIN_COVERAGE,
     STOPPED_AFTER_S,
+    CounterVerdict,
     Reading,
-    Verdict,
     counter_difference,
     hold_integral,
     judge_counter,
@@ -203,7 +203,7 @@ class PowerHistory:
             readings = [] if track is None else track.around(back_s, t_end_s, self._hold_s)
             provenance = Provenance.MODELLED if track is None else track.provenance
         counter_j, integral_j, coverage = self._figures(readings, window)
-        verdict = Verdict.FINE
+        verdict = CounterVerdict.FINE
         if counter_j is not None and provenance is not Provenance.MODELLED:
             verdict = self._verdict(readings, window)
         energy_j, method = _choose(counter_j, integral_j, coverage, verdict)
@@ -216,7 +216,7 @@ class PowerHistory:
             t_end_s,
             energy_j=energy_j,
             mean_power_w=None if energy_j is None else energy_j / length_s,
-            counter_energy_j=None if verdict is Verdict.STOPPED else counter_j,
+            counter_energy_j=None if verdict is CounterVerdict.STOPPED else counter_j,
             integral_energy_j=integral_j,
             n_samples=_n_inside(readings, t_start_s, t_end_s),
             coverage=coverage,
@@ -236,34 +236,34 @@ class PowerHistory:
         counter_j = counter_difference(readings, *window, self._hold_s)
         return counter_j, integral.energy_j if coverage > 0 else None, coverage
 
-    def _verdict(self, readings: list[Reading], window: tuple[float, float]) -> Verdict:
+    def _verdict(self, readings: list[Reading], window: tuple[float, float]) -> CounterVerdict:
         """Judge the counter over a window, and over the time before it where it always moved."""
         if standstill_s(readings, *window, self._hold_s) > STOPPED_AFTER_S:
-            return Verdict.STOPPED
+            return CounterVerdict.STOPPED
         verdict = self._judge(readings, window)
         wide = (max(readings[0].t_s, window[1] - CONTEXT_S), window[1])
-        if verdict is not Verdict.FINE or wide[0] >= window[0]:
+        if verdict is not CounterVerdict.FINE or wide[0] >= window[0]:
             return verdict
         if standstill_s(readings, *wide, self._hold_s) > STOPPED_AFTER_S:
-            return Verdict.FINE
+            return CounterVerdict.FINE
         return self._judge(readings, wide)
 
-    def _judge(self, readings: list[Reading], window: tuple[float, float]) -> Verdict:
+    def _judge(self, readings: list[Reading], window: tuple[float, float]) -> CounterVerdict:
         return judge_counter(*self._figures(readings, window), window[1] - window[0])
 
 
 def _choose(
-    counter_j: float | None, integral_j: float | None, coverage: float, verdict: Verdict
+    counter_j: float | None, integral_j: float | None, coverage: float, verdict: CounterVerdict
 ) -> tuple[float | None, str]:
     """The energy to use, J, and the method behind it; see `PowerHistory`."""
-    if verdict is Verdict.DISPUTED:
+    if verdict is CounterVerdict.DISPUTED:
         return None, DISPUTED
-    if counter_j is not None and verdict is Verdict.FINE:
+    if counter_j is not None and verdict is CounterVerdict.FINE:
         return counter_j, "counter"
     # Summed spans round: a fully covered window may come out a bit below 1.
     if integral_j is None or coverage < MIN_COVERAGE - 1e-9:
         return None, "none"
-    return integral_j, INTEGRAL_STOPPED if verdict is Verdict.STOPPED else "integral"
+    return integral_j, INTEGRAL_STOPPED if verdict is CounterVerdict.STOPPED else "integral"
 
 
 def _n_inside(readings: list[Reading], t_start_s: float, t_end_s: float) -> int:

@@ -48,7 +48,7 @@ power to all of it that alone makes a factor of 2 over 1 s, and of less than 2 o
 """
 
 
-class Verdict(Enum):
+class CounterVerdict(Enum):
     """What `judge_counter` makes of a counter."""
 
     FINE = "fine"
@@ -110,7 +110,7 @@ def _holds(
 
 def judge_counter(
     counter_j: float | None, integral_j: float | None, coverage: float, length_s: float
-) -> Verdict:
+) -> CounterVerdict:
     """Whether the rise of a counter over a window can be believed, by the power readings in it.
 
     Args:
@@ -125,14 +125,18 @@ def judge_counter(
         more, covered to at least `MIN_COVERAGE`. FINE: everything else, also without a counter.
     """
     if counter_j is None:
-        return Verdict.FINE
+        return CounterVerdict.FINE
     if counter_j <= 0:
         explained = integral_j == 0 and coverage >= MIN_COVERAGE
-        return Verdict.FINE if explained or length_s <= STOPPED_AFTER_S else Verdict.STOPPED
+        return (
+            CounterVerdict.FINE
+            if explained or length_s <= STOPPED_AFTER_S
+            else CounterVerdict.STOPPED
+        )
     if integral_j is None or length_s < DISPUTED_AFTER_S or coverage < MIN_COVERAGE - 1e-9:
-        return Verdict.FINE
+        return CounterVerdict.FINE
     low_j, high_j = sorted((counter_j, integral_j))
-    return Verdict.DISPUTED if high_j > DISPUTED_FACTOR * low_j else Verdict.FINE
+    return CounterVerdict.DISPUTED if high_j > DISPUTED_FACTOR * low_j else CounterVerdict.FINE
 
 
 def standstill_s(

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from transformers import TrainerCallback
 
-from ecorl.config import Config, FpgaEngine, parse_config
+from ecorl.config import Config, FpgaEngineConfig, parse_config
 from ecorl.edi import EdiMatrix
 from ecorl.engines.fpga.csim.build import csim_library
 from ecorl.engines.fpga.engine import FpgaEngine as Int8Engine
@@ -143,7 +143,7 @@ def _check_writable(run_dir: Path) -> None:
 def _build_kernels(config: Config, console: Console) -> None:
     """Compile the C-simulation now, in sight, rather than in the engine's silent process."""
     offload = config.engine.offload
-    if isinstance(offload, FpgaEngine):
+    if isinstance(offload, FpgaEngineConfig):
         csim_library(
             offload.build,
             progress=lambda line: console.print(
@@ -248,7 +248,7 @@ class _Run:
 
     def _rank_flips(self, attachment: TrlAttachment) -> None:
         offload = self.config.engine.offload
-        if self.files.pairs is None or not isinstance(offload, FpgaEngine):
+        if self.files.pairs is None or not isinstance(offload, FpgaEngineConfig):
             return
         folder = attachment.runtime.checkpoint(Stage.REWARD)
         if folder is None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from ecorl.config import Config, FpgaEngine, TorchEngine
+from ecorl.config import Config, FpgaEngineConfig, TorchEngineConfig
 from ecorl.records import Action, ModelShape, Stage
 from ecorl.runtime.training import FrozenModel, TrainingSide
 from roll_adapters.trl.models import Watch, frozen_model, shape_of
@@ -69,7 +69,7 @@ def is_refreshed(trainer: Any) -> bool:
 
 def can_refresh(config: Config) -> bool:
     """Whether the engine takes over weights while it runs; those from elsewhere are not asked."""
-    return isinstance(config.engine.offload, FpgaEngine)
+    return isinstance(config.engine.offload, FpgaEngineConfig)
 
 
 def _reward_model(trainer: Any) -> Any:
@@ -95,7 +95,7 @@ def _frozen(trainer: Any, config: Config, run_dir: Path) -> dict[Stage, FrozenMo
         )
     elif trainer.ref_model is not None and wanted[Stage.REFERENCE]:
         precision = str(trainer.accelerator.mixed_precision)
-        if precision != "no" and isinstance(config.engine.offload, TorchEngine):
+        if precision != "no" and isinstance(config.engine.offload, TorchEngineConfig):
             logger.warning(
                 "the trainer computes the reference under %s autocast, the engine torch in the "
                 "model's own type: log-probs differ by the autocast's rounding",

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ecorl.engines.fpga.bitstream.manifest import Manifest, Target, file_digest
+from ecorl.engines.fpga.bitstream.manifest import BitstreamTarget, Manifest, file_digest
 from ecorl.engines.fpga.csim.build import kernels_digest
 from ecorl.engines.fpga.kernels.banks import PLATFORM
 from ecorl.engines.fpga.kernels.limits import shape_limits
 
 
-def manifest_of(path: Path, target: Target = Target.CSIM, **changes: object) -> Manifest:
+def manifest_of(
+    path: Path, target: BitstreamTarget = BitstreamTarget.CSIM, **changes: object
+) -> Manifest:
     """What the build would say of `path`, a file that fits, with `changes`."""
     made = Manifest(
         file=path.name,

@@ -32,7 +32,7 @@ import numpy as np
 from ecorl.sim.scenario import Scenario
 from ecorl.sim.simulation import N_STAGES, Simulation
 from ecorl.sim.trace import draw_trace
-from ecorl.stages import CONCURRENT, GPU, THROTTLE_SPAN_C, Between, Totals, Work
+from ecorl.stages import CONCURRENT, GPU, THROTTLE_SPAN_C, Between, IterationTotals, Work
 from tests.oracles.card_queue import CardQueue, Parcel
 
 _GENERATION, _REWARD, _REFERENCE, _CRITIC, _ACTOR_TRAIN, _CRITIC_TRAIN = range(N_STAGES)
@@ -69,12 +69,12 @@ class _Iteration:
         """Stages whose results nobody has waited for."""
         self.redo_s = self.redo_j = 0.0
         self.gpu_j = self.card_j = self.all_card_j = self.bubble_s = 0.0
-        self.end: Totals
+        self.end: IterationTotals
         self.ended = False
         hot = min(1.0, max(0.0, (before.temperature_c - work.limit_c) / THROTTLE_SPAN_C))
         self.speed = work.cards_up * (1.0 - hot * (1.0 - work.throttle))
 
-    def run(self) -> Totals:
+    def run(self) -> IterationTotals:
         """Play it to its end."""
         self._send_others(_FIRST, self.before.backlog_s)
         self._send_others(_FIRST, self.work.arriving_s)
@@ -232,7 +232,7 @@ class _Iteration:
 
     # ------------------------------------------------------------ the end
 
-    def _stand(self) -> Totals:
+    def _stand(self) -> IterationTotals:
         """How things stand now; nothing is booked yet."""
         work, time_s = self.work, self.now_s
         power_w = self.all_card_j / time_s / work.n_cards
@@ -242,9 +242,9 @@ class _Iteration:
         put_off = self.actions[_CRITIC_TRAIN] == CONCURRENT
         deferred = (work.critic_s, work.critic_j) if put_off else (0.0, 0.0)
         after = Between(self.cards.left_s, temperature_c, *deferred)
-        return Totals(time_s, self.gpu_j, self.card_j, self.bubble_s, 0.0, 0.0, after)
+        return IterationTotals(time_s, self.gpu_j, self.card_j, self.bubble_s, 0.0, 0.0, after)
 
-    def _totals(self) -> Totals:
+    def _totals(self) -> IterationTotals:
         """The end of the iteration, its own work booked as if nothing were put off."""
         brought_s, idle_w = self.before.deferred_s, self.work.card_idle_w
         brought_j = self.before.deferred_j + idle_w * brought_s
@@ -259,7 +259,7 @@ class _Iteration:
 
 def play_iteration(
     work: Work, before: Between, actions: Sequence[int], last: bool = False
-) -> Totals:
+) -> IterationTotals:
     """Play one iteration, event by event.
 
     Args:
@@ -280,7 +280,7 @@ def play_iteration(
 
 def play_episode(
     works: Sequence[Work], actions: Sequence[Sequence[int]], before: Between
-) -> list[Totals]:
+) -> list[IterationTotals]:
     """Play iterations one after another; each takes over what the one before left.
 
     Training that the last one puts off is done at its end.
@@ -290,7 +290,7 @@ def play_episode(
         actions: for each iteration, as in `play_iteration`.
         before: what is there at the start.
     """
-    made: list[Totals] = []
+    made: list[IterationTotals] = []
     for work, codes in zip(works, actions, strict=True):
         made.append(play_iteration(work, before, codes, last=len(made) + 1 == len(works)))
         before = made[-1].after
@@ -327,7 +327,7 @@ def check_episode(scenario: Scenario, seed: int, actions: Sequence[Sequence[int]
     return max(difference(one, other) for one, other in zip(made, played, strict=True))
 
 
-def difference(one: Totals, other: Totals) -> float:
+def difference(one: IterationTotals, other: IterationTotals) -> float:
     """The worst difference of two ends of an iteration.
 
     Times count relative to the longer iteration with what it leaves behind, energies to the greater

@@ -32,7 +32,7 @@ from ecorl.bench.frameworks.pieces import (
     group_s,
     piece_s,
 )
-from ecorl.bench.frameworks.stage_orders import CARDS, TRAINING, Piece, Schedule, Task
+from ecorl.bench.frameworks.stage_orders import CARDS, TRAINING, Piece, Schedule, ScheduledTask
 from ecorl.errors import ConfigError
 from ecorl.stages import Work
 
@@ -63,7 +63,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class ScheduleTimeline:
     """A schedule, evaluated.
 
     Attributes:
@@ -101,7 +101,7 @@ class Timeline:
 
 def run_schedule(
     schedule: Schedule | Sequence[Schedule], works: Sequence[Work], cluster: Cluster
-) -> Timeline:
+) -> ScheduleTimeline:
     """Evaluate a stage order on some iterations.
 
     Args:
@@ -126,7 +126,7 @@ def run_schedule(
             (w.card_active_w - w.card_idle_w) * piece_s(t, w, cluster, o.reshard)
             for o, w in zip(orders, works, strict=True) for t in o.tasks if t.group == CARDS
         )  # fmt: skip
-    return Timeline(
+    return ScheduleTimeline(
         schedule=orders[0].name,
         shares=shares,
         spans=tuple(engine.spans),
@@ -162,7 +162,7 @@ class _Job:
     """A task of one iteration under way; progress in seconds of the piece alone on all GPUs."""
 
     iteration: int
-    task: Task
+    task: ScheduledTask
     total_s: float
     full: float
     useful: float
@@ -227,7 +227,7 @@ class _Engine:
                 self.open.append(job)
             self.next_iteration += 1
 
-    def _job(self, k: int, task: Task, order: Schedule, work: Work) -> _Job:
+    def _job(self, k: int, task: ScheduledTask, order: Schedule, work: Work) -> _Job:
         total_s = piece_s(task, work, self.cluster, order.reshard)
         full = 1.0 - self.cluster.pipeline_bubble if task.piece in TRAINING else 1.0
         useful = 0.0 if task.piece is Piece.RESHARD else full

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ecorl.bench.frameworks.stage_orders import CARDS, INFERENCE, Piece, Schedule, Task
+from ecorl.bench.frameworks.stage_orders import CARDS, INFERENCE, Piece, Schedule, ScheduledTask
 from ecorl.stages import Work
 
 MIGRATE_BELOW = 0.2
@@ -36,7 +36,7 @@ class Cluster(NamedTuple):
     migrate_below: float = MIGRATE_BELOW
 
 
-def piece_s(task: Task, work: Work, cluster: Cluster, reshard: float) -> float:
+def piece_s(task: ScheduledTask, work: Work, cluster: Cluster, reshard: float) -> float:
     """Time of a piece alone on all GPUs, or on the cards, s."""
     piece = task.piece
     if piece in INFERENCE:
@@ -55,7 +55,9 @@ def piece_s(task: Task, work: Work, cluster: Cluster, reshard: float) -> float:
     )
 
 
-def group_s(task: Task, work: Work, cluster: Cluster, schedule: Schedule, share: float) -> float:
+def group_s(
+    task: ScheduledTask, work: Work, cluster: Cluster, schedule: Schedule, share: float
+) -> float:
     """Time of a piece alone on a share of the GPUs, s."""
     total_s = piece_s(task, work, cluster, schedule.reshard)
     if task.piece is Piece.GENERATION and total_s > 0:
@@ -63,7 +65,7 @@ def group_s(task: Task, work: Work, cluster: Cluster, schedule: Schedule, share:
     return total_s / max(share, TINY)
 
 
-def above_idle_j(task: Task, work: Work) -> float:
+def above_idle_j(task: ScheduledTask, work: Work) -> float:
     """Energy of a piece above that of idle GPUs, J; 0.0 on the cards."""
     if task.group == CARDS or task.piece is Piece.RESHARD:
         return 0.0

@@ -20,7 +20,7 @@ from ecorl.bench.frameworks.stage_orders import (
     Need,
     Piece,
     Schedule,
-    Task,
+    ScheduledTask,
     all_of,
 )
 from ecorl.records import Stage
@@ -37,10 +37,11 @@ PARTIAL_GATHER = 0.25 - 1.0 / 32.0
 sizes are assumed."""
 
 
-def _chain(pieces: Sequence[Piece]) -> tuple[Task, ...]:
+def _chain(pieces: Sequence[Piece]) -> tuple[ScheduledTask, ...]:
     """Tasks on all GPUs, each after the one before, the first after the last iteration's last."""
     return tuple(
-        Task(piece, _ALL, (Need(pieces[i - 1], 0 if i else 1),)) for i, piece in enumerate(pieces)
+        ScheduledTask(piece, _ALL, (Need(pieces[i - 1], 0 if i else 1),))
+        for i, piece in enumerate(pieces)
     )
 
 
@@ -73,14 +74,14 @@ def _openrlhf() -> Schedule:
         name="OpenRLHF",
         groups=(Group(rollout, 1 / 3), Group(actor, 1 / 3), Group(critic, 1 / 3)),
         tasks=(
-            Task(Piece.RESHARD, rollout, all_of(_LAST, ago=1)),
-            Task(Piece.GENERATION, rollout, (Need(Piece.RESHARD),)),
-            Task(Piece.REWARD, critic, generated),
-            Task(Piece.REFERENCE, actor, generated),
-            Task(Piece.CRITIC, critic, generated),
-            Task(Piece.FORWARD, actor, all_of(INFERENCE)),
-            Task(Piece.BACKWARD, actor, (Need(Piece.FORWARD),)),
-            Task(Piece.CRITIC_TRAIN, critic, all_of(INFERENCE)),
+            ScheduledTask(Piece.RESHARD, rollout, all_of(_LAST, ago=1)),
+            ScheduledTask(Piece.GENERATION, rollout, (Need(Piece.RESHARD),)),
+            ScheduledTask(Piece.REWARD, critic, generated),
+            ScheduledTask(Piece.REFERENCE, actor, generated),
+            ScheduledTask(Piece.CRITIC, critic, generated),
+            ScheduledTask(Piece.FORWARD, actor, all_of(INFERENCE)),
+            ScheduledTask(Piece.BACKWARD, actor, (Need(Piece.FORWARD),)),
+            ScheduledTask(Piece.CRITIC_TRAIN, critic, all_of(INFERENCE)),
         ),
         reshard=FULL_GATHER,
         source="arXiv 2405.11143 and its tuning guide: Ray puts vLLM, actor and critic on GPUs of "
@@ -97,14 +98,16 @@ def _llamarl() -> Schedule:
         groups=(Group(generator, None), Group(trainer, None)),
         tasks=(
             # Generation k has the weights after step k - 2: step k - 1 runs beside it.
-            Task(Piece.RESHARD, generator, (Need(Piece.BACKWARD, 2), Need(Piece.GENERATION, 1))),
-            Task(Piece.GENERATION, generator, (Need(Piece.RESHARD),)),
-            Task(Piece.REWARD, trainer, (Need(Piece.GENERATION),)),
-            Task(Piece.REFERENCE, trainer, (Need(Piece.REWARD),)),
-            Task(Piece.CRITIC, trainer, (Need(Piece.REFERENCE),)),
-            Task(Piece.FORWARD, trainer, (Need(Piece.CRITIC),)),
-            Task(Piece.BACKWARD, trainer, (Need(Piece.FORWARD),)),
-            Task(Piece.CRITIC_TRAIN, trainer, (Need(Piece.BACKWARD),)),
+            ScheduledTask(
+                Piece.RESHARD, generator, (Need(Piece.BACKWARD, 2), Need(Piece.GENERATION, 1))
+            ),
+            ScheduledTask(Piece.GENERATION, generator, (Need(Piece.RESHARD),)),
+            ScheduledTask(Piece.REWARD, trainer, (Need(Piece.GENERATION),)),
+            ScheduledTask(Piece.REFERENCE, trainer, (Need(Piece.REWARD),)),
+            ScheduledTask(Piece.CRITIC, trainer, (Need(Piece.REFERENCE),)),
+            ScheduledTask(Piece.FORWARD, trainer, (Need(Piece.CRITIC),)),
+            ScheduledTask(Piece.BACKWARD, trainer, (Need(Piece.FORWARD),)),
+            ScheduledTask(Piece.CRITIC_TRAIN, trainer, (Need(Piece.BACKWARD),)),
         ),
         reshard=PARTIAL_GATHER,
         source="arXiv 2505.24034: generator and trainer on GPUs of their own, asynchronous and "
@@ -114,7 +117,7 @@ def _llamarl() -> Schedule:
     )
 
 
-def _fused(places: Sequence[int] | None = None) -> tuple[Task, ...]:
+def _fused(places: Sequence[int] | None = None) -> tuple[ScheduledTask, ...]:
     """RLHFuse's tasks; with `places` (codes by stage) reward and reference may be on the cards.
 
     A frozen stage on the cards starts with the first finished rows where generation has a3, else
@@ -127,21 +130,21 @@ def _fused(places: Sequence[int] | None = None) -> tuple[Task, ...]:
     early = codes.get(Stage.ACTOR_TRAIN) == CONCURRENT
     streams = codes.get(Stage.GENERATION) == CONCURRENT
     tasks = [
-        Task(Piece.RESHARD, _ALL, all_of(_LAST, ago=1), True),
-        Task(Piece.GENERATION, _ALL, (Need(Piece.RESHARD),), True),
+        ScheduledTask(Piece.RESHARD, _ALL, all_of(_LAST, ago=1), True),
+        ScheduledTask(Piece.GENERATION, _ALL, (Need(Piece.RESHARD),), True),
     ]
     for piece in INFERENCE:
         on_cards = piece in off
         first = Need(Piece.GENERATION, by_rows=streams if on_cards else True)
         before = all_of(p for p in waited if INFERENCE.index(p) < INFERENCE.index(piece))
         group = CARDS if on_cards else _ALL
-        tasks.append(Task(piece, group, (first, *(() if on_cards else before)), True))
+        tasks.append(ScheduledTask(piece, group, (first, *(() if on_cards else before)), True))
     joined = [p for p in INFERENCE if not (early and p in off and p not in waited)]
     generated = Need(Piece.GENERATION)
     tasks += [
-        Task(Piece.FORWARD, _ALL, (generated, *all_of(joined)), True, early),
-        Task(Piece.BACKWARD, _ALL, (Need(Piece.FORWARD), *all_of(INFERENCE)), True),
-        Task(Piece.CRITIC_TRAIN, _ALL, (generated, *all_of(INFERENCE)), True),
+        ScheduledTask(Piece.FORWARD, _ALL, (generated, *all_of(joined)), True, early),
+        ScheduledTask(Piece.BACKWARD, _ALL, (Need(Piece.FORWARD), *all_of(INFERENCE)), True),
+        ScheduledTask(Piece.CRITIC_TRAIN, _ALL, (generated, *all_of(INFERENCE)), True),
     ]
     return tuple(tasks)
 

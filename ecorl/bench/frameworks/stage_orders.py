@@ -1,7 +1,7 @@
 """Stage orders as data: which piece of an iteration runs where, and what it waits for.
 
 A `Schedule` says how a framework runs an iteration on a cluster: groups of GPUs by their share, and
-one `Task` a piece, in order of precedence. `ecorl.bench.frameworks.list_scheduler` evaluates it.
+one `ScheduledTask` a piece, in order of precedence. `list_scheduler` beside it evaluates it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Need(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ScheduledTask:
     """One piece on one group.
 
     Attributes:
@@ -101,7 +101,7 @@ class Schedule:
 
     name: str
     groups: tuple[Group, ...]
-    tasks: tuple[Task, ...]
+    tasks: tuple[ScheduledTask, ...]
     reshard: float = 0.0
     migrates: bool = False
     source: str = ""
@@ -138,7 +138,7 @@ class Schedule:
         return any(t.group == CARDS for t in self.tasks)
 
 
-def _check_order(key: str, tasks: tuple[Task, ...]) -> None:
+def _check_order(key: str, tasks: tuple[ScheduledTask, ...]) -> None:
     done: set[Piece] = set()
     waiting = list(tasks)
     while waiting:

@@ -32,7 +32,7 @@ HOW = (
 )
 
 
-class Report(NamedTuple):
+class ClaimsReport(NamedTuple):
     """What was found.
 
     Attributes:
@@ -44,13 +44,13 @@ class Report(NamedTuple):
     slips: tuple[Slip, ...]
 
 
-def report(passes: Passes, make_policy: PolicyMaker) -> Report:
+def report(passes: Passes, make_policy: PolicyMaker) -> ClaimsReport:
     """Simulate every claim under both calibrations."""
     found: dict[str, Outcomes] = {c: simulate(c, passes, make_policy) for c in CALIBRATIONS}
-    return Report(found, slips())
+    return ClaimsReport(found, slips())
 
 
-def figures(found: Report) -> list[Figure]:
+def figures(found: ClaimsReport) -> list[Figure]:
     """All figures: printed ones are published, ours modelled, and never in the same figure."""
     made: list[Figure] = []
     for claim in CLAIMS:
@@ -92,7 +92,7 @@ _HEAD = ("claim", "printed", "under paper", "under roofline", "why")
 _SLIP_HEAD = ("printed figure", "printed", "from its other figures", "how")
 
 
-def claim_rows(found: Report) -> list[tuple[str, ...]]:
+def claim_rows(found: ClaimsReport) -> list[tuple[str, ...]]:
     """Rows of the table of claims, in words."""
     return [
         (
@@ -105,7 +105,7 @@ def claim_rows(found: Report) -> list[tuple[str, ...]]:
     ]
 
 
-def slip_rows(found: Report) -> list[tuple[str, ...]]:
+def slip_rows(found: ClaimsReport) -> list[tuple[str, ...]]:
     """Rows of the table of slips, in words."""
     return [
         (s.text, _words(s.printed, s.unit), _words(s.derived, s.unit), s.why) for s in found.slips
@@ -136,7 +136,7 @@ def _words(value: float | None, unit: str) -> str:
     return f"{value:.4g}" if unit == "1" else f"{value:.4g} {unit}"
 
 
-def tables(found: Report) -> tuple[Table, Table]:
+def tables(found: ClaimsReport) -> tuple[Table, Table]:
     """Both tables for a terminal."""
     made = []
     for title, head, rows in (
@@ -152,7 +152,7 @@ def tables(found: Report) -> tuple[Table, Table]:
     return made[0], made[1]
 
 
-def markdown(found: Report, setting: str) -> str:
+def markdown(found: ClaimsReport, setting: str) -> str:
     """Both tables as Markdown.
 
     Args:

@@ -27,7 +27,7 @@ from ecorl.bench.papers.systems import (
     Rates,
     fused_schedule,
 )
-from ecorl.policy.planners.heuristics import Static, algorithm1, best_static
+from ecorl.policy.planners.heuristics import StaticBaseline, algorithm1, best_static
 from ecorl.policy.planners.planner import Clairvoyant
 from ecorl.records import Algorithm, Stage
 from ecorl.scheduler.paper_table import LENGTH, LONGEST_RATIO, all_reduce_s, paper_table
@@ -357,4 +357,4 @@ def _oracle_shares(case: Case, played: Played) -> tuple[Outcome, Outcome]:
 def _best_fixed(case: Case) -> Float64:
     """Eq. 7 of the best of the fixed sequences in hindsight, ``[n] float64``."""
     sequence = best_static(case.trace)
-    return case.played(lambda trace: Static(sequence)).score
+    return case.played(lambda trace: StaticBaseline(sequence)).score

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ecorl.bench.frameworks.list_scheduler import Timeline, run_schedule
+from ecorl.bench.frameworks.list_scheduler import ScheduleTimeline, run_schedule
 from ecorl.bench.frameworks.pieces import Cluster
 from ecorl.bench.frameworks.schedules import DEEPSPEED_CHAT, ecorl_schedule
 from ecorl.bench.frameworks.stage_orders import Schedule
@@ -278,7 +278,7 @@ class Case:
         rates = Rates(self.tokens, self.rows, time_s, energy_j, busy_s)
         return Played(rates, score, waited / n_iter, n_off / max(n_there, 1))
 
-    def _rates(self, episodes: Sequence[Sequence[Timeline]]) -> Rates:
+    def _rates(self, episodes: Sequence[Sequence[ScheduleTimeline]]) -> Rates:
         def total(name: str) -> Float64:
             return np.array([sum(getattr(t, name) for t in one) for one in episodes])
 

@@ -20,7 +20,7 @@ from ecorl.bench.physics.passes import Pass
 
 
 @dataclass(frozen=True, slots=True)
-class Accounting:
+class ChargingRule:
     """One way to charge a pass.
 
     Attributes:
@@ -69,10 +69,10 @@ def _wins(gpu: Pass, card: Pass, period_s: float) -> bool:
     return card_j <= gpu_j
 
 
-ANYWAY = Accounting("gpu_there_anyway", "GPU there anyway", None)
-ALWAYS = Accounting("dedicated_duty_1", "dedicated, duty 1", 1.0)
-TENTH = Accounting("dedicated_duty_0.1", "dedicated, duty 0.1", 0.1)
-HUNDREDTH = Accounting("dedicated_duty_0.01", "dedicated, duty 0.01", 0.01)
+ANYWAY = ChargingRule("gpu_there_anyway", "GPU there anyway", None)
+ALWAYS = ChargingRule("dedicated_duty_1", "dedicated, duty 1", 1.0)
+TENTH = ChargingRule("dedicated_duty_0.1", "dedicated, duty 0.1", 0.1)
+HUNDREDTH = ChargingRule("dedicated_duty_0.01", "dedicated, duty 0.01", 0.01)
 ACCOUNTINGS = (ANYWAY, ALWAYS, TENTH, HUNDREDTH)
 BUSY_ENOUGH = (ANYWAY, ALWAYS, TENTH)
 """Those in which the GPU works at least a tenth of the time; a duty of 0.01 is a quarter of an hour

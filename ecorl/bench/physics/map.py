@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.bench.physics.accounts import ACCOUNTINGS, Accounting
+from ecorl.bench.physics.accounts import ACCOUNTINGS, ChargingRule
 from ecorl.bench.physics.passes import (
     PRECISIONS,
     SHAPES,
@@ -107,7 +107,7 @@ class BreakEvenMap:
     def chosen(
         self,
         side: Side,
-        accountings: Sequence[Accounting] = ACCOUNTINGS,
+        accountings: Sequence[ChargingRule] = ACCOUNTINGS,
         precisions: Sequence[Precision] = PRECISIONS,
         mfus: Sequence[float] | None = None,
     ) -> Joules:
@@ -117,7 +117,7 @@ class BreakEvenMap:
         found = np.take(found, [self.axes.mfus.index(m) for m in kept], axis=4)
         return np.take(found, [ACCOUNTINGS.index(a) for a in accountings], axis=5)
 
-    def best(self, side: Side, accounting: Accounting, precision: Precision, mfu: float) -> Cell:
+    def best(self, side: Side, accounting: ChargingRule, precision: Precision, mfu: float) -> Cell:
         """The cell where the card stands best."""
         found = self.chosen(side, (accounting,), (precision,), (mfu,))[..., 0, 0, 0]
         i, j, k = np.unravel_index(int(np.nanargmax(found)), found.shape)
@@ -130,7 +130,7 @@ class BreakEvenMap:
     def best_of(
         self,
         side: Side,
-        accountings: Sequence[Accounting] = ACCOUNTINGS,
+        accountings: Sequence[ChargingRule] = ACCOUNTINGS,
         precisions: Sequence[Precision] = PRECISIONS,
         mfus: Sequence[float] | None = None,
     ) -> Cell:
@@ -141,7 +141,7 @@ class BreakEvenMap:
     def largest_winner(
         self,
         side: Side,
-        accountings: Sequence[Accounting] = ACCOUNTINGS,
+        accountings: Sequence[ChargingRule] = ACCOUNTINGS,
         precisions: Sequence[Precision] = PRECISIONS,
         mfus: Sequence[float] | None = None,
     ) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.bench.physics.accounts import ALWAYS, ANYWAY, HUNDREDTH, TENTH, Accounting
+from ecorl.bench.physics.accounts import ALWAYS, ANYWAY, HUNDREDTH, TENTH, ChargingRule
 from ecorl.bench.physics.map import SIDES, BreakEvenMap, Side, params_words
 from ecorl.bench.physics.passes import BF16
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.collections import QuadMesh
 
-PANELS: tuple[tuple[Accounting, float], ...] = (
+PANELS: tuple[tuple[ChargingRule, float], ...] = (
     (ANYWAY, 0.5),
     (ALWAYS, 0.1),
     (TENTH, 0.5),

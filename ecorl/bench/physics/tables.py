@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from rich.table import Table
 
-from ecorl.bench.physics.accounts import ACCOUNTINGS, ALWAYS, Accounting
+from ecorl.bench.physics.accounts import ACCOUNTINGS, ALWAYS, ChargingRule
 from ecorl.bench.physics.audit import Check, Violation, about_gpus, printed_figures
 from ecorl.bench.physics.map import SIDES, BreakEvenMap, Side, params_words
 from ecorl.bench.physics.paper import LIMITS, Row
@@ -139,7 +139,7 @@ def break_even_table(found: BreakEvenMap, side: Side) -> Table:
     return table
 
 
-def slice_table(found: BreakEvenMap, side: Side, accounting: Accounting, mfu: float) -> Table:
+def slice_table(found: BreakEvenMap, side: Side, accounting: ChargingRule, mfu: float) -> Table:
     """Ratios of one row at a time, by model and length."""
     title = f"Ratio at one row, BF16 at {100 * mfu:.0f} % MFU, {accounting.title}: {CARD[side]}"
     table = Table(title=title, width=WIDTH)

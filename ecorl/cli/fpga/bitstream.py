@@ -59,19 +59,19 @@ def _order(
     Raises:
         ConfigError: one of them is not what its option takes.
     """
-    from ecorl.engines.fpga.bitstream.manifest import Target
+    from ecorl.engines.fpga.bitstream.manifest import BitstreamTarget
     from ecorl.engines.fpga.bitstream.request import CHECKS, Order
     from ecorl.engines.fpga.kernels.banks import PLATFORM
 
-    if target not in set(Target):
-        raise ConfigError("--target", target, f"one of {', '.join(Target)}")
+    if target not in set(BitstreamTarget):
+        raise ConfigError("--target", target, f"one of {', '.join(BitstreamTarget)}")
     for each in checks:
         if each not in CHECKS:
             raise ConfigError("--check", each, f"one of {', '.join(CHECKS)}")
     if platform is not None and not platform.strip():
         raise ConfigError("--platform", platform, "the name of a platform")
     out, work = _folder("--out", out), _folder("--work", work)
-    return Order(Target(target), platform or PLATFORM, out, work, tuple(checks))
+    return Order(BitstreamTarget(target), platform or PLATFORM, out, work, tuple(checks))
 
 
 def _folder(key: str, path: Path) -> Path:

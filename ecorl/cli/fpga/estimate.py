@@ -16,8 +16,8 @@ from ecorl.errors import ConfigError
 from ecorl.records import Stage
 
 if TYPE_CHECKING:
-    from ecorl.engines.fpga.cycles.hbm_layout import Placement
-    from ecorl.engines.fpga.estimate import CardEstimate, Run, Workload
+    from ecorl.engines.fpga.cycles.hbm_layout import HbmLayout
+    from ecorl.engines.fpga.estimate import CardEstimate, Run, ScoringWorkload
     from ecorl.engines.models.decoder_config import DecoderConfig
 
 _NOT_PUBLISHED = "not published"
@@ -89,7 +89,7 @@ def estimate(
 
 def _workloads(
     model: Path, reference: Path | None, stage: FrozenStage | None, tokens: int, rows: int
-) -> list[Workload]:
+) -> list[ScoringWorkload]:
     """The model, and the reference beside it."""
     from ecorl.engines.fpga.estimate import workload
 
@@ -119,7 +119,7 @@ def _config(path: Path) -> tuple[str, DecoderConfig]:
 
 
 def _report(
-    found: Sequence[Sequence[CardEstimate]], places: Sequence[Placement | None], stand: str
+    found: Sequence[Sequence[CardEstimate]], places: Sequence[HbmLayout | None], stand: str
 ) -> list[str]:
     works = [one.workload for one in found[0]]
     lines = [
@@ -217,7 +217,7 @@ def _unknown(one: CardEstimate) -> list[str]:
     return lines
 
 
-def _placement_lines(placement: Placement | None, device: str) -> list[str]:
+def _placement_lines(placement: HbmLayout | None, device: str) -> list[str]:
     if placement is None:
         return [f"HBM placement: the profile {device} holds no memory_channels"]
     size = placement.channel_bytes >> 20

@@ -227,7 +227,7 @@ def _run(
 ) -> Ended:
     from ecorl.engines.lanes.threaded import ThreadedEngine
     from ecorl.serve.access import url_of
-    from ecorl.serve.app import Service, path_of
+    from ecorl.serve.app import ScoringService, path_of
     from ecorl.serve.server import Runner
 
     url = url_of(listening) + path_of(engine.stage)
@@ -241,7 +241,7 @@ def _run(
     lane = ThreadedEngine(engine)
     try:
         ended = asyncio.run(
-            Runner(Service(lane, served, settings, token), listening).serve(started)
+            Runner(ScoringService(lane, served, settings, token), listening).serve(started)
         )
         if ended.forced:
             lane.cancel_and_restart()  # a call that was given up is not waited for

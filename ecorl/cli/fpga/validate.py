@@ -17,7 +17,7 @@ from ecorl.errors import ConfigError
 if TYPE_CHECKING:
     from ecorl.engines.fpga.validation.preference_pairs import HeldOutPairs, TokenPair
     from ecorl.engines.fpga.validation.rank_flips import PrecisionFigures, PrecisionStudy
-    from ecorl.engines.fpga.verdict import Verdict
+    from ecorl.engines.fpga.verdict import OffloadVerdict
 
 REFUSED = 1
 """Exit code when the model should not be offloaded."""
@@ -99,7 +99,9 @@ def _study(folder: Path, pairs: Sequence[TokenPair], card: str, threads: int) ->
         )
 
 
-def _lines(study: PrecisionStudy, held_out: HeldOutPairs, judged: Verdict, path: Path) -> list[str]:
+def _lines(
+    study: PrecisionStudy, held_out: HeldOutPairs, judged: OffloadVerdict, path: Path
+) -> list[str]:
     from ecorl.engines.fpga.validation.scoring import INT8
 
     told = [*study.lines(), f"against float32 by torch; {judged.provenance} by the C-simulation"]

@@ -11,7 +11,7 @@ from ecorl.cli.output import aligned
 from ecorl.cli.policy.training import OURS, telling
 from ecorl.policy.calibration.calibration import Calibration
 from ecorl.policy.evaluation.choices import choices, reference_scenario
-from ecorl.policy.evaluation.evaluate import Comparison, FilePolicy, compare
+from ecorl.policy.evaluation.evaluate import FilePolicy, PolicyComparison, compare
 from ecorl.policy.evaluation.page import render_page, write_page
 from ecorl.policy.evaluation.pools import kept_out
 from ecorl.policy.evaluation.summary import COLUMNS, rows, sentences
@@ -23,7 +23,7 @@ from ecorl.sim.scenario import Scenario
 class Found:
     """A comparison, and what is needed for its page."""
 
-    comparison: Comparison
+    comparison: PolicyComparison
     file: PolicyFile
     reference: Scenario
 
@@ -70,7 +70,7 @@ def write_report(found: Found, path: Path) -> None:
     write_page(path, render_page(found.file.record, found.comparison, picture, title=title))
 
 
-def text(made: Comparison) -> list[str]:
+def text(made: PolicyComparison) -> list[str]:
     """The table and what must be known to read it."""
     table = [r.cells() for r in rows(made, OURS)]
     remarks = [f"- {sentence}" for sentence in sentences(made, OURS)]

@@ -16,7 +16,7 @@ from ecorl.cli.output import make_console
 from ecorl.errors import ConfigError, RunError
 from ecorl.policy.calibration.calibration import Calibration
 from ecorl.policy.evaluation.choices import choices, reference_scenario
-from ecorl.policy.evaluation.evaluate import Comparison, FilePolicy, compare
+from ecorl.policy.evaluation.evaluate import FilePolicy, PolicyComparison, compare
 from ecorl.policy.evaluation.page import render_page, write_page
 from ecorl.policy.evaluation.pools import kept_out, variations
 from ecorl.policy.training.export import save_onnx
@@ -27,7 +27,7 @@ from ecorl.policy.training.train import (
     QUICK,
     RECORD_FILE,
     Family,
-    Plan,
+    TrainingPlan,
     load_arrays,
     train,
 )
@@ -44,7 +44,7 @@ _COMPARED, _COMPARED_QUICK = (4, 5, 60), (1, 2, 10)
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TrainingJob:
     """A training that is about to begin or to go on.
 
     Attributes:
@@ -54,7 +54,7 @@ class Job:
         source: the file that it was read from, to be kept in the folder; None when it is there.
     """
 
-    plan: Plan
+    plan: TrainingPlan
     folder: Path
     calibration: Calibration | None
     source: Path | None
@@ -67,7 +67,7 @@ def prepare(
     given: Mapping[str, int | None],
     resume: bool,
     quick: bool,
-) -> Job:
+) -> TrainingJob:
     """Check everything that the user gave; nothing is written.
 
     Raises:
@@ -85,30 +85,30 @@ def prepare(
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise RunError(f"{folder} is there and not empty: go on in it with --resume, or "
                            "choose another --folder")  # fmt: skip
-        plan = replace(QUICK if quick else Plan(), **changes)
+        plan = replace(QUICK if quick else TrainingPlan(), **changes)
         made = None if calibration is None else Calibration.load(calibration)
-        return Job(plan, folder, made, calibration)
+        return TrainingJob(plan, folder, made, calibration)
     if quick:
         raise ConfigError("--quick", True, "a fresh training: a plan goes on as it began")
     plan = replace(_stored_plan(folder), **changes)
-    return Job(plan, folder, _stored_calibration(folder, plan, calibration), None)
+    return TrainingJob(plan, folder, _stored_calibration(folder, plan, calibration), None)
 
 
 def _family(name: str | None) -> Family | None:
     return None if name is None else "paper" if name == "paper" else "roofline"
 
 
-def _stored_plan(folder: Path) -> Plan:
+def _stored_plan(folder: Path) -> TrainingPlan:
     path = folder / PLAN_FILE
     if not path.is_file():
         raise RunError(f"{folder} holds no training to go on with (there is no {PLAN_FILE} in it)")
     try:
-        return Plan(**json.loads(path.read_text("utf-8")))
+        return TrainingPlan(**json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise RunError(f"{path} is not a plan that this program wrote ({error})") from error
 
 
-def _stored_calibration(folder: Path, plan: Plan, given: Path | None) -> Calibration | None:
+def _stored_calibration(folder: Path, plan: TrainingPlan, given: Path | None) -> Calibration | None:
     """The calibration that the training began with; another one would be another pool."""
     if plan.family != "fitted":
         return None
@@ -120,7 +120,7 @@ def _stored_calibration(folder: Path, plan: Plan, given: Path | None) -> Calibra
     return Calibration.load(kept)
 
 
-def run(job: Job, out: Path, with_comparison: bool, console: Console) -> None:
+def run(job: TrainingJob, out: Path, with_comparison: bool, console: Console) -> None:
     """Train, write the policy file and the report, and say where they are."""
     pool = None
     _claim(job)
@@ -143,7 +143,7 @@ def run(job: Job, out: Path, with_comparison: bool, console: Console) -> None:
     _line(f"report: {page}", console)
 
 
-def _claim(job: Job) -> None:
+def _claim(job: TrainingJob) -> None:
     """Keep the calibration in the folder, so that the training can go on without its run."""
     if job.source is None:
         return
@@ -154,7 +154,7 @@ def _claim(job: Job) -> None:
         raise RunError(f"{job.folder} cannot be written ({error.strerror})") from error
 
 
-def _compared(job: Job, file: PolicyFile, console: Console) -> Comparison:
+def _compared(job: TrainingJob, file: PolicyFile, console: Console) -> PolicyComparison:
     quick = job.plan.n_iterations <= QUICK.n_iterations
     n, n_seeds, n_iterations = _COMPARED_QUICK if quick else _COMPARED
     scenarios = kept_out(job.plan.family, n, n_iterations=n_iterations, calibration=job.calibration)

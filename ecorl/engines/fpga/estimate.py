@@ -15,7 +15,7 @@ from ecorl.engines.fpga.bitstream.csynth import standing, synthesis_of
 from ecorl.engines.fpga.csim.build import kernel_root
 from ecorl.engines.fpga.csim.decoder import MAX_ROW
 from ecorl.engines.fpga.cycles.hbm import IDEAL, WEIGHT_CHANNELS
-from ecorl.engines.fpga.cycles.hbm_layout import Placement, Resident, place
+from ecorl.engines.fpga.cycles.hbm_layout import HbmLayout, Resident, place
 from ecorl.engines.fpga.cycles.kernel_calls import TRANSFERS, forward_calls, link_bytes
 from ecorl.engines.fpga.cycles.kernels import call_cost
 from ecorl.engines.fpga.cycles.model import INTERVALS, KERNELS, BatchShape, CardTime, CycleModel
@@ -25,7 +25,7 @@ from ecorl.records import Stage
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class ScoringWorkload:
     """A model and one batch of it.
 
     Attributes:
@@ -48,7 +48,7 @@ class Workload:
 
 def workload(
     name: str, config: DecoderConfig, stage: Stage, n_tokens: int, n_rows: int = 1
-) -> Workload:
+) -> ScoringWorkload:
     """A batch of rows as even as can be; the reference answers for all tokens after a row's first.
 
     Args:
@@ -78,9 +78,11 @@ def workload(
     whole, longer = divmod(n_tokens, n_rows)
     lengths = (whole + 1,) * longer + (whole,) * (n_rows - longer)
     if is_reward:
-        return Workload(name, config, stage, BatchShape(lengths, (1,) * n_rows, 1))
+        return ScoringWorkload(name, config, stage, BatchShape(lengths, (1,) * n_rows, 1))
     wanted = tuple(n - 1 for n in lengths)
-    return Workload(name, config, stage, BatchShape(lengths, wanted, config.shape.vocab_size))
+    return ScoringWorkload(
+        name, config, stage, BatchShape(lengths, wanted, config.shape.vocab_size)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ class CardEstimate:
     """
 
     profile: DeviceProfile
-    workload: Workload
+    workload: ScoringWorkload
     missing: tuple[str, ...]
     runs: tuple[Run, ...]
     one_channel: Run | None
@@ -134,7 +136,7 @@ class CardEstimate:
 
 
 def estimate(
-    work: Workload, profile: DeviceProfile, intervals: Sequence[int] = INTERVALS
+    work: ScoringWorkload, profile: DeviceProfile, intervals: Sequence[int] = INTERVALS
 ) -> CardEstimate:
     """Estimate a workload on a card at several initiation intervals.
 
@@ -167,7 +169,7 @@ def estimate(
     return CardEstimate(profile, work, missing, runs, one_channel, moved, ideal, memory_s, link_s)
 
 
-def placed(works: Sequence[Workload], profile: DeviceProfile) -> Placement | None:
+def placed(works: Sequence[ScoringWorkload], profile: DeviceProfile) -> HbmLayout | None:
     """All models together in the card's memory; None where its channels are not known.
 
     Raises:
@@ -210,7 +212,7 @@ def declared_dsps() -> dict[str, int | None]:
     return declared
 
 
-def _run(work: Workload, profile: DeviceProfile, ii: int, weight_channels: int) -> Run:
+def _run(work: ScoringWorkload, profile: DeviceProfile, ii: int, weight_channels: int) -> Run:
     model = CycleModel(work.config.shape, profile, ii, weight_channels)
     card = model.batch(work.batch)
     gemm = card.of("gemm_int8")
@@ -227,7 +229,7 @@ def _run(work: Workload, profile: DeviceProfile, ii: int, weight_channels: int) 
 
 
 def as_data(
-    found: Sequence[CardEstimate], placements: Sequence[Placement | None], stand: str
+    found: Sequence[CardEstimate], placements: Sequence[HbmLayout | None], stand: str
 ) -> dict[str, object]:
     """Plain data for JSON; what is not known is null."""
     return {
@@ -282,7 +284,7 @@ def _run_data(run: Run) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _placement_data(one: Placement) -> dict[str, object]:
+def _placement_data(one: HbmLayout) -> dict[str, object]:
     return {
         "n_channels": one.n_channels,
         "channel_bytes": one.channel_bytes,

@@ -28,7 +28,7 @@ DEFAULT_BUDGET = 0.03
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class OffloadVerdict:
     """What a validation found.
 
     Attributes:
@@ -52,7 +52,7 @@ class Verdict:
     provenance: str = str(Provenance.EMULATED)
 
 
-def judge(study: PrecisionStudy, precision: str, budget: float, digest: str) -> Verdict:
+def judge(study: PrecisionStudy, precision: str, budget: float, digest: str) -> OffloadVerdict:
     """The verdict on a precision: its share of flips against the budget.
 
     Args:
@@ -62,7 +62,7 @@ def judge(study: PrecisionStudy, precision: str, budget: float, digest: str) -> 
         digest: of the checkpoint.
     """
     share = study.of(precision).flips.share
-    return Verdict(
+    return OffloadVerdict(
         checkpoint_digest=digest,
         kernels_digest=kernels_digest(),
         n_pairs=study.n_pairs,
@@ -91,7 +91,7 @@ def checkpoint_digest(checkpoint: DecoderCheckpoint) -> str:
     return f"sha256:{whole.hexdigest()}"
 
 
-def write_verdict(verdict: Verdict, path: Path) -> None:
+def write_verdict(verdict: OffloadVerdict, path: Path) -> None:
     """Write as JSON; the file is whole or not there.
 
     Raises:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ecorl.engines.lanes.messages import EngineSpec, Ready
 from ecorl.engines.lanes.process import EngineProcess
-from ecorl.engines.lanes.threaded import EngineEnd, Job, JobQueue, Result, fail, failed_future
+from ecorl.engines.lanes.threaded import EngineEnd, JobQueue, LaneJob, Result, fail, failed_future
 from ecorl.engines.protocol import LogprobResult, Refresh, ScoreBatch, ScoreResult
 from ecorl.errors import EcorlError, EngineCrashed, EngineError, EngineTimeout, UserError
 from ecorl.records import ModelShape, Stage
@@ -131,7 +131,7 @@ class IsolatedEngine:
         """
         with self._changed:
             if self.available:
-                return self._queued(Job(batch))
+                return self._queued(LaneJob(batch))
         return failed_future(self._unavailable())
 
     def load_weights(self, checkpoint: Path) -> Future[Result]:
@@ -142,7 +142,7 @@ class IsolatedEngine:
         with self._changed:
             if self.available:
                 self._spec = replace(self._spec, checkpoint=checkpoint)
-                return self._queued(Job(Refresh(checkpoint)))
+                return self._queued(LaneJob(Refresh(checkpoint)))
         return failed_future(self._unavailable())
 
     def cancel_and_restart(self) -> None:
@@ -262,7 +262,7 @@ class IsolatedEngine:
             if self._state == "starting":
                 self._enter("ready")
 
-    def _next_job(self, process: EngineProcess) -> Job | None:
+    def _next_job(self, process: EngineProcess) -> LaneJob | None:
         """Wait for work; None when the engine is closed or the process has ended."""
         while self._state == "ready":
             job = self._jobs.head()
@@ -303,7 +303,7 @@ class IsolatedEngine:
         with self._changed:
             self._changed.wait_for(lambda: self._state == "closed", pause_s)
 
-    def _queued(self, job: Job) -> Future[Result]:
+    def _queued(self, job: LaneJob) -> Future[Result]:
         """Append a job; the caller holds the condition."""
         self._jobs.add(job)
         self._ring()

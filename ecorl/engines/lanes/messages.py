@@ -1,13 +1,13 @@
 """What the engine process and its parent say to each other.
 
-parent                      engine process
-Start            ->
-                 <-         Ready | Fault
+parent                 engine process
+StartEngine      ->
+                 <-    Ready | Fault
 ScoreBatch       ->
-                 <-         ScoreResult | LogprobResult | Fault
+                 <-    ScoreResult | LogprobResult | Fault
 Refresh          ->
-                 <-         Refreshed | Fault
-(connection closed)         closes the engine and ends
+                 <-    Refreshed | Fault
+(connection closed)    closes the engine and ends
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class EngineSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartEngine:
     """First message to the engine process.
 
     Attributes:

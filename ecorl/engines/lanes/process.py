@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import ecorl
-from ecorl.engines.lanes.messages import EngineSpec, Fault, Ready, Start, error_of
+from ecorl.engines.lanes.messages import EngineSpec, Fault, Ready, StartEngine, error_of
 from ecorl.engines.lanes.threaded import Result
 from ecorl.engines.protocol import (
     LogprobResult,
@@ -70,7 +70,7 @@ class EngineProcess:
             EngineCrashed: when the process ended.
         """
         try:
-            self.link.send(Start(spec, calls_done, tuple(sys.path)))
+            self.link.send(StartEngine(spec, calls_done, tuple(sys.path)))
             if not self.link.poll(start_s):
                 raise EngineTimeout(f"the engine process was not ready after {start_s:g} s")
             reply = self.link.recv()

@@ -145,7 +145,7 @@ def answer(engine: InferenceEngine, request: ScoreBatch | Refresh) -> Result:
 
 
 @dataclass(eq=False, slots=True)
-class Job:
+class LaneJob:
     """A batch, or a request to change the weights, and the promise of its result."""
 
     request: ScoreBatch | Refresh
@@ -157,17 +157,17 @@ class JobQueue:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[LaneJob] = deque()
 
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def add(self, job: Job) -> None:
+    def add(self, job: LaneJob) -> None:
         """Append a job."""
         with self._lock:
             self._jobs.append(job)
 
-    def head(self) -> Job | None:
+    def head(self) -> LaneJob | None:
         """The oldest job that still wants an answer, or None; jobs cancelled by the caller go."""
         with self._lock:
             while self._jobs:
@@ -177,7 +177,7 @@ class JobQueue:
                 self._jobs.popleft()
         return None
 
-    def finish(self, job: Job, outcome: Result | EcorlError) -> bool:
+    def finish(self, job: LaneJob, outcome: Result | EcorlError) -> bool:
         """Answer a job. False, and nothing done, when it has been given up meanwhile."""
         with self._lock:
             if not (self._jobs and self._jobs[0] is job):
@@ -190,7 +190,7 @@ class JobQueue:
             job.future.set_result(outcome)
         return True
 
-    def take_all(self) -> list[Job]:
+    def take_all(self) -> list[LaneJob]:
         """Remove and return all jobs."""
         with self._lock:
             jobs = list(self._jobs)
@@ -198,7 +198,7 @@ class JobQueue:
         return jobs
 
 
-def fail(jobs: Iterable[Job], error: EngineError) -> None:
+def fail(jobs: Iterable[LaneJob], error: EngineError) -> None:
     """Fail each job with an error of its own, of the same class and text."""
     for job in jobs:
         if job.future.cancelled():
@@ -212,7 +212,7 @@ def fail(jobs: Iterable[Job], error: EngineError) -> None:
 
 def failed_future(error: EngineError) -> Future[Result]:
     """A future that has failed already."""
-    job = Job(ScoreBatch((), (), ()))
+    job = LaneJob(ScoreBatch((), (), ()))
     fail([job], error)
     return job.future
 
@@ -237,8 +237,8 @@ class ThreadedEngine:
         self._inner = inner
         self._jobs = JobQueue()
         self._wake = threading.Semaphore(0)
-        self._current: Job | None = None
-        self._abandoned: Job | None = None
+        self._current: LaneJob | None = None
+        self._abandoned: LaneJob | None = None
         self._closed = False
         self._thread = threading.Thread(
             target=self._run, name=f"ecorl-{self.name}-{self.stage}", daemon=True
@@ -260,13 +260,13 @@ class ThreadedEngine:
         if not self.available:
             state = "closed" if self._closed else "stuck in a call that was given up"
             return failed_future(EngineCrashed(f"engine {self.name} is {state}"))
-        return self._queued(Job(batch))
+        return self._queued(LaneJob(batch))
 
     def load_weights(self, checkpoint: Path) -> Future[Result]:
         """Change the weights after all batches before. See `AsyncEngine`."""
         if not self.available:
             return failed_future(EngineCrashed(f"engine {self.name} is not available"))
-        return self._queued(Job(Refresh(checkpoint)))
+        return self._queued(LaneJob(Refresh(checkpoint)))
 
     def take_ends(self) -> tuple[EngineEnd, ...]:
         """None: a thread does not end by itself. See `AsyncEngine`."""
@@ -290,7 +290,7 @@ class ThreadedEngine:
             # Not for ever: a stuck call must not hold up the end of the run.
             self._thread.join(timeout=0.0 if self._is_stuck() else 5.0)
 
-    def _queued(self, job: Job) -> Future[Result]:
+    def _queued(self, job: LaneJob) -> Future[Result]:
         self._jobs.add(job)
         self._wake.release()
         return job.future

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 from ecorl.errors import RunError
-from ecorl.policy.adaptation.shift import WORKLOAD, Shift, Workload, read_workload, shifted
+from ecorl.policy.adaptation.shift import WORKLOAD, RecordedWorkload, Shift, read_workload, shifted
 from ecorl.policy.adaptation.versions import Versions, make_folder, write_file
 from ecorl.policy.calibration.calibrate import calibrate
 from ecorl.policy.evaluation.pools import MOST_LOAD
 from ecorl.policy.evaluation.statistics import Difference, welch
 from ecorl.policy.training.export import to_onnx
 from ecorl.policy.training.network import PolicyNetwork, logits_in_numpy
-from ecorl.policy.training.train import NetworkPolicy, Plan, Tell, train
+from ecorl.policy.training.train import NetworkPolicy, Tell, TrainingPlan, train
 from ecorl.policy.training.weights import network_from_onnx
 from ecorl.scheduler.learned import PolicyFile, shipped_path
 from ecorl.scheduler.tables import COLUMN, Float64
@@ -41,7 +41,7 @@ __all__ = [
     "rollback_command", "shifted", "tuning_pool",
 ]  # fmt: skip
 
-ADAPTING = Plan(
+ADAPTING = TrainingPlan(
     family="fitted", n_scenarios=16, n_iterations=60, n_rounds=3, n_epochs=8, ppo_steps=0
 )
 """A small budget: it starts from a policy that knows the task, and only one workload is learned."""
@@ -102,7 +102,7 @@ def adapt(
     policy_path: Path | None,
     out_path: Path,
     *,
-    plan: Plan = ADAPTING,
+    plan: TrainingPlan = ADAPTING,
     seeds: int = N_SEEDS,
     force: bool = False,
     n_workers: int = 2,
@@ -205,7 +205,7 @@ def unsure(network: PolicyNetwork, pool: list[Scenario], seed: int) -> PolicyNet
     return PolicyNetwork.from_arrays(scaled)
 
 
-def adapted_scenario(workload: Workload, shift: Shift, n_iterations: int) -> Scenario:
+def adapted_scenario(workload: RecordedWorkload, shift: Shift, n_iterations: int) -> Scenario:
     """The calibrated scenario, moved to where the run's recent batches are.
 
     A calibration is fitted to the whole run. What shifted within it is scaled by the recent mean
@@ -280,7 +280,7 @@ def adapt_command(
     force: bool,
     say: Say,
     *,
-    plan: Plan = ADAPTING,
+    plan: TrainingPlan = ADAPTING,
     seeds: int = N_SEEDS,
     n_workers: int = 2,
 ) -> Adaptation:

@@ -24,7 +24,7 @@ import numpy as np
 
 from ecorl.policy.calibration.calibrate import calibrate
 from ecorl.policy.calibration.calibration import Calibration
-from ecorl.policy.calibration.costs import Costs, Job, check_readings, fit_costs
+from ecorl.policy.calibration.costs import Costs, RecordedJob, check_readings, fit_costs
 from ecorl.policy.calibration.fit import MIN_READINGS
 from ecorl.policy.calibration.queue import queue_record
 from ecorl.policy.calibration.readings import read_run
@@ -131,7 +131,7 @@ class Shift:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class RecordedWorkload:
     """What a run met, batch by batch.
 
     Attributes:
@@ -187,7 +187,7 @@ class Workload:
         return Level.of(np.array(ratios)) if len(ratios) >= MIN_READINGS else None
 
 
-def read_workload(run_dir: Path, calibration: Calibration | None = None) -> Workload:
+def read_workload(run_dir: Path, calibration: Calibration | None = None) -> RecordedWorkload:
     """What a run met.
 
     Args:
@@ -198,7 +198,7 @@ def read_workload(run_dir: Path, calibration: Calibration | None = None) -> Work
         RunError: as `ecorl.policy.calibration.calibrate.calibrate`.
     """
     calibration = calibration or calibrate(run_dir)
-    job = Job.of(read_run(Path(run_dir)))
+    job = RecordedJob.of(read_run(Path(run_dir)))
     check_readings(job)
     costs = fit_costs(job)
     n = len(job.run.rollouts)
@@ -219,11 +219,14 @@ def read_workload(run_dir: Path, calibration: Calibration | None = None) -> Work
     queue = _queue(costs, calibration.limits)
     if queue is not None:
         series["other_load"] = queue
-    return Workload(calibration, series, tuple(sorted(card)), n)
+    return RecordedWorkload(calibration, series, tuple(sorted(card)), n)
 
 
 def shifted(
-    run_dir: Path, record: Mapping[str, Any] | None = None, *, workload: Workload | None = None
+    run_dir: Path,
+    record: Mapping[str, Any] | None = None,
+    *,
+    workload: RecordedWorkload | None = None,
 ) -> Shift:
     """Whether the recent batches of a run left what its policy was made for.
 

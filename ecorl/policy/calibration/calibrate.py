@@ -20,8 +20,8 @@ import numpy as np
 from ecorl.policy.calibration.calibration import Calibration
 from ecorl.policy.calibration.costs import (
     Costs,
-    Job,
     Overlap,
+    RecordedJob,
     check_readings,
     fit_costs,
     fit_overlap,
@@ -67,7 +67,7 @@ def calibrate(run_dir: Path) -> Calibration:
         MissingToolError: without SciPy.
     """
     run = read_run(Path(run_dir))
-    job = Job.of(run)
+    job = RecordedJob.of(run)
     check_readings(job)
     idle = {"gpu_idle_w": idle_w(run, "gpu"), "card_idle_w": idle_w(run, "card")}
     costs = fit_costs(job)
@@ -99,7 +99,7 @@ def calibrate(run_dir: Path) -> Calibration:
     )
 
 
-def _usual_rows(job: Job) -> int:
+def _usual_rows(job: RecordedJob) -> int:
     return round(float(np.median(job.n_rows)))
 
 
@@ -130,7 +130,7 @@ def _provenance(run: RunReadings) -> Provenance:
     return weakest(*(r.provenance for r in run.readings), *devices)
 
 
-def _max_length(job: Job) -> tuple[float, tuple[str, ...]]:
+def _max_length(job: RecordedJob) -> tuple[float, tuple[str, ...]]:
     """The limit of a completion, tokens, and a note where the run does not tell it."""
     told = _number(job.run.head, "max_completion_length")
     longest = float(np.nanmax([*job.length, *job.longest]))
@@ -140,14 +140,14 @@ def _max_length(job: Job) -> tuple[float, tuple[str, ...]]:
     return limit, (f"the limit of a completion is not in the ledger: assumed {limit:.0f} tokens",)
 
 
-def _lengths(job: Job, max_length: float) -> Lengths:
+def _lengths(job: RecordedJob, max_length: float) -> Lengths:
     shares = [r.shares for r in job.run.rollouts if r.shares is not None]
     known = len(shares) == len(job.length)
     at = np.arange(len(job.length), dtype=np.float64)
     return fit_lengths(job.length, np.array(shares) if known else None, at, max_length)
 
 
-def _abilities(job: Job) -> Abilities:
+def _abilities(job: RecordedJob) -> Abilities:
     """What the run did at least once."""
 
     def did(stage: Stage) -> bool:
@@ -171,7 +171,7 @@ def _number(head: Mapping[str, Any], name: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _notes(job: Job) -> tuple[str, ...]:
+def _notes(job: RecordedJob) -> tuple[str, ...]:
     """What was seen, and what the ledger lacks."""
     run, shortest, longest = job.run, float(job.length.min()), float(job.length.max())
     notes = [

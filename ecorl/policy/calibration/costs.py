@@ -19,7 +19,7 @@ from ecorl.policy.calibration.fit import (
     fit_linear,
     fit_ratio,
 )
-from ecorl.policy.calibration.readings import Reading, RunReadings, Side
+from ecorl.policy.calibration.readings import RunReadings, Side, StageReading
 from ecorl.records import INFERENCE_STAGES, Action, Algorithm, Stage
 from ecorl.scheduler.tables import (
     COLUMN,
@@ -42,7 +42,7 @@ of the fits is as large."""
 
 
 @dataclass(frozen=True)
-class Job:
+class RecordedJob:
     """A recorded run as the simulator's job: which stages, and the batches in figures.
 
     Attributes:
@@ -62,7 +62,7 @@ class Job:
     longest: Float64
 
     @classmethod
-    def of(cls, run: RunReadings) -> Job:
+    def of(cls, run: RunReadings) -> RecordedJob:
         """The job of a run; its algorithm is the config's, or follows from the stages seen."""
         seen = {r.stage for r in run.readings}
         try:
@@ -111,7 +111,7 @@ class Job:
             k for k in following if k < len(attempts) and attempts[k] == attempts[k - 1]
         )
 
-    def readings(self, stage: Stage, side: Side) -> list[Reading]:
+    def readings(self, stage: Stage, side: Side) -> list[StageReading]:
         """Readings of a stage alone: a1 on the GPUs, a2 and a3 on the cards."""
         if side == "card":
             return self.run.of(stage, side)
@@ -129,7 +129,7 @@ class Job:
         return cost_terms(self.n_rows[k], self.prompt[k], self.length[k], longest)
 
 
-def check_readings(job: Job) -> None:
+def check_readings(job: RecordedJob) -> None:
     """See that each stage ran often enough on each side that it must have run on.
 
     Raises:
@@ -187,7 +187,7 @@ class Costs:
         slow: factor by which the cards slow while the GPUs work, 1 or more.
     """
 
-    job: Job
+    job: RecordedJob
     fits: Mapping[str, LinearFit]
     card_active_w: float
     slow: float
@@ -234,7 +234,7 @@ def _between(lengths: Float64) -> tuple[Float64, Float64]:
     return fine, np.maximum(0.0, 1.0 - np.abs(place[:, None] - np.arange(n)[None, :]))
 
 
-def fit_costs(job: Job) -> Costs:
+def fit_costs(job: RecordedJob) -> Costs:
     """Fit time and energy of each stage on the GPUs, and its time on the cards."""
     slow = _slow(job)
     fits = {}
@@ -258,14 +258,16 @@ def fit_costs(job: Job) -> Costs:
 
 
 def _fit(
-    job: Job, readings: Sequence[Reading], value: Callable[[Reading], float | None]
+    job: RecordedJob,
+    readings: Sequence[StageReading],
+    value: Callable[[StageReading], float | None],
 ) -> LinearFit:
     pairs = [(r.rollout, v) for r in readings if (v := value(r)) is not None]
     terms = job.terms([k for k, _ in pairs], readings[0].stage)
     return fit_linear(terms, np.array([v for _, v in pairs]))
 
 
-def _slow(job: Job) -> float:
+def _slow(job: RecordedJob) -> float:
     """Times of the cards under a3 over those under a2, where both were seen."""
     ratios = []
     for stage in job.offloaded:
@@ -321,7 +323,7 @@ def fit_overlap(costs: Costs) -> Overlap:
     return Overlap(forward, price, swap, contention, counts, tuple(notes))
 
 
-def _early(costs: Costs, readings: Sequence[Reading]) -> tuple[float, float, bool]:
+def _early(costs: Costs, readings: Sequence[StageReading]) -> tuple[float, float, bool]:
     """Forward share, its price, and whether barriers tell the former."""
     job = costs.job
     beside = {
@@ -348,7 +350,7 @@ def _early(costs: Costs, readings: Sequence[Reading]) -> tuple[float, float, boo
     return forward, found.price / forward, found.forward_share is not None
 
 
-def _contention(costs: Costs, readings: Sequence[Reading]) -> float:
+def _contention(costs: Costs, readings: Sequence[StageReading]) -> float:
     batches = [r.rollout for r in readings]
     return fit_contention(
         costs.at("generation_s", batches),

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.policy.calibration.costs import Costs, Job
+from ecorl.policy.calibration.costs import Costs, RecordedJob
 from ecorl.policy.calibration.fit import MIN_READINGS, fit_ratio
-from ecorl.policy.calibration.readings import Reading
+from ecorl.policy.calibration.readings import StageReading
 from ecorl.records import Action, Stage
 from ecorl.scheduler.tables import Float64
 
@@ -123,7 +123,7 @@ def queue_record(costs: Costs, q_max: float) -> QueueRecord | None:
     )
 
 
-def _parts(job: Job, generation: Mapping[int, Reading]) -> tuple[Float64, Float64]:
+def _parts(job: RecordedJob, generation: Mapping[int, StageReading]) -> tuple[Float64, Float64]:
     """Length of generation and of the rest of each iteration without its waits, s.
 
     Where a batch or the next one has no reading it is the median of the others.

@@ -67,7 +67,7 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class StageReading:
     """What one stage took for one batch on one side.
 
     Attributes:
@@ -114,7 +114,7 @@ class RunReadings:
     run_id: str
     head: Mapping[str, Any]
     rollouts: tuple[Rollout, ...]
-    readings: tuple[Reading, ...]
+    readings: tuple[StageReading, ...]
     unsound: frozenset[int]
     barriers: Mapping[tuple[int, int], tuple[BarrierRow, ...]]
     refused: frozenset[tuple[int, Stage]]
@@ -123,7 +123,7 @@ class RunReadings:
     devices: Mapping[str, DeviceRow]
     profiles: Mapping[Side, str]
 
-    def of(self, stage: Stage, side: Side, *actions: Action) -> list[Reading]:
+    def of(self, stage: Stage, side: Side, *actions: Action) -> list[StageReading]:
         """Readings of a stage on one side, under some actions or all."""
         return [
             r
@@ -274,7 +274,7 @@ class _Parts:
 
 def _readings(
     executions: Sequence[ExecutionRow], starts: Sequence[int], gpu_ids: Sequence[str]
-) -> tuple[tuple[Reading, ...], frozenset[int]]:
+) -> tuple[tuple[StageReading, ...], frozenset[int]]:
     """Sound readings, and the batches of which one was left out."""
     groups: dict[tuple[int, Stage], _Parts] = {}
     for e in executions:
@@ -297,13 +297,13 @@ def _sound(result: StageResult) -> bool:
     return result.fault is None and result.n_rows_fallback == 0 and (result.time_s or 0.0) > 0
 
 
-def _sum(k: int, stage: Stage, parts: _Parts) -> Reading:
+def _sum(k: int, stage: Stage, parts: _Parts) -> StageReading:
     results = parts.results
     energies = [r.energy.energy_j if r.energy is not None else None for r in results]
     # No stage takes nothing: an instrument that says so has not seen it.
     known = [j for j in energies if j is not None and j > 0]
     told = [r.energy.provenance for r in results if r.energy is not None]
-    return Reading(
+    return StageReading(
         rollout=k,
         stage=stage,
         action=next(iter(parts.action)),

@@ -19,8 +19,8 @@ import numpy as np
 from ecorl.policy.evaluation.statistics import Difference, welch
 from ecorl.policy.planners.heuristics import (
     Random,
-    Static,
-    Threshold,
+    StaticBaseline,
+    ThresholdBaseline,
     algorithm1,
     always_gpu,
     best_static,
@@ -122,7 +122,7 @@ class ScenarioResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PolicyComparison:
     """Policies over scenarios.
 
     Attributes:
@@ -216,7 +216,7 @@ def compare(
     seed: int = 0,
     baselines: bool = True,
     tell: Callable[[str, float], None] | None = None,
-) -> Comparison:
+) -> PolicyComparison:
     """Play all policies on the same episodes.
 
     Static and threshold are tuned on other episodes of the same scenario.
@@ -244,7 +244,7 @@ def compare(
     finally:
         _inherited.clear()
     names = tuple(found[0].scores) if found else ORDER
-    return Comparison(tuple(found), names)
+    return PolicyComparison(tuple(found), names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ class _Job:
     seed: int
     n_seeds: int
     trained: Mapping[str, SimPolicy]
-    tuned: tuple[list[Codes], list[Threshold]] | None
+    tuned: tuple[list[Codes], list[ThresholdBaseline]] | None
 
     def play(self) -> ScenarioResult:
         """All policies on the same episodes."""
@@ -271,7 +271,7 @@ class _Job:
                 "edi": edi_greedy,
                 "edi_queue": edi_queue,
                 "algorithm1": algorithm1,
-                "static": Static(statics[i]),
+                "static": StaticBaseline(statics[i]),
                 "threshold": thresholds[i],
                 "lookahead": lookahead,
             }
@@ -298,7 +298,7 @@ def _play_job(place: int) -> ScenarioResult:
 
 def _tune(
     scenarios: Sequence[Scenario], seed: int, tell: Callable[[str, float], None]
-) -> tuple[list[Codes], list[Threshold]]:
+) -> tuple[list[Codes], list[ThresholdBaseline]]:
     """The best static sequence and thresholds of each scenario, on episodes of their own."""
     n_tuning = 4
     rng = np.random.default_rng([seed, _TUNING_SEED])
@@ -310,5 +310,5 @@ def _tune(
     tell("tuning the thresholds", 0.25)
     best = best_threshold(trace)
     columns = [np.asarray(x)[::n_tuning] for x in (best.max_length, best.max_wait, best.defer)]
-    thresholds = [Threshold(*(float(c[i]) for c in columns)) for i in range(len(scenarios))]
+    thresholds = [ThresholdBaseline(*(float(c[i]) for c in columns)) for i in range(len(scenarios))]
     return [statics[i] for i in range(len(scenarios))], thresholds

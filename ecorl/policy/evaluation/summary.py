@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ecorl.policy.evaluation.evaluate import LITTLE, Comparison, ScenarioResult
+from ecorl.policy.evaluation.evaluate import LITTLE, PolicyComparison, ScenarioResult
 from ecorl.scheduler.tables import Float64
 
 TITLES = {
@@ -71,12 +71,12 @@ def _spread(share: tuple[float, float] | None) -> str:
     return f"{round(100 * share[0], 1) + 0.0:.1f} ± {100 * share[1]:.1f} %"
 
 
-def counted(comparison: Comparison) -> tuple[ScenarioResult, ...]:
+def counted(comparison: PolicyComparison) -> tuple[ScenarioResult, ...]:
     """Scenarios whose shares the table shows: the hard ones, else all with something to share."""
     return comparison.hard() or comparison.valued()
 
 
-def rows(comparison: Comparison, ours: str) -> list[PolicyRow]:
+def rows(comparison: PolicyComparison, ours: str) -> list[PolicyRow]:
     """The table, a row a policy.
 
     Args:
@@ -108,7 +108,7 @@ def _mean(shares: Float64 | None) -> tuple[float, float] | None:
     return float(shares.mean()), float(shares.std(ddof=1)) if len(shares) > 1 else 0.0
 
 
-def sentences(comparison: Comparison, ours: str) -> list[str]:
+def sentences(comparison: PolicyComparison, ours: str) -> list[str]:
     """What must be known to read the table."""
     n, n_hard = len(comparison.results), len(comparison.hard())
     n_valued = len(comparison.valued())
@@ -132,7 +132,7 @@ def _is(n: int) -> str:
     return "is" if n == 1 else "are"
 
 
-def _little(comparison: Comparison, ours: str) -> list[str]:
+def _little(comparison: PolicyComparison, ours: str) -> list[str]:
     """The scenarios in which a share means nothing, with the loss in its place."""
     little: Sequence[ScenarioResult] = [r for r in comparison.results if not r.has_value]
     if not little:

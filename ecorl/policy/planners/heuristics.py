@@ -55,7 +55,7 @@ class Random:
         return self._rng.integers(0, 3, simulation.trace.n)
 
 
-class Static:
+class StaticBaseline:
     """The same action at a stage always.
 
     Args:
@@ -71,7 +71,7 @@ class Static:
         return np.broadcast_to(place, (simulation.trace.n,))
 
 
-class Threshold:
+class ThresholdBaseline:
     """Offload while rows and queue are short; what is not placement is fixed.
 
     Args:
@@ -148,18 +148,18 @@ def best_static(trace: Trace) -> Codes:
     Episodes of one scenario (the same object) are tuned together.
     """
     n = trace.n
-    scores = np.stack([play(Simulation(trace), Static(s))[0] for s in _distinct(trace)])
+    scores = np.stack([play(Simulation(trace), StaticBaseline(s))[0] for s in _distinct(trace)])
     means = _mean_by_scenario(trace, scores)
     sequences = np.array(_distinct(trace), dtype=np.int64)
     return np.asarray(sequences[np.argmax(means, axis=0)].reshape(n, 6))
 
 
-def best_threshold(trace: Trace) -> Threshold:
+def best_threshold(trace: Trace) -> ThresholdBaseline:
     """The best thresholds for each scenario of some tuning episodes."""
     choices = list(product(THRESHOLD_LENGTHS, THRESHOLD_WAITS, (0.0, 1.0)))
-    scores = np.stack([play(Simulation(trace), Threshold(*c))[0] for c in choices])
+    scores = np.stack([play(Simulation(trace), ThresholdBaseline(*c))[0] for c in choices])
     picked = np.array(choices)[np.argmax(_mean_by_scenario(trace, scores), axis=0)]
-    return Threshold(picked[:, 0], picked[:, 1], picked[:, 2])
+    return ThresholdBaseline(picked[:, 0], picked[:, 1], picked[:, 2])
 
 
 def _distinct(trace: Trace) -> list[tuple[int, ...]]:

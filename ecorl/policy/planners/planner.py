@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ecorl.policy.planners.search import Codes, Judged, Leaves, leaves, look
+from ecorl.policy.planners.search import Codes, GuardView, Leaves, leaves, look
 from ecorl.policy.planners.values import Grid, grid_for
 from ecorl.records import Stage
 from ecorl.scheduler.tables import Float64
@@ -90,7 +90,7 @@ def _leaves_at(
     The guards see no more of rows that are not there than they do in a run.
     """
     expected = work_at(trace.expected, k)
-    judged = Judged(
+    judged = GuardView(
         carry,
         expected if times == 1 else _repeat(expected, times),
         np.repeat(trace.expected_row_length[k], times),
@@ -243,7 +243,7 @@ def _transitions(
         work,
         rules,
         np.repeat(trace.row_length[picked, 0], size),
-        Judged(
+        GuardView(
             started,
             _repeat(work_at(trace.expected, (picked, 0)), size),
             np.repeat(trace.expected_row_length[picked, 0], size),

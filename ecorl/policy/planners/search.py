@@ -55,7 +55,7 @@ class Leaves(NamedTuple):
     after: Between
 
 
-class Judged(NamedTuple):
+class GuardView(NamedTuple):
     """What the guards see of a batch whose rows are not there yet.
 
     Attributes:
@@ -75,7 +75,7 @@ def leaves(
     work: Work,
     rules: Rules,
     row_length: Number,
-    judged: Judged | None = None,
+    judged: GuardView | None = None,
 ) -> Leaves:
     """Every sequence of actions from a stage to the end of the iteration.
 
@@ -126,7 +126,7 @@ def leaves(
 
 
 class _Blind(NamedTuple):
-    """`Judged` in columns."""
+    """`GuardView` in columns."""
 
     carry: Carry
     work: Work
@@ -210,7 +210,7 @@ def look(
     cases = supposed if blind and supposed else [(1.0, None)]
     values, actions = [], None
     row_length = simulation.row_length()
-    judged = Judged(simulation.known_carry(), simulation.known_work(), row_length)
+    judged = GuardView(simulation.known_carry(), simulation.known_work(), row_length)
     for _, work in cases:
         found = leaves(
             simulation.stage, simulation.known_carry(work), simulation.known_work(work),

@@ -39,7 +39,7 @@ PLAN_FILE, RECORD_FILE, NETWORK_FILE = "plan.json", "record.json", "policy.npz"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainingPlan:
     """How a policy is made; the defaults are those of the shipped one.
 
     Attributes:
@@ -75,7 +75,7 @@ class Plan:
             raise ConfigError("train.ppo_steps", 0, "above 0 where there is no imitation")
 
 
-QUICK = Plan(n_scenarios=8, n_iterations=30, n_rounds=2, n_epochs=3, ppo_steps=0)
+QUICK = TrainingPlan(n_scenarios=8, n_iterations=30, n_rounds=2, n_epochs=3, ppo_steps=0)
 """A plan of seconds, for trying out; its policy is not good."""
 
 
@@ -94,7 +94,7 @@ class Made:
     imitated: PolicyNetwork | None = None
 
 
-def pool_of(plan: Plan) -> list[Scenario]:
+def pool_of(plan: TrainingPlan) -> list[Scenario]:
     """The training pool of a plan."""
     if plan.family == "paper":
         n_hard = plan.n_scenarios // 3
@@ -106,7 +106,7 @@ def pool_of(plan: Plan) -> list[Scenario]:
 
 
 def train(
-    plan: Plan,
+    plan: TrainingPlan,
     folder: Path,
     *,
     scenarios: Sequence[Scenario] | None = None,
@@ -183,7 +183,7 @@ def _margin(pool: list[Scenario]) -> float | None:
 
 
 def _imitate(
-    plan: Plan,
+    plan: TrainingPlan,
     folder: Path,
     pool: list[Scenario],
     network: PolicyNetwork,
@@ -231,7 +231,7 @@ def _imitate(
 
 
 def _improve(
-    plan: Plan,
+    plan: TrainingPlan,
     folder: Path,
     pool: list[Scenario],
     imitated: PolicyNetwork | None,
@@ -263,7 +263,7 @@ def _improve(
 
 
 def _better(
-    plan: Plan,
+    plan: TrainingPlan,
     pool: list[Scenario],
     imitated: PolicyNetwork,
     improved: PolicyNetwork,
@@ -291,7 +291,7 @@ def _sample_states(pool: list[Scenario], seed: int) -> Float32:
 # ---------------------------------------------------------------- files
 
 
-def _claim(folder: Path, plan: Plan) -> None:
+def _claim(folder: Path, plan: TrainingPlan) -> None:
     """Make the folder this plan's, or see that it is."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / PLAN_FILE

@@ -9,20 +9,22 @@ from dataclasses import dataclass
 
 from ecorl.ledger import BarrierRow, ExecutionRow
 from ecorl.records import Action, Provenance, StageResult, weakest
-from ecorl.report.energy.model import Balance, CardTimeline, Comparison, EnergyPart
+from ecorl.report.energy.model import Balance, CardTimeline, EnergyPart, PathComparison
 from ecorl.report.energy.rest import Evidence
 from ecorl.report.energy.spans import length
 from ecorl.report.energy.stages import modelled_devices, present
 
 
-def card_idle(comparisons: Sequence[Comparison], parts: Sequence[EnergyPart]) -> list[EnergyPart]:
+def card_idle(
+    comparisons: Sequence[PathComparison], parts: Sequence[EnergyPart]
+) -> list[EnergyPart]:
     """What the cards of these comparisons drew while they ran nothing."""
     cards = {i for c in comparisons if c.card is not None for i in c.card.device_ids}
     return [p for p in parts if p.cause == "idle" and p.device_id in cards]
 
 
 def balance(
-    comparisons: Sequence[Comparison], parts: Sequence[EnergyPart], evidence: Evidence
+    comparisons: Sequence[PathComparison], parts: Sequence[EnergyPart], evidence: Evidence
 ) -> Balance | None:
     """Saved on the offloaded calls less the cards' idle draw; None without a comparison."""
     judged = [c for c in comparisons if c.saved_j is not None]

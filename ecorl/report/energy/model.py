@@ -88,7 +88,7 @@ class EnergyPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class EnergyTotals:
     """Energy of all parts with one provenance, or of all parts together.
 
     Attributes:
@@ -153,16 +153,16 @@ class Spending:
     """
 
     parts: tuple[EnergyPart, ...]
-    columns: tuple[Totals, ...]
-    card: Totals | None
-    with_card: Totals | None
+    columns: tuple[EnergyTotals, ...]
+    card: EnergyTotals | None
+    with_card: EnergyTotals | None
     n_output_tokens: int
     covered_share: float | None
     gaps: tuple[str, ...]
     accounting: Accounting | None
 
     @property
-    def shown(self) -> tuple[Totals, ...]:
+    def shown(self) -> tuple[EnergyTotals, ...]:
         """The columns, and that of the simulated card behind them."""
         return self.columns if self.card is None else (*self.columns, self.card)
 
@@ -174,7 +174,7 @@ class Spending:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PathComparison:
     """GPU path against card for one stage; None throughout where only one of them ran it.
 
     Attributes:
@@ -202,7 +202,7 @@ class Balance:
     """All offloaded calls against the GPU path, and what the cards drew beside them.
 
     Attributes:
-        saved_j: sum of `Comparison.saved_j`, J; ``at_most`` when a card's calls lack energy.
+        saved_j: sum of `PathComparison.saved_j`, J; ``at_most`` when a card's calls lack energy.
         idle_j: what the cards drew while they ran nothing, J, or None when unknown.
         idle_share: share of the time for which the run had the cards in which they ran nothing,
             or None; ``whole_run`` when it had them in all its attempts.

@@ -16,7 +16,7 @@ from ecorl.ledger import EnergySums, PowerSecond
 from ecorl.records import Provenance
 from ecorl.report.energy.spans import Span, merged
 from ecorl.report.render.numbers import joules
-from ecorl.telemetry.check import Verdict, judge_counter, stopped_seconds
+from ecorl.telemetry.check import CounterVerdict, judge_counter, stopped_seconds
 
 _FIGURES = tuple(field.name for field in fields(EnergySums))
 
@@ -188,4 +188,4 @@ def _disputed(seconds: Sequence[_Second]) -> tuple[float, float] | None:
     held_j = math.fsum(s.held_j - s.alone_j for s in seconds)
     held_s = math.fsum(s.held_s - s.alone_s for s in seconds)
     verdict = judge_counter(counted_j, held_j, held_s / counted_s, counted_s)
-    return (counted_j, held_j) if verdict is Verdict.DISPUTED else None
+    return (counted_j, held_j) if verdict is CounterVerdict.DISPUTED else None

@@ -12,7 +12,7 @@ from dataclasses import replace
 from ecorl.edi import edi_from_energy
 from ecorl.ledger import ExecutionRow, PlacementRow
 from ecorl.records import Action, Provenance, Stage, StageResult, weakest
-from ecorl.report.energy.model import Comparison, Expectation, StageRow
+from ecorl.report.energy.model import Expectation, PathComparison, StageRow
 from ecorl.report.model import DecisionGroup
 
 GPU_ONLY_STAGES = (Stage.GENERATION, Stage.ACTOR_TRAIN, Stage.CRITIC_TRAIN)
@@ -150,30 +150,30 @@ def _stage_row(
     )
 
 
-def comparisons(rows: Sequence[StageRow]) -> tuple[Comparison, ...]:
+def comparisons(rows: Sequence[StageRow]) -> tuple[PathComparison, ...]:
     """GPU path against card for each stage that ran."""
     ran = [s for s in _STAGES if any(r.stage is s for r in rows)]
     return tuple(_compare(s, [r for r in rows if r.stage is s]) for s in ran)
 
 
-def _compare(stage: Stage, rows: Sequence[StageRow]) -> Comparison:
+def _compare(stage: Stage, rows: Sequence[StageRow]) -> PathComparison:
     # Where one path has rows of several provenances, the one with most calls speaks for it.
     gpu = max((r for r in rows if r.on_gpu_path), key=lambda r: r.n_edi, default=None)
     card = max((r for r in rows if not r.on_gpu_path), key=lambda r: r.n_edi, default=None)
     if gpu is None or card is None:
         only = rows[0].device if len({r.device for r in rows}) == 1 else "one kind of device"
         sentence = f"no comparison: only {only} ran this stage"
-        return Comparison(stage, gpu, card, None, None, None, sentence)
+        return PathComparison(stage, gpu, card, None, None, None, sentence)
     a, b = gpu.edi_j_per_token, card.edi_j_per_token
     if a is None or b is None:
         lacking = gpu.device if a is None else card.device
         sentence = f"no comparison: {lacking} has no energy per token for this stage"
-        return Comparison(stage, gpu, card, None, None, None, sentence)
+        return PathComparison(stage, gpu, card, None, None, None, sentence)
     provenance = weakest(
         *(p for p in (gpu.energy_provenance, card.energy_provenance) if p is not None)
     )
     would_j, card_j = a * card.n_tokens_served, card.energy_j
-    return Comparison(
+    return PathComparison(
         stage=stage,
         gpu=gpu,
         card=card,

@@ -20,7 +20,7 @@ from ecorl.report.energy.causes import (
     WASTED_CAUSES,
     energy_parts,
 )
-from ecorl.report.energy.model import Accounting, EnergyPart, Spending, Totals
+from ecorl.report.energy.model import Accounting, EnergyPart, EnergyTotals, Spending
 from ecorl.report.energy.rest import Evidence
 from ecorl.report.energy.stages import (
     energy_j,
@@ -80,7 +80,7 @@ def spending(evidence: Evidence, accounting: Accounting | None) -> Spending:
 
 def _columns(
     parts: Sequence[EnergyPart], accounting: Accounting | None, tokens: int
-) -> list[Totals]:
+) -> list[EnergyTotals]:
     """What the machine spent: one column per provenance, then, if there are several, together."""
     found = {p.provenance for p in _known(parts) if p.provenance is not None}
     columns = [
@@ -99,7 +99,7 @@ def _columns(
     return columns
 
 
-def _tokens_per_joule(column: Totals, tokens: int) -> float | None:
+def _tokens_per_joule(column: EnergyTotals, tokens: int) -> float | None:
     has_generation = "generation" in column.by_cause
     return tokens / column.energy_j if has_generation and column.energy_j > 0 and tokens else None
 
@@ -108,7 +108,7 @@ def _known(parts: Sequence[EnergyPart]) -> list[EnergyPart]:
     return [p for p in parts if p.energy_j is not None and p.provenance is not None]
 
 
-def _totals(title: str, parts: Sequence[EnergyPart], accounting: Accounting | None) -> Totals:
+def _totals(title: str, parts: Sequence[EnergyPart], accounting: Accounting | None) -> EnergyTotals:
     known = _known(parts)
     provenances = {p.provenance for p in known if p.provenance is not None}
     by_cause = {
@@ -117,7 +117,7 @@ def _totals(title: str, parts: Sequence[EnergyPart], accounting: Accounting | No
         if any(p.cause == cause for p in known)
     }
     energy = math.fsum(by_cause.values())
-    return Totals(
+    return EnergyTotals(
         title=title,
         provenance=weakest(*provenances),
         n_provenances=len(provenances),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ecorl.html.pages import COLOURS, INK, PAPER, draw
 from ecorl.report.energy.causes import CAUSES
-from ecorl.report.energy.model import Totals
+from ecorl.report.energy.model import EnergyTotals
 from ecorl.report.model import Bar, BarrierSummary, PowerTrace, Report, Timeline
 from ecorl.report.render.lines import visible
 
@@ -56,7 +56,7 @@ def _bar_style(simulated: bool) -> dict[str, Any]:
     return style | {"hatch": "////"} if simulated else style
 
 
-def _energy(columns: Sequence[Totals]) -> str | None:
+def _energy(columns: Sequence[EnergyTotals]) -> str | None:
     """One stacked bar per column; what a simulated card would have drawn is one of its own."""
     shown = [c for c in columns if c.energy_j > 0]
     if not shown:
@@ -89,7 +89,7 @@ def _energy(columns: Sequence[Totals]) -> str | None:
     return _draw("energy", 0.95 + 0.42 * len(shown), 1, paint)
 
 
-def _column_name(c: Totals) -> str:
+def _column_name(c: EnergyTotals) -> str:
     return f"{c.heading}, at least" if c.at_least else c.heading
 
 

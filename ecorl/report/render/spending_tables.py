@@ -15,11 +15,11 @@ from ecorl.report.energy.causes import OTHER_CAUSES
 from ecorl.report.energy.model import (
     Balance,
     CardTimeline,
-    Comparison,
     EnergyPart,
+    EnergyTotals,
+    PathComparison,
     Spending,
     StageRow,
-    Totals,
 )
 from ecorl.report.energy.stages import present
 from ecorl.report.render.layout import Section, Table, table
@@ -46,11 +46,11 @@ def energy_section(s: Spending) -> Section:
     whose = "this machine, " if s.card else ""
     heads = ["", *(c.heading if c is s.card else f"{whose}{c.heading}" for c in s.shown)]
 
-    def wasted(c: Totals) -> str:
+    def wasted(c: EnergyTotals) -> str:
         unknown = c is not s.card and s.unknown_causes
         return share(c.wasted_j / c.energy_j if c.energy_j and not unknown else None)
 
-    lines: list[tuple[str, Callable[[Totals], str]]] = [
+    lines: list[tuple[str, Callable[[EnergyTotals], str]]] = [
         ("energy, J", lambda c: bounded(c.energy_j, c.at_least)),
         ("energy, kWh", lambda c: bounded(c.energy_kwh, c.at_least)),
         ("useful, J", lambda c: figure(c.useful_j)),
@@ -94,12 +94,12 @@ def tokens_with_card(s: Spending) -> str:
     return f"with the simulated card's draw: {per_j} output tokens per J ({both.provenance})"
 
 
-def tokens_cell(c: Totals, s: Spending, words: str) -> str:
+def tokens_cell(c: EnergyTotals, s: Spending, words: str) -> str:
     """Output tokens per joule of one column; a card that only scores has none to miss."""
     return "none" if c is s.card else bounded(c.tokens_per_joule, c.at_least, words)
 
 
-def cause_cell(name: str, c: Totals, s: Spending) -> str:
+def cause_cell(name: str, c: EnergyTotals, s: Spending) -> str:
     """Joules of one cause in one column."""
     if name in c.by_cause:
         return figure(c.by_cause[name])
@@ -109,7 +109,7 @@ def cause_cell(name: str, c: Totals, s: Spending) -> str:
     return MISSING if lacks else "none"
 
 
-def _cause(name: str, s: Spending) -> Callable[[Totals], str]:
+def _cause(name: str, s: Spending) -> Callable[[EnergyTotals], str]:
     return lambda c: cause_cell(name, c, s)
 
 
@@ -237,7 +237,7 @@ def _of(known: int, n: int) -> str:
 
 
 def comparisons_section(
-    compared: Sequence[Comparison],
+    compared: Sequence[PathComparison],
     balance: Balance | None,
     timeline: CardTimeline | None,
     path: str,
@@ -276,10 +276,10 @@ def comparisons_section(
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PathPair:
     """A stage that ran on both paths, with energy on both."""
 
-    comparison: Comparison
+    comparison: PathComparison
     gpu: StageRow
     card: StageRow
 
@@ -290,16 +290,16 @@ class PairGroup:
 
     basis: str
     provenance: Provenance | None
-    pairs: tuple[Pair, ...]
+    pairs: tuple[PathPair, ...]
 
 
-def comparison_groups(compared: Sequence[Comparison], path: str) -> list[PairGroup]:
+def comparison_groups(compared: Sequence[PathComparison], path: str) -> list[PairGroup]:
     """Comparisons that may share a table."""
-    groups: dict[tuple[str, Provenance | None], list[Pair]] = {}
+    groups: dict[tuple[str, Provenance | None], list[PathPair]] = {}
     for c in compared:
         if c.ratio is not None and c.gpu is not None and c.card is not None:
             basis = f"{path}: {_origin(c.gpu)}; card: {_origin(c.card)}"
-            groups.setdefault((basis, c.ratio_provenance), []).append(Pair(c, c.gpu, c.card))
+            groups.setdefault((basis, c.ratio_provenance), []).append(PathPair(c, c.gpu, c.card))
     return [PairGroup(*key, tuple(pairs)) for key, pairs in groups.items()]
 
 
@@ -309,7 +309,7 @@ def _origin(r: StageRow) -> str:
     return f"{r.device} (time {r.time_provenance}, energy {r.energy_provenance})"
 
 
-def _comparison_cells(pair: Pair, factor: float) -> tuple[str, ...]:
+def _comparison_cells(pair: PathPair, factor: float) -> tuple[str, ...]:
     cells = [str(pair.comparison.stage)]
     for r in (pair.gpu, pair.card):
         cells.append(with_spread(scaled(r.edi_j_per_token, factor), scaled(r.edi_spread, factor)))
@@ -317,7 +317,7 @@ def _comparison_cells(pair: Pair, factor: float) -> tuple[str, ...]:
     return (*cells, figure(pair.comparison.ratio))
 
 
-def _saved_cells(pair: Pair) -> tuple[str, ...]:
+def _saved_cells(pair: PathPair) -> tuple[str, ...]:
     c = pair.comparison
     least = "at least " if c.card_at_least else ""
     most = "at most " if c.card_at_least else ""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.kernels.golden.golden_references import floats, random_linear, random_row, softmax, value
 
 from ecorl.engines.fpga.numerics.formats import LOG2_E, IntegerGate, Scale, integer_linear
 from tests.golden import gating
 from tests.golden import operations as op
+from tests.kernels.golden.golden_references import floats, random_linear, random_row, softmax, value
 
 UNIT = 2.0**-16
 

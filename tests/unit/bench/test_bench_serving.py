@@ -14,8 +14,8 @@ from ecorl.bench import serving
 from ecorl.bench.peers import ModelSize
 from ecorl.bench.serving import (
     Answered,
+    CheckedAnswers,
     Clients,
-    Judged,
     Request,
     judge,
     make_requests,
@@ -52,7 +52,7 @@ def test_answers_are_held_against_the_truth():
     requests = make_requests(3, (2, 4), 10, seed=0)
     truth = [bits(0.5)] * 3
     right = [answered(f"row-{k}") for k in range(3)]
-    assert judge(requests, right, truth) == Judged(3, 0, 0, 6.0)
+    assert judge(requests, right, truth) == CheckedAnswers(3, 0, 0, 6.0)
     for wrong, n_lost, n_mixed, energy_j in (
         (answered("row-2"), 0, 1, 6.0),
         (answered("row-1", np.nextafter(np.float32(0.5), np.float32(1)).item()), 0, 1, 6.0),
@@ -62,9 +62,11 @@ def test_answers_are_held_against_the_truth():
         (Answered(None, b"", 1.0), 1, 0, None),
     ):
         judged = judge(requests, [right[0], wrong, right[2]], truth)
-        assert judged == Judged(3, n_lost, n_mixed, energy_j)
-    assert Judged(1, 0, 1, 2.0) + Judged(2, 1, 0, 3.0) == Judged(3, 1, 1, 5.0)
-    assert (Judged(1, 0, 1, 2.0) + Judged(2, 1, 0, None)).energy_j is None
+        assert judged == CheckedAnswers(3, n_lost, n_mixed, energy_j)
+    assert CheckedAnswers(1, 0, 1, 2.0) + CheckedAnswers(2, 1, 0, 3.0) == CheckedAnswers(
+        3, 1, 1, 5.0
+    )
+    assert (CheckedAnswers(1, 0, 1, 2.0) + CheckedAnswers(2, 1, 0, None)).energy_j is None
 
 
 def test_requests_span_the_lengths_and_carry_other_ids():
@@ -121,9 +123,9 @@ def seen(script, lost=0, mixed=0, energy_j=6.0):
         script.UNDELAYED: [1.5, 2.0, 2.0],
     }
     judged = {
-        script.MANY: Judged(40, lost, mixed, energy_j),
-        script.ONE: Judged(40, 0, 0, 9.0),
-        script.UNDELAYED: Judged(40, 0, 0, 9.0),
+        script.MANY: CheckedAnswers(40, lost, mixed, energy_j),
+        script.ONE: CheckedAnswers(40, 0, 0, 9.0),
+        script.UNDELAYED: CheckedAnswers(40, 0, 0, 9.0),
     }
     return script.Seen(times, [1.0] * 99 + [50.0], judged, 7.0)
 

@@ -37,15 +37,19 @@ def test_a_byte_order_mark_does_no_harm(write):
 
 WORDS = TOML_TEXT.filter(str.strip)
 POLICIES = st.one_of(
-    st.builds(cfg.StaticPolicy, reward=st.sampled_from(Action)),
-    st.builds(cfg.ThresholdPolicy, max_length=st.integers(1, 9999), max_queue=st.integers(0, 9)),
-    st.builds(cfg.LookaheadPolicy, energy_weight=st.floats(0, 1)),
-    st.builds(cfg.LearnedPolicy, name=WORDS, path=st.none() | st.just(Path("a b/é.onnx"))),
+    st.builds(cfg.StaticPolicyConfig, reward=st.sampled_from(Action)),
+    st.builds(
+        cfg.ThresholdPolicyConfig, max_length=st.integers(1, 9999), max_queue=st.integers(0, 9)
+    ),
+    st.builds(cfg.LookaheadPolicyConfig, energy_weight=st.floats(0, 1)),
+    st.builds(cfg.LearnedPolicyConfig, name=WORDS, path=st.none() | st.just(Path("a b/é.onnx"))),
 )
 OFFLOADS = st.one_of(
-    st.builds(cfg.FpgaEngine, build=st.sampled_from(["fast", "strict"]), isolated=st.booleans()),
     st.builds(
-        cfg.PluginEngine,
+        cfg.FpgaEngineConfig, build=st.sampled_from(["fast", "strict"]), isolated=st.booleans()
+    ),
+    st.builds(
+        cfg.PluginEngineConfig,
         name=WORDS,
         options=st.dictionaries(TOML_TEXT, TOML_VALUES, max_size=3),
     ),

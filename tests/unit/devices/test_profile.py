@@ -9,7 +9,7 @@ import pytest
 from ecorl.devices import MissingFigure, load_profile, profile_names
 from ecorl.devices import profile as profile_module
 from ecorl.devices.card import CARD_FIGURES, missing_card_figures
-from ecorl.devices.figure import Figure
+from ecorl.devices.figure import DeviceFigure
 from ecorl.devices.host import HostCpu, complete_host_figures, read_host_cpu
 from ecorl.devices.profile import UNITS
 from ecorl.engines.fpga.cycles.model import CycleModel
@@ -229,7 +229,7 @@ def test_vector_width_follows_the_flags(flags, fp32, int8):
 
 def test_host_figures_scale_with_cores_and_are_modelled():
     cpu = HostCpu("x", 4, 2e9, "test", frozenset({"avx512f"}), 8_000_000_000)
-    per_core = {"active_w": Figure(6.0, "W", Provenance.MODELLED, "assumed")}
+    per_core = {"active_w": DeviceFigure(6.0, "W", Provenance.MODELLED, "assumed")}
     made = complete_host_figures({}, per_core, cpu)
     assert made["active_w"].value == 24.0
     assert made["peak_fp32_flops"].value == 4 * 2e9 * 64

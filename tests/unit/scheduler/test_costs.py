@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ecorl.config import DeviceConfig
 from ecorl.devices import load_profile, stage_cost
-from ecorl.devices.figure import Figure
+from ecorl.devices.figure import DeviceFigure
 from ecorl.devices.host import HostCpu, complete_host_figures
 from ecorl.devices.profile import UNITS
 from ecorl.engines.fpga.cycles.model import BatchShape, CycleModel, attention_calls, mean_rows
@@ -125,7 +125,7 @@ def host_of(power=1.0):
     """A host of 4 cores that draws `power` times what is assumed of one."""
     cpu = HostCpu("x", 4, 2.5e9, "test", frozenset({"avx2", "fma"}), 64 * 10**9)
     per_core = {
-        key: Figure(value, UNITS[key], Provenance.MODELLED, "assumed")
+        key: DeviceFigure(value, UNITS[key], Provenance.MODELLED, "assumed")
         for key, value in (
             ("idle_w", 1.5 * power), ("active_w", 6.0 * power), ("memory_bytes_per_s", 8e9)
         )

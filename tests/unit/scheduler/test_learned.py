@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from ecorl.config import DeviceConfig, LearnedPolicy, PlacementConfig
+from ecorl.config import DeviceConfig, LearnedPolicyConfig, PlacementConfig
 from ecorl.devices import load_profile
 from ecorl.devices.llama import model_shape
 from ecorl.edi import EdiMatrix, edi_reading
@@ -39,7 +39,7 @@ MODELS = {s: model_shape("1b", scalar_head=s is Stage.REWARD) for s in STAGES}
 
 
 def config(**kwargs):
-    return PlacementConfig(policy=LearnedPolicy(**kwargs), l_max=8192)
+    return PlacementConfig(policy=LearnedPolicyConfig(**kwargs), l_max=8192)
 
 
 def scheduler(n_gpus=1, card="u55c", models=MODELS, **kwargs):
@@ -202,7 +202,7 @@ def test_a_missing_file_is_refused(tmp_path):
 
 
 def test_in_the_profiling_phase_both_paths_are_seen():
-    both = PlacementConfig(policy=LearnedPolicy(), profile_both_paths=True, n_profiling=4)
+    both = PlacementConfig(policy=LearnedPolicyConfig(), profile_both_paths=True, n_profiling=4)
     policy = build_policy(both, load_profile("h100_sxm"), load_profile("u55c"), None, MODELS)
     actions = [policy.propose(replace(state(), batch=i))[0] for i in range(6)]
     assert actions[:4] == [Action.GPU, Action.CONCURRENT] * 2

@@ -9,13 +9,13 @@ import threading
 
 import numpy as np
 
-from ecorl.devices import Figure
+from ecorl.devices import DeviceFigure
 from ecorl.engines.lanes.threaded import ThreadedEngine
 from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreResult
 from ecorl.errors import EngineError
 from ecorl.records import ModelShape, Provenance, Stage
 from ecorl.serve.access import bind, listen
-from ecorl.serve.app import Service
+from ecorl.serve.app import ScoringService
 from ecorl.serve.server import Runner
 from ecorl.serve.settings import ServedModel, ServeSettings
 
@@ -74,12 +74,14 @@ def logprobs_of(row, n, temperature=1.0):
 
 
 def served(stage=Stage.REWARD):
-    figures = {"active_w": Figure(16.0, "W", Provenance.PUBLISHED, "a test")}
+    figures = {"active_w": DeviceFigure(16.0, "W", Provenance.PUBLISHED, "a test")}
     return ServedModel("stub-model", stage, VOCAB, POSITIONS, Provenance.EMULATED, figures)
 
 
 def service_of(engine, token=None, **settings):
-    return Service(ThreadedEngine(engine), served(engine.stage), ServeSettings(**settings), token)
+    return ScoringService(
+        ThreadedEngine(engine), served(engine.stage), ServeSettings(**settings), token
+    )
 
 
 def body_of(*rows, **more):

@@ -23,7 +23,7 @@ from stub_service import (
     until,
 )
 
-from ecorl.serve.connections import Connection
+from ecorl.serve.connections import ClientConnection
 
 
 @in_loop
@@ -147,7 +147,7 @@ async def test_an_answer_that_nobody_reads_is_given_up_and_spoils_no_end():
 
 
 def test_a_client_that_reads_slowly_is_waited_for():
-    connection = object.__new__(Connection)
+    connection = object.__new__(ClientConnection)
     connection._service, connection.transport, connection.loop = Mock(), Mock(), Mock()
     connection._service.batcher.draining = False
     size = connection.transport.get_write_buffer_size

@@ -14,8 +14,8 @@ from ecorl.telemetry.integrate import (
     DISPUTED_AFTER_S,
     DISPUTED_FACTOR,
     STOPPED_AFTER_S,
+    CounterVerdict,
     Reading,
-    Verdict,
     judge_counter,
     standstill_s,
 )
@@ -162,22 +162,22 @@ def test_the_verdict_is_symmetric_and_follows_the_factor(counter_j, integral_j, 
     assert verdict is judge_counter(integral_j, counter_j, 1.0, length_s)
     apart = max(counter_j / integral_j, integral_j / counter_j)
     if abs(apart - DISPUTED_FACTOR) > 1e-6:
-        assert (verdict is Verdict.DISPUTED) == (apart > DISPUTED_FACTOR)
-    assert judge_counter(counter_j, integral_j, 0.9, length_s) is Verdict.FINE
-    assert judge_counter(counter_j, integral_j, 1.0, 0.99 * DISPUTED_AFTER_S) is Verdict.FINE
+        assert (verdict is CounterVerdict.DISPUTED) == (apart > DISPUTED_FACTOR)
+    assert judge_counter(counter_j, integral_j, 0.9, length_s) is CounterVerdict.FINE
+    assert judge_counter(counter_j, integral_j, 1.0, 0.99 * DISPUTED_AFTER_S) is CounterVerdict.FINE
 
 
 @pytest.mark.parametrize(
     ("counter_j", "integral_j", "coverage", "length_s", "verdict"),
     [
-        (None, 5.0, 1.0, 9.0, Verdict.FINE),
-        (0.0, 5.0, 1.0, STOPPED_AFTER_S, Verdict.FINE),
-        (0.0, 5.0, 1.0, STOPPED_AFTER_S + 0.01, Verdict.STOPPED),
-        (0.0, None, 0.0, 9.0, Verdict.STOPPED),
-        (0.0, 0.0, 0.5, 9.0, Verdict.STOPPED),
-        (0.0, 0.0, 1.0, 9.0, Verdict.FINE),
-        (5.0, 0.0, 1.0, 9.0, Verdict.DISPUTED),
-        (5.0, None, 0.0, 9.0, Verdict.FINE),
+        (None, 5.0, 1.0, 9.0, CounterVerdict.FINE),
+        (0.0, 5.0, 1.0, STOPPED_AFTER_S, CounterVerdict.FINE),
+        (0.0, 5.0, 1.0, STOPPED_AFTER_S + 0.01, CounterVerdict.STOPPED),
+        (0.0, None, 0.0, 9.0, CounterVerdict.STOPPED),
+        (0.0, 0.0, 0.5, 9.0, CounterVerdict.STOPPED),
+        (0.0, 0.0, 1.0, 9.0, CounterVerdict.FINE),
+        (5.0, 0.0, 1.0, 9.0, CounterVerdict.DISPUTED),
+        (5.0, None, 0.0, 9.0, CounterVerdict.FINE),
     ],
 )
 def test_verdicts(counter_j, integral_j, coverage, length_s, verdict):

@@ -18,7 +18,12 @@ from ecorl import __version__
 from ecorl.engines.fpga.bitstream import vitis
 from ecorl.engines.fpga.bitstream.check import provenance_of
 from ecorl.engines.fpga.bitstream.csynth import check_qor, synthesis_of
-from ecorl.engines.fpga.bitstream.manifest import Manifest, Target, manifest_path, write_manifest
+from ecorl.engines.fpga.bitstream.manifest import (
+    BitstreamTarget,
+    Manifest,
+    manifest_path,
+    write_manifest,
+)
 from ecorl.engines.fpga.bitstream.request import Order, check_order
 from ecorl.engines.fpga.bitstream.vivado import read_timing, read_utilisation
 from ecorl.engines.fpga.bitstream.xclbin import container_bytes, parse_container, read_container
@@ -54,7 +59,7 @@ def build_bitstream(order: Order, tell: Tell) -> Manifest:
         BuildError: a step failed.
     """
     check_order(order)
-    build = _build_csim if order.target is Target.CSIM else _build_with_vitis
+    build = _build_csim if order.target is BitstreamTarget.CSIM else _build_with_vitis
     try:
         return build(order, tell)
     except OSError as error:
@@ -179,7 +184,7 @@ def _build_with_vitis(order: Order, tell: Tell) -> Manifest:
     kernels = kernel_interfaces(job.root)
     connectivity = connectivity_config(kernels, card_memory())
     _one_part(job.root, kernels)
-    if order.target is Target.SW_EMU and tools.release >= vitis.SW_EMU_GONE:
+    if order.target is BitstreamTarget.SW_EMU and tools.release >= vitis.SW_EMU_GONE:
         tell("AMD deprecates sw_emu from Vitis 2024.2: TARGET=csim takes its place here")
     order.out.mkdir(parents=True, exist_ok=True)
     order.folder.mkdir(parents=True, exist_ok=True)
@@ -190,7 +195,7 @@ def _build_with_vitis(order: Order, tell: Tell) -> Manifest:
 def _vitis_steps(job: _Job, kernels: Sequence[KernelInterface], connectivity: str) -> Manifest:
     """Compile, link, read the reports, keep the product."""
     order = job.order
-    compile_one = _compile_emulated if order.target is Target.SW_EMU else _compile_hls
+    compile_one = _compile_emulated if order.target is BitstreamTarget.SW_EMU else _compile_hls
     digest = kernels_digest()
     objects = [compile_one(job, kernel) for kernel in kernels]
     config = order.folder / "connectivity.cfg"
@@ -242,7 +247,9 @@ def _link(
     linked.unlink(missing_ok=True)
     for name in ("_x", "reports"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    frequency = [] if order.target is Target.SW_EMU else ["--kernel_frequency", f"{clock_mhz:g}"]
+    frequency = (
+        [] if order.target is BitstreamTarget.SW_EMU else ["--kernel_frequency", f"{clock_mhz:g}"]
+    )
     job.run(
         "link", "v++", "-l", "-t", str(order.target), "--platform", job.platform,
         "--config", str(config), *frequency,
@@ -282,14 +289,14 @@ def _made(path: Path, log: Path) -> Path:
 def _read_reports(job: _Job, kernels: Sequence[KernelInterface]) -> _Reports:
     """What the tools' reports say. One that cannot be read is told of and stays unknown."""
     order = job.order
-    if order.target is Target.SW_EMU:
+    if order.target is BitstreamTarget.SW_EMU:
         return _Reports(None, None, None)
     synthesis = {}
     for kernel in kernels:
         found = _read(job, partial(_shortfalls, job, kernel))
         if found is not None:
             synthesis[kernel.kernel] = found
-    if order.target is not Target.HW:
+    if order.target is not BitstreamTarget.HW:
         return _Reports(synthesis or None, None, None)
     timing, sites = _newest(order.folder, _TIMING), _newest(order.folder, _UTILISATION)
     summary = None if timing is None else _read(job, partial(read_timing, timing))

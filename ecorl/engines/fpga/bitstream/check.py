@@ -17,8 +17,8 @@ from pathlib import Path
 from ecorl.engines.fpga.bitstream.manifest import (
     EMULATED,
     SYNTHESISED,
+    BitstreamTarget,
     Manifest,
-    Target,
     manifest_path,
     read_manifest,
 )
@@ -32,10 +32,10 @@ from ecorl.errors import BitstreamError
 logger = logging.getLogger(__name__)
 
 _MODES = {
-    Target.CSIM: {Mode.SW_EMU},
-    Target.SW_EMU: {Mode.SW_EMU},
-    Target.HW_EMU: {Mode.HW_EMU, Mode.HW_EMU_PARTIAL},
-    Target.HW: {Mode.FLAT, Mode.PARTIAL, Mode.TANDEM_STAGE2, Mode.TANDEM_STAGE2_PARTIAL},
+    BitstreamTarget.CSIM: {Mode.SW_EMU},
+    BitstreamTarget.SW_EMU: {Mode.SW_EMU},
+    BitstreamTarget.HW_EMU: {Mode.HW_EMU, Mode.HW_EMU_PARTIAL},
+    BitstreamTarget.HW: {Mode.FLAT, Mode.PARTIAL, Mode.TANDEM_STAGE2, Mode.TANDEM_STAGE2_PARTIAL},
 }
 
 
@@ -84,7 +84,7 @@ def check_bitstream(
     return manifest
 
 
-def provenance_of(target: Target, reported: Collection[str] | None) -> str | None:
+def provenance_of(target: BitstreamTarget, reported: Collection[str] | None) -> str | None:
     """What a file may call itself, by its target and the kernels whose csynth.xml was there."""
     if target.is_emulated:
         return EMULATED
@@ -128,13 +128,13 @@ def _check_target(path: Path, manifest: Manifest, container: Container, emulated
     mode = "unknown" if container.mode is None else container.mode.name
     named = path.name.endswith(CSIM_SUFFIX)
     if container.mode not in _MODES[manifest.target] or named is not (
-        manifest.target is Target.CSIM
+        manifest.target is BitstreamTarget.CSIM
     ):
         raise BitstreamError(
             f"{path}: the manifest says target = {manifest.target}, and name and header do not "
             f"(mode {mode})"
         )
-    if manifest.target in (Target.SW_EMU, Target.HW_EMU):
+    if manifest.target in (BitstreamTarget.SW_EMU, BitstreamTarget.HW_EMU):
         raise BitstreamError(
             f"{path} is for emulation (target = {manifest.target}) with AMD's tools alone: a host "
             "takes target = csim in emulation and target = hw on a card"
@@ -172,5 +172,5 @@ def _check_timing(path: Path, manifest: Manifest) -> None:
             f"{path}: timing_met = false: a design that misses its timing can compute wrong bits; "
             "build it again with a lower clock"
         )
-    if manifest.target is Target.HW and manifest.timing_met is None:
+    if manifest.target is BitstreamTarget.HW and manifest.timing_met is None:
         logger.warning("%s: no report says whether it meets its timing (timing_met = null)", path)

@@ -24,7 +24,7 @@ _MOST_SITES = 10**9  # assumed: a large device of today has some 10^7
 EMULATED, SYNTHESISED = "emulated", "synthesised"
 
 
-class Target(StrEnum):
+class BitstreamTarget(StrEnum):
     """What a file is for.
 
     csim: the C-simulation on the host, from XRT's side a card. sw_emu, hw_emu: emulations of Vitis.
@@ -39,7 +39,7 @@ class Target(StrEnum):
     @property
     def is_emulated(self) -> bool:
         """Whether no card runs it."""
-        return self is not Target.HW
+        return self is not BitstreamTarget.HW
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Manifest:
     """
 
     file: str
-    target: Target
+    target: BitstreamTarget
     platform: str
     part: str
     tool: str
@@ -219,10 +219,12 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _target(path: Path, value: object) -> Target:
-    if not isinstance(value, str) or value not in set(Target):
-        raise BitstreamError(f"{path}: target = {value!r}: allowed is one of {', '.join(Target)}")
-    return Target(str(value))
+def _target(path: Path, value: object) -> BitstreamTarget:
+    if not isinstance(value, str) or value not in set(BitstreamTarget):
+        raise BitstreamError(
+            f"{path}: target = {value!r}: allowed is one of {', '.join(BitstreamTarget)}"
+        )
+    return BitstreamTarget(str(value))
 
 
 def _provenance(path: Path, value: object) -> str | None:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ecorl.engines.fpga.bitstream.manifest import Target
+from ecorl.engines.fpga.bitstream.manifest import BitstreamTarget
 from ecorl.engines.fpga.bitstream.vitis import platform_name
 from ecorl.engines.fpga.csim.build import kernel_root
 from ecorl.engines.fpga.kernels.banks import CARD, PLATFORM
@@ -31,7 +31,7 @@ class Order:
         checks: of `CHECKS`; run before and after a kernel's synthesis. Not for csim and sw_emu.
     """
 
-    target: Target
+    target: BitstreamTarget
     platform: str = PLATFORM
     out: Path = Path("bitstreams")
     work: Path = Path()
@@ -55,10 +55,10 @@ def check_order(order: Order) -> None:
         ConfigError: naming the option, its value and what is allowed.
         MissingToolError: the kernel sources are not installed.
     """
-    if order.checks and order.target not in (Target.HW_EMU, Target.HW):
+    if order.checks and order.target not in (BitstreamTarget.HW_EMU, BitstreamTarget.HW):
         raise ConfigError("--check", order.checks[0], f"none with target {order.target}")
     _check_platform(order)
-    if order.target is not Target.CSIM:
+    if order.target is not BitstreamTarget.CSIM:
         _check_paths(order)
 
 
@@ -68,7 +68,7 @@ def _check_platform(order: Order) -> None:
     if not _NAME.fullmatch(name) or not _is_text(order.platform):
         allowed = "a name of at most 63 letters, digits and _ . : -, or an .xpfm file of such a one"
         raise ConfigError("--platform", order.platform, allowed)
-    if order.target is Target.CSIM and name != PLATFORM:
+    if order.target is BitstreamTarget.CSIM and name != PLATFORM:
         allowed = f"{PLATFORM} with target csim: its memory is that card's"
         raise ConfigError("--platform", order.platform, allowed)
     if CARD not in name.split("_"):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ecorl.engines.fpga.bitstream.xclbin_metadata import build_json, kernel_xml, unit_address
-from ecorl.engines.fpga.kernels.banks import PLATFORM, Bank, CardMemory
+from ecorl.engines.fpga.kernels.banks import PLATFORM, Bank, BankMap
 from ecorl.engines.fpga.kernels.interfaces import KernelInterface
 from ecorl.errors import BitstreamError, BuildError
 from ecorl.files import write_whole
@@ -76,7 +76,7 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class XclbinSection:
     """One section of a file; `kind` may be one that `Kind` does not list."""
 
     kind: int
@@ -95,7 +95,7 @@ class MemoryEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class MemoryConnection:
     """An argument of the `unit`-th compute unit and the memory entry that it is wired to."""
 
     argument: int
@@ -119,7 +119,7 @@ class Container:
     identity: uuid.UUID
     mode: Mode | None
     platform: str
-    sections: tuple[Section, ...]
+    sections: tuple[XclbinSection, ...]
 
     def section(self, kind: Kind) -> bytes:
         """Content of the first section of a kind.
@@ -151,10 +151,10 @@ class Container:
             for _, used, size, base, tag in rows
         )
 
-    def connections(self, kind: Kind = Kind.GROUP_CONNECTIVITY) -> tuple[Connection, ...]:
+    def connections(self, kind: Kind = Kind.GROUP_CONNECTIVITY) -> tuple[MemoryConnection, ...]:
         """Which argument is wired to which memory entry."""
         rows = self._rows(kind, _CONNECTION_COUNT, _CONNECTION)
-        return tuple(Connection(*row) for row in rows)
+        return tuple(MemoryConnection(*row) for row in rows)
 
     @property
     def clock_mhz(self) -> float | None:
@@ -179,7 +179,7 @@ def write_container(
     path: Path,
     kernels: Sequence[KernelInterface],
     library: bytes,
-    memory: CardMemory,
+    memory: BankMap,
     *,
     platform: str = PLATFORM,
 ) -> Container:
@@ -209,7 +209,7 @@ def write_container(
 def container_bytes(
     kernels: Sequence[KernelInterface],
     library: bytes,
-    memory: CardMemory,
+    memory: BankMap,
     *,
     platform: str = PLATFORM,
 ) -> bytes:
@@ -238,7 +238,7 @@ def container_bytes(
         Kind.EMBEDDED_METADATA: kernel_xml(kernels, platform),
         Kind.BUILD_METADATA: build_json(kernels, platform),
     }
-    sections = tuple(Section(kind, kind.name[:15], data) for kind, data in parts.items())
+    sections = tuple(XclbinSection(kind, kind.name[:15], data) for kind, data in parts.items())
     digest = hashlib.sha256(_fixed(platform, 64))
     for section in sections:
         digest.update(f"{section.kind} {len(section.data)}\n".encode() + section.data)
@@ -246,7 +246,7 @@ def container_bytes(
     return _laid_out(identity, platform, sections)
 
 
-def _laid_out(identity: uuid.UUID, platform: str, sections: Sequence[Section]) -> bytes:
+def _laid_out(identity: uuid.UUID, platform: str, sections: Sequence[XclbinSection]) -> bytes:
     """The file's bytes: header, table of sections, sections at multiples of 8."""
     at = _PREFIX.size + _HEADER.size + len(sections) * _SECTION.size
     table, body = bytearray(), bytearray()
@@ -268,8 +268,8 @@ def _laid_out(identity: uuid.UUID, platform: str, sections: Sequence[Section]) -
 
 
 def _wired(
-    kernels: Sequence[KernelInterface], memory: CardMemory
-) -> tuple[list[Connection], list[MemoryEntry]]:
+    kernels: Sequence[KernelInterface], memory: BankMap
+) -> tuple[list[MemoryConnection], list[MemoryEntry]]:
     """Connections with each range as one entry, and all entries: channels, then ranges."""
     size = memory.channel_bytes
     banks = {(k.kernel, a.name): memory.bank(k, a.name) for k in kernels for a in k.buffers}
@@ -283,7 +283,7 @@ def _wired(
             places[bank.tag] = len(entries)
             entries.append(_range(bank, size))
     connections = [
-        Connection(argument.index, unit, places[banks[kernel.kernel, argument.name].tag])
+        MemoryConnection(argument.index, unit, places[banks[kernel.kernel, argument.name].tag])
         for unit, kernel in enumerate(kernels)
         for argument in kernel.buffers
     ]
@@ -295,8 +295,8 @@ def _range(bank: Bank, size: int) -> MemoryEntry:
 
 
 def _spread(
-    connections: Sequence[Connection], entries: Sequence[MemoryEntry], memory: CardMemory
-) -> list[Connection]:
+    connections: Sequence[MemoryConnection], entries: Sequence[MemoryEntry], memory: BankMap
+) -> list[MemoryConnection]:
     """The same connections with each range as its channels."""
     size = memory.channel_bytes
     found = []
@@ -304,7 +304,7 @@ def _spread(
         entry = entries[one.memory]
         first = entry.base_address // size
         found += [
-            Connection(one.argument, one.unit, channel)
+            MemoryConnection(one.argument, one.unit, channel)
             for channel in range(first, first + entry.n_bytes // size)
         ]
     return found
@@ -318,7 +318,7 @@ def _memory_section(entries: Sequence[MemoryEntry]) -> bytes:
     return _MEMORY_COUNT.pack(len(entries)) + b"".join(rows)
 
 
-def _connection_section(connections: Sequence[Connection]) -> bytes:
+def _connection_section(connections: Sequence[MemoryConnection]) -> bytes:
     rows = (_CONNECTION.pack(c.argument, c.unit, c.memory) for c in connections)
     return _CONNECTION_COUNT.pack(len(connections)) + b"".join(rows)
 
@@ -385,11 +385,11 @@ def parse_container(path: Path, data: bytes) -> Container:
     return Container(path, uuid.UUID(bytes=identity), known, _text(platform), sections)
 
 
-def _section(path: Path, data: bytes, at: int) -> Section:
+def _section(path: Path, data: bytes, at: int) -> XclbinSection:
     kind, name, offset, size = _SECTION.unpack_from(data, at)
     if offset + size > len(data):
         raise BitstreamError(f"{path} is damaged: section {kind} lies beyond its end")
-    return Section(kind, _text(name), data[offset : offset + size])
+    return XclbinSection(kind, _text(name), data[offset : offset + size])
 
 
 def _text(raw: bytes) -> str:

@@ -14,9 +14,9 @@ import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from ecorl.engines.fpga.card.health import CardSetup, CardState, Occupancy, Service
+from ecorl.engines.fpga.card.health import CardHealth, CardSetup, CardState, Occupancy
 from ecorl.engines.fpga.card.memory import SLOTS
-from ecorl.engines.fpga.card.plan import Plan
+from ecorl.engines.fpga.card.plan import KernelPlan
 from ecorl.engines.fpga.card.runner import GroupResult
 from ecorl.engines.fpga.card.weights import Weights
 from ecorl.errors import DriverError
@@ -59,7 +59,7 @@ class CardStatus:
 
 @dataclass(eq=False, slots=True)
 class _Job:
-    plan: Plan
+    plan: KernelPlan
     future: Future[GroupResult] = field(default_factory=Future)
     slot: int = 0
     is_sent: bool = False
@@ -94,7 +94,7 @@ class Card:
         self._next: _Job | _Load | _Revival | None = None
         self._lock = threading.Lock()
         self._open: set[_Job | _Load] = set()  # not answered yet; guarded by the lock
-        self._service = Service(setup)
+        self._service = CardHealth(setup)
         self._occupancy = Occupancy()
         self._n_groups = 0
         self._is_reset_due = self._is_reviving = False
@@ -119,7 +119,7 @@ class Card:
         """Tokens of the groups waiting or running."""
         return sum(job.plan.n_tokens for job in self._jobs())
 
-    def submit(self, plan: Plan) -> Future[GroupResult]:
+    def submit(self, plan: KernelPlan) -> Future[GroupResult]:
         """Queue a group; never blocks. A failure is the future's `DriverError`."""
         job = _Job(plan)
         self._put(job)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ecorl.engines.fpga.card.card import CardStatus
 from ecorl.engines.fpga.card.health import CardSetup
-from ecorl.engines.fpga.card.plan import Plan
+from ecorl.engines.fpga.card.plan import KernelPlan
 from ecorl.engines.fpga.card.plan_builder import plan_logprobs, plan_rewards
 from ecorl.engines.fpga.card.pool import CardPool
 from ecorl.engines.fpga.card.tokens import lay_out
@@ -125,7 +125,7 @@ class CardDecoder(Decoder):
 
     def _plans(
         self, question: Question, planned: list[tuple[int, int, int, int]]
-    ) -> Iterator[Plan]:
+    ) -> Iterator[KernelPlan]:
         """Plans of the groups that a card has room for, which are noted in `planned`."""
         for group in groups_of(question.segments, question.tokens):
             plan = self._plan(question, group)
@@ -137,7 +137,7 @@ class CardDecoder(Decoder):
             planned.append(group)
             yield plan
 
-    def _plan(self, question: Question, group: tuple[int, int, int, int]) -> Plan:
+    def _plan(self, question: Question, group: tuple[int, int, int, int]) -> KernelPlan:
         first, last, first_output, last_output = group
         own = slice(first_output, last_output)
         model = self._weights.model

@@ -70,7 +70,7 @@ class CardSetup:
     clock: Callable[[], float] = time.monotonic
 
 
-class Service:
+class CardHealth:
     """An opened and loaded card, or the way back to one. Used from one thread.
 
     Args:

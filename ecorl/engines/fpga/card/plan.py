@@ -41,7 +41,7 @@ class At:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class KernelStart:
     """One start of a kernel: its name in `hls_kernels`, and its arguments by name."""
 
     kernel: str
@@ -65,7 +65,7 @@ class CardModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class KernelPlan:
     """All that a card does for a group.
 
     Attributes:
@@ -85,9 +85,9 @@ class Plan:
     model: CardModel
     layout: TokenLayout
     inputs: Mapping[str, Bytes]
-    before: tuple[Start, ...]
-    attend: tuple[Start, ...]
-    after: tuple[Start, ...]
+    before: tuple[KernelStart, ...]
+    attend: tuple[KernelStart, ...]
+    after: tuple[KernelStart, ...]
     sizes: Mapping[str, int]
     result: str
     output_at: Int64

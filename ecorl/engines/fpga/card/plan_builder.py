@@ -18,7 +18,7 @@ from ecorl.engines.fpga.card.image import (
     code_words,
     words,
 )
-from ecorl.engines.fpga.card.plan import UNWRITTEN, At, CardModel, Plan, Start
+from ecorl.engines.fpga.card.plan import UNWRITTEN, At, CardModel, KernelPlan, KernelStart
 from ecorl.engines.fpga.card.tokens import ROW_FIELDS, TokenLayout
 from ecorl.engines.fpga.numerics.formats import Scale
 from ecorl.engines.protocol import Int64
@@ -37,7 +37,7 @@ ROWS_AT_ONCE = 1 << 14
 """Rows of a product at most, whatever their size."""
 
 
-def plan_rewards(model: CardModel, layout: TokenLayout) -> Plan:
+def plan_rewards(model: CardModel, layout: TokenLayout) -> KernelPlan:
     """Rewards after the layout's wanted tokens."""
     making = _Making(model, layout)
     making.layers()
@@ -45,7 +45,7 @@ def plan_rewards(model: CardModel, layout: TokenLayout) -> Plan:
     return making.plan("values", layout.output_rows - layout.first_wanted)
 
 
-def plan_logprobs(model: CardModel, layout: TokenLayout, targets: Words, by: Scale) -> Plan:
+def plan_logprobs(model: CardModel, layout: TokenLayout, targets: Words, by: Scale) -> KernelPlan:
     """Log-probs of `targets`, one for each of the layout's outputs; `by`: log2(e) / temperature."""
     making = _Making(model, layout)
     making.layers()
@@ -59,7 +59,7 @@ class _Making:
 
     model: CardModel
     layout: TokenLayout
-    starts: list[Start] = field(default_factory=list)
+    starts: list[KernelStart] = field(default_factory=list)
     n_before: int = 0
     n_attended: int = 0
     tasks: list[list[int]] = field(default_factory=list)
@@ -68,7 +68,7 @@ class _Making:
     jobs: list[Words] = field(default_factory=list)
     blocks: list[Words] = field(default_factory=list)
 
-    def plan(self, result: str, output_at: Int64) -> Plan:
+    def plan(self, result: str, output_at: Int64) -> KernelPlan:
         inputs = {
             "rows": _bytes(self.layout.records),
             "jobs": _aligned(self.jobs),
@@ -77,7 +77,7 @@ class _Making:
             "outputs": _bytes(self.outputs),
         }
         sizes = self.sizes | {name: len(data) for name, data in inputs.items() if len(data)}
-        return Plan(
+        return KernelPlan(
             self.model,
             self.layout,
             inputs,
@@ -98,7 +98,7 @@ class _Making:
     # ---- starts -------------------------------------------------------------------------------
 
     def start(self, kernel: str, **arguments: At | int) -> None:
-        self.starts.append(Start(kernel, arguments))
+        self.starts.append(KernelStart(kernel, arguments))
 
     def need(self, buffer: str, n_bytes: int) -> None:
         self.sizes[buffer] = max(self.sizes.get(buffer, 0), n_bytes)

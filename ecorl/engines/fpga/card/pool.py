@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ecorl.engines.fpga.card.card import Card, CardStatus
 from ecorl.engines.fpga.card.health import CardSetup, CardState
-from ecorl.engines.fpga.card.plan import Plan
+from ecorl.engines.fpga.card.plan import KernelPlan
 from ecorl.engines.fpga.card.runner import GroupResult
 from ecorl.engines.fpga.card.weights import Weights
 from ecorl.errors import DriverError, EngineCrashed, EngineError
@@ -26,7 +26,7 @@ _LOAD_S = 600.0  # a model of 13 GB through PCIe takes seconds; this ends a card
 
 @dataclass(slots=True)
 class _Waiting:
-    plan: Plan
+    plan: KernelPlan
     card: Card
     future: Future[GroupResult]
 
@@ -55,7 +55,7 @@ class CardPool:
         if not self._cards:
             raise EngineCrashed(f"no card came into service: {'; '.join(errors)}")
 
-    def run(self, plans: Iterable[Plan]) -> list[GroupResult | DriverError]:
+    def run(self, plans: Iterable[KernelPlan]) -> list[GroupResult | DriverError]:
         """Results of groups in their order; a fault in the place of a group that failed.
 
         A plan is asked for while the groups before are at work. A group whose card failed, or is

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ecorl.drivers.xrt.card import KernelRun, OpenCard, RunState
 from ecorl.engines.fpga.card.image import WORD, Bytes, Words
 from ecorl.engines.fpga.card.memory import SLOTTED, CardMemory
-from ecorl.engines.fpga.card.plan import UNWRITTEN, At, Plan, Start
+from ecorl.engines.fpga.card.plan import UNWRITTEN, At, KernelPlan, KernelStart
 from ecorl.engines.fpga.card.tokens import MARK, N_OUTPUTS, ROW_FIELDS, TOKEN
 from ecorl.engines.fpga.card.weights import Weights, upload
 from ecorl.engines.fpga.kernels.interfaces import KernelInterface
@@ -91,7 +91,7 @@ class CardRunner:
         sizes = weights.model.placed.sizes
         return upload(weights, {name: self._memory.exact(name, n) for name, n in sizes.items()})
 
-    def send(self, plan: Plan, slot: int) -> None:
+    def send(self, plan: KernelPlan, slot: int) -> None:
         """Bring a group's inputs onto the card.
 
         Raises:
@@ -109,7 +109,7 @@ class CardRunner:
             fresh = np.full(size // 4, UNWRITTEN, np.int32).view(np.uint8)
             self._write("values", fresh, slot)
 
-    def run(self, plan: Plan, slot: int, beside: Sequence[Transfer] = ()) -> None:
+    def run(self, plan: KernelPlan, slot: int, beside: Sequence[Transfer] = ()) -> None:
         """All starts of a plan whose inputs were sent.
 
         Args:
@@ -130,14 +130,14 @@ class CardRunner:
         finally:
             self._beside.clear()  # made for this group's slots: beside another one they do harm
 
-    def _run_all(self, plan: Plan, slot: int) -> None:
+    def _run_all(self, plan: KernelPlan, slot: int) -> None:
         start_s = time.perf_counter()
         try:
             self._run_starts(plan, slot)
         finally:
             self.times.run_s += time.perf_counter() - start_s
 
-    def _run_starts(self, plan: Plan, slot: int) -> None:
+    def _run_starts(self, plan: KernelPlan, slot: int) -> None:
         for name in plan.sizes.keys() - SLOTTED:
             self._memory.reserve(name, plan.sizes[name])
         for start in plan.before:
@@ -146,7 +146,7 @@ class CardRunner:
         for start in (*plan.attend, *plan.after):
             self._start(start, slot)
 
-    def _spread_marks(self, plan: Plan, slot: int) -> bool:
+    def _spread_marks(self, plan: KernelPlan, slot: int) -> bool:
         records = self._records(plan, slot)
         spread = plan.layout.spread_marks(records[:, MARK])
         if not np.array_equal(spread, records[:, MARK]):
@@ -154,7 +154,7 @@ class CardRunner:
             self._write("rows", records.reshape(-1).view(np.uint8), slot)
         return True
 
-    def receive(self, plan: Plan, slot: int) -> GroupResult:
+    def receive(self, plan: KernelPlan, slot: int) -> GroupResult:
         """A finished group's results.
 
         Raises:
@@ -175,7 +175,7 @@ class CardRunner:
         _check_written((values[:, 0] != UNWRITTEN) | (marks != 0))
         return GroupResult(values, marks)
 
-    def _start(self, start: Start, slot: int) -> None:
+    def _start(self, start: KernelStart, slot: int) -> None:
         if self._ended.is_set():
             raise DriverError("the card is being closed")
         run = self._runs.get(start.kernel)
@@ -207,7 +207,7 @@ class CardRunner:
             if self._running is not None and self._running.state() is RunState.RUNNING:
                 self.times.hidden_s += taken_s
 
-    def _records(self, plan: Plan, slot: int) -> Words:
+    def _records(self, plan: KernelPlan, slot: int) -> Words:
         n_rows = plan.layout.n_rows
         records = self._read("rows", n_rows * WORD, slot).reshape(-1, ROW_FIELDS)
         sent = plan.layout.records[:n_rows, TOKEN : N_OUTPUTS + 1]

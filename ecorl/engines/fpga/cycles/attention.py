@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ecorl.engines.fpga.cycles.hbm import Memory
-from ecorl.engines.fpga.cycles.kernels import DIVISION, EXP_DEPTH, LOOP_DEPTH, Work
+from ecorl.engines.fpga.cycles.kernels import DIVISION, EXP_DEPTH, LOOP_DEPTH, KernelWork
 from ecorl.engines.fpga.cycles.vector import token_beats
 
 PAGE = 64
@@ -104,10 +104,10 @@ class RouterCall:
             "table": jobs * _ENTRY_BYTES,
         }
 
-    def work(self) -> Work:
-        """See `Work`; its loops move and turn codes, none is a row function's."""
+    def work(self) -> KernelWork:
+        """See `KernelWork`; its loops move and turn codes, none is a row function's."""
         c = self.counts()
-        return Work(moved_bytes=c.bytes_tokens + c.bytes_read + c.bytes_written)
+        return KernelWork(moved_bytes=c.bytes_tokens + c.bytes_read + c.bytes_written)
 
     def cycles(self, memory: Memory, ii: int) -> float:
         """Load, pack and store side by side; the first page must come in, the last go out."""
@@ -272,11 +272,11 @@ class MhaCall:
             "results": self.n * _RESULT_BYTES,
         }
 
-    def work(self) -> Work:
-        """See `Work`."""
+    def work(self) -> KernelWork:
+        """See `KernelWork`."""
         c = self.counts()
         moved = c.bytes_queries + c.bytes_pages + c.bytes_written
-        return Work(c.score_cycles + c.context_cycles, c.softmax_cycles, c.macs, moved)
+        return KernelWork(c.score_cycles + c.context_cycles, c.softmax_cycles, c.macs, moved)
 
     def cycles(self, memory: Memory, ii: int) -> float:
         """Load, compute and store side by side, one block after the other."""

@@ -61,7 +61,7 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class HbmLayout:
     """Models and a batch's buffers on a card.
 
     Attributes:
@@ -101,7 +101,7 @@ def place(
     residents: Sequence[Resident],
     profile: DeviceProfile,
     weight_channels: int = WEIGHT_CHANNELS,
-) -> Placement | None:
+) -> HbmLayout | None:
     """Lay models and the buffers of their batches out on a card's channels.
 
     Args:
@@ -137,7 +137,7 @@ def place(
     for buffer in (*fixed, *work):
         groups[buffer.group] = groups.get(buffer.group, 0) + buffer.n_bytes
     regions = tuple(Region(g, n, room.of(g)) for g, n in groups.items())
-    return Placement(int(n_channels), int(size), regions, tuple(room.used))
+    return HbmLayout(int(n_channels), int(size), regions, tuple(room.used))
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class KernelCall(Protocol):
     def cycles(self, memory: Memory, ii: int) -> float:
         """From the kernel's start to its end."""
 
-    def work(self) -> Work:
+    def work(self) -> KernelWork:
         """What the call does, whatever its speed."""
 
     def ports(self) -> dict[str, int]:
@@ -53,7 +53,7 @@ class KernelCall(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class KernelWork:
     """What a call does.
 
     Attributes:
@@ -99,11 +99,11 @@ class GemmCall:
     n: int
     k: int
 
-    def work(self) -> Work:
-        """See `Work`."""
+    def work(self) -> KernelWork:
+        """See `KernelWork`."""
         c = gemm_counts(self.m, self.n, self.k)
         moved = c.bytes_a + c.bytes_w + c.bytes_c
-        return Work(c.mac_cycles + c.fill_cycles, 0, c.macs, moved)
+        return KernelWork(c.mac_cycles + c.fill_cycles, 0, c.macs, moved)
 
     def ports(self) -> dict[str, int]:
         """Bytes through each memory port."""

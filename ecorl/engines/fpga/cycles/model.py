@@ -122,7 +122,7 @@ class CardTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class CardFigures:
     """The figures of a profile that the model rests on; hashable."""
 
     clock_hz: float
@@ -163,7 +163,7 @@ class CycleModel:
             if value < 1:
                 raise ConfigError(key, value, "1 or more")
         self.model = model
-        self.card = Card(
+        self.card = CardFigures(
             clock_hz=profile.value("clock_hz"),
             memory=memory_of(profile, weight_channels),
             memory_bytes_per_s=profile.value("memory_bytes_per_s"),
@@ -194,7 +194,7 @@ class CycleModel:
 
 
 @lru_cache(maxsize=1024)
-def _batch_time(model: ModelShape, card: Card, batch: BatchShape) -> CardTime:
+def _batch_time(model: ModelShape, card: CardFigures, batch: BatchShape) -> CardTime:
     sums: dict[str, list[float]] = {}
     vector_cycles = 0.0
     for call, times in forward_calls(model, batch):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ecorl.engines.fpga.cycles.hbm import WORD_BYTES, Memory
-from ecorl.engines.fpga.cycles.kernels import EXP_DEPTH, LOOP_DEPTH, Work
+from ecorl.engines.fpga.cycles.kernels import EXP_DEPTH, LOOP_DEPTH, KernelWork
 from ecorl.engines.fpga.cycles.vector import (
     BLOCK_ROWS,
     CHANNEL_WORDS,
@@ -94,10 +94,10 @@ class ScoreCall:
         }
         return {name: n * WORD_BYTES for name, n in found.items()}
 
-    def work(self) -> Work:
-        """See `Work`."""
+    def work(self) -> KernelWork:
+        """See `KernelWork`."""
         c = self.counts()
-        return Work(vector_cycles=c.work_cycles, moved_bytes=c.bytes_read + c.bytes_written)
+        return KernelWork(vector_cycles=c.work_cycles, moved_bytes=c.bytes_read + c.bytes_written)
 
     def cycles(self, memory: Memory, ii: int) -> float:
         """The slowest process; a first block must come in."""

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import ClassVar, Literal
 
 from ecorl.engines.fpga.cycles.hbm import WORD_BYTES, Memory
-from ecorl.engines.fpga.cycles.kernels import DIVISION, EXP_DEPTH, LOOP_DEPTH, ROOT, Work
+from ecorl.engines.fpga.cycles.kernels import DIVISION, EXP_DEPTH, LOOP_DEPTH, ROOT, KernelWork
 
 LANES = 16
 BLOCK_ROWS = 16
@@ -272,10 +272,10 @@ class VectorCall:
         }
         return {name: n * WORD_BYTES for name, n in found.items()}
 
-    def work(self) -> Work:
-        """See `Work`."""
+    def work(self) -> KernelWork:
+        """See `KernelWork`."""
         c = self.counts()
-        return Work(vector_cycles=c.work_cycles, moved_bytes=c.bytes_read + c.bytes_written)
+        return KernelWork(vector_cycles=c.work_cycles, moved_bytes=c.bytes_read + c.bytes_written)
 
     def cycles(self, memory: Memory, ii: int) -> float:
         """The slowest process; a first panel must come in, and a last one go out."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ecorl.engines.fpga.card.memory import SLOTS, SLOTTED
-from ecorl.engines.fpga.kernels.banks import WIRING, CardMemory, card_memory
+from ecorl.engines.fpga.kernels.banks import WIRING, BankMap, card_memory
 from ecorl.engines.fpga.kernels.buffers import PORTS
 
 MIB = 1 << 20
@@ -21,7 +21,7 @@ def bank_of(buffer: str) -> str:
     return WIRING[kernel][argument].group
 
 
-def capacities(memory: CardMemory | None = None) -> dict[str, int]:
+def capacities(memory: BankMap | None = None) -> dict[str, int]:
     """Bytes of each bank."""
     found = memory or card_memory()
     banks = {bank.group: bank for arguments in WIRING.values() for bank in arguments.values()}

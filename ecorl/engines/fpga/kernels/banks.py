@@ -138,7 +138,7 @@ there; by the counts that qor.json declares no die can take more than this besid
 
 
 @dataclass(frozen=True, slots=True)
-class CardMemory:
+class BankMap:
     """Channels of a card's memory, and the banks that kernels' arguments are wired to.
 
     Attributes:
@@ -171,7 +171,7 @@ class CardMemory:
         return bank
 
 
-def card_memory(profile: DeviceProfile | None = None) -> CardMemory:
+def card_memory(profile: DeviceProfile | None = None) -> BankMap:
     """The memory of a card with the wiring of this project's kernels.
 
     Args:
@@ -186,10 +186,10 @@ def card_memory(profile: DeviceProfile | None = None) -> CardMemory:
     if n_channels is None or size is None or n_channels < needed:
         allowed = f"the profile of a card with at least {needed} memory channels, such as {CARD}"
         raise ConfigError("device", profile.name, allowed)
-    return CardMemory(int(n_channels), int(size), WIRING)
+    return BankMap(int(n_channels), int(size), WIRING)
 
 
-def connectivity_config(kernels: Sequence[KernelInterface], memory: CardMemory) -> str:
+def connectivity_config(kernels: Sequence[KernelInterface], memory: BankMap) -> str:
     """The file that ``v++ --link --config`` takes: compute units, banks, dies.
 
     Raises:

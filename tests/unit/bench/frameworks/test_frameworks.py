@@ -31,7 +31,7 @@ from ecorl.bench.frameworks.stage_orders import (
     Need,
     Piece,
     Schedule,
-    Task,
+    ScheduledTask,
     in_sequence,
 )
 from ecorl.errors import ConfigError
@@ -336,7 +336,7 @@ def test_generation_on_some_gpus_is_slowed_only_while_it_needs_more():
 
 def free_tasks(*shares):
     pieces = (Piece.REWARD, Piece.REFERENCE, Piece.CRITIC)
-    tasks = tuple(Task(p, "all", (), s) for p, s in zip(pieces, shares, strict=True))
+    tasks = tuple(ScheduledTask(p, "all", (), s) for p, s in zip(pieces, shares, strict=True))
     return Schedule("x", (Group("all", 1.0),), tasks)
 
 
@@ -389,7 +389,7 @@ def test_every_schedule_says_what_is_documented_and_what_is_assumed():
     assert len({f.name for f in FRAMEWORKS}) == 5
 
 
-A = Task(Piece.REWARD, "all", ())
+A = ScheduledTask(Piece.REWARD, "all", ())
 
 
 @pytest.mark.parametrize(

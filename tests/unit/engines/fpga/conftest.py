@@ -8,7 +8,7 @@ import os
 import pytest
 
 from ecorl.engines.fpga.bitstream.build import Order
-from ecorl.engines.fpga.bitstream.manifest import Target
+from ecorl.engines.fpga.bitstream.manifest import BitstreamTarget
 from ecorl.engines.fpga.csim import build as build_module
 from ecorl.engines.fpga.csim.build import kernel_root
 from ecorl.engines.fpga.kernels.banks import PLATFORM
@@ -71,6 +71,8 @@ def order(tmp_path):
     """An order with folders of this test."""
 
     def make(target: str, **changes: object) -> Order:
-        return Order(Target(target), out=tmp_path / "bitstreams", work=tmp_path / "work", **changes)
+        return Order(
+            BitstreamTarget(target), out=tmp_path / "bitstreams", work=tmp_path / "work", **changes
+        )
 
     return make

@@ -26,7 +26,7 @@ from ecorl.policy.adaptation.shift import WORKLOAD, Level, read_workload, shifte
 from ecorl.policy.adaptation.versions import CURRENT, HISTORY, Versions
 from ecorl.policy.training.export import save_onnx
 from ecorl.policy.training.network import PolicyNetwork
-from ecorl.policy.training.train import Made, Plan
+from ecorl.policy.training.train import Made, TrainingPlan
 from ecorl.policy.training.weights import network_from_onnx
 from ecorl.records import Algorithm
 from ecorl.scheduler.features import N_FEATURES
@@ -44,7 +44,9 @@ HIDDEN = hidden_scenario(
     n_iterations=150,
 )  # fmt: skip
 LONG, BUSY = replace(HIDDEN, length_scale=1.6), replace(HIDDEN, load=0.6)
-TINY = Plan(family="fitted", n_scenarios=2, n_iterations=20, n_rounds=2, n_epochs=20, ppo_steps=0)
+TINY = TrainingPlan(
+    family="fitted", n_scenarios=2, n_iterations=20, n_rounds=2, n_epochs=20, ppo_steps=0
+)
 
 
 @pytest.fixture(scope="module")

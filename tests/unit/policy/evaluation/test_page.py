@@ -11,7 +11,7 @@ import pytest
 
 from ecorl.errors import ConfigError
 from ecorl.policy.evaluation.choices import REFUSED, Choices, choices, reference_scenario
-from ecorl.policy.evaluation.evaluate import Comparison, ScenarioResult, Scores
+from ecorl.policy.evaluation.evaluate import PolicyComparison, ScenarioResult, Scores
 from ecorl.policy.evaluation.page import render_page, write_page
 from ecorl.policy.evaluation.pools import kept_out, variations
 from ecorl.policy.evaluation.summary import counted, rows, sentences
@@ -59,7 +59,7 @@ def compared(hard=True, gain=0.1):
         "dp": scores(gain, gain),
     }
     result = ScenarioResult(Scenario("s-0"), found)
-    return Comparison((result,), tuple(found))
+    return PolicyComparison((result,), tuple(found))
 
 
 def test_a_row_holds_shares_energy_loss_and_the_test():
@@ -219,11 +219,11 @@ def test_variations_keep_the_costs_and_begin_with_the_run():
 
 
 def test_kept_out_scenarios_are_none_of_training():
-    from ecorl.policy.training.train import Plan, pool_of
+    from ecorl.policy.training.train import TrainingPlan, pool_of
     from ecorl.sim.families import HELD_OUT_GPU
 
     ours = {s.length_scale for s in kept_out("paper", 4)}
-    assert ours.isdisjoint(s.length_scale for s in pool_of(Plan("paper", n_scenarios=12)))
+    assert ours.isdisjoint(s.length_scale for s in pool_of(TrainingPlan("paper", n_scenarios=12)))
     assert {s.gpu for s in kept_out("roofline", 2, n_iterations=7)} == {HELD_OUT_GPU}
     shifted = kept_out("ood", 4)
     assert [s.name.rpartition("-")[2] for s in shifted] == ["longer", "queue", "mix", "half"]

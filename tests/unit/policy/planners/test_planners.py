@@ -12,7 +12,7 @@ from ecorl.policy.evaluation.statistics import welch
 from ecorl.policy.planners.heuristics import (
     SEQUENCES,
     Random,
-    Static,
+    StaticBaseline,
     algorithm1,
     always_gpu,
     best_static,
@@ -70,7 +70,7 @@ def test_the_look_ahead_is_never_worse_in_its_first_iteration_than_any_sequence(
     trace = draw(n=4, noise_std=0.0, drift_std=0.0, failure_rate=0.0, load=0.0, n_iterations=1)
     ahead = play(Simulation(trace), lookahead)[0]
     for sequence in SEQUENCES[::7]:
-        assert (play(Simulation(trace), Static(sequence))[0] <= ahead + 1e-9).all()
+        assert (play(Simulation(trace), StaticBaseline(sequence))[0] <= ahead + 1e-9).all()
 
 
 def test_nobody_beats_the_optimum_and_the_planner_beats_the_rules():
@@ -83,7 +83,7 @@ def test_nobody_beats_the_optimum_and_the_planner_beats_the_rules():
         "algorithm 1": algorithm1,
         "edi": edi_greedy,
         "edi with queue": edi_queue,
-        "static": Static(best_static(trace)),
+        "static": StaticBaseline(best_static(trace)),
         "threshold": best_threshold(trace),
         "gpu": always_gpu,
     }

@@ -17,7 +17,7 @@ from ecorl.policy.training import ppo
 from ecorl.policy.training.export import save_onnx
 from ecorl.policy.training.imitation import label_episodes
 from ecorl.policy.training.network import PolicyNetwork, logits_in_numpy, permitted_codes
-from ecorl.policy.training.train import NetworkPolicy, Plan, train
+from ecorl.policy.training.train import NetworkPolicy, TrainingPlan, train
 from ecorl.scheduler.features import N_FEATURES
 from ecorl.scheduler.learned import PolicyFile
 from ecorl.sim.batched import BatchedEnv, batch_from, observe
@@ -27,7 +27,7 @@ from ecorl.sim.simulation import Simulation, play
 from ecorl.sim.trace import draw_trace
 from tests.fakes.scenarios import SCENARIO
 
-TINY = Plan("paper", n_scenarios=2, n_iterations=8, n_rounds=2, n_epochs=2, ppo_steps=0)
+TINY = TrainingPlan("paper", n_scenarios=2, n_iterations=8, n_rounds=2, n_epochs=2, ppo_steps=0)
 
 
 def states(n=64):
@@ -108,7 +108,9 @@ def test_labels_price_the_planners_choice_at_nothing_and_refused_actions_at_a1()
 
 def test_a_trained_network_is_nearer_to_the_planner_than_an_untrained_one(tmp_path):
     pool = [replace(s, n_iterations=20) for s in paper_scenarios(2, 6, harder=True)]
-    plan = Plan("paper", n_scenarios=6, n_iterations=20, n_rounds=2, n_epochs=15, ppo_steps=0)
+    plan = TrainingPlan(
+        "paper", n_scenarios=6, n_iterations=20, n_rounds=2, n_epochs=15, ppo_steps=0
+    )
     made = train(plan, tmp_path / "run", scenarios=pool, tensorboard=False)
     trace = draw_trace(pool, np.random.default_rng(77))
     ours = play(Simulation(trace), NetworkPolicy(made.network.arrays()))[0].mean()

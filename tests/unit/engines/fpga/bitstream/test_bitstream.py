@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ecorl.engines.fpga.bitstream.check import check_bitstream, same_platform
 from ecorl.engines.fpga.bitstream.manifest import (
-    Target,
+    BitstreamTarget,
     manifest_path,
     read_manifest,
     write_manifest,
@@ -49,7 +49,7 @@ def card_file(tmp_path):
     """A file as Vitis leaves it for a card, with its manifest."""
     path = tmp_path / "ecorl.hw.xclbin"
     path.write_bytes(_xclbin(1, 245))
-    made = manifest_of(path, Target.HW, provenance=None, clock_mhz=245.0, timing_met=True)
+    made = manifest_of(path, BitstreamTarget.HW, provenance=None, clock_mhz=245.0, timing_met=True)
     write_manifest(made, manifest_path(path))
     return path
 
@@ -88,12 +88,12 @@ def refused(path: Path, **arguments: object) -> str:
 def test_a_container_that_fits_is_taken_in_emulation(csim, model):
     found = check_bitstream(csim, platform=PLATFORM, model=model(), emulated=True)
     assert found == read_manifest(manifest_path(csim))
-    assert found.target is Target.CSIM
+    assert found.target is BitstreamTarget.CSIM
 
 
 def test_a_cards_file_is_taken_by_a_card(card_file, model):
     found = check_bitstream(card_file, platform=CARD, model=model(), emulated=False)
-    assert found.target is Target.HW
+    assert found.target is BitstreamTarget.HW
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,9 @@ def test_an_emulations_file_is_refused_by_a_card(csim):
     assert "is for emulation (target = csim)" in refused(csim, emulated=False)
 
 
-@pytest.mark.parametrize(("target", "mode"), [(Target.HW_EMU, 4), (Target.SW_EMU, 5)])
+@pytest.mark.parametrize(
+    ("target", "mode"), [(BitstreamTarget.HW_EMU, 4), (BitstreamTarget.SW_EMU, 5)]
+)
 @pytest.mark.parametrize("emulated", [True, False])
 def test_vitis_emulations_are_for_amds_tools_alone(tmp_path, target, mode, emulated):
     path = tmp_path / f"ecorl.{target}.xclbin"
@@ -175,7 +177,7 @@ def test_a_manifest_cannot_make_an_emulation_a_cards_file(csim):
     assert "name and header do not (mode SW_EMU)" in refused(csim, emulated=False)
     renamed = csim.with_name("ecorl.hw.xclbin")
     renamed.write_bytes(csim.read_bytes())
-    write_manifest(manifest_of(renamed, Target.HW), manifest_path(renamed))
+    write_manifest(manifest_of(renamed, BitstreamTarget.HW), manifest_path(renamed))
     assert "name and header do not (mode SW_EMU)" in refused(renamed, emulated=False)
 
 
@@ -339,7 +341,7 @@ SITES = st.dictionaries(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    target=st.sampled_from(Target),
+    target=st.sampled_from(BitstreamTarget),
     clock_mhz=st.none() | st.floats(1, 1000),
     timing_met=st.none() | st.booleans(),
     utilisation=st.none() | SITES,

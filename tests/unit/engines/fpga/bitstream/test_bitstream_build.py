@@ -13,7 +13,7 @@ import pytest
 from ecorl.engines.fpga.bitstream import build as bitstream_build
 from ecorl.engines.fpga.bitstream.build import LOCK, Order, build_bitstream
 from ecorl.engines.fpga.bitstream.check import check_bitstream
-from ecorl.engines.fpga.bitstream.manifest import Target, manifest_path, read_manifest
+from ecorl.engines.fpga.bitstream.manifest import BitstreamTarget, manifest_path, read_manifest
 from ecorl.engines.fpga.bitstream.xclbin import read_container
 from ecorl.engines.fpga.csim.build import csim_library, kernel_root
 from ecorl.engines.fpga.kernels.banks import PLATFORM
@@ -141,7 +141,7 @@ def test_hw_emu_is_emulated_and_has_no_timing(fake, order):
     assert fake.calls[-1] == ["emconfigutil", "--platform", str(fake.xpfm), "--nd", "1", "--od",
                               str(own.folder)]  # fmt: skip
     assert fake.calls[-2][:4] == ["v++", "-l", "-t", "hw_emu"]
-    assert read_manifest(manifest_path(own.product)).target is Target.HW_EMU
+    assert read_manifest(manifest_path(own.product)).target is BitstreamTarget.HW_EMU
 
 
 def test_simulations_run_before_and_after_synthesis(fake, order):

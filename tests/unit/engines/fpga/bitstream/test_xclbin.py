@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ecorl.engines.fpga.bitstream.xclbin import Kind, Mode, read_container, write_container
-from ecorl.engines.fpga.kernels.banks import PLATFORM, Bank, CardMemory, card_memory
+from ecorl.engines.fpga.kernels.banks import PLATFORM, Bank, BankMap, card_memory
 from ecorl.engines.fpga.kernels.interfaces import Argument, KernelInterface, kernel_interfaces
 from ecorl.errors import BitstreamError, BuildError
 from tests.fakes.xrt_noop import COMPLETED, run_kernels
@@ -173,7 +173,7 @@ def designs(draw):
                 own[argument] = Bank("any", first, draw(st.integers(first, n_channels - 1)))
         kernels.append(KernelInterface(name, f"{name}_krnl", tuple(arguments)))
         wiring[name] = own
-    return kernels, CardMemory(n_channels, channel_bytes, wiring)
+    return kernels, BankMap(n_channels, channel_bytes, wiring)
 
 
 @settings(max_examples=80, deadline=None)

@@ -10,7 +10,7 @@ import pytest
 
 from ecorl.drivers.xrt.reset import reset_card
 from ecorl.engines.fpga.bitstream.manifest import (
-    Target,
+    BitstreamTarget,
     manifest_path,
     write_manifest,
 )
@@ -131,7 +131,7 @@ def engine_of(card_root, path):
     ("changes", "words"),
     [
         ({"sha256": "0" * 64}, "not the file that its manifest is of"),
-        ({"target": Target.HW}, "target = hw"),
+        ({"target": BitstreamTarget.HW}, "target = hw"),
         ({"limits": replace(shape_limits(), head_dim=16)}, "limits are not those"),
         ({"kernels_digest": "sha256:0000"}, "other kernel sources"),
         ({"built": False}, "never made"),

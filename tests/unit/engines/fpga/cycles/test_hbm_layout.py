@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ecorl.devices import load_profile
-from ecorl.engines.fpga.cycles.hbm_layout import Placement, Resident, _model_buffers, _work_buffers
+from ecorl.engines.fpga.cycles.hbm_layout import HbmLayout, Resident, _model_buffers, _work_buffers
 from ecorl.engines.fpga.cycles.kernel_calls import BatchShape
 from ecorl.engines.fpga.engine import card_bytes
 from ecorl.engines.fpga.estimate import placed, workload
@@ -29,7 +29,7 @@ def both(of, n_tokens=512, n_rows=1):
     ]
 
 
-def check(placement: Placement):
+def check(placement: HbmLayout):
     """Nothing overflows, and the sums agree."""
     assert len(placement.used_bytes) == placement.n_channels
     assert all(0 <= n <= placement.channel_bytes for n in placement.used_bytes)

@@ -23,7 +23,7 @@ from ecorl.engines.fpga.kernels.banks import (
     WEIGHTS_LOW,
     WIRING,
     Bank,
-    CardMemory,
+    BankMap,
     card_memory,
     connectivity_config,
 )
@@ -204,8 +204,8 @@ def test_the_connectivity_file_names_every_unit_and_buffer():
 def test_an_argument_without_a_bank_or_beyond_the_card_is_refused(source):
     kernel = read_interface(source(SOURCE), "thing_krnl")
     with pytest.raises(BuildError, match="argument a has no bank"):
-        CardMemory(2, 1024, {}).bank(kernel, "a")
-    memory = CardMemory(2, 1024, {"thing": {"a": Bank("all", 1, 2)}})
+        BankMap(2, 1024, {}).bank(kernel, "a")
+    memory = BankMap(2, 1024, {"thing": {"a": Bank("all", 1, 2)}})
     with pytest.raises(BuildError, match=r"HBM\[1:2\], and the card has 2 channels"):
         memory.bank(kernel, "a")
 
