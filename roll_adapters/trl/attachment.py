@@ -1,6 +1,8 @@
 """The wrapped methods of one TRL trainer: where its stages meet ecorl's runtime.
 
-`roll_adapters.trl_hooks.attach` makes a `TrlAttachment`; see there for what happens when.
+`roll_adapters.trl_hooks.attach` makes a `TrlAttachment`; see there for what happens when. The
+order of calls and what is open between them is `ecorl.runtime.rollout`'s; here is only what TRL's
+methods take and return.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,8 +18,9 @@ import torch
 from ecorl.engines.lanes.threaded import ENGINE_FAULTS
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.records import Action, Stage, StageWork
+from ecorl.runtime.frozen_models import FrozenModels
 from ecorl.runtime.local import LocalRuntime, StageRun
-from roll_adapters.trl.frozen import FrozenModels
+from ecorl.runtime.rollout import InferenceCall, Rollout
 from roll_adapters.trl.reference import ReferenceCall
 from roll_adapters.trl.reward import RewardModelCall
 
@@ -37,21 +40,18 @@ HOOKED = (
 
 
 @dataclass(slots=True)
-class _RewardFlight:
-    """Rewards of one reward model on their way."""
+class _ModelReward:
+    """The reward model's part of a batch, from its placement to TRL's own reward functions.
 
-    call: RewardModelCall
+    Attributes:
+        index: place of the model among the trainer's reward functions.
+        run: the placed stage; TRL computes it when ``run.flight`` is None.
+        answers: the rewards, once an engine's are joined.
+    """
+
+    index: int
     run: StageRun
-    texts: list[str]
-
-
-@dataclass(slots=True)
-class _ReferenceFlight:
-    """Reference log-probs on their way, and the tensor that waits for them."""
-
-    call: ReferenceCall
-    run: StageRun
-    target: torch.Tensor
+    answers: list[float] | None = None
 
 
 class TrlAttachment:
@@ -71,20 +71,14 @@ class TrlAttachment:
         on_close: Callable[[], None],
         frozen: FrozenModels,
     ) -> None:
-        self.trainer, self.runtime, self._on_close = trainer, runtime, on_close
-        self._frozen = frozen
+        self.trainer, self.runtime = trainer, runtime
+        self.closed = False
+        self._on_close, self._frozen = on_close, frozen
+        self._policy_shape = runtime.training.models.get(Stage.ACTOR_TRAIN)
+        self._rollout = Rollout(runtime, self._policy_shape)
+        self._reward: _ModelReward | None = None
         self._original: dict[str, Original] = {}
         self._instance: dict[str, Any] = {}
-        self._policy_shape = runtime.training.models.get(Stage.ACTOR_TRAIN)
-        self._rewards: list[_RewardFlight] = []
-        self._reference: _ReferenceFlight | None = None
-        self._train_run: StageRun | None = None
-        self._last_work: StageWork | None = None
-        self._sample_ids: tuple[str, ...] = ()
-        self._serial = 0
-        self._n_generated = 0
-        self._barrier_ahead = False
-        self.closed = False
 
     # ------------------------------------------------------------ wrapping
 
@@ -116,7 +110,7 @@ class TrlAttachment:
         self._instance.clear()
         if not self.closed:
             self.closed = True
-            self.end_training_stage()
+            self._rollout.end_training()
             self.runtime.close()
             self._on_close()
 
@@ -127,74 +121,50 @@ class TrlAttachment:
 
     # ------------------------------------------------------------ generation
 
+    def begin_step(self) -> None:
+        """Begin an optimizer step; it may generate one batch, several or none."""
+        self._rollout.begin_step(*self._step())
+
+    def end_training_stage(self) -> None:
+        """End the open actor_train execution, if any: the optimizer has stepped."""
+        self._rollout.end_training()
+
+    def _step(self) -> tuple[int, int]:
+        """1-based number of the step, and 0-based number of the rollout batch it begins with."""
+        args, step = self.trainer.args, int(self.trainer.state.global_step)
+        per_batch = int(args.steps_per_generation) * int(self.trainer.num_iterations)
+        return step + 1, step * int(args.gradient_accumulation_steps) // per_batch
+
     def _generate(self, prompts: list[Any], *args: Any, **kwargs: Any) -> Any:
         original = self._original["_generate"]
         if not self.training:
             return original(prompts, *args, **kwargs)
-        self.end_training_stage()
-        self._forget_flights()
-        self.runtime.begin_iteration(self.trainer.state.global_step + 1, self._batch_number())
-        self._n_generated += 1
-        self._barrier_ahead = True
-        n = len(prompts)
+        self._reward = None
         limit = int(self.trainer.max_completion_length or 0)  # None: no limit, so none is known
-        expected = StageWork(Stage.GENERATION, n, n * limit, n * limit, limit, self._policy_shape)
-        run = self.runtime.on_stage_start(expected)
+        run = self._rollout.begin_generation(*self._step(), len(prompts), limit)
         output = original(prompts, *args, **kwargs)
         prompt_ids, completion_ids = output[0], output[1]
-        lengths = [len(p) + len(c) for p, c in zip(prompt_ids, completion_ids, strict=True)]
-        done = StageWork(
-            stage=Stage.GENERATION,
-            n_sequences=n,
-            n_tokens=sum(lengths),
-            n_output_tokens=sum(len(c) for c in completion_ids),
-            max_length=max(lengths, default=0),
-            model=self._policy_shape,
+        self._rollout.end_generation(
+            run, [len(p) for p in prompt_ids], [len(c) for c in completion_ids]
         )
-        self.runtime.on_stage_end(run, done)
-        self._last_work = done
-        self._serial += 1
-        self._sample_ids = tuple(f"{self.runtime.iteration}.{self._serial}.{i}" for i in range(n))
         completions = output[3] if len(output) > 3 else output[2]
         self._submit_rewards(prompts, completions, completion_ids)
         return output
 
-    def begin_step(self) -> None:
-        """An optimizer step begins; it may generate one batch, several or none."""
-        self._n_generated = 0
-        self.runtime.begin_iteration(self.trainer.state.global_step + 1, self._batch_number())
-
-    def _batch_number(self) -> int:
-        """0-based number of the rollout batch, from the step alone, so that a resume repeats it."""
-        args = self.trainer.args
-        per_batch = int(args.steps_per_generation) * int(self.trainer.num_iterations)
-        micro_steps = int(self.trainer.state.global_step) * int(args.gradient_accumulation_steps)
-        return micro_steps // per_batch + self._n_generated
-
     # ------------------------------------------------------------ reward
-
-    def _send(self, run: StageRun, make: Callable[[], ScoreBatch]) -> bool:
-        """Make a batch and submit it; False when that fails, whatever it was, and costs nothing."""
-        try:
-            with self.runtime.clock:
-                batch = make()
-            self.runtime.submit(run, batch)
-        except ENGINE_FAULTS as error:
-            self.runtime.refuse(run, error)
-            return False
-        return True
 
     def _submit_rewards(
         self, prompts: list[Any], completions: list[Any], completion_ids: list[Any]
     ) -> None:
         """Send the rows of the offloadable reward model as soon as the texts are there."""
-        call = RewardModelCall.find(self.trainer)
-        if call is None or not self._frozen.unchanged(Stage.REWARD, call.model):
+        model = RewardModelCall.find(self.trainer)
+        if model is None or not self._frozen.unchanged(Stage.REWARD, model.model):
             return
+        n_completion = [len(c) for c in completion_ids]
         try:
             with self.runtime.clock:
-                texts = call.texts(prompts, completions)
-                batch = call.batch(self._sample_ids, texts, [len(c) for c in completion_ids])
+                texts = model.texts(prompts, completions)
+                batch = model.batch(self._rollout.sample_ids, texts, n_completion)
         except ENGINE_FAULTS as error:
             # TRL's own call of the model follows at the barrier, and says what is wrong if it is.
             logger.warning("rewards stay on the GPU path for this step: %s", error)
@@ -203,14 +173,18 @@ class TrlAttachment:
             stage=Stage.REWARD,
             n_sequences=len(batch),
             n_tokens=batch.n_tokens,
-            n_output_tokens=sum(len(c) for c in completion_ids),
+            n_output_tokens=sum(n_completion),
             max_length=max((len(row) for row in batch.token_ids), default=0),
             model=self.runtime.training.models.get(Stage.REWARD),
         )
-        run = self.runtime.on_stage_start(work)
-        if run.placement.action is not Action.GPU:
-            self._send(run, lambda: batch)
-        self._rewards.append(_RewardFlight(call, run, texts))
+
+        def deliver(rows: list[Any]) -> None:
+            reward.answers = [float(row) for row in rows]
+
+        run = self._rollout.submit(
+            InferenceCall(work, lambda: batch, lambda bad: model.exact(texts, bad), deliver)
+        )
+        self._reward = reward = _ModelReward(model.index, run)
 
     # ------------------------------------------------------------ reference
 
@@ -231,10 +205,9 @@ class TrlAttachment:
                 model, input_ids, attention_mask, logits_to_keep, batch_size, *args, **kwargs
             )
 
-        if not self.training:
+        # Within the loss a forward is part of actor_train, whoever's it is.
+        if not self.training or self._rollout.training:
             return own()
-        if self._train_run is not None:
-            return own()  # within the loss: part of actor_train, whoever's forward it is
         reference = self.trainer.ref_model
         if reference is None and float(self.trainer.beta) != 0.0:
             return own()  # the policy without its adapter: reference or old log-probs, who knows
@@ -242,32 +215,37 @@ class TrlAttachment:
             return self._old_logps(own, input_ids)
         call = ReferenceCall(original, model, input_ids, attention_mask, logits_to_keep, batch_size)
         plain = not args and not any(kwargs.values())  # no images, no entropies
-        work = call.work(self.runtime.training.models.get(Stage.REFERENCE))
-        run = self.runtime.on_stage_start(work, may_offload=plain and self._may_send(call))
-        if run.placement.action is Action.GPU or not self._send(
-            run, lambda: call.batch(self._sample_ids, float(self.trainer.temperature))
-        ):
-            output = own()
+        return self._reference(call, own, may_offload=plain)
+
+    def _reference(
+        self, call: ReferenceCall, own: Callable[[], Any], *, may_offload: bool
+    ) -> tuple[Any, Any, Any]:
+        """The reference's log-probs: a tensor that the barrier fills, or TRL's own answer."""
+        target: list[torch.Tensor] = []
+
+        def batch() -> ScoreBatch:
+            rows = call.batch(self._rollout.sample_ids, float(self.trainer.temperature))
+            target.append(call.unfilled())
+            return rows
+
+        run = self._rollout.submit(
+            InferenceCall(
+                call.work(self.runtime.training.models.get(Stage.REFERENCE)),
+                batch,
+                call.exact,
+                lambda rows: call.fill(target[0], rows),
+            ),
+            may_offload=may_offload
+            and self._rollout.expects(Stage.REFERENCE, call.n_rows)
+            and self._frozen.unchanged(Stage.REFERENCE, call.model),
+        )
+        if run.flight is None:
+            output: tuple[Any, Any, Any] = own()
             self.runtime.on_stage_end(run)
             return output
-        self._reference = _ReferenceFlight(call, run, call.unfilled())
-        target = self._reference.target
         if run.placement.action is Action.FPGA:
-            self._join_reference()
-        return target, None, None
-
-    def _may_send(self, call: ReferenceCall) -> bool:
-        """Whether this call is the one between generation and barrier that the flow is made for.
-
-        A trainer that asks for the reference in another place, or for some rows only, gets its
-        own answer.
-        """
-        return (
-            self._barrier_ahead
-            and self._reference is None
-            and call.n_rows == len(self._sample_ids)
-            and self._frozen.unchanged(Stage.REFERENCE, call.model)
-        )
+            self._rollout.join(Stage.REFERENCE)
+        return target[0], None, None
 
     def _old_logps(self, own: Callable[[], Any], input_ids: torch.Tensor) -> Any:
         """The policy's own forward before training (RLOO): training work without output tokens."""
@@ -284,39 +262,30 @@ class TrlAttachment:
         self.runtime.on_stage_end(run)
         return output
 
-    def _join_reference(self) -> None:
-        flight, self._reference = self._reference, None
-        if flight is None:
-            return
-        rows = self.runtime.join(flight.run, flight.call.exact)
-        with self.runtime.clock:
-            flight.call.fill(flight.target, rows)
-
     # ------------------------------------------------------------ completion barrier
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
         original = self._original["_calculate_rewards"]
         if not self.training:
             return original(inputs, prompts, *args, **kwargs)
-        self._barrier_ahead = False
-        flights, self._rewards = self._rewards, []
-        sent = [f for f in flights if f.run.flight is not None]
-        kept = [f for f in flights if f.run.flight is None]
-        answers = {f.call.index: self._join_reward(f) for f in sent}
-        self._join_reference()
-        if len(answers) < len(self.trainer.reward_funcs):
-            run = (
-                kept[0].run
-                if kept
-                else self.runtime.on_stage_start(
-                    self._reward_work(beside_model=bool(answers)), may_offload=False
-                )
-            )
-            run.t_start_s = time.monotonic()
-            output = self._with_answers(answers, original, inputs, prompts, *args, **kwargs)
-            self.runtime.on_stage_end(run)
-            return output
-        return self._with_answers(answers, original, inputs, prompts, *args, **kwargs)
+        self._rollout.barrier_ahead = False
+        self._rollout.join(Stage.REWARD)
+        self._rollout.join(Stage.REFERENCE)
+        reward, self._reward = self._reward, None
+        answers = {}
+        if reward is not None and reward.answers is not None:
+            answers[reward.index] = reward.answers
+        if len(answers) == len(self.trainer.reward_funcs):
+            return self._with_answers(answers, original, inputs, prompts, *args, **kwargs)
+        if reward is not None and not answers:
+            run = reward.run  # placed on the GPU path when the rows were ready
+        else:
+            work = self._reward_work(beside_model=bool(answers))
+            run = self.runtime.on_stage_start(work, may_offload=False)
+        run.t_start_s = time.monotonic()
+        output = self._with_answers(answers, original, inputs, prompts, *args, **kwargs)
+        self.runtime.on_stage_end(run)
+        return output
 
     def _reward_work(self, *, beside_model: bool) -> StageWork:
         """The reward functions that TRL itself runs: lengths are those of the policy's tokens.
@@ -325,22 +294,13 @@ class TrlAttachment:
             beside_model: whether the reward model was answered elsewhere. Its tokens count there,
                 and what is left is no price of its work: it has none here.
         """
-        last = self._last_work
+        last = self._rollout.last_work
         if last is None or beside_model:
             n = last.n_sequences if last else 0
             return StageWork(Stage.REWARD, n, 0, 0, 0, None)
-        return StageWork(
-            stage=Stage.REWARD,
-            n_sequences=last.n_sequences,
-            n_tokens=last.n_tokens,
-            n_output_tokens=last.n_output_tokens,
-            max_length=last.max_length,
-            model=self.runtime.training.models.get(Stage.REWARD),
+        return replace(
+            last, stage=Stage.REWARD, model=self.runtime.training.models.get(Stage.REWARD)
         )
-
-    def _join_reward(self, flight: _RewardFlight) -> list[float]:
-        rows = self.runtime.join(flight.run, lambda bad: flight.call.exact(flight.texts, bad))
-        return [float(row) for row in rows]
 
     def _with_answers(
         self, answers: dict[int, list[float]], original: Original, *args: Any, **kwargs: Any
@@ -375,45 +335,24 @@ class TrlAttachment:
 
     def _compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if self.training:
-            self._join_reference()  # joined long before, unless a trainer knows no barrier
-        if self.training and self._train_run is None:
-            last = self._last_work
-            n_rows = int(inputs["completion_ids"].shape[0])
+            # Joined long before, unless a trainer knows no barrier.
+            self._rollout.join(Stage.REFERENCE)
+        if self.training and not self._rollout.training:
             n_output = int(inputs["completion_mask"].sum())
-            work = StageWork(
-                stage=Stage.ACTOR_TRAIN,
-                n_sequences=n_rows,
-                n_tokens=n_output + int(inputs["prompt_mask"].sum()),
-                n_output_tokens=n_output,
-                max_length=last.max_length if last else 0,
-                model=self._policy_shape,
-            )
-            self._train_run = self.runtime.on_stage_start(work)
+            n_tokens = n_output + int(inputs["prompt_mask"].sum())
+            n_rows = int(inputs["completion_ids"].shape[0])
+            self._rollout.begin_training(n_rows, n_tokens, n_output)
         return self._original["compute_loss"](model, inputs, *args, **kwargs)
 
     def _training_step(self, *args: Any, **kwargs: Any) -> Any:
         output = self._original["training_step"](*args, **kwargs)
         if not self.trainer.accelerator.sync_gradients:
-            self.end_training_stage()  # a micro-batch; the next one opens its own execution
+            self._rollout.end_training()  # a micro-batch; the next one opens its own execution
         return output
-
-    def end_training_stage(self) -> None:
-        """Close the open actor_train execution, if any: the optimizer has stepped."""
-        run, self._train_run = self._train_run, None
-        if run is not None:
-            self.runtime.on_stage_end(run)
-
-    def _forget_flights(self) -> None:
-        """A step that an exception cut short leaves nothing behind for the next one."""
-        for flight in self._rewards:
-            self.runtime.forget(flight.run)
-        if self._reference is not None:
-            self.runtime.forget(self._reference.run)
-        self._rewards, self._reference = [], None
 
 
 class _Answered:
-    """A reward function that gives answers which are already there."""
+    """A reward function that returns answers which are already there."""
 
     def __init__(self, values: list[float]) -> None:
         self._values = values

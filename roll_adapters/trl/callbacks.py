@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from ecorl.errors import RunError
-from roll_adapters.trl.record import STATE_FILE, write_state
+from ecorl.runtime.checkpoints import record_checkpoint
 
 if TYPE_CHECKING:
     from roll_adapters.trl.attachment import TrlAttachment
 
 logger = logging.getLogger(__name__)
-
-_FLUSH_S = 1.0
-"""Patience with the disk at a checkpoint, s: long enough for a healthy one."""
 
 _METRICS = {
     "loss": "loss",
@@ -112,21 +109,7 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         if self._attachment.closed:
             return
         checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        runtime = self._attachment.runtime
-        runtime.tick()
-        self._ledger.edi(runtime.edi_json())
-        self._ledger.checkpoint(state.global_step, str(checkpoint))
-        # Rows are not lost by not waiting, and the training must not stand because another
-        # program holds the file.
-        self._ledger.flush(timeout_s=_FLUSH_S)
-        if not checkpoint.is_dir():
-            return
-        try:
-            write_state(checkpoint, state.global_step, runtime.edi_json())
-        except OSError as error:
-            detail = f"{checkpoint / STATE_FILE} cannot be written ({error})"
-            self._ledger.fault(state.global_step, "CheckpointIncomplete", "checkpoint", detail)
-            logger.warning("%s: a resume takes an older checkpoint", detail)
+        record_checkpoint(self._attachment.runtime, checkpoint, state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training is over."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -14,27 +13,33 @@ from typing import Any
 from rich.console import Console
 from transformers import TrainerCallback
 
-from ecorl.config import Config, FpgaEngineConfig, parse_config
+from ecorl.config import Config, FpgaEngineConfig
 from ecorl.edi import EdiMatrix
 from ecorl.engines.fpga.csim.build import csim_library
 from ecorl.engines.fpga.engine import FpgaEngine as Int8Engine
-from ecorl.errors import ConfigError, EcorlError, RunError
+from ecorl.errors import EcorlError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.records import Stage
-from ecorl.runtime.progress import ProgressTask, progress
-from roll_adapters.trl.attachment import TrlAttachment
-from roll_adapters.trl.evaluate import evaluate, rank_check
-from roll_adapters.trl.record import (
-    ATTACH,
-    ORIGIN,
-    create_run,
+from ecorl.runtime.checkpoints import (
     newest_checkpoint,
     read_state,
+    remove_checkpoints_after,
+    step_of,
+)
+from ecorl.runtime.progress import ProgressTask, progress
+from ecorl.runtime.run_record import (
+    RunRecord,
+    check_unused,
+    check_writable,
+    create_run,
+    resumable_config,
     run_facts,
 )
+from roll_adapters.trl.attach import PACKAGES, attach_to_record
+from roll_adapters.trl.attachment import TrlAttachment
+from roll_adapters.trl.evaluate import evaluate, rank_check
 from roll_adapters.trl.task import TaskFiles, read_rows, resolve_task
 from roll_adapters.trl.trainer import build_trainer, quiet
-from roll_adapters.trl_hooks import Record, attach_to_record
 
 CHECKPOINTS = "checkpoints"
 MODEL = "model"
@@ -54,19 +59,15 @@ def run(config: Config, run_dir: Path, console: Console) -> bool:
     Raises:
         UserError: for anything in the configuration or its files that cannot be used.
     """
-    if (run_dir / LEDGER_FILE).exists():
-        raise RunError(
-            f"{run_dir} holds a run already: go on with `ecorl run --resume {run_dir}`, "
-            "or choose another with --set run_dir=..."
-        )
+    check_unused(run_dir)
     was_there = run_dir.exists()  # the trainer makes folders below it
-    _check_writable(run_dir)
+    check_writable(run_dir)
     with quiet():
         files = resolve_task(config, console)
         _check_data(files)
         _build_kernels(config, console)
         trainer = build_trainer(config, files, run_dir / CHECKPOINTS)
-        ledger = create_run(config, run_dir, run_facts(files.policy, files.reward))
+        ledger = create_run(config, run_dir, run_facts(files.policy, files.reward, PACKAGES))
         attempt = _Run(config, run_dir, files, trainer, ledger, console)
         try:
             return attempt.go(None, None)
@@ -84,9 +85,7 @@ def resume(run_dir: Path, console: Console) -> bool:
         RunError: when there is no run to resume, it has finished, another process is at it, or a
             script of the user's own has started it.
     """
-    if not (run_dir / LEDGER_FILE).is_file():
-        raise RunError(f"{run_dir} holds no run to resume")
-    config = _recorded_config(run_dir)
+    config = resumable_config(run_dir)
     checkpoint = newest_checkpoint(run_dir / CHECKPOINTS)
     step, edi = read_state(checkpoint) if checkpoint else (0, None)
     with quiet():
@@ -96,48 +95,10 @@ def resume(run_dir: Path, console: Console) -> bool:
         run_dir / LEDGER_FILE, from_step=step, raw_samples=config.ledger.raw_samples
     )
     with quiet(), ledger:
-        for leftover in (run_dir / CHECKPOINTS).glob("checkpoint-*"):
-            number = leftover.name.rsplit("-", 1)[1]
-            if number.isdigit() and (checkpoint is None or int(number) > step):
-                shutil.rmtree(leftover)  # cut off while it was written
+        remove_checkpoints_after(run_dir / CHECKPOINTS, step)
         trainer = build_trainer(config, files, run_dir / CHECKPOINTS)
         console.print(f"going on from step {step} of {config.trainer.steps}", highlight=False)
         return _Run(config, run_dir, files, trainer, ledger, console).go(checkpoint, edi)
-
-
-def _recorded_config(run_dir: Path) -> Config:
-    """The config of a run that can be gone on with, as the ledger holds it.
-
-    Not the file beside it, which may have been edited: one record is of one config.
-    """
-    with contextlib.closing(LedgerReader(run_dir)) as reader:
-        record = reader.run()
-        finished = any(event.kind == "finish" for event in reader.events())
-    if finished:
-        raise RunError(f"{run_dir} has finished; `ecorl report {run_dir}` shows it")
-    if record.meta.get(ORIGIN) == ATTACH:
-        # Its trainer was made by the user's code; what a config holds is not that trainer.
-        raise RunError(
-            f"{run_dir} was started by a script: start that again, with the same "
-            "resume_from_checkpoint for attach and train"
-        )
-    return parse_config(record.config_toml, f"the ledger of {run_dir}")
-
-
-def _check_writable(run_dir: Path) -> None:
-    """See that the run's folder can be made, before minutes go into preparation."""
-    missing = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=run_dir):
-            pass
-        for path in missing:
-            path.rmdir()
-    except (OSError, UnicodeEncodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(
-            "run_dir", str(run_dir), f"a folder that can be written ({reason})"
-        ) from error
 
 
 def _build_kernels(config: Config, console: Console) -> None:
@@ -180,10 +141,10 @@ class _Run:
     def go(self, checkpoint: Path | None, edi: EdiMatrix | None) -> bool:
         """Evaluate, train, evaluate; the ledger is closed at the end, whatever happens."""
         self.ledger.event("resume" if checkpoint else "start", f"{self.config.algorithm} by TRL")
-        step = _step_of(checkpoint)
+        step = step_of(checkpoint)
         try:
             attachment = attach_to_record(
-                self.trainer, self.config, self.run_dir, Record(self.ledger, step, edi)
+                self.trainer, self.config, self.run_dir, RunRecord(self.ledger, step, edi)
             )
             self.attached = True
             try:
@@ -228,7 +189,7 @@ class _Run:
         self.console.print(words, highlight=False)
 
     def _train(self, checkpoint: Path | None) -> bool:
-        done, steps = _step_of(checkpoint), self.config.trainer.steps
+        done, steps = step_of(checkpoint), self.config.trainer.steps
         if checkpoint is not None and done >= steps:
             # Cut off after the last step: the trainer would take one more before it stops.
             self._load_weights(checkpoint)
@@ -267,10 +228,6 @@ class _Run:
             engine.close()
         self.ledger.evaluation("rank_flip", "held_out", check.flips)
         self.ledger.evaluation("score_shift", "held_out", check.score_shifts)
-
-
-def _step_of(checkpoint: Path | None) -> int:
-    return int(checkpoint.name.rsplit("-", 1)[1]) if checkpoint else 0
 
 
 def _mean(values: list[float]) -> float:

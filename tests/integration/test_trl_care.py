@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, Stage, StageResult
-from roll_adapters.trl.models import Watch, frozen_checkpoint
+from ecorl.runtime.frozen_models import Watch, frozen_checkpoint
 from roll_adapters.trl_hooks import attach
 from tests.integration.checks import BOTH, assert_same_bits, config, outcome
 
@@ -192,12 +192,12 @@ def test_a_training_without_a_length_limit_is_attached_too(make_trainer, tmp_pat
 def test_a_full_disk_at_a_checkpoint_costs_the_checkpoint_alone(
     make_trainer, tmp_path, monkeypatch
 ):
-    from roll_adapters.trl import callbacks as trl_callbacks
+    from ecorl.runtime import checkpoints
 
     def full(checkpoint, iteration, edi_json):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(trl_callbacks, "write_state", full)
+    monkeypatch.setattr(checkpoints, "write_state", full)
     plain = make_trainer()
     plain.train()
     trainer = make_trainer(name="attached", save_strategy="steps", save_steps=2)

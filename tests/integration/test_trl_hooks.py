@@ -193,7 +193,7 @@ def test_detach_gives_the_trainer_back(make_trainer, tmp_path):
 def test_a_reward_model_changed_in_memory_is_not_scored_with_stale_weights(
     make_trainer, tmp_path, tiny
 ):
-    from roll_adapters.trl.models import frozen_checkpoint
+    from ecorl.runtime.frozen_models import frozen_checkpoint
 
     trainer = make_trainer(max_steps=1)
     model = trainer.reward_funcs[0]
@@ -221,14 +221,14 @@ def fake_nvml(require_tool, tmp_path, monkeypatch):
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """The trainer computes on the CPU; to the runtime it is one on a GPU."""
-    from roll_adapters import trl_hooks
+    from roll_adapters.trl import attach as attaching
 
-    described = trl_hooks.training_side
+    described = attaching.training_side
 
     def training_side(trainer, config, run_dir):
         return replace(described(trainer, config, run_dir), device="cuda")
 
-    monkeypatch.setattr(trl_hooks, "training_side", training_side)
+    monkeypatch.setattr(attaching, "training_side", training_side)
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")

@@ -1,9 +1,16 @@
-"""Frozen models of a TRL trainer as checkpoint folders, and shapes of its models."""
+"""Frozen models of a run: where their checkpoints lie, and whether they are still the same.
+
+An engine answers in place of a model in the trainer's memory. It loads a checkpoint folder that
+holds exactly that model (`frozen_model`), and is asked only as long as the model has not changed
+since (`Watch`, `FrozenModels`). This module needs torch and transformers; nothing that only
+configures or reports imports it.
+"""
 
 from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +18,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig
 
-from ecorl.engines.torch import loading as torch_loading
-from ecorl.records import ModelShape
+from ecorl.engines.lanes.threaded import ENGINE_FAULTS
+from ecorl.records import Stage
+from ecorl.runtime.local import LocalRuntime
 from ecorl.runtime.training import FrozenModel
 
 logger = logging.getLogger(__name__)
@@ -34,15 +42,6 @@ _NOT_OF_THE_FORWARD = {
 }
 """Config keys that may differ between disk and memory without another result: the adapter itself
 cuts rows where the model would read its reward, and takes the dtype from the model."""
-
-
-def shape_of(model: Any) -> ModelShape | None:
-    """Counts of a model for the cost model, or None when its config does not tell."""
-    try:
-        return torch_loading.shape_of(model)
-    except (AttributeError, TypeError, ZeroDivisionError):
-        logger.warning("the shape of %s is not known: its cost stays unknown", type(model).__name__)
-        return None
 
 
 class Watch:
@@ -77,6 +76,65 @@ class Watch:
                 values = flat[:: max(1, flat.numel() // _SAMPLES)]
                 found.setdefault(tensor.device, []).append(values.float())
         return {device: torch.cat(values) for device, values in found.items()}
+
+
+class FrozenModels:
+    """Says whether a stage's engine still stands for the trainer's model, and keeps it up to date.
+
+    Args:
+        runtime: its engines.
+        watches: by stage, a watch on the model that an engine stands for.
+        save_reference: saves a reference that the trainer refreshes, as it is now, and returns its
+            checkpoint folder; None for a reference that must not change.
+    """
+
+    def __init__(
+        self,
+        runtime: LocalRuntime,
+        watches: Mapping[Stage, Watch],
+        save_reference: Callable[[Any], Path] | None,
+    ) -> None:
+        self._runtime, self._watches = runtime, dict(watches)
+        self._save_reference = save_reference
+
+    def unchanged(self, stage: Stage, model: Any) -> bool:
+        """Whether a stage's engine still stands for this model; if not, it is not to be asked.
+
+        A reference that the trainer refreshes is brought to its engine then; any other model that
+        has changed stays on the GPU path for good.
+
+        Args:
+            stage: reward or reference.
+            model: the trainer's model, as it is about to be called.
+        """
+        if not self._runtime.offloads(stage):
+            return False
+        watch = self._watches.get(stage)
+        with self._runtime.clock:
+            same = watch is not None and watch.same(model)
+        if not same and stage is Stage.REFERENCE and self._save_reference is not None:
+            self._refresh(self._save_reference, model)
+        elif not same:
+            self._runtime.retire(stage, "the model's weights are no longer those that were loaded")
+        return same
+
+    def _refresh(self, save: Callable[[Any], Path], model: Any) -> None:
+        """Save the refreshed reference and have the engine load it; until then the GPU answers.
+
+        One version is under way at a time: a reference that changes again meanwhile is found to
+        differ once more when that is done.
+        """
+        if self._runtime.refreshing(Stage.REFERENCE):
+            return
+        try:
+            with self._runtime.clock:
+                checkpoint = save(model)
+                self._watches[Stage.REFERENCE] = Watch(model)
+        except ENGINE_FAULTS as error:
+            why = f"the refreshed reference cannot be saved ({error})"
+            self._runtime.retire(Stage.REFERENCE, why)
+            return
+        self._runtime.refresh(Stage.REFERENCE, checkpoint)
 
 
 def frozen_model(model: Any, spare: Path) -> FrozenModel:

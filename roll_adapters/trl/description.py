@@ -1,4 +1,4 @@
-"""What a TRL trainer says of itself: its device, its models, which of them are frozen."""
+"""Describes a TRL trainer to ecorl: its device, its models and its settings."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import torch
 from transformers import PreTrainedModel
 
 from ecorl.config import Config, FpgaEngineConfig, TorchEngineConfig
+from ecorl.engines.torch import loading
 from ecorl.records import Action, ModelShape, Stage
+from ecorl.runtime.frozen_models import Watch, frozen_model
 from ecorl.runtime.training import FrozenModel, TrainingSide
-from roll_adapters.trl.models import Watch, frozen_model, shape_of
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,23 @@ def training_side(trainer: Any, config: Config, run_dir: Path) -> TrainingSide:
         torch.cuda.synchronize(device)
 
     return TrainingSide("cuda", gpu_uuids(trainer), models, frozen, fence)
+
+
+def trainer_facts(trainer: Any) -> dict[str, str]:
+    """Collect the settings that a trainer really has, for the ledger's head."""
+    names = (
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "num_generations",
+        "num_iterations",
+        "max_completion_length",
+        "learning_rate",
+        "beta",
+        "temperature",
+    )
+    told = {name: getattr(trainer.args, name, None) for name in names}
+    facts = {name: str(value) for name, value in told.items() if value is not None}
+    return {"trainer": type(trainer).__name__, **facts}
 
 
 def gpu_uuids(trainer: Any) -> tuple[str, ...]:
@@ -116,3 +134,12 @@ def _shapes(trainer: Any) -> dict[Stage, ModelShape]:
     if reward is not None:
         shapes[Stage.REWARD] = shape_of(reward)
     return {stage: shape for stage, shape in shapes.items() if shape is not None}
+
+
+def shape_of(model: Any) -> ModelShape | None:
+    """Count a model's parts for the cost model; None when its config does not tell."""
+    try:
+        return loading.shape_of(model)
+    except (AttributeError, TypeError, ZeroDivisionError):
+        logger.warning("the shape of %s is not known: its cost stays unknown", type(model).__name__)
+        return None

@@ -1,0 +1,115 @@
+"""Checkpoints of a run: the framework's folders, and ecorl's own state in them.
+
+A checkpoint is complete, and can be resumed from, once ecorl's state (`STATE_FILE`) lies in it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+from ecorl.edi import EdiMatrix
+from ecorl.errors import DataError, RunError
+from ecorl.files import write_whole
+from ecorl.runtime.local import LocalRuntime
+
+logger = logging.getLogger(__name__)
+
+STATE_FILE = "ecorl_state.json"
+"""Written last into a checkpoint folder: without it the checkpoint is not complete."""
+
+_FLUSH_S = 1.0
+"""Patience with the disk at a checkpoint, s: long enough for a healthy one."""
+
+
+def record_checkpoint(runtime: LocalRuntime, checkpoint: Path, step: int) -> None:
+    """Record that the framework has saved a checkpoint, and complete it with ecorl's own state.
+
+    A disk that is full or slow costs the checkpoint's completeness, never training time: a resume
+    then takes an older one.
+
+    Args:
+        runtime: of the run.
+        checkpoint: the framework's folder; one that is not there (another process saves it) is
+            only recorded.
+        step: after which it was saved.
+    """
+    ledger = runtime.ledger
+    runtime.tick()
+    edi = runtime.edi_json()
+    ledger.edi(edi)
+    ledger.checkpoint(step, str(checkpoint))
+    # Rows are not lost by not waiting, and the training must not stand because another program
+    # holds the file.
+    ledger.flush(timeout_s=_FLUSH_S)
+    if not checkpoint.is_dir():
+        return
+    try:
+        write_state(checkpoint, step, edi)
+    except OSError as error:
+        detail = f"{checkpoint / STATE_FILE} cannot be written ({error})"
+        ledger.fault(step, "CheckpointIncomplete", "checkpoint", detail)
+        logger.warning("%s: a resume takes an older checkpoint", detail)
+
+
+def write_state(checkpoint: Path, iteration: int, edi_json: str) -> None:
+    """Write ecorl's own state into a checkpoint, which is complete from then on; atomic.
+
+    Args:
+        checkpoint: its folder.
+        iteration: step after which it was saved.
+        edi_json: the EDI matrix, from `LocalRuntime.edi_json`.
+
+    Raises:
+        OSError: when it cannot be written; the checkpoint then counts as incomplete.
+    """
+    state = {"iteration": iteration, "edi": json.loads(edi_json)}
+    write_whole(checkpoint / STATE_FILE, json.dumps(state))
+
+
+def read_state(checkpoint: Path) -> tuple[int, EdiMatrix]:
+    """Read iteration and EDI matrix of a complete checkpoint.
+
+    Raises:
+        RunError: when the file is missing or broken.
+    """
+    try:
+        data = json.loads((checkpoint / STATE_FILE).read_text("utf-8"))
+        return int(data["iteration"]), EdiMatrix.from_json(json.dumps(data["edi"]))
+    except (OSError, ValueError, KeyError, TypeError, DataError) as error:
+        raise RunError(f"{checkpoint / STATE_FILE} is missing or broken ({error})") from error
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """Find the newest complete checkpoint below a folder, or None."""
+    complete = [
+        (step, path)
+        for path in folder.glob("checkpoint-*")
+        if (step := _step_of_name(path)) is not None and (path / STATE_FILE).is_file()
+    ]
+    return max(complete)[1] if complete else None
+
+
+def remove_checkpoints_after(folder: Path, step: int) -> None:
+    """Remove checkpoints of later steps: they were cut off while they were written.
+
+    Args:
+        folder: holds folders named ``checkpoint-<step>``.
+        step: the step that is gone on from; 0 removes all.
+    """
+    for path in folder.glob("checkpoint-*"):
+        later = _step_of_name(path)
+        if later is not None and later > step:
+            shutil.rmtree(path)
+
+
+def step_of(checkpoint: Path | None) -> int:
+    """Step of a checkpoint folder by its name; 0 without one."""
+    return (_step_of_name(checkpoint) or 0) if checkpoint else 0
+
+
+def _step_of_name(path: Path) -> int | None:
+    number = path.name.rsplit("-", 1)[-1]
+    return int(number) if number.isdigit() else None

@@ -1,0 +1,255 @@
+"""The record of a run: its folder, its ledger, and which run may go on in it.
+
+A run folder holds ``config.toml`` and the ledger. A run is either started by `ecorl run`, which
+makes the trainer, or attached to a trainer that the user's script made; the ledger's head says
+which.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import ecorl
+from ecorl.config import Config, config_toml, parse_config
+from ecorl.edi import EdiMatrix
+from ecorl.errors import ConfigError, RunError
+from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
+
+ORIGIN, ATTACH = "origin", "attach"
+"""Key and value in the ledger's head of a run whose trainer the user's script made."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """The record that an attachment writes to.
+
+    Attributes:
+        ledger: open for writing.
+        from_step: the step that it goes on from, 0 for a fresh one.
+        edi: the EDI matrix to go on with, or None.
+        owned: whether the attachment ends the record when training ends.
+    """
+
+    ledger: Ledger
+    from_step: int = 0
+    edi: EdiMatrix | None = None
+    owned: bool = False
+
+
+def run_facts(policy: object, reward: object, packages: Sequence[str] = ()) -> dict[str, str]:
+    """Collect facts of a run for the ledger's head: host, models, commit, versions.
+
+    Args:
+        policy: name or folder of the model that is trained.
+        reward: name or folder of the reward model.
+        packages: the framework's packages whose versions count.
+    """
+    facts = {
+        "host": platform.node(),
+        "python": platform.python_version(),
+        "policy_model": str(policy),
+        "reward_model": str(reward),
+    }
+    commit = _commit()
+    if commit:
+        facts["commit"] = commit
+    for package in ("ecorl", *packages):
+        with contextlib.suppress(PackageNotFoundError):
+            facts[package] = version(package)
+    return facts
+
+
+def _commit() -> str | None:
+    """Commit of ecorl's own source when it runs from a checkout, else None."""
+    root = Path(ecorl.__file__).resolve().parents[1]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
+
+
+# ---------------------------------------------------------------- opening a record
+
+
+def create_run(
+    config: Config, folder: Path, facts: dict[str, str], leave_out: Collection[str] = ()
+) -> Ledger:
+    """Make a run folder with ``config.toml`` and the ledger.
+
+    Args:
+        config: the resolved config.
+        folder: the run's folder.
+        facts: what is known of the run besides.
+        leave_out: tables of the config that say nothing of this run.
+
+    Raises:
+        RunError: when the folder holds a run already, or cannot be written.
+    """
+    check_unused(folder)
+    text = config_toml(config.anchored(), leave_out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.toml").write_text(text, "utf-8")
+    except (OSError, UnicodeEncodeError) as error:
+        raise RunError(f"run_dir: {folder} cannot be written ({error})") from error
+    return Ledger.create(
+        folder / LEDGER_FILE,
+        run_id=f"{config.name}-{config.seed}",
+        config_toml=text,
+        meta=facts,
+        raw_samples=config.ledger.raw_samples,
+    )
+
+
+def open_attached_run(
+    config: Config, folder: Path, from_step: int | None, facts: Mapping[str, str]
+) -> Ledger:
+    """Open the record of a trainer that the user made: a fresh one, or the one to go on with.
+
+    Args:
+        config: the resolved config; its ``task`` and ``trainer`` tables say nothing of this
+            trainer and are left out of the record.
+        folder: the run's folder.
+        from_step: step of the checkpoint that training goes on from, or None for a fresh start.
+        facts: of the trainer, for a fresh record's head.
+
+    Raises:
+        RunError: when the folder holds a run that this is not a continuation of.
+        ConfigError: when that run was recorded under another config.
+    """
+    ledger = folder / LEDGER_FILE
+    if not ledger.exists():
+        return create_run(config, folder, {ORIGIN: ATTACH, **facts}, ("task", "trainer"))
+    _check_continues(folder, from_step)
+    _check_same_config(folder, config)
+    return Ledger.open_for_resume(
+        ledger, from_step=from_step or 0, raw_samples=config.ledger.raw_samples
+    )
+
+
+def check_unused(folder: Path) -> None:
+    """See that a folder holds no run yet.
+
+    Raises:
+        RunError: when it does.
+    """
+    if (folder / LEDGER_FILE).exists():
+        raise RunError(
+            f"{folder} holds a run already: go on with `ecorl run --resume {folder}`, "
+            "or choose another with --set run_dir=..."
+        )
+
+
+def check_writable(folder: Path) -> None:
+    """See that a run's folder can be made, before minutes go into preparation; leave no folder.
+
+    Raises:
+        ConfigError: when it cannot.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        for path in missing:
+            path.rmdir()
+    except (OSError, UnicodeEncodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        allowed = f"a folder that can be written ({reason})"
+        raise ConfigError("run_dir", str(folder), allowed) from error
+
+
+def remove_run(folder: Path, before: Collection[Path] | None) -> None:
+    """Remove a run that was just made and never began.
+
+    Args:
+        folder: its folder.
+        before: what was in the folder, which stays; None when there was no folder.
+    """
+    if before is None:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for file in (folder / "config.toml", *folder.glob(f"{LEDGER_FILE}*")):
+        if file not in before:
+            file.unlink(missing_ok=True)
+
+
+def resumable_config(folder: Path) -> Config:
+    """Read the config of a run that `ecorl run` started and that can be gone on with.
+
+    The ledger's copy counts, not the file beside it, which may have been edited: one record is of
+    one config.
+
+    Raises:
+        RunError: when there is no run, it has finished, or a script of the user's started it.
+    """
+    if not (folder / LEDGER_FILE).is_file():
+        raise RunError(f"{folder} holds no run to resume")
+    with contextlib.closing(LedgerReader(folder)) as reader:
+        record = reader.run()
+        finished = any(event.kind == "finish" for event in reader.events())
+    if finished:
+        raise RunError(f"{folder} has finished; `ecorl report {folder}` shows it")
+    if record.meta.get(ORIGIN) == ATTACH:
+        # Its trainer was made by the user's code; what a config holds is not that trainer.
+        raise RunError(
+            f"{folder} was started by a script: start that again, with the same "
+            "resume_from_checkpoint for attach and train"
+        )
+    return parse_config(record.config_toml, f"the ledger of {folder}")
+
+
+def _check_continues(folder: Path, from_step: int | None) -> None:
+    with contextlib.closing(LedgerReader(folder)) as reader:
+        attached = reader.run().meta.get(ORIGIN) == ATTACH
+        finished = any(event.kind == "finish" for event in reader.events())
+        # Cut off before its first checkpoint a training can only start again, and its record with
+        # it: what was recorded stays as superseded.
+        has_checkpoint = bool(reader.checkpoints())
+    elsewhere = "or choose another folder (run_dir in the config, or attach's run_dir)"
+    if not attached:
+        raise RunError(f"{folder} holds a run of `ecorl run`: choose another folder")
+    if finished:
+        raise RunError(f"{folder} holds a run that has finished: choose another folder")
+    if from_step is None and has_checkpoint:
+        raise RunError(
+            f"{folder} holds a run already: to go on with it give attach the "
+            f"resume_from_checkpoint that train gets, {elsewhere}"
+        )
+
+
+def _check_same_config(folder: Path, config: Config) -> None:
+    """One record is of one config: its policy, devices and carbon factors speak for all of it."""
+    with contextlib.closing(LedgerReader(folder)) as reader:
+        recorded = parse_config(reader.run().config_toml, f"the ledger of {folder}")
+    before, now = recorded.model_dump(), config.anchored().model_dump()
+    for table in ("algorithm", "placement", "engine", "devices", "telemetry", "accounting"):
+        found = _first_difference(table, before[table], now[table])
+        if found is not None:
+            key, old, new = found
+            allowed = f"{old!r} as in the run that is in {folder}, or another run_dir"
+            raise ConfigError(key, new, allowed)
+
+
+def _first_difference(key: str, before: Any, now: Any) -> tuple[str, Any, Any] | None:
+    """Dotted key and both values of the first place where two configs differ, or None."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for name in {**before, **now}:
+            found = _first_difference(f"{key}.{name}", before.get(name), now.get(name))
+            if found is not None:
+                return found
+        return None
+    return None if before == now else (key, before, now)

@@ -1,0 +1,170 @@
+"""Attaching ecorl to a TRL trainer, with a record of its own or one that is open already."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers.trainer_utils import get_last_checkpoint
+
+from ecorl.config import Config, load_config
+from ecorl.edi import EdiMatrix
+from ecorl.errors import ConfigError, RunError
+from ecorl.ledger import LEDGER_FILE
+from ecorl.runtime.checkpoints import STATE_FILE, read_state
+from ecorl.runtime.frozen_models import FrozenModels, saved_version
+from ecorl.runtime.local import LocalRuntime
+from ecorl.runtime.run_record import RunRecord, open_attached_run, remove_run, run_facts
+from roll_adapters.trl.attachment import HOOKED, TrlAttachment
+from roll_adapters.trl.callbacks import LedgerCallback, StageCallback
+from roll_adapters.trl.description import (
+    is_refreshed,
+    trainer_facts,
+    training_side,
+    watches,
+)
+
+logger = logging.getLogger(__name__)
+
+PACKAGES = ("torch", "transformers", "trl")
+"""Packages whose versions stand in the ledger's head."""
+
+
+def attach(
+    trainer: Any,
+    config: Config | str | Path,
+    *,
+    run_dir: Path | None = None,
+    resume_from_checkpoint: str | Path | bool | None = None,
+) -> TrlAttachment:
+    """Attach ecorl to a TRL ``GRPOTrainer`` or ``RLOOTrainer``.
+
+    Args:
+        trainer: the trainer, made but not yet training.
+        config: a config, the path of a TOML file, or a preset's name. Its ``trainer`` and
+            ``task`` tables are not used here: the trainer is made already.
+        run_dir: folder of the run's record; default is the config's ``run_dir``.
+        resume_from_checkpoint: what ``trainer.train`` will get under that name, when it goes on
+            with a training that was stopped or killed: the record goes on too.
+
+    Returns:
+        The attachment; training closes it, `TrlAttachment.detach` does so earlier.
+
+    Raises:
+        ConfigError: for a config mistake, or a trainer that is not supported.
+        UserError: for an engine, checkpoint or run folder that cannot be used.
+    """
+    settings = config if isinstance(config, Config) else _load(config)
+    _check_supported(trainer, settings)
+    folder = run_dir or settings.resolved_run_dir()
+    checkpoint = _checkpoint(trainer, resume_from_checkpoint)
+    step, edi = _read_progress(checkpoint) if checkpoint else (None, None)
+    before = set(folder.iterdir()) if folder.is_dir() else None
+    ledger = open_attached_run(settings, folder, step, _facts(trainer))
+    try:
+        return attach_to_record(
+            trainer, settings, folder, RunRecord(ledger, step or 0, edi, owned=True)
+        )
+    except BaseException:
+        ledger.close()
+        if before is None or folder / LEDGER_FILE not in before:
+            remove_run(folder, before)  # refused before anything ran: free for another try
+        raise
+
+
+def attach_to_record(
+    trainer: Any, config: Config, run_dir: Path, record: RunRecord
+) -> TrlAttachment:
+    """Attach to a supported trainer with a record that is open already; see `attach`."""
+    _check_supported(trainer, config)
+    training = training_side(trainer, config, run_dir)
+    runtime = LocalRuntime(config, record.ledger, training, edi=record.edi)
+    runtime.start()
+    on_close = record.ledger.close if record.owned else _nothing
+    save = _saver(trainer, run_dir / "models") if is_refreshed(trainer) else None
+    frozen = FrozenModels(runtime, watches(trainer, training), save)
+    attachment = TrlAttachment(trainer, runtime, on_close, frozen)
+    attachment.wrap()
+    trainer.add_callback(StageCallback(attachment))
+    trainer.add_callback(LedgerCallback(attachment, record.owned, record.from_step))
+    return attachment
+
+
+def _saver(trainer: Any, folder: Path) -> Callable[[Any], Path]:
+    """Saves the refreshed reference below a folder, a version a step."""
+
+    def save(model: Any) -> Path:
+        step = int(trainer.state.global_step)
+        return saved_version(trainer.accelerator.unwrap_model(model), folder, step)
+
+    return save
+
+
+def _facts(trainer: Any) -> dict[str, str]:
+    """Facts of a trainer that the user made, for the ledger's head."""
+    policy = getattr(trainer.model.config, "_name_or_path", "") or type(trainer.model).__name__
+    rewards = ", ".join(trainer.reward_func_names)
+    return run_facts(policy, rewards, PACKAGES) | trainer_facts(trainer)
+
+
+def _load(source: str | Path) -> Config:
+    settings = load_config(str(source))
+    unused = sorted(settings.model_fields_set & {"task", "trainer"})
+    if unused:
+        logger.warning("%s: attach does not use %s: the trainer is made already", source, unused)
+    return settings
+
+
+def _nothing() -> None:
+    """The caller closes its ledger itself."""
+
+
+def _checkpoint(trainer: Any, asked: str | Path | bool | None) -> Path | None:
+    """The checkpoint that `train` will take for the same argument."""
+    if asked is None or asked is False:
+        return None
+    if asked is True:
+        last = get_last_checkpoint(trainer.args.output_dir)
+        if last is None:
+            folder = trainer.args.output_dir
+            raise ConfigError("resume_from_checkpoint", True, f"a checkpoint in {folder}")
+        return Path(last)
+    if not (Path(asked) / "trainer_state.json").is_file():
+        raise ConfigError("resume_from_checkpoint", str(asked), "a checkpoint folder of a trainer")
+    return Path(asked)
+
+
+def _read_progress(checkpoint: Path) -> tuple[int, EdiMatrix | None]:
+    """Step of a trainer's checkpoint, and the EDI matrix when ecorl completed it.
+
+    Raises:
+        RunError: when the trainer's own state in it cannot be read.
+    """
+    path = checkpoint / "trainer_state.json"
+    try:
+        step = int(json.loads(path.read_text("utf-8"))["global_step"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} is missing or broken ({error})") from error
+    if not (checkpoint / STATE_FILE).is_file():
+        logger.warning("%s has no %s: the EDI matrix starts anew", checkpoint, STATE_FILE)
+        return step, None
+    return step, read_state(checkpoint)[1]
+
+
+def _check_supported(trainer: Any, config: Config) -> None:
+    name = type(trainer).__name__
+    bases = {base.__name__ for base in type(trainer).__mro__}
+    if not bases & {"GRPOTrainer", "RLOOTrainer"}:
+        raise ConfigError("trainer", name, "a GRPOTrainer or RLOOTrainer of TRL")
+    missing = [name for name in HOOKED if not callable(getattr(trainer, name, None))]
+    if missing:
+        raise ConfigError("trainer", name, f"of TRL 1.16 to 1.x; this one lacks {missing}")
+    if trainer.accelerator.num_processes > 1:
+        allowed = "1: one training process writes the run's record"
+        raise ConfigError("trainer.num_processes", trainer.accelerator.num_processes, allowed)
+    if (config.algorithm == "rloo") != ("RLOOTrainer" in bases):
+        allowed = f"{'rloo' if 'RLOOTrainer' in bases else 'grpo'} for a {name}"
+        raise ConfigError("algorithm", config.algorithm, allowed)
