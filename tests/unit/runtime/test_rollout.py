@@ -61,6 +61,7 @@ def test_a_rollout_is_recorded_in_the_order_of_its_calls(bench, toys, rollout, c
     rollout.end_training()
     rollout.end_training()
     assert not rollout.training
+    bench.runtime.close()  # energies are settled, and with them the executions booked
     found = [(r.stage, r.n_tokens, r.n_output_tokens) for r in bench.executions()]
     assert sorted(found) == sorted([
         (Stage.GENERATION, 22, 12),
