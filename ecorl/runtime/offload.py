@@ -42,7 +42,7 @@ class PendingBatch:
     t_done_s: float | None = None
     report: EngineReport | None = None
     detail: str = ""
-    landed: threading.Event = field(default_factory=threading.Event)
+    answered: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,27 +132,27 @@ class OffloadLane:
 
         self.engine.load_weights(checkpoint).add_done_callback(end)
 
-    def forget(self, flight: PendingBatch) -> None:
+    def forget(self, pending: PendingBatch) -> None:
         """Give up a batch that nobody will wait for; its answer will be dropped."""
-        self._barrier.drop(flight.ticket)
+        self._barrier.drop(pending.ticket)
 
     def submit(self, batch: ScoreBatch) -> PendingBatch:
         """Send a batch; never blocks and never raises for the engine."""
         n_values = batch.n_completion if self.stage is Stage.REFERENCE else None
         ticket = self._barrier.register(batch.sample_ids, n_values)
-        flight = PendingBatch(batch, ticket, time.monotonic())
+        pending = PendingBatch(batch, ticket, time.monotonic())
         if not self._quarantine.begin():
-            flight.detail = "the engine is in quarantine"
+            pending.detail = "the engine is in quarantine"
             self._barrier.fail(ticket, "EngineQuarantined")
-            flight.landed.set()
-            return flight
-        self.engine.submit(batch).add_done_callback(lambda future: self._landed(flight, future))
-        return flight
+            pending.answered.set()
+            return pending
+        self.engine.submit(batch).add_done_callback(lambda future: self._on_answer(pending, future))
+        return pending
 
-    def join(self, flight: PendingBatch, deadline_s: float) -> BatchOutcome:
+    def join(self, pending: PendingBatch, deadline_s: float) -> BatchOutcome:
         """Wait for a batch at the completion barrier, at most until the deadline."""
-        outcome = self._barrier.wait(flight.ticket, deadline_s)
-        fault, detail = outcome.fault, flight.detail
+        outcome = self._barrier.wait(pending.ticket, deadline_s)
+        fault, detail = outcome.fault, pending.detail
         if outcome.timed_out:
             fault = "EngineTimeout"
             detail = f"no answer within {deadline_s:g} s; the engine is restarted"
@@ -163,13 +163,13 @@ class OffloadLane:
             detail = f"{len(outcome.invalid)} rows: {'; '.join(reasons)}"
         if fault != "EngineQuarantined":
             # An engine of which most rows can be used is not broken: some rows are not for it.
-            mostly_good = fault == "InvalidResult" and 2 * len(outcome.arrived) > len(flight.batch)
+            mostly_good = fault == "InvalidResult" and 2 * len(outcome.arrived) > len(pending.batch)
             if fault is None or mostly_good:
                 self._quarantine.succeeded()
             else:
                 self._quarantine.failed(fault)
         n_late, self._n_late_seen = self._barrier.n_late - self._n_late_seen, self._barrier.n_late
-        ids = flight.batch.sample_ids
+        ids = pending.batch.sample_ids
         values = {i: outcome.arrived[key] for i, key in enumerate(ids) if key in outcome.arrived}
         return BatchOutcome(
             values=values,
@@ -177,8 +177,8 @@ class OffloadLane:
             wait_s=outcome.wait_s,
             n_missing=len(outcome.missing),
             n_late=n_late,
-            report=flight.report,
-            t_done_s=flight.t_done_s or time.monotonic(),
+            report=pending.report,
+            t_done_s=pending.t_done_s or time.monotonic(),
             fault=fault,
             detail=detail,
         )
@@ -187,37 +187,37 @@ class OffloadLane:
         """End the engine."""
         self.engine.close()
 
-    def _landed(self, flight: PendingBatch, future: Future[Result]) -> None:
+    def _on_answer(self, pending: PendingBatch, future: Future[Result]) -> None:
         """Runs in the engine's thread when a batch is answered or has failed."""
-        flight.t_done_s = time.monotonic()
+        pending.t_done_s = time.monotonic()
         error = future.exception() if not future.cancelled() else None
         if future.cancelled() or error is not None:
-            flight.detail = str(error) if error else "cancelled"
-            self._barrier.fail(flight.ticket, type(error).__name__ if error else "Cancelled")
+            pending.detail = str(error) if error else "cancelled"
+            self._barrier.fail(pending.ticket, type(error).__name__ if error else "Cancelled")
         else:
-            self._deliver(flight, future.result())
-        flight.landed.set()
+            self._deliver(pending, future.result())
+        pending.answered.set()
 
-    def _deliver(self, flight: PendingBatch, result: Result) -> None:
+    def _deliver(self, pending: PendingBatch, result: Result) -> None:
         try:
             if self.stage is Stage.REFERENCE:
                 if not isinstance(result, LogprobResult):
                     raise TypeError("a reference engine answered without log-probs")
-                valid = check_logprobs(flight.batch, result)
+                valid = check_logprobs(pending.batch, result)
             else:
                 if not isinstance(result, ScoreResult):
                     raise TypeError("a reward engine answered without scores")
-                valid = check_score(flight.batch, result)
+                valid = check_score(pending.batch, result)
         except ENGINE_FAULTS as error:  # an engine from elsewhere may answer anything
-            flight.detail = str(error)
-            self._barrier.fail(flight.ticket, "InvalidResult")
+            pending.detail = str(error)
+            self._barrier.fail(pending.ticket, "InvalidResult")
             return
-        flight.report = _checked_report(result.report)
-        if flight.report is not None and flight.report.cards:
-            self.cards, self.cards_at_s = flight.report.cards, time.monotonic()
-        ids = flight.batch.sample_ids
+        pending.report = _checked_report(result.report)
+        if pending.report is not None and pending.report.cards:
+            self.cards, self.cards_at_s = pending.report.cards, time.monotonic()
+        ids = pending.batch.sample_ids
         rows = [result.values[i] if ok else None for i, ok in enumerate(valid)]
-        self._barrier.deliver(flight.ticket, ids, rows)
+        self._barrier.deliver(pending.ticket, ids, rows)
 
 
 def _checked_report(report: object) -> EngineReport | None:

@@ -37,7 +37,7 @@ HOOKED = (
 
 
 @dataclass(slots=True)
-class _RewardFlight:
+class _PendingReward:
     """Rewards of one reward model on their way."""
 
     call: RewardModelCall
@@ -46,7 +46,7 @@ class _RewardFlight:
 
 
 @dataclass(slots=True)
-class _ReferenceFlight:
+class _PendingReference:
     """Reference log-probs on their way, and the tensor that waits for them."""
 
     call: ReferenceCall
@@ -76,8 +76,8 @@ class TrlAttachment:
         self._original: dict[str, Original] = {}
         self._instance: dict[str, Any] = {}
         self._policy_shape = runtime.training.models.get(Stage.ACTOR_TRAIN)
-        self._rewards: list[_RewardFlight] = []
-        self._reference: _ReferenceFlight | None = None
+        self._rewards: list[_PendingReward] = []
+        self._reference: _PendingReference | None = None
         self._train_run: StageRun | None = None
         self._last_work: StageWork | None = None
         self._sample_ids: tuple[str, ...] = ()
@@ -132,7 +132,7 @@ class TrlAttachment:
         if not self.training:
             return original(prompts, *args, **kwargs)
         self.end_training_stage()
-        self._forget_flights()
+        self._forget_pending()
         self.runtime.begin_iteration(self.trainer.state.global_step + 1, self._batch_number())
         self._n_generated += 1
         self._barrier_ahead = True
@@ -210,7 +210,7 @@ class TrlAttachment:
         run = self.runtime.on_stage_start(work)
         if run.placement.action is not Action.GPU:
             self._send(run, lambda: batch)
-        self._rewards.append(_RewardFlight(call, run, texts))
+        self._rewards.append(_PendingReward(call, run, texts))
 
     # ------------------------------------------------------------ reference
 
@@ -250,7 +250,7 @@ class TrlAttachment:
             output = own()
             self.runtime.on_stage_end(run)
             return output
-        self._reference = _ReferenceFlight(call, run, call.unfilled())
+        self._reference = _PendingReference(call, run, call.unfilled())
         target = self._reference.target
         if run.placement.action is Action.FPGA:
             self._join_reference()
@@ -285,12 +285,12 @@ class TrlAttachment:
         return output
 
     def _join_reference(self) -> None:
-        flight, self._reference = self._reference, None
-        if flight is None:
+        pending, self._reference = self._reference, None
+        if pending is None:
             return
-        rows = self.runtime.join(flight.run, flight.call.exact)
+        rows = self.runtime.join(pending.run, pending.call.exact)
         with self.runtime.clock:
-            flight.call.fill(flight.target, rows)
+            pending.call.fill(pending.target, rows)
 
     # ------------------------------------------------------------ completion barrier
 
@@ -299,10 +299,10 @@ class TrlAttachment:
         if not self.training:
             return original(inputs, prompts, *args, **kwargs)
         self._barrier_ahead = False
-        flights, self._rewards = self._rewards, []
-        sent = [f for f in flights if f.run.flight is not None]
-        kept = [f for f in flights if f.run.flight is None]
-        answers = {f.call.index: self._join_reward(f) for f in sent}
+        pending, self._rewards = self._rewards, []
+        sent = [p for p in pending if p.run.pending is not None]
+        kept = [p for p in pending if p.run.pending is None]
+        answers = {p.call.index: self._join_reward(p) for p in sent}
         self._join_reference()
         if len(answers) < len(self.trainer.reward_funcs):
             run = (
@@ -338,8 +338,8 @@ class TrlAttachment:
             model=self.runtime.training.models.get(Stage.REWARD),
         )
 
-    def _join_reward(self, flight: _RewardFlight) -> list[float]:
-        rows = self.runtime.join(flight.run, lambda bad: flight.call.exact(flight.texts, bad))
+    def _join_reward(self, pending: _PendingReward) -> list[float]:
+        rows = self.runtime.join(pending.run, lambda bad: pending.call.exact(pending.texts, bad))
         return [float(row) for row in rows]
 
     def _with_answers(
@@ -403,10 +403,10 @@ class TrlAttachment:
         if run is not None:
             self.runtime.on_stage_end(run)
 
-    def _forget_flights(self) -> None:
+    def _forget_pending(self) -> None:
         """A step that an exception cut short leaves nothing behind for the next one."""
-        for flight in self._rewards:
-            self.runtime.forget(flight.run)
+        for pending in self._rewards:
+            self.runtime.forget(pending.run)
         if self._reference is not None:
             self.runtime.forget(self._reference.run)
         self._rewards, self._reference = [], None
