@@ -6,7 +6,6 @@ those that the exact path has to answer.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -17,16 +16,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.engines.lanes.threaded import ENGINE_FAULTS, AsyncEngine, Result
-from ecorl.engines.protocol import (
-    CardLoad,
-    EngineReport,
-    LogprobResult,
-    ScoreBatch,
-    ScoreResult,
-)
-from ecorl.engines.validate import check_logprobs, check_score
-from ecorl.records import Provenance, Stage
+from ecorl.engines.lanes.threaded import AsyncEngine, Result
+from ecorl.engines.protocol import CardLoad, EngineReport, ScoreBatch
+from ecorl.engines.validate import check_result
+from ecorl.errors import InvalidResult
+from ecorl.records import Stage
 from ecorl.scheduler import CompletionBarrier, Quarantine, Ticket
 
 Float32 = npt.NDArray[np.float32]
@@ -200,48 +194,15 @@ class OffloadLane:
 
     def _deliver(self, pending: PendingBatch, result: Result) -> None:
         try:
-            if self.stage is Stage.REFERENCE:
-                if not isinstance(result, LogprobResult):
-                    raise TypeError("a reference engine answered without log-probs")
-                valid = check_logprobs(pending.batch, result)
-            else:
-                if not isinstance(result, ScoreResult):
-                    raise TypeError("a reward engine answered without scores")
-                valid = check_score(pending.batch, result)
-        except ENGINE_FAULTS as error:  # an engine from elsewhere may answer anything
+            checked = check_result(pending.batch, result, self.stage)
+        except InvalidResult as error:
             pending.detail = str(error)
             self._barrier.fail(pending.ticket, "InvalidResult")
             return
-        pending.report = _checked_report(result.report)
-        if pending.report is not None and pending.report.cards:
-            self.cards, self.cards_at_s = pending.report.cards, time.monotonic()
-        ids = pending.batch.sample_ids
-        rows = [result.values[i] if ok else None for i, ok in enumerate(valid)]
-        self._barrier.deliver(pending.ticket, ids, rows)
-
-
-def _checked_report(report: object) -> EngineReport | None:
-    """The engine's figures, those that cannot be true as missing; None when it is no report."""
-    if not isinstance(report, EngineReport) or not isinstance(report.provenance, Provenance):
-        return None
-    host_time_s = _figure(report.host_time_s)
-    if host_time_s is None:
-        return None
-    return EngineReport(
-        device_time_s=_figure(report.device_time_s),
-        device_energy_j=_figure(report.device_energy_j),
-        provenance=report.provenance,
-        host_time_s=host_time_s,
-        cards=tuple(card for card in report.cards if isinstance(card, CardLoad)),
-    )
-
-
-def _figure(value: object) -> float | None:
-    """A finite number of 0 or more, else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        return None
-    number = float(value)
-    return number if math.isfinite(number) and number >= 0 else None
+        pending.report = checked.report
+        if checked.report is not None and checked.report.cards:
+            self.cards, self.cards_at_s = checked.report.cards, time.monotonic()
+        self._barrier.deliver(pending.ticket, pending.batch.sample_ids, checked.values)
 
 
 OCCUPANCY_AGE_S = 60.0

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ecorl.engines.lanes.threaded import ENGINE_FAULTS
+from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.records import Action, Stage, StageWork
 from ecorl.runtime.local import LocalRuntime, StageRun
@@ -175,14 +175,13 @@ class TrlAttachment:
 
     def _send(self, run: StageRun, make: Callable[[], ScoreBatch]) -> bool:
         """Make a batch and submit it; False when that fails, whatever it was, and costs nothing."""
-        try:
+        with EngineBoundary() as boundary:
             with self.runtime.clock:
                 batch = make()
             self.runtime.submit(run, batch)
-        except ENGINE_FAULTS as error:
-            self.runtime.refuse(run, error)
-            return False
-        return True
+        if boundary.error is not None:
+            self.runtime.refuse(run, boundary.error)
+        return boundary.error is None
 
     def _submit_rewards(
         self, prompts: list[Any], completions: list[Any], completion_ids: list[Any]
@@ -191,13 +190,12 @@ class TrlAttachment:
         call = RewardModelCall.find(self.trainer)
         if call is None or not self._frozen.unchanged(Stage.REWARD, call.model):
             return
-        try:
-            with self.runtime.clock:
-                texts = call.texts(prompts, completions)
-                batch = call.batch(self._sample_ids, texts, [len(c) for c in completion_ids])
-        except ENGINE_FAULTS as error:
+        with EngineBoundary() as boundary, self.runtime.clock:
+            texts = call.texts(prompts, completions)
+            batch = call.batch(self._sample_ids, texts, [len(c) for c in completion_ids])
+        if boundary.error is not None:
             # TRL's own call of the model follows at the barrier, and says what is wrong if it is.
-            logger.warning("rewards stay on the GPU path for this step: %s", error)
+            logger.warning("rewards stay on the GPU path for this step: %s", boundary.error)
             return
         work = StageWork(
             stage=Stage.REWARD,

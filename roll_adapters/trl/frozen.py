@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ecorl.engines.lanes.threaded import ENGINE_FAULTS
+from ecorl.engines.containment import EngineBoundary
 from ecorl.records import Stage
 from ecorl.runtime.local import LocalRuntime
 from roll_adapters.trl.models import Watch, saved_version
@@ -58,16 +58,15 @@ class FrozenModels:
         """
         if self._runtime.refreshing(Stage.REFERENCE):
             return
-        try:
-            with self._runtime.clock:
-                checkpoint = saved_version(
-                    self._trainer.accelerator.unwrap_model(model),
-                    folder,
-                    int(self._trainer.state.global_step),
-                )
-                self._watches[Stage.REFERENCE] = Watch(model)
-        except ENGINE_FAULTS as error:
-            why = f"the refreshed reference cannot be saved ({error})"
+        with EngineBoundary() as boundary, self._runtime.clock:
+            checkpoint = saved_version(
+                self._trainer.accelerator.unwrap_model(model),
+                folder,
+                int(self._trainer.state.global_step),
+            )
+            self._watches[Stage.REFERENCE] = Watch(model)
+        if boundary.error is not None:
+            why = f"the refreshed reference cannot be saved ({boundary.error})"
             self._runtime.retire(Stage.REFERENCE, why)
             return
         self._runtime.refresh(Stage.REFERENCE, checkpoint)

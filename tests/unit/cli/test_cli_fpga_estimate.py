@@ -69,7 +69,7 @@ def rows_of(out, head):
 @pytest.mark.parametrize("in_folder", [True, False])
 def test_a_model_wider_than_the_kernels_is_refused(command, tmp_path, in_folder):
     file = tmp_path / "config.json" if in_folder else tmp_path / "wide.json"
-    file.write_text(json.dumps({**LLAMA, "hidden_size": 16_416}))
+    file.write_text(json.dumps({**LLAMA, "hidden_size": 16_416, "head_dim": 128}))
     line = the_line(command("--model", tmp_path if in_folder else file, "--tokens", 8))
     assert f"{file}: hidden_size = 16416 is not supported: want at most 16384" in line
 
