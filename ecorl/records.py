@@ -117,6 +117,28 @@ class PowerSample:
     error: str | None = None
 
 
+LOSS_ERRORS = frozenset(
+    {
+        "DeviceLost",
+        "DriverNotLoaded",
+        "LibraryNotFound",
+        "DriverError",
+        "CounterReset",
+        "CounterStopped",
+        "SamplerLost",
+    }
+)
+"""Values of `PowerSample.error` after which the device's energy counter may have started again:
+the driver may have been reloaded, or what counts in the sampling process (wraps of RAPL, the joules
+of a model) began anew with it. No rise of a counter is counted across them."""
+
+MAX_POWER_W = 1e6
+MAX_ENERGY_J = 2**53 / 1e3
+"""Bounds beyond which a figure of any source is missing: a megawatt, and the largest count of mJ
+that a double holds exactly. Drivers refuse far smaller figures; these keep sums finite, and SQLite
+holds neither an infinity nor 2**63."""
+
+
 @dataclass(frozen=True, slots=True)
 class SmoothedPower:
     """Time-aware exponential moving average of the power of a device; for control, not billing.

@@ -1,6 +1,7 @@
-"""Engines: inference of frozen models (reward, reference), and generation.
+"""Engines that compute rewards and reference log-probs of frozen models.
 
-`protocol` says what an engine is, `registry` makes one from the configuration, `lane` and `host`
-put it behind an asynchronous lane, on a thread or in a process of its own. `torch_engine` is the
-exact path, `fpga` the INT8 kernels, `faults` goes wrong on purpose, `validate` checks answers.
+`protocol` defines an engine and `registry` makes one from the configuration. `lanes` puts it
+behind an asynchronous queue, on a thread or in a separate process. `torch` is the exact path,
+`fpga` the INT8 kernels, `models` reads checkpoints. `faults` injects faults, `containment` is the
+one place where errors of foreign engines are caught, and `validate` checks batches and results.
 """

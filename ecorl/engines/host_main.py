@@ -7,19 +7,18 @@ the socket closes. Started by `ecorl.engines.lanes.isolated` only.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
+from ecorl.child_process import die_with_parent
+from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.lanes.messages import Fault, Ready, StartEngine, fault_of
-from ecorl.engines.lanes.threaded import ENGINE_FAULTS, Result, answer, told_of
+from ecorl.engines.lanes.threaded import Result, answer, told_of
 from ecorl.engines.protocol import InferenceEngine, Refresh, ScoreBatch
 from ecorl.engines.registry import make_engine
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main(argv: Sequence[str]) -> int:
@@ -44,21 +43,16 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def die_with_parent(parent_pid: int) -> None:
-    """Ask the kernel for SIGKILL when the parent ends; leave at once if it has ended already."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        sys.exit(1)
-
-
 def _load(start: StartEngine, link: Connection) -> InferenceEngine | None:
     sys.path.extend(path for path in start.import_path if path not in sys.path)
     try:
-        engine = make_engine(start.spec, calls_done=start.calls_done, own_process=True)
-    except BaseException as error:
+        with EngineBoundary() as boundary:
+            engine = make_engine(start.spec, calls_done=start.calls_done, own_process=True)
+    except BaseException as error:  # not contained: it ends this process, and the parent is told
         link.send(fault_of(error))
-        if not isinstance(error, ENGINE_FAULTS):
-            raise
+        raise
+    if boundary.error is not None:
+        link.send(fault_of(boundary.error))
         return None
     facts = (engine.name, engine.device, engine.stage, engine.model, engine.row_invariant)
     link.send(Ready(*facts, *told_of(engine)))
@@ -75,11 +69,10 @@ def _serve(engine: InferenceEngine, link: Connection) -> None:
 
 
 def _answer(engine: InferenceEngine, request: ScoreBatch | Refresh) -> Result | Fault:
-    """The result, or the fault. An unknown kind of error ends the process: its state is lost."""
-    try:
+    """The result, or the fault. An error that is not contained ends the process."""
+    with EngineBoundary() as boundary:
         return answer(engine, request)
-    except ENGINE_FAULTS as error:
-        return fault_of(error)
+    return fault_of(boundary.caught())
 
 
 if __name__ == "__main__":

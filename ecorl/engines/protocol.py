@@ -1,4 +1,4 @@
-"""What an engine is. Two protocols: inference of frozen models, and generation.
+"""The protocol of an inference engine, and the batches and results that pass through it.
 
 Third parties register an `InferenceEngine` factory under the entry-point group ``ecorl.engines``.
 """
@@ -241,44 +241,4 @@ class InferenceEngine(Protocol):
 
     def close(self) -> None:
         """Release what the engine holds; further calls raise `EngineError`."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """Prompts to complete: ``token_ids`` one ``[length] int64`` array a row."""
-
-    sample_ids: tuple[str, ...]
-    token_ids: tuple[Int64, ...]
-    max_new_tokens: int
-    temperature: float
-    seed: int
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationResult:
-    """Completions, the end token included where it was produced."""
-
-    sample_ids: tuple[str, ...]
-    token_ids: tuple[Int64, ...]
-    report: EngineReport
-
-
-@runtime_checkable
-class GenerationEngine(Protocol):
-    """Samples completions from the policy, whose weights change every iteration."""
-
-    name: str
-    device: str
-
-    def generate(self, request: GenerationRequest) -> GenerationResult:
-        """Complete each prompt; greedy when ``temperature`` is 0."""
-        ...
-
-    def load_weights(self, version: int, path: str) -> None:
-        """Take the policy's weights from a checkpoint folder; ``version`` names them."""
-        ...
-
-    def close(self) -> None:
-        """Release what the engine holds."""
         ...

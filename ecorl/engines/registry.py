@@ -18,7 +18,7 @@ from ecorl.engines.fpga.card.backend import RunBy
 from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
 from ecorl.engines.lanes.messages import EngineSpec
 from ecorl.engines.lanes.threaded import AsyncEngine, ThreadedEngine
-from ecorl.engines.protocol import GenerationEngine, InferenceEngine
+from ecorl.engines.protocol import InferenceEngine
 from ecorl.engines.torch.loading import HOST_DEVICE, check_dtype
 from ecorl.errors import ConfigError, EngineCrashed
 from ecorl.records import Stage
@@ -64,25 +64,6 @@ def build_engine(
                 "exit only with engine.offload.isolated = true: it would end the training run",
             )
     return ThreadedEngine(make_engine(spec))
-
-
-def build_generation_engine(
-    checkpoint: Path, *, device: str = HOST_DEVICE, threads: int = 1, dtype: str = "float32"
-) -> GenerationEngine:
-    """Load the engine that completes prompts, by transformers on torch, in this process.
-
-    Args:
-        checkpoint: folder of the policy to begin with, a causal language model.
-        device: device profile; ``host_cpu`` runs on the CPU, any other on CUDA.
-        threads: torch threads during a call.
-        dtype: as in `build_engine`.
-
-    Raises:
-        UserError: when the checkpoint or a tool is missing, or for an unknown dtype.
-    """
-    from ecorl.engines.torch.generation import TorchGenerationEngine
-
-    return TorchGenerationEngine(checkpoint, device=device, threads=threads, dtype=dtype)
 
 
 def engine_spec(

@@ -1,19 +1,29 @@
-"""Checks on what goes into an engine and on what comes out of it.
+"""Checks of the batches that go into an engine and of the results that come out of it.
 
-The dispatcher trusts no engine: rows that fail here are answered by the exact path, the other
-rows stay as they are.
+No engine is trusted: rows that fail here are answered by the exact path, or refused by the
+scoring service; the other rows stay as they are.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.engines.protocol import LogprobResult, ScoreBatch, ScoreResult
+from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.protocol import (
+    CardLoad,
+    EngineReport,
+    Float32,
+    LogprobResult,
+    ScoreBatch,
+    ScoreResult,
+)
 from ecorl.errors import EngineError, InvalidResult
-from ecorl.records import Stage
+from ecorl.records import Provenance, Stage
 
 Bool = npt.NDArray[np.bool_]
 
@@ -53,6 +63,51 @@ def check_batch(batch: ScoreBatch, stage: Stage) -> None:
                 f"row {sample_id}: {n_completion} completion tokens in a row of {len(row)}; "
                 "the first needs a token before it"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedResult:
+    """What can be used of an engine's result.
+
+    Attributes:
+        values: for each row of the batch its reward (a float32 scalar) or its log-probs
+            (``[n_completion] float32``); None for a row that cannot be used.
+        report: the engine's figures, with impossible ones as None; None without a usable report.
+    """
+
+    values: tuple[Float32 | None, ...]
+    report: EngineReport | None
+
+
+def check_result(batch: ScoreBatch, result: object, stage: Stage) -> CheckedResult:
+    """Check the whole result of an engine, which may be anything: engines come from elsewhere.
+
+    Args:
+        batch: what was asked.
+        result: what the engine answered.
+        stage: of the engine; ``REFERENCE`` answers log-probs, any other rewards.
+
+    Returns:
+        The rows and figures that can be used.
+
+    Raises:
+        InvalidResult: when no row can be matched to the batch.
+    """
+    with EngineBoundary() as boundary:
+        valid: Bool
+        values: Float32 | Sequence[Float32]
+        if stage is Stage.REFERENCE:
+            if not isinstance(result, LogprobResult):
+                raise InvalidResult("a reference engine answered without log-probs")
+            valid, values = check_logprobs(batch, result), result.values
+        else:
+            if not isinstance(result, ScoreResult):
+                raise InvalidResult("a reward engine answered without scores")
+            valid, values = check_score(batch, result), result.values
+        rows = tuple(values[i] if good else None for i, good in enumerate(valid))
+        return CheckedResult(rows, _checked_report(result.report))
+    # Fields of the wrong kind (ids that have no length, say) are no less invalid than wrong values.
+    raise InvalidResult(str(boundary.error)) from boundary.error
 
 
 def check_score(batch: ScoreBatch, result: ScoreResult) -> Bool:
@@ -128,3 +183,27 @@ def _describe(values: object) -> str:
     if isinstance(values, np.ndarray):
         return f"{list(values.shape)} {values.dtype}"
     return type(values).__name__
+
+
+def _checked_report(report: object) -> EngineReport | None:
+    """The engine's figures, impossible ones as None; None for what is no report."""
+    if not isinstance(report, EngineReport) or not isinstance(report.provenance, Provenance):
+        return None
+    host_time_s = _figure(report.host_time_s)
+    if host_time_s is None:
+        return None
+    return EngineReport(
+        device_time_s=_figure(report.device_time_s),
+        device_energy_j=_figure(report.device_energy_j),
+        provenance=report.provenance,
+        host_time_s=host_time_s,
+        cards=tuple(card for card in report.cards if isinstance(card, CardLoad)),
+    )
+
+
+def _figure(value: object) -> float | None:
+    """A finite number of 0 or more, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return None
+    number = float(value)
+    return number if math.isfinite(number) and number >= 0 else None

@@ -393,6 +393,9 @@ def _lock(path: Path) -> IO[bytes]:
         handle = path.with_name(path.name + ".lock").open("ab")
     except OSError as error:
         raise LedgerError(f"{path}: cannot be written ({error})") from error
+    # A POSIX record lock, and not `filelock`'s flock: a process that the trainer forks (a worker of
+    # its data loader) inherits an flock with the open file and would hold it after the trainer was
+    # killed, so that the run could not be resumed. A record lock belongs to this process alone.
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

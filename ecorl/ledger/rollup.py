@@ -16,28 +16,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from ecorl.ledger.rows import EnergySums
+from ecorl.records import LOSS_ERRORS, MAX_ENERGY_J, MAX_POWER_W
 
 HOLD_S = 2.0
 """For how long a reading stands without a successor, s, unless the run says otherwise."""
-
-MAX_POWER_W = 1e6
-MAX_ENERGY_J = 2**53 / 1e3
-"""Figures beyond these are missing, as they are to the telemetry: a megawatt, and the largest
-count of mJ that a double holds exactly. SQLite holds neither an infinity nor 2**63."""
-
-RESET_ERRORS = frozenset(
-    {
-        "DeviceLost",
-        "DriverNotLoaded",
-        "LibraryNotFound",
-        "DriverError",
-        "CounterReset",
-        "CounterStopped",
-        "SamplerLost",
-    }
-)
-"""Errors of a reading after which the device's counter may have started again, as the telemetry
-has them (its `LOSS_ERRORS`): no rise is counted across them."""
 
 _MAX_TIME_S = 2.0**40
 """No clock of a machine is later; a reading beyond it would end the hold of all that follow."""
@@ -183,7 +165,7 @@ class PowerRollup:
             self._newest = second
             self._before[second] = self._last
         self.hold_until(t_s)
-        self._count(t_s, energy_j, reset=sample.error in RESET_ERRORS)
+        self._count(t_s, energy_j, reset=sample.error in LOSS_ERRORS)
         self._last = OpenReading(t_s, power_w, energy_j, t_s)
 
     def hold_until(self, t_s: float) -> None:

@@ -42,7 +42,7 @@ class StageRun:
     work: StageWork
     placement: Placement
     t_start_s: float
-    flight: PendingBatch | None = None
+    pending: PendingBatch | None = None
 
 
 _SOURCES = {
@@ -142,18 +142,18 @@ class Recorder:
             )
         )
 
-    def landing(
-        self, run: StageRun, flight: PendingBatch, landing: BatchOutcome, engine: AsyncEngine
+    def offload_path(
+        self, run: StageRun, pending: PendingBatch, outcome: BatchOutcome, engine: AsyncEngine
     ) -> None:
         """Book what a wait at the barrier brought: the wait, a fault, the card's execution."""
-        work, report, fault = run.work, landing.report, landing.fault
-        self._wait(run, landing)
+        work, report, fault = run.work, outcome.report, outcome.fault
+        self._wait(run, outcome)
         if fault is not None:
-            n_bad = len(landing.bad_rows)
-            self._ledger.fault(run.iteration, fault, str(work.stage), landing.detail, n_bad)
+            n_bad = len(outcome.bad_rows)
+            self._ledger.fault(run.iteration, fault, str(work.stage), outcome.detail, n_bad)
             logger.warning(
                 "%s: %s (%s); %d rows go to the exact path",
-                work.stage, fault, landing.detail, n_bad,
+                work.stage, fault, outcome.detail, n_bad,
             )  # fmt: skip
         time_s = report.device_time_s if report else None
         energy_j = report.device_energy_j if report else None
@@ -163,17 +163,17 @@ class Recorder:
         provenance = report.provenance if report else silent
         if on_card and time_s is not None:
             # Time and energy may be those of the rows that could be run.
-            run_work = rows_of(flight, sorted(landing.values), work)
+            run_work = rows_of(pending, sorted(outcome.values), work)
             beyond = self._beyond_physics(run_work, time_s, energy_j, provenance)
             if beyond:
                 fault, time_s, energy_j = "PhysicalBoundError", None, None
                 self._ledger.fault(run.iteration, fault, str(work.stage), beyond)
         device_id = CARD_ID if on_card else HOST_PROCESS_ID
-        t_start_s = flight.t_submit_s
+        t_start_s = pending.t_submit_s
         energy: StageEnergy | None = card_energy(device_id, t_start_s, time_s, energy_j, provenance)
         if is_real:
             device_id, energy = self._card_ids(), None  # from the cards' readings, once they are in
-            t_start_s = self._own_since_s(t_start_s, landing.t_done_s)
+            t_start_s = self._own_since_s(t_start_s, outcome.t_done_s)
         self._accounts.add(
             StageResult(
                 iteration=run.iteration,
@@ -182,16 +182,16 @@ class Recorder:
                 device_id=device_id,
                 device=engine.device,
                 t_start_s=t_start_s,
-                t_end_s=landing.t_done_s,
+                t_end_s=outcome.t_done_s,
                 time_s=time_s,
                 time_provenance=provenance,
-                host_time_s=report.host_time_s if report else landing.t_done_s - flight.t_submit_s,
-                wait_s=landing.wait_s,
+                host_time_s=report.host_time_s if report else outcome.t_done_s - pending.t_submit_s,
+                wait_s=outcome.wait_s,
                 n_sequences=work.n_sequences,
                 n_tokens=work.n_tokens,
                 n_output_tokens=work.n_output_tokens,
                 energy=energy,
-                n_rows_fallback=len(landing.bad_rows),
+                n_rows_fallback=len(outcome.bad_rows),
                 fault=fault,
             )
         )
@@ -206,14 +206,14 @@ class Recorder:
         self._card_end_s = max(self._card_end_s, t_end_s)
         return since_s
 
-    def _wait(self, run: StageRun, landing: BatchOutcome) -> None:
+    def _wait(self, run: StageRun, outcome: BatchOutcome) -> None:
         self._ledger.barrier(
             run.iteration,
             run.work.stage,
-            landing.wait_s,
+            outcome.wait_s,
             run.work.n_sequences,
-            landing.n_missing,
-            landing.n_late,
+            outcome.n_missing,
+            outcome.n_late,
         )
 
     def _card_ids(self) -> str:
@@ -236,9 +236,9 @@ class Recorder:
         return None
 
 
-def rows_of(flight: PendingBatch, rows: Sequence[int], work: StageWork) -> StageWork:
+def rows_of(pending: PendingBatch, rows: Sequence[int], work: StageWork) -> StageWork:
     """The work of some rows of a batch, counted row by row."""
-    batch = flight.batch
+    batch = pending.batch
     lengths = [len(batch.token_ids[i]) for i in rows]
     return replace(
         work,

@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig
 
-from ecorl.engines.lanes.threaded import ENGINE_FAULTS
+from ecorl.engines.containment import EngineBoundary
 from ecorl.records import Stage
 from ecorl.runtime.local import LocalRuntime
 from ecorl.runtime.training import FrozenModel
@@ -126,12 +126,11 @@ class FrozenModels:
         """
         if self._runtime.refreshing(Stage.REFERENCE):
             return
-        try:
-            with self._runtime.clock:
-                checkpoint = save(model)
-                self._watches[Stage.REFERENCE] = Watch(model)
-        except ENGINE_FAULTS as error:
-            why = f"the refreshed reference cannot be saved ({error})"
+        with EngineBoundary() as boundary, self._runtime.clock:
+            checkpoint = save(model)
+            self._watches[Stage.REFERENCE] = Watch(model)
+        if boundary.error is not None:
+            why = f"the refreshed reference cannot be saved ({boundary.error})"
             self._runtime.retire(Stage.REFERENCE, why)
             return
         self._runtime.refresh(Stage.REFERENCE, checkpoint)

@@ -221,7 +221,7 @@ class LocalRuntime:
             lane = self._lanes.get(run.work.stage)
             if lane is None:
                 raise EngineError(f"no engine is loaded for the {run.work.stage} stage")
-            run.flight = lane.submit(batch)
+            run.pending = lane.submit(batch)
 
     def join(self, run: StageRun, exact: ExactRows) -> list[Float32]:
         """Wait for a submitted batch at the completion barrier and fill what did not arrive.
@@ -233,28 +233,28 @@ class LocalRuntime:
         Returns:
             One float32 scalar array or vector a row, in the order of the batch.
         """
-        flight = run.flight
-        if flight is None:
+        pending = run.pending
+        if pending is None:
             raise EngineError(f"the {run.work.stage} stage was not submitted")
         lane = self._lanes[run.work.stage]
-        landing = lane.join(flight, self._time_left_s())
+        outcome = lane.join(pending, self._time_left_s())
         with self.clock:
-            self._books.landing(run, flight, landing, lane.engine)
-        values = dict(landing.values)
-        if landing.bad_rows:
+            self._books.offload_path(run, pending, outcome, lane.engine)
+        values = dict(outcome.values)
+        if outcome.bad_rows:
             # The exact path's own execution: its time and energy are the GPU path's.
-            work = rows_of(flight, landing.bad_rows, run.work)
+            work = rows_of(pending, outcome.bad_rows, run.work)
             self.training.fence()
             again = StageRun(run.iteration, work, run.placement, time.monotonic())
-            answers = exact(landing.bad_rows)
+            answers = exact(outcome.bad_rows)
             self.on_stage_end(again)
-            values |= dict(zip(landing.bad_rows, answers, strict=True))
-        return [values[i] for i in range(len(flight.batch))]
+            values |= dict(zip(outcome.bad_rows, answers, strict=True))
+        return [values[i] for i in range(len(pending.batch))]
 
     def forget(self, run: StageRun) -> None:
         """A submitted batch that nobody will wait for: an exception cut its iteration short."""
-        if run.flight is not None:
-            self._lanes[run.work.stage].forget(run.flight)
+        if run.pending is not None:
+            self._lanes[run.work.stage].forget(run.pending)
 
     def refuse(self, run: StageRun, error: Exception) -> None:
         """A batch that could not be sent: the caller answers it on the GPU path."""

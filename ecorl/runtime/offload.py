@@ -6,7 +6,6 @@ those that the exact path has to answer.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -17,16 +16,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.engines.lanes.threaded import ENGINE_FAULTS, AsyncEngine, Result
-from ecorl.engines.protocol import (
-    CardLoad,
-    EngineReport,
-    LogprobResult,
-    ScoreBatch,
-    ScoreResult,
-)
-from ecorl.engines.validate import check_logprobs, check_score
-from ecorl.records import Provenance, Stage
+from ecorl.engines.lanes.threaded import AsyncEngine, Result
+from ecorl.engines.protocol import CardLoad, EngineReport, ScoreBatch
+from ecorl.engines.validate import check_result
+from ecorl.errors import InvalidResult
+from ecorl.records import Stage
 from ecorl.scheduler import CompletionBarrier, Quarantine, Ticket
 
 Float32 = npt.NDArray[np.float32]
@@ -42,7 +36,7 @@ class PendingBatch:
     t_done_s: float | None = None
     report: EngineReport | None = None
     detail: str = ""
-    landed: threading.Event = field(default_factory=threading.Event)
+    answered: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,27 +126,27 @@ class OffloadLane:
 
         self.engine.load_weights(checkpoint).add_done_callback(end)
 
-    def forget(self, flight: PendingBatch) -> None:
+    def forget(self, pending: PendingBatch) -> None:
         """Give up a batch that nobody will wait for; its answer will be dropped."""
-        self._barrier.drop(flight.ticket)
+        self._barrier.drop(pending.ticket)
 
     def submit(self, batch: ScoreBatch) -> PendingBatch:
         """Send a batch; never blocks and never raises for the engine."""
         n_values = batch.n_completion if self.stage is Stage.REFERENCE else None
         ticket = self._barrier.register(batch.sample_ids, n_values)
-        flight = PendingBatch(batch, ticket, time.monotonic())
+        pending = PendingBatch(batch, ticket, time.monotonic())
         if not self._quarantine.begin():
-            flight.detail = "the engine is in quarantine"
+            pending.detail = "the engine is in quarantine"
             self._barrier.fail(ticket, "EngineQuarantined")
-            flight.landed.set()
-            return flight
-        self.engine.submit(batch).add_done_callback(lambda future: self._landed(flight, future))
-        return flight
+            pending.answered.set()
+            return pending
+        self.engine.submit(batch).add_done_callback(lambda future: self._on_answer(pending, future))
+        return pending
 
-    def join(self, flight: PendingBatch, deadline_s: float) -> BatchOutcome:
+    def join(self, pending: PendingBatch, deadline_s: float) -> BatchOutcome:
         """Wait for a batch at the completion barrier, at most until the deadline."""
-        outcome = self._barrier.wait(flight.ticket, deadline_s)
-        fault, detail = outcome.fault, flight.detail
+        outcome = self._barrier.wait(pending.ticket, deadline_s)
+        fault, detail = outcome.fault, pending.detail
         if outcome.timed_out:
             fault = "EngineTimeout"
             detail = f"no answer within {deadline_s:g} s; the engine is restarted"
@@ -163,13 +157,13 @@ class OffloadLane:
             detail = f"{len(outcome.invalid)} rows: {'; '.join(reasons)}"
         if fault != "EngineQuarantined":
             # An engine of which most rows can be used is not broken: some rows are not for it.
-            mostly_good = fault == "InvalidResult" and 2 * len(outcome.arrived) > len(flight.batch)
+            mostly_good = fault == "InvalidResult" and 2 * len(outcome.arrived) > len(pending.batch)
             if fault is None or mostly_good:
                 self._quarantine.succeeded()
             else:
                 self._quarantine.failed(fault)
         n_late, self._n_late_seen = self._barrier.n_late - self._n_late_seen, self._barrier.n_late
-        ids = flight.batch.sample_ids
+        ids = pending.batch.sample_ids
         values = {i: outcome.arrived[key] for i, key in enumerate(ids) if key in outcome.arrived}
         return BatchOutcome(
             values=values,
@@ -177,8 +171,8 @@ class OffloadLane:
             wait_s=outcome.wait_s,
             n_missing=len(outcome.missing),
             n_late=n_late,
-            report=flight.report,
-            t_done_s=flight.t_done_s or time.monotonic(),
+            report=pending.report,
+            t_done_s=pending.t_done_s or time.monotonic(),
             fault=fault,
             detail=detail,
         )
@@ -187,61 +181,28 @@ class OffloadLane:
         """End the engine."""
         self.engine.close()
 
-    def _landed(self, flight: PendingBatch, future: Future[Result]) -> None:
+    def _on_answer(self, pending: PendingBatch, future: Future[Result]) -> None:
         """Runs in the engine's thread when a batch is answered or has failed."""
-        flight.t_done_s = time.monotonic()
+        pending.t_done_s = time.monotonic()
         error = future.exception() if not future.cancelled() else None
         if future.cancelled() or error is not None:
-            flight.detail = str(error) if error else "cancelled"
-            self._barrier.fail(flight.ticket, type(error).__name__ if error else "Cancelled")
+            pending.detail = str(error) if error else "cancelled"
+            self._barrier.fail(pending.ticket, type(error).__name__ if error else "Cancelled")
         else:
-            self._deliver(flight, future.result())
-        flight.landed.set()
+            self._deliver(pending, future.result())
+        pending.answered.set()
 
-    def _deliver(self, flight: PendingBatch, result: Result) -> None:
+    def _deliver(self, pending: PendingBatch, result: Result) -> None:
         try:
-            if self.stage is Stage.REFERENCE:
-                if not isinstance(result, LogprobResult):
-                    raise TypeError("a reference engine answered without log-probs")
-                valid = check_logprobs(flight.batch, result)
-            else:
-                if not isinstance(result, ScoreResult):
-                    raise TypeError("a reward engine answered without scores")
-                valid = check_score(flight.batch, result)
-        except ENGINE_FAULTS as error:  # an engine from elsewhere may answer anything
-            flight.detail = str(error)
-            self._barrier.fail(flight.ticket, "InvalidResult")
+            checked = check_result(pending.batch, result, self.stage)
+        except InvalidResult as error:
+            pending.detail = str(error)
+            self._barrier.fail(pending.ticket, "InvalidResult")
             return
-        flight.report = _checked_report(result.report)
-        if flight.report is not None and flight.report.cards:
-            self.cards, self.cards_at_s = flight.report.cards, time.monotonic()
-        ids = flight.batch.sample_ids
-        rows = [result.values[i] if ok else None for i, ok in enumerate(valid)]
-        self._barrier.deliver(flight.ticket, ids, rows)
-
-
-def _checked_report(report: object) -> EngineReport | None:
-    """The engine's figures, those that cannot be true as missing; None when it is no report."""
-    if not isinstance(report, EngineReport) or not isinstance(report.provenance, Provenance):
-        return None
-    host_time_s = _figure(report.host_time_s)
-    if host_time_s is None:
-        return None
-    return EngineReport(
-        device_time_s=_figure(report.device_time_s),
-        device_energy_j=_figure(report.device_energy_j),
-        provenance=report.provenance,
-        host_time_s=host_time_s,
-        cards=tuple(card for card in report.cards if isinstance(card, CardLoad)),
-    )
-
-
-def _figure(value: object) -> float | None:
-    """A finite number of 0 or more, else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        return None
-    number = float(value)
-    return number if math.isfinite(number) and number >= 0 else None
+        pending.report = checked.report
+        if checked.report is not None and checked.report.cards:
+            self.cards, self.cards_at_s = checked.report.cards, time.monotonic()
+        self._barrier.deliver(pending.ticket, pending.batch.sample_ids, checked.values)
 
 
 OCCUPANCY_AGE_S = 60.0

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ecorl.engines.lanes.threaded import ENGINE_FAULTS
+from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.records import Action, ModelShape, Stage, StageWork
 from ecorl.runtime.local import ExactRows, LocalRuntime, StageRun
@@ -157,7 +157,7 @@ class Rollout:
 
         Returns:
             The stage: open, with its clock running, when the framework has to compute
-            (`StageRun.flight` is None); else joined later.
+            (`StageRun.pending` is None); else joined later.
         """
         run = self.runtime.on_stage_start(call.work, may_offload=may_offload)
         if run.placement.action is not Action.GPU and self._send(run, call):
@@ -179,14 +179,13 @@ class Rollout:
 
     def _send(self, run: StageRun, call: InferenceCall) -> bool:
         """Make a batch and send it; when that fails, whatever it was, the GPU path answers."""
-        try:
+        with EngineBoundary() as boundary:
             with self.runtime.clock:
                 batch = call.batch()
             self.runtime.submit(run, batch)
-        except ENGINE_FAULTS as error:
-            self.runtime.refuse(run, error)
-            return False
-        return True
+        if boundary.error is not None:
+            self.runtime.refuse(run, boundary.error)
+        return boundary.error is None
 
     def _forget(self) -> None:
         for item in self._open:

@@ -73,7 +73,7 @@ class Answer:
     """Results of one request.
 
     Attributes:
-        values: for each row ``[1] float32`` (its reward) or ``[n_completion] float32``, or None
+        values: for each row its reward (a float32 scalar) or ``[n_completion] float32``, or None
             where the engine gave no usable number.
         effort: of the rows with values; `UNKNOWN` when there is none.
     """
@@ -107,8 +107,7 @@ def _row(id: str | None, value: Float32 | None, stage: Stage) -> dict[str, objec
     key = "logprobs" if stage is Stage.REFERENCE else "reward"
     if value is None:
         return {"id": id, key: None, "reason": NO_NUMBER}
-    numbers = value.tolist()  # float64 of the same value
-    return {"id": id, key: numbers if stage is Stage.REFERENCE else numbers[0]}
+    return {"id": id, key: value.tolist()}  # float64 of the same value
 
 
 def dump(data: object) -> bytes:

@@ -13,22 +13,12 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-
-import numpy as np
+from dataclasses import dataclass, field
 
 from ecorl.engines.lanes.threaded import AsyncEngine, Result
-from ecorl.engines.protocol import (
-    EngineReport,
-    Float32,
-    Int64,
-    LogprobResult,
-    ScoreBatch,
-    ScoreResult,
-)
-from ecorl.engines.validate import check_logprobs, check_score
-from ecorl.errors import EngineError, EngineTimeout, InvalidResult
-from ecorl.records import Stage
+from ecorl.engines.protocol import EngineReport, Float32, Int64, ScoreBatch
+from ecorl.engines.validate import check_result
+from ecorl.errors import EcorlError, EngineTimeout, InvalidResult
 from ecorl.serve.answers import UNKNOWN, Answer, Effort, share_of
 from ecorl.serve.bodies import ScoreRows
 from ecorl.serve.meters import Meters
@@ -264,7 +254,7 @@ class MicroBatcher:
         start_s = time.monotonic()
         try:
             values, report = await self._ask(batch)
-        except EngineError as error:
+        except EcorlError as error:  # a lane passes on what an engine's process raised
             self._failed(rows, error)
             return
         finally:
@@ -274,11 +264,11 @@ class MicroBatcher:
         self._meters.device(report)
         self._deliver(rows, values, report)
 
-    async def _ask(self, batch: ScoreBatch) -> tuple[list[Float32 | None], EngineReport]:
+    async def _ask(self, batch: ScoreBatch) -> tuple[Sequence[Float32 | None], EngineReport]:
         """Results of a micro-batch, None for each row that cannot be used.
 
         Raises:
-            EngineError: when the engine failed, gave no answer in time, or none that fits.
+            EcorlError: when the engine failed, gave no answer in time, or none that fits.
         """
         future = asyncio.wrap_future(self._lane.submit(batch))
         limit_s = self._settings.engine_timeout_s
@@ -288,16 +278,10 @@ class MicroBatcher:
             future.add_done_callback(_look_at)
             raise EngineTimeout(f"the engine gave no answer within {limit_s:g} s")
         result = future.result()
-        report = _checked(getattr(result, "report", None))
-        if self._lane.stage is Stage.REFERENCE:
-            if not isinstance(result, LogprobResult):
-                raise InvalidResult("the engine answered no log-probs")
-            valid, found = check_logprobs(batch, result), list(result.values)
-        else:
-            if not isinstance(result, ScoreResult):
-                raise InvalidResult("the engine answered no rewards")
-            valid, found = check_score(batch, result), list(result.values[:, np.newaxis])
-        return [found[i] if good else None for i, good in enumerate(valid)], report
+        checked = check_result(batch, result, self._lane.stage)
+        if checked.report is None:
+            raise InvalidResult("the engine gave no usable report of its device")
+        return checked.values, checked.report
 
     def _deliver(
         self, rows: Sequence[_Waiting], values: Sequence[Float32 | None], report: EngineReport
@@ -316,7 +300,7 @@ class MicroBatcher:
                 pending.future.set_result(Answer(pending.values, pending.effort or UNKNOWN))
                 self._settle(pending)
 
-    def _failed(self, rows: Sequence[_Waiting], error: EngineError) -> None:
+    def _failed(self, rows: Sequence[_Waiting], error: EcorlError) -> None:
         """Answer the requests of a micro-batch that the engine failed on."""
         self.faults.n += 1
         self.faults.in_a_row += 1
@@ -369,22 +353,6 @@ def _shares(rows: Sequence[_Waiting], values: Sequence[Float32 | None]) -> list[
     ]
     total = sum(tokens)
     return [n / total if n else None for n in tokens]
-
-
-def _checked(report: object) -> EngineReport:
-    """A report whose figures are numbers; one that is not (NaN from a sensor) is missing.
-
-    Raises:
-        InvalidResult: for what is no report.
-    """
-    if not isinstance(report, EngineReport):
-        raise InvalidResult(f"the engine's report is a {type(report).__name__}")
-    time_s, energy_j = report.device_time_s, report.device_energy_j
-    return replace(report, device_time_s=_figure(time_s), device_energy_j=_figure(energy_j))
-
-
-def _figure(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) and value >= 0 else None
 
 
 def _look_at(future: asyncio.Future[Result]) -> None:

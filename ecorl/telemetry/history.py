@@ -8,7 +8,15 @@ import threading
 from array import array
 from collections.abc import Iterable
 
-from ecorl.records import PowerSample, Provenance, StageEnergy, weakest
+from ecorl.records import (
+    LOSS_ERRORS,
+    MAX_ENERGY_J,
+    MAX_POWER_W,
+    PowerSample,
+    Provenance,
+    StageEnergy,
+    weakest,
+)
 from ecorl.telemetry.integrate import (
     DISPUTED_AFTER_S,
     MIN_COVERAGE,
@@ -20,21 +28,6 @@ from ecorl.telemetry.integrate import (
     judge_counter,
     standstill_s,
 )
-from ecorl.telemetry.sources.specs import COUNTER_RESET, COUNTER_STOPPED, SAMPLER_LOST
-
-LOSS_ERRORS = frozenset(
-    {
-        "DeviceLost",
-        "DriverNotLoaded",
-        "LibraryNotFound",
-        "DriverError",
-        COUNTER_RESET,
-        COUNTER_STOPPED,
-        SAMPLER_LOST,
-    }
-)
-"""Errors after which a counter may start again: the driver may have been reloaded, or what counts
-in the sampling process (wraps of RAPL, the joules of a model) began anew with it."""
 
 CONTEXT_S = 2 * DISPUTED_AFTER_S
 """How far back from its end a window's counter is judged, s, where the window itself is shorter.
@@ -42,12 +35,6 @@ CONTEXT_S = 2 * DISPUTED_AFTER_S
 A stage of milliseconds cannot tell a dead counter from a slow one; the seconds before it can.
 Nothing behind the window is looked at, so that a figure does not change after it was read.
 """
-
-MAX_POWER_W = 1e6
-MAX_ENERGY_J = 2**53 / 1e3
-"""Bounds beyond which a figure of any source is missing: a megawatt, and the largest count of mJ
-that a double holds exactly. Drivers refuse far smaller figures; these keep sums finite."""
-
 
 DISPUTED = "disputed"
 INTEGRAL_STOPPED = "integral_counter_stopped"

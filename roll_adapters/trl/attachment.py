@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ecorl.engines.lanes.threaded import ENGINE_FAULTS
+from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.records import Action, Stage, StageWork
 from ecorl.runtime.frozen_models import FrozenModels
@@ -45,7 +45,7 @@ class _ModelReward:
 
     Attributes:
         index: place of the model among the trainer's reward functions.
-        run: the placed stage; TRL computes it when ``run.flight`` is None.
+        run: the placed stage; TRL computes it when ``run.pending`` is None.
         answers: the rewards, once an engine's are joined.
     """
 
@@ -161,13 +161,12 @@ class TrlAttachment:
         if model is None or not self._frozen.unchanged(Stage.REWARD, model.model):
             return
         n_completion = [len(c) for c in completion_ids]
-        try:
-            with self.runtime.clock:
-                texts = model.texts(prompts, completions)
-                batch = model.batch(self._rollout.sample_ids, texts, n_completion)
-        except ENGINE_FAULTS as error:
+        with EngineBoundary() as boundary, self.runtime.clock:
+            texts = model.texts(prompts, completions)
+            batch = model.batch(self._rollout.sample_ids, texts, n_completion)
+        if boundary.error is not None:
             # TRL's own call of the model follows at the barrier, and says what is wrong if it is.
-            logger.warning("rewards stay on the GPU path for this step: %s", error)
+            logger.warning("rewards stay on the GPU path for this step: %s", boundary.error)
             return
         work = StageWork(
             stage=Stage.REWARD,
@@ -239,7 +238,7 @@ class TrlAttachment:
             and self._rollout.expects(Stage.REFERENCE, call.n_rows)
             and self._frozen.unchanged(Stage.REFERENCE, call.model),
         )
-        if run.flight is None:
+        if run.pending is None:
             output: tuple[Any, Any, Any] = own()
             self.runtime.on_stage_end(run)
             return output

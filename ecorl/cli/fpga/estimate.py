@@ -109,13 +109,17 @@ def _workloads(
 
 
 def _config(path: Path) -> tuple[str, DecoderConfig]:
+    from ecorl.engines.fpga.kernels.limits import check_widths
     from ecorl.engines.models.decoder_config import read_config, read_config_file
 
     path = path.expanduser()
     if path.is_file():
-        folder = path.resolve().parent.name
-        return (folder if path.name == "config.json" else path.stem), read_config_file(path)
-    return path.resolve().name, read_config(path)
+        file, config = path, read_config_file(path)
+        name = path.resolve().parent.name if path.name == "config.json" else path.stem
+    else:
+        file, config, name = path / "config.json", read_config(path), path.resolve().name
+    check_widths(config, file)
+    return name, config
 
 
 def _report(

@@ -55,6 +55,7 @@ def validate(
     A refusal is kept beside the model: no run offloads it then. Exit code 0 accepted, 1 refused.
     """
     from ecorl.engines.fpga import verdict
+    from ecorl.engines.fpga.kernels.limits import check_widths
     from ecorl.engines.fpga.validation import scoring
     from ecorl.engines.fpga.validation.preference_pairs import read_pairs
     from ecorl.engines.models.checkpoint import load_decoder
@@ -63,6 +64,7 @@ def validate(
         raise ConfigError("--budget", budget, "a share from 0 to 1")
     folder = model.expanduser()
     checkpoint = load_decoder(folder)
+    check_widths(checkpoint.config, folder / "config.json")
     path = _target(out, folder / verdict.VERDICT_FILE)
     found = read_pairs(pairs.expanduser(), folder, checkpoint.config.shape.vocab_size, limit)
     study = _study(folder, found.pairs, card, threads or len(os.sched_getaffinity(0)))

@@ -25,6 +25,7 @@ from ecorl.engines.fpga.csim.decoder import Int8Decoder
 from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.engines.fpga.cycles.model import BatchShape, CardTime, CycleModel
 from ecorl.engines.fpga.int8_decoder import MAX_ROW, Decoder
+from ecorl.engines.fpga.kernels.limits import check_widths
 from ecorl.engines.fpga.prefix_sharing import Segments, segments_of
 from ecorl.engines.fpga.verdict import obey
 from ecorl.engines.models.checkpoint import DecoderConfig, expected_tensors, load_decoder
@@ -97,6 +98,7 @@ class FpgaEngine:
         profile = load_profile(device)
         opened = load_decoder(checkpoint)
         config = opened.config  # not config.json's word alone: the tensors may untie the head
+        check_widths(config, opened.path / "config.json")
         _check_head(checkpoint, config, stage)
         _check_memory(checkpoint, config, profile)
         if obey_verdict:

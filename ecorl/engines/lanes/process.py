@@ -1,21 +1,13 @@
-"""One engine process: started, spoken to and reaped.
-
-The process is started by ``subprocess`` on a fresh interpreter. Python's own process pools are
-no choice here: `spawn` imports the user's main script again, `fork` copies a trainer with
-threads and an initialised GPU.
-"""
+"""One engine process: started, spoken to and reaped."""
 
 from __future__ import annotations
 
-import os
 import pickle
 import socket
-import subprocess
 import sys
 from multiprocessing.connection import Connection
-from pathlib import Path
 
-import ecorl
+from ecorl.child_process import start_module, wait_or_kill
 from ecorl.engines.lanes.messages import EngineSpec, Fault, Ready, StartEngine, error_of
 from ecorl.engines.lanes.threaded import Result
 from ecorl.engines.protocol import (
@@ -43,13 +35,10 @@ class EngineProcess:
 
     def __init__(self, threads: int) -> None:
         ours, theirs = socket.socketpair()
-        fd = theirs.fileno()
-        # -P: a torch.py in the working directory must not stand in for the library.
-        command = [sys.executable, "-P", "-m", "ecorl.engines.host_main", str(fd), str(os.getpid())]
         try:
             with theirs:
-                self._popen = subprocess.Popen(
-                    command, pass_fds=[fd], stdin=subprocess.DEVNULL, env=_environment(threads)
+                self._popen = start_module(
+                    "ecorl.engines.host_main", theirs.fileno(), _variables(threads)
                 )
         except OSError as error:
             ours.close()
@@ -101,12 +90,9 @@ class EngineProcess:
 
     def fate(self) -> str:
         """Reap a process whose link broke, and say how it ended."""
-        try:
-            code = self._popen.wait(timeout=1.0)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            self._popen.wait()
+        if not wait_or_kill(self._popen, 1.0):
             return "closed its link and was killed"
+        code = self._popen.returncode
         return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
     def kill(self) -> None:
@@ -116,21 +102,12 @@ class EngineProcess:
     def stop(self, close_s: float) -> None:
         """End the process: by closing the link, by SIGKILL after `close_s`. Leaves no zombie."""
         self.link.close()
-        try:
-            self._popen.wait(timeout=close_s)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            self._popen.wait()
+        wait_or_kill(self._popen, close_s)
 
 
-def _environment(threads: int) -> dict[str, str]:
-    """The parent's environment, with the thread counts and the path of this ecorl."""
-    env = dict(os.environ)
-    for key in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        env[key] = str(threads)
-    # Engines read local folders only; without this a loader may wait for a network.
-    env["HF_HUB_OFFLINE"] = "1"
-    env["TOKENIZERS_PARALLELISM"] = "false"
-    home = str(Path(ecorl.__file__).resolve().parent.parent)
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, (home, env.get("PYTHONPATH"))))
-    return env
+def _variables(threads: int) -> dict[str, str]:
+    """The environment variables of an engine process."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    # Engines read local folders only; without HF_HUB_OFFLINE a loader may wait for a network.
+    offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return dict.fromkeys(names, str(threads)) | offline

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
+from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.protocol import (
     InferenceEngine,
     LogprobResult,
@@ -29,21 +30,6 @@ from ecorl.records import ModelShape, Stage
 logger = logging.getLogger(__name__)
 
 Result: TypeAlias = ScoreResult | LogprobResult | Refreshed
-
-ENGINE_FAULTS = (
-    EcorlError,
-    RuntimeError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    OSError,
-    MemoryError,
-    ImportError,
-    AssertionError,
-)
-"""What a faulty engine may raise on a batch without having lost its own state for certain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,10 +299,8 @@ class ThreadedEngine:
             self._inner.close()
 
     def _call(self, request: ScoreBatch | Refresh) -> Result | EcorlError:
-        try:
+        with EngineBoundary() as boundary:
             return answer(self._inner, request)
-        except EngineError as error:
-            return error
-        except ENGINE_FAULTS as error:
-            logger.warning("engine %s failed on a batch", self.name, exc_info=True)
-            return EngineCrashed(f"{type(error).__name__}: {error}")
+        if not isinstance(boundary.error, EngineError):
+            logger.warning("engine %s failed on a batch", self.name, exc_info=boundary.error)
+        return boundary.engine_error()

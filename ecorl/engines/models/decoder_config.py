@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.engines.fpga.csim.library import MAX_K
 from ecorl.engines.models.gating import GATED_ARCHITECTURE, LLAMA3_PATTERN, MAX_OBJECTIVES, Gating
 from ecorl.errors import CheckpointError
 from ecorl.records import ModelShape
@@ -43,7 +42,7 @@ _DEFAULT_FULL_LAYERS = 28
 _DEFAULT_GATE = {"num_objectives": 19, "gating_hidden_dim": 1024, "gating_n_hidden": 3}
 _DEFAULT_GATE_TEMPERATURE = 10.0
 # 64 layers: assumed, far beyond the published model; it bounds what one wrong number can ask for.
-_MOST_GATE = {"num_objectives": MAX_OBJECTIVES, "gating_hidden_dim": MAX_K, "gating_n_hidden": 64}
+_MOST_GATE = {"num_objectives": MAX_OBJECTIVES, "gating_n_hidden": 64}
 
 _ROPE_KEYS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
 _LLAMA3_KEYS = frozenset(
@@ -94,9 +93,6 @@ _GENERATION = _words(
     top_k top_p typical_p
     """
 )
-
-MAX_INTERMEDIATE = 32_768
-"""Widest MLP: a row of gates and ups fills the vector kernel's buffer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +183,20 @@ def read_config_file(file: Path) -> DecoderConfig:
     return _Reader(file, data).config()
 
 
+def unsupported(file: Path, key: str, value: object, allowed: str) -> CheckpointError:
+    """The error for a value of config.json that cannot be computed faithfully.
+
+    Args:
+        file: the config.json.
+        key: the key that has the value.
+        value: what stands there.
+        allowed: what would be accepted, in words.
+    """
+    return CheckpointError(f"{file}: {key} = {value!r} is not supported: want {allowed}")
+
+
 class _Reader:
-    """Takes the fields out of a parsed config.json; each mistake is one `CheckpointError`."""
+    """Reads the fields of a parsed config.json; each mistake is one `CheckpointError`."""
 
     def __init__(self, file: Path, data: dict[str, Any]) -> None:
         self.file, self.data = file, data
@@ -322,7 +330,6 @@ class _Reader:
             raise self._error("num_key_value_heads", n_kv, f"a divisor of {n_heads} heads")
         if head_dim % 2 or head_dim > 1024:
             raise self._error("head_dim", head_dim, "an even number up to 1024")
-        self._refuse_wide(n_heads, head_dim)
         layers, inner = self._count("num_hidden_layers"), self._count("intermediate_size")
         vocab = self._count("vocab_size")
         q, kv = n_heads * head_dim, n_kv * head_dim
@@ -331,18 +338,6 @@ class _Reader:
         active = layers * per_layer + hidden + head
         total = active if tied else active + vocab * hidden
         return ModelShape(layers, hidden, inner, n_heads, n_kv, head_dim, vocab, total, active)
-
-    def _refuse_wide(self, n_heads: int, head_dim: int) -> None:
-        """Rows must fit the kernels' buffers.
-
-        A product of more than MAX_K inputs is taken in slices, whose INT32 sums are added before
-        they are requantised. Outputs need no check: they are far below the kernel's MAX_DIM.
-        """
-        for key, most in (("hidden_size", MAX_K), ("intermediate_size", MAX_INTERMEDIATE)):
-            if self._count(key) > most:
-                raise self._error(key, self._count(key), f"at most {most}")
-        if n_heads * head_dim > MAX_K:
-            raise self._error("num_attention_heads", n_heads, f"at most {MAX_K // head_dim}")
 
     def _rope(self) -> Rope:
         """As transformers 5: one table, and top-level keys fill in what it lacks.
@@ -398,4 +393,4 @@ class _Reader:
         return float(value)
 
     def _error(self, key: str, value: object, allowed: str) -> CheckpointError:
-        return CheckpointError(f"{self.file}: {key} = {value!r} is not supported: want {allowed}")
+        return unsupported(self.file, key, value, allowed)

@@ -12,7 +12,6 @@ before is in place as well, and the next command finishes the swap (`Versions.se
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 from collections.abc import Iterator
@@ -20,6 +19,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from ecorl.errors import RunError
 from ecorl.files import write_whole
@@ -66,11 +67,11 @@ class Versions:
             RunError: when another command has it.
         """
         make_folder(self.folder)
-        with (self.folder / ".lock").open("a") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise RunError(f"{self.folder}: another command is changing this policy") from error
+        try:
+            held = FileLock(self.folder / ".lock").acquire(timeout=0)
+        except Timeout as error:
+            raise RunError(f"{self.folder}: another command is changing this policy") from error
+        with held:
             self._data = _read(self.folder / HISTORY)
             yield
 

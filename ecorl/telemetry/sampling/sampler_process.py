@@ -7,17 +7,15 @@ import fcntl
 import os
 import select
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
-import ecorl
+from ecorl.child_process import start_module, wait_or_kill
 from ecorl.telemetry.sampling.messages import encode_specs
 from ecorl.telemetry.sources.specs import SourceSpec
 
 PIPE_BYTES = 1 << 20
-"""Room in the pipe: about a minute of samples of eight GPUs, should this process stand still."""
+"""Size of the pipe: about a minute of samples of eight GPUs, should this process stand still."""
 
 PATIENCE_S = 1.0
 """How long an ending process is waited for before it is killed, and then given up, s."""
@@ -25,9 +23,6 @@ PATIENCE_S = 1.0
 
 class SamplerProcess:
     """A running ``python -m ecorl.telemetry.sampling.sampler_main``.
-
-    It is started by ``subprocess`` and not by ``multiprocessing``, which would import the user's
-    main script a second time.
 
     Args:
         specs: the sources to read.
@@ -47,15 +42,7 @@ class SamplerProcess:
         self._poll.register(self._fd, select.POLLIN)
         module = "ecorl.telemetry.sampling.sampler_main"
         try:
-            # -P keeps the working folder off the child's path: a json.py there must not break it.
-            self._popen = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, str(write_fd), str(os.getpid())],
-                stdin=subprocess.PIPE,
-                stdout=self._errors,
-                stderr=self._errors,
-                pass_fds=(write_fd,),
-                env=_environment(),
-            )
+            self._popen = start_module(module, write_fd, stdin=subprocess.PIPE, output=self._errors)
         except OSError:
             os.close(self._fd)
             self._errors.close()
@@ -103,18 +90,6 @@ class SamplerProcess:
         with contextlib.suppress(OSError):
             if self._popen.stdin is not None:
                 self._popen.stdin.close()
-        try:
-            self._popen.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self._popen.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._popen.wait(PATIENCE_S)
+        wait_or_kill(self._popen, PATIENCE_S, reap_s=PATIENCE_S)
         os.close(self._fd)
         self._errors.close()
-
-
-def _environment() -> dict[str, str]:
-    """This process's environment, with the folder that holds ecorl on the module path."""
-    folder = str(Path(ecorl.__file__).resolve().parent.parent)
-    path = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{path}" if path else folder}

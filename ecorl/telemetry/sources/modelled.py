@@ -16,8 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ecorl.errors import ConfigError, DeviceLost, LibraryNotFound
-from ecorl.records import PowerSample, Provenance
-from ecorl.telemetry.history import MAX_POWER_W
+from ecorl.records import MAX_POWER_W, PowerSample, Provenance
 from ecorl.telemetry.sources.specs import DeviceInfo
 
 MIN_STEP_S = 0.03

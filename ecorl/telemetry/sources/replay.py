@@ -13,8 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ecorl.errors import DataError
-from ecorl.records import PowerSample, Provenance
-from ecorl.telemetry.history import MAX_ENERGY_J, MAX_POWER_W
+from ecorl.records import MAX_ENERGY_J, MAX_POWER_W, PowerSample, Provenance
 from ecorl.telemetry.sources.specs import DeviceInfo
 
 COLUMNS = ("t_s", "device_id", "power_w", "energy_j", "utilisation")

@@ -66,6 +66,14 @@ def rows_of(out, head):
     return table
 
 
+@pytest.mark.parametrize("in_folder", [True, False])
+def test_a_model_wider_than_the_kernels_is_refused(command, tmp_path, in_folder):
+    file = tmp_path / "config.json" if in_folder else tmp_path / "wide.json"
+    file.write_text(json.dumps({**LLAMA, "hidden_size": 16_416, "head_dim": 128}))
+    line = the_line(command("--model", tmp_path if in_folder else file, "--tokens", 8))
+    assert f"{file}: hidden_size = 16416 is not supported: want at most 16384" in line
+
+
 def test_a_7b_reward_model_at_512_tokens(command, models):
     path = models / "out" / "estimate.json"
     code, out, err = command("--model", models / "rm", "--tokens", 512, "--json", path)

@@ -12,10 +12,8 @@ from ecorl.engines.faults import FaultyEngine
 from ecorl.engines.fpga.card.backend import RunBy
 from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
 from ecorl.engines.lanes.threaded import ThreadedEngine
-from ecorl.engines.protocol import GenerationEngine, GenerationRequest
 from ecorl.engines.registry import (
     build_engine,
-    build_generation_engine,
     engine_spec,
     make_engine,
     plugin_names,
@@ -136,14 +134,3 @@ def test_bytes_on_the_card_are_known_to_the_dispatcher(toy_path, isolated):
         engine = build_engine(config(table, faults), NOWHERE, Stage.REWARD, "u55c", limits)
         assert engine.card_bytes == expected
         engine.close()
-
-
-def test_generation_engines_are_made_here_too(tiny_policy):
-    engine = build_generation_engine(tiny_policy, dtype="bfloat16")
-    assert isinstance(engine, GenerationEngine)
-    prompt = np.array([5, 6, 7], dtype=np.int64)
-    result = engine.generate(GenerationRequest(("a",), (prompt,), 3, 0.0, 0))
-    assert 1 <= len(result.token_ids[0]) <= 3
-    engine.close()
-    with pytest.raises(ConfigError, match="dtype"):
-        build_generation_engine(tiny_policy, dtype="int4")

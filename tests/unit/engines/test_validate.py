@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreResult
-from ecorl.engines.validate import LOGPROB_EPSILON, check_batch, check_logprobs, check_score
+from ecorl.engines.validate import (
+    LOGPROB_EPSILON,
+    check_batch,
+    check_logprobs,
+    check_result,
+    check_score,
+)
 from ecorl.errors import EngineError, InvalidResult
 from ecorl.records import Provenance, Stage
 
@@ -150,3 +156,22 @@ def test_a_completion_needs_a_token_before_it(make_rows):
         check_batch(whole_row, Stage.REFERENCE)
     with pytest.raises(EngineError, match="no tokens"):
         check_batch(make_rows([]), Stage.REWARD)
+
+
+def test_a_result_is_its_usable_rows_and_figures(batch, scores, logprobs):
+    scores.values[2] = np.nan
+    report = replace(REPORT, device_time_s=-1.0, device_energy_j=2.0)
+    checked = check_result(batch, replace(scores, report=report), Stage.REWARD)
+    assert [None if v is None else float(v) for v in checked.values] == [0.0, 1.0, None, 3.0]
+    assert (checked.report.device_time_s, checked.report.device_energy_j) == (None, 2.0)
+    rows = check_result(batch, replace(logprobs, report="none"), Stage.REFERENCE)
+    assert [v.tobytes() for v in rows.values] == [v.tobytes() for v in logprobs.values]
+    assert rows.report is None
+
+
+@pytest.mark.parametrize("stage", [Stage.REWARD, Stage.REFERENCE])
+def test_anything_may_come_back_from_an_engine(batch, scores, logprobs, stage):
+    good, other = (scores, logprobs) if stage is Stage.REWARD else (logprobs, scores)
+    for result in (None, 17, other, replace(good, sample_ids=None), replace(good, values=None)):
+        with pytest.raises(InvalidResult):
+            check_result(batch, result, stage)

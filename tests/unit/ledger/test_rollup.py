@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecorl.ledger import rollup
 from ecorl.ledger.rollup import PowerRollup
-from ecorl.telemetry import history
+from ecorl.records import LOSS_ERRORS
 from ecorl.telemetry.integrate import Reading, hold_integral
 
 HOLD_S = 2.0
@@ -61,7 +60,7 @@ def rolled(readings, until_s, cuts=()):
 
 
 def as_telemetry(readings):
-    return [Reading(r.t_s, r.power_w, r.energy_j, r.error in history.LOSS_ERRORS) for r in readings]
+    return [Reading(r.t_s, r.power_w, r.energy_j, r.error in LOSS_ERRORS) for r in readings]
 
 
 @given(series(), st.floats(0, 5), st.sets(st.integers(0, 25)))
@@ -165,11 +164,3 @@ def test_a_counter_that_was_away_for_long_fills_no_rows():
     rows = rolled([reading(0.0, 1.0, 5.0), reading(1e6, 1.0, 7.0)], 1e6)
     assert len(rows) < 10
     assert (totals(rows)["counted_mj"], totals(rows)["n_breaks"]) == (0, 1)
-
-
-def test_limits_and_resets_are_those_of_the_telemetry():
-    assert history.LOSS_ERRORS == rollup.RESET_ERRORS
-    assert (history.MAX_POWER_W, history.MAX_ENERGY_J) == (
-        rollup.MAX_POWER_W,
-        rollup.MAX_ENERGY_J,
-    )

@@ -326,7 +326,7 @@ def test_the_queue_counts_what_was_sent_and_not_joined(bench, toys, use_engines)
     runtime.begin_iteration(1)
     reward = runtime.on_stage_start(toys.work_of(batch))
     runtime.submit(reward, batch)
-    assert reward.flight.landed.wait(5)
+    assert reward.pending.answered.wait(5)
     assert runtime._state(toys.work_of(batch, Stage.REFERENCE), True).fpga_queue == 1
     runtime.join(reward, bench.exact(batch))
     assert runtime._state(toys.work_of(batch, Stage.REFERENCE), True).fpga_queue == 0

@@ -23,7 +23,7 @@ def same_bits(a, b):
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-def land(toys, reply, batch, stage=Stage.REWARD, deadline_s=5.0):
+def join_one(toys, reply, batch, stage=Stage.REWARD, deadline_s=5.0):
     lane = OffloadLane(toys.Told(reply, stage), max_faults=3)
     return lane.join(lane.submit(batch), deadline_s), lane
 
@@ -31,11 +31,11 @@ def land(toys, reply, batch, stage=Stage.REWARD, deadline_s=5.0):
 @pytest.mark.parametrize("stage", [Stage.REWARD, Stage.REFERENCE])
 def test_a_healthy_answer_arrives_bit_for_bit(toys, stage):
     batch = toys.make_batch(4)
-    landing, lane = land(toys, lambda b: toys.answer(b, stage), batch, stage)
+    outcome, lane = join_one(toys, lambda b: toys.answer(b, stage), batch, stage)
     wanted = toys.answer(batch, stage).values
-    assert (landing.fault, landing.bad_rows, landing.n_missing) == (None, (), 0)
-    assert landing.report == toys.report
-    assert all(same_bits(landing.values[i], wanted[i]) for i in range(4))
+    assert (outcome.fault, outcome.bad_rows, outcome.n_missing) == (None, (), 0)
+    assert outcome.report == toys.report
+    assert all(same_bits(outcome.values[i], wanted[i]) for i in range(4))
     assert lane.available
 
 
@@ -73,21 +73,21 @@ def test_a_healthy_answer_arrives_bit_for_bit(toys, stage):
 )  # fmt: skip
 def test_a_fault_is_named_and_never_raised(toys, reply, fault, part):
     batch = toys.make_batch(5)
-    landing, _ = land(toys, lambda b: reply(toys, b), batch)
-    assert landing.fault == fault
-    assert part in landing.detail
-    assert "\n" not in landing.detail
-    assert sorted([*landing.values, *landing.bad_rows]) == list(range(5))
+    outcome, _ = join_one(toys, lambda b: reply(toys, b), batch)
+    assert outcome.fault == fault
+    assert part in outcome.detail
+    assert "\n" not in outcome.detail
+    assert sorted([*outcome.values, *outcome.bad_rows]) == list(range(5))
 
 
 def test_no_answer_before_the_deadline_restarts_the_engine(toys):
     batch = toys.make_batch(3)
-    landing, lane = land(toys, lambda b: None, batch, deadline_s=SHORT_S)
-    assert landing.fault == "EngineTimeout"
-    assert landing.bad_rows == (0, 1, 2)
-    assert landing.n_missing == 3
-    assert landing.report is None
-    assert SHORT_S <= landing.wait_s < 2
+    outcome, lane = join_one(toys, lambda b: None, batch, deadline_s=SHORT_S)
+    assert outcome.fault == "EngineTimeout"
+    assert outcome.bad_rows == (0, 1, 2)
+    assert outcome.n_missing == 3
+    assert outcome.report is None
+    assert SHORT_S <= outcome.wait_s < 2
     assert lane.engine.n_restarts == 1
 
 
@@ -97,9 +97,9 @@ def test_a_late_answer_is_dropped_and_counted_at_the_next_join(toys):
     lane = OffloadLane(toys.Told(lambda b: replies.pop(0)), max_faults=3)
     assert lane.join(lane.submit(first), SHORT_S).n_late == 0
     lane.engine.futures[0].set_result(toys.answer(first, Stage.REWARD))
-    landing = lane.join(lane.submit(second), 5.0)
-    assert (landing.n_late, landing.fault, landing.bad_rows) == (3, None, ())
-    assert same_bits(landing.values[1], toys.answer(second, Stage.REWARD).values[1])
+    outcome = lane.join(lane.submit(second), 5.0)
+    assert (outcome.n_late, outcome.fault, outcome.bad_rows) == (3, None, ())
+    assert same_bits(outcome.values[1], toys.answer(second, Stage.REWARD).values[1])
     assert lane.join(lane.submit(second), 5.0).n_late == 0  # each is counted once
 
 
@@ -133,8 +133,8 @@ def test_a_few_rows_that_an_engine_cannot_take_do_not_quarantine_it(toys, n_bad,
     lane = OffloadLane(toys.Told(lambda b: replace(good, values=values)), max_faults=2)
     for _ in range(3):
         if lane.available:
-            landing = lane.join(lane.submit(batch), 5.0)
-            assert (landing.fault, landing.bad_rows) == ("InvalidResult", tuple(range(n_bad)))
+            outcome = lane.join(lane.submit(batch), 5.0)
+            assert (outcome.fault, outcome.bad_rows) == ("InvalidResult", tuple(range(n_bad)))
     assert lane.available == stays
 
 
@@ -159,12 +159,12 @@ def test_an_unavailable_engine_makes_the_lane_unavailable(toys):
 )
 def test_figures_that_cannot_be_true_are_missing_and_the_rows_are_kept(toys, report, wanted):
     batch = toys.make_batch(2)
-    landing, _ = land(toys, lambda b: toys.answer(b, Stage.REWARD, report), batch)
-    assert (landing.bad_rows, landing.fault) == ((), None)
+    outcome, _ = join_one(toys, lambda b: toys.answer(b, Stage.REWARD, report), batch)
+    assert (outcome.bad_rows, outcome.fault) == ((), None)
     if wanted is None:
-        assert landing.report is None
+        assert outcome.report is None
     else:
-        assert (landing.report.device_time_s, landing.report.device_energy_j) == wanted
+        assert (outcome.report.device_time_s, outcome.report.device_energy_j) == wanted
 
 
 def test_with_a_thread_and_injected_faults(toys):
@@ -260,9 +260,9 @@ def test_every_row_is_a_good_value_or_a_bad_row_and_never_both(toys, data, n, st
     rows = data.draw(st.dictionaries(st.integers(0, n - 1), st.sampled_from(ROW_FAULTS)))
     whole = data.draw(st.sampled_from(WHOLE_FAULTS))
     told, good = spoil(toys, batch, stage, rows, whole)
-    landing, _ = land(toys, lambda b: told, batch, stage, deadline_s=0.01)
-    assert tuple(sorted(landing.values)) == good
-    assert landing.bad_rows == tuple(i for i in range(n) if i not in good)
+    outcome, _ = join_one(toys, lambda b: told, batch, stage, deadline_s=0.01)
+    assert tuple(sorted(outcome.values)) == good
+    assert outcome.bad_rows == tuple(i for i in range(n) if i not in good)
     wanted = toys.answer(batch, stage).values
-    assert all(same_bits(landing.values[i], wanted[i]) for i in good)
-    assert (landing.fault is None) == (len(good) == n)
+    assert all(same_bits(outcome.values[i], wanted[i]) for i in good)
+    assert (outcome.fault is None) == (len(good) == n)

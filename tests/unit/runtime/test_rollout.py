@@ -99,7 +99,7 @@ def test_rows_that_cannot_be_made_stay_with_the_framework(bench, toys, rollout, 
 
     call, answers = call_of(toys.make_batch(N_ROWS), make_batch=broken)
     run = rollout.submit(call)
-    assert run.flight is None
+    assert run.pending is None
     rollout.join(Stage.REWARD)
     assert answers == []
     (fault,) = bench.faults()

@@ -77,7 +77,7 @@ async def test_rows_that_came_meanwhile_go_together_and_each_gets_its_own():
         assert [len(b) for b in engine.batches] == [1, 38]
         for rows, answer in zip(sent, answers, strict=True):
             expected = [reward_of(np.asarray(row)) for row in rows]
-            assert [v.tolist() for v in answer.values] == [[float(e)] for e in expected]
+            assert [v.tolist() for v in answer.values] == [float(e) for e in expected]
         await first.future
         await batcher.idle()
 

@@ -183,7 +183,7 @@ def test_float32_survives_json_to_the_bit(numbers):
     back = np.asarray(json.loads(body)["rows"][0]["logprobs"], np.float32)
     assert back.tobytes() == values.tobytes()
     rows = ScoreRows((None,) * len(values), (one,) * len(values), (1,) * len(values))
-    body = as_json(rows, Answer([values[i : i + 1] for i in range(len(values))], UNKNOWN),
+    body = as_json(rows, Answer(list(values), UNKNOWN),
                    served(), "card")  # fmt: skip
     back = np.asarray([r["reward"] for r in json.loads(body)["rows"]], np.float32)
     assert back.tobytes() == values.tobytes()

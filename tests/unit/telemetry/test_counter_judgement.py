@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecorl.ledger import rollup
-from ecorl.records import PowerSample, Provenance
-from ecorl.telemetry import history
+from ecorl.records import LOSS_ERRORS, PowerSample, Provenance
 from ecorl.telemetry.history import PowerHistory
 from ecorl.telemetry.integrate import (
     DISPUTED_AFTER_S,
@@ -19,6 +17,7 @@ from ecorl.telemetry.integrate import (
     judge_counter,
     standstill_s,
 )
+from ecorl.telemetry.sources import specs
 
 STEP_S = 0.1
 
@@ -184,8 +183,6 @@ def test_verdicts(counter_j, integral_j, coverage, length_s, verdict):
     assert judge_counter(counter_j, integral_j, coverage, length_s) is verdict
 
 
-def test_the_ledger_draws_the_same_lines():
-    """It lies below the telemetry and has lists of its own."""
-    assert rollup.RESET_ERRORS == history.LOSS_ERRORS
-    bounds = (rollup.MAX_POWER_W, rollup.MAX_ENERGY_J)
-    assert bounds == (history.MAX_POWER_W, history.MAX_ENERGY_J)
+def test_the_sampler_s_own_faults_are_losses_too():
+    """Their names stand in the records, below the telemetry that writes them."""
+    assert {specs.COUNTER_RESET, specs.COUNTER_STOPPED, specs.SAMPLER_LOST} < LOSS_ERRORS

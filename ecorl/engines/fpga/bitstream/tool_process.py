@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from ecorl.child_process import end_group
 from ecorl.engines.fpga.bitstream import tool_main
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -60,10 +61,10 @@ def run_tool(command: Sequence[str], out: IO[str], folder: Path) -> int:
             code = process.wait()
             ear.is_armed = False
         except BaseException:
-            _end(process)
+            end_group(process, _PATIENCE_S)
             raise
         if code < 0:  # who would have ended the session is gone
-            _end(process)
+            end_group(process, _PATIENCE_S)
     return code if code >= 0 else 128 - code
 
 
@@ -117,12 +118,3 @@ def _listening() -> Iterator[_Ear]:
         for which, old in kept.items():
             signal.signal(which, old)
     ear.check()
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a tool and all that it started."""
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, sign)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=_PATIENCE_S)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import shutil
@@ -11,6 +10,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from filelock import FileLock
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +33,7 @@ def locked(path: Path) -> Iterator[None]:
         OSError: when the lock's file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with FileLock(path):
         yield
 
 

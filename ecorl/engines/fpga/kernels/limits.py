@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ecorl.engines.fpga.csim.build import kernel_root
-from ecorl.engines.models.decoder_config import DecoderConfig
+from ecorl.engines.fpga.csim.library import MAX_K
+from ecorl.engines.models.decoder_config import DecoderConfig, unsupported
 from ecorl.errors import BuildError
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -26,6 +27,34 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Div: operator.floordiv,
     ast.LShift: operator.lshift,
 }
+
+
+MAX_INTERMEDIATE = 32_768
+"""Widest MLP: a row of gates and ups fills the vector kernel's buffer."""
+
+
+def check_widths(config: DecoderConfig, file: Path) -> None:
+    """Refuse a model whose rows are wider than the kernels' buffers.
+
+    A product of more than `MAX_K` inputs is computed in slices, whose INT32 sums are added before
+    they are requantised. Outputs need no check: they are far below the kernel's MAX_DIM.
+
+    Args:
+        config: the model.
+        file: its config.json, for the message.
+
+    Raises:
+        CheckpointError: one line with the key and the largest value that fits.
+    """
+    s, gating = config.shape, config.gating
+    for key, value, most in (
+        ("gating_hidden_dim", 0 if gating is None else gating.hidden_dim, MAX_K),
+        ("hidden_size", s.hidden_size, MAX_K),
+        ("intermediate_size", s.intermediate_size, MAX_INTERMEDIATE),
+        ("num_attention_heads", s.n_heads, MAX_K // s.head_dim),
+    ):
+        if value > most:
+            raise unsupported(file, key, value, f"at most {most}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,7 +214,7 @@ def test_a_header_that_contradicts_itself(tmp_path):
     write_checkpoint(tmp_path / "m")
     file = tmp_path / "m" / "model.safetensors"
     file.write_bytes(file.read_bytes().replace(b'"shape": [30, 24]', b'"shape": [31, 24]', 1))
-    refused(tmp_path / "m", "contradicts itself")
+    refused(tmp_path / "m", "damaged", "invalid shape")
 
 
 DAMAGED = {
@@ -230,6 +230,7 @@ DAMAGED = {
     "infinite": ([4], [0, float("inf")]),
     "three offsets": ([4], [0, 16, 16]),
     "longer than the file": ([20], [0, 80]),
+    "no bytes beyond 64 bits": ([0, 10**30], [0, 0]),
 }
 
 
@@ -238,20 +239,21 @@ def test_entries_that_cannot_be_true_are_refused(tmp_path, case):
     shape, offsets = DAMAGED[case]
     text = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": offsets}}).encode()
     file = tmp_path / "x.safetensors"
-    file.write_bytes(len(text).to_bytes(8, "little") + text + bytes(64))
+    end = offsets[-1] if offsets[-1] in range(64) else 64  # so that nothing else is wrong
+    file.write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
     with pytest.raises(CheckpointError) as caught:
         read_header(file)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("shape", [[0, 2**62], [0, 10**30], [1] * 100])
+@pytest.mark.parametrize("shape", [[0, 2**62], [1] * 100])
 def test_shapes_that_no_array_has(tmp_path, shape):
     """They agree with their number of bytes, so they come to light when the tensor is read."""
     end = 4 * min(shape)
     text = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}}).encode()
     file = tmp_path / "x.safetensors"
-    file.write_bytes(len(text).to_bytes(8, "little") + text + bytes(64))
+    file.write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
     with pytest.raises(CheckpointError, match=r"x\.safetensors: a shape of .* is no array's"):
         read_header(file)["a"].read()
 

@@ -82,7 +82,6 @@ def test_what_config_says_nothing_of(tmp_path):
     [
         ("num_objectives", 65, "at most 64"),
         ("num_objectives", 0, "a positive integer"),
-        ("gating_hidden_dim", 16385, "at most 16384"),
         ("gating_n_hidden", 65, "at most 64"),
         ("gating_n_hidden", 2.5, "a positive integer"),
         ("gating_temperature", 0, "a finite number above 0"),

@@ -42,7 +42,7 @@ def test_a_build_that_is_stopped_takes_its_tools_with_it(fake, order, sign):
 def test_tools_that_do_not_hear_are_killed(fake, order):
     fake.behave(sleep_s=600, deaf=True)
     own = order("hw")
-    process = _build_apart(fake, own, "from ecorl.engines.fpga import tool_process as t\n"
+    process = _build_apart(fake, own, "from ecorl.engines.fpga.bitstream import tool_process as t\n"
                            "t._PATIENCE_S = 0.5\n")  # fmt: skip
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGTERM)  # a second one changes nothing
@@ -80,7 +80,7 @@ def _build_apart(fake: FakeVitis, own: Order, before: str = "") -> subprocess.Po
     """A build in a process of its own that has come to the link."""
     code = (
         f"{before}import sys, pathlib; from ecorl.engines.fpga.bitstream.build import *\n"
-        f"build_bitstream(Order(Target.HW, out=pathlib.Path({str(own.out)!r}), "
+        f"build_bitstream(Order(BitstreamTarget.HW, out=pathlib.Path({str(own.out)!r}), "
         f"work=pathlib.Path({str(own.work)!r})), lambda line: None)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)

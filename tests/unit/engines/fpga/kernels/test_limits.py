@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
+from checkpoint_files import CONFIG, write_checkpoint
 
 from ecorl.engines.fpga.csim.build import kernel_root
-from ecorl.engines.fpga.kernels.limits import ShapeLimits, shape_limits
-from ecorl.errors import BuildError
+from ecorl.engines.fpga.csim.library import MAX_DIM, MAX_K
+from ecorl.engines.fpga.engine import FpgaEngine
+from ecorl.engines.fpga.kernels.limits import (
+    MAX_INTERMEDIATE,
+    ShapeLimits,
+    check_widths,
+    shape_limits,
+)
+from ecorl.engines.models.decoder_config import read_config
+from ecorl.errors import BuildError, CheckpointError
+from ecorl.records import Stage
 
 
 def test_limits_are_those_of_the_headers():
@@ -44,3 +55,45 @@ def test_limits_follow_the_headers(tmp_path):
     header.unlink()
     with pytest.raises(BuildError, match="cannot be read"):
         shape_limits(tmp_path)
+
+
+GATED = {"architectures": ["LlamaForRewardModelWithGating"], "tie_word_embeddings": None}
+
+
+def read(folder, changes):
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
+    return read_config(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"intermediate_size": 32_769}, "intermediate_size = 32769 is not .*: want at most 32768"),
+        ({"hidden_size": 16_385}, "hidden_size = 16385 is not supported: want at most 16384"),
+        ({"num_attention_heads": 2050}, "num_attention_heads = 2050 is not .*: want at most 2048"),
+        (
+            {**GATED, "gating_hidden_dim": 16_385},
+            "gating_hidden_dim = 16385 .*: want at most 16384",
+        ),
+    ],
+)
+def test_a_model_wider_than_the_buffers_is_refused(tmp_path, changes, words):
+    with pytest.raises(CheckpointError, match=words) as caught:
+        check_widths(read(tmp_path, changes), tmp_path / "config.json")
+    assert str(tmp_path / "config.json") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_widest_products_that_the_kernel_computes_are_accepted(tmp_path):
+    inner = MAX_INTERMEDIATE
+    widest = {"intermediate_size": inner, "hidden_size": MAX_K, "num_attention_heads": MAX_K // 8}
+    check_widths(read(tmp_path, widest), tmp_path / "config.json")
+    check_widths(read(tmp_path, {**GATED, "gating_hidden_dim": MAX_K}), tmp_path / "config.json")
+    assert max(3 * MAX_K, 2 * inner) <= MAX_DIM  # so no number of outputs needs a check
+
+
+def test_the_engine_refuses_a_model_that_is_too_wide(tmp_path):
+    write_checkpoint(tmp_path, {"intermediate_size": 32_769})
+    with pytest.raises(CheckpointError, match="intermediate_size = 32769 is not supported"):
+        FpgaEngine(tmp_path, Stage.REFERENCE)

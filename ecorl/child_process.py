@@ -1,0 +1,107 @@
+"""Child processes of this program: how they are started, tied to their parent and ended.
+
+They are started by ``subprocess`` on a fresh interpreter. Python's own process pools are no choice:
+`spawn` imports the user's main script a second time, and `fork` copies a trainer with threads and
+an initialised GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+_PR_SET_PDEATHSIG = 1
+
+
+def start_module(
+    module: str,
+    fd: int,
+    variables: Mapping[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
+    output: IO[bytes] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start ``python -m MODULE FD PARENT_PID`` with this ecorl on its module path.
+
+    Args:
+        module: dotted name of the module.
+        fd: a pipe or socket that the child inherits; the parent's own copy stays open.
+        variables: environment variables set beside those of this process.
+        stdin: as of `subprocess.Popen`.
+        output: file for all that the child prints; None leaves it this process's own.
+
+    Raises:
+        OSError: the system refuses another process.
+    """
+    # -P keeps the working folder off the child's path: a torch.py or json.py there must not stand
+    # in for the library.
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", module, str(fd), str(os.getpid())],
+        stdin=stdin,
+        stdout=output,
+        stderr=output,
+        pass_fds=(fd,),
+        env=_environment(variables or {}),
+    )
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Ask the kernel for SIGKILL when the parent ends; exit at once if it has ended already.
+
+    For the kernel the parent is the *thread* that started this process: call this only in a child
+    whose starting thread lives as long as the child may.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        sys.exit(1)
+
+
+def wait_or_kill(
+    process: subprocess.Popen[bytes], patience_s: float, reap_s: float | None = None
+) -> bool:
+    """Wait for a process that has been asked to end, and kill it when it does not.
+
+    Args:
+        process: the process.
+        patience_s: how long it may take, s.
+        reap_s: how long the kernel may take to remove it after SIGKILL, s; a process within a
+            driver's call can take for ever. None waits without a limit and leaves no zombie.
+
+    Returns:
+        Whether it ended by itself.
+    """
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(reap_s)
+        return False
+    return True
+
+
+def end_group(process: subprocess.Popen[bytes], patience_s: float) -> None:
+    """End a process that leads a group, and all of the group: by SIGTERM, then by SIGKILL.
+
+    Args:
+        process: the leader, started with ``start_new_session=True``.
+        patience_s: how long it may take after each signal, s.
+    """
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, sign)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience_s)
+
+
+def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment, with the folder that holds ecorl first on the module path."""
+    folder = str(Path(__file__).resolve().parent.parent)
+    path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
+    return {**os.environ, **variables, "PYTHONPATH": path}
