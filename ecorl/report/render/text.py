@@ -206,9 +206,11 @@ def _offloading(report: Report, width: int) -> Lines:
     b = report.balance
     if b is not None:
         net = MISSING if b.net_j is None else "at most " * b.at_most + figure(b.net_j) + " J"
+        gross = f"{'at least ' * b.at_most}{figure(b.card_j)} J"
         lines += wrapped(
-            f"saved {'at most ' * b.at_most}{figure(b.saved_j)} J, drawn by the idle card "
-            f"{figure(b.idle_j)} J, net {net} ({b.provenance})",
+            f"drawn by the card on its calls {gross} (gross) in place of {figure(b.gpu_would_j)} J "
+            f"on the {path}: saved {'at most ' * b.at_most}{figure(b.saved_j)} J; drawn by the "
+            f"idle card {figure(b.idle_j)} J, net of all {net} ({b.provenance})",
             width,
         )
     return lines
