@@ -46,7 +46,7 @@ CARD_HAS: Mapping[str, float] = _DATA["card"]
 """What a U55C has, by its data sheet."""
 PER_DSP: Mapping[str, float] = _DATA["products_per_dsp"]
 """Products a DSP and cycle, by format."""
-CHECKS: Sequence[Mapping[str, Any]] = _DATA["checks"]
+CHECKS: Sequence[dict[str, Any]] = _DATA["checks"]
 """Printed figures that can be derived from others."""
 PRINTED: Mapping[str, float] = {row["id"]: row["published"] for row in _DATA["figures"]}
 """Printed figures by id."""
