@@ -1,14 +1,20 @@
-"""Runs all benchmarks, one process each: ``python -m benchmarks [--quick] [--long]``."""
+"""Runs all benchmarks, one process each: ``python -m benchmarks [--quick] [--long]``.
+
+A benchmark that is cut off, by its limit, Ctrl-C or SIGTERM, leaves no process behind.
+"""
 
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 
 from ecorl.bench.machine import repository
+from ecorl.bench.processes import run_to_end, sigterm_as_exit
+
+STOPPED = 130
+"""Exit code after Ctrl-C."""
 
 NAMES = (
     "engine", "kernels", "precision", "overhead", "demo", "simulator", "decision", "policy",
@@ -20,8 +26,11 @@ FULL = {"demo": ("--install",)}
 LONG = {"overhead": ("--blocks", "40")}
 """Further options of the long pass, which takes more blocks."""
 
+UNLIMITED_LONG = frozenset({"demo"})
+"""Benchmarks that the long pass never cuts off: each of their runs counts, however slow it is."""
+
 TIMEOUT_S = 2400.0
-"""All of them together; the long pass may take that long for each."""
+"""Limit of all of them together, s; in the long pass that of each, but for `UNLIMITED_LONG`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,6 +44,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = sorted(set(chosen.names) - set(NAMES))
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]}; there are {', '.join(NAMES)}")
+    try:
+        with sigterm_as_exit():
+            return _run_all(chosen)
+    except KeyboardInterrupt:
+        print("stopped from the keyboard", file=sys.stderr)
+        return STOPPED
+
+
+def _run_all(chosen: argparse.Namespace) -> int:
+    """Run the chosen benchmarks one after the other; returns the worst exit code."""
     deadline_s = time.monotonic() + TIMEOUT_S
     worst = 0
     for name in chosen.names or NAMES:
@@ -43,18 +62,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         command += ["--check"] if chosen.check else []
         command += FULL.get(name, ()) if not chosen.quick else ()
         command += LONG.get(name, ()) if chosen.long else ()
-        limit_s = TIMEOUT_S if chosen.long else max(1.0, deadline_s - time.monotonic())
+        limit_s: float | None = max(1.0, deadline_s - time.monotonic())
+        if chosen.long:
+            limit_s = None if name in UNLIMITED_LONG else TIMEOUT_S
         print(f"== {name}", flush=True)
         worst = max(worst, _run(command, limit_s))
     return worst
 
 
-def _run(command: Sequence[str], limit_s: float) -> int:
-    try:
-        return subprocess.run(command, cwd=repository(), timeout=limit_s, check=False).returncode
-    except subprocess.TimeoutExpired:
+def _run(command: Sequence[str], limit_s: float | None) -> int:
+    """Run one benchmark; a failure by a signal or by the limit counts as exit code 1."""
+    code = run_to_end(command, cwd=repository(), limit_s=limit_s)
+    if code is None:
         print(f"did not end in {limit_s:.0f} s", file=sys.stderr)
-        return 1
+    return 1 if code is None or code < 0 else code
 
 
 if __name__ == "__main__":

@@ -22,12 +22,20 @@ from ecorl.bench.machine import describe_machine
 from ecorl.bench.physics.accounts import ACCOUNTINGS, BUSY_ENOUGH, HUNDREDTH, TENTH
 from ecorl.bench.physics.audit import checks, violations
 from ecorl.bench.physics.figures import figures
-from ecorl.bench.physics.map import QUICK, SIDES, Axes, BreakEvenMap, break_even_map, write_map
+from ecorl.bench.physics.map import (
+    QUICK,
+    SIDES,
+    Axes,
+    BreakEvenMap,
+    Maps,
+    break_even_map,
+    write_map,
+)
 from ecorl.bench.physics.paper import rows
 from ecorl.bench.physics.passes import IDLE_HIGH_W, with_idle_w
 from ecorl.bench.physics.plot import draw
 from ecorl.bench.physics.tables import HOW, WIDTH, tables
-from ecorl.devices import DeviceProfile, load_profile
+from ecorl.devices import load_profile
 from ecorl.engines.fpga.estimate import declared_dsps, standing_of_kernels
 from ecorl.errors import ConfigError
 
@@ -39,7 +47,11 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     card, gpu = load_profile("u55c"), load_profile("h100_sxm")
     axes = QUICK if options.quick else Axes()
     found = break_even_map(card, gpu, axes)
-    idle = break_even_map(card, with_idle_w(gpu, IDLE_HIGH_W), axes)
+    maps = Maps(
+        found,
+        idle=break_even_map(card, with_idle_w(gpu, IDLE_HIGH_W), axes),
+        full_power=break_even_map(card, gpu, axes, gpu.value("active_w")),
+    )
     declared = [n for n in declared_dsps().values() if n is not None]
     printed = rows(card, gpu, sum(declared) if declared else None)
     checked = checks(card, gpu)
@@ -49,8 +61,8 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         console.print(line, highlight=False)
     for table in tables(found, printed, checked, broken):
         console.print(table)
-    _print_full_power(console, card, gpu, found)
-    _print_idle(console, gpu.value("idle_w"), found, idle)
+    _print_full_power(console, gpu.value("active_w"), maps)
+    _print_idle(console, gpu.value("idle_w"), maps)
     _write(options, found)
     settings: dict[str, object] = {
         **axes._asdict(),
@@ -58,18 +70,15 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         "standing": standing_of_kernels(),
         "how": list(HOW),
     }
-    return settings, figures(found, idle, printed, checked, broken, card, gpu)
+    return settings, figures(maps, printed, checked, broken, card, gpu)
 
 
-def _print_full_power(
-    console: Console, card: DeviceProfile, gpu: DeviceProfile, found: BreakEvenMap
-) -> None:
-    """The map once more with the H100 at its full power where memory rules: kind to the card."""
-    full_w = gpu.value("active_w")
-    other = break_even_map(card, gpu, found.axes, full_w)
+def _print_full_power(console: Console, full_w: float, maps: Maps) -> None:
+    """Print the map once more with the H100 at full power where memory rules: kind to the card."""
     for side in SIDES:
-        won = [float((m.chosen(side, BUSY_ENOUGH) > 1).mean()) for m in (found, other)]
-        best = [m.best_of(side, BUSY_ENOUGH).ratio for m in (found, other)]
+        both = (maps.found, maps.full_power)
+        won = [m.won_share(side, BUSY_ENOUGH) for m in both]
+        best = [m.best_of(side, BUSY_ENOUGH).ratio for m in both]
         line = (
             f"{side}: {100 * won[0]:.1f} % of cells won at a duty of 0.1 or more, best "
             f"{best[0]:.2f} x; were the H100 at {full_w:.0f} W where memory rules too: "
@@ -78,12 +87,12 @@ def _print_full_power(
         console.print(line, highlight=False)
 
 
-def _print_idle(console: Console, idle_w: float, found: BreakEvenMap, other: BreakEvenMap) -> None:
-    """The best cells at a low duty once more with the H100 idle at `IDLE_HIGH_W`."""
+def _print_idle(console: Console, idle_w: float, maps: Maps) -> None:
+    """Print the best cells at a low duty once more with the H100 idle at `IDLE_HIGH_W`."""
     for side in SIDES:
         parts = []
         for accounting in (TENTH, HUNDREDTH):
-            low, high = (m.best_of(side, (accounting,)).ratio for m in (found, other))
+            low, high = (m.best_of(side, (accounting,)).ratio for m in maps[:2])
             parts.append(f"{low:.2f} x and {high:.2f} x at a duty of {accounting.duty}")
         line = (
             f"{side}: the best cell with the H100 idle at {idle_w:.0f} W and at "
@@ -93,7 +102,7 @@ def _print_idle(console: Console, idle_w: float, found: BreakEvenMap, other: Bre
 
 
 def _write(options: argparse.Namespace, found: BreakEvenMap) -> None:
-    """The map and the picture beside the result; of a quick pass only what is asked for."""
+    """Write map and picture beside the result; of a quick pass only what is asked for."""
     json: Path | None = options.json
     if json is None and not options.quick:
         json = default_path(NAME, describe_machine().slug)

@@ -1,6 +1,6 @@
 """The command line: ``ecorl run``, ``report``, ``policy``, ``fpga``, ``plan``, ``doctor``.
 
-This module imports next to nothing: the commands and their libraries come in under the handler of
+This module imports no library: the commands and their libraries are imported under the handler of
 `main`, so that Ctrl-C ends with one line from the first moment.
 """
 
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import sys
 
-STOPPED = 130
-"""Exit code of a run that a signal stopped; it can be resumed."""
+from ecorl.cli.exits import STOPPED, STOPPED_TEXT
 
-STOPPED_TEXT = "stopped from the keyboard"
+__all__ = ["STOPPED", "main"]
 
 
 def main() -> None:
-    """Entry point of the ``ecorl`` command."""
+    """Run the ``ecorl`` command and exit."""
     try:
         from ecorl.cli import commands
 

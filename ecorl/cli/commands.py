@@ -1,45 +1,38 @@
-"""The commands, and what ends them.
-
-A user's mistake ends with one clear line on standard error and exit code 2.
-"""
+"""The commands ``run``, ``report`` and ``doctor``, and the application that holds all of them."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 import typer.core
 from rich.console import Console
 
 from ecorl import __version__
-from ecorl.cli import STOPPED, STOPPED_TEXT
+from ecorl.cli.exits import (
+    STOPPED,
+    STOPPED_TEXT,
+    Stopped,
+    help_without_command,
+    reading_named_ledger,
+    run_to_exit,
+)
 from ecorl.cli.fpga.app import fpga_app
-from ecorl.cli.output import LastingOutput, make_console
+from ecorl.cli.output import LastingOutput, make_console, say
 from ecorl.cli.plan import plan
 from ecorl.cli.policy.app import policy_app
 from ecorl.config import Config, config_toml, load_config, parse_config, preset_names
-from ecorl.errors import ConfigError, EcorlError, LedgerError, MissingToolError, RunError, UserError
-
-FAULT = 1
-USER_ERROR = 2
-
-_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-"""What the argument parser raises; some releases of typer bring a parser of their own."""
-
-
-class Stopped(Exception):
-    """Ctrl-C; the message says how to go on, where that is possible."""
+from ecorl.errors import ConfigError, MissingToolError, RunError, UserError
 
 
 class _Commands(typer.core.TyperGroup):
-    """The commands; the parser itself would end on Ctrl-C without a word."""
+    """A command group that reports Ctrl-C; the parser itself would end without a word."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
@@ -63,54 +56,9 @@ app.add_typer(fpga_app, name="fpga")
 
 
 def main() -> None:
-    """Entry point of the ``ecorl`` command."""
+    """Run the command that was asked for, and exit."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    try:
-        code = app(standalone_mode=False)
-        sys.stdout.flush()
-    except UserError as error:
-        _fail(str(error), USER_ERROR)
-    except EcorlError as error:
-        _fail(str(error), FAULT)
-    except _UsageError as error:
-        _fail(_usage(error), USER_ERROR)
-    except Stopped as error:
-        _fail(str(error), STOPPED)
-    except typer.Abort:
-        _fail(STOPPED_TEXT, STOPPED)
-    except OSError as error:
-        if not _lost_output():
-            raise
-        _fail(f"the output cannot be written ({error.strerror or error})", FAULT)
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    line = " ".join(part.strip() for part in message.splitlines())
-    make_console(stderr=True, soft_wrap=True).print(
-        f"ecorl: {line}", style="red", markup=False, highlight=False
-    )
-    sys.exit(code)
-
-
-def _lost_output() -> bool:
-    """Whether standard output cannot be written; it then ends in nothing.
-
-    Else what is left in its buffer would fail once more when the process ends.
-    """
-    try:
-        sys.stdout.write("\n")
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
-
-
-def _usage(error: Any) -> str:
-    context = getattr(error, "ctx", None)
-    command = context.command_path if context is not None else "ecorl"
-    return f"{error.format_message().rstrip('.')}; see {command} --help"
+    run_to_exit(app)
 
 
 def _version(shown: bool) -> None:
@@ -127,9 +75,7 @@ def _top(
     ] = False,
 ) -> None:
     """The commands."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit(USER_ERROR)
+    help_without_command(context)
 
 
 @app.command()
@@ -167,7 +113,7 @@ def run(
         return
     run_dir = settings.resolved_run_dir() if resume is None else resume.expanduser()
     if not _trained(settings, run_dir, resume is not None, console):
-        _say(f"stopped; go on with: ecorl run --resume {run_dir}", console)
+        say(f"stopped; go on with: ecorl run --resume {run_dir}", console)
         raise typer.Exit(STOPPED)
     _report(run_dir, make_console())
 
@@ -180,7 +126,7 @@ def _trained(settings: Config, run_dir: Path, resumed: bool, console: Console) -
     others = not resumed and ledger.exists()
     try:
         if resumed:
-            with _users_file():
+            with reading_named_ledger():
                 return bool(_adapter(settings.adapter, "resume")(run_dir, console))
         return bool(_adapter(settings.adapter, "run")(settings, run_dir, console))
     except KeyboardInterrupt as error:
@@ -189,17 +135,8 @@ def _trained(settings: Config, run_dir: Path, resumed: bool, console: Console) -
         raise Stopped(STOPPED_TEXT + hint) from error
 
 
-@contextlib.contextmanager
-def _users_file() -> Iterator[None]:
-    """A ledger that the user named and that cannot be read is the user's mistake."""
-    try:
-        yield
-    except LedgerError as error:
-        raise RunError(str(error)) from error
-
-
 def _to_start(config: str | None, overrides: Sequence[str]) -> Config:
-    """The config of a fresh run."""
+    """Read the config of a fresh run."""
     if config is None:
         presets = ", ".join(preset_names())
         raise UserError(
@@ -209,7 +146,7 @@ def _to_start(config: str | None, overrides: Sequence[str]) -> Config:
 
 
 def _to_resume(resume: Path, with_others: bool) -> Config:
-    """The config of a run to go on with; no other option may change it."""
+    """Read the config of a run to go on with; no other option may change it."""
     if with_others:
         raise UserError("--resume goes alone: a run keeps its own config (no --config, --set)")
     from ecorl.ledger import LEDGER_FILE, LedgerReader
@@ -217,23 +154,21 @@ def _to_resume(resume: Path, with_others: bool) -> Config:
     run_dir = resume.expanduser()
     if not (run_dir / LEDGER_FILE).is_file():
         raise RunError(f"{run_dir} holds no run to resume (there is no {LEDGER_FILE} in it)")
-    with _users_file(), LedgerReader(run_dir) as reader:
+    with reading_named_ledger(), LedgerReader(run_dir) as reader:
         # Not config.toml, which may have been edited: one record is of one config.
         return parse_config(reader.run().config_toml, f"the ledger of {run_dir}")
 
 
-def _say(line: str, console: Console) -> None:
-    """Print a line with a path, which may hold bytes that are no text."""
-    told = line.encode(console.encoding, "backslashreplace").decode(console.encoding)
-    console.print(told, highlight=False, markup=False, soft_wrap=True)
-
-
 def _adapter(name: str, function: str) -> Any:
-    """A function of a framework adapter, found by entry point.
+    """Load a function of a framework adapter, found by entry point.
+
+    Args:
+        name: of the adapter.
+        function: of its module.
 
     Raises:
         ConfigError: when no adapter of that name is installed.
-        MissingToolError: when its framework is not.
+        MissingToolError: when its framework is not installed.
     """
     found = {p.name: p for p in importlib.metadata.entry_points(group="ecorl.adapters")}
     if name not in found:
@@ -252,7 +187,7 @@ def report(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
 ) -> None:
     """Print a run's report and write report.html and report.json into its folder if it can."""
-    with _users_file():
+    with reading_named_ledger():
         _report(run_dir.expanduser(), make_console())
 
 
@@ -261,7 +196,7 @@ def _report(run_dir: Path, console: Console) -> None:
 
     page = write_report(run_dir, console=console)
     if page is not None:
-        _say(f"report: {page}", console)
+        say(f"report: {page}", console)
 
 
 @app.command()

@@ -1,31 +1,74 @@
-"""Where the commands print."""
+"""What the commands print, and the files that they write."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
 
+from ecorl.errors import ConfigError
+
 
 def make_console(**kwargs: Any) -> Console:
-    """A console; with NO_COLOR without any style, for bold and dim are escapes as well."""
+    """Make a console; with NO_COLOR it has no style at all, for bold and dim are escapes too."""
     return Console(**(kwargs | {"color_system": None} if os.environ.get("NO_COLOR") else kwargs))
 
 
-def aligned(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table: the first column to the left, the others to the right."""
-    all_rows = [tuple(heads), *map(tuple, cells)]
-    widths = [max(len(row[i]) for row in all_rows) for i in range(len(heads))]
-    return [
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in all_rows
-    ]
+def say(line: str, console: Console | None = None) -> None:
+    """Print a line as it is, without markup or wrapping.
+
+    Args:
+        line: may hold a path with bytes that are no text; they are printed as escapes.
+        console: where to; standard output when None.
+    """
+    console = console or make_console()
+    text = line.encode(console.encoding, "backslashreplace").decode(console.encoding)
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def writable(path: Path | None, key: str) -> Path | None:
+    """Check a file that a long command will write at its end, so that its work is not lost.
+
+    Args:
+        path: the file, or None where none is asked for.
+        key: the option that names it.
+
+    Returns:
+        The path with ``~`` filled in.
+
+    Raises:
+        ConfigError: when it is a folder, or lies where no file can be made.
+    """
+    if path is None:
+        return None
+    path = path.expanduser()
+    parent = next((p for p in path.parents if p.exists()), path.parent)
+    if path.is_dir() or not parent.is_dir():
+        raise ConfigError(key, str(path), "a file that can be written")
+    return path
+
+
+@contextlib.contextmanager
+def writing(path: Path, key: str) -> Iterator[None]:
+    """Turn a file that cannot be written into a mistake of the option that names it.
+
+    Args:
+        path: the file.
+        key: the option.
+
+    Raises:
+        ConfigError: in place of an `OSError`.
+    """
+    try:
+        yield
+    except OSError as error:
+        allowed = f"a file that can be written ({error.strerror})"
+        raise ConfigError(key, str(path), allowed) from error
 
 
 class LastingOutput(io.TextIOBase):
@@ -43,7 +86,7 @@ class LastingOutput(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """That of the stream."""
+        """Encoding of the stream."""
         return self._stream.encoding
 
     def isatty(self) -> bool:
@@ -51,11 +94,11 @@ class LastingOutput(io.TextIOBase):
         return self._stream.isatty()
 
     def fileno(self) -> int:
-        """That of the stream; a console asks it for the width of the terminal."""
+        """File descriptor of the stream; a console asks it for the width of the terminal."""
         return self._stream.fileno()
 
     def write(self, text: str) -> int:
-        """Write as long as the stream takes it."""
+        """Write to the stream unless it has failed before."""
         if not self._lost:
             try:
                 self._stream.write(text)
@@ -64,7 +107,7 @@ class LastingOutput(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Flush as long as the stream takes it."""
+        """Flush the stream unless it has failed before."""
         if not self._lost:
             try:
                 self._stream.flush()

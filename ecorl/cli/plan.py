@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ecorl.cli.output import aligned, make_console
-from ecorl.cli.policy.app import needs_extra, say
+from ecorl.cli.exits import needs_policy_extra
+from ecorl.cli.output import make_console, say
 
 
 def plan(
@@ -56,9 +56,10 @@ def plan(
         "rows": rows, "prompt": prompt, "length": length, "calibration": calibration,
         "load": load, "abilities": abilities,
     }  # fmt: skip
-    with needs_extra():
+    with needs_policy_extra():
         from ecorl.cli.policy.training import telling
         from ecorl.policy import job_plan as planning
+        from ecorl.report.render.lines import aligned
         from ecorl.report.render.numbers import duration, figure, joules
         from ecorl.scheduler.learned import PolicyFile
 
@@ -78,5 +79,5 @@ def plan(
             f"{job.n_cards} x {scenario.setting.card.title}")  # fmt: skip
         say(f"per iteration; all figures are {scenario.table.provenance} ({job.calibration}); "
             f"abilities: {job.abilities}")  # fmt: skip
-        for line in ["", *aligned(heads, cells), "", planning.verdict(found, scenario)]:
+        for line in ["", *aligned([heads, *cells]), "", planning.verdict(found, scenario)]:
             say(line)

@@ -7,38 +7,24 @@ The resolved config is saved with each run by `save_config` and reads back equal
 
 from __future__ import annotations
 
-from ecorl.config.backends import (
-    ArithmeticTask,
-    AutoSourceConfig,
+from ecorl.config.accounting import AccountingConfig
+from ecorl.config.devices import DeviceConfig
+from ecorl.config.engine import (
+    EngineConfig,
     FaultInjection,
-    FilesTask,
     FpgaEngineConfig,
-    GpuPower,
-    LearnedPolicyConfig,
-    LookaheadPolicyConfig,
-    ModelledSourceConfig,
-    NullSourceConfig,
-    NvmlSourceConfig,
     OffloadEngine,
     PluginEngineConfig,
-    Policy,
-    RaplSourceConfig,
-    ReplaySourceConfig,
-    StaticPolicyConfig,
-    Task,
-    ThresholdPolicyConfig,
     TorchEngineConfig,
-    XrtSourceConfig,
 )
-from ecorl.config.models import (
-    AccountingConfig,
-    Config,
-    DeviceConfig,
-    EngineConfig,
-    LedgerConfig,
+from ecorl.config.ledger import LedgerConfig
+from ecorl.config.placement import (
+    LearnedPolicyConfig,
+    LookaheadPolicyConfig,
     PlacementConfig,
-    TelemetryConfig,
-    TrainerConfig,
+    Policy,
+    StaticPolicyConfig,
+    ThresholdPolicyConfig,
 )
 from ecorl.config.reading import (
     config_toml,
@@ -50,6 +36,20 @@ from ecorl.config.reading import (
     save_config,
     validate_config,
 )
+from ecorl.config.run import Config
+from ecorl.config.task import ArithmeticTask, FilesTask, Task
+from ecorl.config.telemetry import (
+    AutoSourceConfig,
+    GpuPower,
+    ModelledSourceConfig,
+    NullSourceConfig,
+    NvmlSourceConfig,
+    RaplSourceConfig,
+    ReplaySourceConfig,
+    TelemetryConfig,
+    XrtSourceConfig,
+)
+from ecorl.config.trainer import TrainerConfig
 
 __all__ = [
     "AccountingConfig",

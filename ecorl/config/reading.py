@@ -18,7 +18,7 @@ import tomlkit
 from pydantic import ValidationError
 
 from ecorl.config.mistakes import NOT_GIVEN, Mistake, explain, line_of
-from ecorl.config.models import Config
+from ecorl.config.run import Config
 from ecorl.errors import ConfigError
 
 

@@ -12,17 +12,22 @@ Size: the paper prints one model size; time and energy are taken as proportional
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
+from importlib import resources
 
 from ecorl.records import Stage
 
-REFERENCE_PARAMS = 7e9
-U55C_TOKENS_PER_S = 142_000.0
-U55C_POWER_W = 73.0
-U55C_TOKENS_PER_J = 13.7
-H100_TOKENS_PER_J = 4.8
-H100_TOKENS_PER_S = U55C_TOKENS_PER_S * 7.1 / 5.9
-"""From the two printed latencies of one batch: 7.1 ms on the card, 5.9 ms on the H100."""
+_PRINTED = tomllib.loads((resources.files("ecorl.devices") / "paper.toml").read_text("utf-8"))
+_U55C, _H100 = _PRINTED["u55c"], _PRINTED["h100_sxm"]
+
+REFERENCE_PARAMS: float = _PRINTED["model"]["params"]
+U55C_TOKENS_PER_S: float = _U55C["tokens_per_s"]
+U55C_POWER_W: float = _U55C["power_w"]
+U55C_TOKENS_PER_J: float = _U55C["tokens_per_j"]
+H100_TOKENS_PER_J: float = _H100["tokens_per_j"]
+H100_TOKENS_PER_S: float = U55C_TOKENS_PER_S * _U55C["batch_ms"] / _H100["batch_ms"]
+"""From the two printed latencies of one batch."""
 
 _NOTE = (
     "as printed in the EcoRL-Sched paper, scaled by model size; tokens/ms, W and tokens/J "

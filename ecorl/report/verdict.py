@@ -52,7 +52,7 @@ def offloading(
         sentences.append(
             _unjudged(spending, cards)
             if balance is None
-            else _net(balance, spending.card is not None)
+            else _net(balance, path, spending.card is not None)
         )
     if timeline is not None:
         sentences.append(_had_it_been_real(timeline))
@@ -198,12 +198,16 @@ def _unjudged(spending: Spending, cards: Sequence[PathComparison]) -> str:
     return f"Whether offloading paid cannot be said: no stage has energy on both paths.{drew}"
 
 
-def _net(b: Balance, simulated: bool) -> str:
-    """Saved on the offloaded tokens, less what the cards drew while they stood idle."""
-    verb = "saved" if b.saved_j >= 0 else "cost"
-    bound = ("at most " if b.saved_j >= 0 else "at least ") if b.at_most else ""
+def _net(b: Balance, path: str, simulated: bool) -> str:
+    """Gross and net on the offloaded tokens, less what the cards drew while they stood idle."""
     card = "simulated card" if simulated else "card"
-    start = f"On the calls that it took the {card} {verb} {bound}{joules(abs(b.saved_j))}"
+    gross = f"{'at least ' * b.at_most}{joules(b.card_j)}"
+    bound = ("at most " if b.saved_j >= 0 else "at least ") if b.at_most else ""
+    change = "less" if b.saved_j >= 0 else "more"
+    start = (
+        f"On the calls that it took the {card} drew {gross} (gross) in place of "
+        f"{joules(b.gpu_would_j)} on the {path}: {bound}{joules(abs(b.saved_j))} {change} (net)"
+    )
     if b.idle_j is None or b.net_j is None:
         return f"{start} ({b.provenance}); its idle draw is unknown, so whether that paid is open."
     whole = "of the run" if b.whole_run else "of its attempts"

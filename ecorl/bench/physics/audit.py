@@ -13,27 +13,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ecorl.bench.physics.paper import (
-    BRAMS,
-    DMA_IN_MS,
-    DMA_OUT_MS,
+    CARD_HAS,
+    CHECKS,
+    DESIGN,
     DSPS,
-    EMBEDDING_WIDTH,
-    FFS,
-    GEMM_BYTES_PER_S,
-    H100_MS,
-    H100_W,
-    INFERENCE_W,
-    KERNEL_MS,
-    LEMMA_MS,
     LONG,
-    LUTS,
     N_ROWS,
     OPS_PER_TOKEN,
-    PAPER_LINK_BYTES_PER_S,
+    PRINTED,
     ROUNDING,
     TABLE_3,
-    TOTAL_MS,
-    URAMS,
     Against,
     Row,
     stream_ms,
@@ -146,104 +135,79 @@ def about_gpus(found: Sequence[Violation]) -> tuple[Violation, ...]:
 
 
 def checks(card: DeviceProfile, gpu: DeviceProfile) -> tuple[Check, ...]:
-    """All checks, those that hold included."""
-    return (*_powers(), *_ratios(), *_times(gpu), *_links(), *_shares(card), *_sums())
+    """Make all checks, those that hold included.
+
+    Args:
+        card: profile of the U55C.
+        gpu: profile of the H100.
+    """
+    derived = {
+        **_powers(), **_ratios(), **_times(gpu), **_links(), **_shares(card), **_sums(),
+    }  # fmt: skip
+    return tuple(Check(**(printed | {"derived": derived[printed["id"]]})) for printed in CHECKS)
 
 
-def _powers() -> list[Check]:
+def _powers() -> dict[str, float]:
     """Tokens/ms over tokens/J is a power, and so is every other way to get one."""
-    made = [
-        Check(f"{name.lower()}_power", f"Board power 73 W (Table 2) for {name} (Table 3)", "W",
-              U55C_POWER_W, 1e3 * rate / per_j,
-              f"{1e3 * rate:,.0f} token/s / {per_j:g} token/J", concerns="power")
-        for name, (rate, per_j) in TABLE_3.items()
-    ]  # fmt: skip
-    tokens = U55C_TOKENS_PER_J * U55C_POWER_W * TOTAL_MS / 1e3
-    gpu_tokens = H100_TOKENS_PER_J * H100_W * H100_MS / 1e3
-    made += [
-        Check("card_batch", "At least 32 tokens in 32 rows, card (Fig. 3C)", "token", N_ROWS,
-              tokens, "13.7 token/J x 73 W x 7.1 ms", is_least=True, concerns="total_ms"),
-        Check("h100_batch", "At least 32 tokens in 32 rows, H100 (Fig. 3C)", "token", N_ROWS,
-              gpu_tokens, "4.8 token/J x 700 W x 5.9 ms", is_least=True, concerns="h100_ms"),
-    ]  # fmt: skip
-    return made
+    card_j = U55C_TOKENS_PER_J * U55C_POWER_W
+    return {
+        **{f"{name.lower()}_power": 1e3 * rate / per_j for name, (rate, per_j) in TABLE_3.items()},
+        "card_batch": card_j * PRINTED["total_ms"] / 1e3,
+        "h100_batch": H100_TOKENS_PER_J * DESIGN["h100_w"] * PRINTED["h100_ms"] / 1e3,
+    }
 
 
-def _ratios() -> list[Check]:
+def _ratios() -> dict[str, float]:
+    """Card over H100, tokens/J."""
     printed = U55C_TOKENS_PER_J / H100_TOKENS_PER_J
-    powers = H100_W / INFERENCE_W * H100_MS / TOTAL_MS
-    return [
-        Check("ratio_abstract", "Card over H100, tokens/J: 4.9 (abstract)", "1", 4.9, printed,
-              "13.7 / 4.8 of Fig. 3B"),
-        Check("ratio_figure_2", "Card over H100, EDI: 4.8 (Fig. 2C)", "1", 4.8, printed,
-              "13.7 / 4.8 of Fig. 3B"),
-        Check("ratio_powers", "Card over H100: 4.9 from 65 W and 700 W (section 1)", "1", 4.9,
-              powers, "700 W / 65 W x 5.9 ms / 7.1 ms of Fig. 3C", concerns="ratio_abstract"),
-    ]  # fmt: skip
+    powers = DESIGN["h100_w"] / DESIGN["inference_w"]
+    return {
+        "ratio_abstract": printed,
+        "ratio_figure_2": printed,
+        "ratio_powers": powers * PRINTED["h100_ms"] / PRINTED["total_ms"],
+    }
 
 
-def _times(gpu: DeviceProfile) -> list[Check]:
-    batch_ms = N_ROWS * LONG / (U55C_TOKENS_PER_S / 1e3)
-    h100_tokens = U55C_TOKENS_PER_S / 1e3 * TOTAL_MS
+def _times(gpu: DeviceProfile) -> dict[str, float]:
+    """Times of one batch, ms."""
+    total_ms, tokens_per_ms = PRINTED["total_ms"], U55C_TOKENS_PER_S / 1e3
     peak = gpu.value("peak_bf16_flops")
-    return [
-        Check("lemma_total", "Card at batch 32: 6.3 ms (section 3.1)", "ms", LEMMA_MS, TOTAL_MS,
-              "7.1 ms of Fig. 3C for the same batch", concerns="lemma_ms"),
-        Check("batch_ms", "Card at batch 32: 7.1 ms (Fig. 3C)", "ms", TOTAL_MS, batch_ms,
-              "32 x 512 tokens (section 3.3) / 142 token/ms", concerns="total_ms"),
-        Check("gemm_stream", "Card at batch 32: 7.1 ms (Fig. 3C)", "ms", TOTAL_MS,
-              stream_ms(GEMM_BYTES_PER_S), "7 GB of weights / 98 GB/s of Table 2",
-              concerns="total_ms"),
-        Check("h100_peak", "H100 at batch 32: 5.9 ms (Fig. 3C)", "ms", H100_MS,
-              1e3 * h100_tokens * OPS_PER_TOKEN / peak,
-              "142 token/ms x 7.1 ms = 1,008 tokens x 14 GOP at its peak of 989 TFLOPS",
-              concerns="h100_ms"),
-    ]  # fmt: skip
+    return {
+        "lemma_total": total_ms,
+        "batch_ms": N_ROWS * LONG / tokens_per_ms,
+        "gemm_stream": stream_ms(1e9 * PRINTED["hbm_gemm_int8"]),
+        "h100_peak": 1e3 * (tokens_per_ms * total_ms) * OPS_PER_TOKEN / peak,
+    }
 
 
-def _links() -> list[Check]:
-    sent = N_ROWS * LONG * EMBEDDING_WIDTH
-    percent = 100.0 * DMA_IN_MS / TOTAL_MS
-    return [
-        Check("dma_64", "DMA of 64 x 512 embeddings: 4.2 ms (section 3.3)", "ms", DMA_IN_MS,
-              2e3 * sent / PAPER_LINK_BYTES_PER_S, "134 MB / 32 GB/s", concerns="dma_in_ms"),
-        Check("dma_32", "DMA in at batch 32: 4.2 ms (Fig. 3C)", "ms", DMA_IN_MS,
-              1e3 * sent / PAPER_LINK_BYTES_PER_S,
-              "67 MB / 32 GB/s; section 3.3 has 4.2 ms for batch 64", concerns="dma_in_ms"),
-        Check("dma_rate", "PCIe at 32 GB/s (section 3.3)", "GB/s", 32.0, 12.0,
-              "Table 2 prints PCIe DMA at 12 GB/s"),
-        Check("dma_share", "DMA in is 28 % of the time (Fig. 3C)", "%", 28.0, percent,
-              "4.2 ms / 7.1 ms; the three shares printed add up to 47 %"),
-    ]  # fmt: skip
+def _links() -> dict[str, float]:
+    """What crosses PCIe: ms, GB/s and per cent of the time."""
+    sent = N_ROWS * LONG * DESIGN["embedding_width"]
+    return {
+        "dma_64": 2e3 * sent / DESIGN["link_bytes_per_s"],
+        "dma_32": 1e3 * sent / DESIGN["link_bytes_per_s"],
+        "dma_rate": PRINTED["pcie_rate"],
+        "dma_share": 100.0 * PRINTED["dma_in_ms"] / PRINTED["total_ms"],
+    }
 
 
-def _shares(card: DeviceProfile) -> list[Check]:
-    return [
-        Check("dsp_share", "DSPs: 48.7 % of the card (Table 2)", "%", 48.7,
-              100.0 * DSPS / card.value("n_dsp"), "3,136 / 9,024"),
-        Check("bram_share", "Block RAMs: 17.2 % of the card (Table 2)", "%", 17.2,
-              100.0 * 124 / BRAMS, "124 / 2,016"),
-        Check("uram_share", "UltraRAMs: 37.5 % of the card (Table 2)", "%", 37.5,
-              100.0 * 192 / URAMS, "192 / 960"),
-        Check("lut_share", "LUTs: 40.9 % of the card (Table 2)", "%", 40.9, 100.0 * 532e3 / LUTS,
-              "532,000 / 1,303,680"),
-        Check("ff_share", "FFs: 23.7 % of the card (Table 2)", "%", 23.7, 100.0 * 616e3 / FFS,
-              "616,000 / 2,607,360"),
-    ]  # fmt: skip
+def _shares(card: DeviceProfile) -> dict[str, float]:
+    """Resources in use, per cent of what the card has."""
+    kinds = {kind.removesuffix("s"): n for kind, n in CARD_HAS.items()}
+    return {
+        "dsp_share": 100.0 * DSPS / card.value("n_dsp"),
+        **{f"{kind}_share": 100.0 * PRINTED[f"{kind}s"] / n for kind, n in kinds.items()},
+    }
 
 
-def _sums() -> list[Check]:
-    return [
-        Check("dsp_sum", "DSPs in all: 3,136 (Table 2)", "1", DSPS, 1024 + 2048 + 64,
-              "1,024 + 2,048 + 64", concerns="dsps"),
-        Check("hbm_sum", "HBM in all: 264 GB/s (Table 2)", "GB/s", 264.0,
-              120.0 + 98.0 + 42.0 + 4.0, "120 + 98 + 42 + 4", concerns="hbm_total"),
-        Check("total_sum", "Card at batch 32: 7.1 ms (Fig. 3C)", "ms", TOTAL_MS,
-              DMA_IN_MS + KERNEL_MS + DMA_OUT_MS, "4.2 + 2.1 + 0.8", concerns="total_ms"),
-        Check("within_20", "Card within 20 % of the H100 (Fig. 3C)", "1", 1.2, TOTAL_MS / H100_MS,
-              "7.1 ms / 5.9 ms"),
-        Check("int8_sum", "INT8 rankings kept and flipped (Table 3)", "%", 100.0, 99.62 + 0.38,
-              "99.62 + 0.38"),
-        Check("int4_sum", "INT4 rankings kept and flipped (Table 3)", "%", 100.0, 96.2 + 3.8,
-              "96.20 + 3.80"),
-    ]  # fmt: skip
+def _sums() -> dict[str, float]:
+    """Sums of printed parts."""
+    kernels = ("mha_int8", "gemm_int8", "kv_cache_router", "score_aggregator")
+    kept = {name: PRINTED[f"{name}_kept"] for name in ("int8", "int4")}
+    return {
+        "dsp_sum": DESIGN["mha_dsps"] + DESIGN["gemm_dsps"] + DESIGN["other_dsps"],
+        "hbm_sum": sum(PRINTED[f"hbm_{kernel}"] for kernel in kernels),
+        "total_sum": PRINTED["dma_in_ms"] + PRINTED["kernel_ms"] + PRINTED["dma_out_ms"],
+        "within_20": PRINTED["total_ms"] / PRINTED["h100_ms"],
+        **{f"{name}_sum": share + DESIGN[f"{name}_flipped"] for name, share in kept.items()},
+    }

@@ -21,7 +21,7 @@ from ecorl.bench.physics.accounts import (
     break_even_duty,
 )
 from ecorl.bench.physics.audit import Check, Violation, about_gpus, printed_figures
-from ecorl.bench.physics.map import SIDES, BreakEvenMap, Side, params_m
+from ecorl.bench.physics.map import SIDES, BreakEvenMap, Maps, Side, params_m
 from ecorl.bench.physics.paper import LIMITS, Row
 from ecorl.bench.physics.passes import (
     BF16,
@@ -52,19 +52,17 @@ WHO: dict[Side, str] = {
 
 
 def figures(
-    found: BreakEvenMap,
-    idle: BreakEvenMap,
+    maps: Maps,
     rows: Sequence[Row],
     checks: Sequence[Check],
     broken: Sequence[Violation],
     card: DeviceProfile,
     gpu: DeviceProfile,
 ) -> list[Figure]:
-    """All figures of the benchmark.
+    """Make all figures of the benchmark.
 
     Args:
-        found: the map.
-        idle: the map of an H100 that idles at `IDLE_HIGH_W`.
+        maps: the break-even maps.
         rows: the paper's figures.
         checks: its cross-checks.
         broken: its violations.
@@ -72,7 +70,8 @@ def figures(
         gpu: profile of the H100.
     """
     return [
-        *_at_7b(card, gpu), *_break_even(found), *_map(found), *_seldom(found, idle, gpu),
+        *_at_7b(card, gpu), *_break_even(maps.found), *_map(maps.found),
+        *_at_full_power(maps.full_power, gpu), *_seldom(maps.found, maps.idle, gpu),
         *_paper(rows, checks, broken),
     ]  # fmt: skip
 
@@ -184,8 +183,7 @@ def _map(found: BreakEvenMap) -> list[Figure]:
                "bound of the silicon"),
     ]  # fmt: skip
     for side in SIDES:
-        ratios = found.chosen(side, BUSY_ENOUGH)
-        share = float(np.count_nonzero(ratios > 1.0)) / np.count_nonzero(~np.isnan(ratios))
+        share = found.won_share(side, BUSY_ENOUGH)
         best = found.best_of(side, BUSY_ENOUGH)
         made += [
             Figure(f"physics.{PREFIX[side]}_cells_won_share", share, "1", MODELLED,
@@ -193,6 +191,23 @@ def _map(found: BreakEvenMap) -> list[Figure]:
                    f"dedicated at a duty of 0.1 or more; {WHO[side]}"),
             Figure(f"physics.{PREFIX[side]}_best_ratio", best.ratio, "1", MODELLED,
                    note=f"the best of these cells: {best.words()}; {WHO[side]}"),
+        ]  # fmt: skip
+    return made
+
+
+def _at_full_power(found: BreakEvenMap, gpu: DeviceProfile) -> list[Figure]:
+    """How much of the map the card wins when the H100 draws its full power throughout."""
+    watts = f"{gpu.value('active_w'):.0f} W where memory rules too, which is kind to the card"
+    made = []
+    for side in SIDES:
+        name, best = f"physics.{PREFIX[side]}", found.best_of(side, BUSY_ENOUGH)
+        won = found.won_share(side, BUSY_ENOUGH)
+        made += [
+            Figure(f"{name}_cells_won_share_full_power", won, "1", MODELLED,
+                   note=f"as {name}_cells_won_share, the H100 at {watts}; {WHO[side]}"),
+            Figure(f"{name}_best_ratio_full_power", best.ratio, "1", MODELLED,
+                   note=f"the best of these cells: {best.words()}; the H100 at {watts}; "
+                   f"{WHO[side]}"),
         ]  # fmt: skip
     return made
 

@@ -117,6 +117,16 @@ class BreakEvenMap:
         found = np.take(found, [self.axes.mfus.index(m) for m in kept], axis=4)
         return np.take(found, [ACCOUNTINGS.index(a) for a in accountings], axis=5)
 
+    def won_share(self, side: Side, accountings: Sequence[ChargingRule]) -> float:
+        """Share of the cells where the model fits the card in which the card wins, 0 to 1.
+
+        Args:
+            side: level of the card.
+            accountings: who pays for idle power.
+        """
+        ratios = self.chosen(side, accountings)
+        return float(np.count_nonzero(ratios > 1.0)) / np.count_nonzero(~np.isnan(ratios))
+
     def best(self, side: Side, accounting: ChargingRule, precision: Precision, mfu: float) -> Cell:
         """The cell where the card stands best."""
         found = self.chosen(side, (accounting,), (precision,), (mfu,))[..., 0, 0, 0]
@@ -149,6 +159,21 @@ class BreakEvenMap:
         won = self.chosen(side, accountings, precisions, mfus) > 1.0
         winners = [size for i, size in enumerate(self.axes.sizes) if bool(won[i].any())]
         return max(winners, key=lambda size: SHAPES[size].n_params_active, default=None)
+
+
+class Maps(NamedTuple):
+    """The map, and twice more under another assumption about the H100.
+
+    Attributes:
+        found: by the H100's profile as it is.
+        idle: the H100 idles at `passes.IDLE_HIGH_W`.
+        full_power: the H100 draws its ``active_w`` where memory rules too. The profile's
+            ``decode_w`` lies below what is measured of H100s; the truth lies between both maps.
+    """
+
+    found: BreakEvenMap
+    idle: BreakEvenMap
+    full_power: BreakEvenMap
 
 
 def params_m(size: str) -> float:

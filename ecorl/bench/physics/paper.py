@@ -17,18 +17,16 @@ the printed time.
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from importlib import resources
+from typing import Any, Literal
 
 from ecorl.bench.physics.passes import LINK_BYTES_PER_S, scoring, silicon_ops_per_s
 from ecorl.devices import DeviceProfile, card_peak_ops, load_profile
 from ecorl.devices.llama import model_shape
-from ecorl.devices.paper import (
-    H100_TOKENS_PER_J,
-    REFERENCE_PARAMS,
-    U55C_POWER_W,
-    U55C_TOKENS_PER_J,
-)
+from ecorl.devices.paper import REFERENCE_PARAMS, U55C_POWER_W
 from ecorl.devices.work import least_ops, least_products
 from ecorl.engines.fpga.cycles.model import BatchShape, CardTime, CycleModel
 
@@ -40,22 +38,26 @@ REWARD_MODEL = model_shape("8b", scalar_head=True)
 ROUNDING = 1.05
 """A printed figure of two or three digits may be off by this much without being wrong."""
 
-N_ROWS, LONG, SHORT = 32, 512, 32
-MHA_DSPS, GEMM_DSPS, DSPS = 1024, 2048, 3136
-GEMM_BYTES_PER_S, PAPER_LINK_BYTES_PER_S = 9.8e10, 3.2e10
-TOTAL_MS, KERNEL_MS, DMA_IN_MS, DMA_OUT_MS, H100_MS, LEMMA_MS = 7.1, 2.1, 4.2, 0.8, 5.9, 6.3
-FORWARD_MS, L_MAX = 14.8, 2048.0
-H100_W, INFERENCE_W = 700.0, 65.0
-EMBEDDING_WIDTH = 4096
-PER_DSP = {"FP16": 1.0, "INT8": 2.0, "INT4": 6.0}
-"""Products a DSP and cycle: one of 11 bits for FP16; two of INT8 (WP486); of INT4 four are usual,
-six have been reached with small errors (arXiv 2203.11028)."""
+_DATA = tomllib.loads((resources.files("ecorl.bench.physics") / "printed.toml").read_text("utf-8"))
 
-LUTS, FFS, BRAMS, URAMS = 1_303_680, 2_607_360, 2016, 960
-"""What the card has: AMD DS978."""
+DESIGN: Mapping[str, float] = _DATA["design"]
+"""What the paper's text says of the workload and the design."""
+CARD_HAS: Mapping[str, float] = _DATA["card"]
+"""What a U55C has, by its data sheet."""
+PER_DSP: Mapping[str, float] = _DATA["products_per_dsp"]
+"""Products a DSP and cycle, by format."""
+CHECKS: Sequence[dict[str, Any]] = _DATA["checks"]
+"""Printed figures that can be derived from others."""
+PRINTED: Mapping[str, float] = {row["id"]: row["published"] for row in _DATA["figures"]}
+"""Printed figures by id."""
 
-TABLE_3 = {"FP16": (71.0, 6.9), "INT8": (142.0, 13.7), "INT4": (261.0, 22.1)}
-"""Tokens/ms and tokens/J as printed."""
+N_ROWS, LONG, SHORT = (int(DESIGN[key]) for key in ("n_rows", "long_tokens", "short_tokens"))
+DSPS = PRINTED["dsps"]
+TABLE_3 = {
+    name: (PRINTED[f"{name.lower()}_rate"], PRINTED[f"{name.lower()}_tokens_per_j"])
+    for name in PER_DSP
+}
+"""Tokens/ms and tokens/J by format."""
 
 Sense = Literal["at most", "at least"]
 
@@ -186,147 +188,107 @@ def ours(card: DeviceProfile) -> Ours:
     return Ours(model.batch(long), model.batch(short))
 
 
+Derived = tuple[float | None, float | None]
+"""The limit of a printed figure, and ours; None where there is none."""
+
+
 def rows(card: DeviceProfile, gpu: DeviceProfile, declared_dsps: int | None) -> tuple[Row, ...]:
-    """All printed figures of the card, in the order of the paper.
+    """Set each printed figure of the card beside its limit and ours, in the order of the paper.
 
     Args:
         card: profile of the U55C.
         gpu: profile of the H100.
         declared_dsps: DSPs that our kernels declare; None where they do not.
     """
-    model = ours(card)
-    return (
-        *_table_2(card, model, declared_dsps), *_table_3(card, model),
-        *_figure_3(card, gpu, model), *_lemma_1(card, gpu, model),
-    )  # fmt: skip
-
-
-def _table_2(card: DeviceProfile, model: Ours, declared: int | None) -> list[Row]:
-    t, hbm = "Table 2", card.value("memory_bytes_per_s") / 1e9
-    rate = f"HBM, {hbm:.0f} GB/s"
-    no_call = "a reward does not call ours"
-    as_input = "our model takes the printed one"
-    none, card_has = "nothing is synthesised", "what the card has"
-    kernels = {
-        "mha_int8": ("MHA core", 120.0),
-        "gemm_int8": ("INT8 GEMM", 98.0),
-        "kv_cache_router": ("KV-cache router", 42.0),
-        "score_aggregator": ("Score aggregator", 4.0),
+    model, least = ours(card), least_work()
+    derived = {
+        **_table_2(card, model, declared_dsps), **_table_3(card, model),
+        **_figure_3(card, gpu, model), **_lemma_1(card, gpu, model),
+    }  # fmt: skip
+    words = {
+        "attention_mop": least.attention / 1e6,
+        "products_gop": least.products / 1e9,
+        "ops_gop": least.ops / 1e9,
+        "hbm_gb": card.value("memory_bytes_per_s") / 1e9,
     }
-    least = least_work()
-    return [
-        Row("mha_rate", t, "MHA core", "token/ms", 142.0,
-            tokens_per_ms(array_ops_per_s(MHA_DSPS), least.attention),
-            f"1,024 DSPs x 4 x 245 MHz; attention alone, {least.attention / 1e6:.0f} MOP a token "
-            "in rows of 512",
-            model.kernel_tokens_per_ms("mha_int8"), against="printed"),
-        Row("gemm_rate", t, "INT8 GEMM", "token/ms", 316.0,
-            tokens_per_ms(array_ops_per_s(GEMM_DSPS), least.products),
-            f"2,048 DSPs x 4 x 245 MHz; {least.products / 1e9:.1f} GOP a token",
-            model.kernel_tokens_per_ms("gemm_int8"), against="printed"),
-        Row("router_rate", t, "KV-cache router", "GB/s", 1.2, hbm, rate,
-            model.gb_per_s("kv_cache_router")),
-        Row("aggregator_ms", t, "Score aggregator", "ms", 1.0, None,
-            "no batch is printed", None, "at least",
-            f"below 1 ms is printed; {no_call}"),
-        Row("pcie_rate", t, "PCIe DMA", "GB/s", 12.0, LINK_BYTES_PER_S / 1e9, "two PCIe 4.0 x8",
-            None, note=as_input),
-        *(Row(f"hbm_{kernel}", t, f"{name}: HBM", "GB/s", printed, hbm, rate,
-              model.gb_per_s(kernel), note="" if model.long.of(kernel) else no_call)
-          for kernel, (name, printed) in kernels.items()),
-        Row("hbm_total", t, "All: HBM", "GB/s", 264.0, hbm, rate,
-            model.long.memory_bytes / model.long.kernel_s / 1e9,
-            note="one kernel after the other"),
-        Row("dsps", t, "DSPs", "1", 3136.0, card.value("n_dsp"), card_has,
-            None if declared is None else float(declared), note="declared, not synthesised"),
-        Row("luts", t, "LUTs", "1", 532e3, float(LUTS), card_has, None, note=none),
-        Row("ffs", t, "FFs", "1", 616e3, float(FFS), card_has, None, note=none),
-        Row("brams", t, "Block RAMs", "1", 124.0, float(BRAMS), card_has, None, note=none),
-        Row("urams", t, "UltraRAMs", "1", 192.0, float(URAMS), card_has, None, note=none),
-        Row("clock", t, "Clock", "MHz", 245.0, card.value("clock_max_hz") / 1e6,
-            "a DSP slice alone; HLS designs: 200 to 300", None, note=as_input),
-        Row("power", t, "Board power", "W", U55C_POWER_W, card.value("tdp_w"),
-            "the board's limit", None, note=as_input),
-    ]  # fmt: skip
+    made = []
+    for printed in _DATA["figures"]:
+        limit, own = derived.get(printed["id"], (None, None))
+        why = printed["why"].format(**words)
+        made.append(Row(**(printed | {"limit": limit, "why": why, "ours": own})))
+    return tuple(made)
 
 
-def _table_3(card: DeviceProfile, model: Ours) -> list[Row]:
-    t, made, ops = "Table 3", [], least_work().ops
-    each = f"{ops / 1e9:.1f} GOP a token"
-    no_kernel = "our kernels compute INT8 alone"
-    accuracy = {"FP16": 100.0, "INT8": 99.62, "INT4": 96.20}
-    for name, (rate, per_j) in TABLE_3.items():
-        limit = tokens_per_ms(array_ops_per_s(DSPS, PER_DSP[name]), ops)
-        is_int8 = name == "INT8"
-        products = f"3,136 DSPs x {2 * PER_DSP[name]:.0f} x 245 MHz"
-        own = model.tokens_per_ms if is_int8 else None
-        note = "" if is_int8 else no_kernel
-        made += [
-            Row(f"{name.lower()}_rate", t, f"{name} rate", "token/ms", rate, limit,
-                f"{products}; {each}", own, note=note, against="printed"),
-            Row(f"{name.lower()}_tokens_per_j", t, f"{name} efficiency", "token/J", per_j,
-                1e3 * limit / U55C_POWER_W, f"{products}; {each}; 73 W",
-                None if own is None else 1e3 * own / card.value("active_w"), note=note,
-                against="printed"),
-            Row(f"{name.lower()}_kept", t, f"{name} rankings kept", "%", accuracy[name], None,
-                "a matter of the model and its data", None,
-                note="benchmarks.precision has our own model's"),
-        ]  # fmt: skip
-    made.append(
-        Row("int8_rate_die", t, "INT8 rate, all DSPs", "token/ms", 142.0,
-            tokens_per_ms(silicon_ops_per_s(card), ops), f"9,024 DSPs x 4 x 775 MHz; {each}",
-            model.tokens_per_ms, repeats="int8_rate")
-    )  # fmt: skip
+def _table_2(card: DeviceProfile, model: Ours, declared: int | None) -> dict[str, Derived]:
+    """Limits and our figures of Table 2; ours are missing where nothing is synthesised."""
+    hbm, least = card.value("memory_bytes_per_s") / 1e9, least_work()
+    kernels = ("mha_int8", "gemm_int8", "kv_cache_router", "score_aggregator")
+    moved = model.long.memory_bytes / model.long.kernel_s / 1e9
+    return {
+        "mha_rate": (
+            tokens_per_ms(array_ops_per_s(DESIGN["mha_dsps"]), least.attention),
+            model.kernel_tokens_per_ms("mha_int8"),
+        ),
+        "gemm_rate": (
+            tokens_per_ms(array_ops_per_s(DESIGN["gemm_dsps"]), least.products),
+            model.kernel_tokens_per_ms("gemm_int8"),
+        ),
+        "router_rate": (hbm, model.gb_per_s("kv_cache_router")),
+        "pcie_rate": (LINK_BYTES_PER_S / 1e9, None),
+        **{f"hbm_{kernel}": (hbm, model.gb_per_s(kernel)) for kernel in kernels},
+        "hbm_total": (hbm, moved),
+        "dsps": (card.value("n_dsp"), None if declared is None else float(declared)),
+        **{kind: (float(n), None) for kind, n in CARD_HAS.items()},
+        "clock": (card.value("clock_max_hz") / 1e6, None),
+        "power": (card.value("tdp_w"), None),
+    }
+
+
+def _table_3(card: DeviceProfile, model: Ours) -> dict[str, Derived]:
+    """Limits and our figures of Table 3; our kernels compute INT8 alone."""
+    ops, made = least_work().ops, dict[str, Derived]()
+    for name, per_dsp in PER_DSP.items():
+        limit = tokens_per_ms(array_ops_per_s(DSPS, per_dsp), ops)
+        own = model.tokens_per_ms if name == "INT8" else None
+        own_per_j = None if own is None else 1e3 * own / card.value("active_w")
+        made[f"{name.lower()}_rate"] = (limit, own)
+        made[f"{name.lower()}_tokens_per_j"] = (1e3 * limit / U55C_POWER_W, own_per_j)
+    made["int8_rate_die"] = (tokens_per_ms(silicon_ops_per_s(card), ops), model.tokens_per_ms)
     return made
 
 
-def _figure_3(card: DeviceProfile, gpu: DeviceProfile, model: Ours) -> list[Row]:
-    hbm, short, ops = card.value("memory_bytes_per_s"), model.short, least_work().ops
-    stream = "7 GB of weights at 460 GB/s"
-    sent = N_ROWS * LONG * EMBEDDING_WIDTH
+def _figure_3(card: DeviceProfile, gpu: DeviceProfile, model: Ours) -> dict[str, Derived]:
+    """Limits and our figures of figure 3; ours are for 32 rows of 32 tokens."""
+    short, ops = model.short, least_work().ops
+    stream = stream_ms(card.value("memory_bytes_per_s"))
+    sent = N_ROWS * LONG * DESIGN["embedding_width"]
     gpu_w, peak = gpu.value("active_w"), gpu.value("peak_bf16_flops")
-    gpu_stream_ms = stream_ms(gpu.value("memory_bytes_per_s"), 2.0 * REFERENCE_PARAMS)
-    short_rows = "32 rows of 32 tokens"
-    return [
-        Row("peak_tokens_per_j", "Fig. 3B", "Card, best batch", "token/J", U55C_TOKENS_PER_J,
+    return {
+        "peak_tokens_per_j": (
             1e3 * tokens_per_ms(array_ops_per_s(DSPS), ops) / U55C_POWER_W,
-            f"3,136 DSPs x 4 x 245 MHz; {ops / 1e9:.1f} GOP a token; 73 W",
-            1e3 * model.tokens_per_ms / card.value("active_w"), repeats="int8_tokens_per_j",
-            against="printed"),
-        Row("h100_tokens_per_j", "Fig. 3B", "H100", "token/J", H100_TOKENS_PER_J,
-            peak / ops / gpu_w, f"989 TFLOPS at 700 W; {ops / 1e9:.1f} GOP a token",
-            0.5 * peak / OPS_PER_TOKEN / gpu_w, note="roofline, 50 % MFU, 2 N a token",
-            against="h100"),
-        Row("dma_in_ms", "Fig. 3C", "DMA in", "ms", DMA_IN_MS, 1e3 * sent / LINK_BYTES_PER_S,
-            "32 x 512 embeddings of 4,096 B at 31.5 GB/s", 1e3 * short.link_s, "at least",
-            f"token ids and results both ways, {short_rows}"),
-        Row("kernel_ms", "Fig. 3C", "Kernel", "ms", KERNEL_MS, stream_ms(hbm), stream,
-            1e3 * (short.kernel_s + short.launch_s), "at least", short_rows),
-        Row("dma_out_ms", "Fig. 3C", "DMA out", "ms", DMA_OUT_MS, None,
-            "what goes out is not printed", None, "at least", "see DMA in"),
-        Row("total_ms", "Fig. 3C", "Card in all", "ms", TOTAL_MS, stream_ms(hbm), stream,
-            1e3 * short.time_s, "at least", short_rows),
-        Row("h100_ms", "Fig. 3C", "H100 in all", "ms", H100_MS, gpu_stream_ms,
-            "14 GB of weights at 3.35 TB/s",
-            1e3 * N_ROWS * SHORT * OPS_PER_TOKEN / (0.5 * peak), "at least",
-            f"roofline at 50 % MFU, {short_rows}", against="h100"),
-    ]  # fmt: skip
+            1e3 * model.tokens_per_ms / card.value("active_w"),
+        ),
+        # Our H100 is the roofline at 50 % MFU with 2 N operations a token, here and below.
+        "h100_tokens_per_j": (peak / ops / gpu_w, 0.5 * peak / OPS_PER_TOKEN / gpu_w),
+        "dma_in_ms": (1e3 * sent / LINK_BYTES_PER_S, 1e3 * short.link_s),
+        "kernel_ms": (stream, 1e3 * (short.kernel_s + short.launch_s)),
+        "total_ms": (stream, 1e3 * short.time_s),
+        "h100_ms": (
+            stream_ms(gpu.value("memory_bytes_per_s"), 2.0 * REFERENCE_PARAMS),
+            1e3 * N_ROWS * SHORT * OPS_PER_TOKEN / (0.5 * peak),
+        ),
+    }
 
 
-def _lemma_1(card: DeviceProfile, gpu: DeviceProfile, model: Ours) -> list[Row]:
-    t, peak = "Lemma 1", gpu.value("peak_bf16_flops")
-    forward_ms = 1e3 * 2.0 * 70e9 * N_ROWS * LONG / (32 * peak)
-    ops = least_work().ops
-    tokens = 4 * tokens_per_ms(array_ops_per_s(DSPS), ops) * FORWARD_MS
-    four_ours = 4 * model.tokens_per_ms * FORWARD_MS
-    return [
-        Row("lemma_ms", t, "Card at batch 32", "ms", LEMMA_MS,
-            stream_ms(card.value("memory_bytes_per_s")), "7 GB of weights at 460 GB/s",
-            1e3 * model.short.time_s, "at least", "32 rows of 32 tokens"),
-        Row("forward_ms", t, "GPUs' forward pass, 70 B", "ms", FORWARD_MS, forward_ms,
-            "32 x 512 tokens x 140 GOP at the peak of 32 H100", 2.0 * forward_ms, "at least",
-            "roofline at 50 % MFU", against="h100"),
-        Row("l_max", t, "Longest rows it hides", "token", L_MAX, tokens / N_ROWS,
-            f"14.8 ms of four cards of 3,136 DSPs at 245 MHz; {ops / 1e9:.1f} GOP a token",
-            four_ours / N_ROWS, against="printed"),
-    ]  # fmt: skip
+def _lemma_1(card: DeviceProfile, gpu: DeviceProfile, model: Ours) -> dict[str, Derived]:
+    """Limits and our figures of Lemma 1."""
+    peak = gpu.value("peak_bf16_flops")
+    forward_ms = 1e3 * 2.0 * DESIGN["policy_params"] * N_ROWS * LONG / (DESIGN["n_gpus"] * peak)
+    hidden_ms = DESIGN["n_cards"] * PRINTED["forward_ms"]
+    tokens = tokens_per_ms(array_ops_per_s(DSPS), least_work().ops) * hidden_ms
+    stream = stream_ms(card.value("memory_bytes_per_s"))
+    return {
+        "lemma_ms": (stream, 1e3 * model.short.time_s),
+        "forward_ms": (forward_ms, 2.0 * forward_ms),
+        "l_max": (tokens / N_ROWS, model.tokens_per_ms * hidden_ms / N_ROWS),
+    }

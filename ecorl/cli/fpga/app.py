@@ -6,12 +6,11 @@ import os
 
 import typer
 
+from ecorl.cli.exits import help_without_command
 from ecorl.cli.fpga.bitstream import bitstream
 from ecorl.cli.fpga.estimate import estimate
 from ecorl.cli.fpga.serve import serve
 from ecorl.cli.fpga.validate import validate
-
-USER_ERROR = 2
 
 fpga_app = typer.Typer(
     help="Say whether a model can be offloaded and what it takes; build bitstreams; serve scores."
@@ -24,9 +23,7 @@ def _top(context: typer.Context) -> None:
     # Read when the libraries are loaded, which the commands do.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit(USER_ERROR)
+    help_without_command(context)
 
 
 fpga_app.command()(validate)

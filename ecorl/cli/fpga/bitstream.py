@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ecorl.cli.policy.app import say
+from ecorl.cli.output import say
 from ecorl.errors import BuildError, ConfigError
 
 if TYPE_CHECKING:

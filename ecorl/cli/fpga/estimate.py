@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ecorl.cli.output import aligned
-from ecorl.cli.policy.app import say, writable
+from ecorl.cli.output import say, writable, writing
 from ecorl.errors import ConfigError
 from ecorl.records import Stage
 
@@ -77,12 +76,9 @@ def estimate(
     stand = estimates.standing_of_kernels()
     if path is not None:
         data = estimates.as_data([one for own in found for one in own], places, stand)
-        try:
+        with writing(path, "--json"):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
-        except OSError as error:
-            allowed = f"a file that can be written ({error.strerror})"
-            raise ConfigError("--json", str(path), allowed) from error
     for line in _report(found, places, stand):
         say(line)
 
@@ -163,6 +159,7 @@ def _known(one: CardEstimate) -> list[str]:
 
 
 def _kernel_table(run: Run) -> list[str]:
+    from ecorl.report.render.lines import aligned
     from ecorl.report.render.numbers import duration, share
 
     card = run.card
@@ -175,7 +172,7 @@ def _kernel_table(run: Run) -> list[str]:
     for name, time_s in (("kernel starts", card.launch_s),
                          (f"link, {card.link_bytes:,} bytes", card.link_s)):  # fmt: skip
         cells.append((name, "", "", duration(time_s), share(time_s / card.time_s)))
-    return aligned(heads, cells)
+    return aligned([heads, *cells])
 
 
 def _summary(run: Run) -> str:
@@ -188,6 +185,7 @@ def _summary(run: Run) -> str:
 
 
 def _sweep(runs: Sequence[Run]) -> list[str]:
+    from ecorl.report.render.lines import aligned
     from ecorl.report.render.numbers import duration, figure, joules, share
 
     heads = ("II", "time", "energy", "tokens/s", "tokens/J", "HBM stalls", "array efficiency")
@@ -197,11 +195,12 @@ def _sweep(runs: Sequence[Run]) -> list[str]:
          share(run.card.stall_s / run.card.kernel_s), share(run.array_efficiency))
         for run in runs
     ]  # fmt: skip
-    return aligned(heads, cells)
+    return aligned([heads, *cells])
 
 
 def _unknown(one: CardEstimate) -> list[str]:
     """What can be said of a card without its clock, its DSPs in use or its power."""
+    from ecorl.report.render.lines import aligned
     from ecorl.report.render.numbers import duration
 
     lines = [f"the profile holds no {', '.join(one.missing)}: nothing stands in for them"]
@@ -211,7 +210,7 @@ def _unknown(one: CardEstimate) -> list[str]:
         for name, cycles in one.ideal_cycles.items()
         if cycles
     ]
-    lines += aligned(heads, cells)
+    lines += aligned([heads, *cells])
     unknown = ("time", "energy", "tokens/s", "tokens/J")
     lines.append(", ".join(f"{what}: {_NOT_PUBLISHED}" for what in unknown))
     if one.memory_s is not None:
@@ -222,6 +221,8 @@ def _unknown(one: CardEstimate) -> list[str]:
 
 
 def _placement_lines(placement: HbmLayout | None, device: str) -> list[str]:
+    from ecorl.report.render.lines import aligned
+
     if placement is None:
         return [f"HBM placement: the profile {device} holds no memory_channels"]
     size = placement.channel_bytes >> 20
@@ -233,7 +234,7 @@ def _placement_lines(placement: HbmLayout | None, device: str) -> list[str]:
     ]
     all_bytes = placement.n_channels * placement.channel_bytes
     cells.append(("all", f"{placement.n_bytes:,}", f"of {all_bytes:,}"))
-    return lines + aligned(("what", "bytes", "channels"), cells)
+    return lines + aligned([("what", "bytes", "channels"), *cells])
 
 
 def _spans(channels: Sequence[int]) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from ecorl.cli.policy.app import say
+from ecorl.cli.output import say
 from ecorl.errors import ConfigError, MissingToolError
 
 if TYPE_CHECKING:

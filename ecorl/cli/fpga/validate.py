@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ecorl.cli.output import make_console
-from ecorl.cli.policy.app import say, writable
+from ecorl.cli.output import make_console, say, writable, writing
 from ecorl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -70,11 +69,8 @@ def validate(
     study = _study(folder, found.pairs, card, threads or len(os.sched_getaffinity(0)))
     digest = verdict.checkpoint_digest(checkpoint)
     judged = verdict.judge(study, scoring.INT8, budget, digest)
-    try:
+    with writing(path, "--out"):
         verdict.write_verdict(judged, path)
-    except OSError as error:
-        allowed = f"a file that can be written ({error.strerror})"
-        raise ConfigError("--out", str(path), allowed) from error
     for line in _lines(study, found, judged, path):
         say(line)
     if not judged.accepted:

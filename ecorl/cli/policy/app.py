@@ -5,25 +5,23 @@ Nothing of the extra ``policy`` is imported before a command needs it.
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ecorl.cli import STOPPED_TEXT
-from ecorl.cli.output import make_console
-from ecorl.errors import ConfigError, LedgerError, MissingToolError, RunError
-
-USER_ERROR = 2
+from ecorl.cli.exits import (
+    STOPPED_TEXT,
+    Stopped,
+    help_without_command,
+    needs_policy_extra,
+    reading_named_ledger,
+)
+from ecorl.cli.output import make_console, say, writable, writing
 
 policy_app = typer.Typer(help="Train, compare, adapt and explain the learned scheduler.")
-
-_EXTRA = 'pip install "ecorl[policy]"'
-_PACKAGES = ("gymnasium", "onnx", "scipy", "stable_baselines3", "tensorboard")
 
 
 class TrainFamily(StrEnum):
@@ -48,63 +46,10 @@ class ExplainedStage(StrEnum):
     REFERENCE = "reference"
 
 
-@contextlib.contextmanager
-def needs_extra() -> Iterator[None]:
-    """Turn a missing package of the extra into one line.
-
-    Raises:
-        MissingToolError: when one is not installed.
-    """
-    try:
-        yield
-    except ImportError as error:
-        missing = (error.name or "").partition(".")[0]
-        # Stable-baselines3 says so without a name where only its TensorBoard is missing.
-        if missing not in _PACKAGES and "tensorboard" not in str(error).lower():
-            raise
-        raise MissingToolError(f"this command needs {_EXTRA} ({error})") from error
-
-
-def writable(path: Path | None, key: str) -> Path | None:
-    """A file that a long command will write at its end; a mistake should not cost its result.
-
-    Raises:
-        ConfigError: when it is a folder, or lies where no file can be made.
-    """
-    if path is None:
-        return None
-    path = path.expanduser()
-    parent = next((p for p in path.parents if p.exists()), path.parent)
-    if path.is_dir() or not parent.is_dir():
-        raise ConfigError(key, str(path), "a file that can be written")
-    return path
-
-
-def write_text(path: Path, text: str, key: str) -> None:
-    """Write a result.
-
-    Raises:
-        ConfigError: when the file cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        allowed = f"a file that can be written ({error.strerror})"
-        raise ConfigError(key, str(path), allowed) from error
-
-
-def say(line: str) -> None:
-    """Print a line as it is."""
-    make_console(soft_wrap=True).print(line, markup=False, highlight=False)
-
-
 @policy_app.callback(invoke_without_command=True)
 def _top(context: typer.Context) -> None:
     """Train, compare, adapt and explain the learned scheduler."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit(USER_ERROR)
+    help_without_command(context)
 
 
 @policy_app.command()
@@ -130,7 +75,7 @@ def train(
     compare: Annotated[bool, typer.Option(help="Compare at the end, for the report.")] = True,
 ) -> None:
     """Train a policy offline: imitation of the planner, then PPO; write ONNX and a report."""
-    with needs_extra():
+    with needs_policy_extra():
         from ecorl.cli.policy import training as work
 
         given = {"n_scenarios": scenarios, "n_rounds": rounds, "ppo_steps": ppo_steps, "seed": seed}
@@ -142,8 +87,6 @@ def train(
         try:
             work.run(job, out, compare, make_console())
         except KeyboardInterrupt as error:
-            from ecorl.cli.commands import Stopped
-
             hint = f"; go on with: ecorl policy train --resume --folder {job.folder}"
             raise Stopped(STOPPED_TEXT + hint) from error
 
@@ -168,7 +111,7 @@ def evaluate(
     report: Annotated[Path | None, typer.Option(help="Write the page to this file.")] = None,
 ) -> None:
     """Compare a policy with simple rules, planner and optimum on kept-out scenarios."""
-    with needs_extra():
+    with needs_policy_extra():
         from ecorl.cli.policy import evaluate as work
 
         as_json, report = writable(as_json, "--json"), writable(report, "--report")
@@ -176,7 +119,10 @@ def evaluate(
             file, family.value, calibration, (scenarios, seeds, iterations), make_console()
         )
         if as_json is not None:
-            write_text(as_json, json.dumps(found.comparison.as_dict(), indent=1) + "\n", "--json")
+            text = json.dumps(found.comparison.as_dict(), indent=1) + "\n"
+            with writing(as_json, "--json"):
+                as_json.parent.mkdir(parents=True, exist_ok=True)
+                as_json.write_text(text, encoding="utf-8")
         if report is not None:
             work.write_report(found, report)
             say(f"report: {report}")
@@ -190,7 +136,7 @@ def export(
     ] = None,
 ) -> None:
     """Write a finished training as a policy file."""
-    with needs_extra():
+    with needs_policy_extra():
         from ecorl.cli.policy import training as work
 
         folder = folder.expanduser()
@@ -208,17 +154,15 @@ def calibrate(
     ] = None,
 ) -> None:
     """Fit the simulator to a run's ledger."""
-    with needs_extra():
+    with needs_policy_extra():
         from ecorl.policy.calibration.calibrate import calibrate as fit
 
         run_dir = run_dir.expanduser()
         folder = run_dir if run_dir.is_dir() else run_dir.parent
         path = writable(out or folder / "calibration.toml", "--out")
         assert path is not None
-        try:
+        with reading_named_ledger():
             made = fit(run_dir)
-        except LedgerError as error:
-            raise RunError(str(error)) from error
         made.save(path)
         say(f"calibration: {path}")
         say(f"  of {made.run_id}, {made.algorithm}, {made.n_rows} rows; {made.provenance}")
@@ -239,13 +183,11 @@ def adapt(
     force: Annotated[bool, typer.Option("--force", help="Even without a shift.")] = False,
 ) -> None:
     """Re-tune a policy to a run's workload; swap it only if it is better in the simulator."""
-    with needs_extra():
+    with needs_policy_extra():
         from ecorl.policy.adaptation.adapt import adapt_command
 
-        try:
+        with reading_named_ledger():
             adapt_command(run_dir.expanduser(), folder.expanduser(), policy, force, say)
-        except LedgerError as error:
-            raise RunError(str(error)) from error
 
 
 @policy_app.command()
@@ -253,7 +195,7 @@ def rollback(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the policy.")],
 ) -> None:
     """Put the policy back that was in use before the last swap."""
-    with needs_extra():
+    with needs_policy_extra():
         from ecorl.policy.adaptation.adapt import rollback_command
 
         rollback_command(folder.expanduser(), say)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ecorl.cli.output import aligned
 from ecorl.cli.policy.training import OURS, telling
 from ecorl.policy.calibration.calibration import Calibration
 from ecorl.policy.evaluation.choices import choices, reference_scenario
@@ -15,6 +14,7 @@ from ecorl.policy.evaluation.evaluate import FilePolicy, PolicyComparison, compa
 from ecorl.policy.evaluation.page import render_page, write_page
 from ecorl.policy.evaluation.pools import kept_out
 from ecorl.policy.evaluation.summary import COLUMNS, rows, sentences
+from ecorl.report.render.lines import aligned
 from ecorl.scheduler.learned import PolicyFile
 from ecorl.sim.scenario import Scenario
 
@@ -75,4 +75,4 @@ def text(made: PolicyComparison) -> list[str]:
     table = [r.cells() for r in rows(made, OURS)]
     remarks = [f"- {sentence}" for sentence in sentences(made, OURS)]
     note = "- * differs from ours after Bonferroni's correction at 5 % (Welch's test)"
-    return [*aligned(COLUMNS, table), "", *remarks, note]
+    return [*aligned([COLUMNS, *table]), "", *remarks, note]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ecorl.errors import LedgerError, RunError
+from ecorl.cli.exits import reading_named_ledger
+from ecorl.errors import RunError
 from ecorl.ledger import LedgerReader, PlacementRow
 from ecorl.records import Placement
+from ecorl.report.render.lines import aligned
 from ecorl.report.render.numbers import duration, joules
 
 _STAGES = ("reward", "reference")
@@ -19,11 +21,8 @@ def decision(run_dir: Path, iteration: int | None, stage: str | None) -> Placeme
     Raises:
         RunError: when there is no readable ledger, or no such decision in it.
     """
-    try:
-        with LedgerReader(run_dir) as reader:
-            rows = [r for r in reader.placements() if not r.superseded]
-    except LedgerError as error:
-        raise RunError(str(error)) from error
+    with reading_named_ledger(), LedgerReader(run_dir) as reader:
+        rows = [r for r in reader.placements() if not r.superseded]
     stages = _STAGES if stage is None else (stage,)
     what = " or ".join(stages)
     rows = [r for r in rows if str(r.placement.stage) in stages]
@@ -55,7 +54,9 @@ def lines(p: Placement) -> list[str]:
             )
             for c in p.costs
         ]
-        told += _aligned([("action", "time", "energy", "wait", "provenance"), *table])
+        told += aligned(
+            [("action", "time", "energy", "wait", "provenance"), *table], text_columns=(0, 4)
+        )
         told += ["", "Expected before the decision; wait is what a stage would stand behind."]
     else:
         told.append(f"The ledger holds no costs of this decision: {p.policy} did not ask for them.")
@@ -66,11 +67,3 @@ def lines(p: Placement) -> list[str]:
         told.append(f"proposed: {_CODES[str(p.proposed)]} {p.proposed}")
         told.append(f"after the guards: {stands}")
     return [*told, f"why: {p.reason}"]
-
-
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join(c.rjust(w) if 0 < i < 4 else c.ljust(w) for i, (c, w) in cells).rstrip()
-        for cells in (enumerate(zip(row, widths, strict=True)) for row in rows)
-    ]

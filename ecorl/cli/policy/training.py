@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ecorl.cli.output import make_console
+from ecorl.cli.output import say, writing
 from ecorl.errors import ConfigError, RunError
 from ecorl.policy.calibration.calibration import Calibration
 from ecorl.policy.evaluation.choices import choices, reference_scenario
@@ -130,7 +130,7 @@ def run(job: TrainingJob, out: Path, with_comparison: bool, console: Console) ->
     with telling("training", console) as tell:
         made = train(job.plan, job.folder, scenarios=pool, tell=tell)
     _save(made.network, made.record, out)
-    _line(f"policy: {out}", console)
+    say(f"policy: {out}")
     file = PolicyFile(out)
     found = _compared(job, file, console) if with_comparison else None
     family = "roofline" if job.plan.family == "fitted" else job.plan.family
@@ -140,7 +140,7 @@ def run(job: TrainingJob, out: Path, with_comparison: bool, console: Console) ->
     page = job.folder / REPORT_FILE
     text = render_page(made.record, found, choices(file, scenario), title=out.name, ours=OURS)
     write_page(page, text)
-    _line(f"report: {page}", console)
+    say(f"report: {page}")
 
 
 def _claim(job: TrainingJob) -> None:
@@ -182,11 +182,8 @@ def export(folder: Path, out: Path) -> None:
 
 
 def _save(network: PolicyNetwork, record: Mapping[str, object], out: Path) -> None:
-    try:
+    with writing(out, "--out"):
         save_onnx(network, record, out)
-    except OSError as error:
-        allowed = f"a file that can be written ({error.strerror})"
-        raise ConfigError("--out", str(out), allowed) from error
 
 
 @contextmanager
@@ -202,8 +199,3 @@ def telling(title: str, console: Console) -> Iterator[Callable[[str, float], Non
             task.advance(n, note=step)
 
         yield tell
-
-
-def _line(text: str, console: Console) -> None:
-    del console
-    make_console(soft_wrap=True).print(text, markup=False, highlight=False)

@@ -41,6 +41,8 @@ def balance(
     known = [c.ratio_provenance for c in judged if c.ratio_provenance is not None]
     known += [p.provenance for p in idle if p.provenance is not None]
     return Balance(
+        card_j=math.fsum(present(c.card_j for c in judged)),
+        gpu_would_j=math.fsum(present(c.gpu_would_j for c in judged)),
         saved_j=saved_j,
         at_most=any(c.card_at_least for c in judged),
         idle_j=idle_j,

@@ -202,7 +202,10 @@ class Balance:
     """All offloaded calls against the GPU path, and what the cards drew beside them.
 
     Attributes:
-        saved_j: sum of `PathComparison.saved_j`, J; ``at_most`` when a card's calls lack energy.
+        card_j: gross: what the cards drew on the calls that they took, J.
+        gpu_would_j: what the GPU path would have drawn for what those calls served, J.
+        saved_j: net of both: ``gpu_would_j - card_j``, J; ``at_most`` when a card's calls lack
+            energy, ``card_j`` then being at least what it says.
         idle_j: what the cards drew while they ran nothing, J, or None when unknown.
         idle_share: share of the time for which the run had the cards in which they ran nothing,
             or None; ``whole_run`` when it had them in all its attempts.
@@ -210,6 +213,8 @@ class Balance:
         provenance: that of the weakest part.
     """
 
+    card_j: float
+    gpu_would_j: float
     saved_j: float
     at_most: bool
     idle_j: float | None

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 GAP = "  "
+_ANY_WIDTH = 100_000
+"""Columns that no table reaches."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """What moves the cursor, changes colours or turns the reading order, and what no file can hold."""
 
@@ -36,26 +44,35 @@ def wrapped(text: str, width: int, first: str = "  ", rest: str | None = None) -
 
 
 def widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    """Width of each column over rows of the same length."""
-    return [max(len(visible(row[i])) for row in rows) for i in range(len(rows[0]))] if rows else []
+    """Width of each column over rows of the same length, in cells of a terminal."""
+    return [max(cell_len(visible(cell)) for cell in column) for column in zip(*rows, strict=True)]
 
 
 def aligned(
-    rows: Sequence[Sequence[str]], n_text: int = 1, columns: Sequence[int] | None = None
+    rows: Sequence[Sequence[str]],
+    *,
+    text_columns: Collection[int] = (0,),
+    columns: Sequence[int] | None = None,
+    indent: str = "",
 ) -> list[str]:
-    """Rows as lines: the first ``n_text`` columns to the left, the others to the right.
+    """Lay out rows as lines of text whose columns stand under each other.
 
     Args:
         rows: cells, the heading among them; all rows of the same length.
-        n_text: columns of text.
+        text_columns: indices of the columns that are aligned to the left; the others go right.
         columns: widths to keep to, so that several tables stand under each other.
+        indent: what each line begins with.
+
+    Returns:
+        One line a row, without blanks at its end.
     """
-    sizes = list(columns) if columns is not None else widths(rows)
-    return [
-        GAP
-        + GAP.join(
-            cell.ljust(size) if i < n_text else cell.rjust(size)
-            for i, (cell, size) in enumerate(zip(map(visible, row), sizes, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    table = Table.grid(padding=(0, len(GAP), 0, 0))
+    for i, width in enumerate(columns if columns is not None else widths(rows)):
+        table.add_column(justify="left" if i in text_columns else "right", min_width=width)
+    for row in rows:
+        table.add_row(*(Text(visible(cell), no_wrap=True) for cell in row))
+    # No terminal has a say here: lines are never cut, coloured or filled up.
+    console = Console(file=io.StringIO(), width=_ANY_WIDTH, color_system=None, force_terminal=False)
+    with console.capture() as shown:
+        console.print(table)
+    return [f"{indent}{line}".rstrip() for line in shown.get().splitlines()]

@@ -260,7 +260,7 @@ def comparisons_section(
         caption = f"The calls that the card took ({group.provenance})"
         tables.append(table(spent, cells, 1, caption))
     if balance is not None:
-        tables.append(_balance_table(balance))
+        tables.append(_balance_table(balance, path))
     if timeline is not None:
         tables.append(_timeline_table(timeline))
     alone = [(str(c.stage), c.sentence) for c in compared if c.ratio is None]
@@ -330,13 +330,16 @@ def _saved_cells(pair: PathPair) -> tuple[str, ...]:
     )
 
 
-def _balance_table(b: Balance) -> Table:
+def _balance_table(b: Balance, path: str) -> Table:
     most = "at most " if b.at_most else ""
+    net = MISSING if b.net_j is None else most + figure(b.net_j)
     whole = "the run time" if b.whole_run else "the time of its attempts"
     rows = [
-        ("saved on the calls that the card took", most + figure(b.saved_j)),
+        ("drawn by the card on its calls (gross)", "at least " * b.at_most + figure(b.card_j)),
+        (f"the {path} would have drawn for them", figure(b.gpu_would_j)),
+        ("saved on the calls that the card took (net of both)", most + figure(b.saved_j)),
         (f"drawn by the idle card ({share(b.idle_share)} of {whole})", figure(b.idle_j)),
-        ("net (above 0 offloading paid)", MISSING if b.net_j is None else most + figure(b.net_j)),
+        ("net of all (above 0 offloading paid)", net),
     ]
     return table(("", f"J ({b.provenance})"), rows, 1, "The whole run, idle card included")
 

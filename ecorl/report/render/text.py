@@ -17,7 +17,7 @@ from ecorl.report.energy.causes import CAUSES, OTHER_CAUSES
 from ecorl.report.energy.model import StageRow
 from ecorl.report.head import action_name
 from ecorl.report.model import DecisionGroup, Report
-from ecorl.report.render.lines import aligned, visible, widths, wrapped
+from ecorl.report.render.lines import GAP, aligned, visible, widths, wrapped
 from ecorl.report.render.numbers import (
     MISSING,
     bounded,
@@ -125,7 +125,7 @@ def _stages(rows: Sequence[StageRow], width: int) -> Lines:
     lines: Lines = []
     for (time, energy), own in blocks:
         lines.append(f"{CAPTION}time {time}, energy {energy or 'missing'}")
-        lines += aligned([heading, *own], 2, columns)
+        lines += aligned([heading, *own], text_columns=(0, 1), columns=columns, indent=GAP)
     lines += _short_calls(rows, width)
     for r in rows:
         if not (r.n_calls == r.n_timed == r.n_with_energy) and r.n_with_energy:
@@ -172,7 +172,7 @@ def _energy(report: Report, width: int) -> Lines:
     rows.append(["CO2e, g", *(bounded(c.carbon_g, c.at_least, ">=") for c in s.shown)])
     per_j = [tokens_cell(c, s, "<=") for c in s.shown]
     rows.append(["output tokens per J", *per_j])
-    lines = aligned(rows)
+    lines = aligned(rows, indent=GAP)
     told = tokens_with_card(s)
     lines += wrapped(told, width) if told else []
     if any(cause in c.by_cause for c in s.shown for cause in OTHER_CAUSES):
@@ -202,13 +202,15 @@ def _offloading(report: Report, width: int) -> Lines:
             for p in group.pairs
         ]
         lines += wrapped(group.basis, width, CAPTION)
-        lines += aligned(rows)
+        lines += aligned(rows, indent=GAP)
     b = report.balance
     if b is not None:
         net = MISSING if b.net_j is None else "at most " * b.at_most + figure(b.net_j) + " J"
+        gross = f"{'at least ' * b.at_most}{figure(b.card_j)} J"
         lines += wrapped(
-            f"saved {'at most ' * b.at_most}{figure(b.saved_j)} J, drawn by the idle card "
-            f"{figure(b.idle_j)} J, net {net} ({b.provenance})",
+            f"drawn by the card on its calls {gross} (gross) in place of {figure(b.gpu_would_j)} J "
+            f"on the {path}: saved {'at most ' * b.at_most}{figure(b.saved_j)} J; drawn by the "
+            f"idle card {figure(b.idle_j)} J, net of all {net} ({b.provenance})",
             width,
         )
     return lines

@@ -152,17 +152,23 @@ def test_all_runs_each_in_its_own_process(script, monkeypatch):
     everything = importlib.import_module("benchmarks.__main__")
     started = []
 
-    def run(command, **kwargs):
-        started.append(command[1:])
-        return SimpleNamespace(returncode=3 if command[2] == "benchmarks.overhead" else 0)
+    limits = []
 
-    monkeypatch.setattr(everything.subprocess, "run", run)
+    def run(command, *, cwd, limit_s):
+        started.append(command[1:])
+        limits.append(limit_s)
+        return 3 if command[2] == "benchmarks.overhead" else 0
+
+    monkeypatch.setattr(everything, "run_to_end", run)
     assert everything.main(["--quick", "--check"]) == 3
     assert [c[1] for c in started] == [f"benchmarks.{n}" for n in everything.NAMES]
     assert all(c[2:] == ["--quick", "--check"] for c in started)
     started.clear()
-    assert everything.main(["--long", "demo"]) == 0
-    assert started == [["-m", "benchmarks.demo", "--install"]]
+    assert all(limit <= everything.TIMEOUT_S for limit in limits)
+    limits.clear()
+    assert everything.main(["--long", "demo", "engine"]) == 0
+    assert started[0][:3] == ["-m", "benchmarks.demo", "--install"]
+    assert limits == [None, everything.TIMEOUT_S]
     with pytest.raises(SystemExit):
         everything.main(["speed"])
 

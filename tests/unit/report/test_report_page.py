@@ -126,7 +126,8 @@ def test_the_page_says_the_figures(run):
     assert "this machine, measured simulated card (modelled)" in shown
     for wanted in ("r<1>", "c0ffee", "did not pay", "450 g/kWh", "measured", "modelled"):
         assert wanted in shown
-    for wanted in ("r<1>", "did not pay", "<script>alert(1)</script> $x$ [bold]", "2,000"):
+    assert "did not pay" in " ".join(text.split())  # a line may end within
+    for wanted in ("r<1>", "<script>alert(1)</script> $x$ [bold]", "2,000"):
         assert wanted in text
     assert "\x1b[" not in text
 

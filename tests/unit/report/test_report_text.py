@@ -269,7 +269,8 @@ def test_wrapping_keeps_every_word(text, width):
 
 
 def test_columns_stand_under_each_other():
-    assert aligned([("a", "n"), ("long", "1,000")]) == ["  a         n", "  long  1,000"]
+    rows = [("a", "n"), ("long", "1,000")]
+    assert aligned(rows, indent="  ") == ["  a         n", "  long  1,000"]
 
 
 def test_one_unit_for_figures_shown_together():

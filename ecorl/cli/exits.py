@@ -1,0 +1,134 @@
+"""Exit codes of the ``ecorl`` command, and the errors that lead to them.
+
+A user's mistake ends with one line on standard error and exit code 2, a fault with one line and
+exit code 1, Ctrl-C with one line and exit code 130. This module imports no library, so that
+`ecorl.cli` can handle Ctrl-C from the first moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ecorl.errors import EcorlError, LedgerError, MissingToolError, RunError, UserError
+
+if TYPE_CHECKING:
+    import typer
+
+FAULT = 1
+"""Exit code of a fault that is no mistake of the user's."""
+USER_ERROR = 2
+"""Exit code of a user's mistake."""
+STOPPED = 130
+"""Exit code of a run that a signal stopped; it can be resumed."""
+STOPPED_TEXT = "stopped from the keyboard"
+
+_POLICY_PACKAGES = ("gymnasium", "onnx", "scipy", "stable_baselines3", "tensorboard")
+"""Packages that the extra ``policy`` brings."""
+
+
+class Stopped(Exception):
+    """Ctrl-C; the message says how to go on, where that is possible."""
+
+
+@contextlib.contextmanager
+def needs_policy_extra() -> Iterator[None]:
+    """Turn a missing package of the extra ``policy`` into one line.
+
+    Raises:
+        MissingToolError: when a package of the extra is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        missing = (error.name or "").partition(".")[0]
+        # Stable-baselines3 says so without a name where only its TensorBoard is missing.
+        if missing not in _POLICY_PACKAGES and "tensorboard" not in str(error).lower():
+            raise
+        text = f'this command needs pip install "ecorl[policy]" ({error})'
+        raise MissingToolError(text) from error
+
+
+@contextlib.contextmanager
+def reading_named_ledger() -> Iterator[None]:
+    """Turn a ledger that the user named and that cannot be read into the user's mistake.
+
+    Raises:
+        RunError: in place of a `LedgerError`.
+    """
+    try:
+        yield
+    except LedgerError as error:
+        raise RunError(str(error)) from error
+
+
+def help_without_command(context: typer.Context) -> None:
+    """Print the help of a command group and exit with `USER_ERROR` when no command is given."""
+    if context.invoked_subcommand is None:
+        import typer
+
+        typer.echo(context.get_help())
+        raise typer.Exit(USER_ERROR)
+
+
+def run_to_exit(app: Callable[..., Any]) -> NoReturn:
+    """Run the commands and exit; every error that ecorl raises on purpose becomes one line.
+
+    Args:
+        app: the typer application.
+    """
+    import typer
+
+    # Some releases of typer bring a parser of their own, others build on click.
+    usage_error: type[Exception] = typer.BadParameter.__bases__[0]
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except UserError as error:
+        _fail(str(error), USER_ERROR)
+    except EcorlError as error:
+        _fail(str(error), FAULT)
+    except usage_error as error:
+        _fail(_usage(error), USER_ERROR)
+    except Stopped as error:
+        _fail(str(error), STOPPED)
+    except typer.Abort:
+        _fail(STOPPED_TEXT, STOPPED)
+    except OSError as error:
+        if not _lost_output():
+            raise
+        _fail(f"the output cannot be written ({error.strerror or error})", FAULT)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    from ecorl.cli.output import make_console
+
+    line = " ".join(part.strip() for part in message.splitlines())
+    make_console(stderr=True, soft_wrap=True).print(
+        f"ecorl: {line}", style="red", markup=False, highlight=False
+    )
+    sys.exit(code)
+
+
+def _lost_output() -> bool:
+    """Tell whether standard output cannot be written, and point it at the null device if so.
+
+    What is left in its buffer would else fail once more when the process ends.
+    """
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
+def _usage(error: Any) -> str:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "ecorl"
+    return f"{error.format_message().rstrip('.')}; see {command} --help"

@@ -1,0 +1,27 @@
+"""``[devices]``: the device profiles that stand for the GPU path and the card."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, StrictInt
+
+from ecorl.config.base import Model, Text
+
+
+class DeviceConfig(Model):
+    """Which device profiles stand for the GPU path and the card."""
+
+    gpu: Text = Field(
+        "auto", description="profile of the GPU path: auto, or a name from `ecorl doctor`"
+    )
+    n_gpus: StrictInt = Field(1, ge=1, le=4096, description="GPUs that the run uses")
+    fpga: Text = Field("u55c", description="profile of the card")
+    n_fpgas: StrictInt = Field(
+        1, ge=1, le=1, description="cards; one card is modelled until several are real"
+    )
+    calibration: Literal["roofline", "paper"] = Field(
+        "roofline",
+        description="cost model: bounded by physics (roofline for the GPU, cycle model for the "
+        "card), or as printed in the paper",
+    )

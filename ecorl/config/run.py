@@ -1,0 +1,82 @@
+"""`Config`, the whole configuration of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, StrictInt, model_validator
+
+from ecorl.config.accounting import AccountingConfig
+from ecorl.config.base import Model, SomePath, Text
+from ecorl.config.devices import DeviceConfig
+from ecorl.config.engine import EngineConfig
+from ecorl.config.ledger import LedgerConfig
+from ecorl.config.mistakes import RefusedValue
+from ecorl.config.placement import PlacementConfig
+from ecorl.config.task import ArithmeticTask, Task
+from ecorl.config.telemetry import TelemetryConfig
+from ecorl.config.trainer import TrainerConfig
+from ecorl.records import Algorithm
+
+
+class Config(Model):
+    """The whole configuration of one run."""
+
+    algorithm: Literal["grpo", "rloo"] = Field("grpo", description="RL algorithm of the trainer")
+    adapter: Text = Field("trl", description="framework adapter (group ecorl.adapters)")
+    seed: StrictInt = Field(42, ge=0, le=2**31 - 1, description="seed of the whole run")
+    run_dir: SomePath = Field(Path("runs/{name}-{seed}"), description="folder of this run")
+    name: str = Field("run", pattern=r"^[A-Za-z0-9._-]+$", description="name of the run")
+    task: Task = Field(default_factory=ArithmeticTask, description="models and prompts")
+    trainer: TrainerConfig = Field(default_factory=TrainerConfig, description="RL trainer")
+    placement: PlacementConfig = Field(default_factory=PlacementConfig, description="placement")
+    engine: EngineConfig = Field(default_factory=EngineConfig, description="offload engine")
+    devices: DeviceConfig = Field(default_factory=DeviceConfig, description="device profiles")
+    telemetry: TelemetryConfig = Field(default_factory=TelemetryConfig, description="power")
+    ledger: LedgerConfig = Field(default_factory=LedgerConfig, description="the run's record")
+    accounting: AccountingConfig = Field(
+        default_factory=AccountingConfig, description="carbon factors"
+    )
+
+    @model_validator(mode="after")
+    def _group_divides_batch(self) -> Config:
+        t = self.trainer
+        if t.per_device_batch_size % t.num_generations:
+            n_rows, n_group = t.per_device_batch_size, t.num_generations
+            allowed = f"a divisor of trainer.per_device_batch_size = {n_rows}"
+            group = RefusedValue("trainer.num_generations", n_group, allowed)
+            allowed = f"a multiple of trainer.num_generations = {n_group}"
+            raise RefusedValue("trainer.per_device_batch_size", n_rows, allowed, group)
+        return self
+
+    @model_validator(mode="after")
+    def _run_dir_can_be_filled_in(self) -> Config:
+        try:
+            str(self.run_dir).format(name=self.name, seed=self.seed)
+        except (LookupError, ValueError, AttributeError) as error:
+            allowed = "a path in quotes; {name} and {seed} are filled in, other braces are doubled"
+            raise RefusedValue("run_dir", str(self.run_dir), allowed) from error
+        return self
+
+    @property
+    def algorithm_enum(self) -> Algorithm:
+        """The algorithm as a record enum."""
+        return Algorithm(self.algorithm)
+
+    def resolved_run_dir(self) -> Path:
+        """The run folder with ``{name}`` and ``{seed}`` filled in."""
+        return Path(str(self.run_dir).format(name=self.name, seed=self.seed)).expanduser()
+
+    def anchored(self) -> Config:
+        """A copy with absolute paths: what a run saves means the same from any folder."""
+        return Config.model_validate(_absolute(self.model_dump()))
+
+
+def _absolute(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _absolute(item) for key, item in value.items()}
+    if isinstance(value, Path):
+        return value.expanduser().absolute()
+    return value
