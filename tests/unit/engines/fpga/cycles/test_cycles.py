@@ -23,7 +23,6 @@ from ecorl.engines.fpga.cycles.attention import MhaCall, MhaCounts, RouterCall, 
 from ecorl.engines.fpga.cycles.hbm import IDEAL, memory_of
 from ecorl.engines.fpga.cycles.kernel_calls import (
     GROUP_TOKENS,
-    LAYER_STARTS,
     forward_calls,
     kernel_starts,
 )
@@ -32,6 +31,7 @@ from ecorl.engines.fpga.cycles.model import KERNELS, BatchShape, CycleModel, att
 from ecorl.engines.fpga.cycles.score import ScoreCall
 from ecorl.engines.fpga.cycles.vector import VectorCall
 from ecorl.engines.fpga.engine import FpgaEngine
+from ecorl.engines.fpga.kernels.sequence import LAYER_STARTS
 from ecorl.engines.fpga.numerics.formats import integer_decoder
 from ecorl.engines.fpga.prefix_sharing import segments_of
 from ecorl.engines.models.checkpoint import load_decoder
