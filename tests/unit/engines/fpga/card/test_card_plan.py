@@ -12,15 +12,13 @@ from hypothesis import strategies as st
 from ecorl.engines.fpga.card import plan_builder as module
 from ecorl.engines.fpga.card.decoder import CardDecoder
 from ecorl.engines.fpga.card.image import REGIONS, WORD, code_words, place_model, words
-from ecorl.engines.fpga.card.memory import SLOTTED
 from ecorl.engines.fpga.card.plan import At, CardModel
 from ecorl.engines.fpga.card.plan_builder import plan_logprobs, plan_rewards
 from ecorl.engines.fpga.card.tokens import ROW_FIELDS, lay_out
 from ecorl.engines.fpga.int8_decoder import LOG2_E, Scale
-from ecorl.engines.fpga.kernels import bank_capacity as room
-from ecorl.engines.fpga.kernels.bank_capacity import bank_of
-from ecorl.engines.fpga.kernels.banks import WIRING
-from ecorl.engines.fpga.kernels.buffers import PORTS
+from ecorl.engines.fpga.kernels import banks
+from ecorl.engines.fpga.kernels.banks import WIRING, bank_of
+from ecorl.engines.fpga.kernels.buffers import PORTS, SLOTTED
 from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces
 from ecorl.engines.fpga.kernels.sequence import SCORE_OPERATIONS, VECTOR_OPERATIONS
 from ecorl.engines.fpga.numerics.formats import integer_decoder
@@ -227,9 +225,9 @@ def test_what_a_bank_does_not_hold_is_neither_loaded_nor_sent(card_root, make_ca
     rows = cards.rows_of(20, 300, 30)
     wanted = cards.answers(cards.csim_answers(root, name), rows)
     monkeypatch.setattr("ecorl.engines.fpga.card.decoder.GROUP_TOKENS", 16)
-    small = dict.fromkeys(room.capacities(), 100000)
+    small = dict.fromkeys(banks.bank_capacities(), 100000)
     small |= {bank_of(region): 10_000_000 for region in ("low", "high", "tables")}
-    monkeypatch.setattr(room, "capacities", lambda: small)
+    monkeypatch.setattr(banks, "bank_capacities", lambda: small)
     found = make_cards()
     decoder = CardDecoder(tensors, library, found.setups)
     assert cards.lost_rows(cards.answers(decoder, rows), wanted) == [1]
