@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ecorl.config import Config, FpgaEngineConfig
 from ecorl.devices import DeviceProfile, check_execution
-from ecorl.engines.fpga.kernels.bank_capacity import overfull
+from ecorl.engines.cards import memory_conflict
 from ecorl.engines.lanes.threaded import AsyncEngine
 from ecorl.errors import ConfigError, PhysicalBoundError
 from ecorl.ledger import Ledger
@@ -103,10 +102,7 @@ class Recorder:
             ConfigError: when they do not.
         """
         on_card = [engine for engine in engines if self._on_card(engine)]
-        banks = Counter[str]()
-        for engine in on_card:
-            banks.update(engine.card_banks or {})
-        why = overfull(banks, {})
+        why = memory_conflict(on_card)
         if why:
             allowed = f"a card that holds its models together: they need {why}"
             raise ConfigError("devices.fpga", self._config.devices.fpga, allowed)

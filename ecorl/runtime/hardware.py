@@ -13,7 +13,7 @@ from ecorl.devices import DeviceProfile, load_profile, profile_names
 from ecorl.devices.card import missing_card_figures
 from ecorl.drivers.nvml import NvmlDevice, NvmlDriver, visible_devices
 from ecorl.drivers.rapl import find_zones
-from ecorl.engines.fpga.bitstream.xclbin import CSIM_SUFFIX
+from ecorl.engines.cards import real_cards
 from ecorl.errors import ConfigError, DriverError
 from ecorl.records import Action
 from ecorl.runtime.training import TrainingSide
@@ -70,13 +70,11 @@ def card_power(config: cfg.Config) -> SourceSpec | None:
     In the sampler's process: pyxrt's waits hold the interpreter's lock, and a thread that samples
     beside them would stand still.
     """
-    offload = config.engine.offload
-    if not isinstance(offload, cfg.FpgaEngineConfig) or offload.bitstream is None:
-        return None
-    if offload.bitstream.name.endswith(CSIM_SUFFIX) or _all_on_gpu(config.placement.policy):
+    cards = real_cards(config.engine)
+    if not cards or _all_on_gpu(config.placement.policy):
         return None
     interval_s = cfg.XrtSourceConfig().interval_s
-    return SourceSpec("xrt", {"interval_s": interval_s, "cards": list(offload.cards)})
+    return SourceSpec("xrt", {"interval_s": interval_s, "cards": list(cards)})
 
 
 def _host_profile(devices: cfg.DeviceConfig) -> tuple[DeviceProfile, str]:

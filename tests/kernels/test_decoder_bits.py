@@ -258,7 +258,7 @@ def test_products_in_slices_change_no_bit(folder_of, n_cards, monkeypatch):
     """As Qwen2.5-7B needs them, whose 18,944 inputs are more than the array's buffer holds."""
     folder, rows = folder_of("llama64"), rows_of(3, 70, seed=6)
     wanted = decoder(folder).score(rows)
-    monkeypatch.setattr("ecorl.engines.fpga.csim.structs.MAX_K", 40)
+    monkeypatch.setattr("ecorl.engines.fpga.kernels.sequence.MAX_K", 40)
     sliced = Int8Decoder(load_decoder(folder), library("fast"), n_cards=n_cards)
     assert same(sliced.score(rows), wanted)
 

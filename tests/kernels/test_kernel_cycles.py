@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from ecorl.engines.fpga.csim.library import CsimLibrary, gemm_counts
-from ecorl.engines.fpga.cycles.attention import MhaCall, RouterCall, card_head, page_beats
+from ecorl.engines.fpga.cycles.attention import MhaCall, RouterCall, page_beats
 from ecorl.engines.fpga.cycles.score import ScoreCall
 from ecorl.engines.fpga.cycles.vector import VectorCall
+from ecorl.engines.fpga.kernels.sequence import card_head
 
 WORD, PAGE = 64, 64
 OPERATIONS = ("embed", "norm", "residual", "head", "gate", "context", "fixed")

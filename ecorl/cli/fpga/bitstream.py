@@ -13,7 +13,7 @@ from ecorl.errors import BuildError, ConfigError
 
 if TYPE_CHECKING:
     from ecorl.engines.fpga.bitstream.manifest import Manifest
-    from ecorl.engines.fpga.bitstream.request import Order
+    from ecorl.engines.fpga.bitstream.request import BuildRequest
 
 
 def bitstream(
@@ -39,28 +39,28 @@ def bitstream(
     """
     from ecorl.engines.fpga.bitstream.build import build_bitstream
 
-    order = _order(target, platform, out, work, check or ())
-    manifest = build_bitstream(order, say)
+    request = _build_request(target, platform, out, work, check or ())
+    manifest = build_bitstream(request, say)
     for line in _lines(manifest):
         say(line)
-    say(f"bitstream: {order.product}")
+    say(f"bitstream: {request.product}")
     if manifest.timing_met is False:
         raise BuildError(
-            f"{order.product} misses its clock of {manifest.target_clock_mhz:g} MHz: it is kept, "
+            f"{request.product} misses its clock of {manifest.target_clock_mhz:g} MHz: it is kept, "
             "its manifest says timing_met = false, and no host loads it"
         )
 
 
-def _order(
+def _build_request(
     target: str, platform: str | None, out: Path, work: Path, checks: Sequence[str]
-) -> Order:
-    """The options as an order.
+) -> BuildRequest:
+    """The options as an request.
 
     Raises:
         ConfigError: one of them is not what its option takes.
     """
     from ecorl.engines.fpga.bitstream.manifest import BitstreamTarget
-    from ecorl.engines.fpga.bitstream.request import CHECKS, Order
+    from ecorl.engines.fpga.bitstream.request import CHECKS, BuildRequest
     from ecorl.engines.fpga.kernels.banks import PLATFORM
 
     if target not in set(BitstreamTarget):
@@ -71,7 +71,7 @@ def _order(
     if platform is not None and not platform.strip():
         raise ConfigError("--platform", platform, "the name of a platform")
     out, work = _folder("--out", out), _folder("--work", work)
-    return Order(BitstreamTarget(target), platform or PLATFORM, out, work, tuple(checks))
+    return BuildRequest(BitstreamTarget(target), platform or PLATFORM, out, work, tuple(checks))
 
 
 def _folder(key: str, path: Path) -> Path:

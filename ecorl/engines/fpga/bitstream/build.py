@@ -24,7 +24,7 @@ from ecorl.engines.fpga.bitstream.manifest import (
     manifest_path,
     write_manifest,
 )
-from ecorl.engines.fpga.bitstream.request import Order, check_order
+from ecorl.engines.fpga.bitstream.request import BuildRequest, check_request
 from ecorl.engines.fpga.bitstream.vivado import read_timing, read_utilisation
 from ecorl.engines.fpga.bitstream.xclbin import container_bytes, parse_container, read_container
 from ecorl.engines.fpga.csim.build import compiler_of, csim_library, kernel_root, kernels_digest
@@ -46,34 +46,34 @@ _TIMING = ("*timing_summary_postroute_physopted.rpt", "*timing_summary_routed.rp
 _UTILISATION = ("*full_util_routed.rpt", "*utilization_routed.rpt", "*utilization_placed.rpt")
 
 
-def build_bitstream(order: Order, tell: Tell) -> Manifest:
+def build_bitstream(request: BuildRequest, tell: Tell) -> Manifest:
     """Build what is ordered, with its manifest.
 
     Args:
-        order: what.
+        request: what.
         tell: receives one line a step.
 
     Raises:
         MissingToolError: Vitis, the platform or a compiler is absent; nothing was written then.
-        ConfigError: the order does not make sense, or a folder cannot be written.
+        ConfigError: the request does not make sense, or a folder cannot be written.
         BuildError: a step failed.
     """
-    check_order(order)
-    build = _build_csim if order.target is BitstreamTarget.CSIM else _build_with_vitis
+    check_request(request)
+    build = _build_csim if request.target is BitstreamTarget.CSIM else _build_with_vitis
     try:
-        return build(order, tell)
+        return build(request, tell)
     except OSError as error:
-        where = error.filename or order.out
+        where = error.filename or request.out
         allowed = f"a place that can be written ({error.strerror})"
         raise ConfigError("bitstream", str(where), allowed) from error
 
 
-def _build_csim(order: Order, tell: Tell) -> Manifest:
+def _build_csim(request: BuildRequest, tell: Tell) -> Manifest:
     digest = kernels_digest()
     library = csim_library("fast", progress=tell)
     tool = f"ecorl {__version__}, {compiler_of(library) or 'unknown compiler'}"
     data = container_bytes(kernel_interfaces(), library.read_bytes(), card_memory())
-    return _keep(order, _Product(data, digest, tool, _Reports(None, None, None)))
+    return _keep(request, _Product(data, digest, tool, _Reports(None, None, None)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,28 +104,28 @@ class _Product:
     settings: bytes | None = None
 
 
-def _keep(order: Order, made: _Product) -> Manifest:
+def _keep(request: BuildRequest, made: _Product) -> Manifest:
     """Put what was made among the products, with its manifest."""
-    manifest = _manifest_of(order, made)
+    manifest = _manifest_of(request, made)
     if kernels_digest() != made.digest:
         raise BuildError("the kernel sources changed during the build: build again")
-    order.out.mkdir(parents=True, exist_ok=True)
+    request.out.mkdir(parents=True, exist_ok=True)
     # Builds of one target would mix their files, and all emulations share emconfig.json.
-    with locked(order.out / LOCK):
-        write_whole(order.product, made.data)
+    with locked(request.out / LOCK):
+        write_whole(request.product, made.data)
         if made.settings is not None:
-            write_whole(order.out / EMCONFIG, made.settings)
-        write_manifest(manifest, manifest_path(order.product))
+            write_whole(request.out / EMCONFIG, made.settings)
+        write_manifest(manifest, manifest_path(request.product))
     return manifest
 
 
-def _manifest_of(order: Order, made: _Product) -> Manifest:
+def _manifest_of(request: BuildRequest, made: _Product) -> Manifest:
     kernels, root = kernel_interfaces(), kernel_root()
     part, target_clock_mhz = _one_part(root, kernels)
     return Manifest(
-        file=order.product.name,
-        target=order.target,
-        platform=vitis.platform_name(order.platform),
+        file=request.product.name,
+        target=request.target,
+        platform=vitis.platform_name(request.platform),
         part=part,
         tool=made.tool,
         kernels_digest=made.digest,
@@ -133,12 +133,12 @@ def _manifest_of(order: Order, made: _Product) -> Manifest:
         # Of what this build made, not of what lies there: another build may have been there since.
         sha256=hashlib.sha256(made.data).hexdigest(),
         target_clock_mhz=target_clock_mhz,
-        clock_mhz=parse_container(order.product, made.data).clock_mhz,
+        clock_mhz=parse_container(request.product, made.data).clock_mhz,
         timing_met=made.reports.timing_met,
         utilisation=made.reports.utilisation,
         synthesis=made.reports.synthesis,
         built=True,
-        provenance=provenance_of(order.target, made.reports.synthesis),
+        provenance=provenance_of(request.target, made.reports.synthesis),
     )
 
 
@@ -156,9 +156,9 @@ def _one_part(root: Path, kernels: Sequence[KernelInterface]) -> tuple[str, floa
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One build with Vitis: the order, the tools, and what the platform's name stands for."""
+    """One build with Vitis: the request, the tools, and what the platform's name stands for."""
 
-    order: Order
+    request: BuildRequest
     tools: vitis.Vitis
     platform: str
     root: Path
@@ -168,63 +168,63 @@ class _Job:
         """Run a tool and say so."""
         self.tell(f"{step}: {program} (this can take hours; log {self.log(step)})")
         command = [self.tools.programs[program], *arguments]
-        vitis.run_step(command, self.log(step), self.order.folder)
+        vitis.run_step(command, self.log(step), self.request.folder)
 
     def log(self, step: str) -> Path:
         """File with what a step printed."""
-        return self.order.folder / "logs" / f"{step}.log"
+        return self.request.folder / "logs" / f"{step}.log"
 
 
-def _build_with_vitis(order: Order, tell: Tell) -> Manifest:
+def _build_with_vitis(request: BuildRequest, tell: Tell) -> Manifest:
     programs = ["v++"]
-    programs += ["vitis-run"] * bool(order.checks)
-    programs += ["emconfigutil"] * order.target.is_emulated
+    programs += ["vitis-run"] * bool(request.checks)
+    programs += ["emconfigutil"] * request.target.is_emulated
     tools = vitis.find_vitis(programs)
-    job = _Job(order, tools, vitis.find_platform(order.platform), kernel_root(), tell)
+    job = _Job(request, tools, vitis.find_platform(request.platform), kernel_root(), tell)
     kernels = kernel_interfaces(job.root)
     connectivity = connectivity_config(kernels, card_memory())
     _one_part(job.root, kernels)
-    if order.target is BitstreamTarget.SW_EMU and tools.release >= vitis.SW_EMU_GONE:
+    if request.target is BitstreamTarget.SW_EMU and tools.release >= vitis.SW_EMU_GONE:
         tell("AMD deprecates sw_emu from Vitis 2024.2: TARGET=csim takes its place here")
-    order.out.mkdir(parents=True, exist_ok=True)
-    order.folder.mkdir(parents=True, exist_ok=True)
-    with locked(order.folder / "lock"):  # two builds of one target would share their files
+    request.out.mkdir(parents=True, exist_ok=True)
+    request.folder.mkdir(parents=True, exist_ok=True)
+    with locked(request.folder / "lock"):  # two builds of one target would share their files
         return _vitis_steps(job, kernels, connectivity)
 
 
 def _vitis_steps(job: _Job, kernels: Sequence[KernelInterface], connectivity: str) -> Manifest:
     """Compile, link, read the reports, keep the product."""
-    order = job.order
-    compile_one = _compile_emulated if order.target is BitstreamTarget.SW_EMU else _compile_hls
+    request = job.request
+    compile_one = _compile_emulated if request.target is BitstreamTarget.SW_EMU else _compile_hls
     digest = kernels_digest()
     objects = [compile_one(job, kernel) for kernel in kernels]
-    config = order.folder / "connectivity.cfg"
+    config = request.folder / "connectivity.cfg"
     config.write_text(connectivity, encoding="utf-8")
     linked = _link(job, kernels, objects, config)
-    settings = _emulated_card(job) if order.target.is_emulated else None
+    settings = _emulated_card(job) if request.target.is_emulated else None
     reports = _read_reports(job, kernels)
-    return _keep(order, _Product(linked.read_bytes(), digest, job.tools.name, reports, settings))
+    return _keep(request, _Product(linked.read_bytes(), digest, job.tools.name, reports, settings))
 
 
 def _compile_hls(job: _Job, kernel: KernelInterface) -> Path:
     """One kernel by high-level synthesis, with the simulations that are asked for."""
-    work = job.order.folder / kernel.kernel
+    work = job.request.folder / kernel.kernel
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     xo, config = work / f"{kernel.top}.xo", work / "hls_config.cfg"
     config.write_text(vitis.hls_config(kernel, job.root, xo), encoding="utf-8")
     where = ("--config", str(config), "--work_dir", str(work))
-    if "csim" in job.order.checks:
+    if "csim" in job.request.checks:
         job.run(f"{kernel.kernel}.csim", "vitis-run", "--mode", "hls", "--csim", *where)
     job.run(f"{kernel.kernel}.hls", "v++", "-c", "--mode", "hls", *where)
-    if "cosim" in job.order.checks:
+    if "cosim" in job.request.checks:
         job.run(f"{kernel.kernel}.cosim", "vitis-run", "--mode", "hls", "--cosim", *where)
     return _made(xo, job.log(f"{kernel.kernel}.hls"))
 
 
 def _compile_emulated(job: _Job, kernel: KernelInterface) -> Path:
     """One kernel for software emulation, which has no synthesis."""
-    work = job.order.folder / kernel.kernel
+    work = job.request.folder / kernel.kernel
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     xo, folder = work / f"{kernel.top}.xo", job.root / kernel.kernel
@@ -241,17 +241,17 @@ def _link(
     job: _Job, kernels: Sequence[KernelInterface], objects: Sequence[Path], config: Path
 ) -> Path:
     """Link to a name in the build folder; it gets its place among the products when all is well."""
-    order, folder = job.order, job.order.folder
+    request, folder = job.request, job.request.folder
     _, clock_mhz = _one_part(job.root, kernels)
-    linked = folder / f"linked.{order.target}.xclbin"
+    linked = folder / f"linked.{request.target}.xclbin"
     linked.unlink(missing_ok=True)
     for name in ("_x", "reports"):
         shutil.rmtree(folder / name, ignore_errors=True)
     frequency = (
-        [] if order.target is BitstreamTarget.SW_EMU else ["--kernel_frequency", f"{clock_mhz:g}"]
+        [] if request.target is BitstreamTarget.SW_EMU else ["--kernel_frequency", f"{clock_mhz:g}"]
     )
     job.run(
-        "link", "v++", "-l", "-t", str(order.target), "--platform", job.platform,
+        "link", "v++", "-l", "-t", str(request.target), "--platform", job.platform,
         "--config", str(config), *frequency,
         "--temp_dir", str(folder / "_x"), "--report_dir", str(folder / "reports"),
         "--report_level", "2",
@@ -267,7 +267,7 @@ def _link(
 
 def _emulated_card(job: _Job) -> bytes:
     """Content of the file that tells Vitis' emulation which card it stands for."""
-    folder = job.order.folder
+    folder = job.request.folder
     settings = folder / EMCONFIG
     settings.unlink(missing_ok=True)  # that of a build before would pass for this one's
     job.run(
@@ -288,17 +288,17 @@ def _made(path: Path, log: Path) -> Path:
 
 def _read_reports(job: _Job, kernels: Sequence[KernelInterface]) -> _Reports:
     """What the tools' reports say. One that cannot be read is told of and stays unknown."""
-    order = job.order
-    if order.target is BitstreamTarget.SW_EMU:
+    request = job.request
+    if request.target is BitstreamTarget.SW_EMU:
         return _Reports(None, None, None)
     synthesis = {}
     for kernel in kernels:
         found = _read(job, partial(_shortfalls, job, kernel))
         if found is not None:
             synthesis[kernel.kernel] = found
-    if order.target is not BitstreamTarget.HW:
+    if request.target is not BitstreamTarget.HW:
         return _Reports(synthesis or None, None, None)
-    timing, sites = _newest(order.folder, _TIMING), _newest(order.folder, _UTILISATION)
+    timing, sites = _newest(request.folder, _TIMING), _newest(request.folder, _UTILISATION)
     summary = None if timing is None else _read(job, partial(read_timing, timing))
     use = None if sites is None else _read(job, partial(read_utilisation, sites))
     used = None if use is None else {k: v for k, v in asdict(use).items() if v is not None}
@@ -316,7 +316,7 @@ def _read(job: _Job, reader: Callable[[], T]) -> T | None:
 
 def _shortfalls(job: _Job, kernel: KernelInterface) -> tuple[str, ...] | None:
     """In what a kernel's csynth.xml falls short of its qor.json; None without a csynth.xml."""
-    work = job.order.folder / kernel.kernel
+    work = job.request.folder / kernel.kernel
     report = synthesis_of(work / "hls" / "syn" / "report") or synthesis_of(work)
     if report is None:
         return None

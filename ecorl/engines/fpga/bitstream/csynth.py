@@ -133,11 +133,6 @@ def synthesis_of(folder: Path) -> HlsReport | None:
     return read_csynth(found[0])
 
 
-def is_synthesised(folder: Path) -> bool:
-    """Whether `synthesis_of` finds a report; a damaged one raises, as there."""
-    return synthesis_of(folder) is not None
-
-
 def standing(folder: Path) -> str:
     """In words, whether the kernel in `folder` is synthesised, and by what.
 

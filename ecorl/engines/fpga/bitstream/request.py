@@ -13,14 +13,14 @@ from ecorl.engines.fpga.kernels.banks import CARD, PLATFORM
 from ecorl.errors import ConfigError
 
 CHECKS = ("csim", "cosim")
-"""Simulations of each kernel's test bench under Vitis, in the order in which they run."""
+"""Simulations of each kernel's test bench under Vitis, in the request in which they run."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,63}")  # an xclbin has 64 bytes for it, the last one is 0
 _SPLITS = re.compile(r"[\s'\"\\]")
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class BuildRequest:
     """What to build.
 
     Attributes:
@@ -48,37 +48,37 @@ class Order:
         return (self.work / f"build_dir.{self.target}").resolve()
 
 
-def check_order(order: Order) -> None:
+def check_request(request: BuildRequest) -> None:
     """Refuse what cannot be built, before anything is written.
 
     Raises:
         ConfigError: naming the option, its value and what is allowed.
         MissingToolError: the kernel sources are not installed.
     """
-    if order.checks and order.target not in (BitstreamTarget.HW_EMU, BitstreamTarget.HW):
-        raise ConfigError("--check", order.checks[0], f"none with target {order.target}")
-    _check_platform(order)
-    if order.target is not BitstreamTarget.CSIM:
-        _check_paths(order)
+    if request.checks and request.target not in (BitstreamTarget.HW_EMU, BitstreamTarget.HW):
+        raise ConfigError("--check", request.checks[0], f"none with target {request.target}")
+    _check_platform(request)
+    if request.target is not BitstreamTarget.CSIM:
+        _check_paths(request)
 
 
-def _check_platform(order: Order) -> None:
+def _check_platform(request: BuildRequest) -> None:
     """The map of channels and dies is that of one card: a file for another could not be right."""
-    name = platform_name(order.platform)
-    if not _NAME.fullmatch(name) or not _is_text(order.platform):
+    name = platform_name(request.platform)
+    if not _NAME.fullmatch(name) or not _is_text(request.platform):
         allowed = "a name of at most 63 letters, digits and _ . : -, or an .xpfm file of such a one"
-        raise ConfigError("--platform", order.platform, allowed)
-    if order.target is BitstreamTarget.CSIM and name != PLATFORM:
+        raise ConfigError("--platform", request.platform, allowed)
+    if request.target is BitstreamTarget.CSIM and name != PLATFORM:
         allowed = f"{PLATFORM} with target csim: its memory is that card's"
-        raise ConfigError("--platform", order.platform, allowed)
+        raise ConfigError("--platform", request.platform, allowed)
     if CARD not in name.split("_"):
         allowed = f"one for a {CARD}, such as {PLATFORM}: channels and dies are mapped for that"
-        raise ConfigError("--platform", order.platform, allowed)
+        raise ConfigError("--platform", request.platform, allowed)
 
 
-def _check_paths(order: Order) -> None:
+def _check_paths(request: BuildRequest) -> None:
     """Vitis takes include folders within one line of flags, which is split at spaces."""
-    paths = {"kernel sources": kernel_root(), "--work": order.folder.parent, "--out": order.out}
+    paths = {"kernel sources": kernel_root(), "--work": request.folder.parent, "--out": request.out}
     for key, path in paths.items():
         whole = str(path.resolve())
         if _SPLITS.search(whole) or not _is_text(whole):

@@ -15,10 +15,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from ecorl.engines.fpga.card.health import CardHealth, CardSetup, CardState, Occupancy
-from ecorl.engines.fpga.card.memory import SLOTS
 from ecorl.engines.fpga.card.plan import KernelPlan
 from ecorl.engines.fpga.card.runner import GroupResult
 from ecorl.engines.fpga.card.weights import Weights
+from ecorl.engines.fpga.kernels.buffers import SLOTS
 from ecorl.errors import DriverError
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from ecorl.engines.fpga.card.weights import Weights
 from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.engines.fpga.cycles.kernel_calls import GROUP_TOKENS
 from ecorl.engines.fpga.int8_decoder import MAX_ROW, Decoder, Int32, Question
-from ecorl.engines.fpga.kernels.bank_capacity import by_bank, overfull
+from ecorl.engines.fpga.kernels.banks import bytes_by_bank, overfull_bank
 from ecorl.engines.fpga.numerics.formats import (
     IntegerDecoder,
     Tensors,
@@ -64,8 +64,8 @@ class CardDecoder(Decoder):
         decoder = self._integers(tensors)
         self._digest = decoder_digest(decoder)
         self._weights = Weights.of(decoder, library, self.n_positions)
-        self.banks = by_bank(self._weights.model.placed.sizes)
-        why = overfull(self.banks, {})
+        self.banks = bytes_by_bank(self._weights.model.placed.sizes)
+        why = overfull_bank(self.banks, {})
         if why:
             raise CheckpointError(f"the model's weights do not fit a card: they need {why}")
         self._pool = CardPool(setups, self._weights)
@@ -129,7 +129,7 @@ class CardDecoder(Decoder):
         """Plans of the groups that a card has room for, which are noted in `planned`."""
         for group in groups_of(question.segments, question.tokens):
             plan = self._plan(question, group)
-            why = overfull(by_bank(plan.sizes), self.banks)
+            why = overfull_bank(bytes_by_bank(plan.sizes), self.banks)
             if why:
                 n_tokens = plan.n_tokens
                 logger.warning("%d tokens that share a prompt do not fit: %s", n_tokens, why)

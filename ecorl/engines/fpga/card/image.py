@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.engines.fpga.csim.library import MAX_K, CsimLibrary
+from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.engines.fpga.csim.structs import HEAD_BLOCK
+from ecorl.engines.fpga.kernels.sequence import input_slices
 from ecorl.engines.fpga.numerics.formats import (
     IntegerDecoder,
     IntegerLinear,
@@ -88,6 +88,21 @@ class PlacedLayer:
     output: PlacedLinear
     gate_up: PlacedLinear
     down: PlacedLinear
+
+    @property
+    def norms(self) -> Mapping[str, PlacedNorm]:
+        """Its norms by name."""
+        return {"attention_norm": self.attention_norm, "mlp_norm": self.mlp_norm}
+
+    @property
+    def linears(self) -> Mapping[str, PlacedLinear]:
+        """Its linear maps by name."""
+        return {
+            "qkv": self.qkv,
+            "output": self.output,
+            "gate_up": self.gate_up,
+            "down": self.down,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +225,7 @@ class _Placer:
     def _linear(self, linear: IntegerLinear, *, panels: bool = False) -> PlacedLinear:
         n, k = linear.codes.shape
         slices = []
-        for first, last in pairwise([*range(0, k, MAX_K), k]):
+        for first, last in input_slices(k):
             n_bytes = code_words(n, last - first) * WORD // 2
             slices.append(Slice(self._half_bytes, n_bytes, last - first))
             self._half_bytes += n_bytes

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ecorl.drivers.xrt.card import CardBuffer, OpenCard
-from ecorl.engines.fpga.card.plan import INPUTS, At
-from ecorl.engines.fpga.kernels.buffers import PORTS
+from ecorl.engines.fpga.card.plan import At
+from ecorl.engines.fpga.kernels.buffers import PORTS, SLOTTED
 from ecorl.engines.fpga.kernels.interfaces import KernelInterface
 from ecorl.errors import DriverError
 
-SLOTS = 2
-SLOTTED = frozenset((*INPUTS, "values"))
 _MOST_PARTS = 8192
 _SMALLEST = 4096
 

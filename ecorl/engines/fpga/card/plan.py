@@ -24,9 +24,6 @@ UNWRITTEN = np.int32(-(1 << 31))
 """What rewards, and marks of log-probs, hold before the card writes them. It writes no such mark,
 and no such reward but where a number did not fit."""
 
-INPUTS = ("rows", "jobs", "blocks", "tasks", "outputs")
-"""Buffers that the host writes for each group; all others are the card's own."""
-
 
 @dataclass(frozen=True, slots=True)
 class At:

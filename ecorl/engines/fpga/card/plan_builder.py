@@ -1,9 +1,13 @@
-"""Making a plan: which kernel starts on what, in which order."""
+"""Builds a plan: the kernel starts of a group of rows, in order, with their buffers and tasks.
+
+The order of the operations is that of `ecorl.engines.fpga.kernels.sequence`. Rows pass the steps
+between two attentions in blocks, so that their products fit the memory bank.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,13 +24,26 @@ from ecorl.engines.fpga.card.image import (
 )
 from ecorl.engines.fpga.card.plan import UNWRITTEN, At, CardModel, KernelPlan, KernelStart
 from ecorl.engines.fpga.card.tokens import ROW_FIELDS, TokenLayout
+from ecorl.engines.fpga.kernels.sequence import (
+    AFTER_ATTENTION,
+    BEFORE_ATTENTION,
+    EMBEDDING,
+    FINAL_NORM,
+    FINISH,
+    HEAD_PRODUCT,
+    LOGITS,
+    MHA,
+    REWARDS,
+    ROUTER,
+    SCORE_OPERATIONS,
+    VECTOR_OPERATIONS,
+    AttentionStep,
+    ProductStep,
+    ScoreStep,
+    VectorStep,
+)
 from ecorl.engines.fpga.numerics.formats import Scale
 from ecorl.engines.protocol import Int64
-
-EMBED, NORM, RESIDUAL, HEAD, GATE, CONTEXT, FIXED = range(7)
-"""Operations of vector_ops."""
-LOGITS, FINISH = range(2)
-"""Operations of score_aggregator."""
 
 REWARD_BITS = 16
 OUTPUTS_A_WORD, PARTIAL_WORDS = 4, 4
@@ -38,24 +55,57 @@ ROWS_AT_ONCE = 1 << 14
 
 
 def plan_rewards(model: CardModel, layout: TokenLayout) -> KernelPlan:
-    """Rewards after the layout's wanted tokens."""
-    making = _Making(model, layout)
-    making.layers()
-    making.rewards()
-    return making.plan("values", layout.output_rows - layout.first_wanted)
+    """Plan the rewards after the layout's wanted tokens.
+
+    Args:
+        model: constants of the model, and their places on the card.
+        layout: the rows of the group.
+    """
+    builder = _PlanBuilder(model, layout)
+    builder.layers()
+    builder.rewards()
+    return builder.plan("values", layout.output_rows - layout.first_wanted)
 
 
 def plan_logprobs(model: CardModel, layout: TokenLayout, targets: Words, by: Scale) -> KernelPlan:
-    """Log-probs of `targets`, one for each of the layout's outputs; `by`: log2(e) / temperature."""
-    making = _Making(model, layout)
-    making.layers()
-    at = making.logprobs(targets, by)
-    return making.plan("outputs", at)
+    """Plan log-probs of tokens.
+
+    Args:
+        model: constants of the model, and their places on the card.
+        layout: the rows of the group.
+        targets: ``[n_outputs] int32``, the token of each of the layout's outputs.
+        by: log2(e) / temperature.
+    """
+    builder = _PlanBuilder(model, layout)
+    builder.layers()
+    at = builder.logprobs(targets, by)
+    return builder.plan("outputs", at)
+
+
+@dataclass(frozen=True, slots=True)
+class _Constants:
+    """What the steps of a layer, or of the head, multiply by: norms and linear maps by name."""
+
+    norms: Mapping[str, PlacedNorm] = field(default_factory=dict)
+    linears: Mapping[str, PlacedLinear] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class _Making:
-    """A plan in the making."""
+class _PlanBuilder:
+    """Collects the starts of a plan, their tasks, and the sizes of the buffers.
+
+    Attributes:
+        model: of the plan.
+        layout: of the plan.
+        starts: so far.
+        n_before: starts before the last layer's attention.
+        n_attended: starts up to the end of that attention.
+        tasks: fields of each task.
+        sizes: bytes of each buffer.
+        outputs: ``[n, 4] int32``, results of log-probs as they are sent.
+        jobs: lists of pages, one for each start of the router in a layer.
+        blocks: lists of queries, of all rows and of the wanted ones.
+    """
 
     model: CardModel
     layout: TokenLayout
@@ -78,116 +128,149 @@ class _Making:
         }
         sizes = self.sizes | {name: len(data) for name, data in inputs.items() if len(data)}
         return KernelPlan(
-            self.model,
-            self.layout,
-            inputs,
-            tuple(self.starts[: self.n_before]),
-            tuple(self.starts[self.n_before : self.n_attended]),
-            tuple(self.starts[self.n_attended :]),
-            sizes,
-            result,
-            output_at,
-            self.layout.n_rows,
+            model=self.model,
+            layout=self.layout,
+            inputs=inputs,
+            before=tuple(self.starts[: self.n_before]),
+            attend=tuple(self.starts[self.n_before : self.n_attended]),
+            after=tuple(self.starts[self.n_attended :]),
+            sizes=sizes,
+            result=result,
+            output_at=output_at,
+            n_tokens=self.layout.n_rows,
         )
-
-    def row_blocks(self, first: int, last: int) -> list[tuple[int, int]]:
-        """First row and number of rows of each product; first rows are multiples of 16."""
-        step = rows_at_once(self.model.placed)
-        return [(t0, min(step, last - t0)) for t0 in range(first, last, step)]
-
-    # ---- starts -------------------------------------------------------------------------------
-
-    def start(self, kernel: str, **arguments: At | int) -> None:
-        self.starts.append(KernelStart(kernel, arguments))
-
-    def need(self, buffer: str, n_bytes: int) -> None:
-        self.sizes[buffer] = max(self.sizes.get(buffer, 0), n_bytes)
-
-    def task(self, *fields: int) -> At:
-        self.tasks.append([*fields, *(0,) * (ROW_FIELDS - len(fields))])
-        return At("tasks", (len(self.tasks) - 1) * WORD)
-
-    def vector(
-        self,
-        op: int,
-        t0: int,
-        m: int,
-        n: int,
-        *,
-        linear: PlacedLinear | None = None,
-        norm: PlacedNorm | None = None,
-        parts: int = 1,
-        turned: int = 0,
-        fraction_bits: int | None = None,
-        **places: At,
-    ) -> None:
-        """One start of vector_ops on rows [t0, t0 + m)."""
-        model, exponents = self.model, linear.exponents if linear is not None else (0, 0)
-        task = self.task(
-            op,
-            0,
-            2,
-            m,
-            n,
-            parts,
-            model.config.shape.head_dim,
-            turned,
-            int(linear is not None and op == HEAD and linear.has_bias),
-            linear.input_shift if linear is not None else 0,
-            model.fraction_bits if fraction_bits is None else fraction_bits,
-            norm.exponent if norm is not None else exponents[0],
-            exponents[1] if op == GATE else 0,
-            model.eps.m,
-            model.eps.e,
-            self.layout.stride,
-        )
-        if norm is not None:
-            places["side"] = At("sides", norm.side)
-        elif linear is not None:
-            places["side"] = At("sides", linear.side)
-        records = At("rows", t0 * WORD)
-        self.start("vector_ops", task=task, rows=records, rows_out=records, **places)
-
-    def multiply(self, linear: PlacedLinear, m: int) -> int:
-        """Products of all slices, into parts of acc; returns how many."""
-        part_bytes, first = words(linear.n) * m * WORD, 0
-        for part, piece in enumerate(linear.slices):
-            self.start(
-                "gemm_int8",
-                a=At("codes", code_words(m, first) * WORD),
-                w_low=At("low", piece.at),
-                w_high=At("high", piece.at),
-                c=At("acc", part * part_bytes),
-                m=m,
-                n=linear.n,
-                k=piece.k,
-            )
-            first += piece.k
-        self.need("codes", code_words(m, first) * WORD)
-        self.need("acc", len(linear.slices) * part_bytes)
-        return len(linear.slices)
-
-    # ---- the forward --------------------------------------------------------------------------
 
     def layers(self) -> None:
+        """Add the embedding and all layers."""
         shape = self.model.config.shape
-        self.need("x", self.layout.stride * words(shape.hidden_size) * WORD)
-        self.vector(EMBED, 0, self.layout.n_rows, shape.hidden_size, table=At("tables"), y=At("x"))
+        self._need("x", self.layout.stride * words(shape.hidden_size) * WORD)
         self._set_attention()
-        for index in range(shape.n_layers):
+        self._vector(EMBEDDING, 0, self.layout.n_rows, _Constants())
+        for index, layer in enumerate(self.model.placed.layers):
             last = index + 1 == shape.n_layers
-            for t0, m in self.row_blocks(0, self.layout.n_rows):
-                self._heads(index, t0, m)
+            constants = _Constants(layer.norms, layer.linears)
+            for t0, m in self._row_blocks(0):
+                self._rows(BEFORE_ATTENTION, t0, m, constants)
             if last:
                 self.n_before = len(self.starts)
             self._attend(last)
             self.n_attended = len(self.starts)
-            first = self.layout.first_wanted if last else 0
-            for t0, m in self.row_blocks(first, self.layout.n_rows):
-                self._rest(index, t0, m)
+            for t0, m in self._row_blocks(self.layout.first_wanted if last else 0):
+                self._rows(AFTER_ATTENTION, t0, m, constants)
+
+    def rewards(self) -> None:
+        """Add the head of a reward model."""
+        head = self.model.placed.head[0]
+        constants = _Constants({"final_norm": self.model.placed.final_norm}, {"head": head})
+        first = self.layout.first_wanted
+        self._need("values", (self.layout.n_rows - first) * words(head.n) * WORD)
+        for t0, m in self._row_blocks(first):
+            self._rows((FINAL_NORM, HEAD_PRODUCT, REWARDS), t0, m, constants)
+
+    def logprobs(self, targets: Words, by: Scale) -> Int64:
+        """Add the head of a language model.
+
+        Returns:
+            Where each result stands in the outputs; those of a block of rows begin with a whole
+            word.
+        """
+        rows, head = self.layout.output_rows, self.model.placed.head
+        norm = _Constants({"final_norm": self.model.placed.final_norm})
+        at = np.zeros(len(rows), np.int64)
+        n_results = 0
+        for t0, m in self._row_blocks(self.layout.first_wanted):
+            own = slice(*np.searchsorted(rows, (t0, t0 + m)))
+            n = int(own.stop - own.start)
+            at[own] = n_results + np.arange(n)
+            self._rows([FINAL_NORM], t0, m, norm)
+            self._need("partials", len(head) * -(-m // BLOCK_ROWS) * PARTIAL_WORDS * WORD)
+            self._score(t0, m, n, n_results, by)
+            n_results += -(-n // OUTPUTS_A_WORD) * OUTPUTS_A_WORD
+        self.outputs = np.zeros((n_results, 4), np.int32)
+        self.outputs[:, 2] = UNWRITTEN
+        self.outputs[at, 0] = targets
+        return at
+
+    # ---- steps --------------------------------------------------------------------------------
+
+    def _rows(
+        self, steps: Sequence[ProductStep | VectorStep], t0: int, m: int, constants: _Constants
+    ) -> None:
+        """Add steps for rows [t0, t0 + m)."""
+        for step in steps:
+            if isinstance(step, ProductStep):
+                self._multiply(constants.linears[step.linear], m)
+            else:
+                self._vector(step, t0, m, constants)
+
+    def _multiply(self, linear: PlacedLinear, m: int) -> None:
+        """Add the products of all slices; the sums of each go into a part of ``acc``."""
+        part_bytes, first = words(linear.n) * m * WORD, 0
+        for part, piece in enumerate(linear.slices):
+            offsets = {
+                "a": code_words(m, first) * WORD,
+                "w_low": piece.at,
+                "w_high": piece.at,
+                "c": part * part_bytes,
+            }
+            self._start(ProductStep, offsets, m=m, n=linear.n, k=piece.k)
+            first += piece.k
+        self._need("codes", code_words(m, first) * WORD)
+        self._need("acc", len(linear.slices) * part_bytes)
+
+    def _vector(self, step: VectorStep, t0: int, m: int, constants: _Constants) -> None:
+        """Add one start of vector_ops on rows [t0, t0 + m)."""
+        model, shape = self.model, self.model.config.shape
+        linear = None if step.linear is None else constants.linears[step.linear]
+        norm = None if step.norm is None else constants.norms[step.norm]
+        columns = step.columns(shape, 0 if linear is None else linear.n)
+        exponents = (0, 0) if linear is None else linear.exponents
+        task = self._task(
+            VECTOR_OPERATIONS.index(step.operation),
+            0,
+            2,
+            m,
+            columns,
+            1 if linear is None else len(linear.slices),
+            shape.head_dim,
+            step.n_rotated_heads(shape),
+            int(linear is not None and step.operation == "head" and linear.has_bias),
+            0 if linear is None else linear.input_shift,
+            REWARD_BITS if step is REWARDS else model.fraction_bits,
+            exponents[0] if norm is None else norm.exponent,
+            exponents[1] if step.operation == "gate" else 0,
+            model.eps.m,
+            model.eps.e,
+            self.layout.stride,
+        )
+        places = {"task": task, **self._records(t0)}
+        if norm is not None:
+            self._need("codes", code_words(m, columns) * WORD)
+            places["side"] = At("sides", norm.side)
+        elif linear is not None:
+            places["side"] = At("sides", linear.side)
+        for argument, buffer in step.buffers.items():
+            places[argument] = At(buffer, self._row_offset(buffer, t0, step))
+        self.starts.append(KernelStart(step.kernel, places))
+
+    def _row_offset(self, buffer: str, t0: int, step: VectorStep) -> int:
+        """Where row t0 begins in a buffer, bytes; one that holds a block of rows begins with it."""
+        shape, placed = self.model.config.shape, self.model.placed
+        if buffer == "tables":  # that of the tokens comes first, that of the positions behind it
+            return 0 if step is EMBEDDING else placed.rope
+        if buffer == "values":
+            return (t0 - self.layout.first_wanted) * words(placed.head[0].n) * WORD
+        row_bytes = {
+            "x": words(shape.hidden_size) * WORD,
+            "heads": _token_bytes(shape.head_dim),
+            "scales": 16,
+            "context": shape.head_dim * 4,
+            "results": 8,
+        }
+        return t0 * row_bytes.get(buffer, 0)
 
     def _set_attention(self) -> None:
-        """Lists of pages and queries, which all layers share, and the size of their buffers."""
+        """Make the lists of pages and queries, which all layers share, and size their buffers."""
         shape, layout = self.model.config.shape, self.layout
         d, n_heads, n_kv = shape.head_dim, shape.n_heads, shape.n_kv_heads
         self.jobs = layout.levels(n_kv)
@@ -196,174 +279,111 @@ class _Making:
             layout.blocks(n_heads, n_kv, wanted_only=True),
         ]
         every = (n_heads + 2 * n_kv) * layout.stride
-        self.need("heads", every * _token_bytes(d))
-        self.need("scales", every * 16)
-        self.need("context", n_heads * layout.stride * d * 4)
-        self.need("results", n_heads * layout.stride * 8)
-        self.need("pages", n_kv * layout.n_pages * (2 * d + 16) * WORD)
-        self.need("table", n_kv * layout.n_entries * 4)
-
-    def _x(self, t0: int) -> At:
-        return At("x", t0 * words(self.model.config.shape.hidden_size) * WORD)
-
-    def _norm(self, norm: PlacedNorm, t0: int, m: int) -> None:
-        hidden = self.model.config.shape.hidden_size
-        self.need("codes", code_words(m, hidden) * WORD)
-        self.vector(NORM, t0, m, hidden, norm=norm, x=self._x(t0), codes=At("codes"))
-
-    def _heads(self, index: int, t0: int, m: int) -> None:
-        shape, layer = self.model.config.shape, self.model.placed.layers[index]
-        self._norm(layer.attention_norm, t0, m)
-        self.multiply(layer.qkv, m)
-        self.vector(
-            HEAD,
-            t0,
-            m,
-            layer.qkv.n,
-            linear=layer.qkv,
-            turned=shape.n_heads + shape.n_kv_heads,
-            acc=At("acc"),
-            table=At("tables", self.model.placed.rope),
-            codes=At("heads", t0 * _token_bytes(shape.head_dim)),
-            scales=At("scales", t0 * 16),
-        )
+        self._need("heads", every * _token_bytes(d))
+        self._need("scales", every * 16)
+        self._need("context", n_heads * layout.stride * d * 4)
+        self._need("results", n_heads * layout.stride * 8)
+        self._need("pages", n_kv * layout.n_pages * (2 * d + 16) * WORD)
+        self._need("table", n_kv * layout.n_entries * 4)
 
     def _attend(self, last: bool) -> None:
+        """Add the attention of one layer, in the last one from the wanted tokens only."""
         shape, stride = self.model.config.shape, self.layout.stride
-        d, offset = shape.head_dim, 0
+        d, at_job = shape.head_dim, 0
+        # One buffer holds the codes of queries, keys and values, head after head.
         keys = shape.n_heads * stride
         values = keys + shape.n_kv_heads * stride
         for jobs in self.jobs:
             if len(jobs):
-                self.start(
-                    "kv_cache_router",
-                    keys=At("heads", keys * _token_bytes(d)),
-                    values=At("heads", values * _token_bytes(d)),
-                    key_rows=At("scales", keys * 16),
-                    value_rows=At("scales", values * 16),
-                    jobs=At("jobs", offset),
-                    sources=At("pages"),
-                    pages=At("pages"),
-                    table=At("table"),
-                    n_jobs=len(jobs),
-                    d=d,
-                )
-            offset += _aligned_bytes(jobs)
-        blocks = self.blocks[1 if last else 0]
-        self.start(
-            "mha_int8",
-            blocks=At("blocks", _aligned_bytes(self.blocks[0]) if last else 0),
-            rows=At("scales"),
-            queries=At("heads"),
-            table=At("table"),
-            pages=At("pages"),
-            context=At("context"),
-            results=At("results"),
-            n_blocks=len(blocks),
+                offsets = {
+                    "keys": keys * _token_bytes(d),
+                    "values": values * _token_bytes(d),
+                    "key_rows": keys * 16,
+                    "value_rows": values * 16,
+                    "jobs": at_job,
+                }
+                self._start(ROUTER, offsets, n_jobs=len(jobs), d=d)
+            at_job += _aligned_bytes(jobs)
+        scale = self.model.score_scale
+        self._start(
+            MHA,
+            {"blocks": _aligned_bytes(self.blocks[0]) if last else 0},
+            n_blocks=len(self.blocks[1 if last else 0]),
             d=d,
-            score_m=self.model.score_scale.m,
-            score_e=self.model.score_scale.e,
+            score_m=scale.m,
+            score_e=scale.e,
         )
 
-    def _rest(self, index: int, t0: int, m: int) -> None:
-        """From the attention's contexts to the end of the layer."""
-        shape, layer = self.model.config.shape, self.model.placed.layers[index]
-        self.vector(
-            CONTEXT,
-            t0,
-            m,
-            shape.n_heads * shape.head_dim,
-            acc=At("context", t0 * shape.head_dim * 4),
-            side=At("results", t0 * 8),
-            codes=At("codes"),
-        )
-        self._residual(layer.output, t0, m)
-        self._norm(layer.mlp_norm, t0, m)
-        self.multiply(layer.gate_up, m)
-        inner = shape.intermediate_size
-        self.vector(GATE, t0, m, inner, linear=layer.gate_up, acc=At("acc"), codes=At("codes"))
-        self._residual(layer.down, t0, m)
+    def _score(self, t0: int, m: int, n: int, n_results: int, by: Scale) -> None:
+        """Add the log-probs of rows [t0, t0 + m): block after block, then the sum of all.
 
-    def _residual(self, linear: PlacedLinear, t0: int, m: int) -> None:
-        parts = self.multiply(linear, m)
-        x = self._x(t0)
-        self.vector(RESIDUAL, t0, m, linear.n, linear=linear, parts=parts, acc=At("acc"), x=x, y=x)
-
-    # ---- results ------------------------------------------------------------------------------
-
-    def rewards(self) -> None:
-        head = self.model.placed.head[0]
-        first, n_words = self.layout.first_wanted, words(head.n)
-        self.need("values", (self.layout.n_rows - first) * n_words * WORD)
-        for t0, m in self.row_blocks(first, self.layout.n_rows):
-            self._norm(self.model.placed.final_norm, t0, m)
-            self.vector(
-                FIXED,
-                t0,
-                m,
-                head.n,
-                linear=head,
-                parts=self.multiply(head, m),
-                fraction_bits=REWARD_BITS,
-                acc=At("acc"),
-                y=At("values", (t0 - first) * n_words * WORD),
-            )
-
-    def logprobs(self, targets: Words, by: Scale) -> Int64:
-        """Where each result stands: those of a block of rows begin with a whole word."""
-        rows, head = self.layout.output_rows, self.model.placed.head
-        at = np.zeros(len(rows), np.int64)
-        n_results = 0
-        for t0, m in self.row_blocks(self.layout.first_wanted, self.layout.n_rows):
-            own = slice(*np.searchsorted(rows, (t0, t0 + m)))
-            n = own.stop - own.start
-            at[own] = n_results + np.arange(n)
-            self._norm(self.model.placed.final_norm, t0, m)
-            self.need("partials", len(head) * -(-m // BLOCK_ROWS) * PARTIAL_WORDS * WORD)
-            self._score_block(t0, m, int(n), At("outputs", n_results * 16), by)
-            n_results += -(-n // OUTPUTS_A_WORD) * OUTPUTS_A_WORD
-        self.outputs = np.zeros((n_results, 4), np.int32)
-        self.outputs[:, 2] = UNWRITTEN
-        self.outputs[at, 0] = targets
-        return at
-
-    def _score_block(self, t0: int, m: int, n: int, outputs: At, by: Scale) -> None:
-        records = At("rows", t0 * WORD)
+        Args:
+            t0: first row.
+            m: rows.
+            n: results of these rows.
+            n_results: results of the rows before them.
+            by: log2(e) / temperature.
+        """
         first_token, head = 0, self.model.placed.head
         for block, linear in enumerate(head):
-            parts = self.multiply(linear, m)
-            shift, exponent = linear.input_shift, linear.exponents[0]
-            task = (LOGITS, m, linear.n, parts, shift, exponent, by.m, by.e, n, first_token, block)
-            self.start(
-                "score_aggregator",
-                task=self.task(*task),
-                acc=At("acc"),
-                side=At("sides", linear.side),
-                rows=records,
-                outputs=outputs,
-                rows_out=records,
-                outputs_out=outputs,
-                partials_out=At("partials"),
-            )
+            self._multiply(linear, m)
+            shift, exponent, parts = linear.input_shift, linear.exponents[0], len(linear.slices)
+            fields = (m, linear.n, parts, shift, exponent, by.m, by.e, n, first_token, block)
+            offsets = {"side": linear.side, "outputs": n_results * 16}
+            self._start_score(LOGITS, t0, offsets, fields)
             first_token += linear.n
-        finish = (FINISH, m, 0, 1, 0, 0, 0, 0, n, 0, 0, len(head))
-        self.start(
-            "score_aggregator",
-            task=self.task(*finish),
-            rows=records,
-            outputs=outputs,
-            partials=At("partials"),
-            rows_out=records,
-            outputs_out=outputs,
-        )
+        last_fields = (m, 0, 1, 0, 0, 0, 0, n, 0, 0, len(head))
+        self._start_score(FINISH, t0, {"outputs": n_results * 16}, last_fields)
+
+    def _start_score(
+        self, step: ScoreStep, t0: int, offsets: Mapping[str, int], fields: Sequence[int]
+    ) -> None:
+        task = self._task(SCORE_OPERATIONS.index(step.operation), *fields)
+        places = {"task": task, **self._records(t0)}
+        offsets = {**offsets, "outputs_out": offsets["outputs"]}
+        self.starts.append(KernelStart(step.kernel, places | _places(step.buffers, offsets)))
+
+    # ---- starts -------------------------------------------------------------------------------
+
+    def _start(
+        self, step: AttentionStep | type[ProductStep], offsets: Mapping[str, int], **scalars: int
+    ) -> None:
+        places = _places(step.buffers, offsets)
+        self.starts.append(KernelStart(step.kernel, {**places, **scalars}))
+
+    def _need(self, buffer: str, n_bytes: int) -> None:
+        self.sizes[buffer] = max(self.sizes.get(buffer, 0), n_bytes)
+
+    def _task(self, *fields: int) -> At:
+        self.tasks.append([*fields, *(0,) * (ROW_FIELDS - len(fields))])
+        return At("tasks", (len(self.tasks) - 1) * WORD)
+
+    def _records(self, t0: int) -> dict[str, At]:
+        """The rows' records from row t0 on, which a kernel reads and writes."""
+        records = At("rows", t0 * WORD)
+        return {"rows": records, "rows_out": records}
+
+    def _row_blocks(self, first: int) -> list[tuple[int, int]]:
+        """First row and number of rows of each product, from row `first` on.
+
+        First rows are multiples of 16.
+        """
+        step, end = rows_at_once(self.model.placed), self.layout.n_rows
+        return [(t0, min(step, end - t0)) for t0 in range(first, end, step)]
 
 
 def rows_at_once(placed: PlacedModel) -> int:
     """Rows of a product at most, a multiple of 16."""
-    linears = [getattr(layer, f.name) for layer in placed.layers[:1] for f in fields(layer)]
-    linears = [each for each in linears if isinstance(each, PlacedLinear)] + [*placed.head[:1]]
+    linears = [*placed.head[:1]]
+    for layer in placed.layers[:1]:
+        linears += layer.linears.values()
     row_bytes = max(len(each.slices) * words(each.n) * WORD for each in linears)
     return min(ROWS_AT_ONCE, max(1, PRODUCT_BYTES // row_bytes // BLOCK_ROWS) * BLOCK_ROWS)
+
+
+def _places(buffers: Mapping[str, str], offsets: Mapping[str, int]) -> dict[str, At]:
+    """The place of each memory argument: its buffer, at an offset in bytes or at the beginning."""
+    return {argument: At(name, offsets.get(argument, 0)) for argument, name in buffers.items()}
 
 
 def _token_bytes(head_dim: int) -> int:
@@ -377,7 +397,7 @@ def _aligned_bytes(values: Words) -> int:
 
 
 def _aligned(parts: Sequence[Words]) -> Bytes:
-    """Arrays one behind the other, each from a whole word on."""
+    """Join arrays; each begins with a whole word."""
     joined = np.zeros(sum(_aligned_bytes(part) for part in parts), np.uint8)
     at = 0
     for part in parts:

@@ -14,10 +14,11 @@ import numpy.typing as npt
 
 from ecorl.drivers.xrt.card import KernelRun, OpenCard, RunState
 from ecorl.engines.fpga.card.image import WORD, Bytes, Words
-from ecorl.engines.fpga.card.memory import SLOTTED, CardMemory
+from ecorl.engines.fpga.card.memory import CardMemory
 from ecorl.engines.fpga.card.plan import UNWRITTEN, At, KernelPlan, KernelStart
 from ecorl.engines.fpga.card.tokens import MARK, N_OUTPUTS, ROW_FIELDS, TOKEN
 from ecorl.engines.fpga.card.weights import Weights, upload
+from ecorl.engines.fpga.kernels.buffers import SLOTTED
 from ecorl.engines.fpga.kernels.interfaces import KernelInterface
 from ecorl.errors import DriverError
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.engines.fpga.csim.library import MAX_K, CsimLibrary
+from ecorl.engines.fpga.csim.library import CsimLibrary
+from ecorl.engines.fpga.kernels.sequence import input_slices
 from ecorl.engines.fpga.numerics.formats import (
     IntegerDecoder,
     IntegerGate,
@@ -196,16 +196,16 @@ class DecoderMemory:
         codes = linear.codes[outputs]
         if len(inputs) != codes.shape[1]:
             codes = codes[:, inputs]
-        cuts = [*range(0, len(inputs), MAX_K), len(inputs)]
+        slices = input_slices(len(inputs))
         packed = [
-            self._library.pack(np.ascontiguousarray(codes[:, a:b])) for a, b in pairwise(cuts)
+            self._library.pack(np.ascontiguousarray(codes[:, first:last])) for first, last in slices
         ]
         self._keep.extend(packed)
         exponents = linear.exponents if segments is None else linear.exponents[segments]
         bias = None if linear.bias is None else self._address(linear.bias[outputs])
         return _Linear(
             packed=(_POINTER * len(packed))(*(p.data.ctypes.data for p in packed)),
-            slice=self._address(np.asarray(cuts, np.int32)),
+            slice=self._address(np.asarray([0, *(last for _, last in slices)], np.int32)),
             mantissa=self._address(linear.mantissa[outputs]),
             shift=self._address(linear.shift[outputs]),
             exponents=self._address(exponents),

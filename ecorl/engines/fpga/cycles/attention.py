@@ -16,7 +16,6 @@ PAGE = 64
 QUERY_BLOCK = 64
 """Queries of one block."""
 
-HEAD_UNIT = 16
 _LANES, _STEP = 8, 4
 _BEAT = 64
 _JOB_BYTES, _ENTRY_BYTES = 32, 4
@@ -25,11 +24,6 @@ _SCALE_BEATS = 16
 _SOFTMAX_II, _FINISH_II = 4, 8
 _MACS = 3
 """Of a query and a key for each channel: one for the score, two for a weight of two codes."""
-
-
-def card_head(head_dim: int) -> int:
-    """A head's size on the card: filled up with zeros."""
-    return -(-head_dim // HEAD_UNIT) * HEAD_UNIT
 
 
 def page_beats(d: int) -> int:

@@ -14,11 +14,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ecorl.devices import DeviceProfile
-from ecorl.engines.fpga.csim.library import MAX_K, TILE_K, TILE_N
+from ecorl.engines.fpga.csim.library import TILE_K, TILE_N
 from ecorl.engines.fpga.csim.structs import HEAD_BLOCK
-from ecorl.engines.fpga.cycles.attention import PAGE, card_head, page_beats
+from ecorl.engines.fpga.cycles.attention import PAGE, page_beats
 from ecorl.engines.fpga.cycles.hbm import WEIGHT_CHANNELS, WORD_BYTES
 from ecorl.engines.fpga.cycles.kernel_calls import BatchShape
+from ecorl.engines.fpga.kernels.sequence import (
+    LAYER_LINEARS,
+    card_head,
+    input_slices,
+    linear_shapes,
+)
 from ecorl.engines.models.decoder_config import DecoderConfig
 from ecorl.errors import CheckpointError
 
@@ -200,20 +206,17 @@ def _words(n: int, lanes: int = _LANES) -> int:
 def _model_buffers(resident: Resident, weight_channels: int) -> list[Buffer]:
     """Weights in stripes; embedding, angles, constants of channels and norms in pieces."""
     s, config, name = resident.config.shape, resident.config, resident.name
-    d, width = card_head(s.head_dim), s.n_heads * s.head_dim
-    qkv, heads = (s.n_heads + 2 * s.n_kv_heads) * s.head_dim, s.n_heads + 2 * s.n_kv_heads
-    head = 1 if config.is_reward else s.vocab_size
-    layer = {"qkv": (qkv, s.hidden_size), "output": (s.hidden_size, width),
-             "gate_up": (2 * s.intermediate_size, s.hidden_size),
-             "down": (s.hidden_size, s.intermediate_size)}  # fmt: skip
+    heads = s.n_heads + 2 * s.n_kv_heads
+    n_head = 1 if config.is_reward else s.vocab_size
+    shapes = linear_shapes(s, n_head)
     found: list[Buffer] = []
     for i in range(s.n_layers):
-        for matrix, (n, k) in layer.items():
-            found += _stripes(name, f"{name} {i} {matrix}", n, k, weight_channels)
-    found += _stripes(name, f"{name} head", head, s.hidden_size, weight_channels)
-    outputs = heads * d + 2 * s.hidden_size + 2 * s.intermediate_size
+        for matrix in LAYER_LINEARS:
+            found += _stripes(name, f"{name} {i} {matrix}", *shapes[matrix], weight_channels)
+    found += _stripes(name, f"{name} head", *shapes["head"], weight_channels)
+    outputs = heads * card_head(s.head_dim) + 2 * s.hidden_size + 2 * s.intermediate_size
     constants = s.n_layers * (_CHANNEL_WORDS * _words(outputs) + 2 * _words(s.hidden_size))
-    constants += _CHANNEL_WORDS * _words(head) + _words(s.hidden_size)
+    constants += _CHANNEL_WORDS * _words(n_head) + _words(s.hidden_size)
     tables = s.vocab_size * (WORD_BYTES + _words(s.hidden_size, _TABLE_LANES))
     tables += config.max_positions * _ROPE_WORDS * WORD_BYTES + constants
     return found + _pieces(f"{name}: {TABLES}", tables)
@@ -222,7 +225,7 @@ def _model_buffers(resident: Resident, weight_channels: int) -> list[Buffer]:
 def _stripes(name: str, matrix: str, n: int, k: int, channels: int) -> list[Buffer]:
     """A matrix in gemm_int8's tile order, cut by tiles into one stripe a channel."""
     tiles = -(-n // TILE_N)
-    steps = sum(-(-min(MAX_K, k - at) // TILE_K) for at in range(0, k, MAX_K))
+    steps = sum(-(-(last - first) // TILE_K) for first, last in input_slices(k))
     cuts = [tiles * i // channels for i in range(channels + 1)]
     return [
         Buffer(f"{name}: {WEIGHTS}", matrix, (b - a) * steps * WORD_BYTES)

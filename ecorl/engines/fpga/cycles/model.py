@@ -33,7 +33,6 @@ from ecorl.devices import DeviceProfile
 from ecorl.devices.card import n_arrays
 from ecorl.engines.fpga.cycles.hbm import WEIGHT_CHANNELS, Memory, memory_of
 from ecorl.engines.fpga.cycles.kernel_calls import (
-    LAYER_STARTS,
     TRANSFERS,
     BatchShape,
     Call,
@@ -43,6 +42,7 @@ from ecorl.engines.fpga.cycles.kernel_calls import (
     link_bytes,
 )
 from ecorl.engines.fpga.cycles.kernels import call_cost
+from ecorl.engines.fpga.kernels.sequence import LAYER_STARTS
 from ecorl.errors import ConfigError
 from ecorl.records import ModelShape, Stage, StageWork
 

@@ -6,7 +6,7 @@ It takes 16 token rows at a time, as `ecorl.engines.fpga.cycles.vector` does.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from ecorl.engines.fpga.cycles.hbm import WORD_BYTES, Memory
 from ecorl.engines.fpga.cycles.kernels import EXP_DEPTH, LOOP_DEPTH, KernelWork
@@ -16,6 +16,7 @@ from ecorl.engines.fpga.cycles.vector import (
     turned_words,
     words_of,
 )
+from ecorl.engines.fpga.kernels.sequence import ScoreOperation
 
 _LOG_CYCLES = 120  # NUMERICS.md's LOG2: 20 bits, a product each
 
@@ -49,7 +50,7 @@ class ScoreCall:
     """
 
     kernel: ClassVar[str] = "score_aggregator"
-    op: Literal["logits", "finish"]
+    op: ScoreOperation
     m: int
     n: int
     n_outputs: int

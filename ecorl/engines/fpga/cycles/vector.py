@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from ecorl.engines.fpga.cycles.hbm import WORD_BYTES, Memory
 from ecorl.engines.fpga.cycles.kernels import DIVISION, EXP_DEPTH, LOOP_DEPTH, ROOT, KernelWork
+from ecorl.engines.fpga.kernels.sequence import VectorOperation
 
 LANES = 16
 BLOCK_ROWS = 16
@@ -24,7 +25,6 @@ _STEP_CODES, _TABLE_LANES, _ROPE_WORDS, _EXPONENT_WORDS = 4, 32, 4, 4
 _SCALE_WORDS, _RESULT_WORDS = 4, 2  # of a head's 16 rows: scales going out, exponents coming in
 _ROW_SCALARS = 8  # a row's record, read and written by loops without a pipeline
 
-Operation = Literal["embed", "norm", "residual", "head", "gate", "context", "fixed"]
 _VALUES = ("embed", "residual", "fixed")  # results are values, not codes
 _PEAKS, _CODES = 0, 2  # stages of gate and context
 
@@ -109,7 +109,7 @@ class VectorCall:
     """
 
     kernel: ClassVar[str] = "vector_ops"
-    op: Operation
+    op: VectorOperation
     m: int
     n: int
     head: int = 0

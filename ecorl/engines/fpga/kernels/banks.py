@@ -1,4 +1,4 @@
-"""Which of the card's memory channels each kernel argument is wired to: the one map of it.
+"""The card's memory banks: which kernel argument is wired to which, and how much each holds.
 
 A host allocates every buffer in one *bank*, and a kernel's argument is wired to one bank. A buffer
 that two kernels use (gemm_int8's ``c`` is vector_ops' ``acc``) must therefore lie in a bank that
@@ -17,16 +17,18 @@ share a channel. The lists of a batch, which are short, share one as well.
 
 The sizes follow `ecorl.engines.fpga.cycles.hbm_layout`: weights are nearly all of a model, so a
 decoder of 13 B parameters fits. Its placement is for any card and finer than this; what is wired
-here is fixed when the bitstream is linked, and a host must hold a batch to what its banks take:
-products in particular come in blocks of token rows, as the C-simulation's card path makes them.
+here is fixed when the bitstream is linked, and a host must keep a batch within the headroom of its
+banks: products in particular come in blocks of token rows, as the C-simulation's card path makes
+them. XRT never allocates a buffer in another bank when its own is full.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ecorl.devices import DeviceProfile, load_profile
+from ecorl.engines.fpga.kernels.buffers import PORTS, SLOTS, SLOTTED
 from ecorl.engines.fpga.kernels.interfaces import KernelInterface
 from ecorl.errors import BuildError, ConfigError
 
@@ -35,6 +37,8 @@ CARD = "u55c"
 
 PLATFORM = "xilinx_u55c_gen3x16_xdma_3_202210_1"
 """AMD's development platform for it."""
+
+MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +193,56 @@ def card_memory(profile: DeviceProfile | None = None) -> BankMap:
     return BankMap(int(n_channels), int(size), WIRING)
 
 
+def bank_of(buffer: str) -> str:
+    """Name of the bank that holds a buffer."""
+    kernel, argument = PORTS[buffer][0]
+    return WIRING[kernel][argument].group
+
+
+def bank_capacities() -> dict[str, int]:
+    """Bytes of each bank of the U55C, by its name."""
+    channel_bytes = card_memory().channel_bytes
+    banks = [bank for arguments in WIRING.values() for bank in arguments.values()]
+    return {bank.group: len(bank.channels) * channel_bytes for bank in banks}
+
+
+def bytes_by_bank(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Bytes that buffers occupy in each bank.
+
+    Args:
+        sizes: bytes of each buffer; one with two slots counts twice.
+    """
+    occupied: dict[str, int] = {}
+    for buffer, n_bytes in sizes.items():
+        name = bank_of(buffer)
+        n_slots = SLOTS if buffer in SLOTTED else 1
+        occupied[name] = occupied.get(name, 0) + n_slots * n_bytes
+    return occupied
+
+
+def overfull_bank(needed: Mapping[str, int], occupied: Mapping[str, int]) -> str | None:
+    """Name the first bank without headroom.
+
+    Args:
+        needed: bytes to be placed in each bank.
+        occupied: bytes that lie there already.
+
+    Returns:
+        What is needed of that bank and what it has, in words; None when each bank holds both.
+    """
+    for name, capacity in bank_capacities().items():
+        total = needed.get(name, 0) + occupied.get(name, 0)
+        if total > capacity:
+            return f"{total / MIB:,.0f} MiB of the bank for {name}, which has {capacity / MIB:,.0f}"
+    return None
+
+
 def connectivity_config(kernels: Sequence[KernelInterface], memory: BankMap) -> str:
-    """The file that ``v++ --link --config`` takes: compute units, banks, dies.
+    """The file that ``v++ --link --config`` reads: compute units, banks, dies.
+
+    Args:
+        kernels: one compute unit each.
+        memory: banks of their arguments.
 
     Raises:
         BuildError: an argument has no bank.

@@ -1,4 +1,4 @@
-"""The buffers of a forward, and the kernel arguments that ever see each of them."""
+"""The buffers of a forward on a card, and the kernel arguments that each is passed to."""
 
 from __future__ import annotations
 
@@ -45,5 +45,13 @@ PORTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "outputs": (("score_aggregator", "outputs"), ("score_aggregator", "outputs_out")),
     "partials": (("score_aggregator", "partials"), ("score_aggregator", "partials_out")),
 }
-"""By buffer: kernels and arguments. All of a buffer's arguments are wired to the same memory bank
-(`ecorl.engines.fpga.kernels.banks`), or there would be no place for it."""
+"""By buffer: pairs of kernel and argument. All of them are wired to the same memory bank
+(`ecorl.engines.fpga.kernels.banks`), or there would be no place for the buffer."""
+
+INPUTS = ("rows", "jobs", "blocks", "tasks", "outputs")
+"""Buffers that the host writes for each group of rows; only kernels write the others."""
+
+SLOTS = 2
+SLOTTED = frozenset((*INPUTS, "values"))
+"""Buffers with `SLOTS` copies: while the card computes one group, the host writes the next group's
+inputs and reads the last one's results in the other copy."""

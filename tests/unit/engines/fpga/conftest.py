@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from ecorl.engines.fpga.bitstream.build import Order
+from ecorl.engines.fpga.bitstream.build import BuildRequest
 from ecorl.engines.fpga.bitstream.manifest import BitstreamTarget
 from ecorl.engines.fpga.csim import build as build_module
 from ecorl.engines.fpga.csim.build import kernel_root
@@ -67,11 +67,11 @@ def fake(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def order(tmp_path):
-    """An order with folders of this test."""
+def make_request(tmp_path):
+    """Makes build requests with the folders of this test."""
 
-    def make(target: str, **changes: object) -> Order:
-        return Order(
+    def make(target: str, **changes: object) -> BuildRequest:
+        return BuildRequest(
             BitstreamTarget(target), out=tmp_path / "bitstreams", work=tmp_path / "work", **changes
         )
 

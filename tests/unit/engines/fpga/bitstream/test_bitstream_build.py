@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ecorl.engines.fpga.bitstream import build as bitstream_build
-from ecorl.engines.fpga.bitstream.build import LOCK, Order, build_bitstream
+from ecorl.engines.fpga.bitstream.build import LOCK, BuildRequest, build_bitstream
 from ecorl.engines.fpga.bitstream.check import check_bitstream
 from ecorl.engines.fpga.bitstream.manifest import BitstreamTarget, manifest_path, read_manifest
 from ecorl.engines.fpga.bitstream.xclbin import read_container
@@ -23,18 +23,18 @@ from ecorl.errors import BitstreamError, BuildError, ConfigError, MissingToolErr
 KERNELS = [k.kernel for k in kernel_interfaces()]
 
 
-def products(order: Order) -> list[str]:
+def products(own: BuildRequest) -> list[str]:
     """Files of a build; the lock of their folder stays."""
-    found = order.out.iterdir() if order.out.exists() else []
+    found = own.out.iterdir() if own.out.exists() else []
     return sorted(p.name for p in found if p.name != LOCK)
 
 
 # ---- csim ---------------------------------------------------------------------------------------
 
 
-def test_csim_needs_no_vitis_and_holds_the_library(order, require_tool):
+def test_csim_needs_no_vitis_and_holds_the_library(make_request, require_tool):
     require_tool("gxx")
-    own, told = order("csim"), []
+    own, told = make_request("csim"), []
     manifest = build_bitstream(own, told.append)
     assert products(own) == ["ecorl.csim.json", "ecorl.csim.xclbin"]
     assert read_container(own.product).bitstream == csim_library("fast").read_bytes()
@@ -49,9 +49,11 @@ def test_csim_needs_no_vitis_and_holds_the_library(order, require_tool):
     assert not own.folder.exists()
 
 
-def test_a_product_is_put_in_place_under_the_lock_of_its_folder(order, monkeypatch, require_tool):
+def test_a_product_is_put_in_place_under_the_lock_of_its_folder(
+    make_request, monkeypatch, require_tool
+):
     require_tool("gxx")
-    own, held = order("csim"), []
+    own, held = make_request("csim"), []
     write = bitstream_build.write_whole
 
     def and_another_builds_after(path: Path, data: bytes) -> None:
@@ -73,8 +75,8 @@ def test_a_product_is_put_in_place_under_the_lock_of_its_folder(order, monkeypat
 # ---- hw and hw_emu ------------------------------------------------------------------------------
 
 
-def test_hw_calls_the_tools_as_their_guides_say(fake, order):
-    own = order("hw")
+def test_hw_calls_the_tools_as_their_guides_say(fake, make_request):
+    own = make_request("hw")
     build_bitstream(own, lambda line: None)
     folder = own.folder
     compiled = [
@@ -90,8 +92,8 @@ def test_hw_calls_the_tools_as_their_guides_say(fake, order):
     assert fake.calls == [*compiled, linked]
 
 
-def test_the_config_of_a_kernel_says_what_its_qor_says(fake, order):
-    own = order("hw")
+def test_the_config_of_a_kernel_says_what_its_qor_says(fake, make_request):
+    own = make_request("hw")
     build_bitstream(own, lambda line: None)
     lines = (own.folder / "gemm_int8" / "hls_config.cfg").read_text().splitlines()
     root, qor = kernel_root(), read_qor(kernel_root() / "gemm_int8")
@@ -115,8 +117,8 @@ def test_the_config_of_a_kernel_says_what_its_qor_says(fake, order):
     ]
 
 
-def test_hw_keeps_the_file_and_what_the_reports_say(fake, order):
-    own = order("hw")
+def test_hw_keeps_the_file_and_what_the_reports_say(fake, make_request):
+    own = make_request("hw")
     manifest = build_bitstream(own, lambda line: None)
     assert products(own) == ["ecorl.hw.json", "ecorl.hw.xclbin"]
     assert manifest == check_bitstream(own.product, platform=PLATFORM, model=None, emulated=False)
@@ -128,8 +130,8 @@ def test_hw_keeps_the_file_and_what_the_reports_say(fake, order):
     assert set(manifest.utilisation) == {"lut", "register", "bram_tile", "uram", "dsp"}
 
 
-def test_hw_emu_is_emulated_and_has_no_timing(fake, order):
-    own = order("hw_emu")
+def test_hw_emu_is_emulated_and_has_no_timing(fake, make_request):
+    own = make_request("hw_emu")
     manifest = build_bitstream(own, lambda line: None)
     assert products(own) == ["ecorl.hw_emu.json", "ecorl.hw_emu.xclbin", "emconfig.json"]
     assert (manifest.provenance, manifest.timing_met, manifest.utilisation) == (
@@ -144,8 +146,8 @@ def test_hw_emu_is_emulated_and_has_no_timing(fake, order):
     assert read_manifest(manifest_path(own.product)).target is BitstreamTarget.HW_EMU
 
 
-def test_simulations_run_before_and_after_synthesis(fake, order):
-    own = order("hw_emu", checks=("csim", "cosim"))
+def test_simulations_run_before_and_after_synthesis(fake, make_request):
+    own = make_request("hw_emu", checks=("csim", "cosim"))
     build_bitstream(own, lambda line: None)
     where = ["--config", f"{own.folder}/gemm_int8/hls_config.cfg", "--work_dir",
              f"{own.folder}/gemm_int8"]  # fmt: skip
@@ -157,8 +159,8 @@ def test_simulations_run_before_and_after_synthesis(fake, order):
     assert len(fake.calls) == 3 * len(KERNELS) + 2
 
 
-def test_sw_emu_builds_and_says_that_amd_gives_it_up(fake, order):
-    told, own = [], order("sw_emu")
+def test_sw_emu_builds_and_says_that_amd_gives_it_up(fake, make_request):
+    told, own = [], make_request("sw_emu")
     build_bitstream(own, told.append)
     assert not any("deprecates" in line for line in told)
     root, folder = kernel_root(), own.folder
@@ -174,9 +176,9 @@ def test_sw_emu_builds_and_says_that_amd_gives_it_up(fake, order):
     assert read_manifest(manifest_path(own.product)).provenance == "emulated"
 
 
-def test_a_platform_may_be_named_by_its_file(fake, order, monkeypatch):
+def test_a_platform_may_be_named_by_its_file(fake, make_request, monkeypatch):
     monkeypatch.delenv("PLATFORM_REPO_PATHS")
-    own = order("hw", platform=str(fake.xpfm))
+    own = make_request("hw", platform=str(fake.xpfm))
     assert build_bitstream(own, lambda line: None).platform == PLATFORM
 
 
@@ -184,10 +186,12 @@ def test_a_platform_may_be_named_by_its_file(fake, order, monkeypatch):
 
 
 @pytest.mark.parametrize("target", ["sw_emu", "hw_emu", "hw"])
-def test_without_vitis_one_line_says_so_and_nothing_is_left(order, target, monkeypatch, tmp_path):
+def test_without_vitis_one_line_says_so_and_nothing_is_left(
+    make_request, target, monkeypatch, tmp_path
+):
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     with pytest.raises(MissingToolError, match=r"v\+\+.* of Vitis (is|are) not on PATH") as caught:
-        build_bitstream(order(target), lambda line: None)
+        build_bitstream(make_request(target), lambda line: None)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -196,15 +200,15 @@ def test_without_vitis_one_line_says_so_and_nothing_is_left(order, target, monke
     ("tool", "target", "checks"),
     [("emconfigutil", "hw_emu", ()), ("vitis-run", "hw", ("csim",)), ("v++", "hw", ())],
 )
-def test_each_missing_tool_is_named(fake, order, tool, target, checks):
+def test_each_missing_tool_is_named(fake, make_request, tool, target, checks):
     (fake.bin / tool).unlink()
     with pytest.raises(MissingToolError, match=f"^{tool.replace('+', '[+]')} of Vitis"):
-        build_bitstream(order(target, checks=checks), lambda line: None)
+        build_bitstream(make_request(target, checks=checks), lambda line: None)
     assert fake.calls == []
 
 
-def test_without_the_platform_one_line_says_so_and_nothing_is_left(fake, order):
-    own = order("hw", platform="xilinx_u55c_gen3x16_xdma_2_202110_1")
+def test_without_the_platform_one_line_says_so_and_nothing_is_left(fake, make_request):
+    own = make_request("hw", platform="xilinx_u55c_gen3x16_xdma_2_202110_1")
     with pytest.raises(MissingToolError, match="platform xilinx_u55c_gen3x16_xdma_2_202110_1 is"):
         build_bitstream(own, lambda line: None)
     assert not own.out.exists()
@@ -215,10 +219,10 @@ def test_without_the_platform_one_line_says_so_and_nothing_is_left(fake, order):
     ("release", "line"),
     [("2023.2", r"v\+\+ 2023.2 is too old: Vitis 2024.1 or later"), ("next", "does not say a rel")],
 )
-def test_an_old_or_odd_release_is_refused(fake, order, release, line):
+def test_an_old_or_odd_release_is_refused(fake, make_request, release, line):
     fake.behave(release=release)
     with pytest.raises(MissingToolError, match=line):
-        build_bitstream(order("hw"), lambda line: None)
+        build_bitstream(make_request("hw"), lambda line: None)
 
 
 # ---- what goes wrong ----------------------------------------------------------------------------
@@ -229,9 +233,9 @@ def test_an_old_or_odd_release_is_refused(fake, order, release, line):
     [("gemm_int8.csim", "vitis-run"), ("vector_ops.hls", "v++"), ("mha_int8.cosim", "vitis-run"),
      ("link", "v++"), ("emconfig", "emconfigutil")],
 )  # fmt: skip
-def test_a_failing_step_gives_its_first_error_and_its_log(fake, order, step, program):
+def test_a_failing_step_gives_its_first_error_and_its_log(fake, make_request, step, program):
     fake.behave(fail=step)
-    own = order("hw_emu", checks=("csim", "cosim"))
+    own = make_request("hw_emu", checks=("csim", "cosim"))
     with pytest.raises(BuildError) as caught:
         build_bitstream(own, lambda line: None)
     log = own.folder / "logs" / f"{step}.log"
@@ -243,16 +247,16 @@ def test_a_failing_step_gives_its_first_error_and_its_log(fake, order, step, pro
 
 
 @pytest.mark.parametrize("step", ["gemm_int8.hls", "link", "emconfig"])
-def test_a_step_that_leaves_nothing_is_a_failure(fake, order, step):
+def test_a_step_that_leaves_nothing_is_a_failure(fake, make_request, step):
     fake.behave(nothing=step)
-    own = order("hw_emu")
+    own = make_request("hw_emu")
     with pytest.raises(BuildError, match=r"ended well but left no .*; log: "):
         build_bitstream(own, lambda line: None)
     assert products(own) == []
 
 
-def test_what_a_build_before_left_does_not_pass_for_this_ones(fake, order):
-    own = order("hw_emu")
+def test_what_a_build_before_left_does_not_pass_for_this_ones(fake, make_request):
+    own = make_request("hw_emu")
     before = build_bitstream(own, lambda line: None)
     fake.behave(nothing="emconfig")
     with pytest.raises(BuildError, match=r"left no emconfig.json"):
@@ -260,16 +264,16 @@ def test_what_a_build_before_left_does_not_pass_for_this_ones(fake, order):
     assert read_manifest(manifest_path(own.product)) == before
 
 
-def test_half_an_xclbin_is_not_kept(fake, order):
+def test_half_an_xclbin_is_not_kept(fake, make_request):
     fake.behave(cut=True)
-    own = order("hw")
+    own = make_request("hw")
     with pytest.raises(BuildError, match=r"left no whole xclbin: .* is cut off"):
         build_bitstream(own, lambda line: None)
     assert products(own) == []
 
 
-def test_a_failure_leaves_the_product_before_it(fake, order):
-    own = order("hw")
+def test_a_failure_leaves_the_product_before_it(fake, make_request):
+    own = make_request("hw")
     before = build_bitstream(own, lambda line: None)
     fake.behave(fail="link")
     with pytest.raises(BuildError):
@@ -277,9 +281,9 @@ def test_a_failure_leaves_the_product_before_it(fake, order):
     assert check_bitstream(own.product, platform=None, model=None, emulated=False) == before
 
 
-def test_a_missed_clock_is_kept_and_said(fake, order):
+def test_a_missed_clock_is_kept_and_said(fake, make_request):
     fake.behave(timing="failed")
-    own = order("hw")
+    own = make_request("hw")
     manifest = build_bitstream(own, lambda line: None)
     assert (manifest.timing_met, manifest.target_clock_mhz, manifest.clock_mhz) == (
         False,
@@ -289,8 +293,8 @@ def test_a_missed_clock_is_kept_and_said(fake, order):
     assert products(own) == ["ecorl.hw.json", "ecorl.hw.xclbin"]
 
 
-def test_reports_that_are_missing_or_damaged_leave_their_figures_unknown(fake, order):
-    own, told = order("hw"), []
+def test_reports_that_are_missing_or_damaged_leave_their_figures_unknown(fake, make_request):
+    own, told = make_request("hw"), []
     fake.behave(timing="none", damaged="utilisation", no_csynth="mha_int8")
     manifest = build_bitstream(own, told.append)
     assert (manifest.timing_met, manifest.utilisation) == (None, None)
@@ -305,31 +309,31 @@ def test_reports_that_are_missing_or_damaged_leave_their_figures_unknown(fake, o
     assert (manifest.timing_met, manifest.provenance) == (None, "synthesised")
 
 
-def test_a_kernel_that_falls_short_of_its_qor_is_named(fake, order):
+def test_a_kernel_that_falls_short_of_its_qor_is_named(fake, make_request):
     fake.behave(slow_loop="gemm_int8")
-    manifest = build_bitstream(order("hw"), lambda line: None)
+    manifest = build_bitstream(make_request("hw"), lambda line: None)
     assert manifest.synthesis["gemm_int8"] == ("LOAD_A: initiation interval 2, expected 1",)
     assert manifest.synthesis["vector_ops"] == ()
 
 
-def test_sources_that_change_during_a_build_end_it(fake, order, monkeypatch):
+def test_sources_that_change_during_a_build_end_it(fake, make_request, monkeypatch):
     digests = iter(["sha256:a", "sha256:b"])
     monkeypatch.setattr(bitstream_build, "kernels_digest", lambda: next(digests))
-    own = order("hw")
+    own = make_request("hw")
     with pytest.raises(BuildError, match="sources changed during the build"):
         build_bitstream(own, lambda line: None)
     assert products(own) == []
 
 
-def test_kernels_that_disagree_on_the_clock_are_refused(fake, order, monkeypatch):
+def test_kernels_that_disagree_on_the_clock_are_refused(fake, make_request, monkeypatch):
     clocks = iter([("part", 245.0), ("part", 300.0)] * 3)
     monkeypatch.setattr(bitstream_build.vitis, "part_and_clock", lambda folder: next(clocks))
     with pytest.raises(BuildError, match="disagree on part or clock: part at 245 MHz, part at 300"):
-        build_bitstream(order("hw"), lambda line: None)
+        build_bitstream(make_request("hw"), lambda line: None)
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(fake, order):
-    own = order("hw")
+def test_a_folder_that_cannot_be_written_is_one_line(fake, make_request):
+    own = make_request("hw")
     own.out.write_text("a file")
     with pytest.raises(ConfigError, match="allowed is a place that can be written"):
         build_bitstream(own, lambda line: None)
@@ -347,8 +351,8 @@ def test_the_record_of_the_fake_is_that_of_its_calls(fake):
         "v++", "-l", "-t", "hw", "--invented"]  # fmt: skip
 
 
-def test_the_fake_splits_flags_as_a_compiler_does(fake, order):
-    own = order("hw")
+def test_the_fake_splits_flags_as_a_compiler_does(fake, make_request):
+    own = make_request("hw")
     build_bitstream(own, lambda line: None)
     config = own.folder / "gemm_int8" / "hls_config.cfg"
     include = f"-I{kernel_root()}/include"

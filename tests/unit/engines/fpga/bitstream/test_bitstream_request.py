@@ -17,8 +17,8 @@ from tests.fakes.vitis import FakeVitis
 VITIS = ("sw_emu", "hw_emu", "hw")
 
 
-def refused(own: bitstream_order.Order) -> str:
-    """The one line with which an order is refused; it leaves nothing."""
+def refused(own: bitstream_order.BuildRequest) -> str:
+    """The one line with which a request is refused; it leaves nothing."""
     with pytest.raises(ConfigError) as caught:
         build_bitstream(own, lambda line: None)
     assert "\n" not in str(caught.value)
@@ -27,8 +27,8 @@ def refused(own: bitstream_order.Order) -> str:
     return str(caught.value)
 
 
-def test_simulations_are_refused_where_there_is_no_synthesis(order):
-    line = refused(order("sw_emu", checks=("csim",)))
+def test_simulations_are_refused_where_there_is_no_synthesis(make_request):
+    line = refused(make_request("sw_emu", checks=("csim",)))
     assert line == "--check = 'csim': allowed is none with target sw_emu"
 
 
@@ -36,17 +36,17 @@ def test_simulations_are_refused_where_there_is_no_synthesis(order):
 
 
 @pytest.mark.parametrize("other", ["xilinx_u55c_gen3x16_xdma_2_202110_1", "platform_a"])
-def test_the_simulation_is_of_one_platform(order, other):
-    line = refused(order("csim", platform=other))
+def test_the_simulation_is_of_one_platform(make_request, other):
+    line = refused(make_request("csim", platform=other))
     assert line.startswith(f"--platform = {other!r}: allowed is {PLATFORM} with target csim")
 
 
 @pytest.mark.parametrize("target", VITIS)
 @pytest.mark.parametrize("other", ["xilinx_u280_gen3x16_xdma_1_202211_1", "u55c2_xdma"])
-def test_a_platform_of_another_card_is_refused(fake, order, tmp_path, target, other):
+def test_a_platform_of_another_card_is_refused(fake, make_request, tmp_path, target, other):
     """Though it is installed."""
     FakeVitis(tmp_path / "more", other).xpfm.parent.rename(fake.platforms / other)
-    line = refused(order(target, platform=other))
+    line = refused(make_request(target, platform=other))
     assert f"--platform = {other!r}: allowed is one for a u55c, such as {PLATFORM}" in line
     assert fake.calls == []
 
@@ -57,8 +57,8 @@ def test_a_platform_of_another_card_is_refused(fake, order, tmp_path, target, ot
     ["xilinx_u55c_" + "1" * 52, "xilinx_u55c_\udcff", "xilinx u55c", "xilinx_u55c_é", "a\nb_u55c",
      "/there/\udcff/xilinx_u55c_gen3x16_xdma_3_202210_1.xpfm"],
 )  # fmt: skip
-def test_what_is_no_platforms_name_is_refused(order, target, name):
-    assert "allowed is a name of at most 63 letters" in refused(order(target, platform=name))
+def test_what_is_no_platforms_name_is_refused(make_request, target, name):
+    assert "allowed is a name of at most 63 letters" in refused(make_request(target, platform=name))
 
 
 # ---- paths -------------------------------------------------------------------------------------
@@ -67,8 +67,8 @@ def test_what_is_no_platforms_name_is_refused(order, target, name):
 @pytest.mark.parametrize("target", VITIS)
 @pytest.mark.parametrize("name", ["a b", "a\tb", "it's", "a\\b", "\udcff"])
 @pytest.mark.parametrize("key", ["out", "work"])
-def test_paths_that_vitis_would_split_are_refused(fake, order, tmp_path, target, name, key):
-    own = order(target)
+def test_paths_that_vitis_would_split_are_refused(fake, make_request, tmp_path, target, name, key):
+    own = make_request(target)
     own = replace(own, **{key: tmp_path / name / key})
     line = refused(own)
     path = str(tmp_path / name / key)
@@ -76,24 +76,26 @@ def test_paths_that_vitis_would_split_are_refused(fake, order, tmp_path, target,
     assert fake.calls == []
 
 
-def test_a_link_to_such_a_path_is_refused(fake, order, tmp_path):
+def test_a_link_to_such_a_path_is_refused(fake, make_request, tmp_path):
     (tmp_path / "a b").mkdir()
     (tmp_path / "plain").symlink_to(tmp_path / "a b")
-    own = order("hw")
+    own = make_request("hw")
     own = replace(own, **{"work": tmp_path / "plain" / "work"})
     assert "--work = " in refused(own)
 
 
-def test_kernel_sources_at_such_a_path_are_refused(fake, order, tmp_path, monkeypatch):
+def test_kernel_sources_at_such_a_path_are_refused(fake, make_request, tmp_path, monkeypatch):
     root = tmp_path / "my kernels"
     shutil.copytree(kernel_root(), root, ignore=shutil.ignore_patterns("*.o", "__pycache__"))
     monkeypatch.setattr(bitstream_order, "kernel_root", lambda: root)
-    assert refused(order("hw")).startswith(f"kernel sources = {str(root)!r}: allowed is a path")
+    assert refused(make_request("hw")).startswith(
+        f"kernel sources = {str(root)!r}: allowed is a path"
+    )
 
 
-def test_the_simulation_takes_any_path(order, tmp_path, require_tool):
+def test_the_simulation_takes_any_path(make_request, tmp_path, require_tool):
     require_tool("gxx")
-    own = order("csim")
+    own = make_request("csim")
     own = replace(own, **{"out": tmp_path / "a b" / "é"})
     assert build_bitstream(own, lambda line: None).built
     assert own.product.is_file()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ecorl.engines.fpga.bitstream.build import Order
+from ecorl.engines.fpga.bitstream.build import BuildRequest
 from ecorl.engines.fpga.bitstream.vitis import run_step
 from ecorl.errors import BuildError
 from tests.fakes.vitis import FakeVitis
@@ -21,9 +21,9 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("sign", STOPS)
-def test_a_build_that_is_stopped_takes_its_tools_with_it(fake, order, sign):
+def test_a_build_that_is_stopped_takes_its_tools_with_it(fake, make_request, sign):
     fake.behave(sleep_s=60)
-    own = order("hw")
+    own = make_request("hw")
     process = _build_apart(fake, own)
     process.send_signal(sign)
     _, err = process.communicate(timeout=60)
@@ -39,9 +39,9 @@ def test_a_build_that_is_stopped_takes_its_tools_with_it(fake, order, sign):
     assert not own.product.exists()
 
 
-def test_tools_that_do_not_hear_are_killed(fake, order):
+def test_tools_that_do_not_hear_are_killed(fake, make_request):
     fake.behave(sleep_s=600, deaf=True)
-    own = order("hw")
+    own = make_request("hw")
     process = _build_apart(fake, own, "from ecorl.engines.fpga.bitstream import tool_process as t\n"
                            "t._PATIENCE_S = 0.5\n")  # fmt: skip
     process.send_signal(signal.SIGTERM)
@@ -51,10 +51,10 @@ def test_tools_that_do_not_hear_are_killed(fake, order):
     assert not _running(str(own.folder))
 
 
-def test_a_signal_that_is_ignored_stops_nothing(fake, order):
+def test_a_signal_that_is_ignored_stops_nothing(fake, make_request):
     """Under nohup a build goes on when its terminal is closed."""
     fake.behave(sleep_s=1)
-    own = order("hw")
+    own = make_request("hw")
     process = _build_apart(
         fake, own, "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
     )
@@ -76,11 +76,17 @@ def test_handlers_are_as_before_after_a_step(tmp_path):
     assert before == [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 
 
-def _build_apart(fake: FakeVitis, own: Order, before: str = "") -> subprocess.Popen[str]:
-    """A build in a process of its own that has come to the link."""
+def _build_apart(fake: FakeVitis, own: BuildRequest, before: str = "") -> subprocess.Popen[str]:
+    """A build in another process that has come to the link.
+
+    A process whose parent ignores SIGINT (a background job of a script, say) ignores it as well,
+    and a build leaves ignored signals ignored. The build here must hear it wherever the tests run.
+    """
     code = (
-        f"{before}import sys, pathlib; from ecorl.engines.fpga.bitstream.build import *\n"
-        f"build_bitstream(Order(BitstreamTarget.HW, out=pathlib.Path({str(own.out)!r}), "
+        "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"{before}import pathlib\n"
+        "from ecorl.engines.fpga.bitstream.build import *\n"
+        f"build_bitstream(BuildRequest(BitstreamTarget.HW, out=pathlib.Path({str(own.out)!r}), "
         f"work=pathlib.Path({str(own.work)!r})), lambda line: None)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)

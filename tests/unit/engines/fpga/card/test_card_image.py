@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecorl.engines.fpga.card import image as module
 from ecorl.engines.fpga.card.image import (
     REGIONS,
     WORD,
@@ -18,9 +17,9 @@ from ecorl.engines.fpga.card.image import (
     head_blocks,
     place_model,
 )
-from ecorl.engines.fpga.card.memory import SLOTTED, CardMemory
+from ecorl.engines.fpga.card.memory import CardMemory
 from ecorl.engines.fpga.card.plan import At
-from ecorl.engines.fpga.kernels.buffers import PORTS
+from ecorl.engines.fpga.kernels.buffers import PORTS, SLOTTED
 from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces
 from ecorl.engines.fpga.numerics.formats import integer_decoder, rope_tables
 from ecorl.errors import DriverError
@@ -131,7 +130,7 @@ def test_an_image_is_the_same_each_time_and_in_any_memory(model):
 
 
 def test_long_inputs_lie_in_slices(card_root, monkeypatch):
-    monkeypatch.setattr(module, "MAX_K", 40)
+    monkeypatch.setattr("ecorl.engines.fpga.kernels.sequence.MAX_K", 40)
     decoder = integer_decoder(cards.tensors(card_root, "llama_reward"))
     placed = place_model(decoder, 8)
     assert [s.k for s in placed.layers[0].down.slices] == [40, 40, 32]

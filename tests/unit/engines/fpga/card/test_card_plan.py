@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 from ecorl.engines.fpga.card import plan_builder as module
 from ecorl.engines.fpga.card.decoder import CardDecoder
 from ecorl.engines.fpga.card.image import REGIONS, WORD, code_words, place_model, words
-from ecorl.engines.fpga.card.memory import SLOTTED
 from ecorl.engines.fpga.card.plan import At, CardModel
 from ecorl.engines.fpga.card.plan_builder import plan_logprobs, plan_rewards
 from ecorl.engines.fpga.card.tokens import ROW_FIELDS, lay_out
 from ecorl.engines.fpga.int8_decoder import LOG2_E, Scale
-from ecorl.engines.fpga.kernels import bank_capacity as room
-from ecorl.engines.fpga.kernels.bank_capacity import bank_of
-from ecorl.engines.fpga.kernels.banks import WIRING
-from ecorl.engines.fpga.kernels.buffers import PORTS
+from ecorl.engines.fpga.kernels import banks
+from ecorl.engines.fpga.kernels.banks import WIRING, bank_of
+from ecorl.engines.fpga.kernels.buffers import PORTS, SLOTTED
 from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces
+from ecorl.engines.fpga.kernels.sequence import SCORE_OPERATIONS, VECTOR_OPERATIONS
 from ecorl.engines.fpga.numerics.formats import integer_decoder
 from ecorl.engines.fpga.prefix_sharing import segments_of
 from ecorl.errors import CheckpointError
@@ -60,10 +59,11 @@ class Task:
         tasks = plan.inputs["tasks"].view(np.int32).reshape(-1, ROW_FIELDS)
         fields = tasks[start.arguments["task"].offset // WORD]
         self.t0 = start.arguments["rows"].offset // WORD
-        self.op = int(fields[0])
         if start.kernel == "vector_ops":
+            self.op = VECTOR_OPERATIONS[fields[0]]
             self.m, self.n = int(fields[3]), int(fields[4])
         else:
+            self.op = SCORE_OPERATIONS[fields[0]]
             self.m, self.n, self.n_outputs, self.block = (int(fields[i]) for i in (1, 2, 8, 10))
 
 
@@ -93,13 +93,13 @@ def extents(plan, start):
         return found | ({"acc": row_words * task.m} if "acc" in a else {})
     last = (n_all - 1) * layout.stride + task.m
     own = {
-        module.EMBED: {"y": task.m * row_words},
-        module.NORM: {"x": task.m * row_words, "codes": code_words(task.m, task.n) * WORD},
-        module.RESIDUAL: {"x": task.m * row_words, "y": task.m * row_words},
-        module.HEAD: {"codes": last * token_bytes, "scales": last * 16},
-        module.GATE: {"codes": code_words(task.m, task.n) * WORD},
-        module.CONTEXT: {"codes": code_words(task.m, task.n) * WORD},
-        module.FIXED: {"y": task.m * row_words},
+        "embed": {"y": task.m * row_words},
+        "norm": {"x": task.m * row_words, "codes": code_words(task.m, task.n) * WORD},
+        "residual": {"x": task.m * row_words, "y": task.m * row_words},
+        "head": {"codes": last * token_bytes, "scales": last * 16},
+        "gate": {"codes": code_words(task.m, task.n) * WORD},
+        "context": {"codes": code_words(task.m, task.n) * WORD},
+        "fixed": {"y": task.m * row_words},
     }
     return found | own[task.op]
 
@@ -167,24 +167,24 @@ def test_blocks_of_rows_cover_each_row_once(card_root, name, lengths, seed, at_o
         task = Task(plan, start)
         rows = covered.setdefault((start.kernel, task.op), np.zeros(n_rows, int))
         rows[task.t0 : task.t0 + task.m] += 1
-        assert task.m <= at_once or task.op == module.EMBED
+        assert task.m <= at_once or task.op == "embed"
         assert task.t0 % 16 == 0
     own, wanted = np.ones(n_rows, int), (np.arange(n_rows) >= first).astype(int)
     both = own * (n_layers - 1) + wanted
     expected = {
-        ("vector_ops", module.EMBED): own,
-        ("vector_ops", module.NORM): own * n_layers + both + wanted,
-        ("vector_ops", module.HEAD): own * n_layers,
-        ("vector_ops", module.CONTEXT): both,
-        ("vector_ops", module.RESIDUAL): 2 * both,
-        ("vector_ops", module.GATE): both,
+        ("vector_ops", "embed"): own,
+        ("vector_ops", "norm"): own * n_layers + both + wanted,
+        ("vector_ops", "head"): own * n_layers,
+        ("vector_ops", "context"): both,
+        ("vector_ops", "residual"): 2 * both,
+        ("vector_ops", "gate"): both,
     }
     if name in cards.REWARDS:
-        expected["vector_ops", module.FIXED] = wanted
+        expected["vector_ops", "fixed"] = wanted
     else:
         n_blocks = len(plan.model.placed.head)
-        expected["score_aggregator", module.LOGITS] = wanted * n_blocks
-        expected["score_aggregator", module.FINISH] = wanted
+        expected["score_aggregator", "logits"] = wanted * n_blocks
+        expected["score_aggregator", "finish"] = wanted
     assert covered.keys() == expected.keys()
     for key, rows in expected.items():
         assert np.array_equal(covered[key], rows), key
@@ -201,7 +201,7 @@ def test_each_result_has_a_place_of_its_own_with_its_target(card_root, lengths, 
     assert (outputs[:, 2] == module.UNWRITTEN).all()
     # The card hands a block's results out by the rows' counts, in their order.
     for start in plan.after:
-        if start.kernel == "score_aggregator" and Task(plan, start).op == module.FINISH:
+        if start.kernel == "score_aggregator" and Task(plan, start).op == "finish":
             task = Task(plan, start)
             at = start.arguments["outputs"].offset // 16
             rows = plan.layout.output_rows
@@ -225,9 +225,9 @@ def test_what_a_bank_does_not_hold_is_neither_loaded_nor_sent(card_root, make_ca
     rows = cards.rows_of(20, 300, 30)
     wanted = cards.answers(cards.csim_answers(root, name), rows)
     monkeypatch.setattr("ecorl.engines.fpga.card.decoder.GROUP_TOKENS", 16)
-    small = dict.fromkeys(room.capacities(), 100000)
+    small = dict.fromkeys(banks.bank_capacities(), 100000)
     small |= {bank_of(region): 10_000_000 for region in ("low", "high", "tables")}
-    monkeypatch.setattr(room, "capacities", lambda: small)
+    monkeypatch.setattr(banks, "bank_capacities", lambda: small)
     found = make_cards()
     decoder = CardDecoder(tensors, library, found.setups)
     assert cards.lost_rows(cards.answers(decoder, rows), wanted) == [1]

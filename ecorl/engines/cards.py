@@ -1,0 +1,39 @@
+"""Facts about FPGA cards that a run needs and that do not depend on which engine computes on them.
+
+The run asks here, so that it need not know the engines' internals: bitstreams and memory banks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from ecorl import config as cfg
+from ecorl.engines.fpga.bitstream.xclbin import CSIM_SUFFIX
+from ecorl.engines.fpga.kernels.banks import overfull_bank
+from ecorl.engines.lanes.threaded import AsyncEngine
+
+
+def real_cards(config: cfg.EngineConfig) -> tuple[int, ...]:
+    """Numbers of the real cards that the configured engine computes on.
+
+    Returns:
+        XRT's numbers; empty for an engine without cards, and for one whose kernels are emulated.
+    """
+    offload = config.offload
+    if not isinstance(offload, cfg.FpgaEngineConfig) or offload.bitstream is None:
+        return ()
+    is_emulated = offload.bitstream.name.endswith(CSIM_SUFFIX)
+    return () if is_emulated else tuple(offload.cards)
+
+
+def memory_conflict(engines: Iterable[AsyncEngine]) -> str | None:
+    """Check that the weights of engines fit the memory banks of the card that they share.
+
+    Returns:
+        What they need of the first bank that does not hold them, in words; None when all banks do.
+    """
+    banks = Counter[str]()
+    for engine in engines:
+        banks.update(engine.card_banks or {})
+    return overfull_bank(banks, {})
