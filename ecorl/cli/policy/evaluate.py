@@ -82,5 +82,5 @@ def text(made: PolicyComparison) -> list[str]:
     """The table and what must be known to read it."""
     table = [r.cells() for r in rows(made, OURS)]
     remarks = [f"- {sentence}" for sentence in sentences(made, OURS)]
-    note = "- * differs from ours after Bonferroni's correction at 5 % (Welch's test)"
+    note = "- * differs from ours after Bonferroni's correction at 5 % (paired t-test)"
     return [*aligned(COLUMNS, table), "", *remarks, note]
