@@ -17,12 +17,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from ecorl.bench import policy_runs as runs
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure, Target, missing
-from ecorl.policy.evaluation.evaluate import FilePolicy, PolicyComparison, ScenarioResult, compare
+from ecorl.policy.evaluation.evaluate import (
+    FilePolicy,
+    PolicyComparison,
+    ScenarioResult,
+    compare,
+    mean_share,
+)
 from ecorl.policy.training.train import NetworkPolicy, TrainingPlan
 from ecorl.records import Provenance
 from ecorl.scheduler.learned import PolicyFile
@@ -67,7 +71,7 @@ def _rebuilt(folder: Path, quick: bool) -> list[Figure]:
     return [
         Figure("train.seconds", again.time_s, "s", MEASURED, {"n": 1},
                Target(high=900.0), note),
-        Figure("policy.rebuilt_difference", gap, "1", MEASURED,
+        Figure("policy.rebuilt_difference", gap, "1", MEASURED, target=Target(high=0.0),
                note="largest difference of logits, rebuilt against shipped policy"),
     ]  # fmt: skip
 
@@ -119,7 +123,14 @@ def _moved(scenarios: Sequence[Scenario], policy: FilePolicy, n_seeds: int) -> l
 
 def _differences(found: PolicyComparison) -> dict[str, object]:
     return {
-        name: {"mean": d.mean, "p": d.p_value, "significant": d.significant, "level": d.level}
+        name: {
+            "mean": d.mean,
+            "low": d.low,
+            "high": d.high,
+            "p": d.p_value,
+            "significant": d.significant,
+            "level": d.level,
+        }
         for name, d in found.differences(OURS).items()
     }
 
@@ -183,17 +194,17 @@ def _share(
     n_drawn: int | None = None,
 ) -> Figure:
     goal = None if target is None else Target(low=target)
-    if not results:
+    share = mean_share(results, policy, of)
+    if share is None:
         return missing(id, "1", f"{note}: no scenario counts", goal)
-    by_seed = np.mean([r.shares(policy, of) for r in results], axis=0)
-    by_scenario = {r.scenario.name: round(r.share(policy, of), 4) for r in results}
-    spread = {
-        "n_seeds": len(by_seed), "std": float(by_seed.std(ddof=1)), "min": float(by_seed.min()),
-        "max": float(by_seed.max()), "n_scenarios": len(results), "scenarios": by_scenario,
+    spread: dict[str, object] = {
+        "n_seeds": share.n, "standard_error": share.error, "low": share.low, "high": share.high,
+        "n_scenarios": len(results),
+        "scenarios": {r.scenario.name: round(r.share(policy, of), 4) for r in results},
     }  # fmt: skip
     if n_drawn is not None:
         spread["n_drawn"] = n_drawn
-    return Figure(id, float(by_seed.mean()), "1", MODELLED, spread, goal, note)
+    return Figure(id, share.mean, "1", MODELLED, spread, goal, note)
 
 
 def _loss(id: str, results: Sequence[ScenarioResult], limit: float, note: str) -> Figure:

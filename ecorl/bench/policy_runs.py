@@ -15,10 +15,10 @@ from ecorl.policy.calibration.calibrate import calibrate
 from ecorl.policy.evaluation.evaluate import (
     FilePolicy,
     PolicyComparison,
-    ScenarioResult,
     SimPolicy,
     compare,
 )
+from ecorl.policy.evaluation.statistics import estimate, ratio_values
 from ecorl.policy.planners.planner import Clairvoyant, Planner
 from ecorl.policy.training.export import save_onnx
 from ecorl.policy.training.train import Made, NetworkPolicy, TrainingPlan, train
@@ -136,18 +136,11 @@ def shifted(scenarios: Sequence[Scenario]) -> dict[str, list[Scenario]]:
     return found
 
 
-def causal(results: Sequence[ScenarioResult], policy: str) -> np.ndarray | None:
-    """Share of the causal planner, a value a seed, mean over scenarios."""
-    if not results:
-        return None
-    return np.asarray(np.mean([r.shares(policy, "planner") for r in results], axis=0))
-
-
 def fitted_share(folder: Path, seed: int, say: Say) -> tuple[float, dict[str, float]]:
     """Share of the hidden scenario's optimum that a policy of the fitted simulator reaches.
 
     Returns:
-        The share over ten episodes of the hidden scenario, and its spread over them.
+        The share over ten episodes of the hidden scenario, and how far it can be trusted.
     """
     from ecorl.policy.evaluation.pools import variations
 
@@ -163,15 +156,14 @@ def fitted_share(folder: Path, seed: int, say: Say) -> tuple[float, dict[str, fl
     ours = play(Simulation(trace), NetworkPolicy(made.network.arrays()))[0]
     best = play(Simulation(trace), Clairvoyant(trace))[0]
     planner = play(Simulation(trace), Planner(trace.scenarios))[0]
-    shares = ours / best.mean()
-    spread = {
-        "n": 10.0,
-        "min": float(shares.min()),
-        "max": float(shares.max()),
-        "std": float(shares.std(ddof=1)),
+    share = estimate(ratio_values(ours, best))
+    return share.mean, {
+        "n": share.n,
+        "standard_error": share.error,
+        "low": share.low,
+        "high": share.high,
         "planner": float(planner.mean() / best.mean()),
     }
-    return float(shares.mean()), spread
 
 
 def compared(

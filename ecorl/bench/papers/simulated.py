@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ecorl.bench.frameworks.schedules import RLHFUSE
+from ecorl.bench.papers.printed import FIGURES
 from ecorl.bench.papers.systems import (
     BF16_BYTES,
     BLOCKING,
@@ -40,7 +41,7 @@ SATURATED = 0.99
 SHARED_LOAD = 0.3
 """Other jobs' share of a shared array's time; assumed. The paper's array is its job's alone."""
 
-ALL_REDUCE_CUT = 0.23
+ALL_REDUCE_CUT: float = FIGURES["message_cut"]
 """The paper, section 4.3: frozen models on cards make the all-reduce message this much smaller."""
 
 BIG_GPUS = 96

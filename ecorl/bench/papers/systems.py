@@ -26,6 +26,7 @@ from ecorl.policy.planners.heuristics import algorithm1
 from ecorl.policy.planners.planner import Planner
 from ecorl.policy.planners.search import lookahead
 from ecorl.records import Stage
+from ecorl.scheduler.features import NAMES
 from ecorl.scheduler.learned import PolicyFile
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.scenario import Scenario
@@ -43,7 +44,7 @@ PolicyMaker = Callable[[Trace], Policy]
 def greedy(simulation: Simulation) -> Any:
     """The action with the best outlook if all that follows stays on the GPUs."""
     state, _ = simulation.observation()
-    gain_a2, gain_a3 = state[-4], state[-3]
+    gain_a2, gain_a3 = (state[NAMES.index(name)] for name in ("gain_a2", "gain_a3"))
     best = np.where(gain_a3 >= gain_a2, CONCURRENT, FPGA)
     return np.where(np.maximum(gain_a2, gain_a3) > 0.0, best, GPU)
 

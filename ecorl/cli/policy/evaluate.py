@@ -14,6 +14,7 @@ from ecorl.policy.evaluation.evaluate import FilePolicy, PolicyComparison, compa
 from ecorl.policy.evaluation.page import render_page, write_page
 from ecorl.policy.evaluation.pools import kept_out
 from ecorl.policy.evaluation.summary import COLUMNS, rows, sentences
+from ecorl.policy.training.origin import is_stale
 from ecorl.report.render.lines import aligned
 from ecorl.scheduler.learned import PolicyFile
 from ecorl.sim.scenario import Scenario
@@ -53,7 +54,7 @@ def comparison(
     with telling("comparing", console) as tell:
         made = compare(scenarios, {OURS: FilePolicy(file)}, n_seeds=n_seeds, tell=tell)
         tell("done", 1.0)
-    for line in text(made):
+    for line in text(made) + stale(file):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     reference = (
         reference_scenario("paper" if family == "paper" else "roofline")
@@ -70,9 +71,16 @@ def write_report(found: Found, path: Path) -> None:
     write_page(path, render_page(found.file.record, found.comparison, picture, title=title))
 
 
+def stale(file: PolicyFile) -> list[str]:
+    """A line that warns when the figures behind a policy have changed since its training."""
+    if not is_stale(file.record):
+        return []
+    return ["- stale: the cost figures have changed since this policy was trained (make policy)"]
+
+
 def text(made: PolicyComparison) -> list[str]:
     """The table and what must be known to read it."""
     table = [r.cells() for r in rows(made, OURS)]
     remarks = [f"- {sentence}" for sentence in sentences(made, OURS)]
-    note = "- * differs from ours after Bonferroni's correction at 5 % (Welch's test)"
+    note = "- * differs from ours after Bonferroni's correction at 5 % (paired t-test)"
     return [*aligned([COLUMNS, *table]), "", *remarks, note]

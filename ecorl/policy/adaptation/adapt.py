@@ -24,7 +24,7 @@ from ecorl.policy.adaptation.shift import WORKLOAD, RecordedWorkload, Shift, rea
 from ecorl.policy.adaptation.versions import Versions, make_folder, write_file
 from ecorl.policy.calibration.calibrate import calibrate
 from ecorl.policy.evaluation.pools import MOST_LOAD
-from ecorl.policy.evaluation.statistics import Difference, welch
+from ecorl.policy.evaluation.statistics import Difference, paired
 from ecorl.policy.training.export import to_onnx
 from ecorl.policy.training.network import PolicyNetwork, logits_in_numpy
 from ecorl.policy.training.train import NetworkPolicy, Tell, TrainingPlan, train
@@ -45,9 +45,6 @@ ADAPTING = TrainingPlan(
     family="fitted", n_scenarios=16, n_iterations=60, n_rounds=3, n_epochs=8, ppo_steps=0
 )
 """A small budget: it starts from a policy that knows the task, and only one workload is learned."""
-
-LEVEL = 0.05
-"""Level of the test that decides on a swap."""
 
 N_SEEDS = 20
 """Episodes of the comparison."""
@@ -160,16 +157,13 @@ def adapt(
 
 
 def judge(old: Float64, new: Float64) -> Difference:
-    """The new policy against the old one, on the same episodes.
-
-    Episodes differ far more from one another than policies do, so the differences episode by
-    episode are tested against 0: with one side constant Welch's test is the paired t-test.
+    """Compare the new policy with the old one, which played the same episodes.
 
     Args:
         old: score of each episode, ``[n] float64``, Eq. 7 an iteration.
         new: the same of the new policy.
     """
-    return welch(new - old, np.zeros_like(new), 1, LEVEL)
+    return paired(new, old)
 
 
 def score(network: PolicyNetwork, scenario: Scenario, n_seeds: int, seed: int) -> Float64:

@@ -16,7 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from ecorl.policy.evaluation.statistics import Difference, welch
+from ecorl.policy.evaluation.statistics import (
+    Difference,
+    MeanEstimate,
+    estimate,
+    paired,
+    ratio_values,
+)
 from ecorl.policy.planners.heuristics import (
     Random,
     StaticBaseline,
@@ -102,9 +108,14 @@ class ScenarioResult:
         """Mean score over the mean of another policy."""
         return float(self.scores[policy].score.mean() / self.scores[of].score.mean())
 
-    def shares(self, policy: str, of: str = "dp") -> Float64:
-        """Score of each seed over the mean of another policy, ``[n_seeds] float64``."""
-        return np.asarray(self.scores[policy].score / self.scores[of].score.mean())
+    def share_values(self, policy: str, of: str = "dp") -> Float64:
+        """A value a seed ``[n_seeds] float64`` whose mean is the share, and whose spread its error.
+
+        Args:
+            policy: name of the policy.
+            of: name of the policy that is 100 %; it played the same episodes.
+        """
+        return ratio_values(self.scores[policy].score, self.scores[of].score)
 
     @property
     def hard(self) -> bool:
@@ -141,27 +152,43 @@ class PolicyComparison:
         """The scenarios in which there is something to share."""
         return tuple(r for r in self.results if r.has_value)
 
-    def mean_shares(
+    def mean_share(
         self, policy: str, of: str = "dp", results: Sequence[ScenarioResult] | None = None
-    ) -> Float64 | None:
-        """Share of each seed, mean over scenarios ``[n_seeds] float64``; None without any."""
-        chosen = self.hard() if results is None else results
-        if not chosen:
-            return None
-        return np.asarray(np.mean([r.shares(policy, of) for r in chosen], axis=0))
+    ) -> MeanEstimate | None:
+        """Share of a policy, mean over scenarios, with its error over seeds.
 
-    def differences(self, ours: str) -> dict[str, Difference]:
-        """A policy against all others on the hard scenarios, corrected for their number."""
-        others = [p for p in self.policies if p not in (ours, "dp", "always_gpu")]
-        mine = self.mean_shares(ours)
-        if mine is None:
+        Args:
+            policy: name of the policy.
+            of: name of the policy that is 100 %.
+            results: scenarios that count; None: the hard ones.
+
+        Returns:
+            None without any scenario.
+        """
+        chosen = self.hard() if results is None else results
+        return mean_share(chosen, policy, of)
+
+    def differences(
+        self, ours: str, of: str = "dp", results: Sequence[ScenarioResult] | None = None
+    ) -> dict[str, Difference]:
+        """Share of one policy less that of each other one, on the same episodes.
+
+        Args:
+            ours: name of the policy that is compared with the others.
+            of: name of the policy that is 100 %.
+            results: scenarios that count; None: the hard ones.
+
+        Returns:
+            By the other policy's name, corrected for their number; empty without any scenario.
+        """
+        chosen = self.hard() if results is None else results
+        others = [p for p in self.policies if p not in (ours, of, "always_gpu")]
+        if not chosen:
             return {}
-        found = {}
-        for other in others:
-            theirs = self.mean_shares(other)
-            assert theirs is not None  # the same scenarios
-            found[other] = welch(mine, theirs, len(others))
-        return found
+        mine = _share_values(chosen, ours, of)
+        return {
+            other: paired(mine, _share_values(chosen, other, of), len(others)) for other in others
+        }
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data: scores of all policies, scenarios and seeds."""
@@ -185,6 +212,22 @@ class PolicyComparison:
                 for r in self.results
             ],
         }
+
+
+def mean_share(results: Sequence[ScenarioResult], policy: str, of: str) -> MeanEstimate | None:
+    """Share of a policy, mean over scenarios, with its error over seeds; None without scenarios.
+
+    Args:
+        results: the scenarios; each counts as much as the others.
+        policy: name of the policy.
+        of: name of the policy that is 100 %.
+    """
+    return estimate(_share_values(results, policy, of)) if results else None
+
+
+def _share_values(results: Sequence[ScenarioResult], policy: str, of: str) -> Float64:
+    # Episodes of different scenarios are independent, so a seed's mean over them has their error.
+    return np.asarray(np.mean([r.share_values(policy, of) for r in results], axis=0))
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ecorl.policy.evaluation.evaluate import LITTLE, PolicyComparison, ScenarioResult
-from ecorl.scheduler.tables import Float64
+from ecorl.policy.evaluation.statistics import MeanEstimate
 
 TITLES = {
     "always_gpu": "always GPU",
@@ -33,17 +33,17 @@ class PolicyRow:
 
     Attributes:
         policy: title.
-        dp_share, causal_share: of the dynamic programme's and the planner's Eq. 7, mean and
-            standard deviation over seeds; None where no scenario has something to share.
+        dp_share, causal_share: of the dynamic programme's and the planner's Eq. 7, with the
+            standard error over seeds; None where no scenario has something to share.
         energy: over that of always-GPU, mean over scenarios and seeds.
         worst_loss: most energy above always-GPU's in any scenario and seed, share of it.
-        p_value: of Welch's test against our policy; None where it was not made.
+        p_value: of the paired t-test against our policy; None where it was not made.
         significant: whether it holds after Bonferroni's correction.
     """
 
     policy: str
-    dp_share: tuple[float, float] | None
-    causal_share: tuple[float, float] | None
+    dp_share: MeanEstimate | None
+    causal_share: MeanEstimate | None
     energy: float
     worst_loss: float
     p_value: float | None = None
@@ -64,11 +64,11 @@ class PolicyRow:
         )
 
 
-def _spread(share: tuple[float, float] | None) -> str:
+def _spread(share: MeanEstimate | None) -> str:
     if share is None:
         return MISSING
     # Adding 0 makes a rounded -0.0 a 0.0.
-    return f"{round(100 * share[0], 1) + 0.0:.1f} ± {100 * share[1]:.1f} %"
+    return f"{round(100 * share.mean, 1) + 0.0:.1f} ± {100 * share.error:.1f} %"
 
 
 def counted(comparison: PolicyComparison) -> tuple[ScenarioResult, ...]:
@@ -91,8 +91,8 @@ def rows(comparison: PolicyComparison, ours: str) -> list[PolicyRow]:
         found.append(
             PolicyRow(
                 policy=TITLES.get(name, name),
-                dp_share=_mean(comparison.mean_shares(name, "dp", chosen)),
-                causal_share=_mean(comparison.mean_shares(name, "planner", chosen)),
+                dp_share=comparison.mean_share(name, "dp", chosen),
+                causal_share=comparison.mean_share(name, "planner", chosen),
                 energy=float(energy),
                 worst_loss=max(r.worst_loss(name) for r in comparison.results),
                 p_value=None if difference is None else difference.p_value,
@@ -100,12 +100,6 @@ def rows(comparison: PolicyComparison, ours: str) -> list[PolicyRow]:
             )
         )
     return found
-
-
-def _mean(shares: Float64 | None) -> tuple[float, float] | None:
-    if shares is None:
-        return None
-    return float(shares.mean()), float(shares.std(ddof=1)) if len(shares) > 1 else 0.0
 
 
 def sentences(comparison: PolicyComparison, ours: str) -> list[str]:

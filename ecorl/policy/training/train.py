@@ -23,6 +23,7 @@ from ecorl.files import write_whole
 from ecorl.policy.planners.search import Codes
 from ecorl.policy.training.imitation import Labels, Teacher, fit, joined
 from ecorl.policy.training.network import Float32, PolicyNetwork, logits_in_numpy, permitted_codes
+from ecorl.policy.training.origin import FIGURES, figures_digest
 from ecorl.policy.training.ppo import train_ppo
 from ecorl.scheduler.features import SCHEMA
 from ecorl.sim.batched import observe
@@ -152,6 +153,7 @@ def train(
         "ecorl": __version__, "schema": SCHEMA, "plan": asdict(plan), "train_s": round(seconds, 1),
         "n_labels": 0 if labels is None else len(labels), "curves": curves,
         "scenarios": [s.name for s in pool], "energy_margin": _margin(pool),
+        FIGURES: figures_digest(plan.family),
     }  # fmt: skip
     save_arrays(folder / NETWORK_FILE, network.arrays())
     write_json(folder / RECORD_FILE, record)

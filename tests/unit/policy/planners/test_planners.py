@@ -8,7 +8,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ecorl.policy.evaluation.statistics import welch
 from ecorl.policy.planners.heuristics import (
     SEQUENCES,
     Random,
@@ -153,17 +152,3 @@ def test_physical_scenarios_keep_what_training_must_not_see_apart(held_out):
         assert (scenario.gpu == "a100_sxm") is held_out
         assert ("3b" in scenario.sizes.values()) is held_out or not held_out
         assert scenario.limits.energy_margin == 0.0
-
-
-def test_welch_with_bonferroni():
-    rng = np.random.default_rng(0)
-    high, low = rng.normal(1.0, 0.1, 10), rng.normal(0.0, 0.1, 10)
-    one = welch(high, low, 1)
-    assert one.significant
-    assert one.mean == pytest.approx(1.0, abs=0.15)
-    near = welch(low, low + rng.normal(0, 0.1, 10), 5)
-    assert near.level == pytest.approx(0.01)
-    assert not near.significant
-    assert welch(np.ones(3), np.ones(3), 1).p_value is None
-    with pytest.raises(ValueError, match="two values"):
-        welch(np.ones(1), np.ones(3), 1)
