@@ -275,6 +275,8 @@ class SchedulerState:
             before, and for a policy that does not ask.
         fpga_occupancy: share of time in which the cards worked lately, 0 to 1, measured; None
             without real cards. How busy a simulation is must decide nothing.
+        decided: the stages of this iteration that were placed before, with where they run, in the
+            order of the decisions; empty at its start, and where nobody keeps them.
     """
 
     iteration: int
@@ -288,6 +290,7 @@ class SchedulerState:
     batch: int = 0
     paths: tuple[PathCost, ...] = ()
     fpga_occupancy: float | None = None
+    decided: tuple[tuple[Stage, Action], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

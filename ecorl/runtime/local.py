@@ -72,6 +72,7 @@ class LocalRuntime:
         self._batch = 0
         self._t_barrier_s: float | None = None
         self._paths: tuple[PathCost, ...] = ()
+        self._decided: dict[Stage, Action] = {}
         self._gpu = gpu_path(config, training)
         card = named_profile("devices.fpga", config.devices.fpga, "fpga")
         costs = CostModel(self._gpu.profile, card, config.devices, training.models)
@@ -178,6 +179,7 @@ class LocalRuntime:
         self.iteration = iteration
         self._batch = iteration - 1 if batch is None else batch
         self._t_barrier_s = None
+        self._decided.clear()
         if self._batch >= self.config.placement.n_profiling:
             # Not before: the first executions are slower than all that follow.
             self._paths = self._accounts.path_costs(self._gpu.profile.name)
@@ -193,6 +195,7 @@ class LocalRuntime:
         """
         with self.clock:
             placement = place(self._state(work, may_offload), self._policy, self._guards)
+            self._decided[work.stage] = placement.action
             self.ledger.placement(placement)
         self.training.fence()
         return StageRun(self.iteration, work, placement, time.monotonic())
@@ -258,6 +261,7 @@ class LocalRuntime:
 
     def refuse(self, run: StageRun, error: Exception) -> None:
         """A batch that could not be sent: the caller answers it on the GPU path."""
+        self._decided[run.work.stage] = Action.GPU
         self.ledger.fault(
             run.iteration,
             type(error).__name__,
@@ -376,6 +380,7 @@ class LocalRuntime:
             fpga_occupancy=occupancy_of(self._lanes.values()),
             work=work,
             paths=self._paths,
+            decided=tuple(self._decided.items()),
         )
 
     def _gpu_devices(self) -> list[DeviceInfo]:

@@ -5,7 +5,8 @@ Eq. 6 gives two numbers a GPU, 72 at N = 32, and a network that fits one cluster
 and energies in units of the iteration that only uses the GPUs, so that one network serves any
 cluster; what the cost model knows of the actions is part of the state.
 
-`features` is a pure function on floats or arrays: the simulator trains on what the run will see.
+`features` is a pure function on floats or arrays. The simulator and a run build its arguments by
+the same functions (`ecorl.scheduler.iteration_costs`): a policy trains on what a run will show.
 """
 
 from __future__ import annotations

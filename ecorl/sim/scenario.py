@@ -7,7 +7,7 @@ from a run's ledger.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, get_args
@@ -18,6 +18,7 @@ from ecorl.devices import DeviceProfile, load_profile
 from ecorl.devices.llama import model_shape
 from ecorl.errors import ConfigError
 from ecorl.records import Algorithm, ModelShape, Stage
+from ecorl.scheduler.iteration_costs import AMBIENT_C
 from ecorl.scheduler.paper_table import paper_table
 from ecorl.scheduler.tables import CostTable, Float64, Setting, length_grid, roofline_table
 from ecorl.sim.tasks import PROMPT_STD, SHARES, nominal_length
@@ -130,7 +131,7 @@ class Scenario:
     calm: float = 0.9
     failure_rate: float = 0.0
     repair_iterations: float = 10.0
-    ambient_c: float = 23.0
+    ambient_c: float = AMBIENT_C
     slow: float = 1.0
     abilities: Abilities = FROZEN_ONLY
     limits: Limits = Limits()
@@ -253,3 +254,13 @@ class Scenario:
 
 def _profile(device: str | DeviceProfile) -> DeviceProfile:
     return load_profile(device) if isinstance(device, str) else device
+
+
+def column(scenarios: Sequence[Scenario], name: str) -> Float64:
+    """One number of each scenario, ``[n] float64``.
+
+    Args:
+        scenarios: the scenarios side by side.
+        name: of the attribute.
+    """
+    return np.array([float(getattr(s, name)) for s in scenarios])

@@ -19,13 +19,14 @@ import numpy as np
 from ecorl.records import Stage
 from ecorl.scheduler.features import Observed, features, objective
 from ecorl.scheduler.tables import Float64
-from ecorl.sim.scenario import Scenario
+from ecorl.sim.scenario import Scenario, column
 from ecorl.sim.trace import Trace, work_at
 from ecorl.stages import (
     BATCH,
     CONCURRENT,
     FPGA,
     GPU,
+    NO_LIMIT,
     SCALAR,
     Between,
     Carry,
@@ -41,9 +42,6 @@ from ecorl.stages import (
     permitted,
     settled,
 )
-
-NO_LIMIT = 1e30
-"""An energy limit that is none; finite, since a stage that does not exist has 0 J."""
 
 STAGES = tuple(Stage)
 N_STAGES = len(STAGES)
@@ -73,6 +71,9 @@ class Simulation:
         if index is not None:
             self.rules = _scalars(self.rules)
         self._pick: Any = slice(None) if index is None else index
+        # A single GPU has no spread.
+        several = column(trace.scenarios, "n_gpus") > 1.0
+        self._several: Number = 1.0 * several if index is None else float(several[index])
         start_c: Number = trace.start_c if index is None else float(trace.start_c[index])
         zero = 0.0 * start_c
         self.iteration, self.place = 0, 0
@@ -215,9 +216,9 @@ class Simulation:
             row_length=row_length,
             shares=tuple(shares[..., i] for i in range(shares.shape[-1])),
             power_mean=share + 0.03 * noise[..., 0],
-            power_spread=0.04 + 0.01 * noise[..., 1],
+            power_spread=(0.04 + 0.01 * noise[..., 1]) * self._several,
             utilisation_mean=share + 0.05 * noise[..., 2],
-            utilisation_spread=0.05 + 0.01 * noise[..., 3],
+            utilisation_spread=(0.05 + 0.01 * noise[..., 3]) * self._several,
             log_rows=log(n_rows),
         )
 
@@ -252,7 +253,7 @@ def play(simulation: Simulation, policy: Any) -> tuple[Float64, Float64, Float64
 def rules_of(scenarios: Any) -> Rules:
     """What may be done in scenarios side by side, ``[n] float64`` each."""
 
-    def column(values: Any) -> Float64:
+    def each(values: Any) -> Float64:
         return np.array([float(v) for v in values])
 
     def usable(place: int, s: Scenario) -> float:
@@ -260,13 +261,13 @@ def rules_of(scenarios: Any) -> Rules:
         return float(frozen and s.n_cards > 0 and s.table.card_usable[place])
 
     return Rules(
-        stream=column(s.abilities.stream and s.n_cards > 0 for s in scenarios),
-        early=column(s.abilities.early_forward for s in scenarios),
-        defer=column(s.abilities.defer_critic and _has_critic(s) for s in scenarios),
-        usable=tuple(column(usable(i, s) for s in scenarios) for i in range(3)),
-        q_max=column(s.limits.q_max for s in scenarios),
-        l_max=column(s.limits.l_max for s in scenarios),
-        energy_limit=column(
+        stream=each(s.abilities.stream and s.n_cards > 0 for s in scenarios),
+        early=each(s.abilities.early_forward for s in scenarios),
+        defer=each(s.abilities.defer_critic and _has_critic(s) for s in scenarios),
+        usable=tuple(each(usable(i, s) for s in scenarios) for i in range(3)),
+        q_max=each(s.limits.q_max for s in scenarios),
+        l_max=each(s.limits.l_max for s in scenarios),
+        energy_limit=each(
             NO_LIMIT if s.limits.energy_margin is None else 1.0 + s.limits.energy_margin
             for s in scenarios
         ),
@@ -298,7 +299,7 @@ def _picked_carry(streaming: Number, hoped: Carry, real: Carry) -> Carry:
     if isinstance(streaming, float):
         return hoped if streaming else real
     picked = streaming > 0.0
-    return Carry(*(np.where(picked, a, b) for a, b in zip(hoped, real, strict=True)))
+    return Carry._make(np.where(picked, a, b) for a, b in zip(hoped, real, strict=True))
 
 
 def _mixed(streaming: Number, expected: Work, actual: Work, ops: Ops) -> Work:

@@ -13,6 +13,8 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
+from ecorl.scheduler.iteration_costs import USUAL_SHARES
+
 Float64 = npt.NDArray[np.float64]
 
 N_STRATA = 8
@@ -47,10 +49,10 @@ class PromptTask:
 
 
 TASKS = (
-    PromptTask("math", 0.40, 900.0, 0.55),
-    PromptTask("code", 0.25, 600.0, 0.65),
-    PromptTask("reasoning", 0.20, 1500.0, 0.60),
-    PromptTask("instruction", 0.15, 300.0, 0.60),
+    PromptTask("math", USUAL_SHARES[0], 900.0, 0.55),
+    PromptTask("code", USUAL_SHARES[1], 600.0, 0.65),
+    PromptTask("reasoning", USUAL_SHARES[2], 1500.0, 0.60),
+    PromptTask("instruction", USUAL_SHARES[3], 300.0, 0.60),
 )
 N_TASKS = len(TASKS)
 

@@ -19,7 +19,7 @@ from ecorl.stages.figures import (
     idle_work,
 )
 from ecorl.stages.graph import FROZEN_STAGES, StageGraph, may_leave_gpu, stage_graph
-from ecorl.stages.guards import Rules, gpu_only, outlook, permitted
+from ecorl.stages.guards import NO_LIMIT, Rules, gpu_only, outlook, permitted
 from ecorl.stages.iteration import advance, begin, card_done_s, finish, settled
 from ecorl.stages.outcome import StageOutcome, stage
 
@@ -30,6 +30,7 @@ __all__ = [
     "FPGA",
     "FROZEN_STAGES",
     "GPU",
+    "NO_LIMIT",
     "SCALAR",
     "THROTTLE_SPAN_C",
     "Between",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -41,10 +41,40 @@ class Ops(NamedTuple):
 SCALAR = Ops(max, min, math.exp, bool)
 BATCH = Ops(np.maximum, np.minimum, np.exp, np.any)
 
+_Figures = TypeVar("_Figures", bound=tuple[Any, ...])
 
+
+def _by_name_only(kind: type[_Figures]) -> type[_Figures]:
+    """Make a named tuple that refuses positional figures.
+
+    With twenty or thirty numbers in a row, two that change places go unnoticed. `_make` and
+    `_replace` stay as they are.
+    """
+    fields: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
+    make: Callable[[Any], _Figures] = kind._make  # type: ignore[attr-defined]
+
+    def new(cls: type[_Figures], /, **figures: Number) -> _Figures:
+        if tuple(figures) == fields:  # in order, as most calls have them: no look-ups
+            return tuple.__new__(cls, figures.values())
+        wrong = sorted(figures.keys() ^ set(fields))
+        if wrong:
+            raise TypeError(f"{cls.__name__}: missing or unknown figures: {', '.join(wrong)}")
+        return tuple.__new__(cls, map(figures.__getitem__, fields))
+
+    def reduce(self: Any) -> tuple[Any, ...]:
+        return make, (tuple(self),)  # a tuple is unpickled by position unless it says otherwise
+
+    new.__qualname__ = kind.__name__
+    kind.__new__ = new  # type: ignore[method-assign, assignment]
+    kind.__reduce__ = reduce  # type: ignore[method-assign]
+    return kind
+
+
+@_by_name_only
 class Work(NamedTuple):
     """What the stages of one iteration cost, and on what; times in s, energies in J, powers in W.
 
+    It is built by name only. `ecorl.scheduler.iteration_costs` builds it from a cost table.
     Times on the cards are those of all cards at full speed, without waiting.
 
     Attributes:
@@ -139,8 +169,12 @@ class Between(NamedTuple):
     deferred_j: Number
 
 
+@_by_name_only
 class Carry(NamedTuple):
     """An iteration under way; times in s since its start.
+
+    `ecorl.stages.begin` starts one and `ecorl.stages.advance` carries it on; it is built by name
+    only.
 
     Attributes:
         t_s: the GPUs' clock.

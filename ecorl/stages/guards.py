@@ -9,6 +9,9 @@ from ecorl.records import Stage
 from ecorl.stages.figures import INFERENCE, SCALAR, Carry, Number, Ops, Work
 from ecorl.stages.iteration import PLACE, card_done_s
 
+NO_LIMIT = 1e30
+"""An energy limit that is none; finite, since a stage that does not exist has 0 J."""
+
 _ORDER = {stage: i for i, stage in enumerate(Stage)}
 _LATER = {
     stage: tuple(i for i, other in enumerate(INFERENCE) if _ORDER[other] > _ORDER[stage])

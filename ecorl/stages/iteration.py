@@ -50,8 +50,8 @@ from ecorl.stages.figures import (
 PLACE = {stage: i for i, stage in enumerate(INFERENCE)}
 """Place of each inference stage in `Work.gpu_s`, `gpu_j` and `card_s`."""
 
-_FIRST_UNTOUCHED = Carry._fields.index("others_s")
-_FIRST_KEPT = Carry._fields.index("speed")
+_INSTANT_S = 1e-300
+"""Shorter than any time; keeps a division finite."""
 
 
 def begin(work: Work, before: Between) -> Carry:
@@ -170,7 +170,8 @@ def _stream_done_s(carry: Carry, work: Work, card_s: Number, ops: Ops) -> Number
 
 def _generation(carry: Carry, work: Work, action: Number, ops: Ops) -> Carry:
     shared_s = ops.minimum(carry.deferred_s, work.generation_s)
-    stretch = 1.0 + work.contention * shared_s / work.generation_s
+    # A run may not know what generation costs: then it takes no time here.
+    stretch = 1.0 + work.contention * shared_s / ops.maximum(work.generation_s, _INSTANT_S)
     end_s = work.generation_s * stretch
     free_s = ops.maximum(carry.card_s, end_s)
     return carry._replace(
@@ -203,23 +204,17 @@ def _inference(place: int, carry: Carry, work: Work, action: Number, ops: Ops) -
     wait_s = blocking * ops.maximum(0.0, done_s - carry.t_s)
     # What came after the streamed work is pushed back by as much as that takes longer.
     free_s = done_s + streamed * (carry.card_s - carry.streamed_s)
-    # Written out in order: this is the innermost call of every search.
-    return Carry(
-        carry.t_s + on * work.gpu_s[place] + wait_s,
-        carry.card_s + off * (free_s - carry.card_s),
-        ops.maximum(carry.pending_s, concurrent * done_s),
-        carry.gpu_j + on * work.gpu_j[place] + work.gpu_idle_w * wait_s,
-        carry.own_s + off * card_s,
-        carry.bubble_s + wait_s,
-        carry.redo_s + off * work.lost * work.gpu_s[place],
-        carry.redo_j + off * work.lost * work.gpu_j[place],
-        carry.speed,
-        carry.base_s,
-        carry.stretch,
-        carry.streaming,
-        carry.sent_s + streamed * card_s,
-        carry.streamed_s + streamed * (done_s - carry.streamed_s),
-        *carry[_FIRST_UNTOUCHED:],
+    return carry._replace(
+        t_s=carry.t_s + on * work.gpu_s[place] + wait_s,
+        card_s=carry.card_s + off * (free_s - carry.card_s),
+        pending_s=ops.maximum(carry.pending_s, concurrent * done_s),
+        gpu_j=carry.gpu_j + on * work.gpu_j[place] + work.gpu_idle_w * wait_s,
+        own_s=carry.own_s + off * card_s,
+        bubble_s=carry.bubble_s + wait_s,
+        redo_s=carry.redo_s + off * work.lost * work.gpu_s[place],
+        redo_j=carry.redo_j + off * work.lost * work.gpu_j[place],
+        sent_s=carry.sent_s + streamed * card_s,
+        streamed_s=carry.streamed_s + streamed * (done_s - carry.streamed_s),
     )
 
 
@@ -227,16 +222,12 @@ def _concurrent(stage: Stage, place: int, carry: Carry, work: Work) -> Carry:
     """`_inference` for an a3 in floats without streaming: what a decision of a run asks most."""
     done_s, card_s = card_done_s(stage, carry, work, 1.0)
     pending_s = carry.pending_s
-    return Carry(
-        carry.t_s,
-        done_s,
-        done_s if done_s > pending_s else pending_s,
-        carry.gpu_j,
-        carry.own_s + card_s,
-        carry.bubble_s,
-        carry.redo_s + work.lost * work.gpu_s[place],
-        carry.redo_j + work.lost * work.gpu_j[place],
-        *carry[_FIRST_KEPT:],
+    return carry._replace(
+        card_s=done_s,
+        pending_s=done_s if done_s > pending_s else pending_s,
+        own_s=carry.own_s + card_s,
+        redo_s=carry.redo_s + work.lost * work.gpu_s[place],
+        redo_j=carry.redo_j + work.lost * work.gpu_j[place],
     )
 
 

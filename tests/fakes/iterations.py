@@ -104,7 +104,7 @@ def stacked(cases):
     if isinstance(cases[0], tuple):
         kind = type(cases[0])
         parts = [stacked(list(parts)) for parts in zip(*cases, strict=True)]
-        return kind(*parts) if hasattr(kind, "_fields") else tuple(parts)
+        return kind._make(parts) if hasattr(kind, "_fields") else tuple(parts)
     return np.array(cases)
 
 

@@ -264,7 +264,7 @@ def _repeat(figures: Any, times: int) -> Any:
         tuple(np.repeat(part, times) for part in x) if isinstance(x, tuple) else np.repeat(x, times)
         for x in figures
     ]
-    return type(figures)(*parts)
+    return figures._make(parts)
 
 
 def _tile(value: Any, n: int) -> Any:

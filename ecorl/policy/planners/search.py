@@ -88,13 +88,13 @@ def leaves(
         judged: what the guards see while rows are not there: of reward and reference after a
             streaming generation or, when `stage` is one of these, in any case. None: `work`.
     """
-    costs, length = Work(*map(_column, work)), _column(row_length)
-    first, allowed = Carry(*map(_column, carry)), Rules(*map(_column, rules))
+    costs, length = Work._make(map(_column, work)), _column(row_length)
+    first, allowed = Carry._make(map(_column, carry)), Rules(*map(_column, rules))
     blind = None
     if judged is not None:
         blind = _Blind(
-            Carry(*map(_column, judged.carry)),
-            Work(*map(_column, judged.work)),
+            Carry._make(map(_column, judged.carry)),
+            Work._make(map(_column, judged.work)),
             _column(judged.row_length),
         )
     grown: list[Carry] = []
@@ -274,11 +274,9 @@ def _joined(grown: list[Carry], width: int | None = None) -> Carry:
     """Branches side by side; a figure that one branch leaves unspread is spread out."""
     width = width or max(np.shape(x)[1] for carry in grown for x in carry)
     n = max(np.shape(x)[0] for carry in grown for x in carry)
-    return Carry(
-        *(
-            np.concatenate([_full(carry[i], n, width) for carry in grown], axis=1)
-            for i in range(len(grown[0]))
-        )
+    return Carry._make(
+        np.concatenate([_full(carry[i], n, width) for carry in grown], axis=1)
+        for i in range(len(grown[0]))
     )
 
 

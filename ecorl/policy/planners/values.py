@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ecorl.scheduler.iteration_costs import FULL_RISE_C, TEMPERATURE_LIMIT_C
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.scenario import Scenario
-from ecorl.sim.trace import FULL_RISE_C, TEMPERATURE_LIMIT_C, Trace
+from ecorl.sim.trace import Trace
 from ecorl.stages import Between
 
 N_BACKLOG, N_TEMPERATURE, N_DEFERRED = 12, 12, 3

@@ -7,8 +7,9 @@ import pytest
 
 from ecorl.records import Algorithm
 from ecorl.scheduler.tables import COLUMN
+from ecorl.sim.lengths import N_HANDOVERS
 from ecorl.sim.tasks import LONGEST_Z, POINTS, TASKS
-from ecorl.sim.trace import N_HANDOVERS, Trace, draw_trace, select, supposing, work_at
+from ecorl.sim.trace import Trace, draw_trace, select, supposing, work_at
 from ecorl.stages import gpu_only
 from tests.fakes.iterations import flat
 from tests.fakes.scenarios import SCENARIO, draw

@@ -1,0 +1,222 @@
+"""Cost tables of a run, made as batches of a new kind come.
+
+Pricing a stage takes milliseconds, a decision some microseconds. So the costs of all batches of one
+size and of similar lengths are computed once (`RunTable`), and read by linear interpolation. What
+the run has measured of its GPU path replaces what was computed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from ecorl.errors import EcorlError
+from ecorl.records import Algorithm, SchedulerState, Stage
+from ecorl.scheduler.costs import N_CARDS
+from ecorl.scheduler.iteration_costs import Circumstances, TableConstants, iteration_costs
+from ecorl.scheduler.paper_table import paper_table
+from ecorl.scheduler.policies import RunSetting
+from ecorl.scheduler.tables import COLUMN, CostTable, Float64, Setting, roofline_table
+from ecorl.stages import NO_LIMIT, Rules, Work
+
+log = logging.getLogger(__name__)
+
+LEAST_COUNT = 5
+"""Executions from which a mean counts; the first are slower than the rest."""
+
+_N_LENGTHS = 5
+_OCTAVES = 4.0
+"""A table spans lengths of a factor of 4 on `_N_LENGTHS` points; the next starts where it ends."""
+
+_PROMPT_STEP = 1.19
+"""Prompts within 19 % of one another share a table."""
+
+
+class BatchKind(NamedTuple):
+    """What batches share that are priced by one table.
+
+    Attributes:
+        algorithm: of the trainer.
+        n_rows: completions of the batch.
+        octave: of the mean length of completions, in powers of `_OCTAVES`.
+        prompt_step: of the mean prompt, in powers of `_PROMPT_STEP`; -1 without a prompt.
+    """
+
+    algorithm: Algorithm
+    n_rows: int
+    octave: int
+    prompt_step: int
+
+    @classmethod
+    def of(cls, state: SchedulerState) -> BatchKind | None:
+        """The kind of the batch that is to be placed, or None for an empty one."""
+        work = state.work
+        n_rows, n_output = work.n_sequences, work.n_output_tokens
+        if n_rows < 1 or n_output < 1:
+            return None
+        prompt = max(work.n_tokens - n_output, 0) / n_rows
+        step = round(math.log(prompt, _PROMPT_STEP)) if prompt >= 1.0 else -1
+        return cls(state.algorithm, n_rows, math.floor(math.log(n_output / n_rows, _OCTAVES)), step)
+
+
+def priced(setting: RunSetting, kind: BatchKind, margin: float | None) -> RunTable:
+    """Compute what batches of one kind cost.
+
+    Args:
+        setting: what the run is; models that are not known left out.
+        kind: of the batches.
+        margin: the energy margin where the run has none; None: no limit.
+
+    Raises:
+        EcorlError: when a stage cannot be priced.
+    """
+    run = Setting(
+        algorithm=kind.algorithm,
+        models=setting.models,
+        n_rows=kind.n_rows,
+        prompt_length=_PROMPT_STEP**kind.prompt_step if kind.prompt_step >= 0 else 0.0,
+        gpu=setting.gpu,
+        n_gpus=setting.devices.n_gpus,
+        card=setting.card,
+        n_cards=N_CARDS,
+        with_reference=Stage.REFERENCE in setting.models,
+    )
+    lengths = np.geomspace(_OCTAVES**kind.octave, _OCTAVES ** (kind.octave + 1), _N_LENGTHS)
+    make = paper_table if setting.devices.calibration == "paper" else roofline_table
+    table = make(run, lengths)
+    return RunTable(table, kind.n_rows, run_rules(setting, table, margin))
+
+
+def run_rules(setting: RunSetting, table: CostTable, margin: float | None) -> Rules:
+    """What may be done in a run: reward and reference may leave the GPU, within its guards.
+
+    Args:
+        setting: what the run is.
+        table: says what the card can run.
+        margin: the energy margin where the run has none; None: no limit.
+    """
+    if setting.energy_margin is not None:
+        margin = setting.energy_margin
+    return Rules(
+        stream=0.0,
+        early=0.0,
+        defer=0.0,
+        usable=(float(table.card_usable[0]), float(table.card_usable[1]), 0.0),
+        q_max=float(setting.q_max),
+        l_max=float(setting.l_max),
+        energy_limit=NO_LIMIT if margin is None else 1.0 + margin,
+    )
+
+
+class RunTable:
+    """Costs of batches of one kind, ready for quick look-up.
+
+    Args:
+        table: the costs, on lengths evenly spaced in the logarithm.
+        n_rows: completions of a batch.
+        rules: what may be done.
+
+    Attributes:
+        measured: stages of which the run has measured the GPU path's costs.
+    """
+
+    def __init__(self, table: CostTable, n_rows: int, rules: Rules) -> None:
+        self.table, self.rules = table, rules
+        self.constants = TableConstants.of(table)
+        self.log_rows = math.log2(n_rows)
+        self.measured: frozenset[Stage] = frozenset()
+        self._n_rows = n_rows
+        self._lengths = list(map(float, table.lengths))
+        self._first = math.log(self._lengths[0])
+        self._slope = (len(self._lengths) - 1) / (math.log(self._lengths[-1]) - self._first)
+        self._values = _columns(table.values)
+        self._paths: object = ()
+
+    def work(self, state: SchedulerState) -> Work:
+        """What the stages of the iteration cost whose batch is to be placed.
+
+        The longest row is one of prompt and completion; what it has over the mean prompt is taken
+        for its completion.
+        """
+        if state.paths is not self._paths:
+            self._use_measured(state)
+        work = state.work
+        n_rows, n_output = work.n_sequences, work.n_output_tokens
+        length = n_output / n_rows
+        x = (math.log(length) - self._first) * self._slope
+        low = min(max(int(x), 0), len(self._lengths) - 2)
+        shorter, longer = self._lengths[low], self._lengths[low + 1]
+        share = min(max((length - shorter) / (longer - shorter), 0.0), 1.0)
+        longest = work.max_length - (work.n_tokens - n_output) / n_rows
+        around = Circumstances(
+            longest_over_mean=longest / length if longest > length else 1.0,
+            cards_up=1.0 if state.fpga_available else 0.0,
+        )
+        rest = 1.0 - share
+        row = [a * rest + b * share for a, b in self._values[low]]
+        return iteration_costs(row=row, constants=self.constants, around=around)
+
+    def _use_measured(self, state: SchedulerState) -> None:
+        """Bring the GPU path's computed costs to what the run has seen of them.
+
+        A roofline is a lower bound; small models take many times as long. The measured mean a
+        token decides the level of each stage, the computed table how it changes with length.
+        """
+        self._paths = state.paths
+        values, place = self.table.values, len(self._lengths) // 2
+        n_tokens = self._n_rows * self._lengths[place]
+        factors = np.ones(values.shape[1])
+        for path in state.paths:
+            for unit, per_token in (("s", path.time_s_per_token), ("j", path.energy_j_per_token)):
+                for name in _columns_of(path.stage, unit):
+                    computed = values[place, COLUMN[name]]
+                    if path.count >= LEAST_COUNT and computed > 0 and per_token > 0:
+                        factors[COLUMN[name]] = per_token * n_tokens / computed
+        self._values = _columns(values * factors)
+        self.measured = frozenset(p.stage for p in state.paths if p.count >= LEAST_COUNT)
+
+
+class RunTables:
+    """The tables of a run, one for each kind of batch that has come.
+
+    Args:
+        setting: what the run is.
+        margin: the energy margin where the run has none.
+    """
+
+    MOST = 64
+
+    def __init__(self, setting: RunSetting, margin: float | None) -> None:
+        self._setting, self._margin = setting, margin
+        self._tables: dict[BatchKind, RunTable | None] = {}
+
+    def of(self, state: SchedulerState) -> RunTable | None:
+        """The table for the batch that is to be placed; None when it cannot be priced."""
+        kind = BatchKind.of(state)
+        if kind is None:
+            return None
+        if kind not in self._tables:
+            if len(self._tables) >= self.MOST:
+                self._tables.pop(next(iter(self._tables)))
+            try:
+                self._tables[kind] = priced(self._setting, kind, self._margin)
+            except EcorlError as error:
+                log.warning("the learned policy cannot price this run's stages: %s", error)
+                self._tables[kind] = None
+        return self._tables[kind]
+
+
+def _columns(values: Float64) -> list[list[tuple[float, float]]]:
+    """Each column's value at a length and at the next, for each length but the last."""
+    rows = [list(map(float, row)) for row in values]
+    return [list(zip(below, above, strict=True)) for below, above in pairwise(rows)]
+
+
+def _columns_of(stage: Stage, unit: str) -> tuple[str, ...]:
+    if stage is Stage.GENERATION:
+        return (f"generation_short_{unit}", f"generation_long_{unit}")
+    return (f"{stage}_{unit}",)

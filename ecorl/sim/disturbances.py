@@ -1,0 +1,105 @@
+"""What happens to the cards from outside: other jobs' bursts, and failures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ecorl.scheduler.tables import Float64
+from ecorl.sim.scenario import Scenario, column
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbances:
+    """What happens to the cards from outside, ``[n_iter, n] float64`` each.
+
+    Attributes:
+        arriving_s, late_s: other jobs' work that arrives at the start of the iteration and at the
+            end of generation, s of all cards.
+        cards_up: share of the cards that is up.
+        lost: share of the rows on the cards that is lost to a failure.
+        mean_late_s: what `late_s` is on average, s.
+    """
+
+    arriving_s: Float64
+    late_s: Float64
+    cards_up: Float64
+    lost: Float64
+    mean_late_s: Float64
+
+
+def draw_disturbances(
+    scenarios: Sequence[Scenario], unit_s: Float64, n_iter: int, rng: np.random.Generator
+) -> Disturbances:
+    """Draw other jobs' bursts (two states, exponential work) and failures of cards.
+
+    Args:
+        scenarios: the scenarios side by side.
+        unit_s: GPU-only iteration of each at its nominal length, ``[n]`` s.
+        n_iter: iterations.
+        rng: source of chance.
+    """
+    n = len(scenarios)
+    load = column(scenarios, "load")
+    rate, burst_s, leave_calm, leave_burst = _burst_chain(scenarios, unit_s)
+    busy = rng.random(n) < rate
+    flips, work = rng.random((n_iter, n)), rng.standard_exponential((n_iter, n, 2))
+    split = rng.random((n_iter, n))
+    on = np.empty((n_iter, n), dtype=bool)
+    for k in range(n_iter):
+        busy = np.where(busy, flips[k] >= leave_burst, flips[k] < leave_calm * (rate > 0))
+        on[k] = busy
+    arriving_s = on * work[..., 0] * burst_s * split
+    late_s = on * work[..., 1] * burst_s * (1.0 - split)
+    up, lost = _failures(scenarios, n_iter, rng)
+    mean_late_s = np.broadcast_to(load * unit_s / 2, (n_iter, n))
+    return Disturbances(arriving_s, late_s, up, lost, mean_late_s)
+
+
+def _burst_chain(
+    scenarios: Sequence[Scenario], unit_s: Float64
+) -> tuple[Float64, Float64, Float64, Float64]:
+    """Share of iterations with a burst, its mean work (s), and the chances to leave both states."""
+    load = column(scenarios, "load")
+    burst = column(scenarios, "burst_s") * unit_s
+    leave_calm = 1.0 - column(scenarios, "calm")
+    # Bursts are not rarer than calm ends, nor without pause; their work makes up for the rest.
+    least = leave_calm / (1.0 + leave_calm)
+    # Chance of a burst in the long run such that its mean work is the load.
+    rate = np.clip(load * unit_s / np.maximum(burst, 1e-12), least, 0.95) * (load > 0)
+    burst = np.where(rate > 0, load * unit_s / np.maximum(rate, 1e-12), 0.0)
+    leave_burst = np.where(rate > 0, leave_calm * (1.0 - rate) / np.maximum(rate, 1e-12), 1.0)
+    return rate, burst, leave_calm, np.minimum(leave_burst, 1.0)
+
+
+def unforeseen(others: Disturbances) -> Disturbances:
+    """What is known at the start: this iteration's arrivals and cards, not what comes later."""
+    return Disturbances(
+        others.arriving_s,
+        np.ascontiguousarray(others.mean_late_s),
+        others.cards_up,
+        np.zeros_like(others.lost),
+        others.mean_late_s,
+    )
+
+
+def _failures(
+    scenarios: Sequence[Scenario], n_iter: int, rng: np.random.Generator
+) -> tuple[Float64, Float64]:
+    """Share of cards that is up, and share of the rows that is lost when one fails."""
+    n = len(scenarios)
+    n_cards = np.maximum(column(scenarios, "n_cards"), 1.0)
+    rate = column(scenarios, "failure_rate")
+    back = 1.0 / column(scenarios, "repair_iterations")
+    draws = rng.random((n_iter, n, 2))
+    down = np.zeros(n)
+    up, lost = np.empty((n_iter, n)), np.zeros((n_iter, n))
+    for k in range(n_iter):
+        up[k] = (n_cards - down) / n_cards
+        fails = (draws[k, :, 0] < rate) & (down < n_cards)
+        lost[k] = fails / np.maximum(n_cards - down, 1.0)
+        returns = (draws[k, :, 1] < 1.0 - (1.0 - back) ** down) & (down > 0)
+        down = down + fails - returns
+    return up * (column(scenarios, "n_cards") > 0), lost

@@ -1,0 +1,248 @@
+"""The network sees in a run what it saw in training: one iteration, built both ways."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ecorl.config import DeviceConfig
+from ecorl.devices import load_profile
+from ecorl.devices.llama import model_shape
+from ecorl.records import Action, Algorithm, SchedulerState, Stage, StageWork
+from ecorl.scheduler.features import N_FEATURES, NAMES
+from ecorl.scheduler.iteration_costs import USUAL_SHARES
+from ecorl.scheduler.learned import DecisionView
+from ecorl.scheduler.policies import RunSetting
+from ecorl.scheduler.run_costs import BatchKind, RunTable, priced, run_rules
+from ecorl.scheduler.tables import COLUMNS, CostTable
+from ecorl.sim.lengths import lengths_of
+from ecorl.sim.scenario import Abilities, Limits, Scenario
+from ecorl.sim.simulation import _POWER_SHARE, Simulation
+from ecorl.sim.trace import draw_trace
+from ecorl.stages import ACTIONS, CONCURRENT, FPGA, GPU
+
+LENGTHS = np.geomspace(64.0, 1024.0, 5)
+COST = st.floats(0.01, 20.0)
+CODES = (GPU, FPGA, CONCURRENT)
+MODELS = {
+    s: model_shape("1b", scalar_head=s is Stage.REWARD)
+    for s in (Stage.GENERATION, Stage.REWARD, Stage.REFERENCE, Stage.ACTOR_TRAIN)
+}
+
+
+@st.composite
+def tables(draw):
+    """Costs that grow with the length, at random."""
+    shortest = np.array(draw(st.lists(COST, min_size=len(COLUMNS), max_size=len(COLUMNS))))
+    growth = draw(st.floats(0.5, 1.5))
+    shares = st.floats(0.0, 1.0)
+    return CostTable(
+        lengths=LENGTHS,
+        values=shortest * (LENGTHS[:, None] / LENGTHS[0]) ** growth,
+        gpu_idle_w=draw(st.floats(0.0, 5.0)),
+        card_active_w=draw(st.one_of(st.just(0.0), st.floats(0.01, 20.0))),
+        card_idle_w=draw(st.floats(0.0, 1.0)),
+        resync_s=draw(shares),
+        forward_share=draw(shares),
+        early_share=draw(shares),
+        swap_share=draw(shares),
+        contention=draw(shares),
+        card_usable=(draw(st.booleans()) or draw(st.booleans()), draw(st.booleans()), True),
+    )
+
+
+def scenario(table, **changes):
+    """A job in the simulator without surprises, that may do what a run may do."""
+    made = Scenario(
+        "parity",
+        "fitted",
+        fitted=table,
+        n_cards=1,
+        drift_std=0.0,
+        noise_std=0.0,
+        abilities=Abilities(),
+        n_iterations=1,
+    )
+    return replace(made, **changes)
+
+
+def undisturbed(job, n_others=0, up=True):
+    """One iteration of it: the usual mix, even readings, `n_others` batches ahead on the card."""
+    trace = draw_trace([job], np.random.default_rng(0))
+    work = trace.actual
+    batch_s = np.where(work.card_s[0] > 0.0, work.card_s[0], work.card_s[1])
+    arriving_s = (work.generation_s + n_others * batch_s) * (n_others > 0)
+    changes = {"arriving_s": arriving_s, "cards_up": np.full_like(arriving_s, float(up))}
+    return replace(
+        trace,
+        actual=work._replace(**changes),
+        expected=trace.expected._replace(**changes),
+        noise=np.zeros_like(trace.noise),
+    )
+
+
+def in_training(trace, codes):
+    """What the policy sees of a simulation after some actions, and the actions that stood."""
+    usual = np.broadcast_to(np.array(USUAL_SHARES), trace.shares.shape)
+    simulation = Simulation(replace(trace, shares=usual), 0)
+    stood = []
+    for code in codes:
+        may = (1.0, *simulation.permitted())
+        stood.append(code if may[code] > 0.0 else GPU)
+        simulation.step(code)
+    inputs, may = simulation.observation()
+    return tuple(map(float, inputs)), tuple(map(float, may)), stood
+
+
+def batch(trace, stage):
+    """The batch of the iteration, with the tokens that the simulator gives it, whole or not."""
+    job = trace.scenarios[0]
+    factor = np.full(trace.length.shape, job.length_scale)
+    lengths = lengths_of(trace.shares, factor, np.array([job.max_length]))
+    n, length = job.n_rows, float(trace.length[0, 0])
+    assert lengths.mean[0, 0] == pytest.approx(length)
+    longest = float(lengths.longest[0, 0]) + job.prompt_length
+    return StageWork(stage, n, n * (length + job.prompt_length), n * length, longest, MODELS[stage])
+
+
+def in_a_run(table, trace, stage, queue, decided, up=True):
+    """What the policy sees of the same iteration in a run."""
+    job = trace.scenarios[0]
+    share = _POWER_SHARE[stage]
+    two = job.n_gpus > 1
+    state = SchedulerState(
+        iteration=1,
+        algorithm=job.algorithm,
+        stage=stage,
+        gpu_power_share=(share - 0.04, share + 0.04) if two else (share,),
+        gpu_utilisation=(share - 0.05, share + 0.05) if two else (share,),
+        fpga_queue=queue,
+        fpga_available=up,
+        work=batch(trace, stage),
+        decided=decided,
+    )
+    view = DecisionView(table, state)
+    return view.inputs(), view.may
+
+
+def assert_alike(seen, trained):
+    assert len(seen) == len(trained) == N_FEATURES
+    for name, run, simulated in zip(NAMES, seen, trained, strict=True):
+        assert run == pytest.approx(simulated, rel=1e-9, abs=1e-9), name
+
+
+def both_ways(table, trace, n_others, up=True):
+    """Compare at the reward, and at the reference after each action of the reward."""
+    job = trace.scenarios[0]
+    generated = ((Stage.GENERATION, Action.GPU),)
+    inputs, may, _ = in_training(trace, [GPU])
+    seen, allowed = in_a_run(table, trace, Stage.REWARD, n_others, generated, up)
+    assert allowed == may
+    assert_alike(seen, inputs)
+    for code in CODES:
+        inputs, may, stood = in_training(trace, [GPU, code])
+        decided = (*generated, (Stage.REWARD, ACTIONS[stood[1]]))
+        queue = n_others + (stood[1] != GPU)
+        assert queue < job.limits.q_max
+        seen, allowed = in_a_run(table, trace, Stage.REFERENCE, queue, decided, up)
+        assert allowed == may
+        assert_alike(seen, inputs)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    table=tables(),
+    algorithm=st.sampled_from(list(Algorithm)),
+    n_rows=st.sampled_from([32, 256]),
+    prompt_length=st.floats(0.0, 600.0),
+    length_scale=st.floats(0.02, 1.5),
+    n_gpus=st.sampled_from([1, 8]),
+    margin=st.one_of(st.none(), st.floats(0.0, 2.0)),
+    q_max=st.floats(5.0, 12.0),
+    l_max=st.floats(100.0, 3000.0),
+    n_others=st.integers(0, 3),
+    up=st.booleans(),
+)
+def test_run_and_simulator_show_the_same_iteration(
+    table,
+    algorithm,
+    n_rows,
+    prompt_length,
+    length_scale,
+    n_gpus,
+    margin,
+    q_max,
+    l_max,
+    n_others,
+    up,
+):
+    job = scenario(
+        table,
+        algorithm=algorithm,
+        n_rows=n_rows,
+        prompt_length=prompt_length,
+        length_scale=length_scale,
+        max_length=1024.0,
+        n_gpus=n_gpus,
+        limits=Limits(q_max, l_max, margin),
+    )
+    devices = DeviceConfig(n_gpus=n_gpus)
+    run = RunSetting(
+        load_profile("h100_sxm"), load_profile("u55c"), devices, MODELS, q_max, l_max, margin
+    )
+    ready = RunTable(table, n_rows, run_rules(run, table, None))
+    both_ways(ready, undisturbed(job, n_others, up), n_others, up)
+
+
+@pytest.mark.parametrize("n_others", [0, 1, 3])
+@pytest.mark.parametrize("length_scale", [0.1, 0.3, 0.5])
+def test_the_same_holds_for_the_tables_that_a_run_computes(length_scale, n_others):
+    gpu, card = load_profile("h100_sxm"), load_profile("u55c")
+    run = RunSetting(gpu, card, DeviceConfig(n_gpus=2), MODELS, 8.0, 4096.0, 1e3)
+    ready = priced(run, BatchKind(Algorithm.GRPO, 64, 4, 26), None)
+    job = scenario(
+        ready.table, algorithm=Algorithm.GRPO, n_rows=64, prompt_length=90.0, n_gpus=2,
+        length_scale=length_scale, max_length=1024.0, limits=Limits(8.0, 4096.0, 1e3),
+    )  # fmt: skip
+    trace = undisturbed(job, n_others)
+    _, may, _ = in_training(trace, [GPU])
+    assert may == (1.0, 1.0)
+    both_ways(ready, trace, n_others)
+
+
+def test_the_comparison_would_see_what_was_different_once():
+    """A clock at 0, a cold card and a forgotten decision are each told from the real thing."""
+    table = CostTable(LENGTHS, np.ones((5, len(COLUMNS))), 1.0, 1.0, 0.1)
+    job = scenario(table, algorithm=Algorithm.GRPO, n_rows=32, limits=Limits(8.0, 1e5, 9.0))
+    trace = undisturbed(job)
+    run = RunSetting(
+        load_profile("h100_sxm"), load_profile("u55c"), DeviceConfig(n_gpus=32), MODELS, 8.0, 1e5,
+        9.0,
+    )  # fmt: skip
+    ready = RunTable(table, 32, run_rules(run, table, None))
+    inputs, _, _ = in_training(trace, [GPU, CONCURRENT])
+    forgotten, _ = in_a_run(ready, trace, Stage.REFERENCE, 1, ())
+    with pytest.raises(AssertionError):
+        assert_alike(forgotten, inputs)
+    named = dict(zip(NAMES, inputs, strict=True))
+    assert named["pending"] > 0.0 > named["heat"]
+    assert named["backlog"] > 0.0
+
+
+@pytest.mark.parametrize("place", [Stage.REWARD, Stage.REFERENCE])
+def test_a_batch_of_this_iteration_is_not_counted_twice(place):
+    table = CostTable(LENGTHS, np.ones((5, len(COLUMNS))), 1.0, 1.0, 0.1)
+    job = scenario(table, algorithm=Algorithm.GRPO, n_rows=32, limits=Limits(8.0, 1e5, None))
+    trace = undisturbed(job)
+    run = RunSetting(
+        load_profile("h100_sxm"), load_profile("u55c"), DeviceConfig(n_gpus=32), MODELS, 8.0, 1e5,
+        None,
+    )  # fmt: skip
+    ready = RunTable(table, 32, run_rules(run, table, None))
+    decided = ((Stage.REWARD, Action.CONCURRENT),) if place is Stage.REFERENCE else ()
+    seen, _ = in_a_run(ready, trace, place, 1, decided)
+    assert dict(zip(NAMES, seen, strict=True))["queue_batches"] == pytest.approx(0.25)
