@@ -36,7 +36,7 @@ QUEUE_REFUSAL = "the queue of"
 
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
+class RolloutBatch:
     """One batch of completions.
 
     Attributes:
@@ -113,7 +113,7 @@ class RunReadings:
     path: Path
     run_id: str
     head: Mapping[str, Any]
-    rollouts: tuple[Rollout, ...]
+    rollouts: tuple[RolloutBatch, ...]
     readings: tuple[StageReading, ...]
     unsound: frozenset[int]
     barriers: Mapping[tuple[int, int], tuple[BarrierRow, ...]]
@@ -196,7 +196,7 @@ def _head(config_toml: str, meta: Mapping[str, str]) -> dict[str, Any]:
 
 def _rollouts(
     executions: Sequence[ExecutionRow], metrics: Sequence[MetricRow]
-) -> tuple[Rollout, ...]:
+) -> tuple[RolloutBatch, ...]:
     facts: dict[int, dict[str, float]] = {}
     for row in metrics:
         if row.value is not None:
@@ -214,7 +214,7 @@ def _rollouts(
         said = facts.get(iteration, {})
         shares = tuple(said[name] for name in TASK_METRICS if name in said)
         found.append(
-            Rollout(
+            RolloutBatch(
                 iteration=iteration,
                 attempt=attempt,
                 n_rows=n_rows,
