@@ -73,6 +73,25 @@ class Action(StrEnum):
     """a3: on the FPGA while the GPU goes on; joined at the completion barrier."""
 
 
+class GuardRefusal(StrEnum):
+    """Why the guards keep a stage on the GPU that might have been offloaded."""
+
+    NOT_FROZEN = "not_frozen"
+    """The stage's model is trained, so that the card's copy of it would be stale."""
+    UNAVAILABLE = "unavailable"
+    """The FPGA path is down or quarantined."""
+    CANNOT_RUN = "cannot_run"
+    """The card cannot run the stage's model, e.g. because it does not fit its memory."""
+    QUEUE_FULL = "queue_full"
+    """As many batches wait for the FPGA as the configuration allows."""
+    TOO_LONG = "too_long"
+    """The mean row is longer than the configuration allows."""
+    ENERGY = "energy"
+    """The offload's modelled energy is above the GPU path's by more than the allowed margin."""
+    COST_UNKNOWN = "cost_unknown"
+    """The energy guard is on and the cost model cannot tell what the offload costs."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelShape:
     """What the cost model must know of a decoder: all counts, no units.
@@ -314,6 +333,8 @@ class Placement:
         policy: name of the policy.
         reason: one sentence for the report.
         costs: what each action was expected to cost, empty when the policy did not ask.
+        refusal: why a stage that might have been offloaded stays on the GPU; None when no guard
+            objected.
     """
 
     iteration: int
@@ -323,6 +344,7 @@ class Placement:
     policy: str
     reason: str
     costs: tuple[ActionCost, ...] = ()
+    refusal: GuardRefusal | None = None
 
 
 @dataclass(frozen=True, slots=True)

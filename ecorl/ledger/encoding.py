@@ -8,9 +8,11 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ecorl.ledger.versions import refusal_in_reason
 from ecorl.records import (
     Action,
     ActionCost,
+    GuardRefusal,
     Placement,
     Provenance,
     Stage,
@@ -50,6 +52,7 @@ def placement_row(p: Placement) -> Columns:
         "policy": str(p.policy),
         "reason": str(p.reason),
         "costs": json.dumps(costs, separators=(",", ":")),
+        "refusal": None if p.refusal is None else str(p.refusal),
     }
 
 
@@ -73,7 +76,14 @@ def placement_of(row: sqlite3.Row) -> Placement:
         policy=row["policy"],
         reason=row["reason"],
         costs=costs,
+        refusal=_refusal_of(row),
     )
+
+
+def _refusal_of(row: sqlite3.Row) -> GuardRefusal | None:
+    if "refusal" not in row.keys():  # noqa: SIM118 (a row's `in` asks for a value)
+        return refusal_in_reason(Action(row["action"]), row["reason"])
+    return None if row["refusal"] is None else GuardRefusal(row["refusal"])
 
 
 def _or_nan(value: float | None) -> float:

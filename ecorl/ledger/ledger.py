@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from ecorl.errors import LedgerError, RunError
-from ecorl.ledger import encoding, schema
+from ecorl.ledger import encoding, schema, versions
 from ecorl.ledger.encoding import Columns
 from ecorl.ledger.rollup import HOLD_S
 from ecorl.ledger.samples import SampleStore, seal_all
@@ -147,11 +147,12 @@ class Ledger:
         ledger: Ledger | None = None
         try:
             with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-                schema.check_version(connection, path)
+                version = versions.check_version(connection, path)
                 (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
                 if verdict != "ok":
                     raise LedgerError(f"{path}: damaged ({verdict})")
                 connection.execute("BEGIN IMMEDIATE")
+                versions.upgrade(connection, version)
                 (last,) = connection.execute("SELECT max(attempt) FROM attempt").fetchone()
                 for table in schema.SUPERSEDED_TABLES:
                     connection.execute(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ecorl.errors import LedgerError, RunError
-from ecorl.ledger import encoding, schema
+from ecorl.ledger import encoding
 from ecorl.ledger.damage import DAMAGE, reason, type_fault
 from ecorl.ledger.ledger import LEDGER_FILE
 from ecorl.ledger.packing import unpack_block
@@ -37,6 +37,7 @@ from ecorl.ledger.rows import (
     SampleErrorRow,
 )
 from ecorl.ledger.samples import SELECT_SECONDS
+from ecorl.ledger.versions import check_version
 from ecorl.records import Provenance, Stage
 
 _RAW = (
@@ -93,7 +94,7 @@ class LedgerReader:
         try:
             self._connection = self._open()
             self._connection.row_factory = sqlite3.Row
-            schema.check_version(self._connection, self.path)
+            check_version(self._connection, self.path)
             self.refresh()
         except (*DAMAGE, OSError) as error:
             self.close()

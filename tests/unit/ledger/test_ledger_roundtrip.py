@@ -21,6 +21,7 @@ from ecorl.ledger.rollup import SecondRow
 from ecorl.records import (
     Action,
     ActionCost,
+    GuardRefusal,
     Placement,
     PowerSample,
     Provenance,
@@ -94,6 +95,7 @@ def test_every_record_comes_back_equal(tmp_path):
             ActionCost(Action.GPU, 1.5, 300.0, 0.0),
             ActionCost(Action.FPGA, 2.5, 90.0, 2.5, Provenance.PUBLISHED),
         ),
+        refusal=GuardRefusal.QUEUE_FULL,
     )
     with make(tmp_path) as ledger:
         ledger.placement(placement)
