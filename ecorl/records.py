@@ -73,6 +73,84 @@ class Action(StrEnum):
     """a3: on the FPGA while the GPU goes on; joined at the completion barrier."""
 
 
+class DeviceKind(StrEnum):
+    """What kind of machine a device is."""
+
+    GPU = "gpu"
+    """A graphics processor on which a framework trains."""
+    FPGA = "fpga"
+    """An accelerator card that runs the INT8 kernels, real or simulated."""
+    CPU = "cpu"
+    """The host's processor, and its memory."""
+
+
+class EnergyMethod(StrEnum):
+    """How the energy of a stage execution was found."""
+
+    COUNTER = "counter"
+    """The rise of the device's energy counter."""
+    INTEGRAL = "integral"
+    """The zero-order-hold integral of the power readings."""
+    INTEGRAL_COUNTER_STOPPED = "integral_counter_stopped"
+    """The integral, since the counter stood still while the device drew power."""
+    DISPUTED = "disputed"
+    """None: counter and integral lie too far apart to believe either."""
+    MODEL = "model"
+    """The running integral of a power model, which stands in the counter's place."""
+    CYCLE_MODEL = "cycle_model"
+    """The cycle model of a card's kernels."""
+    MIXED = "mixed"
+    """A sum over several devices whose energies were found by several methods."""
+    NONE = "none"
+    """There is no energy."""
+
+
+class EventKind(StrEnum):
+    """What a run's record notes about its course."""
+
+    START = "start"
+    """Training begins at its first step."""
+    RESUME = "resume"
+    """Training goes on from a checkpoint."""
+    TRAINING_END = "training_end"
+    """The trainer has done its last step; evaluation and saving may follow."""
+    FINISH = "finish"
+    """The run is complete."""
+    STOP = "stop"
+    """The run ended before it was complete."""
+    GPU_PATH = "gpu_path"
+    """Which device profile and power source stand for the GPU path, and why."""
+    WEIGHTS = "weights"
+    """An engine took over the weights of a refreshed model."""
+    HOOK_CLOCK = "hook_clock"
+    """How long ecorl itself took on the training thread."""
+    LEDGER_ROWS_DROPPED = "ledger_rows_dropped"
+    """The record lacks rows that could not be written."""
+
+
+class FaultKind(StrEnum):
+    """Faults that ecorl itself finds. An exception from elsewhere goes by its class's name."""
+
+    ENGINE_TIMEOUT = "EngineTimeout"
+    """An engine did not answer before the deadline."""
+    ENGINE_CRASHED = "EngineCrashed"
+    """An engine's process ended and is started again."""
+    ENGINE_GIVEN_UP = "EngineGivenUp"
+    """An engine ended too often and is not started again."""
+    ENGINE_QUARANTINED = "EngineQuarantined"
+    """An engine failed too often in a row and gets no batches for a while."""
+    ENGINE_RETIRED = "EngineRetired"
+    """A stage stays on the GPU path for the rest of the run."""
+    INVALID_RESULT = "InvalidResult"
+    """An engine answered with values that cannot be used."""
+    PHYSICAL_BOUND_ERROR = "PhysicalBoundError"
+    """A card's figures lie beyond what the device can do, and are dropped."""
+    CHECKPOINT_INCOMPLETE = "CheckpointIncomplete"
+    """A checkpoint of the trainer lacks files and cannot be resumed from."""
+    POWER_RESTORED = "power_restored"
+    """A device's power readings are back after a fault."""
+
+
 class GuardRefusal(StrEnum):
     """Why the guards keep a stage on the GPU that might have been offloaded."""
 
@@ -177,9 +255,10 @@ class SmoothedPower:
 
 @dataclass(frozen=True, slots=True)
 class StageEnergy:
-    """Energy of one device over one stage execution.
+    """Energy of one device, or of several together, over one stage execution.
 
     Attributes:
+        device_ids: the devices whose energies are added up, e.g. ``("gpu0", "gpu1")``.
         energy_j: the figure to use, J (the counter where it exists and can be believed, else the
             integral), or None.
         mean_power_w: ``energy_j / (t_end_s - t_start_s)``, W, or None.
@@ -187,14 +266,10 @@ class StageEnergy:
         integral_energy_j: zero-order-hold integral of the samples, J, or None.
         n_samples: valid readings strictly inside the window.
         coverage: share of the window in which a valid reading held, 0 to 1.
-        method: ``counter``, ``integral``, ``integral_counter_stopped`` (there is a counter, and it
-            stood still while the device drew power), ``disputed`` (counter and integral lie too
-            far apart to believe either: no energy), ``model`` (the running integral of a model
-            stands in the counter's place), ``cycle_model``, ``mixed`` (several devices, several
-            methods) or ``none``.
+        method: how ``energy_j`` was found.
     """
 
-    device_id: str
+    device_ids: tuple[str, ...]
     t_start_s: float
     t_end_s: float
     energy_j: float | None
@@ -203,7 +278,7 @@ class StageEnergy:
     integral_energy_j: float | None
     n_samples: int
     coverage: float
-    method: str
+    method: EnergyMethod
     provenance: Provenance
 
     @property
@@ -214,7 +289,7 @@ class StageEnergy:
         each other: right in the mean over many executions, wrong for one. A cycle model needs no
         readings.
         """
-        return self.n_samples >= 2 or self.method == "cycle_model"
+        return self.n_samples >= 2 or self.method is EnergyMethod.CYCLE_MODEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,23 +424,23 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class StageResult:
-    """One stage execution on one device, finished.
+    """One finished stage execution on one device, or on several of one kind.
 
     Attributes:
-        device_id: where it ran.
+        device_ids: the devices on which it ran, e.g. ``("fpga0",)``.
         device: profile name, e.g. ``u55c``; the column of the EDI matrix.
         time_s: time on the device, s: measured for the GPU path, modelled for a simulated card.
         host_time_s: wall-clock on this host, s, always measured. For a simulated card this is
             the C-simulation's run time, which never enters EDI.
         wait_s: how long the training thread stood at the barrier for it, s, measured.
         n_rows_fallback: rows that the exact path had to answer.
-        fault: name of the fault, or None.
+        fault: a `FaultKind`, or the class name of an exception from elsewhere; None without one.
     """
 
     iteration: int
     stage: Stage
     action: Action
-    device_id: str
+    device_ids: tuple[str, ...]
     device: str
     t_start_s: float
     t_end_s: float
@@ -379,3 +454,22 @@ class StageResult:
     energy: StageEnergy | None
     n_rows_fallback: int = 0
     fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FaultEvent:
+    """Something that went wrong and that the run survived.
+
+    Attributes:
+        iteration: in which it happened, or None outside of any.
+        kind: a `FaultKind`, or the class name of an exception from elsewhere.
+        where: the stage, the device or the part that it befell.
+        detail: what is known of it, one line.
+        n_rows: rows of the batch that it affected.
+    """
+
+    iteration: int | None
+    kind: FaultKind | str
+    where: str
+    detail: str
+    n_rows: int = 0

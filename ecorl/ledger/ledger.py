@@ -20,7 +20,16 @@ from ecorl.ledger.encoding import Columns
 from ecorl.ledger.rollup import HOLD_S
 from ecorl.ledger.samples import SampleStore, seal_all
 from ecorl.ledger.writer import RowWriter
-from ecorl.records import Placement, PowerSample, Provenance, Stage, StageResult
+from ecorl.records import (
+    DeviceKind,
+    EventKind,
+    FaultEvent,
+    Placement,
+    PowerSample,
+    Provenance,
+    Stage,
+    StageResult,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -205,22 +214,10 @@ class Ledger:
             },
         )
 
-    def fault(
-        self, iteration: int | None, kind: str, where: str, detail: str, n_rows: int = 0
-    ) -> None:
-        """Record something that went wrong and was survived; ``n_rows`` rows were affected."""
+    def fault(self, f: FaultEvent) -> None:
+        """Record something that went wrong and was survived."""
         t_s = time.monotonic()
-        self._insert(
-            "fault",
-            lambda: {
-                "iteration": None if iteration is None else int(iteration),
-                "t_s": t_s,
-                "kind": str(kind),
-                "place": str(where),
-                "detail": str(detail),
-                "n_rows": int(n_rows),
-            },
-        )
+        self._insert("fault", lambda: {"t_s": t_s, **encoding.fault_row(f)})
 
     def metric(self, iteration: int, name: str, value: float | None) -> None:
         """Record one scalar of the trainer; NaN is stored as missing."""
@@ -275,6 +272,7 @@ class Ledger:
         source: str,
         idle_w: float | None,
         figures_json: str = "{}",
+        kind: DeviceKind | None = None,
     ) -> None:
         """Record a device: profile name, where its power comes from, idle draw in W.
 
@@ -285,6 +283,7 @@ class Ledger:
             source: the instrument.
             idle_w: idle power in W, or None when unknown.
             figures_json: a JSON object with further figures, e.g. the achieved refresh.
+            kind: what kind of machine it is; None leaves that to its name.
         """
         self._insert(
             "device",
@@ -295,6 +294,7 @@ class Ledger:
                 "source": str(source),
                 "idle_w": encoding.number(idle_w),
                 "figures": str(figures_json),
+                "kind": None if kind is None else str(kind),
             },
         )
 
@@ -310,8 +310,13 @@ class Ledger:
         t_s = time.monotonic()
         self._insert("edi", lambda: {"t_s": t_s, "matrix": str(json)})
 
-    def event(self, kind: str, detail: str) -> None:
-        """Record run start, stop, resume, finish."""
+    def event(self, kind: EventKind, detail: str) -> None:
+        """Note something about the course of the run, e.g. its start or its end.
+
+        Args:
+            kind: what happened.
+            detail: one sentence about it.
+        """
         t_s = time.monotonic()
         self._insert("event", lambda: {"t_s": t_s, "kind": str(kind), "detail": str(detail)})
 
@@ -352,8 +357,9 @@ class Ledger:
     def lost(self, connection: sqlite3.Connection, n_rows: int, why: str) -> None:
         """Hook of `RowWriter`: the record itself says what it lacks."""
         detail = f"{n_rows} rows of the run's record were dropped ({why})"
-        columns = {"attempt": self.attempt, "t_s": time.monotonic()}
-        _insert(connection, "event", {**columns, "kind": "ledger_rows_dropped", "detail": detail})
+        columns = {"attempt": self.attempt, "t_s": time.monotonic(), "detail": detail}
+        columns["kind"] = str(EventKind.LEDGER_ROWS_DROPPED)
+        _insert(connection, "event", columns)
 
     def rolled_back(self) -> None:
         """Hook of `RowWriter`."""

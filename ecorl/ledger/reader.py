@@ -38,7 +38,7 @@ from ecorl.ledger.rows import (
 )
 from ecorl.ledger.samples import SELECT_SECONDS
 from ecorl.ledger.versions import check_version
-from ecorl.records import Provenance, Stage
+from ecorl.records import EventKind, FaultKind, Provenance, Stage
 
 _RAW = (
     "SELECT attempt, device_id, provenance, source, t_s, power_w, energy_j, utilisation, error "
@@ -193,9 +193,12 @@ class LedgerReader:
 
     @_reads("event")
     def events(self) -> list[EventRow]:
-        """Start, stop, resume, finish, in order."""
+        """What was noted about the course of the run, in order."""
         sql = "SELECT attempt, t_s, kind, detail FROM event ORDER BY id"
-        return [EventRow(*r) for r in self._rows(sql)]
+        return [
+            EventRow(r[0], r[1], encoding.known_or_text(EventKind, r[2]), r[3])
+            for r in self._rows(sql)
+        ]
 
     @_reads("checkpoint")
     def checkpoints(self) -> list[CheckpointRow]:
@@ -268,7 +271,7 @@ class LedgerReader:
                 superseded=bool(r["superseded"]),
                 iteration=r["iteration"],
                 t_s=r["t_s"],
-                kind=r["kind"],
+                kind=encoding.known_or_text(FaultKind, r["kind"]),
                 where=r["place"],
                 detail=r["detail"],
                 n_rows=r["n_rows"],
@@ -304,7 +307,7 @@ class LedgerReader:
     def devices(self) -> list[DeviceRow]:
         """Devices of each attempt."""
         rows = self._rows("SELECT * FROM device ORDER BY attempt, device_id")
-        return [DeviceRow(r[0], r[1], r[2], Provenance(r[3]), r[4], r[5], r[6]) for r in rows]
+        return [encoding.device_of(r) for r in rows]
 
     @_reads("series")
     def read_device_ids(self) -> list[str]:

@@ -78,7 +78,7 @@ CREATE TABLE evaluation (
 -- Devices as the run knew them; figures is a JSON object.
 CREATE TABLE device (
   attempt INTEGER NOT NULL, device_id TEXT NOT NULL, profile TEXT NOT NULL,
-  provenance TEXT NOT NULL, source TEXT NOT NULL, idle_w REAL, figures TEXT NOT NULL,
+  provenance TEXT NOT NULL, source TEXT NOT NULL, idle_w REAL, figures TEXT NOT NULL, kind TEXT,
   PRIMARY KEY (attempt, device_id)) WITHOUT ROWID;
 CREATE TABLE checkpoint (
   id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER NOT NULL,

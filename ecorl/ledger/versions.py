@@ -1,8 +1,8 @@
 """Ledgers of earlier versions: which can be read, and how they are brought up to date on a resume.
 
-Version 2 has no ``refusal`` in table ``placement``: there a guard's refusal is a sentence in the
-reason alone. It is told from that sentence here and nowhere else, once, where the file is read or
-resumed.
+Version 2 has no ``refusal`` in table ``placement`` and no ``kind`` in table ``device``: there a
+guard's refusal is a sentence in the reason alone, and a device's kind shows in its name. Both are
+told from the text here and nowhere else, once, where the file is read or resumed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ecorl.errors import LedgerError
 from ecorl.ledger.schema import APPLICATION_ID, SCHEMA_VERSION
-from ecorl.records import Action, GuardRefusal
+from ecorl.records import Action, DeviceKind, GuardRefusal
 
 READABLE_VERSIONS = (2, SCHEMA_VERSION)
 
@@ -81,6 +81,7 @@ def upgrade(connection: sqlite3.Connection, version: int) -> None:
         "UPDATE placement SET refusal = ? WHERE id = ?",
         [(str(refusal), key) for refusal, key in refused if refusal is not None],
     )
+    connection.execute("ALTER TABLE device ADD COLUMN kind TEXT")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
@@ -100,3 +101,15 @@ def refusal_in_reason(action: Action, reason: str) -> GuardRefusal | None:
             if found and sentence.startswith(start):
                 return refusal
     return None
+
+
+def kind_in_name(device_id: str) -> DeviceKind:
+    """The kind of a device of which only the name is known, as in a ledger of version 2.
+
+    Args:
+        device_id: as telemetry names devices: ``gpu0``, ``fpga0``, ``cpu0`` or ``dram0``; any other
+            name counts as a GPU's.
+    """
+    kind = device_id.rstrip("0123456789")
+    named = {"cpu": DeviceKind.CPU, "dram": DeviceKind.CPU, "fpga": DeviceKind.FPGA}
+    return named.get(kind, DeviceKind.GPU)

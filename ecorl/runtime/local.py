@@ -26,12 +26,23 @@ from ecorl.engines.protocol import Refreshed, ScoreBatch
 from ecorl.engines.registry import build_engine
 from ecorl.errors import CheckpointError, EngineError
 from ecorl.ledger import Ledger
-from ecorl.records import Action, PathCost, PowerSample, SchedulerState, Stage, StageWork
+from ecorl.records import (
+    Action,
+    DeviceKind,
+    EventKind,
+    FaultEvent,
+    FaultKind,
+    PathCost,
+    PowerSample,
+    SchedulerState,
+    Stage,
+    StageWork,
+)
 from ecorl.runtime.accounting import CARD_ID, Recorder, StageRun, rows_of
 from ecorl.runtime.hardware import card_power, gpu_path, named_profile
 from ecorl.runtime.offload import Float32, OffloadLane, occupancy_of
 from ecorl.runtime.overhead import HookClock
-from ecorl.runtime.stage_energy import CARD_PREFIX, StageAccounts
+from ecorl.runtime.stage_energy import StageAccounts
 from ecorl.runtime.training import FrozenModel, TrainingSide
 from ecorl.scheduler import CostModel, Guards, build_policy, place
 from ecorl.telemetry.sampling.sampler import Sampler
@@ -147,7 +158,7 @@ class LocalRuntime:
         # An exception that ends the training must not take the last executions with it.
         atexit.register(self.close)
         self._books.devices(self._sampler.devices, (lane.engine for lane in self._lanes.values()))
-        self.ledger.event("gpu_path", self._gpu.note)
+        self.ledger.event(EventKind.GPU_PATH, self._gpu.note)
 
     def close(self) -> None:
         """Settle what is open, stop sampling, end the engines; safe to call twice."""
@@ -156,11 +167,10 @@ class LocalRuntime:
         self._closed = True
         atexit.unregister(self.close)
         if self._started:
-            interval_s = float(str(self._gpu.source.options.get("interval_s", 0.1)))
-            self._accounts.close(patience_s=3 * interval_s + 0.2)
+            self._accounts.close(patience_s=3 * self._gpu.source.interval_s + 0.2)
             self.ledger.edi(self.edi_json())
             self.ledger.event(
-                "hook_clock", f"{self.clock.hook_s:.6f} s in {self.clock.n_events} events"
+                EventKind.HOOK_CLOCK, f"{self.clock.hook_s:.6f} s in {self.clock.n_events} events"
             )
             self._sampler.stop()
         self._tell_ends()
@@ -262,13 +272,8 @@ class LocalRuntime:
     def refuse(self, run: StageRun, error: Exception) -> None:
         """A batch that could not be sent: the caller answers it on the GPU path."""
         self._decided[run.work.stage] = Action.GPU
-        self.ledger.fault(
-            run.iteration,
-            type(error).__name__,
-            str(run.work.stage),
-            f"the batch could not be sent ({error})",
-            run.work.n_sequences,
-        )
+        detail = f"the batch could not be sent ({error})"
+        self._record_fault(type(error).__name__, str(run.work.stage), detail, run.work.n_sequences)
         logger.warning("%s: the batch could not be sent: %s", run.work.stage, error)
 
     def retire(self, stage: Stage, why: str) -> None:
@@ -276,7 +281,7 @@ class LocalRuntime:
         lane = self._lanes.get(stage)
         if lane is not None and not lane.retired:
             lane.retire()
-            self.ledger.fault(self.iteration, "EngineRetired", str(stage), why)
+            self._record_fault(FaultKind.ENGINE_RETIRED, str(stage), why)
             logger.warning("%s stays on the GPU path from here on: %s", stage, why)
 
     def refreshing(self, stage: Stage) -> bool:
@@ -305,10 +310,12 @@ class LocalRuntime:
             if error is None:
                 found = future.result()
                 digest = found.digest if isinstance(found, Refreshed) else "unknown"
-                self.ledger.event("weights", f"{stage}: sha256:{digest} from step {iteration}")
+                self.ledger.event(
+                    EventKind.WEIGHTS, f"{stage}: sha256:{digest} from step {iteration}"
+                )
                 return
             why = f"refreshed weights were not taken over ({error or 'cancelled'})"
-            self.ledger.fault(iteration, "EngineRetired", str(stage), why)
+            self.ledger.fault(FaultEvent(iteration, FaultKind.ENGINE_RETIRED, str(stage), why))
             logger.warning("%s stays on the GPU path from here on: %s", stage, why)
 
         with self.clock:
@@ -354,7 +361,7 @@ class LocalRuntime:
         """Record the ends of engines that no batch told of: they were idle, or are given up."""
         for stage, lane in self._lanes.items():
             for end in lane.engine.take_ends():
-                self.ledger.fault(self.iteration, end.kind, str(stage), end.reason)
+                self._record_fault(end.kind, str(stage), end.reason)
 
     def _state(self, work: StageWork, may_offload: bool) -> SchedulerState:
         self._tell_ends()
@@ -384,10 +391,10 @@ class LocalRuntime:
         )
 
     def _gpu_devices(self) -> list[DeviceInfo]:
-        return [d for d in self._sampler.devices if not d.device_id.startswith(CARD_PREFIX)]
+        return [d for d in self._sampler.devices if d.kind is not DeviceKind.FPGA]
 
-    def _gpu_ids(self) -> str:
-        return "+".join(d.device_id for d in self._gpu_devices()) or "gpu"
+    def _gpu_ids(self) -> tuple[str, ...]:
+        return tuple(d.device_id for d in self._gpu_devices()) or ("gpu",)
 
     def _on_samples(self, samples: tuple[PowerSample, ...]) -> None:
         """Runs in the sampler's thread."""
@@ -395,6 +402,11 @@ class LocalRuntime:
         self._accounts.settle()
 
     def _on_power_fault(self, device_id: str, error: str | None, t_s: float) -> None:
-        kind = "power_restored" if error is None else error
+        kind = FaultKind.POWER_RESTORED if error is None else error
         detail = "readings are back" if error is None else "readings are missing from here on"
-        self.ledger.fault(self.iteration, kind, device_id, detail)
+        self._record_fault(kind, device_id, detail)
+
+    def _record_fault(
+        self, kind: FaultKind | str, where: str, detail: str, n_rows: int = 0
+    ) -> None:
+        self.ledger.fault(FaultEvent(self.iteration, kind, where, detail, n_rows))

@@ -229,12 +229,12 @@ def _rollouts(
 
 def _ids(executions: Any) -> tuple[str, ...]:
     """Devices by name, in order of first use."""
-    parts = (part for e in executions for part in e.result.device_id.split("+"))
+    parts = (part for e in executions for part in e.result.device_ids)
     return tuple(dict.fromkeys(parts))
 
 
 def _within(result: StageResult, device_ids: Sequence[str]) -> bool:
-    return set(result.device_id.split("+")) <= set(device_ids)
+    return set(result.device_ids) <= set(device_ids)
 
 
 def _profiles(executions: Sequence[ExecutionRow], gpu_ids: Sequence[str]) -> dict[Side, str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ecorl.drivers.nvml import Instrument, NvmlDevice, NvmlDriver, instruments, visible_devices
 from ecorl.errors import DeviceLost, DriverError, DriverNotLoaded
-from ecorl.records import PowerSample, Provenance
+from ecorl.records import DeviceKind, PowerSample, Provenance
 from ecorl.telemetry.sources.specs import DeviceInfo
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,9 @@ class NvmlSource:
     def describe(self) -> tuple[DeviceInfo, ...]:
         """The selected GPUs with instrument, name and number of MIG instances."""
         return tuple(
-            DeviceInfo(gpu.device_id, self.provenance, _source(gpu), gpu.device.label)
+            DeviceInfo(
+                gpu.device_id, DeviceKind.GPU, self.provenance, _source(gpu), gpu.device.label
+            )
             for gpu in self._gpus
         )
 

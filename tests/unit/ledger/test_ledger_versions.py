@@ -1,4 +1,4 @@
-"""Ledgers of version 2, without a column for refusals, are read and resumed."""
+"""Ledgers of version 2, without columns for refusals and kinds, are read and resumed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from ecorl.errors import LedgerError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
-from ecorl.records import Action, GuardRefusal, Placement, Stage
+from ecorl.records import Action, DeviceKind, GuardRefusal, Placement, Provenance, Stage
 
 KEPT = "fpga proposed (because); kept on the GPU: "
 ALONE = "the guards leave a1 alone: "
@@ -37,6 +37,15 @@ REASONS = [
 ]
 
 
+KINDS = {
+    "cpu0": DeviceKind.CPU,
+    "dram0": DeviceKind.CPU,
+    "fpga12": DeviceKind.FPGA,
+    "gpu0": DeviceKind.GPU,
+    "other": DeviceKind.GPU,
+}
+
+
 def old_ledger(folder: Path) -> Path:
     """A ledger as version 2 wrote it: GPU placements with the reasons above, and one offload."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -46,8 +55,11 @@ def old_ledger(folder: Path) -> Path:
             ledger.placement(Placement(i, Stage.REWARD, Action.FPGA, Action.GPU, "p", reason))
         last = Placement(99, Stage.REWARD, Action.FPGA, Action.FPGA, "p", REASONS[2][0])
         ledger.placement(last)
+        for name in KINDS:
+            ledger.device(name, "p", Provenance.MEASURED, "x", None)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("ALTER TABLE placement DROP COLUMN refusal")
+        connection.execute("ALTER TABLE device DROP COLUMN kind")
         connection.execute("PRAGMA user_version = 2")
     return path
 
@@ -55,6 +67,11 @@ def old_ledger(folder: Path) -> Path:
 def refusals(path: Path) -> list[GuardRefusal | None]:
     with LedgerReader(path) as reader:
         return [row.placement.refusal for row in reader.placements()]
+
+
+def kinds(path: Path) -> dict[str, DeviceKind]:
+    with LedgerReader(path) as reader:
+        return {row.device_id: row.kind for row in reader.devices()}
 
 
 def version(path: Path) -> int:
@@ -66,6 +83,7 @@ def test_refusals_of_version_2_are_told_from_the_reasons(tmp_path):
     path = old_ledger(tmp_path)
     before = path.read_bytes()
     assert refusals(path) == [*(refusal for _, refusal in REASONS), None]
+    assert kinds(path) == KINDS
     assert path.read_bytes() == before
 
 
@@ -79,6 +97,7 @@ def test_a_resume_brings_version_2_up_to_date(tmp_path):
         # A reason of the new version is no fact: nothing is told from it.
         ledger.placement(Placement(5, Stage.REWARD, Action.FPGA, Action.GPU, "p", REASONS[2][0]))
     assert version(path) == 3
+    assert kinds(path) == KINDS
     told = [*(refusal for _, refusal in REASONS), None]
     assert refusals(path) == [*told, GuardRefusal.TOO_LONG, None]
     # And once more, now that it is of the newest version.
