@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import logging
 import math
 import os
@@ -12,11 +11,11 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from ecorl.errors import LedgerError, RunError
 from ecorl.ledger import encoding, schema, versions
 from ecorl.ledger.encoding import Columns
+from ecorl.ledger.lock import WriterLock
 from ecorl.ledger.rollup import HOLD_S
 from ecorl.ledger.samples import SampleStore, seal_all
 from ecorl.ledger.writer import RowWriter
@@ -38,9 +37,6 @@ LEDGER_FILE = "ledger.sqlite"
 
 DEFAULT_RAW_SAMPLES = 20_000
 
-_OPEN_PATHS: set[Path] = set()
-# A process's own file locks do not exclude itself.
-
 
 class Ledger:
     """Records of one run, written in the background.
@@ -55,7 +51,7 @@ class Ledger:
         attempt: 1 for a fresh run, one more for each resume.
     """
 
-    def __init__(self, path: Path, attempt: int, raw_samples: int, lock: IO[bytes]) -> None:
+    def __init__(self, path: Path, attempt: int, raw_samples: int, lock: WriterLock) -> None:
         self.path = path
         self.attempt = attempt
         self._lock = lock
@@ -102,7 +98,7 @@ class Ledger:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LedgerError(f"{path.parent}: cannot be made ({error})") from error
-        lock = _lock(path)
+        lock = WriterLock(path)
         ledger: Ledger | None = None
         # Laid out under another name and then linked, so that no instant shows half a ledger.
         fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
@@ -127,7 +123,7 @@ class Ledger:
             raise LedgerError(f"{path}: cannot be written ({error})") from error
         finally:
             if ledger is None:
-                _unlock(path, lock)
+                lock.release()
             with contextlib.suppress(OSError):
                 fresh.unlink(missing_ok=True)
 
@@ -152,7 +148,7 @@ class Ledger:
         path = Path(path).absolute()
         if not path.is_file():
             raise RunError(f"{path}: there is no ledger to resume")
-        lock = _lock(path)
+        lock = WriterLock(path)
         ledger: Ledger | None = None
         try:
             with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -178,7 +174,7 @@ class Ledger:
             raise LedgerError(f"{path}: cannot be resumed ({error})") from error
         finally:
             if ledger is None:
-                _unlock(path, lock)
+                lock.release()
 
     # ------------------------------------------------------------ recording
 
@@ -340,7 +336,7 @@ class Ledger:
         atexit.unregister(self.close)
         if not self._writer.close(timeout_s):
             logger.warning("ledger: %s: not closed within %.0f s", self.path, timeout_s)
-        _unlock(self.path, self._lock)
+        self._lock.release()
 
     def __enter__(self) -> Ledger:
         return self
@@ -390,28 +386,3 @@ def _insert_attempt(connection: sqlite3.Connection, attempt: int, from_step: int
 def _printable(path: Path) -> str:
     """A path for a message: what is no UTF-8 in it stands as escapes."""
     return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _lock(path: Path) -> IO[bytes]:
-    """Take the writer's lock; the system gives it back when the process dies, however it dies."""
-    if path in _OPEN_PATHS:
-        raise RunError(f"{path}: this process writes it already")
-    try:
-        handle = path.with_name(path.name + ".lock").open("ab")
-    except OSError as error:
-        raise LedgerError(f"{path}: cannot be written ({error})") from error
-    # A POSIX record lock, and not `filelock`'s flock: a process that the trainer forks (a worker of
-    # its data loader) inherits an flock with the open file and would hold it after the trainer was
-    # killed, so that the run could not be resumed. A record lock belongs to this process alone.
-    try:
-        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        handle.close()
-        raise RunError(f"{path}: another process is writing this run") from error
-    _OPEN_PATHS.add(path)
-    return handle
-
-
-def _unlock(path: Path, lock: IO[bytes]) -> None:
-    _OPEN_PATHS.discard(path)
-    lock.close()

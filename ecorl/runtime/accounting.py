@@ -1,4 +1,4 @@
-"""What a stage execution comes to in the record: results, waits, faults, devices."""
+"""Writes stage executions, barrier waits, faults and devices into the run's record."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ REAL_HOST = "xrt"
 
 
 class Recorder:
-    """Writes stage executions into the accounts and the ledger.
+    """Writes what happened to the ledger, and executions to the accounts of their energy.
 
     Args:
         config: the run's configuration.
@@ -80,8 +80,13 @@ class Recorder:
         self._gpu, self._card = gpu, card
         self._card_end_s = 0.0
 
-    def devices(self, sampled: Iterable[DeviceInfo], engines: Iterable[AsyncEngine]) -> None:
-        """Record what the run is metered by, and the card when an engine stands for one."""
+    def record_devices(self, sampled: Iterable[DeviceInfo], engines: Iterable[AsyncEngine]) -> None:
+        """Record the devices whose power is read, and the card when an engine simulates one.
+
+        Args:
+            sampled: the devices that telemetry reads.
+            engines: the engines of the run.
+        """
         for device in sampled:
             profile = self._card if device.kind is DeviceKind.FPGA else self._gpu
             source = f"{device.source} ({device.name})" if device.name else device.source
@@ -124,10 +129,17 @@ class Recorder:
             )
             raise ConfigError("devices.fpga", self._config.devices.fpga, allowed)
 
-    def gpu_path(
+    def record_gpu_path(
         self, run: StageRun, work: StageWork, t_end_s: float, device_ids: tuple[str, ...]
     ) -> None:
-        """Book a stage that ran on the GPU path; its energy follows when the readings are in."""
+        """Record a stage that ran on the GPU path; its energy follows when the readings are in.
+
+        Args:
+            run: the stage execution.
+            work: what was done.
+            t_end_s: when it ended, monotonic s.
+            device_ids: the devices of the GPU path.
+        """
         time_s = t_end_s - run.t_start_s
         self._accounts.add(
             StageResult(
@@ -149,10 +161,17 @@ class Recorder:
             )
         )
 
-    def offload_path(
+    def record_outcome(
         self, run: StageRun, pending: PendingBatch, outcome: BatchOutcome, engine: AsyncEngine
     ) -> None:
-        """Book what a wait at the barrier brought: the wait, a fault, the card's execution."""
+        """Record what a join at the barrier brought: the wait, a fault, the card's execution.
+
+        Args:
+            run: the stage execution.
+            pending: the batch that was sent.
+            outcome: what the join brought.
+            engine: the engine that was asked.
+        """
         work, report, fault = run.work, outcome.report, outcome.fault
         self._wait(run, outcome)
         if fault is not None:
@@ -250,7 +269,13 @@ class Recorder:
 
 
 def rows_of(pending: PendingBatch, rows: Sequence[int], work: StageWork) -> StageWork:
-    """The work of some rows of a batch, counted row by row."""
+    """Count the work of some rows of a batch, row by row.
+
+    Args:
+        pending: the batch as it was sent.
+        rows: indices of the rows.
+        work: the work of the whole batch.
+    """
     batch = pending.batch
     lengths = [len(batch.token_ids[i]) for i in rows]
     return replace(

@@ -1,4 +1,4 @@
-"""Which device profile stands for the GPU path, and where its power readings come from."""
+"""Chooses the device profile that stands for the GPU path, and where its power is read."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pathlib import Path
 from ecorl import config as cfg
 from ecorl.devices import DeviceProfile, load_profile, profile_names
 from ecorl.devices.card import missing_card_figures
-from ecorl.drivers.nvml import NvmlDevice, NvmlDriver, visible_devices
+from ecorl.drivers.instruments import NvmlDevice
+from ecorl.drivers.nvml import NvmlDriver, visible_devices
 from ecorl.drivers.rapl import find_zones
 from ecorl.engines.cards import real_cards
 from ecorl.errors import ConfigError, DriverError
-from ecorl.records import Action, DeviceKind
+from ecorl.records import Action, DeviceKind, Stage
 from ecorl.runtime.training import TrainingSide
 from ecorl.telemetry.sources.specs import MeteredDevice, PowerModel, SourceConfig, SourceSpec
 
@@ -49,6 +50,10 @@ class GpuPath:
 def gpu_path(config: cfg.Config, training: TrainingSide) -> GpuPath:
     """Resolve ``devices.gpu`` and ``telemetry.gpu`` for a trainer on a GPU or on the CPU.
 
+    Args:
+        config: the run's configuration.
+        training: the training process.
+
     Raises:
         ConfigError: when the GPU's model has no profile and the run needs its figures, the named
             profile does not exist or is of another kind of device than the trainer's, the
@@ -67,8 +72,8 @@ def gpu_path(config: cfg.Config, training: TrainingSide) -> GpuPath:
 def card_power(config: cfg.Config) -> SourceSpec | None:
     """Where the power of real cards is read, or None where there are none.
 
-    In the sampler's process: pyxrt's waits hold the interpreter's lock, and a thread that samples
-    beside them would stand still.
+    It is read in the sampler's process: pyxrt's waits hold the interpreter's lock, and a thread
+    that samples beside them would stand still.
     """
     cards = real_cards(config.engine)
     if not cards or _all_on_gpu(config.placement.policy):
@@ -136,10 +141,21 @@ def _needs_figures(config: cfg.Config) -> bool:
     return placement.energy_margin is not None or not by_rule
 
 
-def _all_on_gpu(policy: cfg.Policy) -> bool:
+def stays_on_gpu(policy: cfg.Policy, stage: Stage) -> bool:
+    """Whether a policy that is fixed in the configuration keeps a stage on the GPU path.
+
+    Args:
+        policy: the configured policy.
+        stage: a stage of inference.
+    """
     if not isinstance(policy, cfg.StaticPolicyConfig):
         return False
-    return policy.reward is Action.GPU and policy.reference is Action.GPU
+    fixed = {Stage.REWARD: policy.reward, Stage.REFERENCE: policy.reference}
+    return fixed.get(stage, Action.GPU) is Action.GPU
+
+
+def _all_on_gpu(policy: cfg.Policy) -> bool:
+    return all(stays_on_gpu(policy, stage) for stage in (Stage.REWARD, Stage.REFERENCE))
 
 
 def _check_card(config: cfg.Config, training: TrainingSide) -> None:
@@ -161,7 +177,12 @@ def _check_card(config: cfg.Config, training: TrainingSide) -> None:
 
 
 def named_profile(key: str, name: str, kind: str) -> DeviceProfile:
-    """A profile that the configuration names, of the kind that is wanted there.
+    """Load a profile that the configuration names, of the kind that is wanted there.
+
+    Args:
+        key: the configuration's key, for the message.
+        name: a profile's name or the path of a file.
+        kind: the kind of device that the key stands for.
 
     Raises:
         ConfigError: when there is none of this name, or it is of another kind: seconds of one

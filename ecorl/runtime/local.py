@@ -39,7 +39,7 @@ from ecorl.records import (
     StageWork,
 )
 from ecorl.runtime.accounting import CARD_ID, Recorder, StageRun, rows_of
-from ecorl.runtime.hardware import card_power, gpu_path, named_profile
+from ecorl.runtime.hardware import card_power, gpu_path, named_profile, stays_on_gpu
 from ecorl.runtime.offload import Float32, OffloadLane, occupancy_of
 from ecorl.runtime.overhead import HookClock
 from ecorl.runtime.stage_energy import StageAccounts
@@ -57,7 +57,7 @@ ExactRows = Callable[[Sequence[int]], Sequence[Float32]]
 
 
 class LocalRuntime:
-    """Measures, places and accounts for the stages of one training process.
+    """Measures and places the stages of one training process, and records what they cost.
 
     Args:
         config: the run's configuration.
@@ -105,7 +105,7 @@ class LocalRuntime:
             self._sampler.history,
             lambda: [d.device_id for d in self._gpu_devices()],
         )
-        self._books = Recorder(config, ledger, self._accounts, self._gpu.profile, card)
+        self._recorder = Recorder(config, ledger, self._accounts, self._gpu.profile, card)
         self._lanes: dict[Stage, OffloadLane] = {}
         self._started = self._closed = False
 
@@ -149,7 +149,7 @@ class LocalRuntime:
                 if self._may_offload(stage):
                     engine = self._engine(stage, frozen)
                     self._lanes[stage] = OffloadLane(engine, self.config.placement.max_faults)
-            self._books.check_card_memory(lane.engine for lane in self._lanes.values())
+            self._recorder.check_card_memory(lane.engine for lane in self._lanes.values())
             self.ledger.hold_readings(self._sampler.history.hold_s)
             self._sampler.start()
         except BaseException:  # whatever it was, no process or thread may be left behind
@@ -157,11 +157,13 @@ class LocalRuntime:
             raise
         # An exception that ends the training must not take the last executions with it.
         atexit.register(self.close)
-        self._books.devices(self._sampler.devices, (lane.engine for lane in self._lanes.values()))
+        self._recorder.record_devices(
+            self._sampler.devices, (lane.engine for lane in self._lanes.values())
+        )
         self.ledger.event(EventKind.GPU_PATH, self._gpu.note)
 
     def close(self) -> None:
-        """Settle what is open, stop sampling, end the engines; safe to call twice."""
+        """Record what waits for readings, stop sampling, end the engines; safe to call twice."""
         if self._closed:
             return
         self._closed = True
@@ -173,7 +175,7 @@ class LocalRuntime:
                 EventKind.HOOK_CLOCK, f"{self.clock.hook_s:.6f} s in {self.clock.n_events} events"
             )
             self._sampler.stop()
-        self._tell_ends()
+        self._record_engine_ends()
         for lane in self._lanes.values():
             lane.close()
         self.ledger.flush()
@@ -211,7 +213,7 @@ class LocalRuntime:
         return StageRun(self.iteration, work, placement, time.monotonic())
 
     def on_stage_end(self, run: StageRun, work: StageWork | None = None) -> None:
-        """Book a stage that ran on the GPU path.
+        """Record a stage that ran on the GPU path.
 
         Args:
             run: from `on_stage_start`.
@@ -220,7 +222,7 @@ class LocalRuntime:
         self.training.fence()
         t_end_s = time.monotonic()
         with self.clock:
-            self._books.gpu_path(run, work or run.work, t_end_s, self._gpu_ids())
+            self._recorder.record_gpu_path(run, work or run.work, t_end_s, self._gpu_ids())
             self._accounts.settle()
 
     def submit(self, run: StageRun, batch: ScoreBatch) -> None:
@@ -252,7 +254,7 @@ class LocalRuntime:
         lane = self._lanes[run.work.stage]
         outcome = lane.join(pending, self._time_left_s())
         with self.clock:
-            self._books.offload_path(run, pending, outcome, lane.engine)
+            self._recorder.record_outcome(run, pending, outcome, lane.engine)
         values = dict(outcome.values)
         if outcome.bad_rows:
             # The exact path's own execution: its time and energy are the GPU path's.
@@ -265,19 +267,29 @@ class LocalRuntime:
         return [values[i] for i in range(len(pending.batch))]
 
     def forget(self, run: StageRun) -> None:
-        """A submitted batch that nobody will wait for: an exception cut its iteration short."""
+        """Give up a submitted batch that is not waited for: an exception ended its iteration."""
         if run.pending is not None:
             self._lanes[run.work.stage].forget(run.pending)
 
     def refuse(self, run: StageRun, error: Exception) -> None:
-        """A batch that could not be sent: the caller answers it on the GPU path."""
+        """Record a batch that could not be sent; the caller answers it on the GPU path.
+
+        Args:
+            run: the stage execution that was to be submitted.
+            error: why it could not be sent.
+        """
         self._decided[run.work.stage] = Action.GPU
         detail = f"the batch could not be sent ({error})"
         self._record_fault(type(error).__name__, str(run.work.stage), detail, run.work.n_sequences)
         logger.warning("%s: the batch could not be sent: %s", run.work.stage, error)
 
     def retire(self, stage: Stage, why: str) -> None:
-        """Take a stage back to the GPU path for the rest of the run."""
+        """Take a stage back to the GPU path for the rest of the run.
+
+        Args:
+            stage: the stage.
+            why: one sentence for the record.
+        """
         lane = self._lanes.get(stage)
         if lane is not None and not lane.retired:
             lane.retire()
@@ -322,7 +334,7 @@ class LocalRuntime:
             lane.refresh(checkpoint, done)
 
     def tick(self) -> None:
-        """Settle energies whose samples have come in; call between iterations."""
+        """Record executions whose power readings have come in; call between iterations."""
         with self.clock:
             self._accounts.settle()
 
@@ -350,21 +362,17 @@ class LocalRuntime:
             ) from error
 
     def _may_offload(self, stage: Stage) -> bool:
-        """A static policy that keeps a stage on the GPU needs no engine for it."""
-        policy = self.config.placement.policy
-        if isinstance(policy, cfg.StaticPolicyConfig):
-            fixed = {Stage.REWARD: policy.reward, Stage.REFERENCE: policy.reference}
-            return fixed.get(stage, Action.GPU) is not Action.GPU
-        return True
+        """Whether a stage needs an engine: a fixed policy may keep it on the GPU."""
+        return not stays_on_gpu(self.config.placement.policy, stage)
 
-    def _tell_ends(self) -> None:
-        """Record the ends of engines that no batch told of: they were idle, or are given up."""
+    def _record_engine_ends(self) -> None:
+        """Record the ends of engines that no batch shows: they were idle, or are given up."""
         for stage, lane in self._lanes.items():
             for end in lane.engine.take_ends():
                 self._record_fault(end.kind, str(stage), end.reason)
 
     def _state(self, work: StageWork, may_offload: bool) -> SchedulerState:
-        self._tell_ends()
+        self._record_engine_ends()
         lane = self._lanes.get(work.stage)
         power, utilisation = [], []
         tdp_w = self._gpu.profile.get("tdp_w")
@@ -397,7 +405,7 @@ class LocalRuntime:
         return tuple(d.device_id for d in self._gpu_devices()) or ("gpu",)
 
     def _on_samples(self, samples: tuple[PowerSample, ...]) -> None:
-        """Runs in the sampler's thread."""
+        """Record power readings; runs in the sampler's thread."""
         self.ledger.samples(samples)
         self._accounts.settle()
 

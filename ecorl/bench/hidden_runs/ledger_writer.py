@@ -30,7 +30,6 @@ from ecorl.ledger import LEDGER_FILE, Ledger, encoding
 from ecorl.policy.calibration.readings import (
     LENGTH_METRIC,
     LONGEST_METRIC,
-    QUEUE_REFUSAL,
     TASK_METRICS,
 )
 from ecorl.records import (
@@ -38,6 +37,7 @@ from ecorl.records import (
     EnergyMethod,
     EventKind,
     FaultKind,
+    GuardRefusal,
     Placement,
     Provenance,
     Stage,
@@ -202,22 +202,34 @@ class _Clerk:
 
     def _place(self, stage: Stage, proposed: int, action: int) -> None:
         self.ledger.now_s = self.start_s + self.simulation.carry.t_s
-        reason = "exploring: the action that this stage took least"
+        reason, refusal = "exploring: the action that this stage took least", None
         if proposed != action:
-            reason = f"{ACTIONS[proposed]} proposed; kept on the GPU: {self._objection()}"
+            refusal, words = self._objection()
+            reason = f"{ACTIONS[proposed]} proposed; kept on the GPU: {words}"
         self.ledger.placement(
-            Placement(self.iteration, stage, ACTIONS[proposed], ACTIONS[action], "explore", reason)
+            Placement(
+                self.iteration,
+                stage,
+                ACTIONS[proposed],
+                ACTIONS[action],
+                "explore",
+                reason,
+                refusal=refusal,
+            )
         )
 
-    def _objection(self) -> str:
+    def _objection(self) -> tuple[GuardRefusal | None, str]:
         length, limits = self.simulation.row_length(), self.scenario.limits
         if length > limits.l_max:
-            return f"the mean length of {length:.0f} is above l_max = {limits.l_max:g}"
+            words = f"the mean length of {length:.0f} is above l_max = {limits.l_max:g}"
+            return GuardRefusal.TOO_LONG, words
         if self.simulation.actual.cards_up <= 0:
-            return "the FPGA path is not available"
+            return GuardRefusal.UNAVAILABLE, "the FPGA path is not available"
         if limits.energy_margin is not None:
-            return "its energy or the queue is above the limit"
-        return f"{QUEUE_REFUSAL} other jobs has reached q_max = {limits.q_max:g}"
+            # Which of the two it was cannot be told from here.
+            return None, "its energy or the queue is above the limit"
+        words = f"the queue of other jobs has reached q_max = {limits.q_max:g}"
+        return GuardRefusal.QUEUE_FULL, words
 
     # ------------------------------------------------------------ what is booked
 
