@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from ecorl import __version__
 from ecorl.devices.host import read_host_cpu
 from ecorl.drivers import nvml, rapl
+from ecorl.drivers.instruments import INSTRUMENTS, NvmlDevice
 from ecorl.drivers.xrt.power import XrtDriver
 from ecorl.engines.fpga.card.emulation import can_emulate, installed_xrt
 from ecorl.engines.fpga.csim.compiler import find_compiler
@@ -193,11 +194,11 @@ def _gpus() -> tuple[tuple[GpuFindings, ...], str | None]:
     return found, None if found else "NVML sees no GPU"
 
 
-def _gpu(driver: nvml.NvmlDriver, device: nvml.NvmlDevice) -> GpuFindings:
+def _gpu(driver: nvml.NvmlDriver, device: NvmlDevice) -> GpuFindings:
     instrument = problem = limit_w = None
     has_counter = False
     try:
-        instrument = str(driver.power(device, nvml.instruments()).instrument)
+        instrument = str(driver.power(device, INSTRUMENTS).instrument)
     except DriverError as error:
         problem = f"{type(error).__name__}: {error}"
     try:

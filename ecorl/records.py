@@ -73,6 +73,79 @@ class Action(StrEnum):
     """a3: on the FPGA while the GPU goes on; joined at the completion barrier."""
 
 
+class DeviceKind(StrEnum):
+    """What kind of machine a device is."""
+
+    GPU = "gpu"  # a graphics processor on which a framework trains
+    FPGA = "fpga"  # an accelerator card that runs the INT8 kernels, real or simulated
+    CPU = "cpu"  # the host's processor, and its memory
+
+
+class EnergyMethod(StrEnum):
+    """How the energy of a stage execution was found."""
+
+    COUNTER = "counter"  # the rise of the device's energy counter
+    INTEGRAL = "integral"  # the zero-order-hold integral of the power readings
+    # the integral, since the counter stood still while the device drew power
+    INTEGRAL_COUNTER_STOPPED = "integral_counter_stopped"
+    DISPUTED = "disputed"  # none: counter and integral lie too far apart to believe either
+    MODEL = "model"  # the running integral of a power model, which stands in the counter's place
+    CYCLE_MODEL = "cycle_model"  # the cycle model of a card's kernels
+    MIXED = "mixed"  # a sum over several devices whose energies were found by several methods
+    NONE = "none"  # there is no energy
+
+
+class EventKind(StrEnum):
+    """What a run's record notes about its course."""
+
+    START = "start"  # training begins at its first step
+    RESUME = "resume"  # training goes on from a checkpoint
+    # the trainer has done its last step; evaluation and saving may follow
+    TRAINING_END = "training_end"
+    FINISH = "finish"  # the run is complete
+    STOP = "stop"  # the run ended before it was complete
+    GPU_PATH = "gpu_path"  # which device profile and power source stand for the GPU path, and why
+    WEIGHTS = "weights"  # an engine took over the weights of a refreshed model
+    HOOK_CLOCK = "hook_clock"  # how long ecorl itself took on the training thread
+    LEDGER_ROWS_DROPPED = "ledger_rows_dropped"  # the record lacks rows that could not be written
+
+
+class FaultKind(StrEnum):
+    """Faults that ecorl itself finds. An exception from elsewhere goes by its class's name."""
+
+    ENGINE_TIMEOUT = "EngineTimeout"  # an engine did not answer before the deadline
+    ENGINE_CRASHED = "EngineCrashed"  # an engine's process ended and is started again
+    ENGINE_GIVEN_UP = "EngineGivenUp"  # an engine ended too often and is not started again
+    # an engine failed too often in a row and gets no batches for a while
+    ENGINE_QUARANTINED = "EngineQuarantined"
+    ENGINE_RETIRED = "EngineRetired"  # a stage stays on the GPU path for the rest of the run
+    INVALID_RESULT = "InvalidResult"  # an engine answered with values that cannot be used
+    # a card's figures lie beyond what the device can do, and are dropped
+    PHYSICAL_BOUND_ERROR = "PhysicalBoundError"
+    # a checkpoint of the trainer lacks files and cannot be resumed from
+    CHECKPOINT_INCOMPLETE = "CheckpointIncomplete"
+    POWER_RESTORED = "power_restored"  # a device's power readings are back after a fault
+
+
+class GuardRefusal(StrEnum):
+    """Why the guards keep a stage on the GPU that might have been offloaded."""
+
+    NOT_FROZEN = "not_frozen"
+    """The stage's model is trained, so that the card's copy of it would be stale."""
+    UNAVAILABLE = "unavailable"
+    """The FPGA path is down or quarantined."""
+    CANNOT_RUN = "cannot_run"
+    """The card cannot run the stage's model, e.g. because it does not fit its memory."""
+    QUEUE_FULL = "queue_full"
+    """As many batches wait for the FPGA as the configuration allows."""
+    TOO_LONG = "too_long"
+    """The mean row is longer than the configuration allows."""
+    ENERGY = "energy"
+    """The offload's modelled energy is above the GPU path's by more than the allowed margin."""
+    COST_UNKNOWN = "cost_unknown"
+    """The energy guard is on and the cost model cannot tell what the offload costs."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelShape:
     """What the cost model must know of a decoder: all counts, no units.
@@ -158,9 +231,10 @@ class SmoothedPower:
 
 @dataclass(frozen=True, slots=True)
 class StageEnergy:
-    """Energy of one device over one stage execution.
+    """Energy of one device, or of several together, over one stage execution.
 
     Attributes:
+        device_ids: the devices whose energies are added up, e.g. ``("gpu0", "gpu1")``.
         energy_j: the figure to use, J (the counter where it exists and can be believed, else the
             integral), or None.
         mean_power_w: ``energy_j / (t_end_s - t_start_s)``, W, or None.
@@ -168,14 +242,10 @@ class StageEnergy:
         integral_energy_j: zero-order-hold integral of the samples, J, or None.
         n_samples: valid readings strictly inside the window.
         coverage: share of the window in which a valid reading held, 0 to 1.
-        method: ``counter``, ``integral``, ``integral_counter_stopped`` (there is a counter, and it
-            stood still while the device drew power), ``disputed`` (counter and integral lie too
-            far apart to believe either: no energy), ``model`` (the running integral of a model
-            stands in the counter's place), ``cycle_model``, ``mixed`` (several devices, several
-            methods) or ``none``.
+        method: how ``energy_j`` was found.
     """
 
-    device_id: str
+    device_ids: tuple[str, ...]
     t_start_s: float
     t_end_s: float
     energy_j: float | None
@@ -184,7 +254,7 @@ class StageEnergy:
     integral_energy_j: float | None
     n_samples: int
     coverage: float
-    method: str
+    method: EnergyMethod
     provenance: Provenance
 
     @property
@@ -195,7 +265,7 @@ class StageEnergy:
         each other: right in the mean over many executions, wrong for one. A cycle model needs no
         readings.
         """
-        return self.n_samples >= 2 or self.method == "cycle_model"
+        return self.n_samples >= 2 or self.method is EnergyMethod.CYCLE_MODEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +384,8 @@ class Placement:
         policy: name of the policy.
         reason: one sentence for the report.
         costs: what each action was expected to cost, empty when the policy did not ask.
+        refusal: why a stage that might have been offloaded stays on the GPU; None when no guard
+            objected.
     """
 
     iteration: int
@@ -323,27 +395,28 @@ class Placement:
     policy: str
     reason: str
     costs: tuple[ActionCost, ...] = ()
+    refusal: GuardRefusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StageResult:
-    """One stage execution on one device, finished.
+    """One finished stage execution on one device, or on several of one kind.
 
     Attributes:
-        device_id: where it ran.
+        device_ids: the devices on which it ran, e.g. ``("fpga0",)``.
         device: profile name, e.g. ``u55c``; the column of the EDI matrix.
         time_s: time on the device, s: measured for the GPU path, modelled for a simulated card.
         host_time_s: wall-clock on this host, s, always measured. For a simulated card this is
             the C-simulation's run time, which never enters EDI.
         wait_s: how long the training thread stood at the barrier for it, s, measured.
         n_rows_fallback: rows that the exact path had to answer.
-        fault: name of the fault, or None.
+        fault: a `FaultKind`, or the class name of an exception from elsewhere; None without one.
     """
 
     iteration: int
     stage: Stage
     action: Action
-    device_id: str
+    device_ids: tuple[str, ...]
     device: str
     t_start_s: float
     t_end_s: float
@@ -357,3 +430,22 @@ class StageResult:
     energy: StageEnergy | None
     n_rows_fallback: int = 0
     fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FaultEvent:
+    """Something that went wrong and that the run survived.
+
+    Attributes:
+        iteration: in which it happened, or None outside of any.
+        kind: a `FaultKind`, or the class name of an exception from elsewhere.
+        where: the stage, the device or the part that it befell.
+        detail: what is known of it, one line.
+        n_rows: rows of the batch that it affected.
+    """
+
+    iteration: int | None
+    kind: FaultKind | str
+    where: str
+    detail: str
+    n_rows: int = 0

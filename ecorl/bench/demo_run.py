@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ecorl.errors import RunError
 from ecorl.ledger import LedgerReader
-from ecorl.records import Stage
+from ecorl.records import EventKind, Stage
 from ecorl.report.model import PairedGain, RankFlips
 from ecorl.report.training import paired_gains, rank_flips
 
@@ -116,7 +116,7 @@ def read_demo(run_dir: Path, seed: int, run_s: float) -> DemoRun:
         LedgerError: when the ledger cannot be read.
     """
     with LedgerReader(run_dir) as reader:
-        if not any(event.kind == "finish" for event in reader.events()):
+        if not any(event.kind is EventKind.FINISH for event in reader.events()):
             raise RunError(f"{run_dir}: the run did not finish")
         results = [row.result for row in reader.executions()]
         waits = [row.wait_s for row in reader.barriers()]

@@ -17,7 +17,6 @@ from ecorl.devices.guard import (
     check_throughput,
 )
 from ecorl.devices.profile import (
-    DeviceKind,
     DeviceProfile,
     MissingFigure,
     load_profile,
@@ -38,7 +37,6 @@ __all__ = [
     "BoundCheck",
     "Calibration",
     "DeviceFigure",
-    "DeviceKind",
     "DeviceProfile",
     "MissingFigure",
     "StageCost",

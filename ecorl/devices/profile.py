@@ -24,14 +24,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ecorl.devices.figure import DeviceFigure
 from ecorl.devices.host import complete_host_figures
 from ecorl.errors import ConfigError
-from ecorl.records import Provenance
-
-DeviceKind = Literal["gpu", "fpga", "cpu"]
+from ecorl.records import DeviceKind, Provenance
 
 UNITS: Mapping[str, str] = {
     "idle_w": "W",
@@ -79,7 +77,6 @@ _AT_MOST = (
     ("decode_w", "tdp_w"),
 )
 """Figures of one device that cannot be above another of its figures."""
-_KINDS = ("gpu", "fpga", "cpu")
 _PROVENANCES = (Provenance.PUBLISHED, Provenance.MODELLED, Provenance.MEASURED)
 
 
@@ -94,7 +91,7 @@ class DeviceProfile:
     Attributes:
         name: short name; the column of the EDI matrix, e.g. ``u55c``.
         title: name for reports.
-        kind: ``gpu``, ``fpga`` or ``cpu``.
+        kind: what kind of machine it is.
         figures: figures by key; see `UNITS` for the keys and their units.
         path: where the profile was read from.
     """
@@ -175,14 +172,15 @@ def _parse(text: str, where: str) -> DeviceProfile:
     for key in ("name", "kind"):
         if not isinstance(data.get(key), str) or not data[key]:
             raise ConfigError(key, data.get(key), "a non-empty string", where)
-    if data["kind"] not in _KINDS:
-        raise ConfigError("kind", data["kind"], f"one of {list(_KINDS)}", where)
+    kinds = [str(kind) for kind in DeviceKind]
+    if data["kind"] not in kinds:
+        raise ConfigError("kind", data["kind"], f"one of {kinds}", where)
     figures = _parse_table(data, "figures", where)
     if "per_core" in data:
         figures = complete_host_figures(figures, _parse_table(data, "per_core", where))
     _check_order(figures, where)
     title = str(data.get("title", data["name"]))
-    return DeviceProfile(data["name"], title, data["kind"], figures, where)
+    return DeviceProfile(data["name"], title, DeviceKind(data["kind"]), figures, where)
 
 
 def _check_order(figures: Mapping[str, DeviceFigure], where: str) -> None:

@@ -1,9 +1,6 @@
 """NVIDIA GPUs through NVML: typed, read-only, and the only place that imports ``pynvml``.
 
-Three instruments can tell the power of a board: field 186 (instantaneous), field 185 (average)
-and ``nvmlDeviceGetPowerUsage`` (a 1 s average on Ampere and later, except GA100). The two fields
-exist in a GPU scope and, on boards such as Grace Hopper, in a module scope that includes the CPU.
-Each reading names the instrument behind it, because these figures are not interchangeable.
+`ecorl.drivers.instruments` has the records that it hands out and the instruments that it reads.
 """
 
 from __future__ import annotations
@@ -11,10 +8,17 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+from ecorl.drivers.instruments import (
+    SCOPE_MODULE,
+    Instrument,
+    NvmlDevice,
+    PowerLimits,
+    PowerReading,
+)
 from ecorl.drivers.nvml_errors import error_from_code, translated
 from ecorl.errors import (
     DeviceLost,
@@ -25,11 +29,6 @@ from ecorl.errors import (
     NotSupported,
 )
 from ecorl.units import joules_from_millijoules, watts_from_milliwatts
-
-FIELD_POWER_AVERAGE = 185
-FIELD_POWER_INSTANT = 186
-SCOPE_GPU = 0
-SCOPE_MODULE = 1
 
 MAX_POWER_W = 10_000.0
 """No reading above this is believed, W: the largest modules draw some 3 kW, and a value that is
@@ -44,86 +43,6 @@ MAX_ENERGY_MJ = 2**53
 at 1 kW)."""
 
 _VALUE_NOT_AVAILABLE = 0xFFFFFFFF
-_SCOPE_NAMES = {SCOPE_GPU: "gpu", SCOPE_MODULE: "module"}
-
-
-@dataclass(frozen=True, slots=True)
-class Instrument:
-    """How a power figure is read: a field in a scope, or ``nvmlDeviceGetPowerUsage``.
-
-    Attributes:
-        field: 185 or 186, or None for the power-usage call.
-        scope: 0 (GPU) or 1 (module), or None for the power-usage call.
-    """
-
-    field: int | None
-    scope: int | None
-
-    def __str__(self) -> str:
-        if self.field is None or self.scope is None:
-            return "nvml:power_usage"
-        return f"nvml:field{self.field}:{_SCOPE_NAMES.get(self.scope, self.scope)}"
-
-
-POWER_USAGE = Instrument(None, None)
-
-
-def instruments(prefer: str = "instant") -> tuple[Instrument, ...]:
-    """The order in which instruments are tried: GPU scope, then module scope, then the call.
-
-    Args:
-        prefer: ``instant`` (field 186 first) or ``average`` (field 185 first).
-    """
-    first, second = FIELD_POWER_INSTANT, FIELD_POWER_AVERAGE
-    if prefer == "average":
-        first, second = second, first
-    fields = [Instrument(f, s) for s in (SCOPE_GPU, SCOPE_MODULE) for f in (first, second)]
-    return (*fields, POWER_USAGE)
-
-
-@dataclass(frozen=True, slots=True)
-class PowerReading:
-    """Power of a board in W, and the instrument that said so."""
-
-    power_w: float
-    instrument: Instrument
-
-
-@dataclass(frozen=True, slots=True)
-class PowerLimits:
-    """Power limits of a board in W, each None where the device does not tell."""
-
-    enforced_w: float | None
-    requested_w: float | None
-    min_w: float | None
-    max_w: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class NvmlDevice:
-    """A physical GPU.
-
-    Attributes:
-        index: NVML's index.
-        uuid: of the physical GPU; for MIG that of the parent.
-        mig_uuids: instances on it; NVML reports the parent's power for each of them.
-        handle: NVML's opaque handle, valid until `NvmlDriver.close`.
-        max_limit_w: highest power limit that it can be set to, W, or None where it does not tell.
-    """
-
-    index: int
-    uuid: str
-    name: str
-    mig_uuids: tuple[str, ...]
-    handle: Any
-    max_limit_w: float | None = None
-
-    @property
-    def label(self) -> str:
-        """Its name, with a remark where the power is that of several MIG instances together."""
-        if not self.mig_uuids:
-            return self.name
-        return f"{self.name} (whole GPU of {len(self.mig_uuids)} MIG instances)"
 
 
 def visible_devices(environ: Mapping[str, str]) -> tuple[str, ...] | None:

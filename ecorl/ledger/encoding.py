@@ -6,11 +6,19 @@ import json
 import math
 import sqlite3
 from collections.abc import Iterable, Mapping
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
+from ecorl.ledger.rows import DeviceRow
+from ecorl.ledger.versions import kind_in_name, refusal_in_reason
 from ecorl.records import (
     Action,
     ActionCost,
+    DeviceKind,
+    EnergyMethod,
+    FaultEvent,
+    FaultKind,
+    GuardRefusal,
     Placement,
     Provenance,
     Stage,
@@ -21,6 +29,8 @@ from ecorl.records import (
 Columns = dict[str, Any]
 """One row: values by column name."""
 
+_Enum = TypeVar("_Enum", bound=StrEnum)
+
 
 def number(value: float | None) -> float | None:
     """A plain float; None for None and for what is not a number."""
@@ -28,6 +38,17 @@ def number(value: float | None) -> float | None:
         return None
     plain = float(value)
     return None if math.isnan(plain) else plain
+
+
+def fault_row(f: FaultEvent) -> Columns:
+    """Columns of table ``fault``."""
+    return {
+        "iteration": None if f.iteration is None else int(f.iteration),
+        "kind": str(f.kind),
+        "place": str(f.where),
+        "detail": str(f.detail),
+        "n_rows": int(f.n_rows),
+    }
 
 
 def placement_row(p: Placement) -> Columns:
@@ -50,6 +71,7 @@ def placement_row(p: Placement) -> Columns:
         "policy": str(p.policy),
         "reason": str(p.reason),
         "costs": json.dumps(costs, separators=(",", ":")),
+        "refusal": None if p.refusal is None else str(p.refusal),
     }
 
 
@@ -73,12 +95,41 @@ def placement_of(row: sqlite3.Row) -> Placement:
         policy=row["policy"],
         reason=row["reason"],
         costs=costs,
+        refusal=_refusal_of(row),
     )
+
+
+def _refusal_of(row: sqlite3.Row) -> GuardRefusal | None:
+    if "refusal" not in row.keys():  # noqa: SIM118 (a row's `in` asks for a value)
+        return refusal_in_reason(Action(row["action"]), row["reason"])
+    return None if row["refusal"] is None else GuardRefusal(row["refusal"])
 
 
 def _or_nan(value: float | None) -> float:
     # ActionCost has no room for None: a cost that the model could not tell reads back as NaN.
     return math.nan if value is None else float(value)
+
+
+def _joined(device_ids: Iterable[str]) -> str:
+    """One column for several devices: their ids with ``+`` between them."""
+    return "+".join(map(str, device_ids))
+
+
+def _split(column: str) -> tuple[str, ...]:
+    return tuple(column.split("+"))
+
+
+def known_or_text(enum: type[_Enum], text: str) -> _Enum | str:
+    """The member of an enum with this value, or the text itself when there is none.
+
+    Args:
+        enum: the kinds that this version knows.
+        text: a column's value; an exception's class name, or a kind of another version.
+    """
+    try:
+        return enum(text)
+    except ValueError:
+        return text
 
 
 def result_row(r: StageResult) -> Columns:
@@ -87,7 +138,7 @@ def result_row(r: StageResult) -> Columns:
         "iteration": int(r.iteration),
         "stage": str(r.stage),
         "action": str(r.action),
-        "device_id": str(r.device_id),
+        "device_id": _joined(r.device_ids),
         "device": str(r.device),
         "start_t_s": number(r.t_start_s),
         "end_t_s": number(r.t_end_s),
@@ -106,7 +157,7 @@ def result_row(r: StageResult) -> Columns:
 
 def _energy_row(e: StageEnergy) -> Columns:
     return {
-        "energy_device_id": str(e.device_id),
+        "energy_device_id": _joined(e.device_ids),
         "energy_start_t_s": number(e.t_start_s),
         "energy_end_t_s": number(e.t_end_s),
         "energy_j": number(e.energy_j),
@@ -126,7 +177,7 @@ def result_of(row: sqlite3.Row) -> StageResult:
         iteration=row["iteration"],
         stage=Stage(row["stage"]),
         action=Action(row["action"]),
-        device_id=row["device_id"],
+        device_ids=_split(row["device_id"]),
         device=row["device"],
         t_start_s=row["start_t_s"],
         t_end_s=row["end_t_s"],
@@ -139,7 +190,7 @@ def result_of(row: sqlite3.Row) -> StageResult:
         n_output_tokens=row["n_output_tokens"],
         energy=_energy_of(row),
         n_rows_fallback=row["n_rows_fallback"],
-        fault=row["fault"],
+        fault=None if row["fault"] is None else known_or_text(FaultKind, row["fault"]),
     )
 
 
@@ -147,7 +198,7 @@ def _energy_of(row: sqlite3.Row) -> StageEnergy | None:
     if row["energy_method"] is None:
         return None
     return StageEnergy(
-        device_id=row["energy_device_id"],
+        device_ids=_split(row["energy_device_id"]),
         t_start_s=_or_nan(row["energy_start_t_s"]),
         t_end_s=_or_nan(row["energy_end_t_s"]),
         energy_j=row["energy_j"],
@@ -156,8 +207,23 @@ def _energy_of(row: sqlite3.Row) -> StageEnergy | None:
         integral_energy_j=row["integral_energy_j"],
         n_samples=row["n_samples"],
         coverage=_or_nan(row["coverage"]),
-        method=row["energy_method"],
+        method=EnergyMethod(row["energy_method"]),
         provenance=Provenance(row["energy_provenance"]),
+    )
+
+
+def device_of(row: sqlite3.Row) -> DeviceRow:
+    """The record of a row of table ``device``."""
+    kind = row["kind"] if "kind" in row.keys() else None  # noqa: SIM118
+    return DeviceRow(
+        attempt=row["attempt"],
+        device_id=row["device_id"],
+        profile=row["profile"],
+        provenance=Provenance(row["provenance"]),
+        source=row["source"],
+        idle_w=row["idle_w"],
+        figures_json=row["figures"],
+        kind=kind_in_name(row["device_id"]) if kind is None else DeviceKind(kind),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import logging
 import math
 import os
@@ -12,15 +11,24 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from ecorl.errors import LedgerError, RunError
-from ecorl.ledger import encoding, schema
+from ecorl.ledger import encoding, schema, versions
 from ecorl.ledger.encoding import Columns
+from ecorl.ledger.lock import WriterLock
 from ecorl.ledger.rollup import HOLD_S
 from ecorl.ledger.samples import SampleStore, seal_all
 from ecorl.ledger.writer import RowWriter
-from ecorl.records import Placement, PowerSample, Provenance, Stage, StageResult
+from ecorl.records import (
+    DeviceKind,
+    EventKind,
+    FaultEvent,
+    Placement,
+    PowerSample,
+    Provenance,
+    Stage,
+    StageResult,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +36,6 @@ LEDGER_FILE = "ledger.sqlite"
 """Name of the file in a run folder."""
 
 DEFAULT_RAW_SAMPLES = 20_000
-
-_OPEN_PATHS: set[Path] = set()
-# A process's own file locks do not exclude itself.
 
 
 class Ledger:
@@ -46,7 +51,7 @@ class Ledger:
         attempt: 1 for a fresh run, one more for each resume.
     """
 
-    def __init__(self, path: Path, attempt: int, raw_samples: int, lock: IO[bytes]) -> None:
+    def __init__(self, path: Path, attempt: int, raw_samples: int, lock: WriterLock) -> None:
         self.path = path
         self.attempt = attempt
         self._lock = lock
@@ -93,7 +98,7 @@ class Ledger:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LedgerError(f"{path.parent}: cannot be made ({error})") from error
-        lock = _lock(path)
+        lock = WriterLock(path)
         ledger: Ledger | None = None
         # Laid out under another name and then linked, so that no instant shows half a ledger.
         fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
@@ -118,7 +123,7 @@ class Ledger:
             raise LedgerError(f"{path}: cannot be written ({error})") from error
         finally:
             if ledger is None:
-                _unlock(path, lock)
+                lock.release()
             with contextlib.suppress(OSError):
                 fresh.unlink(missing_ok=True)
 
@@ -143,15 +148,16 @@ class Ledger:
         path = Path(path).absolute()
         if not path.is_file():
             raise RunError(f"{path}: there is no ledger to resume")
-        lock = _lock(path)
+        lock = WriterLock(path)
         ledger: Ledger | None = None
         try:
             with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-                schema.check_version(connection, path)
+                version = versions.check_version(connection, path)
                 (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
                 if verdict != "ok":
                     raise LedgerError(f"{path}: damaged ({verdict})")
                 connection.execute("BEGIN IMMEDIATE")
+                versions.upgrade(connection, version)
                 (last,) = connection.execute("SELECT max(attempt) FROM attempt").fetchone()
                 for table in schema.SUPERSEDED_TABLES:
                     connection.execute(
@@ -168,7 +174,7 @@ class Ledger:
             raise LedgerError(f"{path}: cannot be resumed ({error})") from error
         finally:
             if ledger is None:
-                _unlock(path, lock)
+                lock.release()
 
     # ------------------------------------------------------------ recording
 
@@ -204,22 +210,10 @@ class Ledger:
             },
         )
 
-    def fault(
-        self, iteration: int | None, kind: str, where: str, detail: str, n_rows: int = 0
-    ) -> None:
-        """Record something that went wrong and was survived; ``n_rows`` rows were affected."""
+    def fault(self, f: FaultEvent) -> None:
+        """Record something that went wrong and was survived."""
         t_s = time.monotonic()
-        self._insert(
-            "fault",
-            lambda: {
-                "iteration": None if iteration is None else int(iteration),
-                "t_s": t_s,
-                "kind": str(kind),
-                "place": str(where),
-                "detail": str(detail),
-                "n_rows": int(n_rows),
-            },
-        )
+        self._insert("fault", lambda: {"t_s": t_s, **encoding.fault_row(f)})
 
     def metric(self, iteration: int, name: str, value: float | None) -> None:
         """Record one scalar of the trainer; NaN is stored as missing."""
@@ -274,6 +268,7 @@ class Ledger:
         source: str,
         idle_w: float | None,
         figures_json: str = "{}",
+        kind: DeviceKind | None = None,
     ) -> None:
         """Record a device: profile name, where its power comes from, idle draw in W.
 
@@ -284,6 +279,7 @@ class Ledger:
             source: the instrument.
             idle_w: idle power in W, or None when unknown.
             figures_json: a JSON object with further figures, e.g. the achieved refresh.
+            kind: what kind of machine it is; None leaves that to its name.
         """
         self._insert(
             "device",
@@ -294,6 +290,7 @@ class Ledger:
                 "source": str(source),
                 "idle_w": encoding.number(idle_w),
                 "figures": str(figures_json),
+                "kind": None if kind is None else str(kind),
             },
         )
 
@@ -309,8 +306,13 @@ class Ledger:
         t_s = time.monotonic()
         self._insert("edi", lambda: {"t_s": t_s, "matrix": str(json)})
 
-    def event(self, kind: str, detail: str) -> None:
-        """Record run start, stop, resume, finish."""
+    def event(self, kind: EventKind, detail: str) -> None:
+        """Note something about the course of the run, e.g. its start or its end.
+
+        Args:
+            kind: what happened.
+            detail: one sentence about it.
+        """
         t_s = time.monotonic()
         self._insert("event", lambda: {"t_s": t_s, "kind": str(kind), "detail": str(detail)})
 
@@ -334,7 +336,7 @@ class Ledger:
         atexit.unregister(self.close)
         if not self._writer.close(timeout_s):
             logger.warning("ledger: %s: not closed within %.0f s", self.path, timeout_s)
-        _unlock(self.path, self._lock)
+        self._lock.release()
 
     def __enter__(self) -> Ledger:
         return self
@@ -351,8 +353,9 @@ class Ledger:
     def lost(self, connection: sqlite3.Connection, n_rows: int, why: str) -> None:
         """Hook of `RowWriter`: the record itself says what it lacks."""
         detail = f"{n_rows} rows of the run's record were dropped ({why})"
-        columns = {"attempt": self.attempt, "t_s": time.monotonic()}
-        _insert(connection, "event", {**columns, "kind": "ledger_rows_dropped", "detail": detail})
+        columns = {"attempt": self.attempt, "t_s": time.monotonic(), "detail": detail}
+        columns["kind"] = str(EventKind.LEDGER_ROWS_DROPPED)
+        _insert(connection, "event", columns)
 
     def rolled_back(self) -> None:
         """Hook of `RowWriter`."""
@@ -383,28 +386,3 @@ def _insert_attempt(connection: sqlite3.Connection, attempt: int, from_step: int
 def _printable(path: Path) -> str:
     """A path for a message: what is no UTF-8 in it stands as escapes."""
     return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _lock(path: Path) -> IO[bytes]:
-    """Take the writer's lock; the system gives it back when the process dies, however it dies."""
-    if path in _OPEN_PATHS:
-        raise RunError(f"{path}: this process writes it already")
-    try:
-        handle = path.with_name(path.name + ".lock").open("ab")
-    except OSError as error:
-        raise LedgerError(f"{path}: cannot be written ({error})") from error
-    # A POSIX record lock, and not `filelock`'s flock: a process that the trainer forks (a worker of
-    # its data loader) inherits an flock with the open file and would hold it after the trainer was
-    # killed, so that the run could not be resumed. A record lock belongs to this process alone.
-    try:
-        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        handle.close()
-        raise RunError(f"{path}: another process is writing this run") from error
-    _OPEN_PATHS.add(path)
-    return handle
-
-
-def _unlock(path: Path, lock: IO[bytes]) -> None:
-    _OPEN_PATHS.discard(path)
-    lock.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ecorl.errors import LedgerError, RunError
-from ecorl.ledger import encoding, schema
+from ecorl.ledger import encoding
 from ecorl.ledger.damage import DAMAGE, reason, type_fault
 from ecorl.ledger.ledger import LEDGER_FILE
 from ecorl.ledger.packing import unpack_block
@@ -37,7 +37,8 @@ from ecorl.ledger.rows import (
     SampleErrorRow,
 )
 from ecorl.ledger.samples import SELECT_SECONDS
-from ecorl.records import Provenance, Stage
+from ecorl.ledger.versions import check_version
+from ecorl.records import EventKind, FaultKind, Provenance, Stage
 
 _RAW = (
     "SELECT attempt, device_id, provenance, source, t_s, power_w, energy_j, utilisation, error "
@@ -93,7 +94,7 @@ class LedgerReader:
         try:
             self._connection = self._open()
             self._connection.row_factory = sqlite3.Row
-            schema.check_version(self._connection, self.path)
+            check_version(self._connection, self.path)
             self.refresh()
         except (*DAMAGE, OSError) as error:
             self.close()
@@ -192,9 +193,12 @@ class LedgerReader:
 
     @_reads("event")
     def events(self) -> list[EventRow]:
-        """Start, stop, resume, finish, in order."""
+        """What was noted about the course of the run, in order."""
         sql = "SELECT attempt, t_s, kind, detail FROM event ORDER BY id"
-        return [EventRow(*r) for r in self._rows(sql)]
+        return [
+            EventRow(r[0], r[1], encoding.known_or_text(EventKind, r[2]), r[3])
+            for r in self._rows(sql)
+        ]
 
     @_reads("checkpoint")
     def checkpoints(self) -> list[CheckpointRow]:
@@ -267,7 +271,7 @@ class LedgerReader:
                 superseded=bool(r["superseded"]),
                 iteration=r["iteration"],
                 t_s=r["t_s"],
-                kind=r["kind"],
+                kind=encoding.known_or_text(FaultKind, r["kind"]),
                 where=r["place"],
                 detail=r["detail"],
                 n_rows=r["n_rows"],
@@ -303,7 +307,7 @@ class LedgerReader:
     def devices(self) -> list[DeviceRow]:
         """Devices of each attempt."""
         rows = self._rows("SELECT * FROM device ORDER BY attempt, device_id")
-        return [DeviceRow(r[0], r[1], r[2], Provenance(r[3]), r[4], r[5], r[6]) for r in rows]
+        return [encoding.device_of(r) for r in rows]
 
     @_reads("series")
     def read_device_ids(self) -> list[str]:

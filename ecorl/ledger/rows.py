@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ecorl.records import Placement, Provenance, Stage, StageResult
+from ecorl.records import (
+    DeviceKind,
+    EventKind,
+    FaultKind,
+    Placement,
+    Provenance,
+    Stage,
+    StageResult,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +86,13 @@ class BarrierRow:
 
 @dataclass(frozen=True, slots=True)
 class FaultRow:
-    """Something that went wrong and was survived; ``where`` names the part it befell."""
+    """A fault that the run survived, at ``t_s`` (monotonic, s); fields as in `FaultEvent`."""
 
     attempt: int
     superseded: bool
     iteration: int | None
     t_s: float
-    kind: str
+    kind: FaultKind | str
     where: str
     detail: str
     n_rows: int
@@ -114,7 +122,10 @@ class EvaluationRow:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """A device as one attempt knew it; ``idle_w`` in W or None, ``figures_json`` an object."""
+    """A device as one attempt knew it; ``idle_w`` in W or None, ``figures_json`` an object.
+
+    Its ``kind`` is told from its name where the record does not hold it.
+    """
 
     attempt: int
     device_id: str
@@ -123,6 +134,7 @@ class DeviceRow:
     source: str
     idle_w: float | None
     figures_json: str
+    kind: DeviceKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +159,11 @@ class EdiRow:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """Run start, stop, resume, finish, and what the ledger says of itself."""
+    """A note about the course of the run; a ``kind`` of another version stays a text."""
 
     attempt: int
     t_s: float
-    kind: str
+    kind: EventKind | str
     detail: str
 
 

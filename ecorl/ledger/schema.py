@@ -20,10 +20,9 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from ecorl.errors import LedgerError
-
-SCHEMA_VERSION = 2
-"""``PRAGMA user_version``; raised with every change of the tables."""
+SCHEMA_VERSION = 3
+"""``PRAGMA user_version``; raised with every change of the tables (see
+`ecorl.ledger.versions` for the earlier ones that can still be read)."""
 
 APPLICATION_ID = 0x45434F4C
 """``PRAGMA application_id``: the letters ECOL."""
@@ -40,11 +39,12 @@ CREATE TABLE attempt (
   attempt INTEGER PRIMARY KEY, from_step INTEGER NOT NULL,
   unix_anchor_s REAL NOT NULL, monotonic_anchor_s REAL NOT NULL, pid INTEGER NOT NULL,
   hold_s REAL NOT NULL);
--- One row per placement decision; costs is a JSON list of what each action was expected to cost.
+-- One row per placement decision; costs is a JSON list of what each action was expected to cost,
+-- refusal the `GuardRefusal` that kept the stage on the GPU (NULL: no guard objected).
 CREATE TABLE placement (
   id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER NOT NULL, t_s REAL NOT NULL,
   stage TEXT NOT NULL, proposed TEXT NOT NULL, action TEXT NOT NULL, policy TEXT NOT NULL,
-  reason TEXT NOT NULL, costs TEXT NOT NULL, superseded INTEGER NOT NULL DEFAULT 0);
+  reason TEXT NOT NULL, costs TEXT NOT NULL, superseded INTEGER NOT NULL DEFAULT 0, refusal TEXT);
 -- One row per stage execution on one device. energy_method NULL: no energy record at all.
 CREATE TABLE execution (
   id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER NOT NULL,
@@ -78,7 +78,7 @@ CREATE TABLE evaluation (
 -- Devices as the run knew them; figures is a JSON object.
 CREATE TABLE device (
   attempt INTEGER NOT NULL, device_id TEXT NOT NULL, profile TEXT NOT NULL,
-  provenance TEXT NOT NULL, source TEXT NOT NULL, idle_w REAL, figures TEXT NOT NULL,
+  provenance TEXT NOT NULL, source TEXT NOT NULL, idle_w REAL, figures TEXT NOT NULL, kind TEXT,
   PRIMARY KEY (attempt, device_id)) WITHOUT ROWID;
 CREATE TABLE checkpoint (
   id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER NOT NULL,
@@ -154,22 +154,3 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-def check_version(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse a file that is no ledger, or one of another version.
-
-    Raises:
-        LedgerError: with one line that names the file.
-    """
-    try:
-        (application_id,) = connection.execute("PRAGMA application_id").fetchone()
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-    except sqlite3.Error as error:
-        raise LedgerError(f"{path}: not a readable ledger ({error})") from error
-    if application_id != APPLICATION_ID:
-        raise LedgerError(f"{path}: an SQLite file, but not a ledger of ecorl (or an empty one)")
-    if version != SCHEMA_VERSION:
-        raise LedgerError(
-            f"{path}: ledger version {version}, this ecorl reads version {SCHEMA_VERSION}"
-        )

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ecorl.config import Config
 from ecorl.ledger import ExecutionRow, LedgerReader, MetricRow
+from ecorl.records import EventKind
 from ecorl.report import devices as device_parts
 from ecorl.report.energy.card import balance, card_timeline
 from ecorl.report.energy.model import Accounting
@@ -76,7 +77,7 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
     )
     missing = [known.gap] if known.gap else []
     missing += _absent(report, executions, recorded)
-    missing += [e.detail for e in reader.events() if e.kind == "ledger_rows_dropped"]
+    missing += [e.detail for e in reader.events() if e.kind is EventKind.LEDGER_ROWS_DROPPED]
     missing += spent.gaps
     missing += _doubtful(spent.accounting)
     return replace(report, missing=tuple(missing))

@@ -182,10 +182,10 @@ def timeline(executions: Sequence[ExecutionRow], barriers: Sequence[BarrierRow])
     shown = [r for r in own if r.iteration in iterations]
     origin = min(r.t_start_s for r in shown)
     on_gpu = gpu_path_devices(executions)
-    shown.sort(key=lambda r: (r.device_id not in on_gpu, r.device_id, r.t_start_s))
+    shown.sort(key=lambda r: (on_gpu.isdisjoint(r.device_ids), r.device_ids, r.t_start_s))
     bars = [
         Bar(
-            lane=f"{r.device} {r.device_id}",
+            lane=f"{r.device} {'+'.join(r.device_ids)}",
             label=str(r.stage),
             kind=str(r.stage) if r.stage in INFERENCE_STAGES else CAUSE_OF_STAGE[r.stage],
             start_s=r.t_start_s - origin,

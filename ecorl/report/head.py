@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ecorl.config import Config
 from ecorl.devices import load_profile, profile_names
-from ecorl.ledger import EventRow, ExecutionRow, LedgerReader, RunRow
-from ecorl.records import Action
+from ecorl.ledger import DeviceRow, EventRow, ExecutionRow, LedgerReader, RunRow
+from ecorl.ledger.versions import kind_in_name
+from ecorl.records import Action, DeviceKind, EventKind
 from ecorl.report.energy.causes import CAUSE_OF_STAGE
 from ecorl.report.energy.spans import Span, length
 from ecorl.report.energy.stages import gpu_path_devices
@@ -18,7 +19,12 @@ from ecorl.report.run_config import RunConfig, is_attached
 GPU_PATH, HOST_PATH = "GPU path", "host path"
 """The path on which the framework itself runs, by the device that it runs on."""
 
-_STATES = {"finish": "finished", "stop": "stopped", "start": "", "resume": ""}
+_BEGINNINGS = (EventKind.START, EventKind.RESUME)
+_STATES: dict[EventKind | str, str] = {
+    EventKind.FINISH: "finished",
+    EventKind.STOP: "stopped",
+    **dict.fromkeys(_BEGINNINGS, ""),
+}
 _NO_END = "no end recorded"
 _PLAN = re.compile(r"training from step \d+ of (\d+)")
 _TRAINER_FACTS = (
@@ -52,8 +58,9 @@ def head(
     run, attempts, events = reader.run(), reader.attempts(), reader.events()
     config, attached = known.config, is_attached(run)
     saved = [c.iteration for c in reader.checkpoints() if not c.superseded]
-    used = {(e.result.device_id, e.result.device) for e in executions}
-    named = {(d.device_id, d.profile) for d in reader.devices()}
+    used = {("+".join(e.result.device_ids), e.result.device) for e in executions}
+    devices = reader.devices()
+    named = {(d.device_id, d.profile) for d in devices}
     return Head(
         run_id=run.run_id,
         state=_state(events),
@@ -74,7 +81,7 @@ def head(
         started_unix_s=attempts[0].unix_anchor_s if attempts else run.created_unix_s,
         run_time_s=length(spans.values()),
         meta=run.meta,
-        path=path_name(executions, named),
+        path=path_name(executions, devices),
         attached=attached,
         trainer={k: run.meta[k] for k in _TRAINER_FACTS if attached and k in run.meta},
     )
@@ -94,7 +101,7 @@ def _planned(config: Config | None, events: Sequence[EventRow]) -> int | None:
     if config is not None:
         return config.trainer.steps
     for event in reversed(events):
-        told = _PLAN.fullmatch(event.detail) if event.kind in ("start", "resume") else None
+        told = _PLAN.fullmatch(event.detail) if event.kind in _BEGINNINGS else None
         if told:
             return int(told[1])
     return None
@@ -119,24 +126,29 @@ def _state(events: Sequence[EventRow]) -> str:
 # ---------------------------------------------------------------- the path's name
 
 
-def path_name(executions: Sequence[ExecutionRow], named: Iterable[tuple[str, str]]) -> str:
+def path_name(executions: Sequence[ExecutionRow], devices: Sequence[DeviceRow]) -> str:
     """What to call the path on which the framework itself runs.
 
     Args:
         executions: of the whole run.
-        named: id and profile of the devices that the ledger names, for a run without executions.
+        devices: as the ledger names them; they decide for a run without executions.
     """
     on_path = gpu_path_devices(executions)
-    used = {(r.device_id, r.device) for r in (e.result for e in executions)}
-    kinds = {_kind(*one) for one in used or named if not used or one[0] in on_path}
-    return HOST_PATH if "cpu" in kinds and "gpu" not in kinds else GPU_PATH
+    used = {(one, e.result.device) for e in executions for one in e.result.device_ids}
+    named = {(d.device_id, d.profile) for d in devices}
+    recorded = {d.device_id: d.kind for d in devices}
+    kinds = {
+        _kind(profile, recorded.get(device_id) or kind_in_name(device_id))
+        for device_id, profile in used or named
+        if not used or device_id in on_path
+    }
+    is_host = DeviceKind.CPU in kinds and DeviceKind.GPU not in kinds
+    return HOST_PATH if is_host else GPU_PATH
 
 
-def _kind(device_id: str, profile: str) -> str:
-    """Kind of a device: by its profile, or by what instruments call it if that is a user's own."""
-    if profile in profile_names():
-        return str(load_profile(profile).kind)
-    return next((k for k in ("cpu", "fpga") if device_id.startswith(k)), "gpu")
+def _kind(profile: str, otherwise: DeviceKind) -> DeviceKind:
+    """Kind of a device: by its profile, or what the record says when that is a user's own."""
+    return load_profile(profile).kind if profile in profile_names() else otherwise
 
 
 def action_name(action: Action, path: str) -> str:

@@ -1,4 +1,4 @@
-"""What a stage execution comes to in the record: results, waits, faults, devices."""
+"""Writes stage executions, barrier waits, faults and devices into the run's record."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from ecorl.errors import ConfigError, PhysicalBoundError
 from ecorl.ledger import Ledger
 from ecorl.records import (
     Action,
+    DeviceKind,
+    FaultEvent,
+    FaultKind,
     Placement,
     Provenance,
     StageEnergy,
@@ -21,12 +24,12 @@ from ecorl.records import (
     StageWork,
 )
 from ecorl.runtime.offload import BatchOutcome, PendingBatch
-from ecorl.runtime.stage_energy import CARD_PREFIX, StageAccounts, card_energy
-from ecorl.telemetry.sources.specs import DeviceInfo
+from ecorl.runtime.stage_energy import StageAccounts, card_energy
+from ecorl.telemetry.sources.specs import DeviceInfo, card_id
 
 logger = logging.getLogger(__name__)
 
-CARD_ID = "fpga0"
+CARD_ID = card_id(0)
 """The simulated card; one array serves all offloaded stages."""
 
 HOST_PROCESS_ID = "host_process"
@@ -55,7 +58,7 @@ REAL_HOST = "xrt"
 
 
 class Recorder:
-    """Writes stage executions into the accounts and the ledger.
+    """Writes what happened to the ledger, and executions to the accounts of their energy.
 
     Args:
         config: the run's configuration.
@@ -77,14 +80,24 @@ class Recorder:
         self._gpu, self._card = gpu, card
         self._card_end_s = 0.0
 
-    def devices(self, sampled: Iterable[DeviceInfo], engines: Iterable[AsyncEngine]) -> None:
-        """Record what the run is metered by, and the card when an engine stands for one."""
+    def record_devices(self, sampled: Iterable[DeviceInfo], engines: Iterable[AsyncEngine]) -> None:
+        """Record the devices whose power is read, and the card when an engine simulates one.
+
+        Args:
+            sampled: the devices that telemetry reads.
+            engines: the engines of the run.
+        """
         for device in sampled:
-            is_card = device.device_id.startswith(CARD_PREFIX)
-            profile = self._card if is_card else self._gpu
+            profile = self._card if device.kind is DeviceKind.FPGA else self._gpu
             source = f"{device.source} ({device.name})" if device.name else device.source
-            idle_w = profile.get("idle_w")
-            self._ledger.device(device.device_id, profile.name, device.provenance, source, idle_w)
+            self._ledger.device(
+                device.device_id,
+                profile.name,
+                device.provenance,
+                source,
+                profile.get("idle_w"),
+                kind=profile.kind,
+            )
         hosts = {engine.host for engine in engines if self._on_card(engine)}
         if hosts and REAL_HOST not in hosts:
             self._ledger.device(
@@ -93,6 +106,7 @@ class Recorder:
                 Provenance.MODELLED,
                 "; ".join(_SOURCES.get(host, _SOURCES["csim"]) for host in sorted(map(str, hosts))),
                 self._card.get("idle_w"),
+                kind=self._card.kind,
             )
 
     def check_card_memory(self, engines: Iterable[AsyncEngine]) -> None:
@@ -115,15 +129,24 @@ class Recorder:
             )
             raise ConfigError("devices.fpga", self._config.devices.fpga, allowed)
 
-    def gpu_path(self, run: StageRun, work: StageWork, t_end_s: float, device_ids: str) -> None:
-        """Book a stage that ran on the GPU path; its energy follows when the readings are in."""
+    def record_gpu_path(
+        self, run: StageRun, work: StageWork, t_end_s: float, device_ids: tuple[str, ...]
+    ) -> None:
+        """Record a stage that ran on the GPU path; its energy follows when the readings are in.
+
+        Args:
+            run: the stage execution.
+            work: what was done.
+            t_end_s: when it ended, monotonic s.
+            device_ids: the devices of the GPU path.
+        """
         time_s = t_end_s - run.t_start_s
         self._accounts.add(
             StageResult(
                 iteration=run.iteration,
                 stage=work.stage,
                 action=Action.GPU,
-                device_id=device_ids,
+                device_ids=device_ids,
                 device=self._gpu.name,
                 t_start_s=run.t_start_s,
                 t_end_s=t_end_s,
@@ -138,15 +161,24 @@ class Recorder:
             )
         )
 
-    def offload_path(
+    def record_outcome(
         self, run: StageRun, pending: PendingBatch, outcome: BatchOutcome, engine: AsyncEngine
     ) -> None:
-        """Book what a wait at the barrier brought: the wait, a fault, the card's execution."""
+        """Record what a join at the barrier brought: the wait, a fault, the card's execution.
+
+        Args:
+            run: the stage execution.
+            pending: the batch that was sent.
+            outcome: what the join brought.
+            engine: the engine that was asked.
+        """
         work, report, fault = run.work, outcome.report, outcome.fault
         self._wait(run, outcome)
         if fault is not None:
             n_bad = len(outcome.bad_rows)
-            self._ledger.fault(run.iteration, fault, str(work.stage), outcome.detail, n_bad)
+            self._ledger.fault(
+                FaultEvent(run.iteration, fault, str(work.stage), outcome.detail, n_bad)
+            )
             logger.warning(
                 "%s: %s (%s); %d rows go to the exact path",
                 work.stage, fault, outcome.detail, n_bad,
@@ -162,20 +194,23 @@ class Recorder:
             run_work = rows_of(pending, sorted(outcome.values), work)
             beyond = self._beyond_physics(run_work, time_s, energy_j, provenance)
             if beyond:
-                fault, time_s, energy_j = "PhysicalBoundError", None, None
-                self._ledger.fault(run.iteration, fault, str(work.stage), beyond)
-        device_id = CARD_ID if on_card else HOST_PROCESS_ID
+                fault, time_s, energy_j = FaultKind.PHYSICAL_BOUND_ERROR, None, None
+                self._ledger.fault(FaultEvent(run.iteration, fault, str(work.stage), beyond))
+        device_ids: tuple[str, ...] = (CARD_ID if on_card else HOST_PROCESS_ID,)
         t_start_s = pending.t_submit_s
-        energy: StageEnergy | None = card_energy(device_id, t_start_s, time_s, energy_j, provenance)
+        energy: StageEnergy | None = card_energy(
+            device_ids, t_start_s, time_s, energy_j, provenance
+        )
         if is_real:
-            device_id, energy = self._card_ids(), None  # from the cards' readings, once they are in
+            # The energy follows from the cards' readings, once they are in.
+            device_ids, energy = self._card_ids(), None
             t_start_s = self._own_since_s(t_start_s, outcome.t_done_s)
         self._accounts.add(
             StageResult(
                 iteration=run.iteration,
                 stage=work.stage,
                 action=run.placement.action,
-                device_id=device_id,
+                device_ids=device_ids,
                 device=engine.device,
                 t_start_s=t_start_s,
                 t_end_s=outcome.t_done_s,
@@ -189,7 +224,8 @@ class Recorder:
                 energy=energy,
                 n_rows_fallback=len(outcome.bad_rows),
                 fault=fault,
-            )
+            ),
+            meters=device_ids,
         )
 
     def _own_since_s(self, t_start_s: float, t_end_s: float) -> float:
@@ -212,11 +248,11 @@ class Recorder:
             outcome.n_late,
         )
 
-    def _card_ids(self) -> str:
+    def _card_ids(self) -> tuple[str, ...]:
         """The real cards of the run, as telemetry names them."""
         offload = self._config.engine.offload
         cards = offload.cards if isinstance(offload, FpgaEngineConfig) else (0,)
-        return "+".join(f"{CARD_PREFIX}{index}" for index in cards)
+        return tuple(map(card_id, cards))
 
     def _on_card(self, engine: AsyncEngine) -> bool:
         return engine.device == self._card.name
@@ -233,7 +269,13 @@ class Recorder:
 
 
 def rows_of(pending: PendingBatch, rows: Sequence[int], work: StageWork) -> StageWork:
-    """The work of some rows of a batch, counted row by row."""
+    """Count the work of some rows of a batch, row by row.
+
+    Args:
+        pending: the batch as it was sent.
+        rows: indices of the rows.
+        work: the work of the whole batch.
+    """
     batch = pending.batch
     lengths = [len(batch.token_ids[i]) for i in rows]
     return replace(

@@ -13,6 +13,7 @@ from pathlib import Path
 from ecorl.edi import EdiMatrix
 from ecorl.errors import DataError, RunError
 from ecorl.files import write_whole
+from ecorl.records import FaultEvent, FaultKind
 from ecorl.runtime.local import LocalRuntime
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ def record_checkpoint(runtime: LocalRuntime, checkpoint: Path, step: int) -> Non
         write_state(checkpoint, step, edi)
     except OSError as error:
         detail = f"{checkpoint / STATE_FILE} cannot be written ({error})"
-        ledger.fault(step, "CheckpointIncomplete", "checkpoint", detail)
+        ledger.fault(FaultEvent(step, FaultKind.CHECKPOINT_INCOMPLETE, "checkpoint", detail))
         logger.warning("%s: a resume takes an older checkpoint", detail)
 
 

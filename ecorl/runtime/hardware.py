@@ -1,23 +1,24 @@
-"""Which device profile stands for the GPU path, and where its power readings come from."""
+"""Chooses the device profile that stands for the GPU path, and where its power is read."""
 
 from __future__ import annotations
 
 import logging
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ecorl import config as cfg
 from ecorl.devices import DeviceProfile, load_profile, profile_names
 from ecorl.devices.card import missing_card_figures
-from ecorl.drivers.nvml import NvmlDevice, NvmlDriver, visible_devices
+from ecorl.drivers.instruments import NvmlDevice
+from ecorl.drivers.nvml import NvmlDriver, visible_devices
 from ecorl.drivers.rapl import find_zones
 from ecorl.engines.cards import real_cards
 from ecorl.errors import ConfigError, DriverError
-from ecorl.records import Action
+from ecorl.records import Action, DeviceKind, Stage
 from ecorl.runtime.training import TrainingSide
-from ecorl.telemetry.sources.specs import JSON, SourceSpec
+from ecorl.telemetry.sources.specs import MeteredDevice, PowerModel, SourceConfig, SourceSpec
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,10 @@ class GpuPath:
 def gpu_path(config: cfg.Config, training: TrainingSide) -> GpuPath:
     """Resolve ``devices.gpu`` and ``telemetry.gpu`` for a trainer on a GPU or on the CPU.
 
+    Args:
+        config: the run's configuration.
+        training: the training process.
+
     Raises:
         ConfigError: when the GPU's model has no profile and the run needs its figures, the named
             profile does not exist or is of another kind of device than the trainer's, the
@@ -67,14 +72,13 @@ def gpu_path(config: cfg.Config, training: TrainingSide) -> GpuPath:
 def card_power(config: cfg.Config) -> SourceSpec | None:
     """Where the power of real cards is read, or None where there are none.
 
-    In the sampler's process: pyxrt's waits hold the interpreter's lock, and a thread that samples
-    beside them would stand still.
+    It is read in the sampler's process: pyxrt's waits hold the interpreter's lock, and a thread
+    that samples beside them would stand still.
     """
     cards = real_cards(config.engine)
     if not cards or _all_on_gpu(config.placement.policy):
         return None
-    interval_s = cfg.XrtSourceConfig().interval_s
-    return SourceSpec("xrt", {"interval_s": interval_s, "cards": list(cards)})
+    return SourceSpec((cfg.XrtSourceConfig(),), MeteredDevice(cards=tuple(cards)))
 
 
 def _host_profile(devices: cfg.DeviceConfig) -> tuple[DeviceProfile, str]:
@@ -123,7 +127,7 @@ def _nameless(title: str) -> DeviceProfile:
     """A profile of which nothing is known but the title: every figure is missing."""
     words = re.findall("[a-z0-9]+", title.lower().replace("nvidia", " "))
     # The prefix keeps it apart from the profiles that travel with the package.
-    return DeviceProfile("_".join(["nvidia", *(words or ["gpu"])]), title or "GPU", "gpu")
+    return DeviceProfile("_".join(["nvidia", *(words or ["gpu"])]), title or "GPU", DeviceKind.GPU)
 
 
 def _needs_figures(config: cfg.Config) -> bool:
@@ -137,10 +141,21 @@ def _needs_figures(config: cfg.Config) -> bool:
     return placement.energy_margin is not None or not by_rule
 
 
-def _all_on_gpu(policy: cfg.Policy) -> bool:
+def stays_on_gpu(policy: cfg.Policy, stage: Stage) -> bool:
+    """Whether a policy that is fixed in the configuration keeps a stage on the GPU path.
+
+    Args:
+        policy: the configured policy.
+        stage: a stage of inference.
+    """
     if not isinstance(policy, cfg.StaticPolicyConfig):
         return False
-    return policy.reward is Action.GPU and policy.reference is Action.GPU
+    fixed = {Stage.REWARD: policy.reward, Stage.REFERENCE: policy.reference}
+    return fixed.get(stage, Action.GPU) is Action.GPU
+
+
+def _all_on_gpu(policy: cfg.Policy) -> bool:
+    return all(stays_on_gpu(policy, stage) for stage in (Stage.REWARD, Stage.REFERENCE))
 
 
 def _check_card(config: cfg.Config, training: TrainingSide) -> None:
@@ -162,7 +177,12 @@ def _check_card(config: cfg.Config, training: TrainingSide) -> None:
 
 
 def named_profile(key: str, name: str, kind: str) -> DeviceProfile:
-    """A profile that the configuration names, of the kind that is wanted there.
+    """Load a profile that the configuration names, of the kind that is wanted there.
+
+    Args:
+        key: the configuration's key, for the message.
+        name: a profile's name or the path of a file.
+        kind: the kind of device that the key stands for.
 
     Raises:
         ConfigError: when there is none of this name, or it is of another kind: seconds of one
@@ -200,57 +220,50 @@ def _source(
     config: cfg.Config, profile: DeviceProfile, training: TrainingSide
 ) -> tuple[SourceSpec, str]:
     chosen, on_gpu = config.telemetry.gpu, training.device == "cuda"
-    device_id = "gpu0" if on_gpu else "cpu0"
-    nvml: dict[str, JSON] = {"devices": list(training.gpu_uuids)} if training.gpu_uuids else {}
+    # Its joules would be those of a device that this trainer does not use.
+    if isinstance(chosen, cfg.NvmlSourceConfig) and not on_gpu:
+        raise ConfigError("telemetry.gpu.type", "nvml", "not nvml: the trainer runs on the CPU")
+    if isinstance(chosen, cfg.RaplSourceConfig) and on_gpu:
+        raise ConfigError("telemetry.gpu.type", "rapl", "not rapl: the trainer runs on a GPU")
+    device = MeteredDevice(
+        "gpu0" if on_gpu else "cpu0",
+        DeviceKind.GPU if on_gpu else DeviceKind.CPU,
+        gpus=training.gpu_uuids,
+    )
     if isinstance(chosen, cfg.AutoSourceConfig):
-        return _auto_gpu(profile, device_id, nvml) if on_gpu else _auto_host(profile, device_id)
-    options: dict[str, JSON] = {"interval_s": chosen.interval_s}
-    if isinstance(chosen, cfg.NvmlSourceConfig):
-        if not on_gpu:
-            # Its joules would be those of a GPU that this trainer does not use.
-            raise ConfigError("telemetry.gpu.type", "nvml", "not nvml: the trainer runs on the CPU")
-        options |= nvml
-    elif isinstance(chosen, cfg.RaplSourceConfig):
-        if on_gpu:
-            raise ConfigError("telemetry.gpu.type", "rapl", "not rapl: the trainer runs on a GPU")
-        options |= {"root": str(chosen.root)}
-    elif isinstance(chosen, cfg.ModelledSourceConfig):
-        options |= _modelled(profile, device_id)
-    elif isinstance(chosen, cfg.ReplaySourceConfig):
-        options |= {"path": str(chosen.path)}
-    elif isinstance(chosen, cfg.NullSourceConfig):
-        options |= {"device_ids": [device_id]}
-    return SourceSpec(chosen.type, options), f"power source {chosen.type} as configured"
+        return _auto_gpu(profile, device) if on_gpu else _auto_host(profile, device)
+    if isinstance(chosen, cfg.ModelledSourceConfig):
+        device = replace(device, model=_power_model(profile))
+    return SourceSpec((chosen,), device), f"power source {chosen.type} as configured"
 
 
-def _modelled(profile: DeviceProfile, device_id: str) -> dict[str, JSON]:
-    return {
-        "device_id": device_id,
-        "idle_w": profile.value("idle_w"),
-        "active_w": profile.value("active_w"),
-        "pid": os.getpid(),
+def _power_model(profile: DeviceProfile) -> PowerModel:
+    return PowerModel(
+        idle_w=profile.value("idle_w"),
+        active_w=profile.value("active_w"),
+        pid=os.getpid(),
         # Utilisation is of the whole device: on the host all its cores, else one feeding thread.
-        "n_threads": int(profile.get("n_cores") or 1),
-    }
+        n_threads=int(profile.get("n_cores") or 1),
+    )
 
 
-def _auto_gpu(
-    profile: DeviceProfile, device_id: str, nvml: dict[str, JSON]
-) -> tuple[SourceSpec, str]:
+def _auto_gpu(profile: DeviceProfile, device: MeteredDevice) -> tuple[SourceSpec, str]:
     # Not RAPL: the processor's joules are not the GPU's.
+    candidates: tuple[SourceConfig, ...] = (cfg.NvmlSourceConfig(),)
     if profile.get("idle_w") is None or profile.get("active_w") is None:
-        spec = SourceSpec("auto", {**nvml, "interval_s": 0.1, "order": ["nvml"]})
+        spec = SourceSpec(candidates, device, asked="auto")
         return spec, "power by NVML, else missing: the profile holds no power to model it from"
-    options = _modelled(profile, device_id) | nvml
-    spec = SourceSpec("auto", {**options, "interval_s": 0.1, "order": ["nvml", "modelled"]})
-    return spec, "power by NVML, else modelled"
+    device = replace(device, model=_power_model(profile))
+    candidates = (*candidates, cfg.ModelledSourceConfig())
+    return SourceSpec(candidates, device, asked="auto"), "power by NVML, else modelled"
 
 
-def _auto_host(profile: DeviceProfile, device_id: str) -> tuple[SourceSpec, str]:
+def _auto_host(profile: DeviceProfile, device: MeteredDevice) -> tuple[SourceSpec, str]:
     # Not NVML: it would answer for a GPU that this trainer does not use.
     try:
         find_zones()
     except DriverError as error:
-        spec = SourceSpec("modelled", {**_modelled(profile, device_id), "interval_s": 0.1})
+        device = replace(device, model=_power_model(profile))
+        spec = SourceSpec((cfg.ModelledSourceConfig(),), device)
         return spec, f"power modelled, since RAPL: {error}"
-    return SourceSpec("rapl", {"interval_s": 0.1}), "power by RAPL, the whole package"
+    return SourceSpec((cfg.RaplSourceConfig(),), device), "power by RAPL, the whole package"

@@ -26,12 +26,23 @@ from ecorl.engines.protocol import Refreshed, ScoreBatch
 from ecorl.engines.registry import build_engine
 from ecorl.errors import CheckpointError, EngineError
 from ecorl.ledger import Ledger
-from ecorl.records import Action, PathCost, PowerSample, SchedulerState, Stage, StageWork
+from ecorl.records import (
+    Action,
+    DeviceKind,
+    EventKind,
+    FaultEvent,
+    FaultKind,
+    PathCost,
+    PowerSample,
+    SchedulerState,
+    Stage,
+    StageWork,
+)
 from ecorl.runtime.accounting import CARD_ID, Recorder, StageRun, rows_of
-from ecorl.runtime.hardware import card_power, gpu_path, named_profile
+from ecorl.runtime.hardware import card_power, gpu_path, named_profile, stays_on_gpu
 from ecorl.runtime.offload import Float32, OffloadLane, occupancy_of
 from ecorl.runtime.overhead import HookClock
-from ecorl.runtime.stage_energy import CARD_PREFIX, StageAccounts
+from ecorl.runtime.stage_energy import StageAccounts
 from ecorl.runtime.training import FrozenModel, TrainingSide
 from ecorl.scheduler import CostModel, Guards, build_policy, place
 from ecorl.telemetry.sampling.sampler import Sampler
@@ -46,7 +57,7 @@ ExactRows = Callable[[Sequence[int]], Sequence[Float32]]
 
 
 class LocalRuntime:
-    """Measures, places and accounts for the stages of one training process.
+    """Measures and places the stages of one training process, and records what they cost.
 
     Args:
         config: the run's configuration.
@@ -94,7 +105,7 @@ class LocalRuntime:
             self._sampler.history,
             lambda: [d.device_id for d in self._gpu_devices()],
         )
-        self._books = Recorder(config, ledger, self._accounts, self._gpu.profile, card)
+        self._recorder = Recorder(config, ledger, self._accounts, self._gpu.profile, card)
         self._lanes: dict[Stage, OffloadLane] = {}
         self._started = self._closed = False
 
@@ -138,7 +149,7 @@ class LocalRuntime:
                 if self._may_offload(stage):
                     engine = self._engine(stage, frozen)
                     self._lanes[stage] = OffloadLane(engine, self.config.placement.max_faults)
-            self._books.check_card_memory(lane.engine for lane in self._lanes.values())
+            self._recorder.check_card_memory(lane.engine for lane in self._lanes.values())
             self.ledger.hold_readings(self._sampler.history.hold_s)
             self._sampler.start()
         except BaseException:  # whatever it was, no process or thread may be left behind
@@ -146,24 +157,25 @@ class LocalRuntime:
             raise
         # An exception that ends the training must not take the last executions with it.
         atexit.register(self.close)
-        self._books.devices(self._sampler.devices, (lane.engine for lane in self._lanes.values()))
-        self.ledger.event("gpu_path", self._gpu.note)
+        self._recorder.record_devices(
+            self._sampler.devices, (lane.engine for lane in self._lanes.values())
+        )
+        self.ledger.event(EventKind.GPU_PATH, self._gpu.note)
 
     def close(self) -> None:
-        """Settle what is open, stop sampling, end the engines; safe to call twice."""
+        """Record what waits for readings, stop sampling, end the engines; safe to call twice."""
         if self._closed:
             return
         self._closed = True
         atexit.unregister(self.close)
         if self._started:
-            interval_s = float(str(self._gpu.source.options.get("interval_s", 0.1)))
-            self._accounts.close(patience_s=3 * interval_s + 0.2)
+            self._accounts.close(patience_s=3 * self._gpu.source.interval_s + 0.2)
             self.ledger.edi(self.edi_json())
             self.ledger.event(
-                "hook_clock", f"{self.clock.hook_s:.6f} s in {self.clock.n_events} events"
+                EventKind.HOOK_CLOCK, f"{self.clock.hook_s:.6f} s in {self.clock.n_events} events"
             )
             self._sampler.stop()
-        self._tell_ends()
+        self._record_engine_ends()
         for lane in self._lanes.values():
             lane.close()
         self.ledger.flush()
@@ -201,7 +213,7 @@ class LocalRuntime:
         return StageRun(self.iteration, work, placement, time.monotonic())
 
     def on_stage_end(self, run: StageRun, work: StageWork | None = None) -> None:
-        """Book a stage that ran on the GPU path.
+        """Record a stage that ran on the GPU path.
 
         Args:
             run: from `on_stage_start`.
@@ -210,7 +222,7 @@ class LocalRuntime:
         self.training.fence()
         t_end_s = time.monotonic()
         with self.clock:
-            self._books.gpu_path(run, work or run.work, t_end_s, self._gpu_ids())
+            self._recorder.record_gpu_path(run, work or run.work, t_end_s, self._gpu_ids())
             self._accounts.settle()
 
     def submit(self, run: StageRun, batch: ScoreBatch) -> None:
@@ -242,7 +254,7 @@ class LocalRuntime:
         lane = self._lanes[run.work.stage]
         outcome = lane.join(pending, self._time_left_s())
         with self.clock:
-            self._books.offload_path(run, pending, outcome, lane.engine)
+            self._recorder.record_outcome(run, pending, outcome, lane.engine)
         values = dict(outcome.values)
         if outcome.bad_rows:
             # The exact path's own execution: its time and energy are the GPU path's.
@@ -255,28 +267,33 @@ class LocalRuntime:
         return [values[i] for i in range(len(pending.batch))]
 
     def forget(self, run: StageRun) -> None:
-        """A submitted batch that nobody will wait for: an exception cut its iteration short."""
+        """Give up a submitted batch that is not waited for: an exception ended its iteration."""
         if run.pending is not None:
             self._lanes[run.work.stage].forget(run.pending)
 
     def refuse(self, run: StageRun, error: Exception) -> None:
-        """A batch that could not be sent: the caller answers it on the GPU path."""
+        """Record a batch that could not be sent; the caller answers it on the GPU path.
+
+        Args:
+            run: the stage execution that was to be submitted.
+            error: why it could not be sent.
+        """
         self._decided[run.work.stage] = Action.GPU
-        self.ledger.fault(
-            run.iteration,
-            type(error).__name__,
-            str(run.work.stage),
-            f"the batch could not be sent ({error})",
-            run.work.n_sequences,
-        )
+        detail = f"the batch could not be sent ({error})"
+        self._record_fault(type(error).__name__, str(run.work.stage), detail, run.work.n_sequences)
         logger.warning("%s: the batch could not be sent: %s", run.work.stage, error)
 
     def retire(self, stage: Stage, why: str) -> None:
-        """Take a stage back to the GPU path for the rest of the run."""
+        """Take a stage back to the GPU path for the rest of the run.
+
+        Args:
+            stage: the stage.
+            why: one sentence for the record.
+        """
         lane = self._lanes.get(stage)
         if lane is not None and not lane.retired:
             lane.retire()
-            self.ledger.fault(self.iteration, "EngineRetired", str(stage), why)
+            self._record_fault(FaultKind.ENGINE_RETIRED, str(stage), why)
             logger.warning("%s stays on the GPU path from here on: %s", stage, why)
 
     def refreshing(self, stage: Stage) -> bool:
@@ -305,17 +322,19 @@ class LocalRuntime:
             if error is None:
                 found = future.result()
                 digest = found.digest if isinstance(found, Refreshed) else "unknown"
-                self.ledger.event("weights", f"{stage}: sha256:{digest} from step {iteration}")
+                self.ledger.event(
+                    EventKind.WEIGHTS, f"{stage}: sha256:{digest} from step {iteration}"
+                )
                 return
             why = f"refreshed weights were not taken over ({error or 'cancelled'})"
-            self.ledger.fault(iteration, "EngineRetired", str(stage), why)
+            self.ledger.fault(FaultEvent(iteration, FaultKind.ENGINE_RETIRED, str(stage), why))
             logger.warning("%s stays on the GPU path from here on: %s", stage, why)
 
         with self.clock:
             lane.refresh(checkpoint, done)
 
     def tick(self) -> None:
-        """Settle energies whose samples have come in; call between iterations."""
+        """Record executions whose power readings have come in; call between iterations."""
         with self.clock:
             self._accounts.settle()
 
@@ -343,21 +362,17 @@ class LocalRuntime:
             ) from error
 
     def _may_offload(self, stage: Stage) -> bool:
-        """A static policy that keeps a stage on the GPU needs no engine for it."""
-        policy = self.config.placement.policy
-        if isinstance(policy, cfg.StaticPolicyConfig):
-            fixed = {Stage.REWARD: policy.reward, Stage.REFERENCE: policy.reference}
-            return fixed.get(stage, Action.GPU) is not Action.GPU
-        return True
+        """Whether a stage needs an engine: a fixed policy may keep it on the GPU."""
+        return not stays_on_gpu(self.config.placement.policy, stage)
 
-    def _tell_ends(self) -> None:
-        """Record the ends of engines that no batch told of: they were idle, or are given up."""
+    def _record_engine_ends(self) -> None:
+        """Record the ends of engines that no batch shows: they were idle, or are given up."""
         for stage, lane in self._lanes.items():
             for end in lane.engine.take_ends():
-                self.ledger.fault(self.iteration, end.kind, str(stage), end.reason)
+                self._record_fault(end.kind, str(stage), end.reason)
 
     def _state(self, work: StageWork, may_offload: bool) -> SchedulerState:
-        self._tell_ends()
+        self._record_engine_ends()
         lane = self._lanes.get(work.stage)
         power, utilisation = [], []
         tdp_w = self._gpu.profile.get("tdp_w")
@@ -384,17 +399,22 @@ class LocalRuntime:
         )
 
     def _gpu_devices(self) -> list[DeviceInfo]:
-        return [d for d in self._sampler.devices if not d.device_id.startswith(CARD_PREFIX)]
+        return [d for d in self._sampler.devices if d.kind is not DeviceKind.FPGA]
 
-    def _gpu_ids(self) -> str:
-        return "+".join(d.device_id for d in self._gpu_devices()) or "gpu"
+    def _gpu_ids(self) -> tuple[str, ...]:
+        return tuple(d.device_id for d in self._gpu_devices()) or ("gpu",)
 
     def _on_samples(self, samples: tuple[PowerSample, ...]) -> None:
-        """Runs in the sampler's thread."""
+        """Record power readings; runs in the sampler's thread."""
         self.ledger.samples(samples)
         self._accounts.settle()
 
     def _on_power_fault(self, device_id: str, error: str | None, t_s: float) -> None:
-        kind = "power_restored" if error is None else error
+        kind = FaultKind.POWER_RESTORED if error is None else error
         detail = "readings are back" if error is None else "readings are missing from here on"
-        self.ledger.fault(self.iteration, kind, device_id, detail)
+        self._record_fault(kind, device_id, detail)
+
+    def _record_fault(
+        self, kind: FaultKind | str, where: str, detail: str, n_rows: int = 0
+    ) -> None:
+        self.ledger.fault(FaultEvent(self.iteration, kind, where, detail, n_rows))

@@ -23,6 +23,7 @@ from ecorl.config import Config, config_toml, parse_config
 from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
+from ecorl.records import EventKind
 
 ORIGIN, ATTACH = "origin", "attach"
 """Key and value in the ledger's head of a run whose trainer the user's script made."""
@@ -200,7 +201,7 @@ def resumable_config(folder: Path) -> Config:
         raise RunError(f"{folder} holds no run to resume")
     with contextlib.closing(LedgerReader(folder)) as reader:
         record = reader.run()
-        finished = any(event.kind == "finish" for event in reader.events())
+        finished = any(event.kind is EventKind.FINISH for event in reader.events())
     if finished:
         raise RunError(f"{folder} has finished; `ecorl report {folder}` shows it")
     if record.meta.get(ORIGIN) == ATTACH:
@@ -215,7 +216,7 @@ def resumable_config(folder: Path) -> Config:
 def _check_continues(folder: Path, from_step: int | None) -> None:
     with contextlib.closing(LedgerReader(folder)) as reader:
         attached = reader.run().meta.get(ORIGIN) == ATTACH
-        finished = any(event.kind == "finish" for event in reader.events())
+        finished = any(event.kind is EventKind.FINISH for event in reader.events())
         # Cut off before its first checkpoint a training can only start again, and its record with
         # it: what was recorded stays as superseded.
         has_checkpoint = bool(reader.checkpoints())

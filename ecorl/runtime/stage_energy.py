@@ -1,9 +1,9 @@
-"""Energy of stage executions on the GPU path: settled as soon as the samples are in.
+"""Energy of stage executions, computed as soon as the power readings for it are in.
 
 A stage of milliseconds ends long before the sampler's next reading, so its energy is computed
-when the reading behind its end has arrived (the watermark). The sampler's thread settles as
-readings come in, off the training thread's path, so that a kill finds every execution but those of
-the last fraction of a second in the ledger.
+when the reading after its end has arrived (the watermark). The sampler's thread does that as
+readings come in, off the training thread's path, so that after a kill the ledger lacks only the
+executions of the last fraction of a second.
 """
 
 from __future__ import annotations
@@ -13,18 +13,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ecorl.edi import EdiMatrix, edi_reading
 from ecorl.ledger import Ledger
-from ecorl.records import PathCost, Provenance, Stage, StageEnergy, StageResult, weakest
-from ecorl.telemetry.history import DISPUTED, INTEGRAL_STOPPED
+from ecorl.records import (
+    EnergyMethod,
+    PathCost,
+    Provenance,
+    Stage,
+    StageEnergy,
+    StageResult,
+    weakest,
+)
 
 logger = logging.getLogger(__name__)
-
-CARD_PREFIX = "fpga"
-"""Cards are ``fpga0``, ``fpga1``, ... by XRT's number, as telemetry names them."""
 
 PATIENCE_S = 30.0
 """How long an execution waits for its readings, s: longer than any sampler needs (its slowest
@@ -32,7 +36,7 @@ interval is 10 s), short enough that a run without readings keeps its record all
 
 
 class PowerHistoryLike(Protocol):
-    """What the accounts need of a sampler's history."""
+    """The part of a sampler's history that `StageAccounts` needs."""
 
     def energy(self, device_id: str, t_start_s: float, t_end_s: float) -> StageEnergy:
         """Energy of one device over a window."""
@@ -43,6 +47,14 @@ class PowerHistoryLike(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An execution without energy, and the devices whose readings will tell it (see `add`)."""
+
+    result: StageResult
+    meters: tuple[str, ...] | None
+
+
 class StageAccounts:
     """Turns finished executions into ledger rows and EDI readings; thread-safe.
 
@@ -50,8 +62,8 @@ class StageAccounts:
         ledger: where results go.
         edi: the matrix to keep.
         history: power readings of the GPU path.
-        gpu_device_ids: its devices, at call time (the sampler may learn of them late). A card's
-            execution names its own.
+        gpu_device_ids: tells the devices of the GPU path; asked anew each time, since the sampler
+            may learn of them late.
         clock: monotonic time, s.
     """
 
@@ -66,19 +78,24 @@ class StageAccounts:
         self._ledger, self.edi = ledger, edi
         self._history, self._gpu_device_ids = history, gpu_device_ids
         self._clock = clock
-        self._pending: deque[StageResult] = deque()
+        self._pending: deque[_Waiting] = deque()
         self._lock = threading.Lock()
 
-    def add(self, result: StageResult) -> None:
-        """Take a finished execution; without energy it waits for its samples."""
+    def add(self, result: StageResult, meters: tuple[str, ...] | None = None) -> None:
+        """Record a finished execution, at once when its energy is known, else with its readings.
+
+        Args:
+            result: the execution; without an energy it waits for its readings.
+            meters: devices whose readings tell its energy; None: those of the GPU path.
+        """
         with self._lock:
             if result.energy is None:
-                self._pending.append(result)
+                self._pending.append(_Waiting(result, meters))
             else:
-                self._book(result)
+                self._record(result)
 
     def settle(self) -> None:
-        """Book every waiting execution whose samples are in, and those that waited in vain."""
+        """Record every execution whose readings are in, and those that waited for too long."""
         with self._lock:
             self._settle()
 
@@ -103,14 +120,18 @@ class StageAccounts:
             return
         given_up_s = self._clock() - PATIENCE_S
         for _ in range(len(self._pending)):  # once round: what is not final goes to the end again
-            result = self._pending.popleft()
-            if self._is_final(result, given_up_s):
-                self._book(self._with_energy(result))
+            waiting = self._pending.popleft()
+            if self._is_final(waiting, given_up_s):
+                self._record(self._with_energy(waiting))
             else:
-                self._pending.append(result)
+                self._pending.append(waiting)
 
     def close(self, patience_s: float) -> None:
-        """Wait a little for the last samples, then book the rest with what there is."""
+        """Wait a little for the last readings, then record the rest with what there is.
+
+        Args:
+            patience_s: longest wait, s.
+        """
         limit_s = time.monotonic() + patience_s
         self.settle()
         while self._pending and time.monotonic() < limit_s:
@@ -118,26 +139,24 @@ class StageAccounts:
             self.settle()
         with self._lock:
             while self._pending:
-                self._book(self._with_energy(self._pending.popleft()))
+                self._record(self._with_energy(self._pending.popleft()))
 
-    def _devices_of(self, result: StageResult) -> Sequence[str]:
-        if result.device_id.startswith(CARD_PREFIX):
-            return result.device_id.split("+")
-        return self._gpu_device_ids()
+    def _meters_of(self, waiting: _Waiting) -> Sequence[str]:
+        return self._gpu_device_ids() if waiting.meters is None else waiting.meters
 
-    def _is_final(self, result: StageResult, given_up_s: float) -> bool:
-        """Whether the readings behind its end are in, or are no longer waited for."""
-        marks = [self._history.watermark_s(d) for d in self._devices_of(result)]
+    def _is_final(self, waiting: _Waiting, given_up_s: float) -> bool:
+        """Whether the readings after its end are in, or are no longer waited for."""
+        marks = [self._history.watermark_s(d) for d in self._meters_of(waiting)]
         known = [m for m in marks if m is not None]
         final_s = min(known) if known and len(known) == len(marks) else float("-inf")
-        return result.t_end_s < max(final_s, given_up_s)
+        return waiting.result.t_end_s < max(final_s, given_up_s)
 
-    def _with_energy(self, result: StageResult) -> StageResult:
-        devices = self._devices_of(result)
-        parts = [self._history.energy(d, result.t_start_s, result.t_end_s) for d in devices]
+    def _with_energy(self, waiting: _Waiting) -> StageResult:
+        result, meters = waiting.result, self._meters_of(waiting)
+        parts = [self._history.energy(d, result.t_start_s, result.t_end_s) for d in meters]
         return replace(result, energy=total_energy(parts)) if parts else result
 
-    def _book(self, result: StageResult) -> None:
+    def _record(self, result: StageResult) -> None:
         self._ledger.result(result)
         if result.energy is None or result.fault is not None:
             # The joules of a faulty execution count in the totals, not as the price of a token.
@@ -156,7 +175,7 @@ class StageAccounts:
 
 
 def total_energy(parts: Sequence[StageEnergy]) -> StageEnergy:
-    """Energy of several devices over one window: a sum, or None when one of them is missing."""
+    """Add up the energy of several devices over one window; None when one of them is missing."""
     if len(parts) == 1:
         return parts[0]
     first = parts[0]
@@ -166,9 +185,11 @@ def total_energy(parts: Sequence[StageEnergy]) -> StageEnergy:
         return sum(known) if len(known) == len(values) else None
 
     methods = {p.method for p in parts}
-    doubtful = methods & {DISPUTED, INTEGRAL_STOPPED}  # must stay visible in a sum
+    # A counter that is not believed must stay visible in a sum.
+    doubtful = methods & {EnergyMethod.DISPUTED, EnergyMethod.INTEGRAL_COUNTER_STOPPED}
+    alike = methods.pop() if len(methods) == 1 else EnergyMethod.MIXED
     return StageEnergy(
-        device_id="+".join(p.device_id for p in parts),
+        device_ids=tuple(device for p in parts for device in p.device_ids),
         t_start_s=first.t_start_s,
         t_end_s=first.t_end_s,
         energy_j=total([p.energy_j for p in parts]),
@@ -177,18 +198,29 @@ def total_energy(parts: Sequence[StageEnergy]) -> StageEnergy:
         integral_energy_j=total([p.integral_energy_j for p in parts]),
         n_samples=min(p.n_samples for p in parts),
         coverage=min(p.coverage for p in parts),
-        method=min(doubtful) if doubtful else methods.pop() if len(methods) == 1 else "mixed",
+        method=min(doubtful, default=alike),
         provenance=weakest(*(p.provenance for p in parts)),
     )
 
 
 def card_energy(
-    device_id: str, t_start_s: float, time_s: float | None, energy_j: float | None,
+    device_ids: tuple[str, ...],
+    t_start_s: float,
+    time_s: float | None,
+    energy_j: float | None,
     provenance: Provenance,
-) -> StageEnergy:  # fmt: skip
-    """Energy of a card as its engine reports it."""
+) -> StageEnergy:
+    """Energy of an execution as an engine reports it.
+
+    Args:
+        device_ids: the devices on which it ran.
+        t_start_s: when it began, monotonic s.
+        time_s: time on the device, s, or None.
+        energy_j: J, or None; then there is no method either.
+        provenance: of the energy.
+    """
     return StageEnergy(
-        device_id=device_id,
+        device_ids=device_ids,
         t_start_s=t_start_s,
         t_end_s=t_start_s + (time_s or 0.0),
         energy_j=energy_j,
@@ -197,6 +229,6 @@ def card_energy(
         integral_energy_j=None,
         n_samples=0,
         coverage=1.0 if energy_j is not None else 0.0,
-        method="cycle_model" if energy_j is not None else "none",
+        method=EnergyMethod.CYCLE_MODEL if energy_j is not None else EnergyMethod.NONE,
         provenance=provenance,
     )

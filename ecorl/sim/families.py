@@ -16,7 +16,7 @@ import numpy as np
 
 from ecorl.devices import DeviceFigure, DeviceProfile, load_profile
 from ecorl.errors import ConfigError, PhysicalBoundError
-from ecorl.records import Algorithm, Provenance, Stage
+from ecorl.records import Algorithm, DeviceKind, Provenance, Stage
 from ecorl.scheduler.tables import COLUMN, Float64, roofline_table
 from ecorl.sim.scenario import Abilities, Limits, Scenario
 from ecorl.sim.tasks import N_TASKS, SHARES
@@ -55,7 +55,7 @@ def cpu_profile(n_cores: int = 4) -> DeviceProfile:
     made = {
         k: DeviceFigure(v, unit, Provenance.MODELLED, source) for k, (v, unit) in figures.items()
     }
-    return DeviceProfile(f"cpu{n_cores}", f"CPU with {n_cores} cores", "cpu", made)
+    return DeviceProfile(f"cpu{n_cores}", f"CPU with {n_cores} cores", DeviceKind.CPU, made)
 
 
 def scaled_card(speed: float, power: float, name: str = "u55c") -> DeviceProfile:
@@ -74,7 +74,9 @@ def scaled_card(speed: float, power: float, name: str = "u55c") -> DeviceProfile
             figures[key] = replace(
                 figure, value=figure.value * factor, provenance=Provenance.MODELLED, source=source
             )
-    return DeviceProfile(f"{name}_x{speed:.3g}", f"hypothetical {base.title}", "fpga", figures)
+    return DeviceProfile(
+        f"{name}_x{speed:.3g}", f"hypothetical {base.title}", DeviceKind.FPGA, figures
+    )
 
 
 def paper_scenarios(

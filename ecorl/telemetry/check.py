@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
-from ecorl.records import Provenance, StageEnergy
-from ecorl.telemetry.history import DISPUTED, INTEGRAL_STOPPED, PowerHistory
+from ecorl.records import EnergyMethod, Provenance, StageEnergy
+from ecorl.telemetry.history import PowerHistory
 from ecorl.telemetry.integrate import MIN_COVERAGE, CounterVerdict, judge_counter
 
 __all__ = [
-    "DISPUTED",
-    "INTEGRAL_STOPPED",
     "CounterGap",
     "CounterVerdict",
     "HasCount",
@@ -80,9 +78,7 @@ def counter_gap(device_id: str, energies: Iterable[StageEnergy | None]) -> Count
     own = [
         e
         for e in energies
-        if e is not None
-        and device_id in e.device_id.split("+")
-        and e.provenance is not Provenance.MODELLED
+        if e is not None and device_id in e.device_ids and e.provenance is not Provenance.MODELLED
     ]
     pairs = [
         (e.counter_energy_j, e.integral_energy_j)
@@ -95,9 +91,9 @@ def counter_gap(device_id: str, energies: Iterable[StageEnergy | None]) -> Count
     return CounterGap(
         share=_gap_share([c for c, _ in pairs], [i for _, i in pairs]),
         n=len(pairs),
-        n_stopped=sum(e.method == INTEGRAL_STOPPED for e in own),
-        n_disputed=sum(e.method == DISPUTED for e in own),
-        device_ids=tuple(sorted({name for e in own for name in e.device_id.split("+")})),
+        n_stopped=sum(e.method is EnergyMethod.INTEGRAL_COUNTER_STOPPED for e in own),
+        n_disputed=sum(e.method is EnergyMethod.DISPUTED for e in own),
+        device_ids=tuple(sorted({name for e in own for name in e.device_ids})),
     )
 
 
@@ -188,7 +184,7 @@ class ReadingCheck:
     refresh_s: float | None
     poll_s: float | None
     missing_share: float | None
-    method: str
+    method: EnergyMethod
 
 
 def check_readings(

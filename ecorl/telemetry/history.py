@@ -12,6 +12,7 @@ from ecorl.records import (
     LOSS_ERRORS,
     MAX_ENERGY_J,
     MAX_POWER_W,
+    EnergyMethod,
     PowerSample,
     Provenance,
     StageEnergy,
@@ -35,13 +36,6 @@ CONTEXT_S = 2 * DISPUTED_AFTER_S
 A stage of milliseconds cannot tell a dead counter from a slow one; the seconds before it can.
 Nothing behind the window is looked at, so that a figure does not change after it was read.
 """
-
-DISPUTED = "disputed"
-INTEGRAL_STOPPED = "integral_counter_stopped"
-"""Values of `StageEnergy.method` that tell of a counter that is not believed."""
-
-MODEL = "model"
-"""Value of `StageEnergy.method` for the running integral of a model: no instrument counted it."""
 
 
 class _Track:
@@ -194,11 +188,11 @@ class PowerHistory:
         if counter_j is not None and provenance is not Provenance.MODELLED:
             verdict = self._verdict(readings, window)
         energy_j, method = _choose(counter_j, integral_j, coverage, verdict)
-        if method == "counter" and provenance is Provenance.MODELLED:
-            method = MODEL
+        if method is EnergyMethod.COUNTER and provenance is Provenance.MODELLED:
+            method = EnergyMethod.MODEL
         length_s = t_end_s - t_start_s
         return StageEnergy(
-            device_id,
+            (device_id,),
             t_start_s,
             t_end_s,
             energy_j=energy_j,
@@ -241,16 +235,17 @@ class PowerHistory:
 
 def _choose(
     counter_j: float | None, integral_j: float | None, coverage: float, verdict: CounterVerdict
-) -> tuple[float | None, str]:
+) -> tuple[float | None, EnergyMethod]:
     """The energy to use, J, and the method behind it; see `PowerHistory`."""
     if verdict is CounterVerdict.DISPUTED:
-        return None, DISPUTED
+        return None, EnergyMethod.DISPUTED
     if counter_j is not None and verdict is CounterVerdict.FINE:
-        return counter_j, "counter"
+        return counter_j, EnergyMethod.COUNTER
     # Summed spans round: a fully covered window may come out a bit below 1.
     if integral_j is None or coverage < MIN_COVERAGE - 1e-9:
-        return None, "none"
-    return integral_j, INTEGRAL_STOPPED if verdict is CounterVerdict.STOPPED else "integral"
+        return None, EnergyMethod.NONE
+    stopped = verdict is CounterVerdict.STOPPED
+    return integral_j, EnergyMethod.INTEGRAL_COUNTER_STOPPED if stopped else EnergyMethod.INTEGRAL
 
 
 def _n_inside(readings: list[Reading], t_start_s: float, t_end_s: float) -> int:

@@ -17,7 +17,12 @@ import torch
 
 from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.protocol import ScoreBatch
-from ecorl.records import Action, Stage, StageWork
+from ecorl.records import (
+    Action,
+    EventKind,
+    Stage,
+    StageWork,
+)
 from ecorl.runtime.frozen_models import FrozenModels
 from ecorl.runtime.local import LocalRuntime, StageRun
 from ecorl.runtime.rollout import InferenceCall, Rollout
@@ -328,7 +333,7 @@ class TrlAttachment:
         except BaseException as error:
             if not self.closed:
                 what = f"training ended with {type(error).__name__}"
-                self.runtime.ledger.event("stop", what)
+                self.runtime.ledger.event(EventKind.STOP, what)
                 self.detach()
             raise
 

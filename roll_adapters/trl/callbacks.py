@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from ecorl.errors import RunError
+from ecorl.records import EventKind
 from ecorl.runtime.checkpoints import record_checkpoint
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
                 f"training goes on from step {state.global_step}, its record from step "
                 f"{self._from_step}: give attach and train the same resume_from_checkpoint"
             )
-        kind = "resume" if state.global_step else "start"
+        kind = EventKind.RESUME if state.global_step else EventKind.START
         self._ledger.event(kind, f"training from step {state.global_step} of {state.max_steps}")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
@@ -115,11 +116,13 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         """Training is over."""
         if self._attachment.closed:
             return
-        self._ledger.event("training_end", f"{state.global_step} of {state.max_steps} steps")
+        self._ledger.event(
+            EventKind.TRAINING_END, f"{state.global_step} of {state.max_steps} steps"
+        )
         if self._close_at_end:
             complete = state.global_step >= state.max_steps
             self._ledger.event(
-                "finish" if complete else "stop",
+                EventKind.FINISH if complete else EventKind.STOP,
                 f"training ended after {state.global_step} of {state.max_steps} steps",
             )
             self._attachment.detach()

@@ -19,7 +19,10 @@ from ecorl.engines.fpga.csim.build import csim_library
 from ecorl.engines.fpga.engine import FpgaEngine as Int8Engine
 from ecorl.errors import EcorlError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
-from ecorl.records import Stage
+from ecorl.records import (
+    EventKind,
+    Stage,
+)
 from ecorl.runtime.checkpoints import (
     newest_checkpoint,
     read_state,
@@ -140,7 +143,9 @@ class _Run:
 
     def go(self, checkpoint: Path | None, edi: EdiMatrix | None) -> bool:
         """Evaluate, train, evaluate; the ledger is closed at the end, whatever happens."""
-        self.ledger.event("resume" if checkpoint else "start", f"{self.config.algorithm} by TRL")
+        self.ledger.event(
+            EventKind.RESUME if checkpoint else EventKind.START, f"{self.config.algorithm} by TRL"
+        )
         step = step_of(checkpoint)
         try:
             attachment = attach_to_record(
@@ -152,12 +157,12 @@ class _Run:
             finally:
                 attachment.detach()
             if complete:
-                self.ledger.event("finish", "the run is complete")
+                self.ledger.event(EventKind.FINISH, "the run is complete")
             else:
-                self.ledger.event("stop", "stopped by a signal after the step was saved")
+                self.ledger.event(EventKind.STOP, "stopped by a signal after the step was saved")
             return complete
         except KeyboardInterrupt:
-            self.ledger.event("stop", "stopped from the keyboard")
+            self.ledger.event(EventKind.STOP, "stopped from the keyboard")
             raise
         finally:
             self.ledger.close()

@@ -30,11 +30,14 @@ from ecorl.ledger import LEDGER_FILE, Ledger, encoding
 from ecorl.policy.calibration.readings import (
     LENGTH_METRIC,
     LONGEST_METRIC,
-    QUEUE_REFUSAL,
     TASK_METRICS,
 )
 from ecorl.records import (
     INFERENCE_STAGES,
+    EnergyMethod,
+    EventKind,
+    FaultKind,
+    GuardRefusal,
     Placement,
     Provenance,
     Stage,
@@ -46,6 +49,7 @@ from ecorl.sim.scenario import Scenario
 from ecorl.sim.simulation import Simulation
 from ecorl.sim.trace import Trace, draw_trace
 from ecorl.stages import ACTIONS, CONCURRENT, FPGA, GPU, Carry, advance, card_done_s
+from ecorl.telemetry.sources.specs import card_id
 
 __all__ = ["hidden_scenario", "write_ledger"]
 
@@ -89,7 +93,7 @@ def write_ledger(
         clerk = _Clerk(ledger, scenario, trace, rng, noise)
         while not clerk.simulation.done:
             clerk.stage()
-        ledger.event("finish", f"{scenario.n_iterations} simulated iterations")
+        ledger.event(EventKind.FINISH, f"{scenario.n_iterations} simulated iterations")
     return path
 
 
@@ -147,8 +151,8 @@ class _Clerk:
         self.ledger, self.scenario, self.trace, self.rng = ledger, scenario, trace, rng
         self.simulation, self.noise = Simulation(trace, 0), noise
         self.start_s = time.monotonic()  # of the iteration, on the ledger's clock
-        self.gpus = "+".join(f"gpu{i}" for i in range(scenario.n_gpus))
-        self.cards = "+".join(f"fpga{i}" for i in range(scenario.n_cards))
+        self.gpus = tuple(f"gpu{i}" for i in range(scenario.n_gpus))
+        self.cards = tuple(map(card_id, range(scenario.n_cards)))
         self.used: dict[tuple[Stage, int], int] = {}
         self.flights: list[tuple[Stage, float]] = []
         self.lost: list[Stage] = []
@@ -198,22 +202,34 @@ class _Clerk:
 
     def _place(self, stage: Stage, proposed: int, action: int) -> None:
         self.ledger.now_s = self.start_s + self.simulation.carry.t_s
-        reason = "exploring: the action that this stage took least"
+        reason, refusal = "exploring: the action that this stage took least", None
         if proposed != action:
-            reason = f"{ACTIONS[proposed]} proposed; kept on the GPU: {self._objection()}"
+            refusal, words = self._objection()
+            reason = f"{ACTIONS[proposed]} proposed; kept on the GPU: {words}"
         self.ledger.placement(
-            Placement(self.iteration, stage, ACTIONS[proposed], ACTIONS[action], "explore", reason)
+            Placement(
+                self.iteration,
+                stage,
+                ACTIONS[proposed],
+                ACTIONS[action],
+                "explore",
+                reason,
+                refusal=refusal,
+            )
         )
 
-    def _objection(self) -> str:
+    def _objection(self) -> tuple[GuardRefusal | None, str]:
         length, limits = self.simulation.row_length(), self.scenario.limits
         if length > limits.l_max:
-            return f"the mean length of {length:.0f} is above l_max = {limits.l_max:g}"
+            words = f"the mean length of {length:.0f} is above l_max = {limits.l_max:g}"
+            return GuardRefusal.TOO_LONG, words
         if self.simulation.actual.cards_up <= 0:
-            return "the FPGA path is not available"
+            return GuardRefusal.UNAVAILABLE, "the FPGA path is not available"
         if limits.energy_margin is not None:
-            return "its energy or the queue is above the limit"
-        return f"{QUEUE_REFUSAL} other jobs has reached q_max = {limits.q_max:g}"
+            # Which of the two it was cannot be told from here.
+            return None, "its energy or the queue is above the limit"
+        words = f"the queue of other jobs has reached q_max = {limits.q_max:g}"
+        return GuardRefusal.QUEUE_FULL, words
 
     # ------------------------------------------------------------ what is booked
 
@@ -224,14 +240,19 @@ class _Clerk:
 
     def _devices(self) -> None:
         setting, table = self.scenario.setting, self.scenario.table
-        for ids, profile, idle_w in (
-            (self.gpus, setting.gpu.name, table.gpu_idle_w),
-            (self.cards, setting.card.name, table.card_idle_w),
+        for device_ids, profile, idle_w in (
+            (self.gpus, setting.gpu, table.gpu_idle_w),
+            (self.cards, setting.card, table.card_idle_w),
         ):
-            parts = ids.split("+") if ids else []
-            for one in parts:
-                share_w = idle_w / len(parts)
-                self.ledger.device(one, profile, Provenance.MODELLED, "simulation", share_w)
+            for one in device_ids:
+                self.ledger.device(
+                    one,
+                    profile.name,
+                    Provenance.MODELLED,
+                    "simulation",
+                    idle_w / len(device_ids),
+                    kind=profile.kind,
+                )
 
     def _batch(self) -> None:
         """The facts of the batch, as a trainer logs them."""
@@ -343,10 +364,10 @@ class _Clerk:
     ) -> None:
         """One row; `span_s` on the iteration's clock."""
         setting = self.scenario.setting
-        device_id = self.cards if on_cards else self.gpus
+        device_ids = self.cards if on_cards else self.gpus
         start_s, end_s = self.start_s + span_s[0], self.start_s + span_s[1]
         energy = StageEnergy(
-            device_id=device_id,
+            device_ids=device_ids,
             t_start_s=start_s,
             t_end_s=end_s,
             energy_j=energy_j,
@@ -355,7 +376,7 @@ class _Clerk:
             integral_energy_j=None,
             n_samples=0,
             coverage=1.0,
-            method="cycle_model" if on_cards else "model",
+            method=EnergyMethod.CYCLE_MODEL if on_cards else EnergyMethod.MODEL,
             provenance=Provenance.MODELLED,
         )
         self.ledger.result(
@@ -363,7 +384,7 @@ class _Clerk:
                 iteration=self.iteration,
                 stage=stage,
                 action=ACTIONS[action],
-                device_id=device_id,
+                device_ids=device_ids,
                 device=(setting.card if on_cards else setting.gpu).name,
                 t_start_s=start_s,
                 t_end_s=end_s,
@@ -376,6 +397,6 @@ class _Clerk:
                 n_output_tokens=self.counts[2],
                 energy=energy,
                 n_rows_fallback=n_lost,
-                fault="EngineCrashed" if n_lost else None,
+                fault=FaultKind.ENGINE_CRASHED if n_lost else None,
             )
         )

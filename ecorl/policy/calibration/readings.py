@@ -18,7 +18,15 @@ from typing import Any, Literal
 
 from ecorl.errors import LedgerError, RunError
 from ecorl.ledger import BarrierRow, DeviceRow, ExecutionRow, LedgerReader, MetricRow, PlacementRow
-from ecorl.records import INFERENCE_STAGES, Action, Provenance, Stage, StageResult, weakest
+from ecorl.records import (
+    INFERENCE_STAGES,
+    Action,
+    GuardRefusal,
+    Provenance,
+    Stage,
+    StageResult,
+    weakest,
+)
 
 Side = Literal["gpu", "card"]
 
@@ -30,9 +38,6 @@ LONGEST_METRIC = "longest_completion"
 
 TASK_METRICS = tuple(f"task_share_{name}" for name in ("math", "code", "reasoning", "instruction"))
 """Metrics of an iteration: share of each task in the batch's prompts."""
-
-QUEUE_REFUSAL = "the queue of"
-"""How the reason of a placement begins that a full queue kept on the GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +234,12 @@ def _rollouts(
 
 def _ids(executions: Any) -> tuple[str, ...]:
     """Devices by name, in order of first use."""
-    parts = (part for e in executions for part in e.result.device_id.split("+"))
+    parts = (part for e in executions for part in e.result.device_ids)
     return tuple(dict.fromkeys(parts))
 
 
 def _within(result: StageResult, device_ids: Sequence[str]) -> bool:
-    return set(result.device_id.split("+")) <= set(device_ids)
+    return set(result.device_ids) <= set(device_ids)
 
 
 def _profiles(executions: Sequence[ExecutionRow], gpu_ids: Sequence[str]) -> dict[Side, str]:
@@ -258,7 +263,7 @@ def _refused(
     found = set()
     for row in placements:
         p = row.placement
-        if p.proposed is not p.action and p.action is Action.GPU and QUEUE_REFUSAL in p.reason:
+        if p.refusal is GuardRefusal.QUEUE_FULL:
             found.add((bisect.bisect_right(starts, p.iteration) - 1, p.stage))
     return frozenset(found)
 

@@ -20,7 +20,7 @@ def card_idle(
 ) -> list[EnergyPart]:
     """What the cards of these comparisons drew while they ran nothing."""
     cards = {i for c in comparisons if c.card is not None for i in c.card.device_ids}
-    return [p for p in parts if p.cause == "idle" and p.device_id in cards]
+    return [p for p in parts if p.cause == "idle" and not cards.isdisjoint(p.device_ids)]
 
 
 def balance(
@@ -36,7 +36,7 @@ def balance(
     idle_j = None if unknown else math.fsum(present(p.energy_j for p in idle))
     idle_s = present(p.time_s for p in idle)
     # A card read with several provenances has a part for each.
-    held = {p.device_id: evidence.held(p.device_id.split("+")) for p in idle}
+    held = {p.device_ids: evidence.held(p.device_ids) for p in idle}
     held_s = math.fsum(length(spans.values()) for spans in held.values())
     known = [c.ratio_provenance for c in judged if c.ratio_provenance is not None]
     known += [p.provenance for p in idle if p.provenance is not None]
@@ -112,7 +112,7 @@ def _simulated(executions: Sequence[ExecutionRow]) -> list[ExecutionRow]:
     return [
         e
         for e in executions
-        if e.result.device_id in cards
+        if not cards.isdisjoint(e.result.device_ids)
         and e.result.time_provenance is not Provenance.MEASURED
         and e.result.action is not Action.GPU
     ]
@@ -167,11 +167,12 @@ def _idle_j(
     """Idle power x the time in which the run had each card and it runs nothing, J."""
     idle_w = {d.device_id: d.idle_w for d in evidence.devices}
     energy_j = 0.0
-    for device_id in {r.device_id for r in results}:
-        power_w = idle_w.get(device_id)
-        if power_w is None:
+    for device_ids in {r.device_ids for r in results}:
+        powers_w = [idle_w.get(device_id) for device_id in device_ids]
+        known_w = present(powers_w)
+        if len(known_w) < len(powers_w):
             return None
-        busy_s = math.fsum(present(r.time_s for r in results if r.device_id == device_id))
-        held_s = math.fsum(run_s[attempt] for attempt in evidence.held([device_id]))
-        energy_j += power_w * max(0.0, held_s - busy_s)
+        busy_s = math.fsum(present(r.time_s for r in results if r.device_ids == device_ids))
+        held_s = math.fsum(run_s[attempt] for attempt in evidence.held(device_ids))
+        energy_j += math.fsum(known_w) * max(0.0, held_s - busy_s)
     return energy_j

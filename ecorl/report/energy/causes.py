@@ -47,30 +47,32 @@ def _meters(evidence: Evidence) -> list[Meter]:
 
     Sums over sets of devices that share one, as of attempts with more and fewer, are one meter.
     """
-    keys = {
-        e.result.energy.device_id if e.result.energy else e.result.device_id
-        for e in evidence.executions
-    }
-    keys |= {d.device_id for d in evidence.devices} | {r.device_id for r in evidence.readings}
+    read_together = {_metered(e) for e in evidence.executions}
+    read_together |= {(d.device_id,) for d in evidence.devices}
+    read_together |= {(r.device_id,) for r in evidence.readings}
     group_of: dict[str, tuple[str, ...]] = {}
     # The largest first, for it names the others.
-    for key in sorted(keys, key=lambda key: (-key.count("+"), key)):
-        members = key.split("+")
+    for members in sorted(read_together, key=lambda members: (-len(members), members)):
         known = [m for member in members for m in group_of.get(member, ())]
         group = tuple(dict.fromkeys([*known, *members]))
         group_of |= dict.fromkeys(group, group)
     own: dict[tuple[str, ...], list[ExecutionRow]] = {
-        group_of[key.split("+")[0]]: [] for key in sorted(keys)
+        group_of[members[0]]: [] for members in sorted(read_together)
     }
     for e in evidence.executions:
-        key = e.result.energy.device_id if e.result.energy else e.result.device_id
-        own[group_of[key.split("+")[0]]].append(e)
+        own[group_of[_metered(e)[0]]].append(e)
     profiles = {d.device_id: d.profile for d in evidence.devices}
     meters = []
     for group, executions in own.items():
         names = [e.result.device for e in executions] + [profiles.get(m, m) for m in group]
-        meters.append(Meter("+".join(group), names[0], group, tuple(executions)))
+        meters.append(Meter(names[0], group, tuple(executions)))
     return meters
+
+
+def _metered(execution: ExecutionRow) -> tuple[str, ...]:
+    """The devices whose energy was read for an execution; without energy, those that ran it."""
+    r = execution.result
+    return r.energy.device_ids if r.energy else r.device_ids
 
 
 def energy_parts(evidence: Evidence) -> list[EnergyPart]:
@@ -78,7 +80,7 @@ def energy_parts(evidence: Evidence) -> list[EnergyPart]:
     on_gpu = gpu_path_devices(evidence.executions)
     parts = []
     for meter in _meters(evidence):
-        ids = {*meter.members, *(e.result.device_id for e in meter.executions)}
+        ids = {*meter.members, *(i for e in meter.executions for i in e.result.device_ids)}
         parts += _execution_parts(meter, evidence)
         parts += rests(meter, evidence, on_gpu_path=bool(ids & on_gpu))
     return parts
@@ -100,6 +102,7 @@ def _execution_parts(meter: Meter, evidence: Evidence) -> list[EnergyPart]:
         parts.append(
             EnergyPart(
                 device_id=meter.key,
+                device_ids=meter.members,
                 device=meter.device,
                 cause=cause,
                 useful=cause in USEFUL_CAUSES,

@@ -62,9 +62,11 @@ class StageRow:
 
 @dataclass(frozen=True, slots=True)
 class EnergyPart:
-    """Energy of one device for one cause.
+    """Energy of one device for one cause, or of several devices whose energy was read together.
 
     Attributes:
+        device_id: the device's id; of several, their ids with ``+`` between them, for display.
+        device_ids: the devices.
         cause: one of ``generation``, ``scoring``, ``training``, ``beside stages``,
             ``superseded``, ``barrier wait`` and ``idle``.
         useful: whether the run got something for it.
@@ -76,6 +78,7 @@ class EnergyPart:
     """
 
     device_id: str
+    device_ids: tuple[str, ...]
     device: str
     cause: str
     useful: bool

@@ -53,18 +53,21 @@ class Evidence:
 def device_ids_of(execution: ExecutionRow) -> set[str]:
     """Ids of the devices that ran an execution or that were read for it."""
     r = execution.result
-    keys = [r.device_id, *([r.energy.device_id] if r.energy else [])]
-    return {one for key in keys for one in key.split("+")}
+    return {*r.device_ids, *(r.energy.device_ids if r.energy else ())}
 
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """One device, or several whose energy was read together (``gpu0+gpu1``)."""
+    """One device, or several whose energy was read together."""
 
-    key: str
     device: str
     members: tuple[str, ...]
     executions: tuple[ExecutionRow, ...]
+
+    @property
+    def key(self) -> str:
+        """Name for display: the ids of its devices with ``+`` between them."""
+        return "+".join(self.members)
 
 
 def not_in_readings(
@@ -221,6 +224,7 @@ def rests(meter: Meter, evidence: Evidence, *, on_gpu_path: bool) -> list[Energy
         for rest, part in found:
             one = EnergyPart(
                 device_id=meter.key,
+                device_ids=meter.members,
                 device=meter.device,
                 cause="beside stages" if rows and on_gpu_path else "idle",
                 useful=False,

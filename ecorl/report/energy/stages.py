@@ -43,9 +43,10 @@ def energy_j(result: StageResult) -> float | None:
 def gpu_path_devices(executions: Iterable[ExecutionRow]) -> frozenset[str]:
     """Ids of the devices of the GPU path: those that generated, trained, or ran action a1."""
     return frozenset(
-        e.result.device_id
+        device_id
         for e in executions
         if e.result.stage in GPU_ONLY_STAGES or e.result.action is Action.GPU
+        for device_id in e.result.device_ids
     )
 
 
@@ -56,9 +57,10 @@ def modelled_devices(executions: Iterable[ExecutionRow]) -> frozenset[str]:
     """
     rows = list(executions)
     answered = {
-        e.result.device_id
+        device_id
         for e in rows
         if present([e.result.time_s]) and e.result.time_provenance is not Provenance.MEASURED
+        for device_id in e.result.device_ids
     }
     return frozenset(answered) - gpu_path_devices(rows)
 
@@ -77,7 +79,8 @@ def stage_rows(executions: Sequence[ExecutionRow]) -> tuple[StageRow, ...]:
     for execution in executions:
         r = execution.result
         if not execution.superseded:
-            cells[r.stage, r.device, r.device_id in on_gpu, r.time_provenance].append(r)
+            is_on_gpu = not on_gpu.isdisjoint(r.device_ids)
+            cells[r.stage, r.device, is_on_gpu, r.time_provenance].append(r)
     rows = []
     for results in cells.values():
         by_energy: dict[Provenance | None, list[StageResult]] = defaultdict(list)
@@ -125,7 +128,7 @@ def _stage_row(
     return StageRow(
         stage=first.stage,
         device=first.device,
-        device_ids=tuple(sorted({r.device_id for r in results})),
+        device_ids=tuple(sorted({device_id for r in results for device_id in r.device_ids})),
         time_provenance=first.time_provenance,
         energy_provenance=provenance,
         n_calls=len(results),
@@ -146,7 +149,7 @@ def _stage_row(
         n_tokens_served=math.fsum(map(_served_tokens, results)),
         iterations=(min(r.iteration for r in results), max(r.iteration for r in results)),
         n_faults=sum(r.fault is not None for r in results),
-        on_gpu_path=any(r.device_id in on_gpu for r in results),
+        on_gpu_path=any(not on_gpu.isdisjoint(r.device_ids) for r in results),
     )
 
 

@@ -53,7 +53,9 @@ def simulated_cards(
 def spending(evidence: Evidence, accounting: Accounting | None) -> Spending:
     """Parts, totals per provenance and together, and what is missing."""
     cards = simulated_cards(evidence.executions, evidence.devices)
-    parts = [replace(p, simulated=p.device_id in cards) for p in energy_parts(evidence)]
+    parts = [
+        replace(p, simulated=not cards.isdisjoint(p.device_ids)) for p in energy_parts(evidence)
+    ]
     own = [p for p in parts if not p.simulated]
     beside = [p for p in parts if p.simulated]
     tokens = sum(

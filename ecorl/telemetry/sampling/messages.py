@@ -1,16 +1,20 @@
 """The lines that travel between the sampling process and its parent: one JSON object a line.
 
-Towards the child, once: ``{"specs": [{"type", "options"}, ...]}``. From the child, first
-``{"ready": [...]}`` with one report a spec, then ``{"samples": [...]}`` for every read.
+Towards the child, once: a list of `SourceSpec`, with the configuration of its sources in it, which
+the child validates. From the child, first ``{"ready": [...]}`` with one report a spec, then
+``{"samples": [...]}`` for every read.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ecorl.records import PowerSample, Provenance
+from pydantic import TypeAdapter
+
+from ecorl.records import DeviceKind, PowerSample, Provenance
 from ecorl.telemetry.sources.specs import DeviceInfo, SourceSpec
 
 
@@ -39,12 +43,17 @@ class SourceReport:
 
 def encode_specs(specs: Sequence[SourceSpec]) -> str:
     """Specs as one line."""
-    return json.dumps({"specs": [{"type": s.type, "options": s.options} for s in specs]}) + "\n"
+    return _spec_adapter().dump_json(tuple(specs)).decode() + "\n"
 
 
 def decode_specs(line: str) -> tuple[SourceSpec, ...]:
-    """The inverse of `encode_specs`."""
-    return tuple(SourceSpec(s["type"], s["options"]) for s in json.loads(line)["specs"])
+    """The specs of a line of `encode_specs`, validated."""
+    return _spec_adapter().validate_json(line)
+
+
+@functools.cache
+def _spec_adapter() -> TypeAdapter[tuple[SourceSpec, ...]]:
+    return TypeAdapter(tuple[SourceSpec, ...])
 
 
 def encode_ready(reports: Sequence[SourceReport]) -> str:
@@ -57,7 +66,7 @@ def encode_ready(reports: Sequence[SourceReport]) -> str:
                         "asked": r.asked,
                         "chosen": r.chosen,
                         "devices": [
-                            [d.device_id, d.provenance.value, d.source, d.name] for d in r.devices
+                            [d.device_id, d.kind, d.provenance, d.source, d.name] for d in r.devices
                         ],
                         "interval_s": r.interval_s,
                         "refusals": [list(pair) for pair in r.refusals],
@@ -108,7 +117,9 @@ def _report(item: dict[str, object]) -> SourceReport:
     return SourceReport(
         asked=str(data["asked"]),
         chosen=str(data["chosen"]),
-        devices=tuple(DeviceInfo(d[0], Provenance(d[1]), d[2], d[3]) for d in devices),
+        devices=tuple(
+            DeviceInfo(d[0], DeviceKind(d[1]), Provenance(d[2]), d[3], d[4]) for d in devices
+        ),
         interval_s=float(str(data["interval_s"])),
         refusals=tuple((str(kind), str(why)) for kind, why in refusals),
         error=None if data["error"] is None else str(data["error"]),

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ecorl.errors import DataError, EcorlError, UserError
 from ecorl.records import PowerSample, Provenance, SmoothedPower
@@ -19,7 +20,7 @@ from ecorl.telemetry.sampling.messages import SourceReport, decode
 from ecorl.telemetry.sampling.sampler_process import SamplerProcess
 from ecorl.telemetry.smoothing import Smoother
 from ecorl.telemetry.sources.registry import build
-from ecorl.telemetry.sources.specs import SAMPLER_LOST, DeviceInfo, SourceSpec, number_option
+from ecorl.telemetry.sources.specs import SAMPLER_LOST, DeviceInfo, SourceSpec
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class Sampler:
         self._specs = list(specs)
         self._tau_s, self._stale_after_s = tau_s, stale_after_s
         self._sink, self._on_fault = sink, on_fault
-        longest_s = max((number_option(s.options, "interval_s", 0.1) for s in specs), default=0.1)
+        longest_s = max((spec.interval_s for spec in specs), default=0.1)
         self.history = PowerHistory(hold_s=max(stale_after_s, 2.5 * longest_s))
         self._lock = threading.Lock()
         self._smoothers: dict[str, Smoother] = {}
@@ -93,13 +94,9 @@ class Sampler:
         if self._thread is not None:
             raise RuntimeError("the sampler was started before")
         for i, spec in enumerate(self._specs):
-            if spec.type == "replay":
-                options = {**spec.options, "started_s": time.monotonic()}
-                self._specs[i] = SourceSpec(spec.type, options)
-            if spec.type != "auto":
-                build(spec)
-            elif "idle_w" in spec.options:
-                build(SourceSpec("modelled", spec.options))
+            self._specs[i] = replace(spec, started_s=time.monotonic())
+            for config in spec.candidates:
+                build(config, spec)
         self._thread = threading.Thread(target=self._run, name="ecorl-sampler", daemon=True)
         self._thread.start()
         if not self._ready.wait(timeout_s):
@@ -232,7 +229,7 @@ class Sampler:
                 self._note(report.asked, report.error, now_s)
             if first and report.error is None:
                 # A restart must not switch to another kind of source in the middle of a run.
-                self._specs[i] = SourceSpec(report.chosen, self._specs[i].options)
+                self._specs[i] = self._specs[i].only(report.chosen)
         if first:
             self._reports = reports
         self._ready.set()

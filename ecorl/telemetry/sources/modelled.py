@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ecorl.errors import ConfigError, DeviceLost, LibraryNotFound
 from ecorl.records import MAX_POWER_W, PowerSample, Provenance
-from ecorl.telemetry.sources.specs import DeviceInfo
+from ecorl.telemetry.sources.specs import DeviceInfo, MeteredDevice
 
 MIN_STEP_S = 0.03
 """Shortest time over which utilisation is taken, s: three ticks of the kernel's CPU clock."""
@@ -36,35 +36,32 @@ class ModelledSource:
     like the power, and not an instrument's counter.
 
     Args:
-        device_id: name of the modelled device.
-        idle_w: power at utilisation 0, W.
-        active_w: power at utilisation 1, W.
-        pid: the process; its finished children are not counted.
-        n_threads: threads that count as full use.
+        device: the modelled device, with the figures of its model; finished children of the
+            model's process are not counted.
         interval_s: polling interval, s.
+
+    Raises:
+        ConfigError: a figure of the model is missing or not acceptable.
     """
 
     name = "modelled"
     provenance = Provenance.MODELLED
 
-    def __init__(
-        self,
-        device_id: str,
-        idle_w: float,
-        active_w: float,
-        pid: int,
-        n_threads: int,
-        interval_s: float = 0.1,
-    ) -> None:
+    def __init__(self, device: MeteredDevice, interval_s: float = 0.1) -> None:
+        model = device.model
+        if model is None:
+            raise ConfigError("telemetry option idle_w", None, "a number (it is required)")
+        idle_w, active_w = model.idle_w, model.active_w
         if not 0 <= active_w <= MAX_POWER_W:
             raise ConfigError("telemetry option active_w", active_w, f"0 to {MAX_POWER_W:.0f} W")
         if not 0 <= idle_w <= active_w:
             raise ConfigError("telemetry option idle_w", idle_w, f"between 0 and {active_w} W")
-        if n_threads < 1:
-            raise ConfigError("telemetry option n_threads", n_threads, "at least 1")
+        if model.n_threads < 1:
+            raise ConfigError("telemetry option n_threads", model.n_threads, "at least 1")
         self.interval_s = interval_s
-        self._device_id, self._idle_w, self._active_w = device_id, idle_w, active_w
-        self._pid, self._n_threads = pid, n_threads
+        self._device_id, self._kind = device.device_id, device.kind
+        self._idle_w, self._active_w = idle_w, active_w
+        self._pid, self._n_threads = model.pid, model.n_threads
         self._clock: Callable[[], float] = time.monotonic
         self._last: tuple[float, float] | None = None
         self._utilisation: float | None = None
@@ -88,7 +85,9 @@ class ModelledSource:
     def describe(self) -> tuple[DeviceInfo, ...]:
         """The one modelled device, with the parameters of its line."""
         what = f"{self._idle_w:g} W idle, {self._active_w:g} W active, {self._n_threads} threads"
-        return (DeviceInfo(self._device_id, self.provenance, "modelled:cpu_time", what),)
+        return (
+            DeviceInfo(self._device_id, self._kind, self.provenance, "modelled:cpu_time", what),
+        )
 
     def read(self) -> tuple[PowerSample, ...]:
         """One sample; figures are None before the first step and after the process has gone."""

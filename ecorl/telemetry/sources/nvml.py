@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ecorl.drivers.nvml import Instrument, NvmlDevice, NvmlDriver, instruments, visible_devices
+from ecorl.drivers.instruments import INSTRUMENTS, Instrument, NvmlDevice
+from ecorl.drivers.nvml import NvmlDriver, visible_devices
 from ecorl.errors import DeviceLost, DriverError, DriverNotLoaded
-from ecorl.records import PowerSample, Provenance
+from ecorl.records import DeviceKind, PowerSample, Provenance
 from ecorl.telemetry.sources.specs import DeviceInfo
 
 logger = logging.getLogger(__name__)
@@ -43,8 +44,6 @@ class NvmlSource:
         devices: the GPUs to read, by any name that `NvmlDriver.find` knows (index, UUID with or
             without ``GPU-``, MIG UUID, PCI address); None takes ``CUDA_VISIBLE_DEVICES``, else
             all GPUs.
-        prefer: ``instant`` (field 186) or ``average`` (field 185). The instantaneous figure does
-            not smear one stage into the next; the average has less error on fast periodic loads.
         interval_s: polling interval, s; below 0.05 s NVML is known to answer zeros.
     """
 
@@ -54,12 +53,10 @@ class NvmlSource:
     def __init__(
         self,
         devices: Sequence[str] | None = None,
-        prefer: str = "instant",
         interval_s: float = 0.1,
     ) -> None:
         self.interval_s = interval_s
         self._wanted = tuple(devices) if devices is not None else None
-        self._order = instruments(prefer)
         self._driver = NvmlDriver()
         self._gpus: list[_Gpu] = []
         self._clock: Callable[[], float] = time.monotonic
@@ -93,7 +90,9 @@ class NvmlSource:
     def describe(self) -> tuple[DeviceInfo, ...]:
         """The selected GPUs with instrument, name and number of MIG instances."""
         return tuple(
-            DeviceInfo(gpu.device_id, self.provenance, _source(gpu), gpu.device.label)
+            DeviceInfo(
+                gpu.device_id, DeviceKind.GPU, self.provenance, _source(gpu), gpu.device.label
+            )
             for gpu in self._gpus
         )
 
@@ -116,7 +115,7 @@ class NvmlSource:
         power_w = energy_j = utilisation = None
         error: str | None = None
         try:
-            order = self._order if gpu.instrument is None else (gpu.instrument,)
+            order = INSTRUMENTS if gpu.instrument is None else (gpu.instrument,)
             reading = self._driver.power(gpu.device, order)
             power_w, gpu.instrument = reading.power_w, reading.instrument
         except DriverError as fault:
@@ -166,7 +165,7 @@ class NvmlSource:
             if gpu.lost:
                 try:
                     gpu.device = self._driver.reacquire(gpu.device)
-                    self._driver.power(gpu.device, self._order)
+                    self._driver.power(gpu.device, INSTRUMENTS)
                 except DriverError as error:
                     logger.debug("%s is still lost: %s", gpu.device_id, error)
                     continue

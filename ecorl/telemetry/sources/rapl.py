@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ecorl.drivers import rapl
 from ecorl.errors import DriverError
-from ecorl.records import PowerSample, Provenance
+from ecorl.records import DeviceKind, PowerSample, Provenance
 from ecorl.telemetry.sources.specs import COUNTER_RESET, COUNTER_STOPPED, DeviceInfo
 
 MIN_STEP_S = 0.005
@@ -95,7 +95,9 @@ class RaplSource:
     def describe(self) -> tuple[DeviceInfo, ...]:
         """The zones with the kernel's names."""
         return tuple(
-            DeviceInfo(z.zone_id, self.provenance, f"rapl:{z.name}", f"RAPL {z.name}")
+            DeviceInfo(
+                z.zone_id, DeviceKind.CPU, self.provenance, f"rapl:{z.name}", f"RAPL {z.name}"
+            )
             for z in (state.zone for state in self._zones)
         )
 

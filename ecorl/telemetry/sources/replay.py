@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ecorl.errors import DataError
+from ecorl.ledger.versions import kind_in_name
 from ecorl.records import MAX_ENERGY_J, MAX_POWER_W, PowerSample, Provenance
 from ecorl.telemetry.sources.specs import DeviceInfo
 
@@ -157,7 +158,9 @@ class ReplaySource:
     def describe(self) -> tuple[DeviceInfo, ...]:
         """Devices with the name of the recording."""
         return tuple(
-            DeviceInfo(i, self.provenance, "replay", f"recorded in {self._path.name}")
+            DeviceInfo(
+                i, kind_in_name(i), self.provenance, "replay", f"recorded in {self._path.name}"
+            )
             for i in self._tracks
         )
 

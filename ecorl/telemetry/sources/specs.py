@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Annotated
 
-from ecorl.errors import ConfigError
-from ecorl.records import Provenance
+from pydantic import Field
 
-JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
-"""Plain data, as it travels to the sampling process."""
-
-SOURCE_TYPES = ("auto", "nvml", "rapl", "xrt", "modelled", "replay", "null")
+from ecorl.config import (
+    ModelledSourceConfig,
+    NullSourceConfig,
+    NvmlSourceConfig,
+    RaplSourceConfig,
+    ReplaySourceConfig,
+    XrtSourceConfig,
+)
+from ecorl.records import DeviceKind, Provenance
 
 COUNTER_RESET = "CounterReset"
 """Fault name of a reading at which an energy counter began anew: no sum may cross it."""
@@ -24,32 +27,90 @@ SAMPLER_LOST = "SamplerLost"
 """Fault name of readings that are missing because the sampling process is not there."""
 
 
-@dataclass(frozen=True)
-class SourceSpec:
-    """A source by type and options.
+SourceConfig = Annotated[
+    NvmlSourceConfig
+    | RaplSourceConfig
+    | XrtSourceConfig
+    | ModelledSourceConfig
+    | ReplaySourceConfig
+    | NullSourceConfig,
+    Field(discriminator="type"),
+]
+"""The configuration of one power source."""
 
-    Options by type, all with ``interval_s`` (s) besides:
 
-    * ``nvml``: ``devices`` (list of indices, UUIDs with or without ``GPU-``, MIG UUIDs or PCI
-      addresses; default: ``CUDA_VISIBLE_DEVICES``, else all), ``prefer`` (``instant`` or
-      ``average``)
-    * ``rapl``: ``root`` (powercap folder)
-    * ``xrt``: ``cards`` (list of XRT's numbers; default: all that open)
-    * ``modelled``: ``device_id``, ``idle_w``, ``active_w``, ``pid``, ``n_threads``
-    * ``replay``: ``path``, ``hold_s``, ``started_s`` (the sampler sets it, so that a restart of its
-      process does not start the recording again)
-    * ``null``: ``device_ids``
-    * ``auto``: those of its candidates, and ``order``, a list of some of ``nvml``, ``rapl`` and
-      ``modelled`` (default: all three). Leave out ``rapl`` for a trainer on a GPU, whose power no
-      CPU counter tells, and ``nvml`` for one on the CPU.
+@dataclass(frozen=True, slots=True)
+class PowerModel:
+    """The figures of a model of power over utilisation: a straight line from idle to active.
 
     Attributes:
-        type: one of `SOURCE_TYPES`.
-        options: see above; plain JSON data.
+        idle_w: power at utilisation 0, W.
+        active_w: power at utilisation 1, W.
+        pid: the process whose CPU time tells the utilisation.
+        n_threads: threads that count as full use.
     """
 
-    type: str
-    options: dict[str, JSON] = field(default_factory=dict)
+    idle_w: float
+    active_w: float
+    pid: int
+    n_threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class MeteredDevice:
+    """What a run knows of the devices that a source is to read; a source uses what it needs.
+
+    Attributes:
+        device_id: name of the device, for a source that does not find its devices by itself.
+        kind: its kind, likewise.
+        gpus: GPUs by any name that `NvmlDriver.find` knows; empty: ``CUDA_VISIBLE_DEVICES``, else
+            all.
+        cards: XRT's numbers of the cards; empty: all that open.
+        model: figures to model its power from, or None when they are not known.
+    """
+
+    device_id: str = "gpu0"
+    kind: DeviceKind = DeviceKind.GPU
+    gpus: tuple[str, ...] = ()
+    cards: tuple[int, ...] = ()
+    model: PowerModel | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSpec:
+    """Where the power of a device is read: one source, or several of which the first is taken.
+
+    Attributes:
+        candidates: sources in the order in which they are tried; the first that opens is kept.
+        device: the device.
+        asked: the type that the configuration names, for messages; empty: that of the first.
+        started_s: monotonic time at which a recording begins to play, s; the sampler sets it, so
+            that a restart of its process does not play the recording anew. None: when it opens.
+    """
+
+    candidates: tuple[SourceConfig, ...]
+    device: MeteredDevice = MeteredDevice()
+    asked: str = ""
+    started_s: float | None = None
+
+    @property
+    def type(self) -> str:
+        """The type that was asked for, e.g. ``auto`` or ``nvml``."""
+        return self.asked or self.candidates[0].type
+
+    @property
+    def interval_s(self) -> float:
+        """Longest polling interval of the candidates, s."""
+        return max(candidate.interval_s for candidate in self.candidates)
+
+    def only(self, chosen: str) -> SourceSpec:
+        """The same with the candidates of one type alone."""
+        return replace(self, candidates=tuple(c for c in self.candidates if c.type == chosen))
+
+
+def card_id(number: int) -> str:
+    """The device id of an accelerator card, by XRT's number of it: ``fpga0``, ``fpga1``, ..."""
+    return f"fpga{number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +119,7 @@ class DeviceInfo:
 
     Attributes:
         device_id: the name in every sample, e.g. ``gpu0``.
+        kind: what kind of machine it is.
         provenance: of its figures.
         source: the instrument behind it, e.g. ``nvml:field186:gpu``.
         name: what the vendor calls it, with the remark that the power is that of a whole GPU where
@@ -65,18 +127,7 @@ class DeviceInfo:
     """
 
     device_id: str
+    kind: DeviceKind
     provenance: Provenance
     source: str
     name: str
-
-
-def number_option(options: Mapping[str, JSON], key: str, default: float) -> float:
-    """A number among options.
-
-    Raises:
-        ConfigError: the option is there and not a number.
-    """
-    value = options.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"telemetry option {key}", value, "a number")
-    return float(value)

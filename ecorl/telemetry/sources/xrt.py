@@ -8,8 +8,8 @@ from types import ModuleType
 
 from ecorl.drivers.xrt.power import XrtCard, XrtDriver
 from ecorl.errors import DeviceLost, DriverError, NotSupported
-from ecorl.records import PowerSample, Provenance
-from ecorl.telemetry.sources.specs import DeviceInfo
+from ecorl.records import DeviceKind, PowerSample, Provenance
+from ecorl.telemetry.sources.specs import DeviceInfo, card_id
 
 
 class XrtSource:
@@ -52,13 +52,17 @@ class XrtSource:
 
     def device_ids(self) -> tuple[str, ...]:
         """The cards that opened."""
-        return tuple(f"fpga{card.index}" for card in self._cards)
+        return tuple(card_id(card.index) for card in self._cards)
 
     def describe(self) -> tuple[DeviceInfo, ...]:
         """The cards with shell name and PCIe address."""
         return tuple(
             DeviceInfo(
-                f"fpga{card.index}", self.provenance, "xrt:electrical", f"{card.name} {card.bdf}"
+                card_id(card.index),
+                DeviceKind.FPGA,
+                self.provenance,
+                "xrt:electrical",
+                f"{card.name} {card.bdf}",
             )
             for card in self._cards
         )
@@ -83,7 +87,7 @@ class XrtSource:
             error = type(fault).__name__
         now_s = 0.5 * (before_s + time.monotonic())
         return PowerSample(
-            f"fpga{card.index}",
+            card_id(card.index),
             now_s,
             power_w,
             None,

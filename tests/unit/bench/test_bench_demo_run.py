@@ -10,13 +10,20 @@ from ecorl.bench import install
 from ecorl.bench.demo_run import read_demo, run_logged
 from ecorl.errors import RunError
 from ecorl.ledger import LEDGER_FILE, Ledger
-from ecorl.records import Action, Provenance, Stage, StageResult
+from ecorl.records import (
+    Action,
+    FaultEvent,
+    FaultKind,
+    Provenance,
+    Stage,
+    StageResult,
+)
 
 
 def executed(ledger, stage, t_start_s, t_end_s):
     ledger.result(
         StageResult(
-            iteration=1, stage=stage, action=Action.GPU, device_id="gpu0", device="h100",
+            iteration=1, stage=stage, action=Action.GPU, device_ids=("gpu0",), device="h100",
             t_start_s=t_start_s, t_end_s=t_end_s, time_s=t_end_s - t_start_s,
             time_provenance=Provenance.MEASURED, host_time_s=t_end_s - t_start_s, wait_s=0.0,
             n_sequences=4, n_tokens=40, n_output_tokens=20, energy=None,
@@ -35,7 +42,7 @@ def make_run(folder, *, finish=True, waits=(1.0, 0.5)):
     ledger.evaluation("correct", "before", [0.0, 0.0, 1.0, 0.0])
     ledger.evaluation("correct", "after", [1.0, 0.0, 1.0, 1.0])
     ledger.evaluation("rank_flip", "held_out", [0.0, 0.0, 0.0, 1.0])
-    ledger.fault(1, "EngineTimeout", "reward", "late", 4)
+    ledger.fault(FaultEvent(1, FaultKind.ENGINE_TIMEOUT, "reward", "late", 4))
     if finish:
         ledger.event("finish", "")
     ledger.close()

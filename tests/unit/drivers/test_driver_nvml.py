@@ -10,7 +10,8 @@ from fake_nvml import PEAK_W, build, true_energy_j
 
 from ecorl import errors
 from ecorl.drivers import nvml, nvml_errors
-from ecorl.drivers.nvml import POWER_USAGE, Instrument, NvmlDriver, instruments, visible_devices
+from ecorl.drivers.instruments import INSTRUMENTS, POWER_USAGE, Instrument, PowerReading
+from ecorl.drivers.nvml import NvmlDriver, visible_devices
 
 EXPECTED = {
     "NotSupported": {
@@ -107,16 +108,15 @@ def test_energy_is_the_counter_in_joules(driver):
 def test_power_prefers_the_gpu_scope_and_says_so(driver, fake_nvml):
     gpu = driver.device(0)
     fake_nvml.set("duty 1")
-    order = instruments("instant")
-    assert driver.power(gpu, order) == nvml.PowerReading(PEAK_W, Instrument(186, 0))
+    assert driver.power(gpu, INSTRUMENTS) == PowerReading(PEAK_W, Instrument(186, 0))
     assert str(Instrument(186, 0)) == "nvml:field186:gpu"
-    average = driver.power(gpu, instruments("average"))
+    average = driver.power(gpu, (Instrument(185, 0),))
     assert average.instrument == Instrument(185, 0)
     assert average.power_w == pytest.approx(PEAK_W, abs=0.01)
 
 
 def test_power_falls_to_module_scope_then_to_power_usage(driver, fake_nvml):
-    gpu, order = driver.device(0), instruments("instant")
+    gpu, order = driver.device(0), INSTRUMENTS
     no_gpu_scope = ["duty 1", "field 186 0 3", "field 185 0 3"]
     fake_nvml.set(*no_gpu_scope)
     reading = driver.power(gpu, order)
@@ -133,14 +133,14 @@ def test_power_falls_to_module_scope_then_to_power_usage(driver, fake_nvml):
 def test_one_field_missing_does_not_hide_the_other(driver, fake_nvml):
     gpu = driver.device(0)
     fake_nvml.set("field 186 0 3")
-    assert driver.power(gpu, instruments("instant")).instrument == Instrument(185, 0)
+    assert driver.power(gpu, INSTRUMENTS).instrument == Instrument(185, 0)
 
 
 def test_power_error_is_that_of_the_device(driver, fake_nvml):
     gpu = driver.device(0)
     fake_nvml.set("error nvmlDeviceGetFieldValues 15", "error nvmlDeviceGetPowerUsage 15")
     with pytest.raises(errors.DeviceLost):
-        driver.power(gpu, instruments())
+        driver.power(gpu, INSTRUMENTS)
     fake_nvml.set("field 186 0 4")
     with pytest.raises(errors.NoPermission):
         driver.power(gpu, (Instrument(186, 0),))
@@ -150,7 +150,7 @@ def test_zero_power_is_no_reading(driver, fake_nvml):
     gpu = driver.device(0)
     fake_nvml.set("zero 1")
     with pytest.raises(errors.NotSupported, match="no reading"):
-        driver.power(gpu, instruments())
+        driver.power(gpu, INSTRUMENTS)
 
 
 @pytest.mark.parametrize("power_mw", [4_200_000_000, 1_400_001, 0xFFFFFFFF])

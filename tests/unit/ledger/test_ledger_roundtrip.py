@@ -21,6 +21,12 @@ from ecorl.ledger.rollup import SecondRow
 from ecorl.records import (
     Action,
     ActionCost,
+    DeviceKind,
+    EnergyMethod,
+    EventKind,
+    FaultEvent,
+    FaultKind,
+    GuardRefusal,
     Placement,
     PowerSample,
     Provenance,
@@ -38,7 +44,7 @@ def make(folder: Path, **kwargs) -> Ledger:
 
 def result(iteration: int = 1, energy_j: float | None = 12.5, **kwargs) -> StageResult:
     energy = StageEnergy(
-        device_id="gpu0",
+        device_ids=("gpu0", "gpu1"),
         t_start_s=10.0,
         t_end_s=12.0,
         energy_j=energy_j,
@@ -47,14 +53,14 @@ def result(iteration: int = 1, energy_j: float | None = 12.5, **kwargs) -> Stage
         integral_energy_j=energy_j,
         n_samples=20,
         coverage=0.98,
-        method="integral",
+        method=EnergyMethod.INTEGRAL,
         provenance=Provenance.MEASURED,
     )
     fields = {
         "iteration": iteration,
         "stage": Stage.REWARD,
         "action": Action.CONCURRENT,
-        "device_id": "gpu0",
+        "device_ids": ("gpu0", "gpu1"),
         "device": "h100",
         "t_start_s": 10.0,
         "t_end_s": 12.0,
@@ -67,7 +73,7 @@ def result(iteration: int = 1, energy_j: float | None = 12.5, **kwargs) -> Stage
         "n_output_tokens": 100,
         "energy": energy,
         "n_rows_fallback": 1,
-        "fault": "EngineTimeout",
+        "fault": FaultKind.ENGINE_TIMEOUT,
     }
     return StageResult(**(fields | kwargs))
 
@@ -94,6 +100,7 @@ def test_every_record_comes_back_equal(tmp_path):
             ActionCost(Action.GPU, 1.5, 300.0, 0.0),
             ActionCost(Action.FPGA, 2.5, 90.0, 2.5, Provenance.PUBLISHED),
         ),
+        refusal=GuardRefusal.QUEUE_FULL,
     )
     with make(tmp_path) as ledger:
         ledger.placement(placement)
@@ -101,18 +108,19 @@ def test_every_record_comes_back_equal(tmp_path):
         ledger.result(result(4, energy=None, time_s=None, fault=None))
         ledger.result(result(5, energy_j=None))
         ledger.barrier(3, Stage.REWARD, 0.25, 64, 2, 1)
-        ledger.fault(None, "DeviceLost", "gpu0", "fell off the bus")
-        ledger.fault(3, "InvalidResult", "fpga0", "NaN", n_rows=4)
+        ledger.fault(FaultEvent(None, "DeviceLost", "gpu0", "fell off the bus"))
+        ledger.fault(FaultEvent(3, FaultKind.INVALID_RESULT, "fpga0", "NaN", n_rows=4))
         ledger.metric(3, "reward", np.float32(0.5))
         ledger.metric(4, "kl", None)
         ledger.metric(4, "loss", math.nan)
         ledger.evaluation("reward", "before", [1.0, None, math.nan, 2])
         ledger.device("fpga0", "u55c", Provenance.MODELLED, "cycle model", 35.0, '{"a": 1}')
         ledger.device("fpga0", "u55c", Provenance.MODELLED, "cycle model", None, "{}")
+        ledger.device("mine", "own", Provenance.MEASURED, "x", None, kind=DeviceKind.CPU)
         ledger.checkpoint(np.int64(20), "checkpoints/20")
         ledger.edi("{1}")
         ledger.edi("{2}")
-        ledger.event("start", "fresh")
+        ledger.event(EventKind.START, "fresh")
         assert ledger.flush()
         with LedgerReader(tmp_path) as reader:
             assert reader.run().meta == {"commit": "abc"}
@@ -139,8 +147,9 @@ def test_every_record_comes_back_equal(tmp_path):
             ]
             assert [m.iteration for m in reader.metrics("kl")] == [4]
             assert reader.evaluations()[0].values == (1.0, None, None, 2.0)
-            (device,) = reader.devices()
-            assert (device.profile, device.idle_w) == ("u55c", None)
+            device, named = reader.devices()
+            assert (device.profile, device.idle_w, device.kind) == ("u55c", None, DeviceKind.FPGA)
+            assert (named.profile, named.kind) == ("own", DeviceKind.CPU)
             assert reader.checkpoints()[0].iteration == 20
             assert [e.json for e in reader.edi()] == ["{2}"]
             assert [(e.kind, e.detail) for e in reader.events()] == [("start", "fresh")]
@@ -163,7 +172,7 @@ def test_a_resume_marks_later_work_as_superseded(tmp_path):
             ledger.result(result(i))
             ledger.metric(i, "reward", float(i))
             ledger.barrier(i, Stage.REWARD, 0.1, 1, 0, 0)
-        ledger.fault(None, "x", "y", "z")
+        ledger.fault(FaultEvent(None, "x", "y", "z"))
         ledger.samples([sample(100.0 + i / 10, 50.0) for i in range(40)])
     with Ledger.open_for_resume(tmp_path / LEDGER_FILE, from_step=2) as again:
         assert again.attempt == 2

@@ -19,7 +19,12 @@ import pytest
 
 from ecorl.errors import RunError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
-from ecorl.records import PowerSample, Provenance, Stage
+from ecorl.records import (
+    FaultEvent,
+    PowerSample,
+    Provenance,
+    Stage,
+)
 
 CHILD = """
 import sys, itertools
@@ -144,7 +149,7 @@ def test_one_unusable_row_leaves_the_others_alone(tmp_path, caplog):
         ledger.metric(1, "reward", 1.0)
         ledger.metric("no number", "reward", 1.0)  # type: ignore[arg-type]
         ledger.result(None)  # type: ignore[arg-type]
-        ledger.fault(2**70, "x", "y", "z")
+        ledger.fault(FaultEvent(2**70, "x", "y", "z"))
         ledger.event("bad text", "\ud800")
         ledger.metric(2, "reward", 2.0)
         assert not ledger.flush()

@@ -14,6 +14,8 @@ from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.ledger import ledger as ledger_module
 from ecorl.records import (
     Action,
+    EnergyMethod,
+    EventKind,
     PowerSample,
     Provenance,
     Stage,
@@ -64,7 +66,7 @@ class RunMaker:
         start, end = span
         own = provenance is Provenance.MEASURED or device_id.startswith("gpu")
         energy = StageEnergy(
-            device_id=kwargs.pop("meter", device_id),
+            device_ids=kwargs.pop("meters", (device_id,)),
             t_start_s=start,
             t_end_s=end,
             energy_j=energy_j,
@@ -73,14 +75,14 @@ class RunMaker:
             integral_energy_j=kwargs.pop("integral_j", None),
             n_samples=kwargs.pop("n_samples", 20),
             coverage=1.0,
-            method=kwargs.pop("method", "integral"),
+            method=EnergyMethod(kwargs.pop("method", "integral")),
             provenance=provenance,
         )
         fields = {
             "iteration": iteration,
             "stage": stage,
             "action": Action.GPU if device_id.startswith("gpu") else Action.CONCURRENT,
-            "device_id": device_id,
+            "device_ids": (device_id,),
             "device": name,
             "t_start_s": start,
             "t_end_s": end,
@@ -107,7 +109,7 @@ class RunMaker:
         self.ran(Stage.REWARD, (1012, 1013), 80.0)
         self.ran(Stage.ACTOR_TRAIN, (1013, 1018), 600.0)
         self.clock(1020.0)
-        self.ledger.event("finish", "")
+        self.ledger.event(EventKind.FINISH, "")
 
     def power(self, device_id: str, seconds: range, power_w: float, counter_j=None) -> None:
         """Two readings a second."""

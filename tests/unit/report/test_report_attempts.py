@@ -137,7 +137,7 @@ def test_a_model_that_takes_over_on_the_way_stands_apart(run):
 def test_devices_read_as_one_are_as_good_as_the_weakest(run):
     read(run, range(1000, 1010), 100.0, "nvml")
     read(run, range(1000, 1010), 100.0, CPU_TIME, MODELLED, device_id="gpu1")
-    run.ran(Stage.GENERATION, (1000, 1010), 1500.0, meter="gpu0+gpu1", provenance=MODELLED)
+    run.ran(Stage.GENERATION, (1000, 1010), 1500.0, meters=("gpu0", "gpu1"), provenance=MODELLED)
     report = ended(run, 1010.0)
     assert part(report, "gpu0+gpu1", "beside stages", MODELLED).energy_j == pytest.approx(500.0)
 
@@ -196,7 +196,7 @@ def test_one_of_two_devices_goes_on_alone(run, is_read):
             if is_read:
                 run.power(device_id, range(at_s, at_s + 2 * half_s), 100.0)
         half_j = 100.0 * half_s * len(ids)
-        run.ran(Stage.GENERATION, (at_s, at_s + half_s), half_j, meter="+".join(ids), iteration=i)
+        run.ran(Stage.GENERATION, (at_s, at_s + half_s), half_j, meters=tuple(ids), iteration=i)
         run.clock(at_s + 2 * half_s)
         run.ledger.event("stop", "")
     report = run.report()
@@ -218,7 +218,7 @@ def test_fewer_devices_after_a_resume_are_counted_once(run):
         for device_id in ids:
             run.ledger.device(device_id, "h100", MEASURED, "nvml", 30.0)
             run.power(device_id, range(at_s, at_s + 20), 100.0)
-        joint = {"meter": "+".join(ids), "iteration": i}
+        joint = {"meters": tuple(ids), "iteration": i}
         run.ran(Stage.GENERATION, (at_s, at_s + 10), 1000.0 * len(ids), **joint)
         run.clock(at_s + 20.0)
         run.ledger.event("stop", "")

@@ -12,7 +12,14 @@ from rich.console import Console
 
 from ecorl.errors import LedgerError
 from ecorl.ledger import LEDGER_FILE, LedgerReader
-from ecorl.records import Action, ActionCost, Placement, Stage
+from ecorl.records import (
+    Action,
+    ActionCost,
+    FaultEvent,
+    FaultKind,
+    Placement,
+    Stage,
+)
 from ecorl.report import build_report, read_config
 from ecorl.report.render.text import print_report
 
@@ -30,7 +37,7 @@ def fill(run):
         )
     run.ledger.evaluation("reward", "before", [0.0, 1.0])
     run.ledger.evaluation("reward", "after", [1.0, 3.0])
-    run.ledger.fault(2, "EngineTimeout", "fpga0", "no answer", 3)
+    run.ledger.fault(FaultEvent(2, FaultKind.ENGINE_TIMEOUT, "fpga0", "no answer", 3))
     run.ledger.checkpoint(3, "checkpoint-3")
     run.ledger.close()
 

@@ -21,7 +21,7 @@ def cells(report, device_id="gpu0"):
 def test_devices_read_together_have_the_gap_of_both(run):
     run.ledger.device("gpu0", "h100", MEASURED, "nvml", 30.0)
     run.ledger.device("gpu1", "h100", MEASURED, "nvml", 30.0)
-    joint = {"meter": "gpu0+gpu1", "counter_j": 100.0, "integral_j": 80.0}
+    joint = {"meters": ("gpu0", "gpu1"), "counter_j": 100.0, "integral_j": 80.0}
     run.ran(Stage.GENERATION, (1000, 1010), 100.0, **joint)
     report = run.report()
     for device_id in ("gpu0", "gpu1"):

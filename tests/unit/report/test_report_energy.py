@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ecorl.ledger import ExecutionRow
-from ecorl.records import Action, Provenance, Stage, StageEnergy, StageResult
+from ecorl.records import (
+    Action,
+    EnergyMethod,
+    Provenance,
+    Stage,
+    StageEnergy,
+    StageResult,
+)
 from ecorl.report.energy.causes import CAUSES
 from ecorl.report.energy.model import Accounting
 from ecorl.report.energy.rest import Evidence
@@ -236,7 +243,7 @@ def test_provenances_are_never_merged(run):
 
 def test_devices_read_together_count_once(run):
     """Energy of two GPUs read as one: neither is counted a second time as idle."""
-    run.ran(Stage.GENERATION, (1000, 1010), 1500.0, meter="gpu0+gpu1")
+    run.ran(Stage.GENERATION, (1000, 1010), 1500.0, meters=("gpu0", "gpu1"))
     run.power("gpu0", range(1000, 1010), 100.0)
     run.power("gpu1", range(1000, 1010), 100.0)
     report = run.report()
@@ -318,7 +325,17 @@ def executions(draw):
         joules = draw(st.none() | st.floats(0, 1e6))
         provenance = draw(st.sampled_from(list(Provenance)))
         energy = StageEnergy(
-            device_id, start, end, joules, None, None, None, 1, 1.0, "integral", provenance
+            (device_id,),
+            start,
+            end,
+            joules,
+            None,
+            None,
+            None,
+            1,
+            1.0,
+            EnergyMethod.INTEGRAL,
+            provenance,
         )
         rows.append(
             ExecutionRow(
@@ -328,7 +345,7 @@ def executions(draw):
                     iteration=i,
                     stage=draw(st.sampled_from(list(Stage))),
                     action=Action.GPU if device_id == "gpu0" else Action.FPGA,
-                    device_id=device_id,
+                    device_ids=(device_id,),
                     device=device_id[:-1],
                     t_start_s=start,
                     t_end_s=end,
@@ -352,12 +369,12 @@ def test_energy_is_conserved(rows):
     """No joule is lost, invented, counted under two provenances, or taken from card to machine."""
     spent = spending(Evidence(rows, [], [], [], {1: (0.0, 120.0)}), Accounting(1.2, 450.0, "x"))
     cards = simulated_cards(rows, [])
-    own_rows = [e for e in rows if e.result.device_id not in cards]
+    own_rows = [e for e in rows if cards.isdisjoint(e.result.device_ids)]
     known, by_card = (
         [
             (e.result.energy.provenance, e.result.energy.energy_j)
             for e in rows
-            if (e.result.device_id in cards) == beside
+            if (not cards.isdisjoint(e.result.device_ids)) == beside
             and e.result.energy is not None
             and e.result.energy.energy_j is not None
         ]

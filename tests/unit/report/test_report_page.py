@@ -13,7 +13,12 @@ from rich.console import Console
 
 from ecorl.errors import LedgerError, RunError
 from ecorl.ledger import LEDGER_FILE
-from ecorl.records import Provenance, Stage
+from ecorl.records import (
+    FaultEvent,
+    FaultKind,
+    Provenance,
+    Stage,
+)
 from ecorl.report import write_report
 
 VOID = {"meta", "br", "hr", "img", "link", "input", "use", "path", "rect", "image", "stop"}
@@ -75,7 +80,8 @@ def fill(run):
     run.ledger.evaluation("reward", "before", [0.0, 1.0])
     run.ledger.evaluation("reward", "after", [1.0, 3.0])
     run.ledger.evaluation("rank_flip", "held_out", [0.0, 1.0])
-    run.ledger.fault(2, "EngineTimeout", "fpga0", "<script>alert(1)</script> $x$ [bold]", 3)
+    detail = "<script>alert(1)</script> $x$ [bold]"
+    run.ledger.fault(FaultEvent(2, FaultKind.ENGINE_TIMEOUT, "fpga0", detail, 3))
 
 
 def test_the_page_is_self_contained_and_well_formed(run):

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ecorl.records import Action, ActionCost, Placement, Provenance, Stage
+from ecorl.records import (
+    Action,
+    ActionCost,
+    FaultEvent,
+    FaultKind,
+    Placement,
+    Provenance,
+    Stage,
+)
 from ecorl.report.render.lines import aligned, wrapped
 from ecorl.report.render.numbers import edi_unit
 from ecorl.report.render.page import render_html
@@ -33,7 +41,8 @@ def fill(run):
     run.ledger.evaluation("reward", "before", [0.0, 1.0])
     run.ledger.evaluation("reward", "after", [1.0, 3.0])
     run.ledger.evaluation("rank_flip", "held_out", [0.0, 1.0])
-    run.ledger.fault(2, "EngineTimeout", "fpga0", "no answer within 3 s; the engine restarts", 3)
+    detail = "no answer within 3 s; the engine restarts"
+    run.ledger.fault(FaultEvent(2, FaultKind.ENGINE_TIMEOUT, "fpga0", detail, 3))
     for i in range(30):
         action = Action.GPU if i % 3 else Action.CONCURRENT
         reason = "a rather long reason that needs more than one line of eighty columns to be told"

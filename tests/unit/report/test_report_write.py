@@ -9,7 +9,13 @@ import pytest
 from rich.console import Console
 
 from ecorl.ledger import LedgerReader
-from ecorl.records import Action, ActionCost, Placement, Stage
+from ecorl.records import (
+    Action,
+    ActionCost,
+    FaultEvent,
+    Placement,
+    Stage,
+)
 from ecorl.report import build_report, read_config, write_report
 from ecorl.report.render.lines import visible
 from ecorl.report.render.page import render_json
@@ -83,7 +89,7 @@ def hostile(run):
     run.config(accounting={"source": HOSTILE.replace("\x00", "")})
     run.standard()
     run.ran(Stage.REWARD, (1018, 1019), 1.0, device=f"gpu0:{HOSTILE}")
-    run.ledger.fault(2, HOSTILE, HOSTILE, HOSTILE, 3)
+    run.ledger.fault(FaultEvent(2, HOSTILE, HOSTILE, HOSTILE, 3))
     run.ledger.evaluation(HOSTILE, "before", [0.0, 1.0])
     run.ledger.evaluation(HOSTILE, "after", [1.0, 3.0])
     run.ledger.metric(1, "reward", 1.0)

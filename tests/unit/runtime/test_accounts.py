@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ecorl.edi import EdiMatrix
 from ecorl.records import (
     Action,
+    EnergyMethod,
     PowerSample,
     Provenance,
     Stage,
@@ -26,7 +27,7 @@ def result(t_start_s, t_end_s, energy=None, host_time_s=0.5, **changes):
         "iteration": 1,
         "stage": Stage.GENERATION,
         "action": Action.GPU,
-        "device_id": "gpu0",
+        "device_ids": ("gpu0",),
         "device": "h100_sxm",
         "t_start_s": t_start_s,
         "t_end_s": t_end_s,
@@ -100,7 +101,7 @@ def test_the_slowest_device_decides_and_an_unsampled_one_holds_all_back(bench):
     books.samples(1.1, device_id="gpu1", power_w=50.0)
     books.accounts.settle()
     (row,) = books.booked
-    assert row.energy.device_id == "gpu0+gpu1"
+    assert row.energy.device_ids == ("gpu0", "gpu1")
     assert row.energy.energy_j == pytest.approx(100.0 + 100.0)
 
 
@@ -205,7 +206,7 @@ FIGURE = st.none() | st.floats(0, 1e9)
 def energies(draw):
     energy_j = draw(FIGURE)
     return StageEnergy(
-        device_id=draw(st.sampled_from(["gpu0", "gpu1"])),
+        device_ids=(draw(st.sampled_from(["gpu0", "gpu1"])),),
         t_start_s=1.0,
         t_end_s=3.0,
         energy_j=energy_j,
@@ -214,7 +215,7 @@ def energies(draw):
         integral_energy_j=draw(FIGURE),
         n_samples=draw(st.integers(0, 99)),
         coverage=draw(st.floats(0, 1)),
-        method=draw(st.sampled_from(["counter", "integral", "none"])),
+        method=draw(st.sampled_from(EnergyMethod)),
         provenance=draw(st.sampled_from(Provenance)),
     )
 
@@ -233,11 +234,13 @@ def test_a_total_is_the_sum_or_missing_when_any_part_is(parts):
     assert total.coverage == min(p.coverage for p in parts)
     assert (total.t_start_s, total.t_end_s) == (1.0, 3.0)
     methods = {p.method for p in parts}
-    assert total.method == (methods.pop() if len(methods) == 1 else "mixed")
+    doubtful = methods & {EnergyMethod.DISPUTED, EnergyMethod.INTEGRAL_COUNTER_STOPPED}
+    alike = methods.pop() if len(methods) == 1 else EnergyMethod.MIXED
+    assert total.method is (min(doubtful) if doubtful else alike)
 
 
 def test_the_total_of_one_device_is_that_device():
-    part = card_energy("gpu0", 0.0, 1.0, 5.0, M)
+    part = card_energy(("gpu0",), 0.0, 1.0, 5.0, M)
     assert total_energy([part]) is part
     assert total_energy([part, replace(part, energy_j=None)]).energy_j is None
 
@@ -253,7 +256,7 @@ def test_the_total_of_one_device_is_that_device():
     ],
 )
 def test_what_a_card_says_of_its_energy(time_s, energy_j, mean_power_w, method, coverage):
-    energy = card_energy("fpga0", 10.0, time_s, energy_j, Provenance.MODELLED)
+    energy = card_energy(("fpga0",), 10.0, time_s, energy_j, Provenance.MODELLED)
     assert (energy.energy_j, energy.mean_power_w) == (energy_j, mean_power_w)
     assert (energy.method, energy.coverage) == (method, coverage)
     assert (energy.t_start_s, energy.t_end_s) == (10.0, 10.0 + (time_s or 0.0))

@@ -9,12 +9,13 @@ import pytest
 from ecorl.config import Config
 from ecorl.errors import ConfigError, LibraryNotFound
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
-from ecorl.records import Stage, StageWork
+from ecorl.records import DeviceKind, Stage, StageWork
 from ecorl.runtime import hardware
 from ecorl.runtime.hardware import gpu_path
 from ecorl.runtime.local import LocalRuntime
 from ecorl.runtime.training import FrozenModel, TrainingSide
 from ecorl.telemetry.sources.registry import build
+from ecorl.telemetry.sources.specs import MeteredDevice
 
 
 def config(gpu="auto", placement=None, **power):
@@ -29,6 +30,15 @@ def config(gpu="auto", placement=None, **power):
 
 LOOKAHEAD = {"policy": {"type": "lookahead"}}
 THRESHOLD = {"policy": {"type": "threshold"}}
+
+
+def order(path):
+    return [candidate.type for candidate in path.source.candidates]
+
+
+def build_all(spec):
+    for candidate in spec.candidates:
+        build(candidate, spec)
 
 
 CPU, GPU = TrainingSide("cpu"), TrainingSide("cuda", gpu_uuids=("GPU-1",))
@@ -79,12 +89,13 @@ def test_on_the_cpu_the_host_is_the_gpu_path_and_power_is_modelled(rapl):
     rapl(False)
     path = gpu_path(config(), CPU)
     assert (path.profile.name, path.source.type) == ("host_cpu", "modelled")
-    assert path.source.options["pid"] == os.getpid()
-    assert path.source.options["device_id"] == "cpu0"
-    assert path.source.options["n_threads"] == path.profile.value("n_cores")
-    assert 0 < path.source.options["idle_w"] < path.source.options["active_w"]
+    device = path.source.device
+    assert (device.device_id, device.kind) == ("cpu0", DeviceKind.CPU)
+    assert device.model.pid == os.getpid()
+    assert device.model.n_threads == path.profile.value("n_cores")
+    assert 0 < device.model.idle_w < device.model.active_w
     assert "no powercap here" in path.note
-    build(path.source)
+    build_all(path.source)
 
 
 def test_on_the_cpu_a_counter_is_preferred(rapl):
@@ -92,7 +103,7 @@ def test_on_the_cpu_a_counter_is_preferred(rapl):
     path = gpu_path(config(), CPU)
     assert path.source.type == "rapl"
     assert "RAPL" in path.note
-    build(path.source)
+    build_all(path.source)
 
 
 @pytest.mark.parametrize(
@@ -108,8 +119,8 @@ def test_on_a_gpu_its_name_finds_the_profile(nvml, title, profile):
     nvml(title)
     path = gpu_path(config(), GPU)
     assert path.profile.name == profile
-    assert (path.source.type, path.source.options["order"]) == ("auto", ["nvml", "modelled"])
-    assert path.source.options["device_id"] == "gpu0"
+    assert (path.source.type, order(path)) == ("auto", ["nvml", "modelled"])
+    assert (path.source.device.device_id, path.source.device.kind) == ("gpu0", DeviceKind.GPU)
     assert title in path.note
 
 
@@ -146,9 +157,9 @@ def test_a_run_that_only_measures_needs_no_profile_and_gets_no_figures(nvml, cap
     assert re.fullmatch("nvidia_[a-z0-9_]+", path.profile.name)
     assert not path.profile.figures
     # Power without figures would be made up.
-    assert path.source.options["order"] == ["nvml"]
-    assert not {"idle_w", "active_w"} & set(path.source.options)
-    assert path.source.options["devices"] == ["GPU-1"]
+    assert (path.source.type, order(path)) == ("auto", ["nvml"])
+    assert path.source.device.model is None
+    assert path.source.device.gpus == ("GPU-1",)
     assert "else missing" in path.note
     assert len(caplog.records) == 1
     assert "devices.gpu may name a profile file" in caplog.text
@@ -198,7 +209,7 @@ def test_a_run_goes_on_without_figures(nvml, tmp_path):
 def test_a_users_profile_without_power_models_none(nvml, tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('name = "mine"\nkind = "gpu"\n')
-    assert gpu_path(config(str(path)), GPU).source.options["order"] == ["nvml"]
+    assert order(gpu_path(config(str(path)), GPU)) == ["nvml"]
     with pytest.raises(ConfigError, match=r"mine\.idle_w = \(not given\)"):
         gpu_path(config(str(path), type="modelled"), GPU)
 
@@ -282,10 +293,10 @@ def test_the_gpus_that_the_trainer_uses_are_asked_and_metered(nvml):
     nvml("NVIDIA L4")
     path = gpu_path(config(), GPU)
     assert nvml.asked == [("GPU-1",)]
-    assert path.source.options["devices"] == ["GPU-1"]
-    assert gpu_path(config("l4", type="nvml"), GPU).source.options["devices"] == ["GPU-1"]
+    assert path.source.device.gpus == ("GPU-1",)
+    assert gpu_path(config("l4", type="nvml"), GPU).source.device.gpus == ("GPU-1",)
     unknown = gpu_path(config("l4", type="nvml"), TrainingSide("cuda"))
-    assert "devices" not in unknown.source.options
+    assert unknown.source.device.gpus == ()
 
 
 def test_gpus_of_two_models_and_a_wrong_count_are_refused(nvml):
@@ -306,24 +317,26 @@ def test_a_power_source_of_another_device_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("power", "options"),
+    "power",
     [
-        ({"type": "rapl", "root": "/x"}, {"interval_s": 0.1, "root": "/x"}),
-        ({"type": "replay", "path": "a.csv"}, {"interval_s": 0.1, "path": "a.csv"}),
-        ({"type": "null"}, {"interval_s": 1.0, "device_ids": ["cpu0"]}),
+        {"type": "rapl", "root": "/x"},
+        {"type": "replay", "path": "a.csv", "interval_s": 0.25},
+        {"type": "null"},
     ],
 )
-def test_a_configured_source_is_taken_as_it_is(power, options):
-    path = gpu_path(config("host_cpu", **power), CPU)
+def test_a_configured_source_is_taken_as_it_is(power):
+    run = config("host_cpu", **power)
+    path = gpu_path(run, CPU)
     assert path.source.type == power["type"]
-    assert path.source.options == options
+    assert path.source.candidates == (run.telemetry.gpu,)
+    assert path.source.device == MeteredDevice("cpu0", DeviceKind.CPU)
     assert f"power source {power['type']} as configured" in path.note
-    build(path.source)
+    build_all(path.source)
 
 
 def test_a_modelled_source_takes_the_profile_and_its_own_interval(nvml):
     path = gpu_path(config("l4", type="modelled", interval_s=0.5), GPU)
-    assert path.source.options["interval_s"] == 0.5
-    assert path.source.options["active_w"] == path.profile.value("active_w")
-    assert path.source.options["device_id"] == "gpu0"
-    build(path.source)
+    assert path.source.interval_s == 0.5
+    assert path.source.device.model.active_w == path.profile.value("active_w")
+    assert path.source.device.device_id == "gpu0"
+    build_all(path.source)

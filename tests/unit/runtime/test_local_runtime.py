@@ -49,7 +49,7 @@ def test_a_step_is_placed_answered_and_recorded(bench, toys, use_engines):
     ]  # fmt: skip
     assert (device.profile, device.provenance) == ("u55c", Provenance.MODELLED)
     for result in bench.executions():
-        assert (result.device_id, result.device) == ("fpga0", "u55c")
+        assert (result.device_ids, result.device) == (("fpga0",), "u55c")
         assert (result.time_s, result.time_provenance) == (0.5, Provenance.MODELLED)
         assert (result.host_time_s, result.energy.energy_j) == (0.01, 4.0)
         assert (result.energy.method, result.n_rows_fallback, result.fault) == (
@@ -134,10 +134,10 @@ def test_a_fault_costs_only_its_rows_and_is_recorded(
     assert row.detail
     runtime.close()
     results = bench.executions()
-    card = [r for r in results if r.device_id == "fpga0"]
+    card = [r for r in results if r.device_ids == ("fpga0",)]
     assert [r.n_rows_fallback for r in card] == [0, len(bad), 0]
     assert [r.fault for r in card] == [None, fault, None]
-    (again,) = [r for r in results if r.device_id != "fpga0"]
+    (again,) = [r for r in results if r.device_ids != ("fpga0",)]
     assert (again.action, again.iteration, again.n_sequences) == (Action.GPU, 2, len(bad))
     assert again.time_provenance is Provenance.MEASURED
     # Row by row, not by share: long rows are the likely ones to fail.
@@ -226,7 +226,7 @@ def test_an_engine_on_the_host_is_not_booked_as_the_card(bench, toys, use_engine
     runtime.start()
     bench.step(1, toys.make_batch(3))
     (result,) = bench.executions()
-    assert (result.device_id, result.energy.device_id) == ("host_process", "host_process")
+    assert result.device_ids == result.energy.device_ids == ("host_process",)
     assert (result.device, result.energy.energy_j) == ("host_cpu", None)
     with bench.reader() as reader:
         assert "fpga0" not in {d.device_id for d in reader.devices()}
@@ -241,7 +241,7 @@ def test_a_crash_of_an_engine_on_the_host_does_not_make_a_card_of_it(bench, toys
     bench.step(1, toys.make_batch(3))
     bench.step(2, toys.make_batch(3))
     runtime.close()
-    crashed, answered = [r for r in bench.executions() if r.device_id == "host_process"]
+    crashed, answered = [r for r in bench.executions() if r.device_ids == ("host_process",)]
     assert (crashed.fault, crashed.time_s, answered.fault) == ("EngineCrashed", None, None)
     assert crashed.time_provenance is answered.time_provenance is Provenance.MEASURED
 

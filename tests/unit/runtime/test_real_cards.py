@@ -75,7 +75,7 @@ def test_the_joules_of_a_card_are_its_readings(bench, toys, use_engines, cards, 
     bench.step(1, batch)
     runtime.close()
     (result,) = bench.executions()
-    assert (result.device_id, result.time_provenance) == ("fpga0", Provenance.MEASURED)
+    assert (result.device_ids, result.time_provenance) == (("fpga0",), Provenance.MEASURED)
     assert result.energy.provenance is Provenance.MEASURED
     length_s = result.t_end_s - result.t_start_s
     assert length_s >= 0.6
@@ -105,7 +105,7 @@ def test_two_stages_at_once_share_the_joules_of_a_card(bench, toys, use_engines,
         runtime.join(run, bench.exact(batch, stage))
     runtime.close()
     results = bench.executions()
-    assert {r.device_id for r in results} == {"fpga0+fpga1"}
+    assert {r.device_ids for r in results} == {("fpga0", "fpga1")}
     begin = min(r.t_start_s for r in results)
     end = max(r.t_end_s for r in results)
     total_j = sum(r.energy.energy_j or 0.0 for r in results)

@@ -3,10 +3,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ecorl.records import PowerSample, Provenance, StageEnergy
+from ecorl.records import EnergyMethod, PowerSample, Provenance, StageEnergy
 from ecorl.telemetry.check import (
-    DISPUTED,
-    INTEGRAL_STOPPED,
     achieved_refresh_s,
     check_readings,
     counter_gap,
@@ -50,7 +48,10 @@ def test_gap_between_counter_and_integral():
 def test_no_gap_is_stated_from_half_the_facts():
     stopped = check_readings(fill(100.0, 0.0), "gpu0", 1.0, 9.0)
     assert (stopped.gap_share, stopped.counter_j) == (None, None)
-    assert (stopped.integral_j, stopped.method) == (pytest.approx(800), INTEGRAL_STOPPED)
+    assert (stopped.integral_j, stopped.method) == (
+        pytest.approx(800),
+        EnergyMethod.INTEGRAL_COUNTER_STOPPED,
+    )
     holes = check_readings(fill(100.0, 100.0, missing=range(40, 60)), "gpu0", 1.0, 9.0)
     assert holes.gap_share is None
     assert holes.coverage == pytest.approx(0.75)
@@ -86,10 +87,13 @@ def test_checks_take_the_rows_of_a_ledger_in_any_order():
     assert poll_interval_s(rows[:1]) is None
 
 
-def energy(device_id, counter_j, integral_j, method="counter", coverage=1.0, **other):
+COUNTER = EnergyMethod.COUNTER
+
+
+def energy(device_ids, counter_j, integral_j, method=COUNTER, coverage=1.0, **other):
     fields = {"provenance": Provenance.MEASURED, "n_samples": 9} | other
     return StageEnergy(
-        device_id, 0.0, 1.0, counter_j, counter_j, counter_j, integral_j,
+        tuple(device_ids.split()), 0.0, 1.0, counter_j, counter_j, counter_j, integral_j,
         coverage=coverage, method=method, **fields,
     )  # fmt: skip
 
@@ -100,9 +104,9 @@ def test_gap_over_executions():
         energy("gpu0", 300.0, 320.0),
         None,
         energy("gpu1", 1.0, 100.0),
-        energy("gpu0", None, 50.0, INTEGRAL_STOPPED),
+        energy("gpu0", None, 50.0, EnergyMethod.INTEGRAL_COUNTER_STOPPED),
         energy("gpu0", 50.0, 20.0, coverage=0.4),
-        energy("gpu0", 10.0, 40.0, "counter", provenance=Provenance.MODELLED),
+        energy("gpu0", 10.0, 40.0, COUNTER, provenance=Provenance.MODELLED),
     ]
     gap = counter_gap("gpu0", energies)
     assert (gap.share, gap.n) == (pytest.approx(0.1), 2)
@@ -112,7 +116,10 @@ def test_gap_over_executions():
 
 
 def test_gap_of_devices_whose_energy_is_recorded_together():
-    energies = [energy("gpu0+gpu1", 200.0, 300.0, DISPUTED), energy("gpu10+gpu2", 1.0, 9.0)]
+    energies = [
+        energy("gpu0 gpu1", 200.0, 300.0, EnergyMethod.DISPUTED),
+        energy("gpu10 gpu2", 1.0, 9.0),
+    ]
     for device_id in ("gpu0", "gpu1"):
         gap = counter_gap(device_id, energies)
         assert (gap.share, gap.n, gap.n_disputed) == (pytest.approx(0.5), 1, 1)

@@ -6,23 +6,40 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from fake_nvml import BASE_W, PEAK_W, true_energy_j
 
-from ecorl.errors import ConfigError, DataError, LedgerError, UserError
-from ecorl.records import Provenance
+from ecorl.config import (
+    ModelledSourceConfig,
+    NullSourceConfig,
+    NvmlSourceConfig,
+    RaplSourceConfig,
+    ReplaySourceConfig,
+    XrtSourceConfig,
+)
+from ecorl.errors import ConfigError, DataError, LedgerError
+from ecorl.records import DeviceKind, Provenance
 from ecorl.telemetry.check import check_readings
 from ecorl.telemetry.integrate import STOPPED_AFTER_S
 from ecorl.telemetry.sampling import sampler as sampler_module
-from ecorl.telemetry.sampling.messages import SourceReport, encode_ready
+from ecorl.telemetry.sampling.messages import (
+    SourceReport,
+    decode_specs,
+    encode_ready,
+    encode_specs,
+)
 from ecorl.telemetry.sampling.sampler import Sampler
-from ecorl.telemetry.sources.specs import DeviceInfo, SourceSpec
+from ecorl.telemetry.sources.specs import DeviceInfo, MeteredDevice, PowerModel, SourceSpec
 
 WAIT_S = 20.0
-MODELLED = {"device_id": "gpu0", "idle_w": 20.0, "active_w": 65.0, "pid": os.getpid()}
+MODEL = PowerModel(20.0, 65.0, os.getpid(), n_threads=os.cpu_count() or 1)
+DEVICE = MeteredDevice("gpu0", DeviceKind.GPU, model=MODEL)
+MODELLED = SourceSpec((ModelledSourceConfig(interval_s=0.05),), DEVICE)
+NVML = SourceSpec((NvmlSourceConfig(interval_s=0.05),))
 
 
 def until(condition, wait_s=WAIT_S):
@@ -71,7 +88,7 @@ def final(sampler, device_id, t_s):
 
 
 def test_counter_and_integral_against_the_truth(nvml_environment, start):
-    sampler = start(SourceSpec("nvml", {"interval_s": 0.05}))
+    sampler = start(NVML)
     assert [d.device_id for d in sampler.devices] == ["gpu0", "gpu1"]
     begin_s = time.monotonic() + 0.2
     end_s = begin_s + 2.0
@@ -93,7 +110,7 @@ def test_counter_and_integral_against_the_truth(nvml_environment, start):
 
 def test_constant_load_has_no_gap(nvml_environment, start):
     nvml_environment.set("duty 1")
-    sampler = start(SourceSpec("nvml", {"interval_s": 0.05}))
+    sampler = start(NVML)
     begin_s = time.monotonic() + 0.1
     final(sampler, "gpu0", begin_s + 1.0)
     check = check_readings(sampler.history, "gpu0", begin_s, begin_s + 1.0)
@@ -103,7 +120,7 @@ def test_constant_load_has_no_gap(nvml_environment, start):
 
 def test_a_counter_that_dies_in_the_run_is_not_zero_joules(nvml_environment, start):
     nvml_environment.set("duty 1", "counter_mj 123456789")
-    sampler = start(SourceSpec("nvml", {"interval_s": 0.05, "devices": ["GPU-00000001-fake"]}))
+    sampler = start(replace(NVML, device=MeteredDevice(gpus=("GPU-00000001-fake",))))
     begin_s = time.monotonic() + 0.1
     end_s = begin_s + STOPPED_AFTER_S + 0.3
     final(sampler, "gpu1", end_s)
@@ -116,8 +133,8 @@ def test_a_counter_that_dies_in_the_run_is_not_zero_joules(nvml_environment, sta
 def test_two_sources_in_one_process(nvml_environment, start):
     seen = []
     sampler = start(
-        SourceSpec("nvml", {"interval_s": 0.1}),
-        SourceSpec("modelled", MODELLED | {"device_id": "fpga0", "interval_s": 0.05}),
+        NVML,
+        replace(MODELLED, device=MeteredDevice("fpga0", DeviceKind.FPGA, model=MODEL)),
         sink=seen.extend,
     )
     assert {d.device_id: d.provenance for d in sampler.devices} == {
@@ -136,24 +153,42 @@ def test_two_sources_in_one_process(nvml_environment, start):
 # ---------------------------------------------------------------- the choice behind auto
 
 
+def auto(*candidates):
+    return SourceSpec(candidates, DEVICE, asked="auto")
+
+
+def test_specs_arrive_as_they_were_sent(tmp_path):
+    specs = (
+        MODELLED,
+        replace(NVML, device=MeteredDevice(gpus=("GPU-1", "GPU-2")), started_s=1.25),
+        auto(NvmlSourceConfig(), RaplSourceConfig(root=tmp_path), NullSourceConfig()),
+        SourceSpec((ReplaySourceConfig(path=tmp_path / "é.csv", interval_s=1),)),
+        SourceSpec((XrtSourceConfig(),), MeteredDevice(cards=(0, 3))),
+    )
+    line = encode_specs(specs)
+    assert line.endswith("\n")
+    assert line.count("\n") == 1
+    assert decode_specs(line) == specs
+    with pytest.raises(ValueError, match="interval_s"):
+        decode_specs(line.replace('"interval_s":0.05', '"interval_s":0.0', 1))
+
+
 def test_auto_takes_nvml_where_it_is(nvml_environment, start):
-    sampler = start(SourceSpec("auto", MODELLED))
-    assert sampler.reports[0].chosen == "nvml"
+    sampler = start(auto(NvmlSourceConfig(), ModelledSourceConfig()))
+    assert (sampler.reports[0].asked, sampler.reports[0].chosen) == ("auto", "nvml")
     assert sampler.faults == {}
 
 
 def test_auto_keeps_to_its_order(nvml_environment, start):
-    sampler = start(SourceSpec("auto", MODELLED | {"order": ["modelled"]}))
+    sampler = start(auto(ModelledSourceConfig(), NvmlSourceConfig()))
     assert sampler.reports[0].chosen == "modelled"
-    with pytest.raises(UserError, match="order"):
-        start(SourceSpec("auto", MODELLED | {"order": ["sun"]}))
 
 
 def test_auto_ends_at_modelled_and_says_why(bare_environment, tmp_path, start):
-    options = MODELLED | {"root": str(tmp_path / "no-powercap")}
-    sampler = start(SourceSpec("auto", options))
+    no_counter = RaplSourceConfig(root=tmp_path / "no-powercap")
+    sampler = start(auto(NvmlSourceConfig(), no_counter, ModelledSourceConfig()))
     (report,) = sampler.reports
-    assert report.chosen == "modelled"
+    assert (report.asked, report.chosen) == ("auto", "modelled")
     assert [kind for kind, _ in report.refusals] == ["nvml", "rapl"]
     assert "LibraryNotFound" in report.refusals[0][1]
     assert sampler.devices[0].provenance == Provenance.MODELLED
@@ -161,7 +196,7 @@ def test_auto_ends_at_modelled_and_says_why(bare_environment, tmp_path, start):
 
 def test_a_source_that_is_not_there_is_a_fault_not_an_error(bare_environment, start):
     faults = []
-    sampler = start(SourceSpec("nvml"), on_fault=lambda *fault: faults.append(fault))
+    sampler = start(NVML, on_fault=lambda *fault: faults.append(fault))
     assert sampler.devices == ()
     assert sampler.faults == {"nvml": "LibraryNotFound"}
     assert [(device, error) for device, error, _ in faults] == [("nvml", "LibraryNotFound")]
@@ -169,23 +204,22 @@ def test_a_source_that_is_not_there_is_a_fault_not_an_error(bare_environment, st
 
 
 def test_auto_without_anything(bare_environment, tmp_path, start):
-    sampler = start(SourceSpec("auto", {"root": str(tmp_path / "no-powercap")}))
+    sampler = start(auto(NvmlSourceConfig(), RaplSourceConfig(root=tmp_path / "no-powercap")))
     assert sampler.devices == ()
-    assert sampler.reports[0].refusals[-1][0] == "modelled"
+    assert [kind for kind, _ in sampler.reports[0].refusals] == ["nvml", "rapl"]
+    assert set(sampler.faults) == {"auto"}
 
 
 # ---------------------------------------------------------------- the user's mistakes
 
 
 def test_mistakes_are_raised_at_the_start(tmp_path):
-    with pytest.raises(ConfigError, match="telemetry source type"):
-        Sampler([SourceSpec("solar")]).start()
     with pytest.raises(ConfigError, match="idle_w"):
-        Sampler([SourceSpec("modelled", {})]).start()
+        Sampler([SourceSpec((ModelledSourceConfig(),))]).start()
     path = tmp_path / "power.csv"
     path.write_text("t_s,device_id,power_w,energy_j,utilisation\n0,gpu0,x,,\n")
     with pytest.raises(DataError, match=r"power\.csv:2"):
-        Sampler([SourceSpec("replay", {"path": str(path)})]).start(WAIT_S)
+        Sampler([SourceSpec((ReplaySourceConfig(path=path),))]).start(WAIT_S)
 
 
 # ---------------------------------------------------------------- faults in the run
@@ -194,7 +228,7 @@ def test_mistakes_are_raised_at_the_start(tmp_path):
 def test_a_gpu_lost_in_the_run_is_missing_and_comes_back(nvml_environment, start):
     faults = []
     sampler = start(
-        SourceSpec("nvml", {"interval_s": 0.05}),
+        NVML,
         on_fault=lambda *fault: faults.append(fault),
         stale_after_s=0.5,
     )
@@ -228,7 +262,7 @@ def test_a_gpu_lost_in_the_run_is_missing_and_comes_back(nvml_environment, start
 def test_a_killed_process_is_missing_and_is_started_again(bare_environment, start):
     faults = []
     sampler = start(
-        SourceSpec("modelled", MODELLED | {"interval_s": 0.05}),
+        MODELLED,
         on_fault=lambda *fault: faults.append(fault[:2]),
     )
     final(sampler, "gpu0", time.monotonic() + 0.1)
@@ -248,7 +282,7 @@ def test_a_killed_process_is_missing_and_is_started_again(bare_environment, star
 
 def test_restarts_are_bounded_and_time_goes_on(bare_environment, start, monkeypatch):
     monkeypatch.setattr(sampler_module, "RESTART_PAUSE_S", 0.01)
-    sampler = start(SourceSpec("modelled", MODELLED | {"interval_s": 0.05}))
+    sampler = start(MODELLED)
     killed = set()
     for _ in range(sampler_module.MAX_RESTARTS + 1):
         until(lambda: sampler.pid is not None and sampler.pid not in killed)
@@ -263,7 +297,7 @@ def test_restarts_are_bounded_and_time_goes_on(bare_environment, start, monkeypa
 
 
 def test_a_process_that_stands_still_is_silent_not_constant(bare_environment, start):
-    sampler = start(SourceSpec("modelled", MODELLED | {"interval_s": 0.05}), stale_after_s=0.3)
+    sampler = start(MODELLED, stale_after_s=0.3)
     final(sampler, "gpu0", time.monotonic() + 0.1)
     os.kill(sampler.pid, signal.SIGSTOP)
     try:
@@ -282,7 +316,9 @@ class HangingProcess:
     pid = 1
 
     def __init__(self, specs):
-        device = DeviceInfo("gpu0", Provenance.MEASURED, "nvml:field186:gpu", "H100")
+        device = DeviceInfo(
+            "gpu0", DeviceKind.GPU, Provenance.MEASURED, "nvml:field186:gpu", "H100"
+        )
         self.left = [encode_ready([SourceReport("nvml", "nvml", (device,), 0.05)]).encode().strip()]
 
     def lines(self, wait_s):
@@ -298,9 +334,7 @@ class HangingProcess:
 def test_a_driver_that_hangs_in_its_first_read_is_told(monkeypatch, start):
     monkeypatch.setattr(sampler_module, "SamplerProcess", HangingProcess)
     told = []
-    sampler = start(
-        SourceSpec("nvml", {}), stale_after_s=0.2, on_fault=lambda *fault: told.append(fault[:2])
-    )
+    sampler = start(NVML, stale_after_s=0.2, on_fault=lambda *fault: told.append(fault[:2]))
     final(sampler, "gpu0", time.monotonic() + 0.1)
     assert told == [("gpu0", "DriverTimeout")]
     energy = sampler.history.energy("gpu0", time.monotonic() - 0.1, time.monotonic())
@@ -314,7 +348,7 @@ def test_a_sink_that_fails_is_dropped(bare_environment, start, caplog):
         calls.append(samples)
         raise LedgerError("disk full")
 
-    sampler = start(SourceSpec("modelled", MODELLED | {"interval_s": 0.05}), sink=sink)
+    sampler = start(MODELLED, sink=sink)
     final(sampler, "gpu0", time.monotonic() + 0.3)
     assert len(calls) == 1
     assert "disk full" in caplog.text
@@ -331,7 +365,7 @@ def gone(pid):
 
 
 def test_stop_ends_the_process_and_may_be_called_twice(bare_environment, start):
-    sampler = start(SourceSpec("modelled", MODELLED))
+    sampler = start(MODELLED)
     pid = sampler.pid
     sampler.stop()
     sampler.stop()
@@ -342,10 +376,11 @@ def test_stop_ends_the_process_and_may_be_called_twice(bare_environment, start):
 SCRIPT = """
 import os, sys, time
 from ecorl.telemetry.sampling.sampler import Sampler
-from ecorl.telemetry.sources.specs import DeviceInfo, SourceSpec
-from ecorl.telemetry.sampling.messages import SourceReport, encode_ready
+from ecorl.config import ModelledSourceConfig
+from ecorl.telemetry.sources.specs import MeteredDevice, PowerModel, SourceSpec
 print("imported", flush=True)  # a second time if the child imported this script
-sampler = Sampler([SourceSpec("modelled", {"idle_w": 1, "active_w": 2, "pid": os.getpid()})])
+device = MeteredDevice(model=PowerModel(1, 2, os.getpid(), 1))
+sampler = Sampler([SourceSpec((ModelledSourceConfig(),), device)])
 sampler.start(20)
 print(sampler.pid, flush=True)
 if os.fork() == 0:

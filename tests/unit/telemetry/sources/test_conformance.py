@@ -11,13 +11,14 @@ from types import SimpleNamespace
 import pytest
 
 from ecorl.errors import DriverError, EcorlError
-from ecorl.records import PowerSample, Provenance
+from ecorl.records import DeviceKind, PowerSample, Provenance
 from ecorl.telemetry.sources.modelled import ModelledSource
 from ecorl.telemetry.sources.null import NullSource
 from ecorl.telemetry.sources.nvml import NvmlSource
 from ecorl.telemetry.sources.protocol import PowerSource
 from ecorl.telemetry.sources.rapl import RaplSource
 from ecorl.telemetry.sources.replay import ReplaySource
+from ecorl.telemetry.sources.specs import MeteredDevice, PowerModel
 from ecorl.telemetry.sources.xrt import XrtSource
 
 
@@ -96,8 +97,10 @@ def modelled_case(request, tmp_path):
 
     request.addfinalizer(end)
     return Case(
-        lambda: ModelledSource("gpu0", 20.0, 65.0, process.pid, 2),
-        ("gpu0",),
+        lambda: ModelledSource(
+            MeteredDevice("cpu0", DeviceKind.CPU, model=PowerModel(20.0, 65.0, process.pid, 2))
+        ),
+        ("cpu0",),
         Provenance.MODELLED,
         end,
         "DeviceLost",
@@ -120,8 +123,8 @@ def replay_case(request, tmp_path):
 
 def null_case(request, tmp_path):
     return Case(
-        lambda: NullSource(("gpu0", "fpga0")),
-        ("gpu0", "fpga0"),
+        lambda: NullSource(MeteredDevice("fpga0", DeviceKind.FPGA)),
+        ("fpga0",),
         Provenance.MEASURED,
         has_power=False,
     )
@@ -166,6 +169,7 @@ def test_it_is_a_power_source(case, source):
     infos = source.describe()
     assert tuple(info.device_id for info in infos) == case.devices
     assert all(info.provenance == case.provenance and info.source for info in infos)
+    assert [f"{info.kind}{i}" for i, info in enumerate(infos)] == list(case.devices)
 
 
 def test_one_sample_a_device_in_order_and_now(case, source):

@@ -5,11 +5,12 @@ import time
 import pytest
 from fake_nvml import BASE_W, PEAK_W, true_energy_j
 
-from ecorl.errors import ConfigError, DriverError
+from ecorl.config import NvmlSourceConfig
+from ecorl.errors import DriverError
 from ecorl.telemetry.sources import nvml
 from ecorl.telemetry.sources.nvml import NvmlSource
 from ecorl.telemetry.sources.registry import open_source
-from ecorl.telemetry.sources.specs import SourceSpec
+from ecorl.telemetry.sources.specs import MeteredDevice, SourceSpec
 
 
 @pytest.fixture
@@ -85,21 +86,19 @@ def test_a_counter_that_is_no_count_is_missing(source, fake_nvml):
 def test_gpus_by_name_whatever_cuda_sees(fake_nvml, monkeypatch, name):
     fake_nvml.set("mig 1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    opened = open_source(SourceSpec("nvml", {"devices": [name]}))
+    opened = open_source(SourceSpec((NvmlSourceConfig(),), MeteredDevice(gpus=(str(name),))))
     assert opened.source.device_ids() == ("gpu1",)
     assert opened.source.describe()[0].name == "Fake GPU 1 (whole GPU of 1 MIG instances)"
     opened.source.close()
 
 
 def test_a_gpu_that_is_not_there_is_named(fake_nvml):
-    opened = open_source(SourceSpec("nvml", {"devices": ["GPU-00000001-fake", "GPU-beef"]}))
+    device = MeteredDevice(gpus=("GPU-00000001-fake", "GPU-beef"))
+    opened = open_source(SourceSpec((NvmlSourceConfig(),), device))
     assert (opened.source, opened.error) == (None, "DriverError")
     assert "'GPU-beef'" in opened.refusals[0][1]
     with pytest.raises(DriverError, match="no GPU is named"):
         NvmlSource([]).open()
-    for wrong in ("GPU-beef", [""], [1.5]):
-        with pytest.raises(ConfigError, match="devices"):
-            open_source(SourceSpec("nvml", {"devices": wrong}))
 
 
 def test_one_lost_gpu_leaves_the_other_and_comes_back(source, fake_nvml):

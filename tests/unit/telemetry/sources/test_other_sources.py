@@ -13,6 +13,7 @@ from ecorl.telemetry.sources import modelled
 from ecorl.telemetry.sources.modelled import ModelledSource, process_cpu_time_s
 from ecorl.telemetry.sources.rapl import RaplSource
 from ecorl.telemetry.sources.replay import ReplaySource, read_tracks
+from ecorl.telemetry.sources.specs import MeteredDevice, PowerModel
 
 HEADER = "t_s,device_id,power_w,energy_j,utilisation\n"
 
@@ -22,7 +23,7 @@ HEADER = "t_s,device_id,power_w,energy_j,utilisation\n"
 
 def modelled_source(monkeypatch, cpu_s, clock_s):
     monkeypatch.setattr(modelled, "process_cpu_time_s", lambda pid: cpu_s[0])
-    source = ModelledSource("gpu0", 20.0, 70.0, 1, 2)
+    source = ModelledSource(MeteredDevice(model=PowerModel(20.0, 70.0, pid=1, n_threads=2)))
     source._clock = lambda: clock_s[0]
     source.open()
     return source
@@ -131,7 +132,12 @@ def test_cpu_time_counts_work():
 )
 def test_impossible_parameters(idle_w, active_w, n):
     with pytest.raises(ConfigError):
-        ModelledSource("gpu0", idle_w, active_w, 1, n)
+        ModelledSource(MeteredDevice(model=PowerModel(idle_w, active_w, pid=1, n_threads=n)))
+
+
+def test_a_model_needs_its_figures():
+    with pytest.raises(ConfigError, match="idle_w"):
+        ModelledSource(MeteredDevice())
 
 
 # ---------------------------------------------------------------- RAPL

@@ -1,0 +1,95 @@
+"""Instruments that tell a GPU's power, and the records of NVIDIA's driver.
+
+Three instruments can tell the power of a board: field 186 (instantaneous), field 185 (average)
+and ``nvmlDeviceGetPowerUsage`` (a 1 s average on Ampere and later, except GA100). The two fields
+exist in a GPU scope and, on boards such as Grace Hopper, in a module scope that includes the CPU.
+Each reading names the instrument behind it, because these figures are not interchangeable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+FIELD_POWER_AVERAGE = 185
+FIELD_POWER_INSTANT = 186
+SCOPE_GPU = 0
+SCOPE_MODULE = 1
+
+_SCOPE_NAMES = {SCOPE_GPU: "gpu", SCOPE_MODULE: "module"}
+
+
+@dataclass(frozen=True, slots=True)
+class Instrument:
+    """How a power figure is read: a field in a scope, or ``nvmlDeviceGetPowerUsage``.
+
+    Attributes:
+        field: 185 or 186, or None for the power-usage call.
+        scope: 0 (GPU) or 1 (module), or None for the power-usage call.
+    """
+
+    field: int | None
+    scope: int | None
+
+    def __str__(self) -> str:
+        if self.field is None or self.scope is None:
+            return "nvml:power_usage"
+        return f"nvml:field{self.field}:{_SCOPE_NAMES.get(self.scope, self.scope)}"
+
+
+POWER_USAGE = Instrument(None, None)
+INSTRUMENTS = (
+    *(
+        Instrument(field, scope)
+        for scope in (SCOPE_GPU, SCOPE_MODULE)
+        for field in (FIELD_POWER_INSTANT, FIELD_POWER_AVERAGE)
+    ),
+    POWER_USAGE,
+)
+"""The order in which instruments are tried. The instantaneous figure comes before the average,
+which smears one stage into the next; a module's power comes after the GPU's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class PowerReading:
+    """Power of a board in W, and the instrument that said so."""
+
+    power_w: float
+    instrument: Instrument
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLimits:
+    """Power limits of a board in W, each None where the device does not tell."""
+
+    enforced_w: float | None
+    requested_w: float | None
+    min_w: float | None
+    max_w: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlDevice:
+    """A physical GPU.
+
+    Attributes:
+        index: NVML's index.
+        uuid: of the physical GPU; for MIG that of the parent.
+        mig_uuids: instances on it; NVML reports the parent's power for each of them.
+        handle: NVML's opaque handle, valid until `NvmlDriver.close`.
+        max_limit_w: highest power limit that it can be set to, W, or None where it does not tell.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    mig_uuids: tuple[str, ...]
+    handle: Any
+    max_limit_w: float | None = None
+
+    @property
+    def label(self) -> str:
+        """Its name, with a remark where the power is that of several MIG instances together."""
+        if not self.mig_uuids:
+            return self.name
+        return f"{self.name} (whole GPU of {len(self.mig_uuids)} MIG instances)"
