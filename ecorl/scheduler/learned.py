@@ -160,7 +160,7 @@ class DecisionView:
             batch=1.0 if by_number else bid.card_s,
             mean_length=state.work.mean_length,
             energies=lambda: (bid.energy_j, gpu_j),
-            why_not="; ".join(self.table.table.notes),
+            why_not=self.table.why_not,
         )
         return guard_objection(facts, rules.q_max, rules.l_max, rules.energy_limit)
 
