@@ -2,7 +2,8 @@
 
 Decisions a second of whole episodes, with the drawing of the episodes and with the observations
 that a learner gets, random actions, one core. Both forms run the same pure stage function; plain is
-the Gymnasium environment, one episode in floats. In turns.
+the Gymnasium environment, one episode in floats. In turns. The target is on their ratio: steps a
+second say as much about the machine as about ecorl.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     ratios = [a / b for a, b in zip(speeds["batched"], speeds["plain"], strict=True)]
     figures = [
         Figure("env.steps_per_s", median(speeds["batched"]), "step/s", MEASURED,
-               spread_of(speeds["batched"]), Target(low=1e6),
-               "batched, one core, whole episodes with their drawing and observations"),
+               spread_of(speeds["batched"]),
+               note="batched, one core, whole episodes with their drawing and observations"),
         Figure("env.plain_steps_per_s", median(speeds["plain"]), "step/s", MEASURED,
                spread_of(speeds["plain"]), note="the Gymnasium environment, one episode"),
         Figure("env.batched_vs_plain", median(ratios), "1", MEASURED, spread_of(ratios),

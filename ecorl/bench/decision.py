@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ N_STATES = 256
 """Different states in turn, so that no cache of a single one is measured."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Deciding:
     """A policy with its guards and the states that it is asked about.
 
@@ -27,15 +27,53 @@ class Deciding:
         policy: the learned one, as a run builds it.
         guards: as a run has them.
         states: rewards and references of different lengths, queues and readings.
+        tdp_w: of one GPU, W.
     """
 
     policy: Policy
     guards: Guards
     states: tuple[SchedulerState, ...]
+    tdp_w: float
+    readings_w: list[tuple[float, ...]] = field(init=False)
+    latest: list[tuple[PathCost, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.readings_w = [
+            tuple(self.tdp_w * (share or 0.0) for share in s.gpu_power_share) for s in self.states
+        ]
+        self.latest = [self.states[0].paths]
 
     def decide(self, i: int) -> Action:
         """One decision: state, network, guards."""
         return place(self.states[i % len(self.states)], self.policy, self.guards).action
+
+    def decide_in_a_run(self, i: int) -> Action:
+        """One decision as it comes in a run: costs measured anew, readings taken, state made.
+
+        Reward and reference of an iteration follow each other, and what the GPU path has cost so
+        far is another tuple in each iteration, so that the table is brought to it again.
+        """
+        known = self.states[i % len(self.states)]
+        paths = known.paths
+        if i % 2 == 0:
+            later = 1.0 + 1e-3 * (i % 7)
+            paths = tuple(replace(p, time_s_per_token=p.time_s_per_token * later) for p in paths)
+            self.latest[:] = [paths]
+        power = tuple([watts / self.tdp_w for watts in self.readings_w[i % len(self.states)]])
+        state = SchedulerState(
+            iteration=i,
+            algorithm=known.algorithm,
+            stage=known.stage,
+            gpu_power_share=power,
+            gpu_utilisation=known.gpu_utilisation,
+            fpga_queue=known.fpga_queue,
+            fpga_available=True,
+            work=known.work,
+            batch=i,
+            paths=self.latest[0],
+            decided=known.decided,
+        )
+        return place(state, self.policy, self.guards).action
 
     def asks_the_network(self) -> bool:
         """Whether every decision goes as far as the network; else a guard ended it before."""
@@ -72,7 +110,7 @@ def deciding(n_gpus: int = 32, seed: int = 0) -> Deciding:
         states.append(
             SchedulerState(i, Algorithm.GRPO, stage, power, used, queue, True, work, i, paths=paths)
         )
-    made = Deciding(policy, Guards.from_config(config), tuple(states))
+    made = Deciding(policy, Guards.from_config(config), tuple(states), gpu.value("tdp_w"))
     for i in range(N_STATES):
         made.decide(i)  # tables are made when a size first comes
     return made

@@ -7,9 +7,10 @@ placement = place(state, policy, guards)
 
 from __future__ import annotations
 
-from ecorl.scheduler.algorithm1 import Guards, place
+from ecorl.scheduler.algorithm1 import place
 from ecorl.scheduler.barrier import BarrierOutcome, CompletionBarrier, Ticket
 from ecorl.scheduler.costs import CostModel, Estimate
+from ecorl.scheduler.guards import Guards
 from ecorl.scheduler.policies import (
     Lookahead,
     Policy,

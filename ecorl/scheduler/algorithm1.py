@@ -1,10 +1,10 @@
 """Algorithm 1: a policy proposes, the guards decide.
 
-The guards stand between any policy and the machines; none can be overridden, and each can only
-send a stage back to the GPU, the exact path:
+The guards (`ecorl.scheduler.guards`) stand between any policy and the machines; none can be
+overridden, and each can only send a stage back to the GPU, the exact path:
 
 1. only frozen models (reward, reference) leave the GPU;
-2. the FPGA path is up and not quarantined;
+2. the FPGA path is up and not quarantined, and the card can run the stage;
 3. the queue is below ``q_max``;
 4. the mean row length, prompt and completion, is at most ``l_max``;
 5. with an energy margin: the modelled energy is at most ``(1 + margin)`` times the GPU path's.
@@ -25,14 +25,12 @@ will book for rows of one length (see `ecorl.scheduler.costs` for uneven ones).
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
-from ecorl.config import PlacementConfig
 from ecorl.errors import EcorlError
 from ecorl.records import Action, ActionCost, Placement, SchedulerState
-from ecorl.scheduler.costs import CostModel
+from ecorl.scheduler.costs import Estimate
+from ecorl.scheduler.guards import Energies, GuardFacts, Guards, Objection, guard_objection
 from ecorl.scheduler.policies import Policy, Proposal
-from ecorl.stages import may_leave_gpu
 
 log = logging.getLogger(__name__)
 
@@ -50,29 +48,6 @@ _POLICY_FAULTS = (
 # library with exceptions of its own must turn them into one of these.
 
 
-@dataclass(frozen=True, slots=True)
-class Guards:
-    """Limits that no policy can override.
-
-    Attributes:
-        q_max: queue at which offloading stops, batches.
-        l_max: longest mean row that is offloaded, prompt and completion, tokens.
-        energy_margin: an offload may cost at most ``1 + energy_margin`` times the GPU path's
-            energy; None switches this guard off.
-        costs: the cost model behind the energy guard; without it every cost is unknown.
-    """
-
-    q_max: int = 8
-    l_max: int = 2048
-    energy_margin: float | None = None
-    costs: CostModel | None = None
-
-    @classmethod
-    def from_config(cls, config: PlacementConfig, costs: CostModel | None = None) -> Guards:
-        """The guards of a placement configuration."""
-        return cls(config.q_max, config.l_max, config.energy_margin, costs)
-
-
 def place(state: SchedulerState, policy: Policy, guards: Guards) -> Placement:
     """Decide where one stage runs (Algorithm 1, lines 1 to 10).
 
@@ -84,62 +59,63 @@ def place(state: SchedulerState, policy: Policy, guards: Guards) -> Placement:
         policy: who proposes.
         guards: the limits.
     """
-    proposed, reason, costs = _ask(policy, state)
-    action = proposed
-    if proposed is not Action.GPU:
-        objection, costs = _objection(proposed, state, guards, costs)
-        if objection:
+    proposal = _ask(policy, state)
+    action, reason, costs = proposal.action, proposal.reason, proposal.costs
+    refusal = proposal.refusal
+    if action is not Action.GPU:
+        objection, costs = _objection(action, state, guards, costs)
+        if objection is not None:
+            refusal = objection.refusal
+            reason = f"{action} proposed ({reason}); kept on the GPU: {objection.words}"
             action = Action.GPU
-            reason = f"{proposed} proposed ({reason}); kept on the GPU: {objection}"
-    return Placement(state.iteration, state.stage, proposed, action, policy.name, reason, costs)
+    return Placement(
+        state.iteration,
+        state.stage,
+        proposal.action,
+        action,
+        policy.name,
+        reason,
+        costs,
+        refusal,
+    )
 
 
 def _ask(policy: Policy, state: SchedulerState) -> Proposal:
     try:
-        action, reason, costs = policy.propose(state)
-        return Action(action), str(reason), tuple(costs)
+        return Proposal.read(policy.propose(state))
     except _POLICY_FAULTS as error:
         log.warning("policy %s failed on %s: %s", policy.name, state.stage, error)
         name = type(error).__name__
-        return Action.GPU, f"the policy failed ({name}: {error}), so the GPU it is", ()
+        return Proposal(Action.GPU, f"the policy failed ({name}: {error}), so the GPU it is")
 
 
 def _objection(
     action: Action, state: SchedulerState, guards: Guards, costs: tuple[ActionCost, ...]
-) -> tuple[str, tuple[ActionCost, ...]]:
-    """The first guard that objects, in words (empty when none does), and the costs to record."""
-    if not may_leave_gpu(state.stage):
-        return f"the model of {state.stage} is not frozen", costs
-    if not state.fpga_available:
-        return "the FPGA path is not available", costs
-    if state.fpga_queue >= guards.q_max:
-        return f"the queue of {state.fpga_queue} has reached q_max = {guards.q_max}", costs
-    if not state.work.mean_length <= guards.l_max:
-        length = state.work.mean_length
-        return f"the mean length of {length:.0f} is above l_max = {guards.l_max}", costs
-    if guards.energy_margin is None:
-        return "", costs
-    return _energy_objection(action, state, guards, guards.energy_margin, costs)
+) -> tuple[Objection | None, tuple[ActionCost, ...]]:
+    """The first guard that objects to an offload, and the costs to record."""
+    estimates: list[Estimate] = []
 
+    def energies() -> Energies | str:
+        if guards.costs is None:
+            return "there is no cost model"
+        # The guard asks its own cost model: the costs that come with a proposal are a claim.
+        estimate = guards.costs.estimate(state)
+        gpu, offload = estimate.of(Action.GPU), estimate.of(action)
+        if gpu is None or offload is None:
+            return f"costs are unknown ({estimate.unknown})"
+        estimates.append(estimate)
+        return offload.energy_j, gpu.energy_j
 
-def _energy_objection(
-    action: Action,
-    state: SchedulerState,
-    guards: Guards,
-    margin: float,
-    costs: tuple[ActionCost, ...],
-) -> tuple[str, tuple[ActionCost, ...]]:
-    if guards.costs is None:
-        return "the energy guard is on and there is no cost model", costs
-    # The guard asks its own cost model: the costs that come with a proposal are a claim.
-    estimate = guards.costs.estimate(state)
-    gpu, offload = estimate.of(Action.GPU), estimate.of(action)
-    if gpu is None or offload is None:
-        return f"the energy guard is on and costs are unknown ({estimate.unknown})", costs
-    if not offload.energy_j <= (1.0 + margin) * gpu.energy_j:
-        words = (
-            f"its modelled energy of {offload.energy_j:.3g} J is above (1 + {margin:g}) x the "
-            f"GPU path's {gpu.energy_j:.3g} J"
-        )
-        return words, estimate.costs
-    return "", estimate.costs
+    facts = GuardFacts(
+        stage=state.stage,
+        available=state.fpga_available,
+        can_run=True,  # a card that cannot has no engine, so it is not available
+        queue=state.fpga_queue,
+        batch=1.0,
+        mean_length=state.work.mean_length,
+        energies=energies,
+    )
+    margin = guards.energy_margin
+    limit = None if margin is None else 1.0 + margin
+    objection = guard_objection(facts, guards.q_max, guards.l_max, limit)
+    return objection, estimates[0].costs if estimates else costs

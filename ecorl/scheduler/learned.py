@@ -17,8 +17,9 @@ from pathlib import Path
 
 from ecorl.devices import missing_gpu_figures
 from ecorl.devices.card import CARD_FIGURES
-from ecorl.records import Action, ActionCost, SchedulerState, Stage, weakest
+from ecorl.records import Action, ActionCost, GuardRefusal, SchedulerState, Stage, weakest
 from ecorl.scheduler.features import Observed, features
+from ecorl.scheduler.guards import GuardFacts, Objection, guard_objection
 from ecorl.scheduler.iteration_costs import REST_C, USUAL_SHARES, iteration_before
 from ecorl.scheduler.policies import Proposal, RunSetting
 from ecorl.scheduler.policy_file import (
@@ -29,7 +30,16 @@ from ecorl.scheduler.policy_file import (
     shipped_path,
 )
 from ecorl.scheduler.run_costs import RunTable, RunTables
-from ecorl.stages import ACTIONS, FROZEN_STAGES, Between, Carry, Work, may_leave_gpu, permitted
+from ecorl.stages import (
+    ACTIONS,
+    FROZEN_STAGES,
+    Between,
+    Carry,
+    OffloadBid,
+    Work,
+    may_leave_gpu,
+    offload_bids,
+)
 
 __all__ = [
     "META_NAMES",
@@ -84,19 +94,24 @@ class LearnedScheduler:
     def propose(self, state: SchedulerState) -> Proposal:
         """The action with the greatest logit among those that the guards let through."""
         if not may_leave_gpu(state.stage):
-            return Action.GPU, f"{state.stage} stays on the GPU", ()
+            return Proposal(Action.GPU, f"{state.stage} stays on the GPU")
         table = self._tables.of(state) if self._tables is not None else None
         if table is None:
-            return Action.GPU, "what the stages cost is not known", ()
+            reason = "what the stages cost is not known"
+            return Proposal(Action.GPU, reason, (), GuardRefusal.COST_UNKNOWN)
         view = DecisionView(table, state)
-        if view.may[0] + view.may[1] <= 0.0:
-            return Action.GPU, f"the guards leave a1 alone: {view.why_not()}", view.costs()
+        objections = view.objections
+        if objections[0] is not None and objections[1] is not None:
+            words, refusal = objections[1].words, objections[1].refusal
+            return Proposal(
+                Action.GPU, f"the guards leave a1 alone: {words}", view.costs(), refusal
+            )
         logits = self.file.logits(view.inputs()).tolist()
         code = 0
         for other in (1, 2):
             if view.may[other - 1] > 0.0 and logits[other] > logits[code]:
                 code = other
-        return ACTIONS[code], view.reason(code, logits), view.costs()
+        return Proposal(ACTIONS[code], view.reason(code, logits), view.costs())
 
 
 class DecisionView:
@@ -113,22 +128,41 @@ class DecisionView:
     Attributes:
         work: what the iteration's stages cost.
         carry: how far it has come.
+        bids: what a2 and a3 would take.
+        objections: of the guards to a2 and to a3, or None.
         may: whether a2 and a3 pass the guards, 1.0 or 0.0 each.
     """
 
-    __slots__ = ("carry", "may", "state", "table", "work")
+    __slots__ = ("bids", "carry", "may", "objections", "state", "table", "work")
 
     def __init__(self, table: RunTable, state: SchedulerState) -> None:
         self.table, self.state = table, state
         self.work: Work = table.work(state)
         self.carry: Carry = _progress(state, self.work)
-        self.may = permitted(
-            state.stage, self.carry, self.work, table.rules, state.work.mean_length
-        )
+        bids = offload_bids(state.stage, self.carry, self.work, table.rules)
+        self.bids = (bids[0], bids[-1])
+        blocking = self._objection(bids[0])
+        concurrent = self._objection(bids[1]) if len(bids) > 1 else blocking
+        self.objections = (blocking, concurrent)
+        self.may = (1.0 if blocking is None else 0.0, 1.0 if concurrent is None else 0.0)
+
+    def _objection(self, bid: OffloadBid) -> Objection | None:
+        state, rules, place = self.state, self.table.rules, _PLACE[self.state.stage]
+        gpu_j = self.work.gpu_j[place]
         # The simulator knows others' work in seconds alone. A run counts batches as well, and
         # Algorithm 1 will refuse by their number.
-        if state.fpga_queue >= table.rules.q_max:
-            self.may = (0.0, 0.0)
+        by_number = state.fpga_queue >= rules.q_max
+        facts = GuardFacts(
+            stage=state.stage,
+            available=state.fpga_available,
+            can_run=rules.usable[place] > 0.0,
+            queue=state.fpga_queue if by_number else bid.queue_s,
+            batch=1.0 if by_number else bid.card_s,
+            mean_length=state.work.mean_length,
+            energies=lambda: (bid.energy_j, gpu_j),
+            why_not=self.table.why_not,
+        )
+        return guard_objection(facts, rules.q_max, rules.l_max, rules.energy_limit)
 
     def inputs(self) -> tuple[float, ...]:
         """The network's input, `ecorl.scheduler.features.NAMES` in order."""
@@ -146,40 +180,27 @@ class DecisionView:
         )
         return features(state.stage, self.carry, self.work, self.table.rules, seen, self.may)
 
-    @property
-    def backlog_s(self) -> float:
-        """Time until the card gets to this stage, s."""
-        return max(0.0, float(self.carry.card_s - self.carry.t_s))
-
     def costs(self) -> tuple[ActionCost, ...]:
-        """What each action would cost; the record's own form."""
+        """What each action would cost; the record's own form. Without a card, the GPU's alone."""
         state, work, place = self.state, self.work, _PLACE[self.state.stage]
-        card_s = work.card_s[place]
-        wait_s = self.backlog_s + card_s
-        energy_j = work.card_active_w * card_s + work.gpu_idle_w * wait_s
         provenance = self.table.table.provenance
         if state.stage in self.table.measured:
             for path in state.paths:
                 if path.stage is state.stage:
                     provenance = weakest(provenance, path.provenance)
-        return (
-            ActionCost(Action.GPU, work.gpu_s[place], work.gpu_j[place], 0.0, provenance),
-            ActionCost(Action.FPGA, wait_s, energy_j, wait_s, provenance),
-            ActionCost(Action.CONCURRENT, wait_s, energy_j, wait_s, provenance),
-        )
-
-    def why_not(self) -> str:
-        """Which guard leaves a1 alone."""
-        state, rules = self.state, self.table.rules
-        if not rules.usable[_PLACE[state.stage]]:
-            return "; ".join(self.table.table.notes) or "the card cannot run this stage"
+        on_gpu = ActionCost(Action.GPU, work.gpu_s[place], work.gpu_j[place], 0.0, provenance)
         if not state.fpga_available:
-            return "the FPGA path is not available"
-        if state.work.mean_length > rules.l_max:
-            return f"the mean length of {state.work.mean_length:.0f} is above {rules.l_max:.0f}"
-        if state.fpga_queue >= rules.q_max:
-            return f"the queue of {state.fpga_queue} has reached {rules.q_max:.0f}"
-        return f"an offload's energy is above {rules.energy_limit:g} x the GPU path's"
+            return (on_gpu,)
+        blocking, beside = self.bids
+        return (
+            on_gpu,
+            ActionCost(
+                Action.FPGA, blocking.wait_s, blocking.energy_j, blocking.wait_s, provenance
+            ),
+            ActionCost(
+                Action.CONCURRENT, beside.wait_s, beside.energy_j, beside.wait_s, provenance
+            ),
+        )
 
     def reason(self, code: int, logits: list[float]) -> str:
         """One sentence for the record."""
@@ -192,8 +213,8 @@ class DecisionView:
             *logits,
             work.gpu_s[place],
             seen,
-            work.card_s[place],
-            self.backlog_s,
+            self.bids[0].card_s,
+            self.bids[0].queue_s,
         )
 
 

@@ -22,7 +22,7 @@ from ecorl.config import (
 )
 from ecorl.devices import DeviceProfile
 from ecorl.errors import ConfigError
-from ecorl.records import Action, ActionCost, ModelShape, SchedulerState, Stage
+from ecorl.records import Action, ActionCost, GuardRefusal, ModelShape, SchedulerState, Stage
 from ecorl.scheduler.costs import CostModel
 from ecorl.stages import may_leave_gpu
 
@@ -30,8 +30,38 @@ GROUP = "ecorl.policies"
 
 _TIE_ORDER = (Action.GPU, Action.CONCURRENT, Action.FPGA)
 
-Proposal = tuple[Action, str, tuple[ActionCost, ...]]
-"""Action, reason in one sentence, and expected costs (empty when none were computed)."""
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a policy wants for a stage.
+
+    Attributes:
+        action: where the stage shall run.
+        reason: one sentence for the record.
+        costs: what each action is expected to cost; empty when none were computed.
+        refusal: the guard that left the policy nothing but the GPU, or None.
+    """
+
+    action: Action
+    reason: str
+    costs: tuple[ActionCost, ...] = ()
+    refusal: GuardRefusal | None = None
+
+    @classmethod
+    def read(cls, answer: Proposal | LegacyProposal) -> Proposal:
+        """A policy's answer as a proposal, whichever of its two forms it has.
+
+        Raises:
+            TypeError, ValueError: when it is neither, or names no action.
+        """
+        if isinstance(answer, Proposal):
+            return answer
+        action, reason, costs = answer
+        return cls(Action(action), str(reason), tuple(costs))
+
+
+LegacyProposal = tuple[Action, str, tuple[ActionCost, ...]]
+"""Action, reason and costs: what policies from elsewhere returned before there was `Proposal`."""
 
 
 @runtime_checkable
@@ -40,7 +70,7 @@ class Policy(Protocol):
 
     name: str
 
-    def propose(self, state: SchedulerState) -> Proposal:
+    def propose(self, state: SchedulerState) -> Proposal | LegacyProposal:
         """The action that this policy wants, why, and what it expects each action to cost."""
         ...
 
@@ -92,7 +122,7 @@ class Static:
     def propose(self, state: SchedulerState) -> Proposal:
         """The configured action."""
         action = self.actions.get(state.stage, Action.GPU)
-        return action, f"the configuration places {state.stage} on {action}", ()
+        return Proposal(action, f"the configuration places {state.stage} on {action}")
 
 
 class Threshold:
@@ -111,14 +141,15 @@ class Threshold:
     def propose(self, state: SchedulerState) -> Proposal:
         """Concurrent within both thresholds."""
         if not may_leave_gpu(state.stage):
-            return Action.GPU, f"{state.stage} stays on the GPU", ()
+            return Proposal(Action.GPU, f"{state.stage} stays on the GPU")
         length, queue = state.work.mean_length, state.fpga_queue
         if length > self.max_length:
-            return Action.GPU, f"mean length {length:.0f} is above {self.max_length} tokens", ()
+            reason = f"mean length {length:.0f} is above {self.max_length} tokens"
+            return Proposal(Action.GPU, reason)
         if queue > self.max_queue:
-            return Action.GPU, f"queue of {queue} is above {self.max_queue} batches", ()
+            return Proposal(Action.GPU, f"queue of {queue} is above {self.max_queue} batches")
         reason = f"mean length {length:.0f} and queue {queue} are within the thresholds"
-        return Action.CONCURRENT, reason, ()
+        return Proposal(Action.CONCURRENT, reason)
 
 
 class Profiling:
@@ -150,10 +181,10 @@ class Profiling:
         """The GPU in the phase's first, third, ... batch, else what the inner policy says."""
         profiling = state.batch < self._n_profiling and state.batch % 2 == 0
         if profiling and may_leave_gpu(state.stage):
-            return Action.GPU, "profiling phase: the GPU path's turn", ()
-        proposal = self._inner.propose(state)
+            return Proposal(Action.GPU, "profiling phase: the GPU path's turn")
+        proposal = Proposal.read(self._inner.propose(state))
         if self._explores and state.batch < self._n_profiling and may_leave_gpu(state.stage):
-            return Action.CONCURRENT, "profiling phase: the card's turn", proposal[2]
+            return Proposal(Action.CONCURRENT, "profiling phase: the card's turn", proposal.costs)
         return proposal
 
 
@@ -180,11 +211,11 @@ class Lookahead:
     def propose(self, state: SchedulerState) -> Proposal:
         """The cheapest action, with the arithmetic in the reason."""
         if not may_leave_gpu(state.stage):
-            return Action.GPU, f"{state.stage} stays on the GPU", ()
+            return Proposal(Action.GPU, f"{state.stage} stays on the GPU")
         estimate = self.costs.estimate(state)
         gpu = estimate.of(Action.GPU)
         if gpu is None:
-            return Action.GPU, f"costs are unknown ({estimate.unknown})", ()
+            return Proposal(Action.GPU, f"costs are unknown ({estimate.unknown})")
         ranked = sorted(
             estimate.costs, key=lambda c: (self._score(c, gpu), _TIE_ORDER.index(c.action))
         )
@@ -195,7 +226,7 @@ class Lookahead:
             f"{best.action} costs least ({measure}): {_figures(best)}; "
             f"{rival.action}: {_figures(rival)}"
         )
-        return best.action, reason, estimate.costs
+        return Proposal(best.action, reason, estimate.costs)
 
     def _score(self, cost: ActionCost, gpu: ActionCost) -> float:
         energy = cost.energy_j / gpu.energy_j if gpu.energy_j > 0 else 1.0

@@ -122,11 +122,13 @@ class RunTable:
 
     Attributes:
         measured: stages of which the run has measured the GPU path's costs.
+        why_not: why the card cannot run some stage; empty where it can.
     """
 
     def __init__(self, table: CostTable, n_rows: int, rules: Rules) -> None:
         self.table, self.rules = table, rules
         self.constants = TableConstants.of(table)
+        self.why_not = "; ".join(table.notes)
         self.log_rows = math.log2(n_rows)
         self.measured: frozenset[Stage] = frozenset()
         self._n_rows = n_rows

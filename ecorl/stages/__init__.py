@@ -19,7 +19,18 @@ from ecorl.stages.figures import (
     idle_work,
 )
 from ecorl.stages.graph import FROZEN_STAGES, StageGraph, may_leave_gpu, stage_graph
-from ecorl.stages.guards import NO_LIMIT, Rules, gpu_only, outlook, permitted
+from ecorl.stages.guards import (
+    NO_LIMIT,
+    OffloadBid,
+    Rules,
+    energy_fits,
+    gpu_only,
+    length_fits,
+    offload_bids,
+    outlook,
+    permitted,
+    queue_fits,
+)
 from ecorl.stages.iteration import advance, begin, card_done_s, finish, settled
 from ecorl.stages.outcome import StageOutcome, stage
 
@@ -37,6 +48,7 @@ __all__ = [
     "Carry",
     "IterationTotals",
     "Number",
+    "OffloadBid",
     "Ops",
     "Rules",
     "StageGraph",
@@ -45,12 +57,16 @@ __all__ = [
     "advance",
     "begin",
     "card_done_s",
+    "energy_fits",
     "finish",
     "gpu_only",
     "idle_work",
+    "length_fits",
     "may_leave_gpu",
+    "offload_bids",
     "outlook",
     "permitted",
+    "queue_fits",
     "settled",
     "stage",
     "stage_graph",

@@ -93,16 +93,56 @@ class Rules(NamedTuple):
     energy_limit: Number
 
 
+def queue_fits(queue: Number, batch: Number, q_max: Number) -> Number:
+    """Whether the work ahead is below the limit.
+
+    Args:
+        queue: work ahead on the cards, batches or s.
+        batch: a batch in the same unit.
+        q_max: queue at which offloading stops, batches.
+    """
+    return queue < q_max * batch
+
+
+def length_fits(mean_length: Number, l_max: Number) -> Number:
+    """Whether the rows are short enough.
+
+    Args:
+        mean_length: mean row, tokens.
+        l_max: longest mean row that is offloaded, tokens.
+    """
+    return mean_length <= l_max
+
+
+def energy_fits(energy_j: Number, gpu_energy_j: Number, energy_limit: Number) -> Number:
+    """Whether an offload costs little enough.
+
+    Args:
+        energy_j: of the offload, J.
+        gpu_energy_j: of the GPU path, J.
+        energy_limit: of their ratio.
+    """
+    return energy_j <= energy_limit * gpu_energy_j
+
+
 def permitted(
     stage: Stage, carry: Carry, work: Work, rules: Rules, row_length: Number, ops: Ops = SCALAR
 ) -> tuple[Number, Number]:
     """Whether a2 and a3 of a stage pass the guards, 1.0 or 0.0 each.
 
-    The guards of Algorithm 1 (`ecorl.scheduler.algorithm1`) on an iteration under way: the model
-    may leave the GPU, a card is up, queue and length are within their limits, and the modelled
-    energy of the offload, waiting GPUs included, is within its limit. The wait of an a3 is taken
-    as if nothing but work that is sure to stay on the GPUs hid it. What an a3 of the training steps
-    costs in energy is held to the same limit.
+    The arithmetic of `ecorl.scheduler.guards.guard_objection`, for arrays and for an iteration
+    under way: the model may leave the GPU, a card is up, queue and length are within their limits,
+    and the modelled energy of the offload, waiting GPUs included, is within its limit. The wait of
+    an a3 is taken as if nothing but work that is sure to stay on the GPUs hid it. What an a3 of the
+    training steps costs in energy is held to the same limit.
+
+    Args:
+        stage: the stage to place.
+        carry: the iteration so far.
+        work: what its stages cost.
+        rules: what may be done.
+        row_length: mean tokens of a row, prompt and completion.
+        ops: `SCALAR` for floats, `BATCH` for arrays.
     """
     if stage is Stage.GENERATION:
         return 0.0 * rules.stream, rules.stream + 0.0
@@ -117,20 +157,58 @@ def permitted(
         fits = work.swap_j <= (rules.energy_limit - 1.0) * work.critic_j
         return 0.0 * rules.defer, rules.defer * fits
     place = PLACE[stage]
+    up = rules.usable[place] * (work.cards_up > 0.0) * length_fits(row_length, rules.l_max)
+    passed = []
+    for bid in offload_bids(stage, carry, work, rules, ops):
+        fits = queue_fits(bid.queue_s, bid.card_s, rules.q_max) * energy_fits(
+            bid.energy_j, work.gpu_j[place], rules.energy_limit
+        )
+        passed.append(up * fits)
+    return passed[0], passed[-1]
+
+
+class OffloadBid(NamedTuple):
+    """What an offload of an inference stage would take, as the guards count it.
+
+    Attributes:
+        card_s: time on the cards, s.
+        queue_s: time until the cards get to it, s.
+        wait_s: time that the GPUs would stand still for it, s.
+        energy_j: of the cards and of the waiting GPUs, J.
+    """
+
+    card_s: Number
+    queue_s: Number
+    wait_s: Number
+    energy_j: Number
+
+
+def offload_bids(
+    stage: Stage, carry: Carry, work: Work, rules: Rules, ops: Ops = SCALAR
+) -> tuple[OffloadBid, ...]:
+    """What a2 and a3 of an inference stage would take; one bid where both take the same.
+
+    The wait of an a3 is hidden by what is sure to run on the GPUs before the barrier: later
+    inference that the cards cannot run, and forward or training work where the rules allow it.
+
+    Args:
+        stage: reward, reference or critic.
+        carry: the iteration so far.
+        work: what its stages cost.
+        rules: what may be done.
+        ops: `SCALAR` for floats, `BATCH` for arrays.
+    """
+    place = PLACE[stage]
     sure_s = work.off_policy * (work.forward_s + work.backward_s + work.critic_s)
     sure_s = sure_s + rules.early * (1.0 - work.off_policy) * work.forward_s
     for i in range(place + 1, len(INFERENCE)):
         sure_s = sure_s + (1.0 - rules.usable[i]) * work.gpu_s[i]
-    up = rules.usable[place] * (work.cards_up > 0.0) * (row_length <= rules.l_max)
     alike = not (ops.any(sure_s) or ops.any(work.slow > 1.0))
-    passed = []
+    bids = []
     for concurrent in (0.0,) if alike else (0.0, 1.0):
         done_s, card_s = card_done_s(stage, carry, work, concurrent, ops)
         queue_s = ops.maximum(0.0, done_s - carry.t_s - card_s)
         wait_s = ops.maximum(0.0, done_s - carry.t_s - concurrent * sure_s)
         energy_j = work.card_active_w * card_s + work.gpu_idle_w * wait_s
-        fits = (queue_s < rules.q_max * card_s) * (
-            energy_j <= rules.energy_limit * work.gpu_j[place]
-        )
-        passed.append(up * fits)
-    return passed[0], passed[-1]
+        bids.append(OffloadBid(card_s, queue_s, wait_s, energy_j))
+    return tuple(bids)

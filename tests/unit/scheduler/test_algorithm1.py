@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from ecorl.config import PlacementConfig
 from ecorl.devices import load_profile
 from ecorl.errors import EngineCrashed
-from ecorl.records import Action, ActionCost, ModelShape, Stage
-from ecorl.scheduler import CostModel, Guards, place
+from ecorl.records import Action, ActionCost, GuardRefusal, ModelShape, Stage
+from ecorl.scheduler import CostModel, Guards, Proposal, place
 
 GPU, U55C, V80, HOST = (load_profile(n) for n in ("h100_sxm", "u55c", "v80", "host_cpu"))
 SMALL = ModelShape(2, 64, 128, 4, 2, 16, 256, 120_000, 100_000)
@@ -32,24 +32,29 @@ def test_within_all_limits_the_proposal_stands(make_state, action):
     placement = place(make_state(queue=7, length=2048), Fixed(action), Guards())
     assert (placement.proposed, placement.action) == (action, action)
     assert (placement.policy, placement.reason) == ("fixed", "because")
+    assert placement.refusal is None
     assert (placement.iteration, placement.stage) == (3, Stage.REWARD)
 
 
 @pytest.mark.parametrize("action", OFFLOADS)
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "words", "refusal"),
     [
-        ({"queue": 8}, "q_max = 8"),
-        ({"length": 2049}, "l_max = 2048"),
-        ({"available": False}, "not available"),
-        ({"stage": Stage.CRITIC}, "not frozen"),
-        ({"stage": Stage.GENERATION}, "not frozen"),
-        ({"stage": Stage.ACTOR_TRAIN}, "not frozen"),
+        ({"queue": 8}, "q_max = 8", GuardRefusal.QUEUE_FULL),
+        ({"length": 2049}, "l_max = 2048", GuardRefusal.TOO_LONG),
+        ({"available": False}, "not available", GuardRefusal.UNAVAILABLE),
+        ({"stage": Stage.CRITIC}, "not frozen", GuardRefusal.NOT_FROZEN),
+        ({"stage": Stage.GENERATION}, "not frozen", GuardRefusal.NOT_FROZEN),
+        ({"stage": Stage.ACTOR_TRAIN}, "not frozen", GuardRefusal.NOT_FROZEN),
+        # The first of several is named.
+        ({"queue": 8, "length": 2049}, "q_max = 8", GuardRefusal.QUEUE_FULL),
+        ({"queue": 8, "available": False}, "not available", GuardRefusal.UNAVAILABLE),
     ],
 )
-def test_each_guard_sends_the_stage_back_and_says_so(make_state, action, changes, words):
+def test_each_guard_sends_the_stage_back_and_says_so(make_state, action, changes, words, refusal):
     placement = place(make_state(**changes), Fixed(action), Guards())
     assert (placement.proposed, placement.action) == (action, Action.GPU)
+    assert placement.refusal is refusal
     assert words in placement.reason
     assert "because" in placement.reason
 
@@ -59,6 +64,7 @@ def test_the_energy_guard_refuses_what_costs_more(make_state):
     placement = place(make_state(), Fixed(Action.CONCURRENT), guards)
     assert placement.action is Action.GPU
     assert "(1 + 0.1) x" in placement.reason
+    assert placement.refusal is GuardRefusal.ENERGY
     assert len(placement.costs) == 3
     generous = replace(guards, energy_margin=1000.0)
     assert place(make_state(), Fixed(Action.CONCURRENT), generous).action is Action.CONCURRENT
@@ -97,6 +103,7 @@ def test_with_the_energy_guard_on_unknown_means_gpu(make_state, costs, model, wo
     placement = place(make_state(model=model), Fixed(Action.CONCURRENT), guards)
     assert placement.action is Action.GPU
     assert words in placement.reason
+    assert placement.refusal is GuardRefusal.COST_UNKNOWN
     off = replace(guards, energy_margin=None)
     assert place(make_state(model=model), Fixed(Action.FPGA), off).action is Action.FPGA
 
@@ -127,6 +134,14 @@ def test_a_failing_policy_is_answered_by_the_gpu(make_state, propose):
     placement = place(make_state(), policy, Guards())
     assert (placement.proposed, placement.action) == (Action.GPU, Action.GPU)
     assert "policy failed" in placement.reason
+
+
+def test_a_policy_may_say_which_guard_left_it_the_gpu(make_state):
+    told = Fixed(Action.GPU)
+    told.propose = lambda state: Proposal(Action.GPU, "why", (), GuardRefusal.QUEUE_FULL)
+    placement = place(make_state(), told, Guards())
+    assert (placement.action, placement.refusal) == (Action.GPU, GuardRefusal.QUEUE_FULL)
+    assert place(make_state(), Fixed(Action.GPU), Guards()).refusal is None
 
 
 def test_a_policys_own_engine_fault_is_survived(make_state):

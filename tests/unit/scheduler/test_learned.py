@@ -17,13 +17,14 @@ from ecorl.errors import ConfigError
 from ecorl.records import (
     Action,
     Algorithm,
+    GuardRefusal,
     PathCost,
     Provenance,
     SchedulerState,
     Stage,
     StageWork,
 )
-from ecorl.scheduler import Guards, build_policy, place
+from ecorl.scheduler import Guards, Static, build_policy, place
 from ecorl.scheduler.features import HIGH, LOW, N_FEATURES, NAMES, SCHEMA
 from ecorl.scheduler.learned import (
     META_NAMES,
@@ -59,6 +60,10 @@ def seen(time_s=2e-3, energy_j=3.0, count=20):
     return tuple(PathCost(s, time_s, energy_j, count, Provenance.MEASURED) for s in STAGES)
 
 
+def parts(proposal):
+    return proposal.action, proposal.reason, proposal.costs
+
+
 def test_the_shipped_policy_is_of_this_schema_and_tells_how_it_was_made():
     file = PolicyFile()
     assert file.metadata[META_SCHEMA] == SCHEMA
@@ -78,45 +83,56 @@ def test_one_state_and_a_batch_of_states_give_the_same_logits():
 def test_stages_that_stay_on_the_gpu_are_not_asked_about():
     policy = scheduler()
     for stage in (Stage.GENERATION, Stage.ACTOR_TRAIN):
-        action, reason, costs = policy.propose(state(stage))
+        action, reason, costs = parts(policy.propose(state(stage)))
         assert (action, costs) == (Action.GPU, ())
         assert str(stage) in reason
 
 
 def test_where_the_card_costs_more_joules_the_guards_leave_a1_alone():
-    action, reason, costs = scheduler().propose(state())
+    action, reason, costs = parts(scheduler().propose(state()))
     assert action is Action.GPU
     assert "energy" in reason
+    assert scheduler().propose(state()).refusal is GuardRefusal.ENERGY
     assert [c.action for c in costs] == list(Action)
     assert costs[1].energy_j > costs[0].energy_j
 
 
 def test_what_the_run_has_measured_replaces_the_modelled_costs_of_the_gpu_path():
     policy = scheduler()
-    action, reason, costs = policy.propose(state(paths=seen()))
+    action, reason, costs = parts(policy.propose(state(paths=seen())))
     assert action is Action.CONCURRENT
     assert "measured" in reason
     assert costs[0].time_s == pytest.approx(2e-3 * 64 * 300, rel=0.35)
     # A few executions do not count: the first are slower than the rest.
-    assert policy.propose(state(paths=seen(count=2)))[0] is Action.GPU
-    assert policy.propose(state())[0] is Action.GPU
+    assert policy.propose(state(paths=seen(count=2))).action is Action.GPU
+    assert policy.propose(state()).action is Action.GPU
 
 
 @pytest.mark.parametrize(
-    "changes", [{"fpga_available": False}, {"fpga_queue": 8}, {"length": 20_000}]
+    ("changes", "refusal"),
+    [
+        ({"fpga_available": False}, GuardRefusal.UNAVAILABLE),
+        ({"fpga_queue": 8}, GuardRefusal.QUEUE_FULL),
+        ({"length": 20_000}, GuardRefusal.TOO_LONG),
+    ],
 )
-def test_guards_stand_outside_the_network(changes):
+def test_guards_stand_outside_the_network(changes, refusal):
     asked = state(paths=seen(), **changes)
-    action, reason, _ = scheduler().propose(asked)
+    action, reason, _ = parts(scheduler().propose(asked))
     assert action is Action.GPU
     assert "guards" in reason
     placed = place(asked, scheduler(), Guards.from_config(config()))
-    assert placed.action is Action.GPU
+    assert (placed.proposed, placed.action) == (Action.GPU, Action.GPU)
+    assert placed.refusal is refusal
+    # The same guards say the same of a policy that does not know them.
+    stubborn = place(asked, Static({Stage.REWARD: Action.FPGA}), Guards.from_config(config()))
+    assert stubborn.refusal is refusal
+    assert placed.reason.split(": ", 1)[1] == stubborn.reason.split(": ", 1)[1]
 
 
 def test_one_policy_serves_any_number_of_gpus():
     for n_gpus in (1, 8, 32, 1024):
-        action, _, costs = scheduler(n_gpus).propose(state(n_gpus=n_gpus))
+        action, _, costs = parts(scheduler(n_gpus).propose(state(n_gpus=n_gpus)))
         assert action in Action
         assert len(costs) == 3
 
@@ -129,9 +145,13 @@ def test_missing_readings_become_the_mean_of_the_others():
 
 
 def test_an_empty_batch_and_an_unknown_model_stay_on_the_gpu():
-    assert scheduler().propose(state(rows=0))[0] is Action.GPU
+    assert scheduler().propose(state(rows=0)).action is Action.GPU
+    assert scheduler().propose(state(rows=0)).refusal is GuardRefusal.COST_UNKNOWN
     policy = scheduler(models={})
-    assert policy.propose(state())[0] is Action.GPU
+    assert policy.propose(state()).action is Action.GPU
+    assert policy.propose(state()).refusal is GuardRefusal.CANNOT_RUN
+    alone = scheduler(models={s: MODELS[s] for s in (Stage.REWARD, Stage.REFERENCE)})
+    assert alone.propose(state(paths=seen())).action is Action.CONCURRENT
 
 
 def test_a_card_without_the_needed_figures_is_refused_in_one_line():
@@ -150,9 +170,9 @@ def test_a_gpu_without_the_needed_figures_is_refused_in_one_line(key):
 def test_only_a_stage_that_was_measured_is_called_so():
     policy = scheduler()
     cheap = (PathCost(Stage.REWARD, 2e-3, 3.0, 20, Provenance.MEASURED),)
-    assert "(measured)" in policy.propose(state(paths=cheap))[1]
+    assert "(measured)" in policy.propose(state(paths=cheap)).reason
     other = state(Stage.REFERENCE, paths=cheap)
-    assert "(measured)" not in policy.propose(other)[1]
+    assert "(measured)" not in policy.propose(other).reason
 
 
 def write(tmp_path, change):
@@ -204,7 +224,7 @@ def test_a_missing_file_is_refused(tmp_path):
 def test_in_the_profiling_phase_both_paths_are_seen():
     both = PlacementConfig(policy=LearnedPolicyConfig(), profile_both_paths=True, n_profiling=4)
     policy = build_policy(both, load_profile("h100_sxm"), load_profile("u55c"), None, MODELS)
-    actions = [policy.propose(replace(state(), batch=i))[0] for i in range(6)]
+    actions = [policy.propose(replace(state(), batch=i)).action for i in range(6)]
     assert actions[:4] == [Action.GPU, Action.CONCURRENT] * 2
     assert actions[4:] == [Action.GPU, Action.GPU]  # by the model it does not pay
 
@@ -212,7 +232,7 @@ def test_in_the_profiling_phase_both_paths_are_seen():
 def test_costs_follow_the_table_between_its_points():
     policy = scheduler()
     assert isinstance(policy, LearnedScheduler)
-    times = [policy.propose(state(length=n))[2][0].time_s for n in range(200, 1200, 50)]
+    times = [policy.propose(state(length=n)).costs[0].time_s for n in range(200, 1200, 50)]
     assert all(a <= b for a, b in pairwise(times))
     assert all(math.isfinite(t) for t in times)
 

@@ -9,7 +9,16 @@ from ecorl.config import DeviceConfig, PlacementConfig
 from ecorl.devices import load_profile
 from ecorl.errors import ConfigError
 from ecorl.records import Action, Algorithm, ModelShape, Provenance, Stage
-from ecorl.scheduler import CostModel, Lookahead, Policy, Static, Threshold, build_policy
+from ecorl.scheduler import (
+    CostModel,
+    Guards,
+    Lookahead,
+    Policy,
+    Static,
+    Threshold,
+    build_policy,
+    place,
+)
 from ecorl.scheduler import policies as module
 
 GPU, U55C, HOST = load_profile("h100_sxm"), load_profile("u55c"), load_profile("host_cpu")
@@ -20,11 +29,15 @@ def placement(**policy):
     return PlacementConfig.model_validate({"policy": policy})
 
 
+def parts(proposal):
+    return proposal.action, proposal.reason, proposal.costs
+
+
 def test_static_places_what_the_config_says(make_state):
     policy = build_policy(placement(type="static", reward="concurrent"), GPU, U55C)
-    assert policy.propose(make_state(Stage.REWARD))[0] is Action.CONCURRENT
-    assert policy.propose(make_state(Stage.REFERENCE))[0] is Action.GPU
-    assert policy.propose(make_state(Stage.CRITIC))[0] is Action.GPU
+    assert policy.propose(make_state(Stage.REWARD)).action is Action.CONCURRENT
+    assert policy.propose(make_state(Stage.REFERENCE)).action is Action.GPU
+    assert policy.propose(make_state(Stage.CRITIC)).action is Action.GPU
 
 
 @pytest.mark.parametrize(
@@ -39,19 +52,19 @@ def test_static_places_what_the_config_says(make_state):
 def test_threshold_at_its_edges(make_state, length, queue, action):
     policy = build_policy(placement(type="threshold", max_length=100, max_queue=2), GPU, U55C)
     assert isinstance(policy, Threshold)
-    proposed, reason, _ = policy.propose(make_state(length=length, queue=queue))
+    proposed, reason, _ = parts(policy.propose(make_state(length=length, queue=queue)))
     assert proposed is action
     assert reason
 
 
 def test_threshold_never_offloads_a_trained_model(make_state):
     for stage in (Stage.GENERATION, Stage.CRITIC, Stage.ACTOR_TRAIN, Stage.CRITIC_TRAIN):
-        assert Threshold(10**6, 100).propose(make_state(stage))[0] is Action.GPU
+        assert Threshold(10**6, 100).propose(make_state(stage)).action is Action.GPU
 
 
 def test_lookahead_says_do_not_offload_an_8_b_model_and_shows_the_arithmetic(make_state):
     policy = build_policy(placement(type="lookahead"), GPU, U55C)
-    action, reason, costs = policy.propose(make_state())
+    action, reason, costs = parts(policy.propose(make_state()))
     assert action is Action.GPU
     assert reason.startswith("gpu costs least (0.5 energy + 0.5 time): ")
     assert " J, " in reason
@@ -65,7 +78,7 @@ def test_lookahead_offloads_where_the_gpu_path_is_slow(make_state):
     # A CPU as the GPU path, a model of 100,000 parameters, a batch of few rows.
     policy = Lookahead(CostModel(HOST, U55C), energy_weight=0.0, time_weight=1.0)
     state = make_state(model=replace(SMALL, n_params_active=400_000_000, n_params=400_000_000))
-    action, reason, costs = policy.propose(state)
+    action, reason, costs = parts(policy.propose(state))
     assert action is Action.CONCURRENT
     assert costs[1].time_s < costs[0].time_s
     assert "concurrent costs least (0 energy + 1 time)" in reason
@@ -101,7 +114,7 @@ def test_overlap_is_the_later_work_that_is_sure_to_stay_on_the_gpu(make_state):
 )
 def test_unknown_costs_mean_gpu_and_say_so(make_state, model, fpga, words):
     policy = Lookahead(CostModel(GPU, load_profile(fpga)))
-    action, reason, costs = policy.propose(make_state(model=model))
+    action, reason, costs = parts(policy.propose(make_state(model=model)))
     assert (action, costs) == (Action.GPU, ())
     assert "unknown" in reason
     assert words in reason
@@ -111,14 +124,14 @@ def test_the_papers_calibration_offloads_for_energy_and_stays_published(make_sta
     devices = DeviceConfig(calibration="paper")
     config = placement(type="lookahead", energy_weight=1.0, time_weight=0.0)
     policy = build_policy(config, GPU, U55C, devices)
-    action, _, costs = policy.propose(make_state())
+    action, _, costs = parts(policy.propose(make_state()))
     assert action is Action.CONCURRENT
     assert {c.provenance for c in costs} == {Provenance.PUBLISHED}
 
 
 def test_a_tie_goes_to_the_gpu(make_state):
-    assert Lookahead(CostModel(GPU, U55C), 0.0, 0.0).propose(make_state())[0] is Action.GPU
-    assert Lookahead(CostModel(GPU, U55C)).propose(make_state(rows=0))[0] is Action.GPU
+    assert Lookahead(CostModel(GPU, U55C), 0.0, 0.0).propose(make_state()).action is Action.GPU
+    assert Lookahead(CostModel(GPU, U55C)).propose(make_state(rows=0)).action is Action.GPU
 
 
 class Learned:
@@ -155,7 +168,7 @@ def test_a_learned_policy_comes_by_entry_point(registered, make_state, tmp_path)
     config = placement(type="learned", name="mine", path=str(tmp_path / "w.onnx"))
     policy = build_policy(config, GPU, U55C)
     assert isinstance(policy, Policy)
-    assert "w.onnx" in policy.propose(make_state())[1]
+    assert "w.onnx" in place(make_state(), policy, Guards()).reason
 
 
 @pytest.mark.parametrize(
@@ -192,7 +205,7 @@ def profiled(n_profiling, **policy):
 
 
 def action_at(policy, state, iteration, batch):
-    return policy.propose(replace(state, iteration=iteration, batch=batch))[0]
+    return policy.propose(replace(state, iteration=iteration, batch=batch)).action
 
 
 def test_profiling_gives_both_paths_every_other_batch(make_state):
@@ -214,8 +227,8 @@ def test_profiling_alternates_where_several_steps_train_on_one_batch(make_state,
 
 def test_profiling_leaves_stages_that_stay_to_the_policy(make_state):
     policy = profiled(4, type="static", reward="concurrent")
-    assert "profiling" in policy.propose(make_state(Stage.REWARD))[1]
-    assert "profiling" not in policy.propose(make_state(Stage.ACTOR_TRAIN))[1]
+    assert "profiling" in policy.propose(make_state(Stage.REWARD)).reason
+    assert "profiling" not in policy.propose(make_state(Stage.ACTOR_TRAIN)).reason
     assert policy.name == "static"
 
 

@@ -1,0 +1,120 @@
+"""The guards: what keeps a stage on the GPU, whatever a policy wants.
+
+There is one rule, in one order: `guard_objection`. Algorithm 1 asks it of every proposal, the
+learned policy asks it before it proposes. `ecorl.stages.permitted` is its arithmetic for the arrays
+of the simulator; both compare by the same three functions of `ecorl.stages.guards`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ecorl.config import PlacementConfig
+from ecorl.records import GuardRefusal, Stage
+from ecorl.scheduler.costs import CostModel
+from ecorl.stages import energy_fits, length_fits, may_leave_gpu, queue_fits
+
+Energies = tuple[float, float]
+"""Modelled energy of an offload and of the GPU path, J."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """Limits that no policy can override.
+
+    Attributes:
+        q_max: queue at which offloading stops, batches.
+        l_max: longest mean row that is offloaded, prompt and completion, tokens.
+        energy_margin: an offload may cost at most ``1 + energy_margin`` times the GPU path's
+            energy; None switches this guard off.
+        costs: the cost model behind the energy guard; without it every cost is unknown.
+    """
+
+    q_max: int = 8
+    l_max: int = 2048
+    energy_margin: float | None = None
+    costs: CostModel | None = None
+
+    @classmethod
+    def from_config(cls, config: PlacementConfig, costs: CostModel | None = None) -> Guards:
+        """The guards of a placement configuration.
+
+        Args:
+            config: placement section of the configuration.
+            costs: the cost model behind the energy guard.
+        """
+        return cls(config.q_max, config.l_max, config.energy_margin, costs)
+
+
+class GuardFacts(NamedTuple):
+    """What the guards look at in one decision.
+
+    Attributes:
+        stage: the stage that would leave the GPU.
+        available: whether the FPGA path is up and not quarantined.
+        can_run: whether the card can run the stage at all.
+        queue: work that is ahead of it on the card, in batches, or in s.
+        batch: what a batch counts in the unit of `queue`: 1, or its time on the card, s.
+        mean_length: mean row, prompt and completion, tokens.
+        energies: asked only where the energy guard is on and no other guard refuses; a string says
+            why they are not known.
+        why_not: why the card cannot run the stage, for the record.
+    """
+
+    stage: Stage
+    available: bool
+    can_run: bool
+    queue: float
+    batch: float
+    mean_length: float
+    energies: Callable[[], Energies | str]
+    why_not: str = ""
+
+
+class Objection(NamedTuple):
+    """A guard's refusal: which guard, and one clause for the record."""
+
+    refusal: GuardRefusal
+    words: str
+
+
+def guard_objection(
+    facts: GuardFacts, q_max: float, l_max: float, energy_limit: float | None
+) -> Objection | None:
+    """The first guard that refuses to let a stage leave the GPU; None when all let it through.
+
+    Args:
+        facts: of the decision.
+        q_max: queue at which offloading stops, batches.
+        l_max: longest mean row that is offloaded, tokens.
+        energy_limit: an offload's energy over the GPU path's, at most; None: no limit.
+    """
+    if not may_leave_gpu(facts.stage):
+        return Objection(GuardRefusal.NOT_FROZEN, f"the model of {facts.stage} is not frozen")
+    if not facts.available:
+        return Objection(GuardRefusal.UNAVAILABLE, "the FPGA path is not available")
+    if not facts.can_run:
+        return Objection(
+            GuardRefusal.CANNOT_RUN, facts.why_not or f"the card cannot run the {facts.stage} stage"
+        )
+    if not queue_fits(facts.queue, facts.batch, q_max):
+        n = facts.queue / facts.batch if facts.batch > 0 else 0.0
+        words = f"the queue of {n:.3g} has reached q_max = {q_max:g}"
+        return Objection(GuardRefusal.QUEUE_FULL, words)
+    if not length_fits(facts.mean_length, l_max):
+        words = f"the mean length of {facts.mean_length:.0f} is above l_max = {l_max:g}"
+        return Objection(GuardRefusal.TOO_LONG, words)
+    if energy_limit is None:
+        return None
+    energies = facts.energies()
+    if isinstance(energies, str):
+        return Objection(GuardRefusal.COST_UNKNOWN, f"the energy guard is on and {energies}")
+    if not energy_fits(*energies, energy_limit):
+        words = (
+            f"its modelled energy of {energies[0]:.3g} J is above (1 + {energy_limit - 1.0:g}) x "
+            f"the GPU path's {energies[1]:.3g} J"
+        )
+        return Objection(GuardRefusal.ENERGY, words)
+    return None
