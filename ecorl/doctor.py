@@ -1,4 +1,4 @@
-"""What this machine can do with ecorl, and for each thing that it cannot, why.
+"""Finds what this machine can do with ecorl, with a reason for each thing that it cannot.
 
 `examine` never raises on a bare machine and imports nothing heavy: package versions come from
 their metadata. Drivers are opened, read once and closed.
@@ -80,7 +80,7 @@ class CardFindings:
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """Something that one may want to do here, whether it is possible, and why (not)."""
+    """A use of ecorl, whether it is possible on this machine, and the reason."""
 
     name: str
     possible: bool
@@ -89,7 +89,7 @@ class Capability:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All that `examine` found.
+    """The findings of `examine`.
 
     Attributes:
         gpus_reason: why there is no GPU, or None.
@@ -149,12 +149,17 @@ def examine() -> Findings:
 
 
 def to_json(findings: Findings) -> str:
-    """The findings as indented JSON text."""
+    """Write the findings as indented JSON text."""
     return json.dumps(asdict(findings), indent=2)
 
 
 def render(findings: Findings, console: Console) -> None:
-    """Print the findings: a coloured table on a terminal, one plain line each elsewhere."""
+    """Print the findings: a coloured table on a terminal, one plain line each elsewhere.
+
+    Args:
+        findings: what `examine` found.
+        console: where to.
+    """
     if console.is_terminal:
         _render_table(findings, console)
         return
