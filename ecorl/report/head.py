@@ -144,6 +144,6 @@ def action_name(action: Action, path: str) -> str:
 
     Args:
         action: the action.
-        path: what the report calls the framework's devices: GPU path, or host.
+        path: what the report calls the framework's devices: ``GPU path`` or ``host path``.
     """
     return "host" if action is Action.GPU and path == HOST_PATH else str(action)
