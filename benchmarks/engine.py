@@ -63,7 +63,7 @@ MIN_CORRELATION = 0.98
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is scored."""
+    """The model, rows and rounds that are timed."""
 
     size: ModelSize
     n_rows: int = 32
@@ -132,7 +132,7 @@ def measure_speed(work: Workload, folder: Path) -> tuple[dict[str, object], list
 def _peers(
     checkpoint: Path, work: Workload, folder: Path
 ) -> tuple[dict[str, dict[int, Scorer]], dict[str, int]]:
-    """The peers by rows a call, and the matrix products of the quantised graph."""
+    """Make the peers by rows a call, and count the matrix products of the quantised graph."""
     torch = TorchReward(checkpoint)
     peers: dict[str, dict[int, Scorer]] = {ORT: {}, TORCH: {}, ORT_FP32: {}}
     nodes: dict[str, int] = {}
@@ -194,7 +194,7 @@ def _ratio(
 
 
 def measure_bits(work: Workload, folder: Path) -> list[Figure]:
-    """Results that differ where they must not."""
+    """Count results that differ where they must not."""
     small, full = folder / "small", folder / "full"
     make_reward_checkpoint(small, SMALL.size, max_positions=SMALL.length, seed=work.seed)
     make_reward_checkpoint(full, work.size, max_positions=work.length, seed=work.seed)

@@ -124,7 +124,7 @@ def _write(options: argparse.Namespace, found: BreakEvenMap) -> None:
 
 
 def _shrink(path: Path) -> None:
-    """Keep `N_COLOURS` of a picture's colours: a third of the bytes, and no eye sees it.
+    """Reduce a picture to `N_COLOURS` colours: a third of the bytes without a visible loss.
 
     Pillow comes with matplotlib.
     """

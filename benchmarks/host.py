@@ -30,7 +30,7 @@ NO_XRT = "XRT with its noop driver, or pybind11, is not on this machine"
 
 @dataclass(frozen=True, slots=True)
 class HostWorkload:
-    """What goes through XRT, for each of reward and reference."""
+    """The batches that go through XRT, for each of reward and reference."""
 
     size: ModelSize
     n_rows: int

@@ -242,7 +242,7 @@ def _low_end(ratios: Sequence[float]) -> Figure:
 
 
 def _fastest(plain: Sequence[Block], attached: Sequence[Block]) -> Figure:
-    """Other programs on the machine only ever add time: the fastest blocks met them least."""
+    """Compare the fastest blocks: other programs only ever add time."""
     best = [min(statistics.fmean(b.step_s) for b in arm) for arm in (attached, plain)]
     note = "mean step of the fastest attached block over that of the fastest plain block"
     spread: dict[str, object] = {"attached_s": best[0], "plain_s": best[1]}

@@ -48,7 +48,7 @@ CLIENTS = 64
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked.
+    """The requests of a pass.
 
     Attributes:
         lengths: shortest and longest row, tokens.
@@ -65,7 +65,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the passes showed.
+    """Measurements of all passes.
 
     Attributes:
         times: wall-clock of each pass, s, by arm.
@@ -99,7 +99,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
 
 
 def run_load(load: Load, folder: Path) -> tuple[Seen, int]:
-    """Ask two services in turns; what was seen, and the tokens of a pass."""
+    """Send requests to two services in turns; returns the measurements and the tokens of a pass."""
     checkpoint = folder / "model"
     make_reward_checkpoint(checkpoint, load.size, max_positions=load.lengths[1], seed=load.seed)
     requests = make_requests(load.n_requests, load.lengths, load.size.vocab_size, load.seed)
@@ -142,7 +142,7 @@ def run_load(load: Load, folder: Path) -> tuple[Seen, int]:
 
 
 def figures_of(seen: Seen, n_tokens: int) -> list[Figure]:
-    """The figures of what was seen."""
+    """Make the figures of the measurements."""
     whole = reduce(add, seen.judged.values())
     usable = whole.n_lost == 0
     undelayed = _ratio(

@@ -43,7 +43,12 @@ def edi(
 
 
 def edi_from_energy(energy_j: float | None, n_output_tokens: int | None) -> float | None:
-    """EDI in J per output token from the energy itself; None when a part is missing."""
+    """Compute EDI in J per output token from the energy itself; None when a part is missing.
+
+    Args:
+        energy_j: energy of the stage, J.
+        n_output_tokens: completion tokens that the stage worked on.
+    """
     if energy_j is None or n_output_tokens is None or n_output_tokens <= 0:
         return None
     if not math.isfinite(energy_j) or energy_j < 0:
@@ -59,7 +64,18 @@ def edi_reading(
     provenance: Provenance,
     time_s: float | None = None,
 ) -> EdiReading:
-    """The reading of one stage execution on one device; its figure is None when parts are."""
+    """Make the reading of one stage execution on one device.
+
+    Its EDI is None when a part is missing.
+
+    Args:
+        stage: the stage.
+        device: profile name.
+        energy_j: its energy, J; None when unknown.
+        n_output_tokens: completion tokens that it worked on.
+        provenance: of the energy.
+        time_s: its time, s; None when unknown.
+    """
     value = edi_from_energy(energy_j, n_output_tokens)
     return EdiReading(stage, device, energy_j, n_output_tokens, value, provenance, time_s)
 
@@ -176,11 +192,22 @@ class EdiMatrix:
         return EdiCell(old.stage, old.device, old.provenance, value, count, mean, m2, time_s)
 
     def cell(self, stage: Stage, device: str, provenance: Provenance) -> EdiCell | None:
-        """One cell, or None while it has no reading."""
+        """Return one cell, or None while it has no reading.
+
+        Args:
+            stage: row of the matrix.
+            device: column of the matrix, a profile name.
+            provenance: of the readings.
+        """
         return self._cells.get((stage, device, provenance))
 
     def best(self, stage: Stage, device: str) -> EdiCell | None:
-        """The cell of the strongest provenance (measured first), or None without any reading."""
+        """Return the cell of the strongest provenance (measured first); None without a reading.
+
+        Args:
+            stage: row of the matrix.
+            device: column of the matrix, a profile name.
+        """
         for provenance in _STRENGTH:
             found = self._cells.get((stage, device, provenance))
             if found is not None:
@@ -198,7 +225,13 @@ class EdiMatrix:
         )
 
     def confidence(self, stage: Stage, device: str, provenance: Provenance) -> Confidence:
-        """Count and spread of a cell; a count of 0 where there is no reading."""
+        """Return count and spread of a cell; the count is 0 where there is no reading.
+
+        Args:
+            stage: row of the matrix.
+            device: column of the matrix, a profile name.
+            provenance: of the readings.
+        """
         found = self.cell(stage, device, provenance)
         if found is None:
             return Confidence(0, None, None, False)

@@ -19,7 +19,7 @@
     │   ├── NotSupported          the device cannot answer this call
     │   ├── NoPermission          the call needs rights that this process lacks
     │   ├── DeviceLost            the device fell off the bus
-    │   ├── CardFull              a card has no room for a buffer
+    │   ├── CardFull              a card's memory is too full for a buffer
     │   └── DriverTimeout         the driver did not answer in time
     └── EngineError               an inference engine failed on a batch
         ├── EngineTimeout         no answer before the deadline
@@ -137,7 +137,7 @@ class DeviceLost(DriverError):
 
 
 class CardFull(DriverError):
-    """A card has no room for a buffer; the card itself is well."""
+    """A card's memory is too full for a buffer; the card itself is healthy."""
 
 
 class DriverTimeout(DriverError):

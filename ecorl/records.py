@@ -374,25 +374,6 @@ class ActionCost:
     provenance: Provenance = Provenance.MODELLED
 
 
-class GuardRefusal(StrEnum):
-    """The guard that keeps a stage on the GPU."""
-
-    NOT_FROZEN = "not_frozen"
-    """Its model is trained: weights that change stay on the GPU."""
-    UNAVAILABLE = "unavailable"
-    """The FPGA path is down, in quarantine, or not for this batch."""
-    CANNOT_RUN = "cannot_run"
-    """The card cannot run the stage: the model does not fit, or its time is not known."""
-    QUEUE_FULL = "queue_full"
-    """The work ahead on the card has reached the limit."""
-    TOO_LONG = "too_long"
-    """The mean row is above the limit."""
-    ENERGY = "energy"
-    """The modelled energy is too far above the GPU path's."""
-    COST_UNKNOWN = "cost_unknown"
-    """A guard needs a cost that is not known."""
-
-
 @dataclass(frozen=True, slots=True)
 class Placement:
     """One decision: where a stage runs, and why.

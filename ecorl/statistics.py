@@ -1,4 +1,4 @@
-"""Shares of tries that hit, and how far they can be trusted."""
+"""Confidence intervals of shares."""
 
 from __future__ import annotations
 

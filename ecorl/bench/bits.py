@@ -16,7 +16,7 @@ from ecorl.engines.protocol import Float32, Int64
 
 @dataclass(frozen=True, slots=True)
 class BitComparison:
-    """How many numbers were compared, and how many differed in a bit."""
+    """Counts of numbers that were compared and that differed in a bit."""
 
     n: int
     n_different: int
@@ -38,7 +38,12 @@ def compare(pairs: Sequence[tuple[Float32, Float32]]) -> BitComparison:
 
 
 def strict_against_fast(checkpoint: Path, rows: Sequence[Int64]) -> BitComparison:
-    """Residual streams and rewards of both builds."""
+    """Compare residual streams and rewards of the strict and the fast build.
+
+    Args:
+        checkpoint: folder of the checkpoint.
+        rows: token ids of each row, ``[n_tokens] int64``.
+    """
     tensors = load_decoder(checkpoint)
     fast, strict = (Int8Decoder(tensors, CsimLibrary.load(build)) for build in ("fast", "strict"))
     return compare(
@@ -49,7 +54,14 @@ def strict_against_fast(checkpoint: Path, rows: Sequence[Int64]) -> BitCompariso
 def one_row_everywhere(
     checkpoint: Path, rows: Sequence[Int64], n_completion: Sequence[int], seed: int
 ) -> BitComparison:
-    """Rewards of rows alone against other batches, orders, threads, two cards, shared prompts."""
+    """Compare rewards of single rows with other batches, orders, threads, cards, shared prompts.
+
+    Args:
+        checkpoint: folder of the checkpoint.
+        rows: token ids of each row, ``[n_tokens] int64``.
+        n_completion: completion tokens of each row.
+        seed: of the order in which rows are shuffled.
+    """
     tensors, library = load_decoder(checkpoint), CsimLibrary.load("fast")
     model = Int8Decoder(tensors, library)
     alone = np.concatenate([model.score([row]) for row in rows])

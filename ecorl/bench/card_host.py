@@ -1,4 +1,4 @@
-"""The host of a card, measured on XRT's noop driver: are the bits right, what do transfers hide.
+"""The card's host code on XRT's noop driver: correct bits, and transfers beside kernels.
 
 What is emulated takes the host's time, not a card's: the share of hidden transfers tells how the
 host orders its work, and no figure of speed is made of it.
@@ -23,7 +23,7 @@ from ecorl.engines.protocol import Float32, Int64
 
 @dataclass(frozen=True, slots=True)
 class HostRun:
-    """What some batches through XRT's noop driver came to.
+    """Results of some batches through XRT's noop driver.
 
     Attributes:
         bits: results against those of the C-simulation called directly.
@@ -42,7 +42,14 @@ class HostRun:
 def reward_run(
     checkpoint: Path, rows: Sequence[Int64], n_completion: Sequence[int], n_rounds: int
 ) -> HostRun:
-    """Rewards in one call of all rows a round."""
+    """Compute rewards through XRT's noop driver, all rows in one call a round.
+
+    Args:
+        checkpoint: folder of the checkpoint.
+        rows: token ids of each row, ``[n_tokens] int64``.
+        n_completion: completion tokens of each row.
+        n_rounds: calls, each of all rows.
+    """
     tensors, library = load_decoder(checkpoint), CsimLibrary.load("fast")
     want = Int8Decoder(tensors, library).score(rows, n_completion)
     card = CardDecoder(tensors, library, emulated(csim_container("fast"), (0,)).setups)
@@ -52,7 +59,14 @@ def reward_run(
 def logprob_run(
     checkpoint: Path, rows: Sequence[Int64], n_completion: Sequence[int], n_rounds: int
 ) -> HostRun:
-    """Log-probs in one call of all rows a round."""
+    """Compute log-probs through XRT's noop driver, all rows in one call a round.
+
+    Args:
+        checkpoint: folder of the checkpoint.
+        rows: token ids of each row, ``[n_tokens] int64``.
+        n_completion: completion tokens of each row.
+        n_rounds: calls, each of all rows.
+    """
     tensors, library = load_decoder(checkpoint), CsimLibrary.load("fast")
 
     def joined(decoder: Int8Decoder | CardDecoder) -> Float32:

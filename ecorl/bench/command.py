@@ -79,7 +79,7 @@ def run_benchmark(
 
 
 def add_shared_options(parser: argparse.ArgumentParser) -> None:
-    """``--json``, ``--quick`` and ``--check``."""
+    """Add the options ``--json``, ``--quick`` and ``--check``."""
     parser.add_argument("--json", type=Path, metavar="PATH", help="where the result goes")
     parser.add_argument(
         "--quick", action="store_true", help="a smaller pass; its figures have ids of their own"
@@ -90,5 +90,10 @@ def add_shared_options(parser: argparse.ArgumentParser) -> None:
 
 
 def default_path(name: str, slug: str) -> Path:
-    """Where a benchmark's result is kept in a checkout."""
+    """Name the file in which a checkout keeps a benchmark's result.
+
+    Args:
+        name: of the benchmark.
+        slug: of the machine.
+    """
     return repository() / "benchmarks" / "results" / slug / f"{name}.json"

@@ -23,7 +23,7 @@ QUICK = "@quick"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a figure should be: at least ``low``, at most ``high``, or both."""
+    """The range that a figure should lie in: at least ``low``, at most ``high``, or both."""
 
     low: float | None = None
     high: float | None = None
@@ -112,18 +112,25 @@ class Figure:
 
 
 def missing(id: str, unit: str, why: str, target: Target | None = None) -> Figure:
-    """A figure that could not be measured, and why."""
+    """Make a figure that could not be measured, with the reason.
+
+    Args:
+        id: of the figure.
+        unit: of the figure.
+        why: the reason.
+        target: what it should have been, if anything.
+    """
     return Figure(id, None, unit, target=target, note=why)
 
 
 def as_quick(figures: Sequence[Figure]) -> list[Figure]:
-    """The figures of a quick pass: under ids of their own, and without targets."""
+    """Rename the figures of a quick pass and drop their targets."""
     return [replace(f, id=f"{f.id}{QUICK}", target=None) for f in figures]
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One run of one benchmark: figures, and all that they depend on.
+    """The figures of one run of a benchmark, with device, commit and settings.
 
     Attributes:
         config: settings of the benchmark, plain data.
@@ -148,6 +155,10 @@ class Result:
 
 def write_result(result: Result, path: Path) -> None:
     """Write a result as JSON; the file is whole or not there.
+
+    Args:
+        result: the result.
+        path: the file; its folder is made if need be.
 
     Raises:
         OSError: when the folder cannot be written.

@@ -1,4 +1,4 @@
-"""From a clone to an installed environment, timed."""
+"""Times an installation from a clone to an environment that is ready."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _TIMEOUT_S = 1200.0
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What a fresh installation took, wall-clock: clone and ``make install``, s."""
+    """Wall-clock times of a fresh installation: clone and ``make install``, s."""
 
     clone_s: float
     install_s: float
 
 
 def install_gap() -> str | None:
-    """Why an installation cannot be measured from here, or None when it can."""
+    """Tell why an installation cannot be measured from here; None when it can."""
     root = repository()
     if not (root / ".git").exists():
         return f"{root} is not a git checkout"

@@ -1,4 +1,4 @@
-"""On what a benchmark ran: device, commit, load."""
+"""The machine that a benchmark ran on: device, commit, load."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Machine:
 
 
 def describe_machine() -> Machine:
-    """This machine; named by its GPU where there is one, else by its CPU and cores."""
+    """Describe this machine, named by its GPU where there is one, else by its CPU and cores."""
     cpu = read_host_cpu()
     gpu = _first_gpu()
     slug = _slug(gpu) if gpu else f"{_slug(cpu.model)}-{cpu.n_cores}core"
@@ -61,7 +61,7 @@ def commit() -> str | None:
 
 
 def load_1min() -> float | None:
-    """Processes that wanted a core, mean of the last minute; None where the system hides it."""
+    """Load average of the last minute; None where the system does not tell it."""
     try:
         return round(os.getloadavg()[0], 2)
     except OSError:

@@ -27,7 +27,7 @@ for large models lie around a few in a thousand, and few channels are what equal
 def plant(
     checkpoint: DecoderCheckpoint, places: tuple[str, ...], size: float = 50.0, seed: int = 0
 ) -> ScaledCheckpoint:
-    """The checkpoint with outlier channels of the given size in every layer.
+    """Plant outlier channels of the given size into every layer of a checkpoint.
 
     Args:
         checkpoint: the model.
@@ -68,7 +68,11 @@ def plant(
 
 
 def write_checkpoint(checkpoint: DecoderCheckpoint, folder: Path) -> None:
-    """Write what a checkpoint's tensors are now, in float32, with the config.json it came from.
+    """Write a checkpoint's tensors in float32, with the config.json that it came from.
+
+    Args:
+        checkpoint: the model.
+        folder: where it is written; made if need be.
 
     Raises:
         CheckpointError: when a tensor cannot be read.

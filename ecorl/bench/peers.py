@@ -25,7 +25,7 @@ INPUT, OUTPUT = "input_ids", "reward"
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """Counts of a Llama reward model."""
+    """Dimensions of a Llama reward model."""
 
     hidden_size: int = 512
     n_layers: int = 8
@@ -37,6 +37,12 @@ class ModelSize:
 
 def make_reward_checkpoint(folder: Path, size: ModelSize, max_positions: int, seed: int) -> None:
     """Write a reward model with random weights as a Hugging Face checkpoint.
+
+    Args:
+        folder: where it is written; made if need be.
+        size: dimensions of the model.
+        max_positions: longest row that the model takes, tokens.
+        seed: of the weights.
 
     Raises:
         MissingToolError: without torch and transformers.
@@ -53,6 +59,12 @@ def make_reward_checkpoint(folder: Path, size: ModelSize, max_positions: int, se
 
 def make_lm_checkpoint(folder: Path, size: ModelSize, max_positions: int, seed: int) -> None:
     """Write a language model with random weights as a Hugging Face checkpoint.
+
+    Args:
+        folder: where it is written; made if need be.
+        size: dimensions of the model.
+        max_positions: longest row that the model takes, tokens.
+        seed: of the weights.
 
     Raises:
         MissingToolError: without torch and transformers.
@@ -90,7 +102,7 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InParts:
-    """A peer that gets its rows in several calls.
+    """A peer that scores its rows in several calls.
 
     Attributes:
         peer: answers ``n_rows`` rows a call.
@@ -108,7 +120,7 @@ class InParts:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How a peer is fastest.
+    """The rows a call with which a peer is fastest, and its speeds.
 
     Attributes:
         n_rows: rows a call.
@@ -120,7 +132,7 @@ class Split:
 
 
 def fastest_split(by_rows: Mapping[int, Scorer], ids: Int64, n_rounds: int = 2) -> Split:
-    """The rows a call with which a peer is fastest.
+    """Find the rows a call with which a peer is fastest.
 
     Args:
         by_rows: the peer for each size.
@@ -162,6 +174,10 @@ class TorchReward:
 
     def export(self, path: Path, shape: tuple[int, int]) -> None:
         """Write the model as ONNX for one shape ``(n_rows, length)``, all positions computed.
+
+        Args:
+            path: the file.
+            shape: rows and tokens a row.
 
         Raises:
             MissingToolError: without the packages that the export needs.
@@ -210,7 +226,11 @@ class OrtReward:
 
 
 def quantise_onnx(source: Path, target: Path) -> dict[str, int]:
-    """ONNX Runtime's dynamic quantisation: INT8 weights by channel, activations by tensor.
+    """Quantise by ONNX Runtime's dynamic way: INT8 weights by channel, activations by tensor.
+
+    Args:
+        source: the exported model.
+        target: the file to write.
 
     Returns:
         How many nodes of each matrix-product kind the quantised graph has.
@@ -229,7 +249,11 @@ def quantise_onnx(source: Path, target: Path) -> dict[str, int]:
 
 
 def agreement(values: Float32, exact: Float32) -> dict[str, float]:
-    """How near an engine's rewards are to the exact ones.
+    """Compare an engine's rewards with the exact ones.
+
+    Args:
+        values: the engine's rewards, ``[n_rows] float32``.
+        exact: those of torch in float32.
 
     Returns:
         ``correlation`` and ``error``: root mean square of the difference over the standard
@@ -244,7 +268,7 @@ def agreement(values: Float32, exact: Float32) -> dict[str, float]:
 
 def _last_token_module(torch: Any, model: Any) -> Any:
     class LastTokenReward(torch.nn.Module):  # type: ignore[misc]  # torch is imported late
-        """Body over all positions, head at the last one."""
+        """The model's body over all positions with its head at the last one."""
 
         def __init__(self) -> None:
             super().__init__()

@@ -41,7 +41,7 @@ class Variant:
 
 
 def variants(checkpoint: Path, pairs: Sequence[TokenPair], size: float = 50.0) -> list[Variant]:
-    """INT8 on a variant for each place and one for all, against each variant's own float32.
+    """Run INT8 on a variant for each place and one for all, against each variant's own float32.
 
     Args:
         checkpoint: folder of a reward model.
@@ -76,4 +76,4 @@ def _int8(checkpoint: DecoderCheckpoint, texts: PairTexts) -> Float32:
 
 
 def _silent(_n: int, _what: str) -> None:
-    """Nobody is told."""
+    """Show no progress."""

@@ -9,10 +9,14 @@ from ecorl.bench.stats import Values
 
 
 def balanced_order(arms: Sequence[str], n_rounds: int) -> Iterator[tuple[str, ...]]:
-    """The order of the arms in each round: forwards, backwards, and so on (ABBA).
+    """Yield the order of the arms in each round: forwards, backwards, and so on (ABBA).
 
     With an even number of rounds each arm stands as early as late, so that a steady drift of the
     machine cancels.
+
+    Args:
+        arms: names of what is measured.
+        n_rounds: rounds; an even number cancels a steady drift.
     """
     for i in range(n_rounds):
         yield tuple(arms) if i % 2 == 0 else tuple(reversed(arms))
@@ -39,7 +43,11 @@ def timed_rounds(
 
 
 def round_ratios(numerator: Values, denominator: Values) -> list[float]:
-    """Ratio of two arms in each round.
+    """Divide two arms round by round.
+
+    Args:
+        numerator: one arm, round by round.
+        denominator: the other.
 
     Raises:
         ValueError: when the arms have different numbers of rounds.

@@ -1,4 +1,4 @@
-"""The scoring service under load: as a process of its own, asked over loopback."""
+"""The scoring service under load: started as a process and called over loopback."""
 
 from __future__ import annotations
 
@@ -76,13 +76,20 @@ class Request:
     token_ids: Int64
 
     def body(self) -> bytes:
-        """As it is sent."""
+        """The request's body, JSON."""
         row = {"id": self.id, "token_ids": self.token_ids.tolist()}
         return json.dumps({"rows": [row]}).encode("ascii")
 
 
 def make_requests(n: int, lengths: tuple[int, int], vocab_size: int, seed: int) -> list[Request]:
-    """Requests of random rows whose lengths are spread evenly, both ends included."""
+    """Make requests of random rows whose lengths are spread evenly, both ends included.
+
+    Args:
+        n: requests.
+        lengths: shortest and longest row, tokens.
+        vocab_size: ids are drawn below it.
+        seed: of lengths and ids.
+    """
     rng = np.random.default_rng(seed)
     return [
         Request(f"row-{k}", rng.integers(1, vocab_size, rng.integers(lengths[0], lengths[1] + 1)))
@@ -92,7 +99,7 @@ def make_requests(n: int, lengths: tuple[int, int], vocab_size: int, seed: int) 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What became of a request.
+    """The response to a request.
 
     Attributes:
         status: HTTP status, or None when no answer came.
@@ -106,7 +113,7 @@ class Answered:
 
 
 class LoadConnection:
-    """A kept HTTP/1.1 connection, with as little work as can be.
+    """A persistent HTTP/1.1 connection with little overhead.
 
     It shares the processor with the service: a general client took more time than small models do.
     It knows answers with a Content-Length alone, which is what the service sends.
@@ -118,7 +125,11 @@ class LoadConnection:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
-        """Send JSON; status and body of the answer.
+        """Send JSON and return status and body of the response.
+
+        Args:
+            path: of the endpoint.
+            body: JSON.
 
         Raises:
             OSError: when the connection breaks.
@@ -128,7 +139,7 @@ class LoadConnection:
         return await self._exchange(lines, body)
 
     async def get(self, path: str) -> tuple[int, bytes]:
-        """Ask; status and body of the answer. Raises as `post`."""
+        """Send a GET request and return status and body; raises as `post`."""
         return await self._exchange((f"GET {path} HTTP/1.1", f"Host: {self._host}"), b"")
 
     def close(self) -> None:
@@ -149,7 +160,7 @@ class LoadConnection:
 
 
 class Clients:
-    """Clients of one service, in a loop of their own; connections are kept between passes.
+    """Clients of one service in one event loop; connections are kept between passes.
 
     Args:
         url: of the service.
@@ -170,7 +181,7 @@ class Clients:
         self.answers.append(self._loop.run(self._pass()))
 
     def metrics(self) -> str:
-        """The service's own counters."""
+        """Read the service's metrics."""
         return self._loop.run(self._connections[0].get("/metrics"))[1].decode()
 
     def close(self) -> None:
@@ -215,7 +226,7 @@ class Rewarder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CheckedAnswers:
-    """Answers held against the truth.
+    """Counts of answers that were compared with the truth.
 
     Attributes:
         n: requests.
@@ -238,7 +249,15 @@ class CheckedAnswers:
 
 
 def alone(engine: Rewarder, requests: Sequence[Request]) -> list[bytes]:
-    """Bits of the reward of each row, computed alone by an engine that is called directly."""
+    """Compute the reward of each row alone by an engine that is called directly.
+
+    Args:
+        engine: what answers.
+        requests: one row each.
+
+    Returns:
+        The bits of each reward.
+    """
     return [
         engine.score(ScoreBatch((r.id,), (r.token_ids,), (0,))).values.tobytes() for r in requests
     ]
@@ -247,7 +266,13 @@ def alone(engine: Rewarder, requests: Sequence[Request]) -> list[bytes]:
 def judge(
     requests: Sequence[Request], answers: Sequence[Answered], truth: Sequence[bytes]
 ) -> CheckedAnswers:
-    """Hold the answers of one pass against the truth."""
+    """Compare the answers of one pass with the truth.
+
+    Args:
+        requests: what was sent.
+        answers: what came back, in the order of the requests.
+        truth: bits of each reward, from `alone`.
+    """
     n_lost = n_mixed = 0
     energies: list[float | None] = []
     for request, answer, bits in zip(requests, answers, truth, strict=True):
@@ -268,7 +293,12 @@ def _bits(reward: float | None) -> bytes | None:
 
 
 def mean_batch_rows(before: str, after: str) -> float | None:
-    """Rows of a micro-batch on average between two readings of the metrics; None without any."""
+    """Compute the mean rows of a micro-batch between two readings of the metrics; None without any.
+
+    Args:
+        before: text of the metrics before a pass.
+        after: and after it.
+    """
     rows, batches = (
         _sample(after, f"ecorl_serve_batch_rows_{what}")
         - _sample(before, f"ecorl_serve_batch_rows_{what}")

@@ -66,7 +66,7 @@ def gain_in_errors(gain: PairedGain) -> float | None:
 
 
 def spread_of(values: Values) -> dict[str, object]:
-    """What goes into a figure's ``spread``: count, MAD, extremes and the bootstrap interval."""
+    """Make the ``spread`` of a figure: count, MAD, extremes and the bootstrap interval."""
     array = _array(values)
     interval = bootstrap_interval(values)
     return {

@@ -10,7 +10,7 @@ from ecorl.config.base import Model, Text
 
 
 class DeviceConfig(Model):
-    """Which device profiles stand for the GPU path and the card."""
+    """The device profiles that stand for the GPU path and the card."""
 
     gpu: Text = Field(
         "auto", description="profile of the GPU path: auto, or a name from `ecorl doctor`"

@@ -13,7 +13,7 @@ from ecorl.config.mistakes import Part, RefusedValue
 
 
 def _nans(value: object, parts: tuple[Part, ...] = ()) -> Iterator[tuple[Part, ...]]:
-    """Where NaN stands in free options."""
+    """Yield the keys under which free options hold NaN."""
     if isinstance(value, float) and math.isnan(value):
         yield parts
     elif isinstance(value, Mapping):
@@ -98,7 +98,7 @@ OffloadEngine = Annotated[
 
 
 class EngineConfig(Model):
-    """Which engine answers offloaded stages."""
+    """The engine that answers offloaded stages."""
 
     offload: OffloadEngine = Field(default_factory=FpgaEngineConfig, description="offload engine")
     faults: tuple[FaultInjection, ...] = Field((), description="faults to inject (rehearsal)")

@@ -8,6 +8,6 @@ from ecorl.config.base import MANY, Model
 
 
 class LedgerConfig(Model):
-    """How much of the raw record is kept."""
+    """Limits of the raw record that is kept."""
 
     raw_samples: StrictInt = Field(20_000, ge=0, le=MANY, description="ring of raw samples")

@@ -1,4 +1,4 @@
-"""A validation error in plain words: which key, its value, and what is allowed there.
+"""Validation errors in plain words: which key, its value, and what is allowed there.
 
 pydantic says *that* something is wrong in the terms of its validators; a user wants to know what
 to write instead. That is read off the model: the type of the field and its bounds.
@@ -66,7 +66,7 @@ class Mistake:
 
 
 class RefusedValue(ValueError):
-    """For a validator that knows better than the types: which key to blame, and why.
+    """A validator's refusal of a value, with the key to blame and what is allowed there.
 
     Args:
         key: dotted key, or its parts, from the model whose validator raises this.
@@ -88,7 +88,7 @@ class RefusedValue(ValueError):
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> Mistake:
-    """The first mistake of a validation error.
+    """Find the first mistake of a validation error and say it in plain words.
 
     Args:
         error: as raised for `model`.
@@ -131,7 +131,7 @@ class _Place:
     tag: str | None = None
 
     def words(self) -> str:
-        """What may stand here."""
+        """Describe the allowed values in words."""
         text = _type_words(self.annotation, self.constraints)
         # A type and its bounds do not say what a required path or name is for, nor why a figure
         # that looks free has one value only.
@@ -167,7 +167,7 @@ def _place_of(parts: tuple[Part, ...], field: FieldInfo) -> _Place:
 
 
 def _plain(annotation: Any) -> tuple[Any, tuple[object, ...]]:
-    """A type without ``Annotated`` and without None, and the constraints that stood there."""
+    """Split a type into what is left without ``Annotated`` and None, and its constraints."""
     if get_origin(annotation) is Annotated:
         annotation, *told = get_args(annotation)
         inner, constraints = _plain(annotation)
@@ -182,7 +182,7 @@ def _plain(annotation: Any) -> tuple[Any, tuple[object, ...]]:
 
 
 def _tags(annotation: Any) -> dict[str, type[BaseModel]]:
-    """The back-ends of a choice by their ``type``; empty when it is no choice."""
+    """Return the back-ends of a union by their ``type``; nothing for any other annotation."""
     if get_origin(annotation) not in (Union, types.UnionType):
         return {}
     members = [m for m in get_args(annotation) if isinstance(m, type) and issubclass(m, BaseModel)]
@@ -229,7 +229,7 @@ def _limit(constraints: Sequence[object], name: str) -> Any:
 
 
 def _only(constraints: Sequence[object]) -> str | None:
-    """The one number that bounds leave, if they leave just one."""
+    """Return the only number that the bounds allow, or None when they allow several."""
     low, high = _limit(constraints, "ge"), _limit(constraints, "le")
     return str(low) if low is not None and low == high else None
 
@@ -253,10 +253,17 @@ def _bounds(constraints: Sequence[object]) -> str:
 
 
 def line_of(text: str, parts: Sequence[Part]) -> int | None:
-    """The 1-based line of a key in TOML text, or of the innermost table around it; None if absent.
+    """Find the 1-based line of a key in TOML text, or of the innermost table around it.
 
     The text is parsed without loss of layout, the item is changed, and the first line that comes
     out otherwise is the one.
+
+    Args:
+        text: TOML.
+        parts: the key, part by part; whole numbers are places in a list.
+
+    Returns:
+        The line; None when neither stands in the text.
     """
     for end in range(len(parts), 0, -1):
         try:

@@ -70,7 +70,7 @@ Policy = Annotated[
 
 
 class PlacementConfig(Model):
-    """How stages are placed (Algorithm 1 and its guards)."""
+    """Settings of Algorithm 1: the policy, its guards and the EDI matrix."""
 
     policy: Policy = Field(default_factory=StaticPolicyConfig, description="who proposes an action")
     q_max: StrictInt = Field(

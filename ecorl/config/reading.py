@@ -23,7 +23,7 @@ from ecorl.errors import ConfigError
 
 
 def preset_names() -> list[str]:
-    """Names of the presets that travel with the package."""
+    """List the names of the presets that travel with the package."""
     folder = resources.files("ecorl.config") / "presets"
     return sorted(
         p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")
@@ -31,7 +31,7 @@ def preset_names() -> list[str]:
 
 
 def read_config_text(source: str) -> tuple[str, str]:
-    """Text and display name of a config: a file's path, or the name of a preset.
+    """Read the text and the display name of a config from a file or a preset.
 
     Raises:
         ConfigError: when neither exists or the file cannot be read.
@@ -57,7 +57,7 @@ def read_config_text(source: str) -> tuple[str, str]:
 
 
 def read_toml(path: Path, key: str) -> dict[str, Any]:
-    """Data of a TOML file other than a config.
+    """Read a TOML file other than a config.
 
     Args:
         path: the file.
@@ -90,7 +90,7 @@ def load_config(source: str, overrides: Sequence[str] = ()) -> Config:
 
 
 def parse_config(text: str, name: str, overrides: Sequence[str] = ()) -> Config:
-    """A config from TOML text.
+    """Parse a config from TOML text.
 
     Args:
         text: TOML.
@@ -118,7 +118,17 @@ def validate_config(
     text: str = "",
     overridden: set[str] | None = None,
 ) -> Config:
-    """Validate plain data into a `Config`; see `load_config` for the errors."""
+    """Validate plain data into a `Config`.
+
+    Args:
+        data: tables and values as TOML has them.
+        name: where they come from, for the errors; None where that is not known.
+        text: the TOML text, to find the line of a mistake.
+        overridden: dotted keys that ``--set`` gave.
+
+    Raises:
+        ConfigError: for the first mistake found, with its line when known.
+    """
     try:
         return Config.model_validate(data)
     except ValidationError as error:
@@ -132,17 +142,30 @@ def validate_config(
 
 
 def config_toml(config: Config, leave_out: Collection[str] = ()) -> str:
-    """The resolved config as TOML text; None values and the tables to leave out are not in it."""
+    """Write the resolved config as TOML text; keys whose value is None are not in it.
+
+    Args:
+        config: the resolved config.
+        leave_out: names of top-level tables to leave out.
+    """
     return tomlkit.dumps(_plain_data(config.model_dump(exclude=set(leave_out))))
 
 
 def save_config(config: Config, path: Path) -> None:
-    """Write the resolved config as TOML; `load_config` reads it back equal."""
+    """Write the resolved config as TOML; `load_config` reads it back equal.
+
+    Args:
+        config: the resolved config.
+        path: the file.
+
+    Raises:
+        OSError: when it cannot be written.
+    """
     path.write_text(config_toml(config), encoding="utf-8")
 
 
 def _plain_data(value: Any) -> Any:
-    """What TOML knows; numbers, text and dates stay as they are."""
+    """Convert values to what TOML can hold; numbers, text and dates stay as they are."""
     if isinstance(value, Mapping):
         return {key: _plain_data(item) for key, item in value.items() if item is not None}
     if isinstance(value, tuple | list):
@@ -190,7 +213,7 @@ def _set_dotted(data: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _comes_from(override: str, found: Mistake) -> bool:
-    """Whether a mistake lies in (or below, or above) what ``--set`` gave for a key."""
+    """Tell whether a mistake lies in, below or above a key that ``--set`` gave."""
     if f"{found.key}.".startswith(f"{override}.") or override.startswith(f"{found.key}."):
         return True
     # Another type was asked for, and what it needs is not there.

@@ -70,7 +70,7 @@ class Config(Model):
         return Path(str(self.run_dir).format(name=self.name, seed=self.seed)).expanduser()
 
     def anchored(self) -> Config:
-        """A copy with absolute paths: what a run saves means the same from any folder."""
+        """Copy the config with absolute paths, so that it means the same from any folder."""
         return Config.model_validate(_absolute(self.model_dump()))
 
 

@@ -11,7 +11,7 @@ from ecorl.config.base import Model, SomePath
 
 
 class ArithmeticTask(Model):
-    """A small self-made task: policy, reward model, prompts and pairs are made and cached."""
+    """A small arithmetic task whose policy, reward model, prompts and pairs are made and cached."""
 
     type: Literal["arithmetic"] = "arithmetic"
     cache_dir: SomePath = Field(

@@ -72,7 +72,7 @@ GpuPower = Annotated[
 
 
 class TelemetryConfig(Model):
-    """How power is read."""
+    """Source and smoothing of power readings."""
 
     gpu: GpuPower = Field(default_factory=AutoSourceConfig, description="source for the GPU path")
     tau_s: StrictFloat = Field(

@@ -8,7 +8,7 @@ from ecorl.config.base import MANY, Model
 
 
 class TrainerConfig(Model):
-    """What the RL trainer is told. Names follow TRL."""
+    """Settings of the RL trainer; names follow TRL."""
 
     steps: StrictInt = Field(60, ge=1, le=MANY, description="optimizer steps")
     per_device_batch_size: StrictInt = Field(

@@ -1,4 +1,4 @@
-"""Devices as data: profiles with provenance per figure, the cost model, the physical bound.
+"""Device profiles as data with provenance per figure, the cost model, and the physical bound.
 
 profile = load_profile("u55c")
 cost = stage_cost(work, profile)         # roofline: time, energy, which term binds

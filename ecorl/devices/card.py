@@ -1,4 +1,4 @@
-"""What the kernels make of a card: whole arrays, blocks of rows, and the bound that follows.
+"""How the kernels use a card: whole arrays, blocks of rows, and the bound that follows.
 
 The program's kernel for matrix products multiplies ``[64, 4] x [16, 4]`` a cycle and reads a
 product's weights once for each 64 rows. DSPs that do not make up a whole array do nothing.
@@ -31,7 +31,7 @@ CARD_FIGURES = (
 
 
 def missing_card_figures(profile: DeviceProfile) -> list[str]:
-    """Those of `CARD_FIGURES` that a profile does not hold."""
+    """List the figures of `CARD_FIGURES` that a profile does not hold."""
     return [key for key in CARD_FIGURES if profile.get(key) is None]
 
 
@@ -49,9 +49,13 @@ def n_arrays(profile: DeviceProfile) -> int:
 
 
 def card_phase(work: StageWork, model: ModelShape) -> Phase:
-    """The least that the forward pass takes on a card: no operation or byte that it can spare.
+    """Count the least work of a forward pass on a card: no operation or byte that it can spare.
 
     Memory traffic is the weights' alone, INT8, once for each block of rows.
+
+    Args:
+        work: the stage's batch: stage, rows, tokens.
+        model: shape of the model.
     """
     least = least_products(work, model)
     weights = -(-least.tokens // ARRAY_ROWS) * least.earlier

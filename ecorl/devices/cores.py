@@ -1,4 +1,4 @@
-"""How many cores of this machine the process has: affinity, hardware threads, cgroup quota.
+"""Counts the cores that the process may use: affinity, hardware threads, cgroup quota.
 
 Two hardware threads of a core share its vector units and its power, so cores are counted, not
 threads. A container may see all cores and yet have the time of a few.

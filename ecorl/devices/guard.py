@@ -1,4 +1,4 @@
-"""The physical bound: no figure above what the device can do leaves this program as its own.
+"""The physical bound: figures above what a device can do are refused.
 
 The bound of a card is ``2 x macs_per_dsp x n_dsp x clock_max_hz`` operations a second, over all
 DSPs on the die (with two packed INT8 products a DSP: 4 x DSP x f); of a GPU its largest published
@@ -29,7 +29,7 @@ or GPU with a profile here, so that no figure is refused for weights that may li
 
 @dataclass(frozen=True, slots=True)
 class BoundCheck:
-    """How a figure stands against the device's bounds.
+    """A figure compared with the device's bounds.
 
     Attributes:
         exceeds: whether it lies above a bound (only ever True for published figures).
@@ -45,12 +45,26 @@ class BoundCheck:
 
 
 def card_peak_ops(n_dsp: float, clock_hz: float, macs_per_dsp: float = 2) -> float:
-    """Peak INT8 operations per second of DSPs: a multiply-accumulate is two operations."""
+    """Compute the peak INT8 operations per second of DSPs: a multiply-accumulate is two.
+
+    Args:
+        n_dsp: DSP slices at work.
+        clock_hz: their clock, Hz.
+        macs_per_dsp: multiply-accumulates of one DSP a cycle.
+    """
     return 2.0 * macs_per_dsp * n_dsp * clock_hz
 
 
 def bound_ops_per_s(profile: DeviceProfile, n_devices: int = 1) -> float | None:
-    """The most operations a second that the devices can do, or None when the profile cannot say."""
+    """Compute the most operations a second that devices can do.
+
+    Args:
+        profile: the device.
+        n_devices: devices that share the work.
+
+    Returns:
+        Operations per second; None when the profile cannot say.
+    """
     if profile.kind == "fpga":
         n_dsp, macs = profile.get("n_dsp"), profile.get("macs_per_dsp")
         clock_hz = profile.get("clock_max_hz") or profile.get("clock_hz")
@@ -67,9 +81,16 @@ def bound_ops_per_s(profile: DeviceProfile, n_devices: int = 1) -> float | None:
 
 
 def bound_memory_bytes_per_s(profile: DeviceProfile, n_devices: int = 1) -> float | None:
-    """The most bytes a second that the memory moves, or None when unknown.
+    """Compute the most bytes a second that the devices' memories move.
 
     An assumed bandwidth (provenance modelled) is no bound: it cannot refuse anything.
+
+    Args:
+        profile: the device.
+        n_devices: devices that share the work.
+
+    Returns:
+        Bytes per second; None when the profile holds no published bandwidth.
     """
     figure = profile.figures.get("memory_bytes_per_s")
     if figure is None or figure.provenance is Provenance.MODELLED:
@@ -85,7 +106,7 @@ def check_throughput(
     provenance: Provenance,
     n_devices: int = 1,
 ) -> BoundCheck:
-    """Hold a figure against the physical bounds of the device that is said to have reached it.
+    """Check a figure against the physical bounds of the device that is said to have reached it.
 
     Args:
         profile: the device.
@@ -118,7 +139,7 @@ def check_execution(
     provenance: Provenance,
     n_devices: int = 1,
 ) -> BoundCheck:
-    """Hold what an engine says of one execution against the least that it can have taken.
+    """Check an engine's figures of one execution against the least that it can have taken.
 
     Three bounds: the operations that the stage cannot do without (`least_ops`) against the peak;
     the active weights, one byte each, less what stays on chip, against the memory's bandwidth; the
@@ -176,7 +197,7 @@ def _check_time(profile: DeviceProfile, time_s: float) -> None:
 def _over(
     what: str, amount: float | None, time_s: float, share: float | None, bound: str
 ) -> list[str]:
-    """What lies above a bound, in words; empty when nothing does."""
+    """Describe what lies above a bound; empty when nothing does."""
     if amount is None or share is None or share <= _ROUNDING:
         return []
     return [f"{amount:.4g} {what} in {time_s:.4g} s are {share:.4g} x the {bound}"]

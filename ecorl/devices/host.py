@@ -1,4 +1,4 @@
-"""What this machine says of its own CPU: cores, clock, vector width, memory.
+"""The CPU of this machine as the kernel describes it: cores, clock, vector width, memory.
 
 The arithmetic peak is modelled from the instruction set (FLOPs per cycle and core) and the clock
 that the kernel reports; power per core is an assumption from the template profile.

@@ -30,7 +30,7 @@ MODEL_SIZES = tuple(_SIZES)
 
 @cache
 def model_shape(size: str, *, scalar_head: bool = False) -> ModelShape:
-    """The shape of a decoder by the name of its size.
+    """Look up the shape of a decoder by the name of its size.
 
     Args:
         size: one of `MODEL_SIZES`.

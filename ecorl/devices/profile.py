@@ -1,4 +1,4 @@
-"""Device profiles: what is known of a device, each figure with its provenance and source.
+"""Device profiles: figures of a device, each with its unit, provenance and source.
 
 A profile is a TOML file. Those that travel with the package lie in ``profiles/``; a user's own
 file has the same form::
@@ -81,12 +81,12 @@ _PROVENANCES = (Provenance.PUBLISHED, Provenance.MODELLED, Provenance.MEASURED)
 
 
 class MissingFigure(ConfigError):
-    """A profile does not hold a figure that was asked for."""
+    """The error for a figure that a profile does not hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceProfile:
-    """What is known of one device.
+    """The figures of one device.
 
     Attributes:
         name: short name; the column of the EDI matrix, e.g. ``u55c``.
@@ -184,7 +184,7 @@ def _parse(text: str, where: str) -> DeviceProfile:
 
 
 def _check_order(figures: Mapping[str, DeviceFigure], where: str) -> None:
-    """See that no figure is above what the same file says the device can do."""
+    """Check that no figure is above a limit in the same file."""
     for key, limit in _AT_MOST:
         if key in figures and limit in figures and figures[key].value > figures[limit].value:
             unit = f" {UNITS[limit]}" if UNITS[limit] != "1" else ""

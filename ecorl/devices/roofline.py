@@ -52,7 +52,7 @@ _NEEDED_CARD = ("clock_hz", "n_dsp_used", "macs_per_dsp", "link_bytes_per_s", "l
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """What one stage costs on devices of one kind; every figure None when it is not known.
+    """The cost of one stage on devices of one kind; a figure is None when it is not known.
 
     Attributes:
         device: profile name.
@@ -234,7 +234,7 @@ def _roofline_cost(
 
 
 def _parts(work: StageWork, n_copies: int) -> list[tuple[int, StageWork]]:
-    """How many copies get which part of the batch, the fullest first: rows are whole."""
+    """Split the batch over copies of the model by whole rows, the fullest copy first."""
     if n_copies == 1 or work.n_sequences == 0:
         return [(n_copies, work)]
     rows, n_fuller = divmod(work.n_sequences, n_copies)

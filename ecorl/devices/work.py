@@ -1,4 +1,4 @@
-"""How much work a stage is: operations and bytes, from the model's shape and the batch's lengths.
+"""The work of a stage in operations and bytes, from the model's shape and the batch's lengths.
 
 Formulas (L layers, h = heads x head_dim, N = active parameters, T tokens, l = mean row length):
 
@@ -38,26 +38,49 @@ class Phase:
 
 
 def forward_ops(model: ModelShape, n_tokens: float, mean_length: float) -> float:
-    """Operations of one forward pass: ``2 N T + 4 l h L T``."""
+    """Count the operations of one forward pass: ``2 N T + 4 l h L T``.
+
+    Args:
+        model: shape of the model.
+        n_tokens: tokens of the batch.
+        mean_length: mean row length, tokens.
+    """
     width = model.n_heads * model.head_dim
     attention = 4.0 * mean_length * width * model.n_layers
     return n_tokens * (2.0 * model.n_params_active + attention)
 
 
 def kv_bytes_per_token(model: ModelShape, dtype_bytes: int) -> float:
-    """Bytes of key-value cache that one token occupies over all layers."""
+    """Count the bytes of key-value cache that one token occupies over all layers.
+
+    Args:
+        model: shape of the model.
+        dtype_bytes: bytes of a weight or cached value.
+    """
     return 2.0 * model.n_layers * model.n_kv_heads * model.head_dim * dtype_bytes
 
 
 def resident_bytes(work: StageWork, model: ModelShape, dtype_bytes: int) -> float:
-    """Bytes that the model's state occupies: weights, and for training gradients and optimizer."""
+    """Count the bytes of the model's state: weights; in training gradients and optimizer too.
+
+    Args:
+        work: the stage's batch: stage, rows, tokens.
+        model: shape of the model.
+        dtype_bytes: bytes of a weight or cached value.
+    """
     if work.stage in TRAINING_STAGES:
         return model.n_params * _TRAIN_STATE_BYTES_PER_PARAM
     return float(model.n_params * dtype_bytes)
 
 
 def forward_phase(work: StageWork, model: ModelShape, dtype_bytes: int) -> Phase:
-    """The single forward pass of reward, reference or critic: one pass over the weights."""
+    """Count the work of the single forward pass of reward, reference or critic.
+
+    Args:
+        work: the stage's batch: stage, rows, tokens.
+        model: shape of the model.
+        dtype_bytes: bytes of a weight or cached value.
+    """
     tokens = work.n_tokens
     ops = forward_ops(model, tokens, work.mean_length)
     if work.stage is Stage.REFERENCE:
@@ -70,7 +93,7 @@ def forward_phase(work: StageWork, model: ModelShape, dtype_bytes: int) -> Phase
 
 @dataclass(frozen=True, slots=True)
 class LeastProducts:
-    """Where the fewest multiply-accumulates of a forward pass go, per token that gets there.
+    """The fewest multiply-accumulates of a forward pass, by layers and tokens.
 
     Attributes:
         tokens: tokens that pass through all layers but the last; causal attention needs them.
@@ -86,11 +109,15 @@ class LeastProducts:
 
 
 def least_products(work: StageWork, model: ModelShape) -> LeastProducts:
-    """The products with weights that a forward pass cannot do without.
+    """Count the products with weights that a forward pass cannot do without.
 
     A row's last token conditions no log-prob. A decoder whose tokens use but a part of it has
     fewer products than its dimensions say; norms and biases are in ``n_params_active``, but are no
     products: the lesser of the two counts.
+
+    Args:
+        work: the stage's batch: stage, rows, tokens.
+        model: shape of the model.
     """
     is_reward = work.stage is Stage.REWARD
     wanted = min(work.n_sequences if is_reward else work.n_output_tokens, work.n_tokens)
@@ -108,11 +135,15 @@ def least_products(work: StageWork, model: ModelShape) -> LeastProducts:
 
 
 def least_ops(work: StageWork, model: ModelShape) -> float:
-    """A lower bound of the operations of one forward pass over the batch.
+    """Compute a lower bound of the operations of one forward pass over the batch.
 
     The last layer and the head see the wanted tokens alone, attention is causal and left out of
     the last layer, and rows have the mean length (attention grows with its square, so uneven rows
     need more). Each row is computed in full: prefixes that rows share are not computed once.
+
+    Args:
+        work: the stage's batch: stage, rows, tokens.
+        model: shape of the model.
     """
     least = least_products(work, model)
     if least.wanted == 0:
@@ -124,16 +155,30 @@ def least_ops(work: StageWork, model: ModelShape) -> float:
 
 
 def training_phase(work: StageWork, model: ModelShape, dtype_bytes: int) -> Phase:
-    """One pass of forward, backward and one optimizer step over the batch."""
+    """Count the work of one pass of forward, backward and one optimizer step over the batch.
+
+    Args:
+        work: the stage's batch: stage, rows, tokens.
+        model: shape of the model.
+        dtype_bytes: bytes of a weight or cached value.
+    """
     ops = 3.0 * forward_ops(model, work.n_tokens, work.mean_length)
     moved = model.n_params * (3.0 * dtype_bytes + _OPTIMIZER_BYTES_PER_PARAM)
     return Phase(ops, moved, 3.0)
 
 
 def generation_phases(work: StageWork, model: ModelShape, dtype_bytes: int) -> tuple[Phase, Phase]:
-    """Prefill of the prompts, then decoding, bound by streaming the weights once a step.
+    """Count the work of prefill and of decoding, which streams the weights once a step.
 
     The number of steps is that of the longest row: its length less the mean prompt.
+
+    Args:
+        work: the stage's batch: stage, rows, tokens.
+        model: shape of the model.
+        dtype_bytes: bytes of a weight or cached value.
+
+    Returns:
+        Prefill and decoding.
     """
     rows = max(work.n_sequences, 1)
     prompt_tokens = max(work.n_tokens - work.n_output_tokens, 0)

@@ -1,4 +1,4 @@
-"""What all pages share: templates, style, and plots as inline SVG in the colours of the page.
+"""Templates, style and plots that all pages share; plots are inline SVG in the page's colours.
 
 Each plot is drawn with stand-in colours that no palette uses, which are then replaced by
 ``var(--...)``: so one drawing serves the light and the dark scheme.

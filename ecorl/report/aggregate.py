@@ -28,7 +28,7 @@ _LEAST_INTENSITY = 5.0
 
 
 def build_report(reader: LedgerReader, known: RunConfig) -> Report:
-    """All figures of one run.
+    """Compute all figures of one run.
 
     Args:
         reader: the run's ledger.
@@ -86,7 +86,7 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
 def _absent(
     report: Report, executions: Sequence[ExecutionRow], metrics: Sequence[MetricRow]
 ) -> list[str]:
-    """What the run did not record, or did not keep."""
+    """List what the run did not record, or did not keep."""
     by_resume = "were superseded by a resume"
     absent = {
         "no stage execution was recorded": not executions,
@@ -102,7 +102,7 @@ def _absent(
 
 
 def _doubtful(accounting: Accounting | None) -> list[str]:
-    """A factor that no grid has, though it is allowed."""
+    """Name a carbon factor that is allowed but that no grid has."""
     if accounting is None or not 0 < accounting.intensity_g_per_kwh < _LEAST_INTENSITY:
         return []
     given = accounting.intensity_g_per_kwh
@@ -123,7 +123,7 @@ def _accounting(config: Config | None) -> Accounting | None:
 def _device_figures(
     reader: LedgerReader, spans: dict[int, Span], executions: Sequence[ExecutionRow]
 ) -> tuple[list[DeviceReadings], list[DeviceTelemetry], list[PowerTrace]]:
-    """Device by device, for a day of readings of many devices does not fit in memory at once."""
+    """Read the figures device by device: a day of readings of many does not fit in memory."""
     rows = reader.devices()
     errors = reader.sample_errors()
     readings: list[DeviceReadings] = []

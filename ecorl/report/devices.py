@@ -1,4 +1,4 @@
-"""How the devices were read, their power over the run, and the last iterations as they ran."""
+"""Readings of the devices, their power over the run, and the last iterations as they ran."""
 
 from __future__ import annotations
 
@@ -39,9 +39,17 @@ def device_telemetry(
     errors: Sequence[SampleErrorRow],
     executions: Sequence[ExecutionRow],
 ) -> list[DeviceTelemetry]:
-    """How one device was read, by provenance and source; all but the last are of it alone.
+    """Tell how one device was read, by provenance and source.
 
     What an attempt announced and never read stands there with no readings.
+
+    Args:
+        device_id: the device.
+        rows: what its attempts announced of it.
+        seconds: its one-second roll-ups.
+        raw: its raw samples that are kept.
+        errors: its failed readings.
+        executions: stage executions of the run.
     """
     by_series: dict[_Series, list[PowerSecond]] = defaultdict(list)
     for s in seconds:
@@ -142,7 +150,12 @@ def _figures(row: DeviceRow | None) -> dict[str, object]:
 
 
 def power_traces(seconds: Sequence[PowerSecond], spans: dict[int, Span]) -> tuple[PowerTrace, ...]:
-    """Power of each series over the run, attempts one after the other, thinned for the plot."""
+    """Draw the power of each series over the run, attempts one after the other, thinned out.
+
+    Args:
+        seconds: one-second roll-ups of all devices.
+        spans: start and end of each attempt, monotonic s, by attempt.
+    """
     offsets, at = {}, 0.0
     for attempt, (start, end) in spans.items():
         offsets[attempt] = at - start
@@ -173,7 +186,12 @@ def power_traces(seconds: Sequence[PowerSecond], spans: dict[int, Span]) -> tupl
 
 
 def timeline(executions: Sequence[ExecutionRow], barriers: Sequence[BarrierRow]) -> Timeline:
-    """The last iterations of the last attempt, as they ran on this host."""
+    """Lay out the last iterations of the last attempt, as they ran on this host.
+
+    Args:
+        executions: stage executions of the run.
+        barriers: waits at the barrier.
+    """
     if not executions:
         return Timeline((), 0, ())
     attempt = max(e.attempt for e in executions)

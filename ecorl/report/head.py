@@ -47,7 +47,7 @@ def head(
     spans: dict[int, Span],
     executions: Sequence[ExecutionRow],
 ) -> Head:
-    """What ran, how far it came and how it ended.
+    """Describe what ran, how far it came and how it ended.
 
     Args:
         reader: the run's ledger.
@@ -118,7 +118,7 @@ def _models(config: Config | None, run: RunRow) -> dict[str, str]:
 
 
 def _state(events: Sequence[EventRow]) -> str:
-    """The last start, resume, stop or finish decides."""
+    """Tell the state of the run by its last start, resume, stop or finish."""
     states = (_STATES[event.kind] for event in reversed(events) if event.kind in _STATES)
     return next(states, "") or _NO_END
 
@@ -127,7 +127,7 @@ def _state(events: Sequence[EventRow]) -> str:
 
 
 def path_name(executions: Sequence[ExecutionRow], devices: Sequence[DeviceRow]) -> str:
-    """What to call the path on which the framework itself runs.
+    """Name the path on which the framework itself runs.
 
     Args:
         executions: of the whole run.
@@ -152,5 +152,10 @@ def _kind(profile: str, otherwise: DeviceKind) -> DeviceKind:
 
 
 def action_name(action: Action, path: str) -> str:
-    """An action as the report calls it: no GPU is named where there is none."""
+    """Name an action as the report does: no GPU is named where there is none.
+
+    Args:
+        action: the action.
+        path: what the report calls the framework's devices: ``GPU path`` or ``host path``.
+    """
     return "host" if action is Action.GPU and path == HOST_PATH else str(action)

@@ -1,4 +1,4 @@
-"""What a report consists of. Every figure is None when it is missing, and never 0 for that.
+"""The parts of a report. A missing figure is None, never 0.
 
 Figures carry their provenance in the same dataclass; a dataclass never mixes two of them except
 where it says that the provenance is that of the weakest part.
@@ -22,7 +22,7 @@ from ecorl.report.energy.model import (
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What ran.
+    """What ran: framework, policy, devices, attempts, and how it ended.
 
     Attributes:
         state: ``finished``, ``stopped`` or ``no end recorded``.
@@ -205,7 +205,7 @@ class PowerTrace:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All of it."""
+    """The whole report of a run."""
 
     head: Head
     verdict: tuple[str, ...]

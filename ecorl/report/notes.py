@@ -1,4 +1,4 @@
-"""How each figure came about, in words, for the foot of the report."""
+"""Notes at the foot of the report on how each figure came about."""
 
 from __future__ import annotations
 
@@ -40,7 +40,14 @@ _ALWAYS = (
 def notes(
     executions: Sequence[ExecutionRow], spending: Spending, timeline: CardTimeline | None, path: str
 ) -> tuple[str, ...]:
-    """The notes that apply to this run."""
+    """Choose the notes that apply to this run.
+
+    Args:
+        executions: stage executions of the run.
+        spending: where the joules went.
+        timeline: the run without the simulation's time; None without a simulated card.
+        path: what the report calls the framework's devices.
+    """
     found = list(_ALWAYS)
     a = spending.accounting
     if a is not None:

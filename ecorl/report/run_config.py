@@ -17,7 +17,7 @@ _LOST = "no plan, no carbon figure"
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """A run's config as far as it is known.
+    """The config of a run, or the part of it that can be read.
 
     Attributes:
         config: the config, or None.

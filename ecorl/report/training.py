@@ -21,7 +21,12 @@ SCORE_SHIFT = "score_shift"
 
 
 def percentile(values: Sequence[float], q: float) -> float | None:
-    """The q-th percentile (0 to 100) by linear interpolation; None without values."""
+    """Compute the q-th percentile by linear interpolation; None without values.
+
+    Args:
+        values: in any order.
+        q: 0 to 100.
+    """
     return float(np.percentile(np.asarray(values), q)) if values else None
 
 
@@ -35,7 +40,7 @@ def metric_series(metrics: Sequence[MetricRow]) -> dict[str, tuple[MetricRow, ..
 
 
 def barrier_summary(barriers: Sequence[BarrierRow]) -> BarrierSummary:
-    """Waits of the whole run; superseded ones count, for they were waited for all the same."""
+    """Summarise the waits of the whole run, superseded ones included: they took time too."""
     waits = present(b.wait_s for b in barriers)
     return BarrierSummary(
         n_waits=len(barriers),
@@ -58,7 +63,7 @@ def _newest(evaluations: Sequence[EvaluationRow]) -> dict[str, dict[str, Evaluat
 
 
 def paired_gains(evaluations: Sequence[EvaluationRow]) -> tuple[PairedGain, ...]:
-    """``after`` (or each other phase) against ``before``, item by item."""
+    """Compare ``after`` (or each other phase) with ``before``, item by item."""
     gains = []
     for name, phases in _newest(evaluations).items():
         if name in (RANK_FLIP, SCORE_SHIFT):
@@ -120,7 +125,7 @@ def _paired(before: EvaluationRow, after: EvaluationRow) -> PairedGain:
 
 
 def rank_flips(evaluations: Sequence[EvaluationRow]) -> tuple[RankFlips, ...]:
-    """Flips and score shifts of INT8 against float, one entry per phase."""
+    """Summarise flips and score shifts of INT8 against float, one entry per phase."""
     newest = _newest(evaluations)
     found = []
     for phase, row in newest.get(RANK_FLIP, {}).items():

@@ -31,7 +31,12 @@ from ecorl.report.render.numbers import (
 
 
 def verdict(head: Head, spending: Spending) -> tuple[str, ...]:
-    """How the run went and what it spent; each figure names its provenance."""
+    """Say how the run went and what it spent; each figure names its provenance.
+
+    Args:
+        head: what ran.
+        spending: where the joules went.
+    """
     return (*_course(head), *_spent(spending))
 
 
@@ -43,7 +48,16 @@ def offloading(
     timeline: CardTimeline | None,
     expectation: Expectation | None,
 ) -> tuple[str, ...]:
-    """Whether offloading paid, with the arithmetic."""
+    """Say whether offloading paid, with the arithmetic.
+
+    Args:
+        path: what the report calls the framework's devices.
+        spending: where the joules went.
+        comparisons: both paths, by stage.
+        balance: all offloaded calls against the GPU path; None when that is not known.
+        timeline: the run without the simulation's time; None without a simulated card.
+        expectation: what the cost model expected; None when no decision asked it.
+    """
     cards = [c for c in comparisons if c.card is not None]
     if not cards:
         sentences = [f"No stage left the {path}: there is nothing to compare."] * bool(comparisons)
@@ -116,7 +130,7 @@ def _spent(spending: Spending) -> list[str]:
 
 
 def _beside(card: EnergyTotals) -> str:
-    """What a simulated card would have drawn: never a part of what was spent."""
+    """Say what a simulated card would have drawn; it is no part of what was spent."""
     idle_j = card.by_cause.get("idle")
     work_j = math.fsum(j for cause, j in card.by_cause.items() if cause != "idle")
     worked = any(cause != "idle" for cause in card.by_cause) or card.at_least
@@ -199,7 +213,7 @@ def _unjudged(spending: Spending, cards: Sequence[PathComparison]) -> str:
 
 
 def _net(b: Balance, path: str, simulated: bool) -> str:
-    """Gross and net on the offloaded tokens, less what the cards drew while they stood idle."""
+    """Say gross and net of the offloaded tokens, and what the cards drew while they stood idle."""
     card = "simulated card" if simulated else "card"
     gross = f"{'at least ' * b.at_most}{joules(b.card_j)}"
     bound = ("at most " if b.saved_j >= 0 else "at least ") if b.at_most else ""

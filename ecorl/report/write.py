@@ -52,7 +52,7 @@ def write_report(run_dir: Path, *, console: Console) -> Path | None:
 
 
 def _replace(path: Path, text: str) -> bool:
-    """Write a file of the report, so that no reader meets half of it; False with a warning."""
+    """Write a file of the report whole or not at all; on failure warn and return False."""
     try:
         write_whole(path, text)
     except OSError as error:

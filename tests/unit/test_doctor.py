@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from ecorl import doctor
+from ecorl.doctor import examination
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fakes" / "nvml"))
 
@@ -45,10 +46,10 @@ def bare(monkeypatch, tmp_path):
     monkeypatch.delenv("ECORL_FAKE_NVML_CONTROL", raising=False)
     for module in ("pynvml", "pyxrt"):
         monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setattr(doctor, "_version", lambda package: None)
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
-    find_zones = doctor.rapl.find_zones
-    monkeypatch.setattr(doctor.rapl, "find_zones", lambda: find_zones(tmp_path / "none"))
+    monkeypatch.setattr(examination, "_version", lambda package: None)
+    monkeypatch.setattr(examination.importlib.util, "find_spec", lambda name: None)
+    find_zones = examination.rapl.find_zones
+    monkeypatch.setattr(examination.rapl, "find_zones", lambda: find_zones(tmp_path / "none"))
 
 
 def test_a_bare_machine_is_told_why(bare):
@@ -88,7 +89,7 @@ def test_tools_and_headers_make_the_builds_possible(monkeypatch, tmp_path, bare)
     class Spec:
         submodule_search_locations = (str(tmp_path / "hls4ml"),)
 
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: Spec)
+    monkeypatch.setattr(examination.importlib.util, "find_spec", lambda name: Spec)
     assert by_name(doctor.examine())["C-simulation, strict build"].possible
 
 

@@ -1,4 +1,4 @@
-"""Who pays for idle power: four ways to charge one scoring pass to a card or to a GPU.
+"""Four ways to charge idle power for one scoring pass to a card or to a GPU.
 
 - *there anyway* (without the GPU's idle power): the GPU is there for training, which pays its idle
   power either way. The GPU path pays what the pass draws above idle; the card path pays the card's
@@ -34,24 +34,45 @@ class ChargingRule:
     duty: float | None
 
     def energies(self, gpu: Pass, card: Pass) -> tuple[float, float]:
-        """Joules of one pass on the GPU path and on the card path."""
+        """Charge one pass to the GPU path and to the card path.
+
+        Args:
+            gpu: the GPU's pass.
+            card: the card's pass.
+
+        Returns:
+            Joules of both.
+        """
         if self.duty is None:
             return gpu.above_idle_j, card.energy_j
         return dedicated(gpu, card, gpu.time_s / self.duty)
 
 
 def dedicated(gpu: Pass, card: Pass, period_s: float) -> tuple[float, float]:
-    """Joules a period of a GPU, and of a card, that are there for one pass a period alone."""
+    """Charge a period to a GPU, and to a card, that are there for one pass a period alone.
+
+    Args:
+        gpu: the GPU's pass.
+        card: the card's pass.
+        period_s: time from one pass to the next, s.
+
+    Returns:
+        Joules of both.
+    """
     gpu_j = gpu.above_idle_j + gpu.idle_w * period_s
     card_j = card.above_idle_j + card.idle_w * max(period_s, card.time_s)
     return gpu_j, card_j
 
 
 def break_even_duty(gpu: Pass, card: Pass) -> float | None:
-    """The largest duty of a dedicated GPU at which the card takes no more joules than it.
+    """Find the largest duty of a dedicated GPU at which the card takes no more joules than it.
 
     The longer the period, the better the card, where its idle power is the smaller. None where it
     is not and the card never gets there; at most 1.
+
+    Args:
+        gpu: the GPU's pass.
+        card: the card's pass.
     """
     if _wins(gpu, card, gpu.time_s):
         return 1.0

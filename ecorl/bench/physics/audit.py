@@ -1,4 +1,4 @@
-"""Do the paper's card figures agree with one another? Every check with its arithmetic.
+"""Checks whether the paper's card figures agree with one another, with the arithmetic.
 
 What a check derives comes from the paper's other figures (and, where it says so, from the card's
 data sheet), nothing from our models. Checks that hold are listed too. `violations` are those that
@@ -107,7 +107,12 @@ class Violation:
 
 
 def violations(rows: Sequence[Row], found: Sequence[Check]) -> tuple[Violation, ...]:
-    """Rows beyond their limit, a figure printed twice once, and checks that do not hold."""
+    """Select rows beyond their limit, a figure printed twice once, and checks that do not hold.
+
+    Args:
+        rows: printed figures with their limits.
+        found: all checks.
+    """
     above = [
         Violation(row.id, row.against, f"{row.text} ({row.place})", row.published, row.limit,
                   row.unit, beyond, row.why, row.id)
@@ -148,7 +153,7 @@ def checks(card: DeviceProfile, gpu: DeviceProfile) -> tuple[Check, ...]:
 
 
 def _powers() -> dict[str, float]:
-    """Tokens/ms over tokens/J is a power, and so is every other way to get one."""
+    """Derive power: tokens/ms over tokens/J is one, as are energy and tokens of a batch."""
     card_j = U55C_TOKENS_PER_J * U55C_POWER_W
     return {
         **{f"{name.lower()}_power": 1e3 * rate / per_j for name, (rate, per_j) in TABLE_3.items()},

@@ -1,4 +1,4 @@
-"""The figures of the physics benchmark. Of the card's, every id or note says which level it is.
+"""Figures of the physics benchmark; each of the card's says which level of the card it is.
 
 The comparison at 7 B is one row of 512 tokens: each device pays its whole board while it works
 (dedicated at duty 1), the H100 at 50 % MFU.
@@ -79,10 +79,16 @@ def figures(
 def break_even_mfu(
     work: StageWork, gpu: DeviceProfile, precision: Precision, card: Pass
 ) -> float | None:
-    """The MFU below which the GPU takes more joules than the card, each paying its whole board.
+    """Find the MFU below which the GPU takes more joules than the card, each with its whole board.
 
     None where the GPU's launches alone take as many joules as the card. Holds where compute rules
     the GPU's pass, which it does at the low MFUs that come out here.
+
+    Args:
+        work: a scoring pass.
+        gpu: profile of the GPU.
+        precision: of the GPU.
+        card: the card's pass.
     """
     full = gpu_pass(work, gpu, precision, 1e-6)  # so slow that compute rules
     busy_at_peak_s = full.above_idle_j / (gpu.value("active_w") - full.idle_w) * 1e-6
@@ -125,7 +131,7 @@ def _at_7b(card: DeviceProfile, gpu: DeviceProfile) -> list[Figure]:
 def _limits(
     prefix: str, side: Side, work: StageWork, profile: DeviceProfile, gpu: Pass, card: Pass
 ) -> list[Figure]:
-    """Below which MFU, and below which duty, the card wins at 7 B."""
+    """Find the MFU and the duty below which the card wins at 7 B."""
     mfu, duty = break_even_mfu(work, profile, BF16, card), break_even_duty(gpu, card)
     made = []
     for id, value, what, why in (
@@ -213,7 +219,7 @@ def _at_full_power(found: BreakEvenMap, gpu: DeviceProfile) -> list[Figure]:
 
 
 def _seldom(found: BreakEvenMap, idle: BreakEvenMap, gpu: DeviceProfile) -> list[Figure]:
-    """The best cells where the H100 works seldom, which hang on what it draws when idle."""
+    """Give the best cells at low duty, which depend on the H100's idle power."""
     made = []
     idles = (("", found, gpu.value("idle_w")), (f"_idle_{IDLE_HIGH_W:.0f}w", idle, IDLE_HIGH_W))
     for side in SIDES:
@@ -232,7 +238,7 @@ def _seldom(found: BreakEvenMap, idle: BreakEvenMap, gpu: DeviceProfile) -> list
 def _paper(
     rows: Sequence[Row], checks: Sequence[Check], broken: Sequence[Violation]
 ) -> list[Figure]:
-    """The paper's figures, each with its limit and ours; and how many of them cannot be."""
+    """Give the paper's figures with limit and ours, and count those that cannot be true."""
     kinds, gpus = Counter(v.kind for v in broken), about_gpus(broken)
     n_printed = printed_figures(broken)
     above = "; ".join(f"{kinds[key]} above the {words}" for key, words in LIMITS.items())

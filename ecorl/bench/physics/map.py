@@ -43,7 +43,7 @@ _MJ = 1e3
 
 
 class Axes(NamedTuple):
-    """What the map spans.
+    """The axes of the map.
 
     Attributes:
         sizes: names of `SHAPES`.
@@ -111,7 +111,14 @@ class BreakEvenMap:
         precisions: Sequence[Precision] = PRECISIONS,
         mfus: Sequence[float] | None = None,
     ) -> Joules:
-        """The ratios of some accountings, precisions and MFUs; all other axes whole."""
+        """Select the ratios of some accountings, precisions and MFUs; all other axes whole.
+
+        Args:
+            side: level of the card.
+            accountings: who pays for idle power.
+            precisions: of the GPU.
+            mfus: shares of the GPU's peak; all of the map when None.
+        """
         found = np.take(self.ratio(side), [PRECISIONS.index(p) for p in precisions], axis=3)
         kept = self.axes.mfus if mfus is None else mfus
         found = np.take(found, [self.axes.mfus.index(m) for m in kept], axis=4)
@@ -128,7 +135,14 @@ class BreakEvenMap:
         return float(np.count_nonzero(ratios > 1.0)) / np.count_nonzero(~np.isnan(ratios))
 
     def best(self, side: Side, accounting: ChargingRule, precision: Precision, mfu: float) -> Cell:
-        """The cell where the card stands best."""
+        """Find the cell in which the card stands best.
+
+        Args:
+            side: level of the card.
+            accounting: who pays for idle power.
+            precision: of the GPU.
+            mfu: share of the GPU's peak.
+        """
         found = self.chosen(side, (accounting,), (precision,), (mfu,))[..., 0, 0, 0]
         i, j, k = np.unravel_index(int(np.nanargmax(found)), found.shape)
         a = self.axes
@@ -144,7 +158,14 @@ class BreakEvenMap:
         precisions: Sequence[Precision] = PRECISIONS,
         mfus: Sequence[float] | None = None,
     ) -> Cell:
-        """The best cell of several accountings, precisions and MFUs."""
+        """Find the best cell of several accountings, precisions and MFUs.
+
+        Args:
+            side: level of the card.
+            accountings: who pays for idle power.
+            precisions: of the GPU.
+            mfus: shares of the GPU's peak; all of the map when None.
+        """
         each = product(accountings, precisions, self.axes.mfus if mfus is None else mfus)
         return max((self.best(side, *one) for one in each), key=lambda cell: cell.ratio)
 
@@ -155,7 +176,14 @@ class BreakEvenMap:
         precisions: Sequence[Precision] = PRECISIONS,
         mfus: Sequence[float] | None = None,
     ) -> str | None:
-        """The largest model for which the card wins in some cell; None where it never does."""
+        """Find the largest model for which the card wins in some cell; None where it never does.
+
+        Args:
+            side: level of the card.
+            accountings: who pays for idle power.
+            precisions: of the GPU.
+            mfus: shares of the GPU's peak; all of the map when None.
+        """
         won = self.chosen(side, accountings, precisions, mfus) > 1.0
         winners = [size for i, size in enumerate(self.axes.sizes) if bool(won[i].any())]
         return max(winners, key=lambda size: SHAPES[size].n_params_active, default=None)
@@ -182,7 +210,7 @@ def params_m(size: str) -> float:
 
 
 def params_words(size: str) -> str:
-    """The same, in words."""
+    """Write the active parameters of a model in words."""
     millions = params_m(size)
     return f"{millions:.0f} M" if millions < 1e3 else f"{millions / 1e3:.1f} B"
 
@@ -241,7 +269,7 @@ def _charge(
 
 
 def as_data(found: BreakEvenMap) -> dict[str, object]:
-    """Plain data for JSON: axes, then nested lists in their order; what is not known is null."""
+    """Convert the map to plain data for JSON: axes, then nested lists; an unknown cell is null."""
     a = found.axes
     return {
         "provenance": "modelled",
@@ -267,6 +295,10 @@ def as_data(found: BreakEvenMap) -> dict[str, object]:
 
 def write_map(found: BreakEvenMap, path: Path) -> None:
     """Write the map as compact JSON; the file is whole or not there.
+
+    Args:
+        found: the map.
+        path: the file; its folder is made if need be.
 
     Raises:
         OSError: when the folder cannot be written.

@@ -104,7 +104,7 @@ class Row:
     against: Against = "silicon"
 
     def beyond(self, other: float | None) -> float | None:
-        """How many times better than another figure the printed one is; None without one."""
+        """Tell how many times better the printed figure is than another; None without one."""
         if other is None or other <= 0:
             return None
         return self.published / other if self.sense == "at most" else other / self.published
@@ -117,13 +117,18 @@ class Row:
 
 
 def array_ops_per_s(n_dsps: float, per_dsp: float = 2.0) -> float:
-    """Operations a second of so many DSPs at the paper's clock of 245 MHz."""
+    """Compute the operations a second of DSPs at the paper's clock of 245 MHz.
+
+    Args:
+        n_dsps: DSPs at work.
+        per_dsp: products of one DSP a cycle.
+    """
     return card_peak_ops(n_dsps, load_profile("u55c").value("clock_hz"), per_dsp)
 
 
 @dataclass(frozen=True, slots=True)
 class LeastWork:
-    """Operations a token of the 8 B reward model in rows of 512 tokens that none can spare.
+    """The fewest operations a token that the 8 B reward model takes in rows of 512 tokens.
 
     Attributes:
         products: with weights.
@@ -135,12 +140,12 @@ class LeastWork:
 
     @property
     def ops(self) -> float:
-        """Both."""
+        """All operations: products and attention."""
         return self.products + self.attention
 
 
 def least_work() -> LeastWork:
-    """See `LeastWork`."""
+    """Count the least work of the 8 B reward model."""
     work = scoring(REWARD_MODEL, 1, LONG)
     least = least_products(work, REWARD_MODEL)
     products = 2.0 * (least.earlier + least.last * least.wanted / least.tokens)
@@ -148,12 +153,22 @@ def least_work() -> LeastWork:
 
 
 def tokens_per_ms(ops_per_s: float, ops_per_token: float = OPS_PER_TOKEN) -> float:
-    """Tokens a millisecond at a rate of operations."""
+    """Compute the tokens a millisecond at a rate of operations.
+
+    Args:
+        ops_per_s: rate, operations per second.
+        ops_per_token: operations of a token.
+    """
     return ops_per_s / ops_per_token / 1e3
 
 
 def stream_ms(bytes_per_s: float, n_bytes: float = REFERENCE_PARAMS) -> float:
-    """Time to read the INT8 weights of 7 B parameters once, ms."""
+    """Compute the time to read weights once, ms; by default the INT8 weights of 7 B parameters.
+
+    Args:
+        bytes_per_s: bandwidth, bytes per second.
+        n_bytes: what is read.
+    """
     return 1e3 * n_bytes / bytes_per_s
 
 
@@ -166,7 +181,7 @@ class Ours:
 
     @property
     def tokens_per_ms(self) -> float:
-        """Of the long batch."""
+        """Tokens a millisecond of the long batch."""
         return N_ROWS * LONG / self.long.time_s / 1e3
 
     def kernel_tokens_per_ms(self, kernel: str) -> float:

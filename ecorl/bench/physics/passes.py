@@ -55,7 +55,7 @@ MAX_POSITIONS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What a GPU computes in: name, key of the peak in its profile, bytes a number."""
+    """A number format of a GPU: name, key of the peak in its profile, bytes a number."""
 
     name: str
     peak_key: str
@@ -95,7 +95,13 @@ class Pass:
 
 
 def scoring(shape: ModelShape, n_rows: int, n_tokens: int) -> StageWork:
-    """The work of scoring `n_rows` rows of `n_tokens` tokens each."""
+    """Make the work of one scoring pass.
+
+    Args:
+        shape: shape of the model.
+        n_rows: rows of the batch.
+        n_tokens: tokens of each row.
+    """
     total = n_rows * n_tokens
     return StageWork(Stage.REWARD, n_rows, total, total, n_tokens, shape)
 
@@ -132,7 +138,7 @@ def gpu_pass(
     mfu: float,
     streaming_w: float | None = None,
 ) -> Pass:
-    """The pass on a GPU.
+    """Compute the pass on a GPU.
 
     Args:
         work: a scoring pass.
@@ -156,7 +162,12 @@ def gpu_pass(
 
 
 def with_idle_w(profile: DeviceProfile, idle_w: float) -> DeviceProfile:
-    """The same device with another idle power, W; assumed."""
+    """Copy a profile with another idle power.
+
+    Args:
+        profile: the device.
+        idle_w: idle power, W; assumed.
+    """
     figure = replace(
         profile.figure("idle_w"),
         value=idle_w,
@@ -184,16 +195,25 @@ def _all_dsps(profile: DeviceProfile, clock_hz: float) -> float:
 
 
 def ideal_pass(work: StageWork, profile: DeviceProfile) -> Pass:
-    """The pass of an ideal HLS design: `bound_pass` with all DSPs at `IDEAL_CLOCK_HZ`."""
+    """Compute the pass of an ideal HLS design: `bound_pass` with all DSPs at `IDEAL_CLOCK_HZ`.
+
+    Args:
+        work: a scoring pass.
+        profile: of the card.
+    """
     return _overlapped(work, profile, ideal_ops_per_s(profile))
 
 
 def bound_pass(work: StageWork, profile: DeviceProfile) -> Pass:
-    """The bound of the silicon: the longest of three terms, all of them overlapped.
+    """Compute the bound of the silicon: the longest of three terms, all of them overlapped.
 
     Products that no implementation can spare on all DSPs; the INT8 weights, less what may stay on
     the chip, once at the data sheet's bandwidth; token ids and results over the link. No launch, no
     latency, no activation leaves the chip. Its joules are at `ASSUMED_POWER_W`.
+
+    Args:
+        work: a scoring pass.
+        profile: of the card.
     """
     return _overlapped(work, profile, silicon_ops_per_s(profile))
 
@@ -211,10 +231,14 @@ def _overlapped(work: StageWork, profile: DeviceProfile, ops_per_s: float) -> Pa
 
 
 def card_pass(work: StageWork, profile: DeviceProfile) -> Pass | None:
-    """The pass by the cycle model of our kernels, launches and link included.
+    """Compute the pass by the cycle model of our kernels, launches and link included.
 
     A batch whose buffers do not fit beside the model is halved until they do; its parts run one
     after the other. None where a single row does not fit.
+
+    Args:
+        work: a scoring pass.
+        profile: of the card.
     """
     shape, rows = _shape(work), work.n_sequences
     while not _fits(shape, rows, work.max_length, profile):

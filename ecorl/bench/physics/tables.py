@@ -80,7 +80,12 @@ def paper_table(rows: Sequence[Row]) -> Table:
 
 
 def violation_table(found: Sequence[Violation], checks: Sequence[Check]) -> Table:
-    """What cannot be true, with the arithmetic."""
+    """List what cannot be true, with the arithmetic.
+
+    Args:
+        found: what cannot be true.
+        checks: all checks, for their count.
+    """
     holds = sum(c.holds for c in checks)
     gpus = about_gpus(found)
     title = (
@@ -114,7 +119,12 @@ def _against(v: Violation) -> str:
 
 
 def break_even_table(found: BreakEvenMap, side: Side) -> Table:
-    """Share of batches and models that the card wins, and its best ratio, by MFU."""
+    """Show the share of batches and models that the card wins, and its best ratio, by MFU.
+
+    Args:
+        found: the map.
+        side: level of the card.
+    """
     table = Table(title=f"Where the card takes fewer joules a token: {CARD[side]}", width=WIDTH)
     table.add_column("who pays idle power")
     table.add_column("H100")
@@ -140,7 +150,14 @@ def break_even_table(found: BreakEvenMap, side: Side) -> Table:
 
 
 def slice_table(found: BreakEvenMap, side: Side, accounting: ChargingRule, mfu: float) -> Table:
-    """Ratios of one row at a time, by model and length."""
+    """Show the ratios of one row at a time, by model and length.
+
+    Args:
+        found: the map.
+        side: level of the card.
+        accounting: who pays for idle power.
+        mfu: share of the GPU's peak.
+    """
     title = f"Ratio at one row, BF16 at {100 * mfu:.0f} % MFU, {accounting.title}: {CARD[side]}"
     table = Table(title=title, width=WIDTH)
     table.add_column("model \\ tokens", justify="right")
@@ -158,7 +175,14 @@ def tables(
     checks: Sequence[Check],
     broken: Sequence[Violation],
 ) -> Iterator[Table]:
-    """All of them in order."""
+    """Make all tables in order.
+
+    Args:
+        found: the map.
+        rows: printed figures with their limits.
+        checks: all checks.
+        broken: what cannot be true.
+    """
     yield paper_table(rows)
     yield violation_table(broken, checks)
     for side in SIDES:
@@ -167,7 +191,7 @@ def tables(
 
 
 def _percent(share: float) -> str:
-    """A share in percent; what is not quite none of it, or all, is not shown as that."""
+    """Write a share in percent; only 0 and 1 are shown as 0 % and 100 %."""
     percent = 100.0 * share
     if 0.0 < percent < 0.5:
         return "<1 %"

@@ -54,7 +54,7 @@ def bitstream(
 def _build_request(
     target: str, platform: str | None, out: Path, work: Path, checks: Sequence[str]
 ) -> BuildRequest:
-    """The options as an request.
+    """Turn the options into a request for the build.
 
     Raises:
         ConfigError: one of them is not what its option takes.
@@ -75,7 +75,7 @@ def _build_request(
 
 
 def _folder(key: str, path: Path) -> Path:
-    """A folder that is there or may be made."""
+    """Check a folder that exists or can be made."""
     try:
         folder = path.expanduser()
         str(folder).encode()  # it is printed

@@ -86,7 +86,7 @@ def estimate(
 def _workloads(
     model: Path, reference: Path | None, stage: FrozenStage | None, tokens: int, rows: int
 ) -> list[ScoringWorkload]:
-    """The model, and the reference beside it."""
+    """Make the workloads of the model and of the reference beside it."""
     from ecorl.engines.fpga.estimate import workload
 
     name, config = _config(model)
@@ -199,7 +199,7 @@ def _sweep(runs: Sequence[Run]) -> list[str]:
 
 
 def _unknown(one: CardEstimate) -> list[str]:
-    """What can be said of a card without its clock, its DSPs in use or its power."""
+    """Report on a card whose profile lacks its clock, its DSPs in use or its power."""
     from ecorl.report.render.lines import aligned
     from ecorl.report.render.numbers import duration
 
@@ -238,7 +238,7 @@ def _placement_lines(placement: HbmLayout | None, device: str) -> list[str]:
 
 
 def _spans(channels: Sequence[int]) -> str:
-    """Channel numbers with runs drawn together: ``0-3, 7``."""
+    """Write channel numbers, consecutive ones as a range: ``0-3, 7``."""
     runs: list[list[int]] = []
     for channel in channels:
         if runs and channel == runs[-1][1] + 1:

@@ -132,7 +132,7 @@ def serve(
 
 
 class _Stopped(KeyboardInterrupt):
-    """A signal to stop came before clients were answered."""
+    """A signal to stop that came while the model was loading."""
 
 
 @contextlib.contextmanager
@@ -164,7 +164,7 @@ def _check_libraries() -> None:
 def _run_by(
     via: str | None, bitstream: Path | None, devices: list[int] | None, threads: int | None
 ) -> dict[str, Any]:
-    """Who runs the kernels, as arguments of the engine.
+    """Choose what runs the kernels, as arguments of the engine.
 
     Raises:
         ConfigError: for options that exclude each other.
@@ -188,7 +188,7 @@ def _run_by(
 def _loaded(
     folder: Path, card: str, run_by: Mapping[str, Any], devices: list[int] | None
 ) -> tuple[FpgaEngine, ServedModel]:
-    """The engine for what the checkpoint's head is for, and what is told of it.
+    """Load the engine that fits the checkpoint's head, and describe the model to clients.
 
     Raises:
         ConfigError: for numbers of cards where the model runs without XRT.

@@ -1,4 +1,4 @@
-"""``ecorl fpga validate``: INT8 against float on held-out pairs, and the verdict of it."""
+"""``ecorl fpga validate``: compare INT8 with float on held-out pairs, and keep the verdict."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def validate(
 
 
 def _target(out: Path | None, default: Path) -> Path:
-    """Where the verdict goes; a folder that cannot be written should not cost the work."""
+    """Check the verdict's path first, so that no work is lost to an unwritable folder."""
     path = writable(out or default, "--out")
     assert path is not None
     parent = next(p for p in path.parents if p.exists())

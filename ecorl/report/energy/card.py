@@ -1,4 +1,4 @@
-"""Whether the card paid: saved on its calls, drawn while idle; the run without the simulation."""
+"""Did the card pay? What its calls saved, what it drew while idle, and its modelled timeline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from ecorl.report.energy.stages import modelled_devices, present
 def card_idle(
     comparisons: Sequence[PathComparison], parts: Sequence[EnergyPart]
 ) -> list[EnergyPart]:
-    """What the cards of these comparisons drew while they ran nothing."""
+    """Select what the cards of these comparisons drew while they ran nothing.
+
+    Args:
+        comparisons: both paths, by stage.
+        parts: energy by device and cause.
+    """
     cards = {i for c in comparisons if c.card is not None for i in c.card.device_ids}
     return [p for p in parts if p.cause == "idle" and not cards.isdisjoint(p.device_ids)]
 
@@ -26,7 +31,16 @@ def card_idle(
 def balance(
     comparisons: Sequence[PathComparison], parts: Sequence[EnergyPart], evidence: Evidence
 ) -> Balance | None:
-    """Saved on the offloaded calls less the cards' idle draw; None without a comparison."""
+    """Sum up what the offloaded calls saved, less the cards' idle draw.
+
+    Args:
+        comparisons: both paths, by stage.
+        parts: energy by device and cause.
+        evidence: what the ledger holds of the run.
+
+    Returns:
+        The balance; None when no stage has energy on both paths.
+    """
     judged = [c for c in comparisons if c.saved_j is not None]
     if not judged:
         return None
@@ -69,7 +83,7 @@ class _Wait:
 
 
 def card_timeline(evidence: Evidence) -> CardTimeline | None:
-    """The run had each simulated card answered in its modelled time.
+    """Compute how the run would have gone had each simulated card answered in its modelled time.
 
     Each wait is recomputed: the card begins a call when it was submitted and the one before it is
     done, and answers after its modelled time; the thread waits for what is left of that. Whatever
@@ -107,7 +121,7 @@ def card_timeline(evidence: Evidence) -> CardTimeline | None:
 
 
 def _simulated(executions: Sequence[ExecutionRow]) -> list[ExecutionRow]:
-    """Calls of cards whose time is not a clock's."""
+    """Select the calls of cards whose time is modelled."""
     cards = modelled_devices(executions)
     return [
         e
@@ -121,7 +135,7 @@ def _simulated(executions: Sequence[ExecutionRow]) -> list[ExecutionRow]:
 def _paired(
     simulated: Sequence[ExecutionRow], barriers: Sequence[BarrierRow], attempt: int
 ) -> list[_Wait]:
-    """Each wait of one attempt with the call of its iteration and stage, in order of time."""
+    """Pair each wait of one attempt with the call of its iteration and stage, in order of time."""
     calls: dict[tuple[int, str], list[StageResult]] = defaultdict(list)
     for e in simulated:
         if e.attempt == attempt:
@@ -139,7 +153,7 @@ def _paired(
 
 
 def _replayed(waits: Sequence[_Wait]) -> list[tuple[float, float | None]]:
-    """Measured and modelled length of each wait, s; None without a modelled time.
+    """Compute the measured and modelled length of each wait, s; None without a modelled time.
 
     Shifts are those in force when a call was submitted, so that two calls under way at once keep
     their distance.

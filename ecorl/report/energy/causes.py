@@ -117,7 +117,7 @@ def _execution_parts(meter: Meter, evidence: Evidence) -> list[EnergyPart]:
 
 
 def _without_energy(n: int, n_lost: int, cause: str, *, is_read: bool) -> str:
-    """What becomes of calls without energy, of which the readings do not hold ``n_lost``."""
+    """Describe calls without energy, ``n_lost`` of which no reading covers either."""
     said = f"{n} {cause} calls have no energy figure"
     if not is_read:
         return said

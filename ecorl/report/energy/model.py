@@ -144,7 +144,7 @@ class Accounting:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """Where the joules went.
+    """The joules of a run by device, cause and provenance.
 
     Attributes:
         columns: what the machine of this run spent; one per provenance, then, if there are
@@ -256,7 +256,7 @@ class CardTimeline:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What the cost model expected over all decisions that asked it, J.
+    """Joules that the cost model expected over all decisions that asked it.
 
     Attributes:
         gpu_j: had all of them gone to the GPU path.

@@ -62,7 +62,12 @@ class _Second(EnergySums):
 
 
 def device_readings(seconds: Iterable[PowerSecond], spans: dict[int, Span]) -> list[DeviceReadings]:
-    """Energy of each device in each attempt from its 1 s roll-ups, by instrument."""
+    """Add up the energy of each device in each attempt from its roll-ups, by instrument.
+
+    Args:
+        seconds: one-second roll-ups.
+        spans: start and end of each attempt, monotonic s, by attempt.
+    """
     series: dict[tuple[int, str, Provenance, str], list[PowerSecond]] = defaultdict(list)
     for row in seconds:
         if row.attempt in spans:
@@ -91,7 +96,7 @@ def _apart(series: Sequence[list[PowerSecond]]) -> list[list[PowerSecond]]:
 
 
 def remark(readings: Sequence[DeviceReadings]) -> str | None:
-    """What was wrong with the counter of one device, or None."""
+    """Describe what was wrong with the counter of one device; None when nothing was."""
     if not readings:
         return None
     device_id = readings[0].device_id

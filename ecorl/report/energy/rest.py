@@ -1,4 +1,4 @@
-"""What a device drew beside its executions, attempt by attempt.
+"""Energy that a device drew beside its executions, attempt by attempt.
 
 An attempt counts for a device only where the run held it there. Attempts in which a device was
 read by instruments of another provenance stand apart, so that a measured rest never holds what a
@@ -29,7 +29,7 @@ the edges exactly."""
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that the accounting of energy looks at."""
+    """The records of a run from which its energy is accounted."""
 
     executions: Sequence[ExecutionRow]
     barriers: Sequence[BarrierRow]
@@ -73,7 +73,13 @@ class Meter:
 def not_in_readings(
     executions: Sequence[ExecutionRow], meter: Meter, evidence: Evidence
 ) -> list[ExecutionRow]:
-    """The executions during which a device of the meter was not read, or not all the time."""
+    """Select the executions during which a device of the meter was not read all the time.
+
+    Args:
+        executions: stage executions to check.
+        meter: the devices.
+        evidence: what the ledger holds of the run.
+    """
     parts: dict[tuple[int, str], list[Span]] = defaultdict(list)
     for r in _own(meter, evidence):
         parts[r.attempt, r.device_id] += r.covered
@@ -207,7 +213,13 @@ class _Rest(NamedTuple):
 
 
 def rests(meter: Meter, evidence: Evidence, *, on_gpu_path: bool) -> list[EnergyPart]:
-    """What a meter drew beside its executions, one part or more per provenance."""
+    """Tell what a meter drew beside its executions, one part or more per provenance.
+
+    Args:
+        meter: one device, or several that were read together.
+        evidence: what the ledger holds of the run.
+        on_gpu_path: whether the meter is of the framework's devices.
+    """
     parts = []
     for stretch in _stretches(meter, evidence):
         rows = [r for own in stretch.readings.values() for r in own]
@@ -322,7 +334,12 @@ def _split_rest(
 
 
 def waiting_alone_s(executions: Sequence[ExecutionRow], barriers: Sequence[BarrierRow]) -> float:
-    """Time at the barrier in which the device of these executions ran nothing, s."""
+    """Add up the time at the barrier in which the device of these executions ran nothing, s.
+
+    Args:
+        executions: executions of one device.
+        barriers: waits at the barrier.
+    """
     seconds = 0.0
     for attempt in {b.attempt for b in barriers}:
         waits = [

@@ -27,7 +27,15 @@ def length(spans: Iterable[Span]) -> float:
 
 
 def minus(spans: Sequence[Span], holes: Sequence[Span]) -> list[Span]:
-    """Disjoint ordered ``spans`` without what disjoint ordered ``holes`` cover."""
+    """Cut holes out of time spans.
+
+    Args:
+        spans: disjoint, in order.
+        holes: disjoint, in order.
+
+    Returns:
+        What is left of the spans, disjoint and in order.
+    """
     result: list[Span] = []
     first = 0
     for start, end in spans:
@@ -48,7 +56,12 @@ def minus(spans: Sequence[Span], holes: Sequence[Span]) -> list[Span]:
 
 
 def attempt_spans(attempts: Sequence[AttemptRow], last_t_s: dict[int, float]) -> dict[int, Span]:
-    """From the start of each attempt to its last record, monotonic s."""
+    """Span each attempt from its start to its last record, monotonic s.
+
+    Args:
+        attempts: attempts of the run.
+        last_t_s: time of the last record of each attempt, monotonic s.
+    """
     return {
         a.attempt: (a.monotonic_anchor_s, max(last_t_s.get(a.attempt, 0.0), a.monotonic_anchor_s))
         for a in attempts

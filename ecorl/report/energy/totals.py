@@ -37,10 +37,14 @@ TOGETHER, CARD, WITH_CARD = "together", "simulated card", "with the simulated ca
 def simulated_cards(
     executions: Sequence[ExecutionRow], devices: Sequence[DeviceRow]
 ) -> frozenset[str]:
-    """Ids of cards that stand for no hardware: whether or not they were given any work.
+    """Find the ids of cards that stand for no hardware, whether or not they were given any work.
 
     A card counts as simulated when its energy is that of the cycle model, or when it answered in a
     time that is not a clock's.
+
+    Args:
+        executions: stage executions of the run.
+        devices: what the attempts announced of their devices.
     """
     named = {
         d.device_id
@@ -51,7 +55,12 @@ def simulated_cards(
 
 
 def spending(evidence: Evidence, accounting: Accounting | None) -> Spending:
-    """Parts, totals per provenance and together, and what is missing."""
+    """Tell where the joules went: parts, totals per provenance and together, and what is missing.
+
+    Args:
+        evidence: what the ledger holds of the run.
+        accounting: factors of the carbon figure; None without a config.
+    """
     cards = simulated_cards(evidence.executions, evidence.devices)
     parts = [
         replace(p, simulated=not cards.isdisjoint(p.device_ids)) for p in energy_parts(evidence)
@@ -83,7 +92,7 @@ def spending(evidence: Evidence, accounting: Accounting | None) -> Spending:
 def _columns(
     parts: Sequence[EnergyPart], accounting: Accounting | None, tokens: int
 ) -> list[EnergyTotals]:
-    """What the machine spent: one column per provenance, then, if there are several, together."""
+    """Sum up what the machine spent: a column per provenance, then all of several together."""
     found = {p.provenance for p in _known(parts) if p.provenance is not None}
     columns = [
         _totals(str(p), [x for x in parts if x.provenance is p], accounting)

@@ -36,7 +36,14 @@ class Section:
 def table(
     heads: Sequence[str], rows: Iterable[Sequence[str]], n_text: int = 1, caption: str = ""
 ) -> Table:
-    """A table whose first ``n_text`` columns are text and the others numbers."""
+    """Make a table whose first ``n_text`` columns are text and the others numbers.
+
+    Args:
+        heads: headings of the columns.
+        rows: cells as text, as many as headings.
+        n_text: leading columns that hold text.
+        caption: a line above the table.
+    """
     return Table(
         columns=tuple(heads),
         numeric=tuple(i >= n_text for i in range(len(heads))),

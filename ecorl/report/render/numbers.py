@@ -9,7 +9,12 @@ MISSING = "-"
 
 
 def figure(value: float | None, digits: int = 3) -> str:
-    """A number with about ``digits`` significant digits and thousands separators."""
+    """Write a number with significant digits and thousands separators.
+
+    Args:
+        value: the number, or None.
+        digits: significant digits, about.
+    """
     if value is None or math.isnan(value):
         return MISSING
     if value == 0 or math.isinf(value):
@@ -21,7 +26,13 @@ def figure(value: float | None, digits: int = 3) -> str:
 
 
 def bounded(value: float | None, bound: bool, words: str = "at least") -> str:
-    """A figure, with ``words`` before it where it is only a bound."""
+    """Write a figure, with words before it where it is only a bound.
+
+    Args:
+        value: the number, or None.
+        bound: whether it is a bound only.
+        words: what then stands before it.
+    """
     return f"{words} {figure(value)}" if bound and value is not None else figure(value)
 
 
@@ -31,7 +42,12 @@ def count(value: int | None) -> str:
 
 
 def share(value: float | None, digits: int = 1) -> str:
-    """A share of 1 as per cent."""
+    """Write a share of 1 as per cent.
+
+    Args:
+        value: share of 1, or None.
+        digits: digits behind the point.
+    """
     return MISSING if value is None or math.isnan(value) else f"{100 * value:.{digits}f} %"
 
 
@@ -55,7 +71,12 @@ def edi_unit(values: Iterable[float | None]) -> tuple[float, str]:
 
 
 def scaled(value: float | None, factor: float) -> float | None:
-    """A figure in another unit; None stays None."""
+    """Convert a figure to another unit; None stays None.
+
+    Args:
+        value: the figure, or None.
+        factor: units of the new kind in one of the old.
+    """
     return None if value is None else value * factor
 
 
@@ -76,7 +97,13 @@ def duration(seconds: float | None) -> str:
 
 
 def with_spread(value: float | None, spread: float | None, kind: str = "") -> str:
-    """``value ± spread (kind)``; the kind says of what: SD of single calls, SE of a mean."""
+    """Write ``value ± spread (kind)``.
+
+    Args:
+        value: the figure, or None.
+        spread: in the unit of the figure, or None.
+        kind: what the spread is: SD of single calls, SE of a mean.
+    """
     if value is None or spread is None:
         return figure(value)
     named = f" ({kind})" if kind else ""

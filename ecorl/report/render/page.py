@@ -29,7 +29,7 @@ class Tile:
 
 
 def render_html(report: Report) -> str:
-    """The whole page as text."""
+    """Render the whole page as text."""
     started = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(report.head.started_unix_s))
     return render(
         __package__,
@@ -72,7 +72,7 @@ def _facts(report: Report, started: str) -> list[tuple[str, str]]:
 
 
 def _short(path: str) -> str:
-    """The end of a long path; the whole of it is in the JSON."""
+    """Shorten a long path to its end; all of it is in the JSON."""
     parts = PurePath(path).parts
     return path if len(parts) < 4 else "/".join(("...", *parts[-2:]))
 
@@ -93,7 +93,7 @@ def _tiles(report: Report) -> list[Tile]:
 
 
 def _energy_tiles(s: Spending) -> list[Tile]:
-    """What the machine spent, then what a simulated card would have drawn beside it."""
+    """Make the tiles of the machine's energy and of what a simulated card would have drawn."""
     tiles = []
     for c in s.shown:
         known = "at least " if c.at_least else ""
@@ -111,7 +111,7 @@ def _energy_tiles(s: Spending) -> list[Tile]:
 
 
 def _worth_tiles(s: Spending) -> list[Tile]:
-    """What the joules of the machine bought."""
+    """Make the tiles of what the joules of the machine bought."""
     if not s.columns:
         return []
     last, tiles = s.columns[-1], []

@@ -57,7 +57,7 @@ def _bar_style(simulated: bool) -> dict[str, Any]:
 
 
 def _energy(columns: Sequence[EnergyTotals]) -> str | None:
-    """One stacked bar per column; what a simulated card would have drawn is one of its own."""
+    """Draw a stacked bar per column; a simulated card has a separate one."""
     shown = [c for c in columns if c.energy_j > 0]
     if not shown:
         return None

@@ -95,12 +95,24 @@ def tokens_with_card(s: Spending) -> str:
 
 
 def tokens_cell(c: EnergyTotals, s: Spending, words: str) -> str:
-    """Output tokens per joule of one column; a card that only scores has none to miss."""
+    """Write the output tokens per joule of one column.
+
+    Args:
+        c: the column.
+        s: where the joules went.
+        words: what stands before a bound.
+    """
     return "none" if c is s.card else bounded(c.tokens_per_joule, c.at_least, words)
 
 
 def cause_cell(name: str, c: EnergyTotals, s: Spending) -> str:
-    """Joules of one cause in one column."""
+    """Write the joules of one cause in one column.
+
+    Args:
+        name: the cause.
+        c: the column.
+        s: where the joules went.
+    """
     if name in c.by_cause:
         return figure(c.by_cause[name])
     # A dash says that a figure is missing; a column without such energy has none to miss.
@@ -242,7 +254,14 @@ def comparisons_section(
     timeline: CardTimeline | None,
     path: str,
 ) -> Section:
-    """EDI of the GPU path against EDI of the card by stage, then with the card's idle draw."""
+    """Compare EDI of the GPU path with EDI of the card by stage, then with the card's idle draw.
+
+    Args:
+        compared: both paths, by stage.
+        balance: all offloaded calls against the GPU path; None when that is not known.
+        timeline: the run without the simulation's time; None without a simulated card.
+        path: what the report calls the framework's devices.
+    """
     title = "Did offloading pay?"
     if not compared:
         return Section("comparison", title, NO_EXECUTION)
@@ -294,7 +313,12 @@ class PairGroup:
 
 
 def comparison_groups(compared: Sequence[PathComparison], path: str) -> list[PairGroup]:
-    """Comparisons that may share a table."""
+    """Group comparisons that may share a table: figures of one provenance each.
+
+    Args:
+        compared: both paths, by stage.
+        path: what the report calls the framework's devices.
+    """
     groups: dict[tuple[str, Provenance | None], list[PathPair]] = {}
     for c in compared:
         if c.ratio is not None and c.gpu is not None and c.card is not None:

@@ -135,7 +135,7 @@ def _stages(rows: Sequence[StageRow], width: int) -> Lines:
 
 
 def _short_calls(rows: Sequence[StageRow], width: int) -> Lines:
-    """Where joules per token are interpolated, for that column looks like the others."""
+    """Name the stages whose joules per token are interpolated: their column looks no different."""
     found = [f"{r.stage} on {r.device} {short_share(r)}" for r in rows if r.n_interpolated]
     if not found:
         return []

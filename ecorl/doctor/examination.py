@@ -1,23 +1,23 @@
-"""What this machine can do with ecorl, and for each thing that it cannot, why.
-
-`examine` never raises on a bare machine and imports nothing heavy: package versions come from
-their metadata. Drivers are opened, read once and closed.
-"""
+"""Looks at this machine: reads its drivers once, and judges what is possible on it."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
 import platform
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ecorl import __version__
 from ecorl.devices.host import read_host_cpu
+from ecorl.doctor.findings import (
+    Capability,
+    CardFindings,
+    Findings,
+    GpuFindings,
+    HostFindings,
+)
 from ecorl.drivers import nvml, rapl
 from ecorl.drivers.instruments import INSTRUMENTS, NvmlDevice
 from ecorl.drivers.xrt.power import XrtDriver
@@ -25,93 +25,10 @@ from ecorl.engines.fpga.card.emulation import can_emulate, installed_xrt
 from ecorl.engines.fpga.csim.compiler import find_compiler
 from ecorl.errors import BuildError, DriverError, MissingToolError
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 TOOLS = ("g++", "make", "v++", "xbutil", "verilator", "yosys")
 PACKAGES = ("torch", "trl", "transformers", "datasets", "onnxruntime", "onnx", "hls4ml")
 TRL_PACKAGES = ("torch", "trl", "transformers", "datasets", "accelerate")
 VECTOR_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni")
-
-
-@dataclass(frozen=True, slots=True)
-class HostFindings:
-    """The host: CPU, cores that this process may use, memory (bytes), vector extensions."""
-
-    system: str
-    python: str
-    ecorl: str
-    cpu: str
-    n_cores: int
-    memory_bytes: int
-    vector: dict[str, bool]
-
-
-@dataclass(frozen=True, slots=True)
-class GpuFindings:
-    """An NVIDIA GPU.
-
-    Attributes:
-        instrument: how its power is read, or None.
-        has_counter: whether it counts energy.
-        problem: why its power cannot be read, or None.
-        limit_w: power limit that is enforced, W, or None.
-    """
-
-    index: int
-    name: str
-    uuid: str
-    n_mig_instances: int
-    instrument: str | None
-    has_counter: bool
-    limit_w: float | None
-    problem: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class CardFindings:
-    """An Alveo card: shell name, PCIe address, and whether its power can be read or why not."""
-
-    index: int
-    name: str
-    bdf: str
-    has_power: bool
-    problem: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Capability:
-    """Something that one may want to do here, whether it is possible, and why (not)."""
-
-    name: str
-    possible: bool
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """All that `examine` found.
-
-    Attributes:
-        gpus_reason: why there is no GPU, or None.
-        cards_reason: why there is no card, or None.
-        rapl: names of readable CPU energy counters.
-        rapl_reason: why there is none, or None.
-        tools: path of each tool, or None.
-        packages: version of each Python package, or None.
-        possible: the capabilities.
-    """
-
-    host: HostFindings
-    gpus: tuple[GpuFindings, ...]
-    gpus_reason: str | None
-    cards: tuple[CardFindings, ...]
-    cards_reason: str | None
-    rapl: tuple[str, ...]
-    rapl_reason: str | None
-    tools: dict[str, str | None]
-    packages: dict[str, str | None]
-    possible: tuple[Capability, ...]
 
 
 def examine() -> Findings:
@@ -147,23 +64,6 @@ def examine() -> Findings:
         packages,
         possible,
     )
-
-
-def to_json(findings: Findings) -> str:
-    """The findings as indented JSON text."""
-    return json.dumps(asdict(findings), indent=2)
-
-
-def render(findings: Findings, console: Console) -> None:
-    """Print the findings: a coloured table on a terminal, one plain line each elsewhere."""
-    if console.is_terminal:
-        _render_table(findings, console)
-        return
-    for topic, text in _rows(findings):
-        console.print(f"{topic}: {text}", markup=False, highlight=False, soft_wrap=True)
-    for item in findings.possible:
-        line = f"{'yes' if item.possible else 'no '}  {item.name}: {item.why}"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 # ---------------------------------------------------------------- looking
@@ -340,62 +240,3 @@ def _needs_packages(name: str, packages: Sequence[str], install: str) -> Capabil
 def _needs_tool(name: str, tools: dict[str, str | None], tool: str) -> Capability:
     path = tools[tool]
     return Capability(name, path is not None, path or f"{tool} is not on PATH")
-
-
-# ---------------------------------------------------------------- showing
-
-
-def _rows(findings: Findings) -> list[tuple[str, str]]:
-    host = findings.host
-    vector = ", ".join(flag for flag, there in host.vector.items() if there) or "none of note"
-    rows = [
-        ("system", f"{host.system}, Python {host.python}, ecorl {host.ecorl}"),
-        ("CPU", f"{host.cpu}, {host.n_cores} cores, {host.memory_bytes / 2**30:.1f} GiB"),
-        ("vector", vector),
-    ]
-    for gpu in findings.gpus:
-        rows.append((f"gpu{gpu.index}", _gpu_line(gpu)))
-    if findings.gpus_reason:
-        rows.append(("GPUs", f"none ({findings.gpus_reason})"))
-    for card in findings.cards:
-        power = "power readable" if card.has_power else f"no power ({card.problem})"
-        rows.append((f"fpga{card.index}", f"{card.name} {card.bdf}, {power}"))
-    if findings.cards_reason:
-        rows.append(("cards", f"none ({findings.cards_reason})"))
-    rows.append(("RAPL", ", ".join(findings.rapl) or f"none ({findings.rapl_reason})"))
-    rows += [("tools", _named(findings.tools)), ("packages", _named(findings.packages))]
-    return rows
-
-
-def _gpu_line(gpu: GpuFindings) -> str:
-    parts = [gpu.name, gpu.instrument or "no power reading"]
-    parts.append("energy counter" if gpu.has_counter else "no energy counter")
-    if gpu.limit_w is not None:
-        parts.append(f"limit {gpu.limit_w:.0f} W")
-    if gpu.n_mig_instances:
-        parts.append(f"{gpu.n_mig_instances} MIG instances: power is that of the whole GPU")
-    if gpu.problem:
-        parts.append(gpu.problem)
-    return ", ".join(parts)
-
-
-def _named(items: dict[str, str | None]) -> str:
-    there = ", ".join(f"{k} {v}" for k, v in items.items() if v is not None)
-    absent = ", ".join(k for k, v in items.items() if v is None)
-    return "; absent: ".join(part for part in (there or "none", absent) if part)
-
-
-def _render_table(findings: Findings, console: Console) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    machine = Table(show_header=False, box=None, pad_edge=False)
-    for topic, text in _rows(findings):
-        machine.add_row(Text(topic, style="bold"), Text(text))
-    abilities = Table(show_header=False, box=None, pad_edge=False)
-    for item in findings.possible:
-        mark = Text("yes", style="green") if item.possible else Text("no", style="red")
-        abilities.add_row(mark, Text(item.name), Text(item.why, style="dim"))
-    console.print(machine)
-    console.print()
-    console.print(abilities)

@@ -1,0 +1,28 @@
+"""Finds what this machine can do with ecorl, with a reason for each thing that it cannot.
+
+`examine` never raises on a bare machine and imports nothing heavy: package versions come from
+their metadata. Drivers are opened, read once and closed.
+"""
+
+from ecorl.doctor.examination import VECTOR_FLAGS, examine
+from ecorl.doctor.findings import (
+    Capability,
+    CardFindings,
+    Findings,
+    GpuFindings,
+    HostFindings,
+    to_json,
+)
+from ecorl.doctor.rendering import render
+
+__all__ = [
+    "VECTOR_FLAGS",
+    "Capability",
+    "CardFindings",
+    "Findings",
+    "GpuFindings",
+    "HostFindings",
+    "examine",
+    "render",
+    "to_json",
+]
