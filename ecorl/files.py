@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """Write a file in one go: whoever reads it finds the old content or the new, never a part.
+    """Write a file atomically: readers find the old content or the new, never a part.
 
-    That holds when the program is killed and when the power goes. The permissions are those of any
-    new file.
+    That holds when the program is killed and when the power fails. The permissions are those of
+    any new file.
 
     Args:
-        path: the file; its folder is there.
-        content: text is written as UTF-8, with its line ends as they are.
+        path: the file, in an existing folder.
+        content: the content; text is written as UTF-8, with its line ends unchanged.
 
     Raises:
-        OSError: when it cannot be written; what was there before stays, and nothing else does.
+        OSError: when it cannot be written; the old content stays, and no temporary file is left.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
-    # In the same folder, since a file can be replaced within one file system only.
+    # In the same folder, since a rename is atomic within one file system only.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with temporary.open("xb") as file:
@@ -31,6 +31,6 @@ def write_whole(path: Path, content: bytes | str) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
-        with suppress(OSError):  # what went wrong first is what counts
+        with suppress(OSError):  # the first error is the one to report
             temporary.unlink()
         raise

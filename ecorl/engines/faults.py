@@ -1,4 +1,4 @@
-"""Fault injection: a real back-end that goes wrong on purpose, to rehearse what a run survives."""
+"""Injects faults into an engine, to rehearse what a run survives."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ EXIT_CODE = 70
 
 @dataclass(frozen=True, slots=True)
 class FaultScope:
-    """How far a fault may go.
+    """Bounds on the effect of a fault.
 
     Attributes:
-        own_process: whether the engine has a process of its own, so that ``exit`` may end it.
-            Elsewhere ``exit`` raises, since it would take the training run with it.
-        hang_s: how long a ``hang`` lasts when nobody kills it, s.
+        own_process: whether the engine runs in a separate process, which ``exit`` may end.
+            Elsewhere ``exit`` raises instead, since it would end the training run too.
+        hang_s: how long a ``hang`` lasts unless the process is killed, s.
     """
 
     own_process: bool = False
@@ -48,10 +48,10 @@ class FaultyEngine:
     """Wraps an engine and makes chosen calls fail.
 
     Args:
-        inner: the engine that answers all other calls.
-        faults: what goes wrong, and on which 0-based calls.
+        inner: the engine that computes all calls.
+        faults: kinds of faults, and the 0-based calls that they affect.
         first_call: number of the first call; a restarted engine goes on counting.
-        scope: how far a fault may go.
+        scope: bounds on the effect of a fault.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class FaultyEngine:
         self._scope = scope or FaultScope()
 
     def score(self, batch: ScoreBatch) -> ScoreResult:
-        """As the inner engine, with the faults of this call."""
+        """Score as the inner engine does, with the faults of this call."""
         faults = self._begin_call()
         result = self._inner.score(batch)
         for fault in faults:
@@ -87,7 +87,7 @@ class FaultyEngine:
         return result
 
     def logprobs(self, batch: ScoreBatch) -> LogprobResult:
-        """As the inner engine, with the faults of this call."""
+        """Compute log-probs as the inner engine does, with the faults of this call."""
         faults = self._begin_call()
         result = self._inner.logprobs(batch)
         for fault in faults:
@@ -102,7 +102,7 @@ class FaultyEngine:
         return result
 
     def load_weights(self, checkpoint: Path) -> str:
-        """As the inner engine; no call, so no fault is injected.
+        """Load weights as the inner engine does; no fault is injected, and no call counted.
 
         Raises:
             EngineError: when the inner engine cannot take over weights.
@@ -115,7 +115,7 @@ class FaultyEngine:
         self._inner.close()
 
     def _begin_call(self) -> list[FaultInjection]:
-        """Count the call; raise, hang or exit if one of its faults says so."""
+        """Count the call, then raise, hang or exit where one of its faults demands it."""
         call = self._next_call
         self._next_call += 1
         due = [fault for fault in self._faults if call in fault.calls]

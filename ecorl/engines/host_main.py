@@ -1,7 +1,7 @@
 """The engine process: ``python -m ecorl.engines.host_main FD PARENT_PID``.
 
-Loads one engine as told by the first message on the inherited socket and answers batches until
-the socket closes. Started by `ecorl.engines.lanes.isolated` only.
+Loads the engine that the first message on the inherited socket describes, and computes batches
+until the socket closes. Only `ecorl.engines.lanes.process` starts it.
 """
 
 from __future__ import annotations

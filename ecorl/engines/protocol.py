@@ -24,10 +24,10 @@ class ScoreBatch:
     """Rows to score, without padding: each row holds its real tokens only.
 
     Attributes:
-        sample_ids: one id a row, unique within the run, by which results are joined.
-        token_ids: one ``[length] int64`` array a row, prompt and completion.
-        n_completion: completion tokens at the end of each row (for log-probs).
-        temperature: logits are divided by it before the log-softmax.
+        sample_ids: one id for each row, unique within the run, by which results are joined.
+        token_ids: one ``[length] int64`` array for each row, prompt and completion.
+        n_completion: number of completion tokens at the end of each row (for log-probs).
+        temperature: the logits are divided by it before the log-softmax.
         micro_batch: rows per forward on the exact path; None means all at once. Row-invariant
             engines ignore it.
     """
@@ -47,15 +47,19 @@ class ScoreBatch:
         n_completion: Sequence[int] | None = None,
         temperature: float = 1.0,
     ) -> ScoreBatch:
-        """A batch from padded arrays; the padding may be on either side.
+        """Make a batch from padded arrays; the padding may be on either side.
 
         Args:
-            sample_ids: one id a row.
+            sample_ids: one id for each row.
             token_ids: ``[n_rows, width]``.
             attention_mask: ``[n_rows, width]``, not 0 where a token is real; the real tokens of a
-                row stand side by side.
-            n_completion: completion tokens at the end of each row's real tokens; None: none.
-            temperature: of the logits.
+                row are contiguous.
+            n_completion: number of completion tokens at the end of each row's real tokens; None
+                for 0 in every row.
+            temperature: the logits are divided by it.
+
+        Returns:
+            The rows without their padding.
 
         Raises:
             ValueError: for shapes that differ, or a mask with a hole or without a token.
@@ -77,17 +81,17 @@ class ScoreBatch:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens over all rows."""
+        """Number of tokens in all rows."""
         return sum(len(row) for row in self.token_ids)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickled as one array instead of one a row: between processes that is ten times faster,
-        # and the training thread waits for it.
+        # Pickled as one array instead of one for each row: ten times faster between processes, and
+        # the training thread waits for it.
         rest = (self.n_completion, self.temperature, self.micro_batch)
         return _unpack_batch, (self.sample_ids, *_packed(self.token_ids, np.int64), *rest)
 
     def rows(self, indices: Sequence[int]) -> ScoreBatch:
-        """The sub-batch of the given rows, in the given order."""
+        """Return the sub-batch of the given row indices, in their order."""
         return ScoreBatch(
             sample_ids=tuple(self.sample_ids[i] for i in indices),
             token_ids=tuple(self.token_ids[i] for i in indices),
@@ -99,12 +103,12 @@ class ScoreBatch:
 
 @dataclass(frozen=True, slots=True)
 class CardLoad:
-    """A card as it was when a batch had been answered.
+    """Load of a card at the end of a batch.
 
     Attributes:
         index: number of the card.
-        in_service: whether it takes work.
-        occupancy: share of time in which it worked for this engine lately, 0 to 1.
+        in_service: whether it accepts work.
+        occupancy: recent share of time in which it computed for this engine, 0 to 1.
     """
 
     index: int
@@ -114,14 +118,14 @@ class CardLoad:
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """What an engine says of the device's effort for one batch.
+    """Time and energy of one batch, as the engine reports them.
 
     Attributes:
-        device_time_s: time on the device, s, or None when the engine cannot tell.
-        device_energy_j: energy of the device over that time, J, or None.
-        provenance: of the two figures above.
-        host_time_s: measured wall-clock of the call in the engine's process, s.
-        cards: how busy real cards are; empty where there are none, or where they are emulated.
+        device_time_s: time on the device, s, or None when it is unknown.
+        device_energy_j: energy of the device over that time, J, or None when it is unknown.
+        provenance: provenance of the two figures above.
+        host_time_s: measured wall-clock time of the call in the engine's process, s.
+        cards: load of the real cards; empty without cards, or where they are emulated.
     """
 
     device_time_s: float | None
@@ -142,7 +146,7 @@ class ScoreResult:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Process rewards of a batch: row i of ``values`` is ``[positions asked of it] float32``."""
+    """Process rewards of a batch: row i of ``values`` is ``[n positions of row i] float32``."""
 
     sample_ids: tuple[str, ...]
     values: tuple[Float32, ...]
@@ -161,7 +165,7 @@ class LogprobResult:
         if all(_is_row(v, np.float32) for v in self.values):
             packed = _packed(self.values, np.float32)
             return _unpack_logprobs, (self.sample_ids, *packed, self.report)
-        # Whatever a faulty engine answered must arrive as it is, to be judged by the receiver.
+        # The values of a faulty engine must arrive unchanged, for the receiver to check them.
         return LogprobResult, (self.sample_ids, self.values, self.report)
 
 
@@ -170,7 +174,7 @@ def _is_row(value: object, dtype: type) -> bool:
 
 
 def _packed(rows: Sequence[npt.NDArray[Any]], dtype: type) -> tuple[npt.NDArray[Any], list[int]]:
-    """Rows one behind the other, and where each but the first begins."""
+    """Concatenated rows, and the index at which each but the first begins."""
     flat = np.concatenate(rows) if rows else np.empty(0, dtype)
     return flat, np.cumsum([len(row) for row in rows])[:-1].tolist()
 
@@ -199,14 +203,14 @@ def _unpack_logprobs(
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """A request to take over the weights of a checkpoint of the same shape."""
+    """A request to load the weights of a checkpoint of the same shape."""
 
     checkpoint: Path
 
 
 @dataclass(frozen=True, slots=True)
 class Refreshed:
-    """Weights were taken over; `digest` is their SHA-256 in the engine's formats."""
+    """The answer to `Refresh`; `digest` is the SHA-256 of the weights in the engine's formats."""
 
     digest: str
 
@@ -215,13 +219,13 @@ class Refreshed:
 class InferenceEngine(Protocol):
     """Scores rows with one frozen model loaded from a Hugging Face checkpoint.
 
-    An engine whose model may be refreshed during training has a method
-    ``load_weights(checkpoint: Path) -> str`` besides, which answers the digest of the new weights,
-    or raises and leaves the old ones in place or none. Only such engines serve such models.
+    An engine whose model may be refreshed during training also has a method
+    ``load_weights(checkpoint: Path) -> str``. It returns the digest of the new weights, or raises
+    and leaves either the old weights in place or none. Only such engines serve such models.
 
-    A call either answers all rows or raises `ecorl.errors.EngineError`; results come in the order
-    of the batch. An engine serves the stage that it was made for: a reward engine answers
-    `score`, a reference engine `logprobs`.
+    A call either returns a result for all rows, in the order of the batch, or raises
+    `ecorl.errors.EngineError`. An engine serves the stage that it was made for: a reward engine
+    implements `score`, a reference engine `logprobs`.
     """
 
     name: str
@@ -229,14 +233,14 @@ class InferenceEngine(Protocol):
     stage: Stage
     model: ModelShape
     row_invariant: bool
-    """Whether a row's result is bit-identical whatever its batch-mates are."""
+    """Whether a row's result has the same bits in every batch."""
 
     def score(self, batch: ScoreBatch) -> ScoreResult:
-        """Scalar reward of each row, read at its last token."""
+        """Compute the scalar reward of each row, read at its last token."""
         ...
 
     def logprobs(self, batch: ScoreBatch) -> LogprobResult:
-        """Log-probability of each completion token given all tokens before it, in nats."""
+        """Compute the log-probability of each completion token given all earlier ones, nats."""
         ...
 
     def close(self) -> None:

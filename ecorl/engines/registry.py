@@ -1,9 +1,9 @@
-"""From configuration to engine. Engines from elsewhere come by entry point.
+"""Makes engines from the configuration. Other packages register theirs by entry point.
 
 A plug-in registers a factory in the group ``ecorl.engines``. It is called as
 ``factory(checkpoint, stage, device, **options)`` and returns an
 `ecorl.engines.protocol.InferenceEngine`; ``options`` is the table ``engine.offload.options``. An
-engine that fills a card's memory may say how much of it in an attribute ``card_bytes``.
+engine that occupies a card's memory may give the number of bytes in an attribute ``card_bytes``.
 """
 
 from __future__ import annotations
@@ -35,21 +35,24 @@ def build_engine(
     *,
     dtype: str = "float32",
 ) -> AsyncEngine:
-    """Load the engine that the configuration names, in a process of its own unless told not to.
+    """Load the configured engine, in a separate process unless ``isolated`` is false.
 
     Args:
         config: the ``engine`` table.
         checkpoint: Hugging Face checkpoint folder of the frozen model.
-        stage: what the engine will be asked for.
-        device: profile name of the card. The torch engine runs on the host whatever stands here.
-        limits: patience with the engine's process.
-        dtype: what the torch engine computes in, ``float32``, ``bfloat16``, ``float16`` or
-            ``auto`` (as the checkpoint says): that of the trainer's model, for the same bits.
-            Other engines have no such choice.
+        stage: the stage that the engine serves.
+        device: profile name of the card. The torch engine runs on the host and ignores it.
+        limits: time limits and restarts of the engine's process.
+        dtype: dtype of the torch engine, ``float32``, ``bfloat16``, ``float16`` or ``auto`` (as
+            the checkpoint says); that of the trainer's model gives the trainer's bits. Other
+            engines ignore it.
+
+    Returns:
+        The engine behind its lane; the caller closes it.
 
     Raises:
-        ConfigError: for an unknown plug-in or dtype, or an ``exit`` fault without a process of
-            its own.
+        ConfigError: for an unknown plug-in or dtype, or an ``exit`` fault without a separate
+            process.
         UserError: when the checkpoint or a tool is missing.
         EngineError: when the engine did not start.
     """
@@ -74,7 +77,14 @@ def engine_spec(
     *,
     dtype: str = "float32",
 ) -> EngineSpec:
-    """Describe the engine that the configuration names, without loading it.
+    """Describe the configured engine, without loading it.
+
+    Args:
+        config: the ``engine`` table.
+        checkpoint: Hugging Face checkpoint folder of the frozen model.
+        stage: the stage that the engine serves.
+        device: profile name of the card.
+        dtype: dtype of the torch engine, as in `build_engine`.
 
     Raises:
         ConfigError: for an unknown plug-in or dtype.
@@ -105,13 +115,13 @@ def make_engine(
     """Load an engine in this process.
 
     Args:
-        spec: which engine.
-        calls_done: calls taken by earlier incarnations; injected faults count on.
-        own_process: whether this process is the engine's alone, so that faults may end it.
+        spec: the engine to load.
+        calls_done: calls made to earlier processes of this engine; injected faults go on counting.
+        own_process: whether this process runs nothing else, so that faults may end it.
 
     Raises:
         UserError: when the checkpoint, a tool or a plug-in is missing.
-        EngineCrashed: when a plug-in's factory returned something else than an engine.
+        EngineCrashed: when a plug-in's factory did not return an engine.
     """
     engine = _load(spec)
     if not spec.faults:
@@ -121,15 +131,15 @@ def make_engine(
 
 
 def plugin_names() -> list[str]:
-    """Names of the engines that other packages have registered."""
+    """Sorted names of the engines that other packages have registered."""
     return sorted({point.name for point in entry_points(group=GROUP)})
 
 
 def find_plugin(name: str) -> EntryPoint:
-    """The entry point of a plug-in.
+    """Find the entry point of a plug-in.
 
     Raises:
-        ConfigError: when none has this name; the message lists those that are there.
+        ConfigError: when none has this name; the message lists the registered names.
     """
     for point in entry_points(group=GROUP):
         if point.name == name:
@@ -140,7 +150,7 @@ def find_plugin(name: str) -> EntryPoint:
 
 
 def _load(spec: EngineSpec) -> InferenceEngine:
-    # Imported here: the process that only talks to an engine needs neither torch nor the kernels.
+    # Imported here: the parent of an engine process needs neither torch nor the kernels.
     if spec.kind == "torch":
         from ecorl.engines.torch.engine import TorchEngine
 

@@ -28,15 +28,15 @@ from ecorl.records import Provenance, Stage
 Bool = npt.NDArray[np.bool_]
 
 LOGPROB_EPSILON = 1e-3
-"""How far above 0 nats a log-prob may lie. Not from a paper: fixed-point log-sum-exp rounds at
-about 1e-4, float32 at about 1e-5; a figure above this bound is no rounding any more."""
+"""How far above 0 nats a log-prob may lie. Invented: a fixed-point log-sum-exp rounds at about
+1e-4, float32 at about 1e-5; a figure above this bound cannot come from rounding."""
 
 
 def check_batch(batch: ScoreBatch, stage: Stage) -> None:
-    """Refuse a batch that no engine can answer.
+    """Refuse a batch that no engine can compute.
 
     Args:
-        batch: the rows about to be scored.
+        batch: the rows about to be computed.
         stage: ``REFERENCE`` also needs a token before each completion.
 
     Raises:
@@ -111,7 +111,7 @@ def check_result(batch: ScoreBatch, result: object, stage: Stage) -> CheckedResu
 
 
 def check_score(batch: ScoreBatch, result: ScoreResult) -> Bool:
-    """Which rows of a reward answer can be used.
+    """Find the rows of a reward result that can be used.
 
     Args:
         batch: what was asked.
@@ -136,7 +136,7 @@ def check_score(batch: ScoreBatch, result: ScoreResult) -> Bool:
 
 
 def check_logprobs(batch: ScoreBatch, result: LogprobResult) -> Bool:
-    """Which rows of a log-prob answer can be used.
+    """Find the rows of a log-prob result that can be used.
 
     Args:
         batch: what was asked.
@@ -167,9 +167,9 @@ def _is_logprob_row(row: object, n_completion: int) -> bool:
 
 
 def _match(batch: ScoreBatch, ids: Sequence[str], n_values: int) -> Bool:
-    """Rows whose id stands where the batch has it; an answer keeps the batch's order."""
+    """Rows whose id is at the same position as in the batch; a result keeps the batch's order."""
     if len(ids) != n_values:
-        # It cannot be known which row was lost, so none may be trusted.
+        # It is unknown which row was lost, so that none may be trusted.
         raise InvalidResult(f"the answer has {len(ids)} ids and {n_values} values")
     matched = np.zeros(len(batch), dtype=np.bool_)
     for index, (asked, given) in enumerate(zip(batch.sample_ids, ids, strict=False)):

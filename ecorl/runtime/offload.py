@@ -1,7 +1,7 @@
-"""One offload lane: the engine of a frozen model, its quarantine, and what is under way on it.
+"""Submits a stage's batches to its engine and joins the results at the completion barrier.
 
-The lane never raises for a fault of the engine: `join` returns the rows that arrived and names
-those that the exact path has to answer.
+A fault of the engine is never raised here: `OffloadLane.join` returns the rows that arrived and
+names those that the exact path has to compute.
 """
 
 from __future__ import annotations
@@ -28,7 +28,17 @@ Float32 = npt.NDArray[np.float32]
 
 @dataclass(slots=True)
 class PendingBatch:
-    """A batch on its way: filled by the engine's thread, read after the join."""
+    """A submitted batch without its outcome yet; the engine's thread fills it.
+
+    Attributes:
+        batch: the rows.
+        ticket: its registration at the completion barrier.
+        t_submit_s: when it was submitted, monotonic s.
+        t_done_s: when the engine answered or failed, monotonic s; None until then.
+        report: the engine's own figures, or None.
+        detail: text of the fault, one line; empty without one.
+        answered: set once the engine has answered or failed.
+    """
 
     batch: ScoreBatch
     ticket: Ticket
@@ -41,18 +51,18 @@ class PendingBatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """What a join brought.
+    """The outcome of a batch at the completion barrier.
 
     Attributes:
-        values: by row index of the batch: a float32 scalar array, or ``[n_completion] float32``.
-        bad_rows: row indices that the exact path has to answer, ascending.
-        wait_s: how long the training thread stood here, s, measured.
-        n_missing: rows without an answer before the deadline.
-        n_late: rows that came too late and were dropped since the last join.
+        values: by row index of the batch: a float32 scalar, or ``[n_completion] float32``.
+        bad_rows: row indices that the exact path has to compute, ascending.
+        wait_s: how long the training thread waited, s, measured.
+        n_missing: number of rows without a result before the deadline.
+        n_late: number of rows that came too late and were dropped since the last join.
         report: the engine's own figures, or None when it gave none.
         t_done_s: when the engine answered, monotonic s; the end of the wait when it did not.
         fault: name of the fault, or None.
-        detail: what is known of it, one line.
+        detail: text of the fault, one line.
     """
 
     values: dict[int, Float32]
@@ -70,8 +80,13 @@ class OffloadLane:
     """Submits batches to one engine and joins them by sample id.
 
     Args:
-        engine: the engine; the lane owns and closes it.
-        max_faults: faults in a row that quarantine it.
+        engine: the engine; the lane closes it.
+        max_faults: consecutive faults after which the engine is quarantined.
+
+    Attributes:
+        retired: whether the engine gets no batches any more.
+        cards: load of the real cards at the engine's last result.
+        cards_at_s: when that was, monotonic s.
     """
 
     def __init__(self, engine: AsyncEngine, max_faults: int) -> None:
@@ -91,30 +106,31 @@ class OffloadLane:
 
     @property
     def n_open(self) -> int:
-        """Batches that were sent and are not yet joined."""
+        """Number of batches that were submitted and not joined yet."""
         return self._barrier.n_open
 
     @property
     def available(self) -> bool:
-        """Whether a batch may be sent now."""
+        """Whether a batch may be submitted now."""
         ready = not self.retired and not self.refreshing
         return ready and self.engine.available and self._quarantine.available()
 
     def retire(self) -> None:
-        """Send nothing any more: the engine's model is no longer the trainer's."""
+        """Submit nothing any more, because the engine's model is no longer the trainer's."""
         self.retired = True
 
     @property
     def refreshing(self) -> bool:
-        """Whether the engine is taking over weights."""
+        """Whether the engine is loading other weights."""
         return self._n_refreshing > 0
 
     def refresh(self, checkpoint: Path, done: Callable[[Future[Result]], None]) -> None:
-        """Give the engine other weights; until it has them no batch is sent.
+        """Load other weights into the engine; until then no batch is submitted.
 
         Args:
-            checkpoint: of the same shape.
-            done: called in the engine's thread with how it went; a failure has retired the lane.
+            checkpoint: checkpoint folder of a model of the same shape.
+            done: called in the engine's thread with the finished future; after a failure the lane
+                has been retired.
         """
         self._n_refreshing += 1
 
@@ -127,11 +143,11 @@ class OffloadLane:
         self.engine.load_weights(checkpoint).add_done_callback(end)
 
     def forget(self, pending: PendingBatch) -> None:
-        """Give up a batch that nobody will wait for; its answer will be dropped."""
+        """Abandon a batch that will not be joined; its results will be dropped."""
         self._barrier.drop(pending.ticket)
 
     def submit(self, batch: ScoreBatch) -> PendingBatch:
-        """Send a batch; never blocks and never raises for the engine."""
+        """Submit a batch; never blocks, and never raises for a fault of the engine."""
         n_values = batch.n_completion if self.stage is Stage.REFERENCE else None
         ticket = self._barrier.register(batch.sample_ids, n_values)
         pending = PendingBatch(batch, ticket, time.monotonic())
@@ -144,7 +160,15 @@ class OffloadLane:
         return pending
 
     def join(self, pending: PendingBatch, deadline_s: float) -> BatchOutcome:
-        """Wait for a batch at the completion barrier, at most until the deadline."""
+        """Wait for a batch at the completion barrier.
+
+        Args:
+            pending: the batch from `submit`.
+            deadline_s: longest wait, s; a slower engine is restarted.
+
+        Returns:
+            The rows that arrived, and those that the exact path has to compute.
+        """
         outcome = self._barrier.wait(pending.ticket, deadline_s)
         fault, detail = outcome.fault, pending.detail
         if outcome.timed_out:
@@ -156,7 +180,7 @@ class OffloadLane:
             reasons = sorted(set(outcome.invalid.values()))
             detail = f"{len(outcome.invalid)} rows: {'; '.join(reasons)}"
         if fault != "EngineQuarantined":
-            # An engine of which most rows can be used is not broken: some rows are not for it.
+            # Where most rows can be used the engine works: a few rows do not fit its formats.
             mostly_good = fault == "InvalidResult" and 2 * len(outcome.arrived) > len(pending.batch)
             if fault is None or mostly_good:
                 self._quarantine.succeeded()
@@ -182,7 +206,7 @@ class OffloadLane:
         self.engine.close()
 
     def _on_answer(self, pending: PendingBatch, future: Future[Result]) -> None:
-        """Runs in the engine's thread when a batch is answered or has failed."""
+        """Note a result or failure; runs in the engine's thread."""
         pending.t_done_s = time.monotonic()
         error = future.exception() if not future.cancelled() else None
         if future.cancelled() or error is not None:
@@ -206,13 +230,13 @@ class OffloadLane:
 
 
 OCCUPANCY_AGE_S = 60.0
-"""Age at which what was told of a card's occupancy says nothing any more, s; invented."""
+"""Age beyond which a reported occupancy of a card is ignored, s; invented."""
 
 
 def occupancy_of(lanes: Iterable[OffloadLane]) -> float | None:
-    """Mean occupancy of the cards in service, as the engines last told; None without real cards.
+    """Mean occupancy of the cards in service, as last reported; None without real cards.
 
-    Each engine knows its own share of a card: they add up.
+    Each engine reports its own share of a card's time, so that the shares add up.
     """
     busy: dict[int, float] = {}
     oldest_s = time.monotonic() - OCCUPANCY_AGE_S

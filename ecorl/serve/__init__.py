@@ -1,6 +1,7 @@
 """Scoring over HTTP: rewards and reference log-probs for frameworks that want a service.
 
-Requests of many clients are gathered into micro-batches for one engine (`batcher`); what comes in
-is judged first (`bodies`, `reading`, `access`), what goes out carries its provenance (`answers`).
-`server` runs it and ends it without losing an answer.
+`access` checks the token, `body_reader` reads a request within its bounds, `parsing` checks its
+rows, `batcher` gathers the rows of many clients into micro-batches for one engine, and `responses`
+encodes the results with their provenance. `app` holds the endpoints, `connections` the time limits
+of a client; `server` runs all of it, and on a signal answers what was accepted before it ends.
 """

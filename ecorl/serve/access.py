@@ -1,4 +1,4 @@
-"""Who may ask: a bearer token, and where the service may listen without one."""
+"""Access control: the bearer token, and the addresses that need none."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ _BACKLOG = 1024
 
 
 def load_token(path: Path | None, environment: Mapping[str, str]) -> str | None:
-    """The token that clients must show: that of the file, else of the environment, else None.
+    """Load the token that clients must send: from the file, else from the environment, else None.
 
     Args:
-        path: file whose only content is the token.
-        environment: of the process.
+        path: file whose only content is the token; None to look at the environment.
+        environment: environment variables of the process.
+
+    Returns:
+        The token, or None where clients need none.
 
     Raises:
         ConfigError: when the file cannot be read, or the token could not stand in a header.
@@ -44,7 +47,12 @@ def _checked(raw: bytes, key: str, shown: str) -> str:
 
 
 def is_allowed(header: str | None, token: str | None) -> bool:
-    """Whether an ``Authorization`` header shows the token, compared in constant time."""
+    """Whether an ``Authorization`` header carries the token, compared in constant time.
+
+    Args:
+        header: value of the header, or None without one.
+        token: the token that clients must send; None allows every request.
+    """
     if token is None:
         return True
     scheme, _, shown = (header or "").partition(" ")
@@ -53,7 +61,7 @@ def is_allowed(header: str | None, token: str | None) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address; names other than localhost count as others."""
+    """Whether an address is reachable from this machine alone; of names, only localhost is."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -61,16 +69,19 @@ def is_loopback(host: str) -> bool:
 
 
 def bind(host: str, port: int, token: str | None) -> socket.socket:
-    """A socket that is bound and does not listen yet.
+    """Bind a socket, without listening yet.
 
     Args:
         host: an address of this machine.
-        port: 0 takes a free one.
-        token: None is allowed on loopback alone.
+        port: TCP port; 0 picks a free one.
+        token: the token that clients must send; None is allowed on loopback alone.
+
+    Returns:
+        The bound socket.
 
     Raises:
-        ConfigError: for an address beyond this machine without a token, one that is not of this
-            machine, or a port that is taken.
+        ConfigError: for an address that others reach without a token, one that this machine does
+            not have, or a port in use.
     """
     if token is None and not is_loopback(host):
         allowed = (
@@ -95,8 +106,13 @@ def bind(host: str, port: int, token: str | None) -> socket.socket:
 def listen(bound: socket.socket, host: str, port: int) -> None:
     """Let clients connect.
 
+    Args:
+        bound: the socket from `bind`.
+        host: its address, for the message.
+        port: its port, for the message.
+
     Raises:
-        ConfigError: when another process took the port meanwhile.
+        ConfigError: when another process has taken the port meanwhile.
     """
     try:
         bound.listen(_BACKLOG)
@@ -105,7 +121,7 @@ def listen(bound: socket.socket, host: str, port: int) -> None:
 
 
 def url_of(bound: socket.socket) -> str:
-    """The address of a bound socket as a client writes it."""
+    """The URL at which clients reach a bound socket."""
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 

@@ -1,12 +1,12 @@
-"""The service's endpoints.
+"""The HTTP endpoints of the scoring service.
 
-    POST /v1/rewards    rewards, by a reward model
-    POST /v1/logprobs   log-probs of completions, by a causal language model
-    GET  /v1/model      the model, its limits, and what modelled figures rest on
-    GET  /metrics       Prometheus
-    GET  /healthz       alive, draining, failed, engine faults; needs no token
+    POST /v1/rewards    rewards from a reward model
+    POST /v1/logprobs   log-probs of completions from a causal language model
+    GET  /v1/model      the model, its limits, and the figures behind modelled time and energy
+    GET  /metrics       metrics for Prometheus
+    GET  /healthz       alive, draining or failed, and engine faults; needs no token
 
-Every refusal is JSON ``{"error": "..."}`` with one line that says why.
+Every error response is JSON ``{"error": "..."}`` with one line that gives the reason.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ecorl.engines.lanes.threaded import AsyncEngine
 from ecorl.records import Stage
 from ecorl.serve.access import is_allowed
-from ecorl.serve.answers import Answer, as_json, dump
-from ecorl.serve.batcher import MicroBatcher, Pending
-from ecorl.serve.bodies import BodyParser, ScoreRows
-from ecorl.serve.meters import CONTENT_TYPE, Meters
-from ecorl.serve.reading import BodyReader
-from ecorl.serve.refusals import Refused
+from ecorl.serve.batcher import MicroBatcher, PendingRequest
+from ecorl.serve.body_reader import BodyReader
+from ecorl.serve.http_errors import HttpError
+from ecorl.serve.metrics import CONTENT_TYPE, ServiceMetrics
+from ecorl.serve.parsing import BodyParser, ScoreRows
+from ecorl.serve.responses import Answer, as_json, dump
 from ecorl.serve.settings import ServedModel, ServeSettings
 
 logger = logging.getLogger(__name__)
@@ -47,35 +47,36 @@ REWARDS, LOGPROBS, MODEL, METRICS, HEALTH = (
 )  # fmt: skip
 _PATHS = (REWARDS, LOGPROBS, MODEL, METRICS, HEALTH)
 SERVICE = "service"
-"""Key in the application's state: the service, for its connections."""
+"""Key of the service in the application's state, where its connections find it."""
 
 _LARGE_BODY_BYTES = 64 << 10
-"""Bodies above it are parsed on a thread, one at a time, so that what is made of them is bounded
-once and other clients are heard meanwhile. Assumed: below it, parsing takes a millisecond or two.
-"""
+"""Larger bodies are parsed on a thread, one at a time: the memory for parsing is bounded once, and
+the event loop serves other clients meanwhile. Assumed: parsing a smaller one takes 1 or 2 ms."""
 
 _CLIENT_GONE = 499
-"""Status in the metrics of a request whose client went away before its answer; nobody reads it."""
+"""Status in the metrics for a client that went away before its response; no client sees it."""
 
 
 def path_of(stage: Stage) -> str:
-    """The endpoint that answers what a model of the stage computes."""
+    """The path of the endpoint that serves a model of this stage."""
     return LOGPROBS if stage is Stage.REFERENCE else REWARDS
 
 
 class ScoringService:
-    """One model behind HTTP.
+    """Serves one model over HTTP.
 
     Args:
-        lane: the engine in a lane of its own; the caller closes it.
-        served: what is told of the model.
-        settings: limits.
-        token: that clients must show; None: none.
+        lane: the engine behind its asynchronous lane; the caller closes it.
+        served: the model's name, limits and provenance.
+        settings: limits of the service.
+        token: the token that clients must send; None when they need none.
 
     Attributes:
-        failure: the defect that ended the work on micro-batches, on one line; None: it goes on.
-        on_failure: called when that happens.
-        n_unread: answers that were cut off because their clients did not read them.
+        metrics: the counters behind ``/metrics``.
+        batcher: gathers rows into micro-batches.
+        failure: the defect that ended the work on micro-batches, on one line; None without one.
+        on_failure: called when such a defect occurs.
+        n_unread: responses that were cut off because their clients did not read them.
     """
 
     def __init__(
@@ -86,11 +87,11 @@ class ScoringService:
         token: str | None = None,
     ) -> None:
         self.settings = settings or ServeSettings()
-        self.meters = Meters()
+        self.metrics = ServiceMetrics()
         self.failure: str | None = None
         self.on_failure: Callable[[], None] | None = None
         self.n_unread = 0
-        self.batcher = MicroBatcher(lane, self.settings, self.meters)
+        self.batcher = MicroBatcher(lane, self.settings, self.metrics)
         self._lane, self._served = lane, served
         self._reader = BodyReader(self.settings)
         self._parser = BodyParser(served, self.settings.request_rows)
@@ -104,29 +105,29 @@ class ScoringService:
                 Route(HEALTH, self._health, methods=["GET"]),
             ],
             middleware=[
-                Middleware(_Counting, meters=self.meters),
-                Middleware(_Access, meters=self.meters, token=token),
+                Middleware(_Counting, metrics=self.metrics),
+                Middleware(_Access, metrics=self.metrics, token=token),
             ],
-            exception_handlers={Refused: self._refusal, HTTPException: self._not_found},
+            exception_handlers={HttpError: self._refusal, HTTPException: self._not_found},
             lifespan=self._lifespan,
         )
-        # A path with a slash too many is another path: redirecting a POST loses its body.
+        # No redirect from a path with a trailing slash: clients lose the body of a redirected POST.
         self.app.router.redirect_slashes = False
 
     def drain(self) -> None:
-        """Take no further requests; those that were accepted are answered."""
+        """Refuse further requests; the accepted ones are still answered."""
         self.batcher.drain()
         self._reader.stop()
 
     def count_not_http(self) -> None:
-        """Count a request that could not be read as HTTP: it reaches no endpoint."""
-        self.meters.requests.labels("other", "400").inc()
-        self.meters.refused.labels("not_http").inc()
+        """Count bytes that are not HTTP; they reach no endpoint that would count them."""
+        self.metrics.requests.labels("other", "400").inc()
+        self.metrics.refused.labels("not_http").inc()
 
     def count_unread(self) -> None:
-        """Count an answer that was cut off because its client did not read it."""
+        """Count a response that was cut off because its client did not read it."""
         self.n_unread += 1
-        self.meters.unread.inc()
+        self.metrics.unread.inc()
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[Mapping[str, Any]]:
@@ -139,13 +140,13 @@ class ScoringService:
             await asyncio.wait({work})
 
     def _work_ended(self, work: asyncio.Task[None]) -> None:
-        """Without its work on micro-batches the service is of no use: it says why, and ends."""
+        """Record why the work on micro-batches ended, and end the service."""
         error = None if work.cancelled() else work.exception()
         if error is None:
             return
-        told = " ".join(f"{type(error).__name__}: {error}".split())
+        message = " ".join(f"{type(error).__name__}: {error}".split())
         place = traceback.extract_tb(error.__traceback__)[-1]
-        self.failure = f"{told} ({Path(place.filename).name}:{place.lineno})"
+        self.failure = f"{message} ({Path(place.filename).name}:{place.lineno})"
         logger.info("the work on micro-batches ended", exc_info=error)
         self.drain()
         if self.on_failure is not None:
@@ -165,24 +166,24 @@ class ScoringService:
             pending = self.batcher.submit(rows)
             answer = await self._answer(request, pending)
         except ClientDisconnect:
-            self.meters.refused.labels("client_gone").inc()
+            self.metrics.refused.labels("client_gone").inc()
             return Response(status_code=_CLIENT_GONE)
         return _json(as_json(rows, answer, self._served, self._lane.device))
 
     async def _rows_of(self, request: Request) -> ScoreRows:
-        """What is asked for. The body ends here: nothing holds it while the rows wait."""
+        """Read and parse the rows. The body is freed here, and not kept while the rows wait."""
         async with self._reader.reading(request) as body:
             if len(body) <= _LARGE_BODY_BYTES:
                 return self._parser.parse(body)
             async with self._parsing:
                 return await asyncio.to_thread(self._parser.parse, body)
 
-    async def _answer(self, request: Request, pending: Pending) -> Answer:
-        """Wait for the answer, or until the client goes away.
+    async def _answer(self, request: Request, pending: PendingRequest) -> Answer:
+        """Wait for the results, or until the client goes away.
 
         Raises:
-            Refused: when the engine failed.
-            ClientDisconnect: when nobody waits for it any more; its rows are taken back.
+            HttpError: when the engine failed.
+            ClientDisconnect: when the client went away; its rows leave the queue.
         """
         gone = asyncio.create_task(_gone(request))
         try:
@@ -201,8 +202,8 @@ class ScoringService:
         has, lacks = "a reward model answers rewards", "log-probs"
         if self._served.stage is Stage.REFERENCE:
             has, lacks = "a causal language model answers log-probs", "rewards"
-        told = f"{self._served.name} does not answer {lacks}: {has}"
-        raise Refused(409, f"{told}, at POST {path_of(self._served.stage)}", "other_stage")
+        message = f"{self._served.name} does not answer {lacks}: {has}"
+        raise HttpError(409, f"{message}, at POST {path_of(self._served.stage)}", "other_stage")
 
     async def _model(self, request: Request) -> Response:
         served, limits = self._served, self.settings
@@ -237,7 +238,7 @@ class ScoringService:
         )
 
     async def _metrics(self, request: Request) -> Response:
-        return Response(self.meters.text(), headers={"content-type": CONTENT_TYPE})
+        return Response(self.metrics.text(), headers={"content-type": CONTENT_TYPE})
 
     async def _health(self, request: Request) -> Response:
         faults, available = self.batcher.faults, self._lane.available
@@ -263,8 +264,8 @@ class ScoringService:
         return _json(dump(data), 503 if self.batcher.draining or not available else 200)
 
     async def _refusal(self, request: Request, error: Exception) -> Response:
-        assert isinstance(error, Refused)
-        self.meters.refused.labels(error.kind).inc()
+        assert isinstance(error, HttpError)
+        self.metrics.refused.labels(error.kind).inc()
         return _error(error)
 
     async def _not_found(self, request: Request, error: Exception) -> Response:
@@ -272,38 +273,43 @@ class ScoringService:
         method, path = request.method, request.url.path[:200]
         if error.status_code == 405:
             allowed = (error.headers or {}).get("Allow", "")
-            told, kind = f"method = {method!r}: allowed is {allowed} at {path}", "wrong_method"
+            message, kind = f"method = {method!r}: allowed is {allowed} at {path}", "wrong_method"
         else:
-            told, kind = f"path = {path!r}: allowed is one of {', '.join(_PATHS)}", "unknown_path"
-        self.meters.refused.labels(kind).inc()
-        return _error(Refused(error.status_code, told, kind, headers=error.headers))
+            message, kind = (
+                f"path = {path!r}: allowed is one of {', '.join(_PATHS)}",
+                "unknown_path",
+            )
+        self.metrics.refused.labels(kind).inc()
+        return _error(HttpError(error.status_code, message, kind, headers=error.headers))
 
 
 class _Access:
-    """Refuses requests without the token; health is open, for those who only watch."""
+    """Refuses requests without the token, except to the health endpoint, for monitoring."""
 
-    def __init__(self, app: ASGIApp, meters: Meters, token: str | None) -> None:
-        self._app, self._meters, self._token = app, meters, token
+    def __init__(self, app: ASGIApp, metrics: ServiceMetrics, token: str | None) -> None:
+        self._app, self._metrics, self._token = app, metrics, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] != HEALTH:
             shown = Request(scope).headers.get("authorization")
             if not is_allowed(shown, self._token):
-                self._meters.refused.labels("unauthorised").inc()
+                self._metrics.refused.labels("unauthorised").inc()
                 given = "(not given)" if shown is None else "(not the one)"
-                told = f"authorization = {given}: allowed is 'Bearer TOKEN' with the service's own"
+                message = (
+                    f"authorization = {given}: allowed is 'Bearer TOKEN' with the service's own"
+                )
                 headers = {"www-authenticate": "Bearer"}
-                refusal = Refused(401, told, "unauthorised", headers=headers)
+                refusal = HttpError(401, message, "unauthorised", headers=headers)
                 await _error(refusal)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
 
 class _Counting:
-    """Counts requests and their time, by path and status."""
+    """Counts requests and measures their time, by path and status."""
 
-    def __init__(self, app: ASGIApp, meters: Meters) -> None:
-        self._app, self._meters = app, meters
+    def __init__(self, app: ASGIApp, metrics: ServiceMetrics) -> None:
+        self._app, self._metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -314,8 +320,8 @@ class _Counting:
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._meters.requests.labels(path, str(message["status"])).inc()
-                self._meters.request_s.labels(path).observe(time.monotonic() - start_s)
+                self._metrics.requests.labels(path, str(message["status"])).inc()
+                self._metrics.request_s.labels(path).observe(time.monotonic() - start_s)
             await send(message)
 
         await self._app(scope, receive, counted)
@@ -328,8 +334,8 @@ def _check_type(request: Request) -> None:
     ):
         given = request.headers.get(name, default)
         if given.partition(";")[0].strip().lower() != wanted:
-            told = f"{name} = {given[:100]}: allowed is {wanted}"
-            raise Refused(415, told, "wrong_type")
+            message = f"{name} = {given[:100]}: allowed is {wanted}"
+            raise HttpError(415, message, "wrong_type")
 
 
 async def _gone(request: Request) -> None:
@@ -342,6 +348,6 @@ def _json(body: bytes, status: int = 200) -> Response:
     return Response(body, status, media_type="application/json")
 
 
-def _error(refusal: Refused) -> Response:
+def _error(refusal: HttpError) -> Response:
     body = dump({"error": str(refusal)})
     return Response(body, refusal.status, refusal.headers, media_type="application/json")

@@ -1,8 +1,9 @@
-"""Micro-batches: rows of many requests go through one engine together.
+"""Gathers the rows of many requests into micro-batches for one engine.
 
-One loop takes rows in the order in which they came, hands them to the engine's lane (a thread or
-process of its own) and gives each request its rows back. While the engine works the next rows
-gather, so that a busy service batches without any delay. Everything here runs on the event loop.
+One loop takes waiting rows in the order of their arrival, submits them to the engine's lane (a
+separate thread or process) and hands the results back to the requests. The next rows gather while
+the engine computes, so that a busy service batches without delay. All code here runs on the event
+loop.
 """
 
 from __future__ import annotations
@@ -19,21 +20,30 @@ from ecorl.engines.lanes.threaded import AsyncEngine, Result
 from ecorl.engines.protocol import EngineReport, Float32, Int64, ScoreBatch
 from ecorl.engines.validate import check_result
 from ecorl.errors import EcorlError, EngineTimeout, InvalidResult
-from ecorl.serve.answers import UNKNOWN, Answer, Effort, share_of
-from ecorl.serve.bodies import ScoreRows
-from ecorl.serve.meters import Meters
-from ecorl.serve.refusals import Refused, draining
+from ecorl.serve.http_errors import HttpError, draining
+from ecorl.serve.metrics import ServiceMetrics
+from ecorl.serve.parsing import ScoreRows
+from ecorl.serve.responses import UNKNOWN, Answer, Effort, share_of
 from ecorl.serve.settings import ServeSettings
 
 logger = logging.getLogger(__name__)
 
 _LONGEST_RETRY_S = 60
-"""A full queue is never announced for longer: the estimate rests on one micro-batch. Assumed."""
+"""Upper bound of the retry time, s: the estimate rests on a single micro-batch. Assumed."""
 
 
 @dataclass(eq=False, slots=True)
-class Pending:
-    """A request that was accepted: its future is answered, fails, or is withdrawn."""
+class PendingRequest:
+    """An accepted request: its future gets the results or an error, or is cancelled.
+
+    Attributes:
+        rows: the rows of the request.
+        number: serial number of the request, from which the ids of its rows in a batch are made.
+        future: the results, for the endpoint that waits for them.
+        values: results so far, in the order of the rows.
+        n_left: rows without a result yet.
+        effort: device time and energy so far.
+    """
 
     rows: ScoreRows
     number: int
@@ -43,15 +53,15 @@ class Pending:
     effort: Effort | None = None
 
     def add_effort(self, effort: Effort) -> None:
-        """Add the share of one micro-batch."""
+        """Add this request's share of one micro-batch's time and energy."""
         self.effort = effort if self.effort is None else self.effort + effort
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """One row in the queue."""
+    """One row in the queue, with its time of arrival (monotonic, s)."""
 
-    pending: Pending
+    pending: PendingRequest
     index: int
     since_s: float
 
@@ -65,13 +75,13 @@ class _Waiting:
 
 
 @dataclass(slots=True)
-class Faults:
-    """How the engine has failed.
+class EngineFaultCounts:
+    """Failures of the engine.
 
     Attributes:
-        n: micro-batches that it failed on.
-        in_a_row: of the last ones, without an answer between them.
-        last: what it said.
+        n: micro-batches on which it failed.
+        in_a_row: failures since the last good micro-batch.
+        last: class and text of the last error.
     """
 
     n: int = 0
@@ -81,7 +91,7 @@ class Faults:
 
 @dataclass(slots=True)
 class _Queue:
-    """Rows that wait, in order, and their tokens."""
+    """Waiting rows in the order of their arrival, and the number of their tokens."""
 
     rows: deque[_Waiting] = field(default_factory=deque)
     n_tokens: int = 0
@@ -90,8 +100,8 @@ class _Queue:
         self.rows.append(row)
         self.n_tokens += len(row.token_ids)
 
-    def take(self, max_rows: int, max_tokens: int) -> list[_Waiting]:
-        """The next micro-batch: rows with the temperature of the oldest, at least one of them."""
+    def next_batch(self, max_rows: int, max_tokens: int) -> list[_Waiting]:
+        """Remove and return the next rows that share the oldest row's temperature; at least one."""
         taken: list[_Waiting] = []
         kept: list[_Waiting] = []
         n_tokens = 0
@@ -109,7 +119,7 @@ class _Queue:
         self.n_tokens -= n_tokens
         return taken
 
-    def drop(self, pending: Pending) -> int:
+    def drop(self, pending: PendingRequest) -> int:
         """Take a request's rows out; returns how many there were."""
         kept = deque(row for row in self.rows if row.pending is not pending)
         n_dropped = len(self.rows) - len(kept)
@@ -119,25 +129,25 @@ class _Queue:
 
 
 class MicroBatcher:
-    """Gathers rows, asks the engine, gives results back.
+    """Gathers rows into micro-batches, submits them to the engine and hands the results back.
 
     Args:
         lane: the engine; one micro-batch at a time is submitted to it.
-        settings: limits.
-        meters: what is counted.
+        settings: limits of the service.
+        metrics: the counters to update.
 
     Attributes:
-        faults: how the engine has failed.
-        n_accepted: requests that were accepted.
-        n_withdrawn: of these, whose clients went away before the answer.
-        n_failed: of these, that were refused afterwards, since the engine failed.
+        faults: failures of the engine.
+        n_accepted: accepted requests.
+        n_withdrawn: accepted requests whose clients went away before the response.
+        n_failed: accepted requests that got an error because the engine failed.
     """
 
-    def __init__(self, lane: AsyncEngine, settings: ServeSettings, meters: Meters) -> None:
-        self.faults = Faults()
-        self._lane, self._settings, self._meters = lane, settings, meters
+    def __init__(self, lane: AsyncEngine, settings: ServeSettings, metrics: ServiceMetrics) -> None:
+        self.faults = EngineFaultCounts()
+        self._lane, self._settings, self._metrics = lane, settings, metrics
         self._queue = _Queue()
-        self._pending: set[Pending] = set()
+        self._pending: set[PendingRequest] = set()
         self._changed, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
         self._draining = False
@@ -148,12 +158,12 @@ class MicroBatcher:
 
     @property
     def n_waiting(self) -> int:
-        """Rows in the queue, without those in the engine."""
+        """Number of rows in the queue, without those in the engine."""
         return len(self._queue.rows)
 
     @property
     def n_unanswered(self) -> int:
-        """Requests that were accepted and have no answer yet."""
+        """Number of accepted requests without a response yet."""
         return len(self._pending)
 
     @property
@@ -161,23 +171,23 @@ class MicroBatcher:
         """Whether further requests are refused."""
         return self._draining
 
-    def submit(self, rows: ScoreRows) -> Pending:
+    def submit(self, rows: ScoreRows) -> PendingRequest:
         """Accept all rows of a request, or none.
 
         Raises:
-            Refused: 429 when the queue has no room for them, 503 when the service is stopping.
+            HttpError: 429 when the queue is full, 503 when the service is stopping.
         """
         if self._draining:
             raise draining()
         if self.n_waiting >= self._settings.queue_rows:
-            # The size does not matter: a large request gets in as often as a small one.
-            raise Refused(
+            # The size of the request does not matter, so that large requests do not starve.
+            raise HttpError(
                 429, f"the queue is full: {self.n_waiting} rows wait",
                 "queue_full", self._retry_after_s(),
             )  # fmt: skip
         self.n_accepted += 1
         future = asyncio.get_running_loop().create_future()
-        pending = Pending(rows, self.n_accepted, future, [None] * len(rows), len(rows))
+        pending = PendingRequest(rows, self.n_accepted, future, [None] * len(rows), len(rows))
         self._pending.add(pending)
         self._idle.clear()
         now_s = time.monotonic()
@@ -186,42 +196,42 @@ class MicroBatcher:
         self._queue_changed()
         return pending
 
-    def withdraw(self, pending: Pending) -> None:
-        """Forget a request whose client is gone; the rows of others stay as they are."""
+    def withdraw(self, pending: PendingRequest) -> None:
+        """Cancel a request whose client has gone away; other requests are not affected."""
         if pending.future.done():
             return
         pending.future.cancel()
         self.n_withdrawn += 1
-        self._meters.rows.labels("withdrawn").inc(pending.n_left)
+        self._metrics.rows.labels("withdrawn").inc(pending.n_left)
         self._settle(pending)
 
     def drain(self) -> None:
-        """Accept nothing more; what was accepted is answered without further delay."""
+        """Refuse further requests, and answer the accepted ones without waiting for batch-mates."""
         self._draining = True
-        self._meters.draining.set(1)
+        self._metrics.draining.set(1)
         self._changed.set()
 
     async def idle(self) -> None:
-        """Return when every accepted request has its answer."""
+        """Return when every accepted request has been answered."""
         await self._idle.wait()
 
     async def run(self) -> None:
-        """Work until cancelled; what is unanswered at the end is refused, never left to hang."""
+        """Process micro-batches until cancelled; requests left over then get an error."""
         limits = self._settings
         try:
             while True:
                 await self._gather()
-                batch = self._queue.take(limits.max_batch_rows, limits.max_batch_tokens)
-                self._meters.queue_rows.set(self.n_waiting)
+                batch = self._queue.next_batch(limits.max_batch_rows, limits.max_batch_tokens)
+                self._metrics.queue_rows.set(self.n_waiting)
                 if batch:
                     await self._answer(batch)
         finally:
             self.drain()
             for pending in tuple(self._pending):
-                self._refuse(pending, Refused(503, "the service has stopped", "stopped"))
+                self._refuse(pending, HttpError(503, "the service has stopped", "stopped"))
 
     async def _gather(self) -> None:
-        """Wait for a row, then for its batch-mates as long as it may."""
+        """Wait for a row, then for its batch-mates until its delay is over."""
         while True:
             self._changed.clear()
             wait_s = self._wait_s()
@@ -234,7 +244,7 @@ class MicroBatcher:
                 return
 
     def _wait_s(self) -> float | None:
-        """How long the oldest row may still wait; None: there is none."""
+        """How long the oldest row may still wait, s; None when no row waits."""
         queue = self._queue
         if not queue.rows:
             return None
@@ -248,9 +258,9 @@ class MicroBatcher:
 
     async def _answer(self, rows: Sequence[_Waiting]) -> None:
         batch = _batch_of(rows)
-        self._meters.batch_rows.observe(len(batch))
-        self._meters.batch_tokens.observe(batch.n_tokens)
-        self._meters.tokens.inc(batch.n_tokens)
+        self._metrics.batch_rows.observe(len(batch))
+        self._metrics.batch_tokens.observe(batch.n_tokens)
+        self._metrics.tokens.inc(batch.n_tokens)
         start_s = time.monotonic()
         try:
             values, report = await self._ask(batch)
@@ -259,23 +269,23 @@ class MicroBatcher:
             return
         finally:
             self._last_batch_s = time.monotonic() - start_s
-            self._meters.engine_s.observe(self._last_batch_s)
+            self._metrics.engine_s.observe(self._last_batch_s)
         self.faults.in_a_row = 0
-        self._meters.device(report)
+        self._metrics.device(report)
         self._deliver(rows, values, report)
 
     async def _ask(self, batch: ScoreBatch) -> tuple[Sequence[Float32 | None], EngineReport]:
-        """Results of a micro-batch, None for each row that cannot be used.
+        """Compute a micro-batch: a result for each row, None where it cannot be used.
 
         Raises:
-            EcorlError: when the engine failed, gave no answer in time, or none that fits.
+            EcorlError: when the engine failed, did not answer in time, or answered something else.
         """
         future = asyncio.wrap_future(self._lane.submit(batch))
         limit_s = self._settings.engine_timeout_s
         done, _ = await asyncio.wait({future}, timeout=limit_s)
         if not done:
             self._lane.cancel_and_restart()
-            future.add_done_callback(_look_at)
+            future.add_done_callback(_discard_failure)
             raise EngineTimeout(f"the engine gave no answer within {limit_s:g} s")
         result = future.result()
         checked = check_result(batch, result, self._lane.stage)
@@ -291,7 +301,7 @@ class MicroBatcher:
             pending = row.pending
             if pending.future.done():
                 continue  # withdrawn
-            self._meters.rows.labels("without_answer" if value is None else "answered").inc()
+            self._metrics.rows.labels("without_answer" if value is None else "answered").inc()
             pending.values[row.index] = value
             pending.n_left -= 1
             if share is not None:
@@ -301,26 +311,26 @@ class MicroBatcher:
                 self._settle(pending)
 
     def _failed(self, rows: Sequence[_Waiting], error: EcorlError) -> None:
-        """Answer the requests of a micro-batch that the engine failed on."""
+        """Send an error to all requests of a micro-batch on which the engine failed."""
         self.faults.n += 1
         self.faults.in_a_row += 1
         self.faults.last = f"{type(error).__name__}: {error}"
-        self._meters.faults.inc()
+        self._metrics.faults.inc()
         affected = {row.pending.number: row.pending for row in rows}
         logger.warning("the engine failed on %d requests: %s", len(affected), self.faults.last)
         for pending in affected.values():
-            told = " ".join(f"the engine failed: {self.faults.last}".split())
-            self._refuse(pending, Refused(503, told, "engine_fault", retry_after_s=1))
+            message = " ".join(f"the engine failed: {self.faults.last}".split())
+            self._refuse(pending, HttpError(503, message, "engine_fault", retry_after_s=1))
 
-    def _refuse(self, pending: Pending, refusal: Refused) -> None:
+    def _refuse(self, pending: PendingRequest, refusal: HttpError) -> None:
         if pending.future.done():
             return
         pending.future.set_exception(refusal)
         self.n_failed += 1
-        self._meters.rows.labels("failed").inc(pending.n_left)
+        self._metrics.rows.labels("failed").inc(pending.n_left)
         self._settle(pending)
 
-    def _settle(self, pending: Pending) -> None:
+    def _settle(self, pending: PendingRequest) -> None:
         self._pending.discard(pending)
         if pending.n_left and self._queue.drop(pending):
             self._queue_changed()
@@ -328,11 +338,11 @@ class MicroBatcher:
             self._idle.set()
 
     def _queue_changed(self) -> None:
-        self._meters.queue_rows.set(self.n_waiting)
+        self._metrics.queue_rows.set(self.n_waiting)
         self._changed.set()
 
     def _retry_after_s(self) -> int:
-        """When the rows that wait now will be through, by the time of the last micro-batch."""
+        """Time until the waiting rows will be done, s, at the pace of the last micro-batch."""
         n_batches = math.ceil(self.n_waiting / self._settings.max_batch_rows)
         return min(_LONGEST_RETRY_S, max(1, math.ceil(n_batches * self._last_batch_s)))
 
@@ -347,7 +357,7 @@ def _batch_of(rows: Sequence[_Waiting]) -> ScoreBatch:
 
 
 def _shares(rows: Sequence[_Waiting], values: Sequence[Float32 | None]) -> list[float | None]:
-    """Each row's part of the effort, by tokens; rows without a value have none."""
+    """Each row's share of a batch's time and energy, by tokens; None for a row without a value."""
     tokens = [
         0 if value is None else len(row.token_ids) for row, value in zip(rows, values, strict=True)
     ]
@@ -355,7 +365,7 @@ def _shares(rows: Sequence[_Waiting], values: Sequence[Float32 | None]) -> list[
     return [n / total if n else None for n in tokens]
 
 
-def _look_at(future: asyncio.Future[Result]) -> None:
-    """Take a late failure off a future that nobody waits for any more."""
+def _discard_failure(future: asyncio.Future[Result]) -> None:
+    """Read the error of an abandoned future, so that asyncio does not report it as unhandled."""
     if not future.cancelled():
         future.exception()

@@ -1,4 +1,4 @@
-"""One client's connection: how long it may take to ask, and to read its answer."""
+"""Connections with time limits for sending a request and for reading its response."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ecorl.serve.app import SERVICE, ScoringService
 
 _SHARE_OF_DRAIN = 0.25
-"""Part of the drain that a client may read nothing, so that one of them does not use it up: its
-time-out ends within two such waits. Assumed."""
+"""Share of the drain time for which a client may read nothing, so that no single client uses it
+all: its time-out ends within two such waits. Assumed."""
 
 
 class ClientConnection(H11Protocol):
-    """HTTP/1.1 that waits for a client no longer than the service says.
+    """An HTTP/1.1 connection that limits how long a client may be silent.
 
-    It waits for the head of a request as long as for a body, and so long for a client that reads
-    none of an answer that is ready.
+    The limit of the service for reading a body also holds for the head of a request, and for a
+    client that reads nothing of a response that is ready.
     """
 
     _service: ScoringService
@@ -33,38 +33,39 @@ class ClientConnection(H11Protocol):
         """Begin to wait for the head of the first request."""
         super().connection_made(transport)
         self._service = self.app_state[SERVICE]
-        # Told of the first byte that the system does not take, and when the last one is gone.
+        # With 0, pause_writing is called at the first byte that the system's buffer does not hold,
+        # and resume_writing when the last one has been sent.
         transport.set_write_buffer_limits(high=0)
         self._watch_asking()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; a request may begin or be whole with them."""
+        """Receive bytes; a request may begin or become complete with them."""
         super().data_received(data)
         self._watch_asking()
 
     def on_response_complete(self) -> None:
-        """Go on with the next request."""
+        """Wait for the next request."""
         super().on_response_complete()
         self._watch_asking()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
+        """Cancel all time limits."""
         super().connection_lost(exc)
         self._stop_asking()
         self._stop_reading()
 
     def pause_writing(self) -> None:
-        """Some of an answer is not taken yet."""
+        """Begin to watch a client that has not read all of a response."""
         super().pause_writing()
         self._watch_reading()
 
     def resume_writing(self) -> None:
-        """All of it is."""
+        """Stop watching: the response has been sent."""
         super().resume_writing()
         self._stop_reading()
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP gets JSON as every other mistake does, and is counted as they are."""
+        """Answer bytes that are not HTTP with JSON, as any other error, and count them."""
         body = json.dumps({"error": f"request = (not HTTP/1.1): {msg}"}).encode()
         headers = [
             (b"content-type", b"application/json"),
@@ -76,27 +77,27 @@ class ClientConnection(H11Protocol):
             h11.Data(data=body),
             h11.EndOfMessage(),
         ]
-        with contextlib.suppress(h11.LocalProtocolError):  # an answer has begun already
+        with contextlib.suppress(h11.LocalProtocolError):  # a response has begun already
             for event in events:
                 self.transport.write(self.conn.send(event))
             self._service.count_not_http()
         self.transport.close()
 
     def shutdown(self) -> None:
-        """The service ends: no long wait for a client that does not read."""
+        """Shorten the wait for a client that does not read, because the service ends."""
         super().shutdown()
         if self._reading is not None:
             self._stop_reading()
             self._watch_reading()
 
     def _watch_asking(self) -> None:
-        """Wait for the rest of a request; the time runs from its first byte or the connection."""
+        """Limit the time until a request is complete, from its first byte or the connection on."""
         is_first = self.cycle is None
         if self.transport.is_closing() or not (is_first or self.cycle.response_complete):
-            # A request is being answered, and watched by who reads its body.
+            # A request is being answered; the body reader has limits of its own for it.
             self._stop_asking()
         elif not is_first and self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
-            self._stop_asking()  # nothing is asked: idle connections are kept
+            self._stop_asking()  # no request has begun: idle connections are kept
             if self.timeout_keep_alive_task is None:
                 self.timeout_keep_alive_task = self.loop.call_later(
                     self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -115,7 +116,7 @@ class ClientConnection(H11Protocol):
         self._reading = self.loop.call_later(limit_s, self._check_reading)
 
     def _check_reading(self) -> None:
-        """End the connection of a client that took nothing of its answer meanwhile."""
+        """Cut the connection of a client that has read nothing since the last check."""
         if self.transport.get_write_buffer_size() < self._n_unsent:
             self._watch_reading()
             return

@@ -1,4 +1,4 @@
-"""Running the service: connections, signals, and an end that loses no answer."""
+"""Runs the service: handles signals, and answers all accepted requests before it ends."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ServiceEnd:
     """How the service ended.
 
     Attributes:
-        n_accepted: requests that were accepted.
-        n_withdrawn: of these, whose clients went away before the answer.
-        n_failed: of these, that were refused afterwards: the engine failed.
-        n_unread: answers of any kind that were cut off because their clients did not read them.
-        n_abandoned: accepted requests that got no answer.
+        n_accepted: accepted requests.
+        n_withdrawn: accepted requests whose clients went away before the response.
+        n_failed: accepted requests that got an error because the engine failed.
+        n_unread: responses of any kind that were cut off because their clients did not read them.
+        n_abandoned: accepted requests that got no response.
         forced: whether a second signal or the deadline ended it.
-        failure: the defect that ended it, on one line; None: it was told to end.
+        failure: the defect that ended it, on one line; None when a signal ended it.
     """
 
     n_accepted: int
@@ -52,7 +52,7 @@ class Runner:
     """Runs a service on a socket until it is told to stop.
 
     Args:
-        service: what answers.
+        service: the endpoints and their work on batches.
         listening: a socket that listens already.
     """
 
@@ -75,17 +75,17 @@ class Runner:
             )
         )
         self._drain: asyncio.Task[None] | None = None
-        self._forced: Ended | None = None
+        self._forced: ServiceEnd | None = None
 
-    async def serve(self, started: Callable[[], None]) -> Ended:
-        """Serve until `stop` or a signal (where this is the main thread).
+    async def serve(self, started: Callable[[], None]) -> ServiceEnd:
+        """Serve until `stop` is called or, on the main thread, a signal comes.
 
         Args:
-            started: called once clients are answered.
+            started: called once the server accepts connections.
         """
         loop = asyncio.get_running_loop()
         with _on_signals(loop, self.stop):
-            telling = loop.create_task(self._tell(started))
+            telling = loop.create_task(self._announce(started))
             try:
                 await self._server.serve(sockets=[self._socket])
             finally:
@@ -95,7 +95,7 @@ class Runner:
         return self._forced or self._ended(0, forced=False)
 
     def stop(self) -> None:
-        """Drain: answer what was accepted, then end. Called again: end at once."""
+        """Answer the accepted requests, then end. A second call ends at once."""
         if self._drain is None:
             self._service.drain()
             self._drain = asyncio.get_running_loop().create_task(self._drained())
@@ -103,21 +103,21 @@ class Runner:
             self._force()
 
     def _failed(self) -> None:
-        """End as after a signal: the service cannot answer any more."""
+        """End as after a signal, because the service cannot work on batches any more."""
         if self._drain is None:
             self.stop()
 
-    async def _tell(self, started: Callable[[], None]) -> None:
+    async def _announce(self, started: Callable[[], None]) -> None:
         while not self._server.started:
             await asyncio.sleep(0.005)
         started()
 
     async def _drained(self) -> None:
-        """Let the server end when all is answered; by force at the deadline."""
+        """End the server when all requests are answered, or by force at the deadline."""
         try:
             async with asyncio.timeout(self._service.settings.drain_s):
                 await self._service.batcher.idle()
-                # The server closes idle connections and waits for answers on their way.
+                # The server closes idle connections and waits for responses that are being sent.
                 self._server.should_exit = True
                 await asyncio.Event().wait()  # until cancelled, when it has ended
         except TimeoutError:
@@ -128,15 +128,15 @@ class Runner:
             return
         connections = list(self._server.server_state.connections)
         unsent = sum(1 for each in connections if each.transport.get_write_buffer_size())
-        # Counted now: the clients of what is cut off below did not go away of themselves.
+        # Counted before the connections are cut: these clients did not go away by themselves.
         self._forced = self._ended(self._service.batcher.n_unanswered + unsent, forced=True)
         self._server.should_exit = self._server.force_exit = True
         for each in connections:
             each.transport.abort()
 
-    def _ended(self, n_abandoned: int, *, forced: bool) -> Ended:
+    def _ended(self, n_abandoned: int, *, forced: bool) -> ServiceEnd:
         service, batcher = self._service, self._service.batcher
-        return Ended(
+        return ServiceEnd(
             n_accepted=batcher.n_accepted,
             n_withdrawn=batcher.n_withdrawn,
             n_failed=batcher.n_failed,
@@ -148,7 +148,7 @@ class Runner:
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to its runner, and on a forced end waits for nobody."""
+    """A server that leaves signals to its runner, and does not wait for clients on a forced end."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -156,7 +156,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await super().shutdown(sockets)
-        if self.force_exit:  # the parent leaves it out then, and it stops the work on batches
+        if self.force_exit:  # uvicorn then skips the lifespan, which stops the work on batches
             await self.lifespan.shutdown()
 
 

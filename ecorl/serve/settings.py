@@ -1,4 +1,4 @@
-"""What the service is told when it starts: its limits, and the model that it serves."""
+"""Settings of the service: its limits, and the model that it serves."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class ServeSettings:
             A few milliseconds: about what a small model takes for one row.
         max_batch_rows: rows of a micro-batch at most.
         max_batch_tokens: tokens of a micro-batch at most; a longer row goes alone.
-        queue_rows: requests are refused while so many rows wait. One is accepted whole as long as
-            a place is free, whatever its size, so that large requests do not starve beside small
-            ones: at most `request_rows` - 1 rows wait beyond it.
-        max_body_bytes: largest body of a request: 256 rows of 2,048 tokens of 6 digits take 4 MiB,
-            and room for ids and white space.
-        max_reading_bytes: bodies that are being read or parsed, all together.
+        queue_rows: requests are refused while so many rows wait. A request is accepted whole as
+            long as one place is free, whatever its size, so that large requests do not starve
+            beside small ones: at most `request_rows` - 1 rows wait beyond this limit.
+        max_body_bytes: largest body of a request, bytes: 256 rows of 2,048 tokens of 6 digits need
+            4 MiB; ids and white space may take the rest.
+        max_reading_bytes: bodies that are being read or parsed, all together, bytes.
         read_timeout_s: longest time for a request to come in, and for a client to read nothing of
             its answer, s. While the service ends, a client may read nothing for a quarter of
             drain_s at most.
@@ -49,16 +49,17 @@ class ServeSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What is served.
+    """The model that is served.
 
     Attributes:
-        name: of the model.
+        name: name of the model.
         stage: `Stage.REWARD` answers rewards, `Stage.REFERENCE` log-probs.
-        vocab_size: token ids lie below it.
-        max_row_tokens: longest row.
-        provenance: of the rewards or log-probs themselves: emulated when the kernels run as
-            C-simulation.
-        device_figures: what the modelled time and energy of the device rest on, by name.
+        vocab_size: token ids are smaller than it.
+        max_row_tokens: longest row, tokens.
+        provenance: provenance of the rewards or log-probs themselves: emulated when the kernels
+            run as C-simulation.
+        device_figures: the figures on which the modelled time and energy of the device rest, by
+            name.
     """
 
     name: str

@@ -21,7 +21,7 @@ from ecorl.errors import ConfigError, MissingToolError
 
 if TYPE_CHECKING:
     from ecorl.engines.fpga.engine import FpgaEngine
-    from ecorl.serve.server import Ended
+    from ecorl.serve.server import ServiceEnd
     from ecorl.serve.settings import ServedModel, ServeSettings
 
 ABANDONED = 1
@@ -224,7 +224,7 @@ def _run(
     settings: ServeSettings,
     token: str | None,
     listening: socket.socket,
-) -> Ended:
+) -> ServiceEnd:
     from ecorl.engines.lanes.threaded import ThreadedEngine
     from ecorl.serve.access import url_of
     from ecorl.serve.app import ScoringService, path_of
@@ -250,7 +250,7 @@ def _run(
         lane.close()
 
 
-def _tell_end(ended: Ended) -> None:
+def _tell_end(ended: ServiceEnd) -> None:
     counts = (
         f"{ended.n_accepted} requests accepted, {ended.n_withdrawn} withdrawn by their clients, "
         f"{ended.n_failed} failed"

@@ -1,1 +1,1 @@
-"""Asynchronous lanes in front of an engine: a thread, or a process of its own."""
+"""Asynchronous in-order queues in front of an engine, on a thread or in a separate process."""

@@ -1,8 +1,8 @@
-"""An engine in a process of its own: what goes wrong there cannot hurt the training run.
+"""An engine in a separate process, so that its crashes and hangs cannot hurt the training run.
 
-One thread per engine owns the process, from its start to its reaping. It must be one and the
-same thread: the process asks the kernel to die with its parent (PR_SET_PDEATHSIG), and for the
-kernel the parent is the thread that started it.
+One thread per engine starts the process, exchanges messages with it and reaps it. It must be one
+and the same thread: the process asks the kernel to die with its parent (PR_SET_PDEATHSIG), and for
+the kernel the parent is the thread that started it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HostLimits:
-    """Patience with an engine process. All invented, chosen to err on the patient side.
+    """Time limits and restarts of an engine process. All values are invented, and generous.
 
     Attributes:
-        start_s: limit for loading the engine (a first build of the kernels included), s.
-        call_s: limit of the blocking calls `score` and `logprobs`, s; None waits for ever.
-        max_restarts: restarts without one good answer in between, before the engine is given up.
+        start_s: limit for loading the engine, with a first build of the kernels, s.
+        call_s: limit of the blocking calls `score` and `logprobs`, s; None waits without limit.
+        max_restarts: restarts without a good result in between, before the engine is given up.
         backoff_s: pause before the first restart, s; doubled for each further one.
-        close_s: limit for an orderly end, s; then the process is killed.
+        close_s: limit for an orderly end, s; after it the process is killed.
     """
 
     start_s: float = 600.0
@@ -47,14 +47,14 @@ class HostLimits:
 
 
 class IsolatedEngine:
-    """Any engine, run in a process of its own behind an asynchronous interface.
+    """Runs any engine in a separate process, behind an asynchronous interface.
 
-    Also an `InferenceEngine`: `score` and `logprobs` block. The constructor returns when the
-    engine is loaded.
+    It is an `InferenceEngine` too, with blocking `score` and `logprobs`. The constructor returns
+    when the engine is loaded.
 
     Args:
-        spec: which engine.
-        limits: patience with the process.
+        spec: the engine to load.
+        limits: time limits and restarts of the process.
 
     Raises:
         UserError: as raised in the process, e.g. `CheckpointError` or `MissingToolError`.
@@ -126,8 +126,8 @@ class IsolatedEngine:
     def submit(self, batch: ScoreBatch) -> Future[Result]:
         """Queue a batch; never blocks.
 
-        A failure is the future's `EngineError`. While the process restarts the future fails at
-        once, so that the caller loses no time before it takes the exact path.
+        A failure is the future's `EcorlError`. While the process restarts the future fails at
+        once, so that the caller loses no time before it uses the exact path.
         """
         with self._changed:
             if self.available:
@@ -135,9 +135,9 @@ class IsolatedEngine:
         return failed_future(self._unavailable())
 
     def load_weights(self, checkpoint: Path) -> Future[Result]:
-        """Change the weights after all batches before. See `AsyncEngine`.
+        """Load other weights once all earlier batches are done. See `AsyncEngine`.
 
-        A process that is started anew from now on loads them from the beginning.
+        A process that is started later loads them at its start.
         """
         with self._changed:
             if self.available:
@@ -159,7 +159,7 @@ class IsolatedEngine:
         fail(jobs, EngineTimeout(f"engine {self._spec.name} gave no answer in time"))
 
     def take_ends(self) -> tuple[EngineEnd, ...]:
-        """How the process ended since the last call, where no batch could tell of it."""
+        """Return the ends of the process since the last call that no batch has reported."""
         with self._changed:
             ends, self._ends = tuple(self._ends), []
         return ends
@@ -167,10 +167,10 @@ class IsolatedEngine:
     def close(self) -> None:
         """End the process; pending work fails. May be called more than once."""
         if not self._in_owner():
-            return  # A forked copy of the trainer must not end the engine of the original.
+            return  # a forked copy of the trainer must not end the original's engine
         with self._changed:
             jobs = self._jobs.take_all()
-            # An idle process is asked to end; one at work or still loading is not waited for.
+            # An idle process is asked to end; one that computes or loads is killed at once.
             if self._process and (jobs or self._state == "starting"):
                 self._process.kill()
             if self._state != "failed":
@@ -217,7 +217,7 @@ class IsolatedEngine:
                 failures = 1 if good_answers else failures + 1
                 self._after_end(reason, failures)
         finally:
-            # Whatever ended this thread, no caller may wait for ever.
+            # Whatever ended this thread, no caller may be left waiting.
             with self._changed:
                 if self._state != "closed":
                     self._enter("failed")
@@ -228,7 +228,7 @@ class IsolatedEngine:
             fail(jobs, EngineCrashed(f"engine {self._spec.name} has stopped"))
 
     def _live_once(self) -> tuple[int, EcorlError]:
-        """One process from start to end: its good answers, and why it ended."""
+        """Run one process from start to end; returns its number of good results and its end."""
         good_answers = 0
         try:
             process = EngineProcess(self._spec.threads)
@@ -263,13 +263,13 @@ class IsolatedEngine:
                 self._enter("ready")
 
     def _next_job(self, process: EngineProcess) -> LaneJob | None:
-        """Wait for work; None when the engine is closed or the process has ended."""
+        """Wait for a job; None when the engine is closed or the process has ended."""
         while self._state == "ready":
             job = self._jobs.head()
             if job is not None:
                 return job
             if process.link in wait([process.link, self._bell_out]):
-                return None  # An idle process has nothing to say: this is its end.
+                return None  # an idle process sends nothing: the link is readable at its end only
             os.read(self._bell_out, 4096)
         return None
 

@@ -1,4 +1,4 @@
-"""What the engine process and its parent say to each other.
+"""Messages between the engine process and its parent.
 
 parent                 engine process
 StartEngine      ->
@@ -24,7 +24,7 @@ from ecorl.records import ModelShape, Stage
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """How to make an engine, in any process.
+    """Describes an engine so that any process can load it.
 
     Attributes:
         kind: built-in ``torch`` or ``fpga``, or ``plugin``.
@@ -51,7 +51,7 @@ class StartEngine:
     """First message to the engine process.
 
     Attributes:
-        calls_done: calls that earlier processes of this engine have taken.
+        calls_done: calls made to earlier processes of this engine.
         import_path: the parent's ``sys.path``, so that plug-ins are found as in the parent.
     """
 
@@ -66,7 +66,7 @@ class Ready:
 
     Attributes:
         card_bytes: bytes that its model occupies in the card's memory, or None.
-        host: who runs its kernels, or None.
+        host: what runs its kernels, or None.
         card_banks: bytes of its weights by memory bank, or None.
     """
 
@@ -82,7 +82,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An error on its way to the parent: the name of its class, its text, its attributes."""
+    """An error as it is sent to the parent: the name of its class, its text and its attributes."""
 
     kind: str
     message: str
@@ -90,9 +90,9 @@ class Fault:
 
 
 def fault_of(error: BaseException) -> Fault:
-    """Describe an error so that it survives the journey, whatever its constructor takes.
+    """Describe an error so that it can be sent, whatever arguments its constructor has.
 
-    An error that is not ecorl's own arrives as `EngineCrashed`, with its class in the text.
+    An error from outside ecorl's tree arrives as `EngineCrashed`, with its class in the text.
     """
     if isinstance(error, errors.EcorlError):
         attributes = {

@@ -1,4 +1,4 @@
-"""One engine process: started, spoken to and reaped."""
+"""Starts one engine process, exchanges messages with it and reaps it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ecorl.engines.protocol import (
 from ecorl.errors import EcorlError, EngineCrashed, EngineTimeout
 
 _LINK_ERRORS = (EOFError, OSError, pickle.UnpicklingError)
-"""What a connection raises when its other end dies, in the middle of a message or not."""
+"""Errors of a connection whose other end dies, between two messages or within one."""
 
 
 class EngineProcess:
-    """One process with one engine. Start, talk and reap from one thread; `kill` from any.
+    """One process with one engine. All methods belong to one thread, except `kill`.
 
     Args:
-        threads: threads of numeric libraries in the process.
+        threads: number of threads of numeric libraries in the process.
 
     Raises:
         EngineCrashed: when the system refuses another process.
@@ -51,7 +51,15 @@ class EngineProcess:
         return self._popen.pid
 
     def start(self, spec: EngineSpec, calls_done: int, start_s: float) -> Ready:
-        """Hand over the spec and wait until the engine is loaded.
+        """Send the spec and wait until the engine is loaded.
+
+        Args:
+            spec: the engine to load.
+            calls_done: calls made to earlier processes of this engine.
+            start_s: limit, s.
+
+        Returns:
+            The attributes of the loaded engine.
 
         Raises:
             UserError: as raised where the engine was made, e.g. `CheckpointError`.
@@ -72,7 +80,7 @@ class EngineProcess:
         return reply
 
     def exchange(self, request: ScoreBatch | Refresh) -> Result | EcorlError:
-        """One call. The engine's own errors are returned.
+        """Make one call and return its result, or the error that the engine raised.
 
         Raises:
             EngineCrashed: when the process is gone.
@@ -89,18 +97,18 @@ class EngineProcess:
         return EngineCrashed(f"the engine process answered {type(reply).__name__}")
 
     def fate(self) -> str:
-        """Reap a process whose link broke, and say how it ended."""
+        """Reap a process whose link broke; returns how it ended, in words."""
         if not wait_or_kill(self._popen, 1.0):
             return "closed its link and was killed"
         code = self._popen.returncode
         return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
     def kill(self) -> None:
-        """SIGKILL; nothing when the process has been reaped already."""
+        """Send SIGKILL; does nothing when the process has been reaped already."""
         self._popen.kill()
 
     def stop(self, close_s: float) -> None:
-        """End the process: by closing the link, by SIGKILL after `close_s`. Leaves no zombie."""
+        """End the process by closing the link, and by SIGKILL after `close_s` seconds."""
         self.link.close()
         wait_or_kill(self._popen, close_s)
 

@@ -1,7 +1,7 @@
-"""Asynchronous engines: one in-order lane in front of an engine.
+"""Asynchronous engines: an in-order queue, called a lane, in front of an engine.
 
-`AsyncEngine` is what the dispatcher sees. `ThreadedEngine` runs an engine on a thread of this
-process; `ecorl.engines.lanes.isolated.IsolatedEngine` gives it a process of its own.
+`AsyncEngine` is the protocol that callers use. `ThreadedEngine` runs an engine on a thread of this
+process; `ecorl.engines.lanes.isolated.IsolatedEngine` runs it in a separate process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,12 @@ Result: TypeAlias = ScoreResult | LogprobResult | Refreshed
 
 @dataclass(frozen=True, slots=True)
 class EngineEnd:
-    """An engine ended between two batches (``EngineCrashed``) or for good (``EngineGivenUp``)."""
+    """The end of an engine between two batches, where no batch's future could report it.
+
+    Attributes:
+        kind: ``EngineCrashed`` when it is started again, ``EngineGivenUp`` when it is not.
+        reason: one line.
+    """
 
     kind: str
     reason: str
@@ -42,9 +47,9 @@ class EngineEnd:
 
 @runtime_checkable
 class AsyncEngine(Protocol):
-    """An engine behind an in-order lane; the dispatcher's view of it.
+    """An engine behind an in-order lane.
 
-    Its stage decides what is computed: a reference engine answers log-probs, any other rewards.
+    Its stage determines what is computed: log-probs for the reference stage, else rewards.
     """
 
     name: str
@@ -53,12 +58,12 @@ class AsyncEngine(Protocol):
     model: ModelShape
     row_invariant: bool
     card_bytes: int | None
-    """Bytes that the model occupies in its card's memory; None for an engine without a card, or
-    one that cannot tell. Engines on one card share its memory."""
+    """Bytes that the model occupies in its card's memory; None without a card, or where the engine
+    does not say. Engines on one card share its memory."""
     host: str | None
-    """Who runs the kernels: ``csim``, ``xrt (noop)`` or ``xrt``; None where there are none."""
+    """What runs the kernels: ``csim``, ``xrt (noop)`` or ``xrt``; None without kernels."""
     card_banks: Mapping[str, int] | None
-    """Bytes of the weights in each memory bank of a card; None where XRT does not run them."""
+    """Bytes of the weights in each memory bank of a card; None where no card holds them."""
 
     @property
     def queue_depth(self) -> int:
@@ -67,7 +72,7 @@ class AsyncEngine(Protocol):
 
     @property
     def available(self) -> bool:
-        """Whether a batch submitted now would be worked on."""
+        """Whether a batch submitted now would be computed."""
         ...
 
     def submit(self, batch: ScoreBatch) -> Future[Result]:
@@ -75,38 +80,38 @@ class AsyncEngine(Protocol):
         ...
 
     def load_weights(self, checkpoint: Path) -> Future[Result]:
-        """Change the weights after all batches before; never blocks.
+        """Load other weights once all earlier batches are done; never blocks.
 
-        The future's result is a `Refreshed`; a failure is its `EcorlError`, and the engine must not
-        be asked again then.
+        The future's result is a `Refreshed`. A failure is its `EcorlError`; the engine must not be
+        used after it.
         """
         ...
 
     def cancel_and_restart(self) -> None:
-        """Give up on all that is pending: it fails with `EngineTimeout`; nothing if idle."""
+        """Fail all pending work with `EngineTimeout`, and restart. Does nothing when idle."""
         ...
 
     def take_ends(self) -> tuple[EngineEnd, ...]:
-        """How the engine ended since the last call, where no batch could tell of it."""
+        """Return the ends of the engine since the last call that no batch has reported."""
         ...
 
     def close(self) -> None:
-        """Release everything; pending work fails. May be called more than once."""
+        """Release all resources; pending work fails. May be called more than once."""
         ...
 
 
 def card_bytes_of(engine: InferenceEngine) -> int | None:
     """Bytes that an engine's model occupies in a card's memory, or None where it does not say.
 
-    An attribute ``card_bytes`` is no part of the protocol, so that an engine without one, from
-    elsewhere, goes on working.
+    The attribute ``card_bytes`` is not part of the protocol, so that engines of other packages work
+    without it.
     """
     n_bytes = getattr(engine, "card_bytes", None)
     return n_bytes if isinstance(n_bytes, int) else None
 
 
 def host_of(engine: InferenceEngine) -> str | None:
-    """Who runs an engine's kernels, or None where it does not say."""
+    """What runs an engine's kernels, or None where it does not say."""
     host = getattr(engine, "host", None)
     return host if isinstance(host, str) else None
 
@@ -114,17 +119,28 @@ def host_of(engine: InferenceEngine) -> str | None:
 def told_of(
     engine: InferenceEngine,
 ) -> tuple[int | None, str | None, Mapping[str, int] | None]:
-    """`AsyncEngine.card_bytes`, ``host`` and ``card_banks`` of an engine, as far as it tells."""
+    """``card_bytes``, ``host`` and ``card_banks`` of an engine; None where it has none."""
     return card_bytes_of(engine), host_of(engine), getattr(engine, "card_banks", None)
 
 
 def answer(engine: InferenceEngine, request: ScoreBatch | Refresh) -> Result:
-    """Ask the engine for what its stage computes, or to take over weights."""
+    """Call the method of an engine that a request is for.
+
+    Args:
+        engine: the engine.
+        request: rows to compute, or weights to load.
+
+    Returns:
+        Log-probs for the reference stage, else rewards; `Refreshed` for weights.
+
+    Raises:
+        EngineError: when the engine failed, or cannot load other weights.
+    """
     if isinstance(request, Refresh):
-        take = getattr(engine, "load_weights", None)
-        if take is None:
+        load = getattr(engine, "load_weights", None)
+        if load is None:
             raise EngineError(f"engine {engine.name} cannot take over refreshed weights")
-        return Refreshed(str(take(request.checkpoint)))
+        return Refreshed(str(load(request.checkpoint)))
     if engine.stage is Stage.REFERENCE:
         return engine.logprobs(request)
     return engine.score(request)
@@ -132,14 +148,14 @@ def answer(engine: InferenceEngine, request: ScoreBatch | Refresh) -> Result:
 
 @dataclass(eq=False, slots=True)
 class LaneJob:
-    """A batch, or a request to change the weights, and the promise of its result."""
+    """A batch or a request to load weights, and the future of its result."""
 
     request: ScoreBatch | Refresh
     future: Future[Result] = field(default_factory=Future)
 
 
 class JobQueue:
-    """Unanswered jobs in order. A job stays until it is finished, so the length is the depth."""
+    """Unfinished jobs in order. A job stays until it is finished, so the length counts it too."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -154,7 +170,7 @@ class JobQueue:
             self._jobs.append(job)
 
     def head(self) -> LaneJob | None:
-        """The oldest job that still wants an answer, or None; jobs cancelled by the caller go."""
+        """Return the oldest job, or None; jobs that their callers have cancelled are dropped."""
         with self._lock:
             while self._jobs:
                 job = self._jobs[0]
@@ -164,7 +180,15 @@ class JobQueue:
         return None
 
     def finish(self, job: LaneJob, outcome: Result | EcorlError) -> bool:
-        """Answer a job. False, and nothing done, when it has been given up meanwhile."""
+        """Set a job's result or error and remove it.
+
+        Args:
+            job: the oldest job.
+            outcome: its result, or its error.
+
+        Returns:
+            False, with nothing done, when the job has been removed meanwhile.
+        """
         with self._lock:
             if not (self._jobs and self._jobs[0] is job):
                 return False
@@ -185,7 +209,7 @@ class JobQueue:
 
 
 def fail(jobs: Iterable[LaneJob], error: EngineError) -> None:
-    """Fail each job with an error of its own, of the same class and text."""
+    """Fail each job with a separate error of the same class and text."""
     for job in jobs:
         if job.future.cancelled():
             continue
@@ -204,13 +228,13 @@ def failed_future(error: EngineError) -> Future[Result]:
 
 
 class ThreadedEngine:
-    """Runs an in-process engine on one worker thread, behind the asynchronous interface.
+    """Runs an engine on one worker thread of this process.
 
     A thread cannot be killed: after `cancel_and_restart` the engine is unavailable until the
-    stuck call returns, and what it returns is thrown away.
+    stuck call returns, and its result is discarded.
 
     Args:
-        inner: the engine; this object owns it and closes it.
+        inner: the engine; this object closes it.
     """
 
     def __init__(self, inner: InferenceEngine) -> None:
@@ -238,7 +262,7 @@ class ThreadedEngine:
 
     @property
     def available(self) -> bool:
-        """Whether a batch submitted now would be worked on."""
+        """Whether a batch submitted now would be computed."""
         return not (self._closed or self._is_stuck()) and self._thread.is_alive()
 
     def submit(self, batch: ScoreBatch) -> Future[Result]:
@@ -249,17 +273,17 @@ class ThreadedEngine:
         return self._queued(LaneJob(batch))
 
     def load_weights(self, checkpoint: Path) -> Future[Result]:
-        """Change the weights after all batches before. See `AsyncEngine`."""
+        """Load other weights once all earlier batches are done. See `AsyncEngine`."""
         if not self.available:
             return failed_future(EngineCrashed(f"engine {self.name} is not available"))
         return self._queued(LaneJob(Refresh(checkpoint)))
 
     def take_ends(self) -> tuple[EngineEnd, ...]:
-        """None: a thread does not end by itself. See `AsyncEngine`."""
+        """Return nothing, because a thread does not end by itself. See `AsyncEngine`."""
         return ()
 
     def cancel_and_restart(self) -> None:
-        """Give up on all that is pending: it fails with `EngineTimeout`; nothing if idle."""
+        """Fail all pending work with `EngineTimeout`. Does nothing when idle."""
         jobs = self._jobs.take_all()
         if jobs:
             self._abandoned = jobs[0]
@@ -273,7 +297,7 @@ class ThreadedEngine:
         fail(self._jobs.take_all(), EngineCrashed(f"engine {self.name} was closed"))
         self._wake.release()
         if threading.current_thread() is not self._thread:
-            # Not for ever: a stuck call must not hold up the end of the run.
+            # With a time limit: a stuck call must not hold up the end of the run.
             self._thread.join(timeout=0.0 if self._is_stuck() else 5.0)
 
     def _queued(self, job: LaneJob) -> Future[Result]:

@@ -4,8 +4,8 @@
     checkpoint = load_decoder(path)     # checks every tensor's name and shape
     checkpoint.tensor("model.norm.weight")
 
-What cannot be computed faithfully is refused with one clear line, never approximated: other
-architectures, sliding windows, other activations, unknown RoPE scaling, unknown tensors.
+A model that cannot be computed faithfully is refused with one clear line, and never approximated:
+other architectures, sliding windows, other activations, unknown RoPE scaling, unknown tensors.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 @dataclass(frozen=True, slots=True)
 class DecoderCheckpoint:
-    """A checked checkpoint folder; tensors are read when asked for."""
+    """A checked checkpoint folder, whose tensors are read on demand."""
 
     path: Path
     config: DecoderConfig
     tensors: Mapping[str, StoredTensor]
 
     def tensor(self, name: str) -> Float32:
-        """One tensor as float32; bfloat16 and float16 are widened exactly.
+        """Read one tensor as float32; bfloat16 and float16 are widened exactly.
 
         Raises:
             CheckpointError: when it cannot be read or holds NaN or infinity.
@@ -69,7 +69,7 @@ class DecoderCheckpoint:
 
     @property
     def head_name(self) -> str:
-        """Name of the tensor that the last hidden state is multiplied with."""
+        """Name of the tensor by which the last hidden state is multiplied."""
         if self.config.gating is not None:
             return REGRESSION
         if self.config.is_reward:
@@ -78,7 +78,7 @@ class DecoderCheckpoint:
 
     @property
     def head_names(self) -> tuple[str, ...]:
-        """Names of all tensors that read the last hidden state: the head, and a gate's first."""
+        """Names of the tensors that read the last hidden state: the head, and a gate's first."""
         gate = () if self.config.gating is None else (layer_name(0),)
         return (self.head_name, *gate)
 
@@ -155,9 +155,9 @@ def expected_tensors(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _has_own_head(folder: Path, config: DecoderConfig, stored: Mapping[str, StoredTensor]) -> bool:
-    """Whether a head that config.json calls tied is stored with values of its own.
+    """Whether a head that config.json calls tied is stored with other values than the embedding.
 
-    transformers 5 does not tie then, whatever config.json says.
+    transformers 5 does not tie it then, whatever config.json says.
     """
     head, embedding = stored.get(_HEAD), stored.get(_EMBEDDING)
     if not config.tied or head is None or embedding is None:
@@ -179,7 +179,7 @@ def _untied(config: DecoderConfig) -> DecoderConfig:
 
 
 def _with_biases(config: DecoderConfig, said: Gating, found: Gating) -> DecoderConfig:
-    """config.json says nothing of the biases of a gate: the tensors do."""
+    """The configuration with a gate's biases as stored; config.json does not mention them."""
     shape, hidden = config.shape, config.shape.hidden_size
     more = found.n_params(hidden) - said.n_params(hidden)
     shape = replace(

@@ -1,8 +1,8 @@
-"""What config.json says of a Llama-family decoder, read as transformers 5 reads it.
+"""Reads config.json of a Llama-family decoder in the way of transformers 5.
 
-Every key that changes the forward is either computed here or refused with one line. transformers
-writes many keys that change nothing (`_INERT`); a key that is neither known nor null is named in a
-warning: transformers does not read it either, but whoever wrote it may have meant something.
+Every key that changes the forward is either supported or refused with one line. transformers writes
+many keys that change nothing (`_INERT`). A key that is neither known nor null is named in a
+warning: transformers ignores it too, but the author of the file may have intended an effect.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _DEFAULT_FULL_LAYERS = 28
 # As the published model with a gate has them.
 _DEFAULT_GATE = {"num_objectives": 19, "gating_hidden_dim": 1024, "gating_n_hidden": 3}
 _DEFAULT_GATE_TEMPERATURE = 10.0
-# 64 layers: assumed, far beyond the published model; it bounds what one wrong number can ask for.
+# 64 layers: assumed, far beyond the published model; it bounds the cost of one wrong number.
 _MOST_GATE = {"num_objectives": MAX_OBJECTIVES, "gating_n_hidden": 64}
 
 _ROPE_KEYS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
@@ -68,9 +68,9 @@ _READ_WITH_GATE = _words(
     "gating_hidden_dim gating_n_hidden gating_temperature gating_token_pattern num_objectives"
 )
 
-# Of the model's file, training or bookkeeping: no number of an evaluation forward depends on them.
+# Keys about files, training or bookkeeping: no value of an evaluation forward depends on them.
 # attention_dropout acts in training only; pretraining_tp and chunk_size_feed_forward only split
-# products; the pad token stands in no row here.
+# products; rows hold no pad token here.
 _INERT = _words(
     """
     attention_dropout attn_implementation auto_map bos_token_id chunk_size_feed_forward
@@ -107,12 +107,13 @@ class Rope:
     original_positions: int = 0
 
     def frequencies(self, head_dim: int) -> npt.NDArray[np.float64]:
-        """Angle per position, rad: ``[head_dim / 2] float64``."""
+        """Angle per position of each pair of dimensions, rad: ``[head_dim / 2] float64``."""
         exponent = np.arange(0, head_dim, 2, dtype=np.float64) / head_dim
         plain = np.asarray(self.theta**-exponent)
         if self.type == "default":
             return plain
-        # Llama 3.1: long waves are slowed by `factor`, short ones kept, blended in between.
+        # Llama 3.1: wavelengths longer than the original context are slowed down by `factor`,
+        # short ones are kept, and those in between are blended.
         turns = self.original_positions * plain / (2 * math.pi)
         blend = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
         blend = np.clip(blend, 0.0, 1.0)
@@ -121,16 +122,20 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """What config.json says of a decoder.
+    """Configuration of a decoder.
 
     Attributes:
-        is_reward: a scalar head (``...ForSequenceClassification``) or one with a gate, else a
-            language-model head.
-        tied: the language-model head shares the input embedding.
-        qkv_bias: whether q, k and v projections have a bias.
-        output_bias: whether the attention's output projection has one.
-        max_positions: longest row in tokens.
-        gating: of a reward head with several objectives, else None.
+        architecture: class name in transformers, one of `ARCHITECTURES`.
+        shape: sizes and numbers of parameters.
+        rms_norm_eps: added to the mean square in each norm.
+        rope: the rotary position embedding.
+        is_reward: whether the head is scalar (``...ForSequenceClassification``) or has a gate; else
+            it is a language-model head.
+        tied: whether the language-model head shares the input embedding.
+        qkv_bias: whether the q, k and v projections have a bias.
+        output_bias: whether the attention's output projection has a bias.
+        max_positions: longest row, tokens.
+        gating: the gate of a reward head with several objectives, else None.
     """
 
     architecture: str
@@ -146,7 +151,7 @@ class DecoderConfig:
 
 
 def read_shape(path: Path | str) -> ModelShape:
-    """The shape of a decoder from its config.json alone.
+    """Read the shape of a decoder from its config.json alone.
 
     Raises:
         CheckpointError: when the folder or file is missing, or the model is not supported.
@@ -155,7 +160,7 @@ def read_shape(path: Path | str) -> ModelShape:
 
 
 def read_config(path: Path | str) -> DecoderConfig:
-    """The configuration of a decoder from its config.json.
+    """Read the configuration of a decoder from the config.json in its folder.
 
     Raises:
         CheckpointError: as `read_shape`.
@@ -167,7 +172,7 @@ def read_config(path: Path | str) -> DecoderConfig:
 
 
 def read_config_file(file: Path) -> DecoderConfig:
-    """The configuration of a decoder from such a file, whatever its name.
+    """Read the configuration of a decoder from a file in the format of config.json.
 
     Raises:
         CheckpointError: as `read_shape`.
@@ -184,13 +189,13 @@ def read_config_file(file: Path) -> DecoderConfig:
 
 
 def unsupported(file: Path, key: str, value: object, allowed: str) -> CheckpointError:
-    """The error for a value of config.json that cannot be computed faithfully.
+    """Make the error for a value of config.json that cannot be computed faithfully.
 
     Args:
         file: the config.json.
-        key: the key that has the value.
-        value: what stands there.
-        allowed: what would be accepted, in words.
+        key: the key.
+        value: its value.
+        allowed: the accepted values, in words.
     """
     return CheckpointError(f"{file}: {key} = {value!r} is not supported: want {allowed}")
 
@@ -288,7 +293,7 @@ class _Reader:
         )
 
     def _token_pattern(self) -> tuple[int, ...]:
-        """The pattern that is named; else Llama 3's, where the vocabulary holds it."""
+        """The configured pattern, else that of Llama 3 where the vocabulary holds it."""
         vocab = self._count("vocab_size")
         pattern = self.data.get("gating_token_pattern")
         if pattern is None:
@@ -316,7 +321,7 @@ class _Reader:
         return self._count("max_position_embeddings", _DEFAULT_POSITIONS[self.data["model_type"]])
 
     def _head(self, is_reward: bool, gating: Gating | None) -> int:
-        """Numbers in the tensors behind the final norm."""
+        """Number of parameters after the final norm."""
         hidden = self._count("hidden_size")
         if gating is not None:
             return gating.n_params(hidden)
@@ -340,9 +345,9 @@ class _Reader:
         return ModelShape(layers, hidden, inner, n_heads, n_kv, head_dim, vocab, total, active)
 
     def _rope(self) -> Rope:
-        """As transformers 5: one table, and top-level keys fill in what it lacks.
+        """Read the embedding as transformers 5 does: from one table, completed by top-level keys.
 
-        ``rope_scaling`` is the older name, and goes before ``rope_parameters`` where both stand.
+        ``rope_scaling`` is the older name of the table, and precedes ``rope_parameters``.
         """
         name = "rope_scaling" if self.data.get("rope_scaling") else "rope_parameters"
         raw = self.data.get(name) or {}
@@ -369,7 +374,7 @@ class _Reader:
         low, high = self._number(raw, "low_freq_factor"), self._number(raw, "high_freq_factor")
         if high <= low:
             raise self._error("high_freq_factor", high, f"above low_freq_factor = {low}")
-        # A top-level key goes before the table's here.
+        # For this key alone, transformers prefers the top level to the table.
         key = "original_max_position_embeddings"
         where = self.data if key in self.data else raw
         positions = self._number(where, key, self._max_positions())
@@ -387,7 +392,7 @@ class _Reader:
     def _number(self, table: Mapping[str, Any], key: str, default: float | None = None) -> float:
         value = table.get(key, default)
         good = isinstance(value, int | float) and not isinstance(value, bool)
-        # JSON's integers have no largest one: compared as they are, a float may not hold them.
+        # Integers in JSON are unbounded: compared as integers, since a float may not hold them.
         if not (good and 0 < value <= sys.float_info.max):
             raise self._error(key, value, "a finite number above 0")
         return float(value)

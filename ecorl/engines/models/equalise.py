@@ -1,8 +1,8 @@
-"""Takes outlier channels out of a Llama-family decoder before it is quantised, function preserved.
+"""Removes outlier channels from a Llama-family decoder before quantisation; its function stays.
 
-One channel that is 50 times as large as the others takes most of the 127 steps of an INT8 scale
-that it shares with them. Where a channel is made by one linear map and read by another, the first
-can be divided by a factor and the second multiplied with it, and the model stays the same function:
+A channel 50 times as large as the others uses up most of the 127 steps of the INT8 scale that it
+shares with them. Where one linear map writes a channel and another reads it, the first can be
+divided by a factor and the second multiplied by it, and the model remains the same function:
 
     norm weight         -> columns of q, k, v, or of gate and up, or of the head and its gate
     rows of up          -> columns of down
@@ -10,13 +10,13 @@ can be divided by a factor and the second multiplied with it, and the model stay
     rows of k           -> rows of q (times f where keys are over f; dimensions j and j + d / 2,
                            which RoPE turns into each other, share one factor)
 
-Biases go with their rows. Factors are powers of two, so each float changes exactly. A tied head
-stays as it is: its matrix is the input embedding as well.
+Biases are scaled with their rows. Factors are powers of two, so that each float changes exactly. A
+tied head is left alone, because its matrix is the input embedding too.
 
-The factor of channel c is SmoothQuant's with alpha = 0.5, ``sqrt(a[c] / w[c])``: a the range of the
-activation, w that of the weights that read it, each over its median. Without data, a is ``|gamma|``
-behind a norm and otherwise the norm of the row that makes the channel, weighted with the ranges of
-that row's own inputs. Where nothing stands out the factor is 1: see `channel_factors`.
+The factor of channel c is SmoothQuant's with alpha = 0.5, ``sqrt(a[c] / w[c])``, where a is the
+range of the activation and w that of the weights that read it, each over its median. Without data,
+a is ``|gamma|`` after a norm, and elsewhere the norm of the row that writes the channel, weighted
+by the ranges of that row's inputs. Without outliers all factors are 1: see `channel_factors`.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from ecorl.engines.protocol import Float32
 logger = logging.getLogger(__name__)
 
 Ranges: TypeAlias = npt.NDArray[np.float64]
-"""Magnitudes, 0 or more. Double, since squares of a model's largest floats are none of float32."""
+"""Magnitudes, 0 or more; in float64, since the squares of large weights overflow float32."""
 
 DEADBAND_LOG2 = 1.0
-"""Channels that would change by no more than a factor of two stay as they are. Assumed: that costs
-a scale at most one bit, and models without outliers keep their results as they are."""
+"""Channels that would change by no more than a factor of two are left alone. Assumed: that costs a
+scale at most one bit, and models without outliers keep their results."""
 
 _LARGEST_LOG2 = 24.0
-"""Bound of a factor; assumed: far beyond outliers that were seen, far from float32's own limits."""
+"""Bound of a factor. Assumed: far beyond observed outliers, and far from the limits of float32."""
 
 _ROWS_AT_A_TIME = 1024  # bounds the temporaries of large matrices
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """How one tensor is changed: row i times ``rows[i]``, column j times ``columns[j]``."""
+    """Factors of one tensor: row i is multiplied by ``rows[i]``, column j by ``columns[j]``."""
 
     rows: Float32 | None = None
     columns: Float32 | None = None
 
     def apply(self, tensor: Float32) -> Float32:
-        """The scaled tensor, ``[n]`` or ``[n, k] float32``."""
+        """Return the scaled tensor, ``[n]`` or ``[n, k] float32``."""
         if self.rows is not None:
             tensor = tensor * (self.rows if tensor.ndim == 1 else self.rows[:, None])
         return tensor if self.columns is None else tensor * self.columns
@@ -63,14 +63,14 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class LayerFactors:
-    """By how much the channels of a layer are divided where they are made.
+    """Divisors of a layer's channels, applied to the weights that write them.
 
     Attributes:
-        attention: behind the norm before the attention, ``[hidden]``.
-        keys: of the keys, ``[n_kv_heads, head_dim / 2]``; queries are multiplied.
-        values: of the values, ``[n_kv_heads, head_dim]``.
-        mlp: behind the norm before the MLP, ``[hidden]``.
-        up: of the up projection, ``[intermediate]``.
+        attention: for the output of the norm before the attention, ``[hidden]``.
+        keys: for the keys, ``[n_kv_heads, head_dim / 2]``; the queries are multiplied by them.
+        values: for the values, ``[n_kv_heads, head_dim]``.
+        mlp: for the output of the norm before the MLP, ``[hidden]``.
+        up: for the output of the up projection, ``[intermediate]``.
     """
 
     attention: Float32
@@ -82,13 +82,13 @@ class LayerFactors:
 
 @dataclass(frozen=True, slots=True)
 class DecoderFactors:
-    """Factors of a whole decoder: its layers, and the channels before the head (None: tied)."""
+    """Factors of a decoder: of its layers, and of the head's input (None for a tied head)."""
 
     layers: tuple[LayerFactors, ...]
     head: Float32 | None
 
     def arrays(self) -> Iterator[Float32]:
-        """All factors, flat."""
+        """Yield all factors as flat arrays."""
         for layer in self.layers:
             for part in (layer.attention, layer.keys, layer.values, layer.mlp, layer.up):
                 yield part.reshape(-1)
@@ -96,7 +96,15 @@ class DecoderFactors:
             yield self.head
 
     def scalings(self, config: DecoderConfig, head_names: tuple[str, ...]) -> dict[str, Scaling]:
-        """What the factors do to each tensor, by name."""
+        """Derive the scaling of each tensor.
+
+        Args:
+            config: the decoder.
+            head_names: names of the tensors that read the last hidden state.
+
+        Returns:
+            Scalings by the name of the tensor; tensors without one are left alone.
+        """
         found: dict[str, Scaling] = {}
         for i, layer in enumerate(self.layers):
             found |= _layer_scalings(config, layer, f"model.layers.{i}")
@@ -108,20 +116,28 @@ class DecoderFactors:
 
 @dataclass(frozen=True, slots=True)
 class ScaledCheckpoint(DecoderCheckpoint):
-    """A checkpoint that computes the same function with other factors in its channels."""
+    """A checkpoint whose tensors are scaled on reading; its function is that of the base."""
 
     base: DecoderCheckpoint
     scalings: Mapping[str, Scaling]
 
     def tensor(self, name: str) -> Float32:
-        """One scaled tensor as float32; see `DecoderCheckpoint.tensor` for the errors."""
+        """Read one scaled tensor as float32; see `DecoderCheckpoint.tensor` for the errors."""
         tensor = self.base.tensor(name)
         scaling = self.scalings.get(name)
         return tensor if scaling is None else scaling.apply(tensor)
 
 
 def scaled(checkpoint: DecoderCheckpoint, factors: DecoderFactors) -> ScaledCheckpoint:
-    """The checkpoint with its channels divided by factors, and multiplied where they are read."""
+    """Apply factors to a checkpoint.
+
+    Args:
+        checkpoint: the model.
+        factors: divisors of its channels; the weights that read a channel are multiplied by them.
+
+    Returns:
+        The same function with scaled channels; tensors are scaled when they are read.
+    """
     c = checkpoint
     scalings = factors.scalings(c.config, c.head_names)
     return ScaledCheckpoint(c.path, c.config, c.tensors, base=c, scalings=scalings)
@@ -130,14 +146,17 @@ def scaled(checkpoint: DecoderCheckpoint, factors: DecoderFactors) -> ScaledChec
 def equalised(
     checkpoint: DecoderCheckpoint, ranges: Mapping[str, Float32] | None = None
 ) -> ScaledCheckpoint:
-    """The checkpoint with its outlier channels equalised; each tensor is read once for that.
+    """Equalise the outlier channels of a checkpoint; each tensor is read once for that.
 
     Args:
         checkpoint: the model.
-        ranges: largest magnitude of each input channel that was seen in data, ``[k] float32`` by
-            the name of the first weight that reads it (``...q_proj.weight``, ``...o_proj.weight``,
-            ``...gate_proj.weight``, ``...down_proj.weight``, or the head's). What is not there is
-            estimated from the weights; so are queries and keys, always.
+        ranges: largest magnitude of each input channel observed in data, ``[k] float32``, by the
+            name of the first weight that reads it (``...q_proj.weight``, ``...o_proj.weight``,
+            ``...gate_proj.weight``, ``...down_proj.weight``, or the head's). Missing ones are
+            estimated from the weights, those of queries and keys always.
+
+    Returns:
+        The same function with equalised channels.
 
     Raises:
         CheckpointError: when a tensor cannot be read.
@@ -158,20 +177,25 @@ def equalised(
 
 
 def channel_factors(activation: Ranges, weight: Ranges) -> Float32:
-    """By how much to divide each channel: ``[..., k] float32`` of powers of two.
+    """Compute the divisor of each channel (SmoothQuant's with alpha = 0.5).
 
-    ``sqrt(a / w)``, both over their medians along the last axis, but never so far that an
-    activation (or, the other way, a weight) falls below its median: a channel that is no outlier
-    takes no precision from others, and one that nothing reads (w = 0) has no balance. The result is
-    rounded to a power of two; what is within `DEADBAND_LOG2` then is 1.
+    It is ``sqrt(a / w)``, with both ranges over their medians along the last axis. It is bounded so
+    that neither an activation nor a weight falls below its median: a channel that is no outlier
+    costs the others no precision, and one that no weight reads (w = 0) has no balance to find. The
+    result is rounded to a power of two; within `DEADBAND_LOG2` of 1 it becomes 1.
 
     Args:
         activation: range of each channel's activation, ``[..., k]``, 0 or more.
         weight: range of the weights that read it, ``[..., k]``, 0 or more.
+
+    Returns:
+        ``[..., k] float32``, powers of two.
     """
     a, w = _log2_over_median(activation), _log2_over_median(weight)
     with np.errstate(invalid="ignore"):
-        wanted = np.nan_to_num((a - w) / 2, nan=0.0)  # inf - inf: neither made nor read
+        wanted = np.nan_to_num(
+            (a - w) / 2, nan=0.0
+        )  # inf - inf: a channel of zeros that no weight reads
     most = np.clip(a, 0, _LARGEST_LOG2)
     least = -np.clip(w, 0, _LARGEST_LOG2)
     log2 = np.rint(np.clip(wanted, least, most))
@@ -179,7 +203,7 @@ def channel_factors(activation: Ranges, weight: Ranges) -> Float32:
 
 
 def _log2_over_median(ranges: Ranges) -> Ranges:
-    """Log2 of each range over the median of those above 0; -inf for 0."""
+    """Log2 of each range over the median of the ranges above 0; -inf for a range of 0."""
     used = np.where(ranges > 0, ranges, np.nan)
     some = np.isfinite(used).any(axis=-1, keepdims=True)
     middle = np.nanmedian(np.where(some, used, 1.0), axis=-1, keepdims=True)
@@ -197,9 +221,9 @@ def _row_ranges(weight: Float32, inputs: Ranges, bias: Float32 | None = None) ->
 
 
 def _column_ranges(weight: Float32, inputs: Ranges) -> Ranges:
-    """Range of each column of ``[n, k]``, each row first over its own: ``[k]``.
+    """Range of each column of ``[n, k]`` weights whose rows are divided by their ranges: ``[k]``.
 
-    Every row gets a quantisation scale of its own, so only its columns' shares in it matter.
+    Each row has a separate quantisation scale, so that only a column's share of its row matters.
     """
     own = _row_ranges(weight, inputs)
     inverse = np.divide(1.0, own, out=np.zeros_like(own), where=own > 0)
@@ -213,7 +237,7 @@ def _column_ranges(weight: Float32, inputs: Ranges) -> Ranges:
 
 
 class _Layer:
-    """Works out the factors of one layer."""
+    """Computes the factors of one layer."""
 
     def __init__(
         self, checkpoint: DecoderCheckpoint, index: int, seen: Mapping[str, Float32]
@@ -249,7 +273,8 @@ class _Layer:
         gate, up = self._tensor("mlp.gate_proj.weight"), self._tensor("mlp.up_proj.weight")
         inputs = self._inputs("mlp.gate_proj", gamma)
         columns = np.maximum(_column_ranges(gate, inputs), _column_ranges(up, inputs))
-        # The product with silu(gate), which is about proportional to the gate's own range.
+        # down_proj reads up * silu(gate); for large gates silu(x) is about x, so that the range of
+        # the product is about that of both projections multiplied.
         product = _row_ranges(gate, gamma) * _row_ranges(up, gamma)
         product = self._inputs("mlp.down_proj", product)
         down = _column_ranges(self._tensor("mlp.down_proj.weight"), product)
@@ -276,13 +301,13 @@ def _seen_or(seen: Mapping[str, Float32], reader: str, estimate: Ranges) -> Rang
 
 
 def _rope_pairs(ranges: Ranges) -> Ranges:
-    """``[n_kv, heads, d]`` to ``[n_kv, d / 2]``: what shares a factor counts with its largest."""
+    """``[n_kv, heads, d]`` to ``[n_kv, d / 2]``: the largest range of all that share one factor."""
     half = ranges.shape[-1] // 2
     return np.asarray(np.maximum(ranges[..., :half], ranges[..., half:]).max(axis=1))
 
 
 def _of_group(ranges: Ranges, shape: tuple[int, ...]) -> Ranges:
-    """Ranges of the heads' channels ``[n_heads * d]`` to those of value heads, ``[n_kv * d]``."""
+    """``[n_heads * d]`` to ``[n_kv * d]``: the largest range over the heads of a group."""
     n_kv, _, head_dim = shape
     return np.asarray(ranges.reshape(n_kv, -1, head_dim).max(axis=1).reshape(-1))
 

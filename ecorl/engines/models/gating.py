@@ -4,9 +4,9 @@
     gates   = softmax(MLP(h at the gate's token) / temperature) * logit_scale      [n_objectives]
     reward  = sum(gates * rewards)
 
-h is the hidden state after the final norm. The MLP has `n_hidden` linear layers with ReLU behind
-each, and one more to the objectives. The gate's token is the first of the last token pattern that
-begins an assistant's turn, so that the gate sees the prompt and not the answer.
+h is the hidden state after the final norm. The MLP has `n_hidden` linear layers, each followed by
+a ReLU, and one more layer to the objectives. The gate is read at the first token of the last
+pattern that begins an assistant's turn, so that it depends on the prompt and not on the completion.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ LLAMA3_PATTERN = (128009, 128006, 78191, 128007, 271)
 REGRESSION, TRANSFORM = "regression_layer.weight", "reward_transform_matrix"
 LOGIT_SCALE = "gating.logit_scale"
 FOLDED = (TRANSFORM, LOGIT_SCALE)
-"""Tensors that a card does not hold: they are multiplied into the regression's weights."""
+"""Tensors that are multiplied into the regression's weights before they reach a card."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gating:
-    """What config.json says of the gate, and what the tensors say of its biases.
+    """The gate of a reward model, from config.json and, for its biases, from the stored tensors.
 
     Attributes:
-        n_objectives: outputs of the regression and of the gate.
+        n_objectives: number of outputs of the regression and of the gate.
         temperature: the gate's logits are divided by it.
-        hidden_dim: outputs of a hidden layer.
-        n_hidden: hidden layers.
+        hidden_dim: number of outputs of a hidden layer.
+        n_hidden: number of hidden layers.
         token_pattern: token ids that begin an assistant's turn; empty where none is known.
-        biased: for each layer whether it has a bias, the hidden ones first.
+        biased: for each layer whether it has a bias; hidden layers first.
     """
 
     n_objectives: int
@@ -53,7 +53,7 @@ class Gating:
     biased: tuple[bool, ...]
 
     def tensors(self, hidden_size: int) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of all tensors behind the final norm."""
+        """Names and shapes of all tensors after the final norm."""
         n = self.n_objectives
         found: dict[str, tuple[int, ...]] = {
             REGRESSION: (n, hidden_size),
@@ -70,25 +70,28 @@ class Gating:
         return found
 
     def n_params(self, hidden_size: int) -> int:
-        """Numbers in these tensors."""
+        """Number of values in these tensors."""
         shapes = self.tensors(hidden_size).values()
         return sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes)
 
     def stored_as(self, names: Container[str]) -> Gating:
-        """The same with those biases that a checkpoint holds."""
+        """Return a copy with the biases that a checkpoint holds."""
         return replace(self, biased=tuple(bias_name(i) in names for i in range(self.n_hidden + 1)))
 
     def positions(self, row: Int64, scored: Int64, n_completion: int) -> Int64:
-        """Where the gate is read for results at some positions of a row, ``[n] int64``.
+        """Find the positions at which the gate is read, one for each result of a row.
 
-        Each result is that of the row up to its position: the gate is read at the first token of
-        the last `token_pattern` in it. Where there is none, it is read at the last prompt token,
-        if the row is known to end with a completion; else nowhere: -1.
+        A result is that of the row up to its position: the gate is read at the first token of the
+        last `token_pattern` in that part. Where there is none, it is read at the last prompt token
+        if the row is known to end with a completion.
 
         Args:
             row: token ids ``[length]`` without padding.
             scored: positions of the results, ``[n]``.
-            n_completion: completion tokens at the end of the row; 0: not known.
+            n_completion: completion tokens at the end of the row; 0 where unknown.
+
+        Returns:
+            ``[n] int64``; -1 where the gate has no position.
         """
         last_prompt = len(row) - n_completion - 1
         known = n_completion > 0 and last_prompt >= 0
@@ -101,7 +104,7 @@ class Gating:
         return np.where(index >= 0, starts[index], fallback).astype(np.int64)
 
     def _occurrences(self, row: Int64) -> Int64:
-        """First positions of all `token_pattern` in a row, ascending."""
+        """First positions of all occurrences of `token_pattern` in a row, ascending."""
         n = len(self.token_pattern)
         if n == 0 or len(row) < n:
             return np.empty(0, np.int64)

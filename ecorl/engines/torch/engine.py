@@ -1,9 +1,10 @@
-"""The exact path as an engine: Hugging Face models on torch, as TRL computes with them.
+"""The exact path as an engine: transformers models on torch, with the forward that TRL runs.
 
-The last bits of a float forward depend on the dtype, on the padding and on which rows share a
-forward. A `ScoreBatch` carries neither of the last two, so both are rebuilt here as TRL has them:
-for log-probs, prompts padded on the left to the longest prompt of the batch and completions on the
-right to the longest completion, then cut into micro-batches; for rewards, rows padded on the right.
+The last bits of a float forward depend on the dtype, on the padding and on the rows that share a
+forward. A `ScoreBatch` has neither the padding nor the batching of its trainer, so both are rebuilt
+as in TRL. For log-probs, prompts are padded on the left to the longest prompt of the batch and
+completions on the right to the longest completion, and the rows are cut into micro-batches; for
+rewards, rows are padded on the right.
 
 The result is bit for bit TRL's when the dtype is that of the trainer's model, on the same kind of
 device, and the trainer runs its frozen models without autocast. Under mixed precision (``bf16`` or
@@ -44,16 +45,16 @@ Int64Matrix: TypeAlias = npt.NDArray[np.int64]
 
 
 class TorchEngine:
-    """Rewards or reference log-probs by transformers.
+    """Computes rewards or reference log-probs with transformers.
 
     Args:
         checkpoint: folder of a causal language model (stage ``reference``) or of a sequence
             classifier with one label (``reward``, ``critic``).
-        stage: what it will be asked for.
+        stage: the stage that it serves.
         device: device profile; ``host_cpu`` runs on the CPU, any other on CUDA.
-        threads: torch threads during a call.
-        dtype: what the weights are computed in, one of `ecorl.engines.torch.loading.DTYPES`;
-            ``auto`` is what the checkpoint says.
+        threads: number of torch threads during a call.
+        dtype: dtype of the forward, one of `ecorl.engines.torch.loading.DTYPES`; ``auto`` is that
+            of the checkpoint.
 
     Raises:
         ConfigError: for another dtype.
@@ -85,7 +86,7 @@ class TorchEngine:
             self._head = _LogprobHead(self._model)
 
     def score(self, batch: ScoreBatch) -> ScoreResult:
-        """Scalar reward of each row, read at its last token.
+        """Compute the scalar reward of each row, read at its last token.
 
         Returns:
             ``values`` is ``[n_rows] float32``.
@@ -107,7 +108,7 @@ class TorchEngine:
         return ScoreResult(batch.sample_ids, values, host_report(started_s))
 
     def logprobs(self, batch: ScoreBatch) -> LogprobResult:
-        """Log-probability of each completion token given all tokens before it, in nats.
+        """Compute the log-probability of each completion token given all earlier ones, in nats.
 
         Returns:
             ``values[i]`` is ``[n_completion[i]] float32``.
@@ -130,7 +131,7 @@ class TorchEngine:
         return LogprobResult(batch.sample_ids, values, host_report(started_s))
 
     def close(self) -> None:
-        """Drop the model."""
+        """Free the model; further calls raise `EngineError`."""
         with self._lock:
             self._model = self._head = None
 
@@ -142,7 +143,7 @@ class TorchEngine:
 
     @contextlib.contextmanager
     def _forward(self) -> Iterator[None]:
-        """No gradients, own thread count, torch's errors as `EngineCrashed`."""
+        """Disable gradients, set the thread count and turn torch's errors into `EngineCrashed`."""
         import torch
 
         try:
@@ -153,17 +154,21 @@ class TorchEngine:
 
 
 def pad_right(rows: tuple[Int64, ...]) -> tuple[Int64Matrix, Int64Matrix]:
-    """Token ids and attention mask, ``[n_rows, longest] int64``, padded on the right with 0."""
+    """Pad on the right with 0; returns ids and attention mask, ``[n_rows, longest] int64``."""
     return _pad(rows, [0] * len(rows), max(len(row) for row in rows))
 
 
 def pad_like_trl(
     rows: tuple[Int64, ...], n_completion: tuple[int, ...] | list[int]
 ) -> tuple[Int64Matrix, Int64Matrix]:
-    """Left-padded prompts beside right-padded completions, over the whole batch.
+    """Pad prompts on the left and completions on the right, over the whole batch.
 
     The pad token is 0 whatever the tokenizer says: masked positions have no weight in the
-    attention, so it reaches no result.
+    attention, so that it does not affect any result.
+
+    Args:
+        rows: token ids of each row, prompt and completion, ``[length] int64``.
+        n_completion: number of completion tokens at the end of each row.
 
     Returns:
         Token ids and attention mask, ``[n_rows, longest prompt + longest completion] int64``.
@@ -183,7 +188,7 @@ def _pad(rows: tuple[Int64, ...], starts: list[int], width: int) -> tuple[Int64M
 
 
 def micro_batches(batch: ScoreBatch) -> Iterator[slice]:
-    """Rows that share a forward, in order."""
+    """Yield the slices of rows that share a forward, in order."""
     size = batch.micro_batch or len(batch)
     for start in range(0, len(batch), size):
         yield slice(start, start + size)
@@ -192,8 +197,8 @@ def micro_batches(batch: ScoreBatch) -> Iterator[slice]:
 def _reward_forward(model: Any, ids: Int64Matrix, mask: Int64Matrix, last: Int64) -> Float32:
     """Rewards of one micro-batch, ``[n] float32``.
 
-    The classifier's own forward looks for the last token that is not its pad token, and so reads
-    too early where a row ends with that token; here the position is known.
+    The classifier's own forward searches for the last token that is not its pad token, and reads
+    too early where a row ends with that token; the true position is known here.
     """
     import torch
 
@@ -209,10 +214,10 @@ def _reward_forward(model: Any, ids: Int64Matrix, mask: Int64Matrix, last: Int64
 
 
 class _LogprobHead:
-    """Log-probs of completion tokens: TRL's fused head where TRL is there, else its equivalent.
+    """Computes log-probs of completion tokens, by TRL's fused head or, without TRL, an equivalent.
 
-    The equivalent takes the model's own logits for the completion positions, divides by the
-    temperature and subtracts the log-sum-exp, in float32.
+    The equivalent divides the model's logits at the completion positions by the temperature and
+    subtracts their log-sum-exp, in float32.
     """
 
     def __init__(self, model: Any) -> None:

@@ -1,4 +1,4 @@
-"""Loading of transformers models for the torch engines. torch is imported inside functions."""
+"""Loads transformers models for the torch engine. torch is imported inside functions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ HOST_DEVICE = "host_cpu"
 
 
 DTYPES = ("float32", "bfloat16", "float16", "auto")
-"""What a model's weights may be computed in, by name; ``auto`` is what the checkpoint says."""
+"""Names of the supported dtypes; ``auto`` is the dtype of the checkpoint."""
 
 
 def check_dtype(dtype: str) -> str:
-    """The name of a dtype, as it is.
+    """Return the name of a dtype after a check.
 
     Raises:
         ConfigError: when it is none of `DTYPES`.
@@ -34,17 +34,17 @@ def check_dtype(dtype: str) -> str:
 
 
 def host_report(started_s: float) -> EngineReport:
-    """Measured host time stands for the device: it is this host. Energy is telemetry's."""
+    """Report the measured time since `started_s` as the device's; telemetry measures the energy."""
     elapsed_s = time.perf_counter() - started_s
     return EngineReport(elapsed_s, None, Provenance.MEASURED, elapsed_s)
 
 
 @contextlib.contextmanager
 def torch_threads(threads: int) -> Iterator[None]:
-    """Run with this many torch threads.
+    """Set the number of torch threads within the context.
 
-    The count is the whole process's, so it is put back afterwards; it is left alone when it is
-    right already, as it is in a process that the engine has for itself.
+    The number belongs to the whole process, so that it is restored afterwards; nothing is set where
+    it is right already, as in an engine's separate process.
     """
     import torch
 
@@ -60,10 +60,10 @@ def torch_threads(threads: int) -> Iterator[None]:
 
 
 def loading_errors() -> tuple[type[Exception], ...]:
-    """What transformers raises over a checkpoint that it cannot use.
+    """The errors that transformers raises for a checkpoint that it cannot use.
 
-    Its configs are validated by huggingface_hub, whose errors derive from `Exception` alone. A
-    value of an unexpected type may also end in arithmetic or in an attribute that it lacks.
+    huggingface_hub validates its configs, with errors that derive from `Exception` alone. A value
+    of an unexpected type may also fail in arithmetic, or in the access of an attribute.
 
     Raises:
         MissingToolError: without transformers.
@@ -78,7 +78,16 @@ def loading_errors() -> tuple[type[Exception], ...]:
 
 
 def load_model(checkpoint: Path, stage: Stage, device: str, dtype: str) -> Any:
-    """A transformers model in evaluation mode, every weight from the checkpoint.
+    """Load a transformers model in evaluation mode, with every weight from the checkpoint.
+
+    Args:
+        checkpoint: checkpoint folder.
+        stage: ``reward`` and ``critic`` load a classifier with one label, others a language model.
+        device: device profile; ``host_cpu`` is the CPU, any other CUDA.
+        dtype: one of `DTYPES`.
+
+    Returns:
+        The model, on its device.
 
     Raises:
         ConfigError: for a dtype that is none of `DTYPES`.
@@ -117,7 +126,7 @@ def load_model(checkpoint: Path, stage: Stage, device: str, dtype: str) -> Any:
 
 
 def _refuse_gated(path: Path) -> None:
-    """A Llama classifier would be loaded, with neither the gate nor its rewards."""
+    """Refuse a gated reward model, which transformers would load as a plain Llama classifier."""
     try:
         data = json.loads((path / "config.json").read_text("utf-8"))
         gated = GATED_ARCHITECTURE in (data.get("architectures") or ())
@@ -131,7 +140,7 @@ def _refuse_gated(path: Path) -> None:
 
 
 def _one_line(error: Exception) -> str:
-    """An error's text on one line, with its class where the text alone says little."""
+    """An error's text on one line, with its class where the text alone is unclear."""
     text = " ".join(str(error).split())[:300]
     if isinstance(error, TypeError | LookupError | AttributeError | ArithmeticError) or not text:
         return f"{type(error).__name__}: {text}"
@@ -139,7 +148,7 @@ def _one_line(error: Exception) -> str:
 
 
 def shape_of(model: Any) -> ModelShape:
-    """Counts of a loaded transformers model; tied weights count once."""
+    """Read the sizes of a loaded transformers model; tied weights count once."""
     config = model.config.get_text_config()
     n_params = sum(parameter.numel() for parameter in model.parameters())
     embedding = model.get_input_embeddings().weight

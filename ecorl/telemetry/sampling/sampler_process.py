@@ -1,4 +1,4 @@
-"""The parent's end of the sampling process: start it, read its lines, end it."""
+"""Starts the sampling process, reads its lines and ends it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PIPE_BYTES = 1 << 20
 """Size of the pipe: about a minute of samples of eight GPUs, should this process stand still."""
 
 PATIENCE_S = 1.0
-"""How long an ending process is waited for before it is killed, and then given up, s."""
+"""How long to wait for the process to end before it is killed, and again after that, s."""
 
 
 class SamplerProcess:
@@ -28,7 +28,7 @@ class SamplerProcess:
         specs: the sources to read.
 
     Raises:
-        OSError: the process cannot be started.
+        OSError: when the process cannot be started.
     """
 
     def __init__(self, specs: Sequence[SourceSpec]) -> None:
@@ -60,7 +60,7 @@ class SamplerProcess:
         return self._popen.pid
 
     def lines(self, timeout_s: float) -> list[bytes] | None:
-        """All whole lines that are there, after waiting at most `timeout_s`; None at the end."""
+        """Return all complete lines, after at most `timeout_s`; None when the process has ended."""
         self._poll.poll(timeout_s * 1000)
         ended = False
         while True:
@@ -76,7 +76,7 @@ class SamplerProcess:
         return None if ended and not lines else lines
 
     def last_words(self) -> str:
-        """Exit code and the last line that the process wrote to its standard error."""
+        """Return the exit code and the last line of what the process printed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(PATIENCE_S)
         code = self._popen.returncode
@@ -86,7 +86,7 @@ class SamplerProcess:
         return f"exit code {code}: {last}"
 
     def end(self) -> None:
-        """End the process and close what belongs to it; never waits long, never raises."""
+        """End the process within a bounded time and close its pipes; never raises."""
         with contextlib.suppress(OSError):
             if self._popen.stdin is not None:
                 self._popen.stdin.close()

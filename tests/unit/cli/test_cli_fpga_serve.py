@@ -13,7 +13,7 @@ import pytest
 
 from ecorl import cli
 from ecorl.cli.fpga import serve as fpga_serve
-from ecorl.serve.server import Ended
+from ecorl.serve.server import ServiceEnd
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_a_signal_while_the_model_loads_ends_with_one_line(monkeypatch, capsys, 
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == before
 
 
-ENDED = Ended(9, 1, 2, 0, 0, forced=False, failure=None)
+ENDED = ServiceEnd(9, 1, 2, 0, 0, forced=False, failure=None)
 
 
 @pytest.mark.parametrize(

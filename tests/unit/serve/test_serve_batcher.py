@@ -20,11 +20,11 @@ from stub_service import (
 from ecorl.engines.lanes.threaded import ThreadedEngine
 from ecorl.engines.protocol import EngineReport, ScoreResult
 from ecorl.records import Provenance, Stage
-from ecorl.serve.answers import UNKNOWN
 from ecorl.serve.batcher import MicroBatcher
-from ecorl.serve.bodies import ScoreRows
-from ecorl.serve.meters import Meters
-from ecorl.serve.refusals import Refused
+from ecorl.serve.http_errors import HttpError
+from ecorl.serve.metrics import ServiceMetrics
+from ecorl.serve.parsing import ScoreRows
+from ecorl.serve.responses import UNKNOWN
 from ecorl.serve.settings import ServeSettings
 
 
@@ -36,7 +36,7 @@ def rows_of(*rows, n_completion=0, temperature=1.0):
 @contextlib.asynccontextmanager
 async def batching(engine, **settings):
     settings = {"batch_delay_s": 0.0} | settings
-    batcher = MicroBatcher(ThreadedEngine(engine), ServeSettings(**settings), Meters())
+    batcher = MicroBatcher(ThreadedEngine(engine), ServeSettings(**settings), ServiceMetrics())
     work = asyncio.create_task(batcher.run())
     try:
         yield batcher
@@ -137,7 +137,7 @@ async def test_a_full_queue_refuses_whole_requests_and_says_when_to_come_again()
         first = await held(engine, batcher)
         waiting = [batcher.submit(rows_of([1], [2])), batcher.submit(rows_of([3], [4]))]
         for rows in (rows_of([5]), rows_of([5], [6])):
-            with pytest.raises(Refused, match="the queue is full: 4 rows wait") as caught:
+            with pytest.raises(HttpError, match="the queue is full: 4 rows wait") as caught:
                 batcher.submit(rows)
             assert caught.value.status == 429
             assert int(caught.value.headers["retry-after"]) >= 1
@@ -159,7 +159,7 @@ async def test_the_largest_request_gets_the_place_that_a_small_one_would_get():
         small = [batcher.submit(rows_of([n])) for n in range(1, 16)]
         large = batcher.submit(rows_of(*([n] for n in range(limits.request_rows))))
         assert batcher.n_waiting == limits.queue_rows + limits.request_rows - 1
-        with pytest.raises(Refused, match="19 rows wait"):
+        with pytest.raises(HttpError, match="19 rows wait"):
             batcher.submit(rows_of([1]))
         engine.gate.set()
         await asyncio.gather(large.future, *(p.future for p in small))
@@ -290,5 +290,5 @@ async def test_the_end_refuses_what_is_unanswered():
         waiting = batcher.submit(rows_of([2]))
     for pending in (first, waiting):
         assert pending.future.exception().status == 503
-    with pytest.raises(Refused, match="stopping"):
+    with pytest.raises(HttpError, match="stopping"):
         batcher.submit(rows_of([3]))

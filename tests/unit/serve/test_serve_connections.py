@@ -82,7 +82,7 @@ async def test_what_is_no_http_gets_one_line_and_is_counted():
         huge = b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 200_000
         assert (await exchange(port, huge))[0] in (400, 431)
         assert rewards(await ask(port, [7])) == [float(reward_of([7]))]
-        told = runner._service.meters.text().decode()
+        told = runner._service.metrics.text().decode()
         assert 'ecorl_serve_requests_total{path="other",status="400"} 4.0' in told
         assert 'ecorl_serve_refused_total{reason="not_http"} 4.0' in told
 
@@ -139,7 +139,7 @@ async def test_an_answer_that_nobody_reads_is_given_up_and_spoils_no_end():
         connections = runner._server.server_state.connections
         await until(lambda: not connections)
         assert runner._service.n_unread == 1
-        assert b"ecorl_serve_unread_total 1.0" in runner._service.meters.text()
+        assert b"ecorl_serve_unread_total 1.0" in runner._service.metrics.text()
         async with mute_client(runner, port):
             runner.stop()
             ended = await asyncio.wait_for(task, 40)

@@ -1,7 +1,7 @@
-"""What goes back to a client: values, where they came from, and the device's share of effort.
+"""JSON responses: the values of a request, their provenance, and the device time and energy spent.
 
-JSON carries each float32 as the float64 of the same value, so that a client that reads it back as
-float32 has the very bits.
+JSON carries each float32 as the float64 of equal value, so that a client that converts it back to
+float32 gets identical bits.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from dataclasses import dataclass
 
 from ecorl.engines.protocol import EngineReport, Float32
 from ecorl.records import Provenance, Stage, weakest
-from ecorl.serve.bodies import ScoreRows
+from ecorl.serve.parsing import ScoreRows
 from ecorl.serve.settings import ServedModel
 
 NO_NUMBER = (
     "the engine gave no usable number for this row (not finite, or a log-prob above 0): score it "
     "on the exact path"
 )
-"""Why a row is null. An engine does not say more: a number that did not fit its format, or a gated
-model that found no place for its gate."""
+"""Why a row is null. The engine gives no further reason; it may be a number outside its fixed-point
+format, or a prompt without the token pattern of a gated reward model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The device's effort for some rows: their share, by tokens, of each micro-batch.
+    """Device time and energy of some rows: their share, by tokens, of each micro-batch.
 
     Attributes:
-        time_s: time of the device, s, or None when it cannot tell for one of the micro-batches.
-        energy_j: energy of the device, J, or None.
-        provenance: of the two, the weakest; None where both are missing.
+        time_s: device time, s, or None when it is unknown for one of the micro-batches.
+        energy_j: device energy, J, or None likewise.
+        provenance: the weaker one of the two figures; None where both are missing.
     """
 
     time_s: float | None
@@ -52,11 +52,11 @@ UNKNOWN = Effort(None, None, None)
 
 
 def share_of(report: EngineReport, share: float) -> Effort:
-    """The part of a micro-batch's effort that falls to some of its rows.
+    """The device time and energy that some rows of a micro-batch account for.
 
     Args:
-        report: of the micro-batch.
-        share: their tokens over those of all rows that count, 0 to 1.
+        report: the engine's figures for the micro-batch.
+        share: tokens of these rows over the tokens of all rows with values, 0 to 1.
     """
     time_s, energy_j = report.device_time_s, report.device_energy_j
     if time_s is None and energy_j is None:
@@ -70,12 +70,12 @@ def share_of(report: EngineReport, share: float) -> Effort:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Results of one request.
+    """The results of one request.
 
     Attributes:
         values: for each row its reward (a float32 scalar) or ``[n_completion] float32``, or None
             where the engine gave no usable number.
-        effort: of the rows with values; `UNKNOWN` when there is none.
+        effort: device time and energy of the rows with values; `UNKNOWN` when there is none.
     """
 
     values: Sequence[Float32 | None]
@@ -83,7 +83,17 @@ class Answer:
 
 
 def as_json(rows: ScoreRows, answer: Answer, served: ServedModel, device: str) -> bytes:
-    """The body of an answer."""
+    """Encode the results of a request as the body of its response.
+
+    Args:
+        rows: the request.
+        answer: its results, in the order of the rows.
+        served: the model.
+        device: name of the device profile that time and energy refer to.
+
+    Returns:
+        JSON on one line, ASCII.
+    """
     data = {
         "model": served.name,
         "stage": str(served.stage),
@@ -111,5 +121,5 @@ def _row(id: str | None, value: Float32 | None, stage: Stage) -> dict[str, objec
 
 
 def dump(data: object) -> bytes:
-    """JSON on one line; NaN and infinity cannot stand in it."""
+    """Encode as JSON on one line. NaN and infinity, which JSON lacks, raise `ValueError`."""
     return json.dumps(data, allow_nan=False, separators=(",", ":")).encode("ascii")

@@ -1,9 +1,9 @@
-"""Bodies of requests: JSON to checked rows, or one line that says what is wrong.
+"""Parses request bodies from JSON into checked rows; a mistake becomes a one-line HTTP 400.
 
-Types, signs, lengths and the vocabulary are checked by pydantic, with models made for the served
-model; relations of two fields are checked here. Whatever is sent, the work and the memory are
-bounded by what the largest request may hold: a body of more values is refused before it is parsed,
-and lists end at their first mistake.
+pydantic checks types, signs, lengths and token ids, with models built for the served model;
+relations between two fields are checked here. Time and memory are bounded by the largest valid
+request, whatever is sent: a body with more values is refused before it is parsed, and the parsing
+of a list stops at its first mistake.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError, cr
 
 from ecorl.engines.protocol import Int64
 from ecorl.records import Stage
-from ecorl.serve.refusals import Refused
+from ecorl.serve.http_errors import HttpError
 from ecorl.serve.settings import ServedModel
 
 MAX_ID_LENGTH = 200
-"""Characters of a row's id. Assumed: room for a path and a number."""
+"""Most characters of a row's id. Assumed: enough for a path and a number."""
 
 _HARMLESS = 1 << 13
-"""Values that any body may hold, so that small mistakes get their own line. Assumed."""
+"""Number of values below which a body is always parsed, so that its message names the mistake.
+Assumed."""
 
 _Id = Annotated[str, Field(max_length=MAX_ID_LENGTH)]
 
@@ -59,10 +60,10 @@ class ScoreRows:
     """The rows of one request.
 
     Attributes:
-        ids: what the client calls each row; None where it did not say.
-        token_ids: one ``[length] int64`` array a row.
-        n_completion: completion tokens at the end of each row.
-        temperature: logits are divided by it.
+        ids: the client's id of each row, or None.
+        token_ids: one ``[length] int64`` array for each row.
+        n_completion: number of completion tokens at the end of each row.
+        temperature: the logits are divided by it.
     """
 
     ids: tuple[str | None, ...]
@@ -75,11 +76,11 @@ class ScoreRows:
 
 
 class BodyParser:
-    """Parses bodies for one model.
+    """Parses request bodies for one model.
 
     Args:
-        served: the model, which decides what a row may be.
-        max_rows: rows of a request at most.
+        served: the model, which determines the fields and limits of a row.
+        max_rows: most rows of a request.
     """
 
     def __init__(self, served: ServedModel, max_rows: int) -> None:
@@ -104,21 +105,20 @@ class BodyParser:
         )
 
     def parse(self, body: bytes | bytearray) -> ScoreRows:
-        """The rows of a body.
-
-        Args:
-            body: JSON.
+        """Parse a JSON body into the rows of a request.
 
         Raises:
-            Refused: 400, naming the first mistake.
+            HttpError: 400 with the first mistake.
         """
         self._check_size(body)
-        refusal: Refused | None = None
+        refusal: HttpError | None = None
         try:
             parsed = self._body.model_validate_json(body)
         except ValidationError as error:
             refusal = self._explained(error)
-        if refusal is not None:  # raised here, it does not hold on to the other and its input
+        if (
+            refusal is not None
+        ):  # raised out here, it does not keep the other error and its input alive
             raise refusal
         rows: Sequence[_Row] = parsed.rows
         _check_keys(body, parsed)
@@ -132,9 +132,9 @@ class BodyParser:
         )
 
     def _check_size(self, body: bytes | bytearray) -> None:
-        """Refuse what holds more values than a request may: its tree would take memory and time.
+        """Refuse a body with more values than a valid request has, before it costs memory and time.
 
-        Ids may hold each of these characters too.
+        Commas, brackets and colons stand for the number of values; ids may hold each of them too.
         """
         n_rows, n_tokens = self._max_rows, self._served.max_row_tokens
         for name, marks, most_a_row in (
@@ -148,9 +148,9 @@ class BodyParser:
                 raise _bad("body", f"({n} {name})", allowed)
 
     def _array(self, where: str, row: _Row) -> Int64:
-        """Token ids ``[length] int64`` of a row whose completion fits into it."""
+        """Check a row's number of completion tokens and return its ids ``[length] int64``."""
         ids = np.asarray(row.token_ids, np.int64)
-        # A log-prob is read at the token before it: the first token of a row has none.
+        # A token's log-prob is computed at the token before it: the first token of a row has none.
         most = len(ids) - 1 if self._served.stage is Stage.REFERENCE else len(ids)
         if row.n_completion > most:
             why = "; the first needs a token before it" if most < len(ids) else ""
@@ -158,8 +158,8 @@ class BodyParser:
             raise _bad(f"{where}.n_completion", _shown(row.n_completion), allowed)
         return ids
 
-    def _explained(self, error: ValidationError) -> Refused:
-        """The first mistake as one line."""
+    def _explained(self, error: ValidationError) -> HttpError:
+        """The first mistake as a one-line HTTP error."""
         first = error.errors(include_url=False)[0]
         kind, loc = first["type"], first["loc"]
         if kind == "json_invalid":
@@ -198,17 +198,18 @@ class BodyParser:
 
 
 class _Twice:
-    """Stands for an object with a key that is there more than once."""
+    """Stands for a JSON object in which a key occurs more than once."""
 
     def __init__(self, key: str) -> None:
         self.key = key
 
 
 def _check_keys(body: bytes | bytearray, parsed: _Body) -> None:
-    """Refuse a body in which an object has a key twice: JSON leaves open which of them counts.
+    """Refuse a body in which an object has a key twice: JSON leaves open which value counts.
 
-    The parser keeps the last. Every pair of key and value has a colon, so that a body with no more
-    colons than pairs were kept has none twice; where the count cannot tell, it is read again.
+    The parser keeps the last one. Every pair of key and value has a colon, so that no key occurs
+    twice in a body that has as many colons as pairs were kept. Where colons within ids make the
+    count unclear, the body is parsed a second time.
     """
     rows: Sequence[_Row] = parsed.rows
     n_kept = len(parsed.model_fields_set) + sum(len(row.model_fields_set) for row in rows)
@@ -216,7 +217,7 @@ def _check_keys(body: bytes | bytearray, parsed: _Body) -> None:
     n_in_ids = sum(row.id.count(":") for row in rows if row.id is not None)
     if n_colons == n_kept or (n_colons == n_kept + n_in_ids and b"\\" not in body):
         return
-    # Numbers do not matter here: as truth values they take no memory of their own.
+    # The numbers are not needed here; parsed as truth values they take no extra memory.
     read = json.loads(body, object_pairs_hook=_once, parse_int=bool, parse_float=bool)
     if isinstance(read, _Twice):
         raise _repeated((read.key,))
@@ -233,7 +234,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Twice:
     return _Twice(counts.most_common(1)[0][0])
 
 
-def _repeated(path: Sequence[int | str]) -> Refused:
+def _repeated(path: Sequence[int | str]) -> HttpError:
     return _bad(_path(path), "(given more than once)", "each key once")
 
 
@@ -257,7 +258,7 @@ def _path(loc: Sequence[int | str]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value on one line, cut where it is long."""
+    """A value on one line, shortened when it is long."""
     return _one_line(reprlib.repr(value))
 
 
@@ -265,5 +266,5 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _bad(field: str, value: str, allowed: str) -> Refused:
-    return Refused(400, f"{field} = {value}: allowed is {allowed}", "bad_request")
+def _bad(field: str, value: str, allowed: str) -> HttpError:
+    return HttpError(400, f"{field} = {value}: allowed is {allowed}", "bad_request")

@@ -1,4 +1,4 @@
-"""What the service answers when it does not answer: a status, one line, and when to come again."""
+"""HTTP error responses: a status, a one-line message and, where it helps, a time to retry."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from ecorl.errors import EcorlError
 
 
-class Refused(EcorlError):
-    """A request that gets no scores.
+class HttpError(EcorlError):
+    """A request is refused or has failed; its client gets this error as JSON.
 
     Args:
         status: HTTP status.
         message: one line that names the field, its value and what is allowed, or the reason.
-        kind: label in the metrics.
-        retry_after_s: when to come again, whole seconds; None: not worth it.
-        headers: further headers of the answer.
+        kind: label of the error in the metrics.
+        retry_after_s: seconds after which the client may retry; None when a retry cannot help.
+        headers: further headers of the response.
     """
 
     def __init__(
@@ -33,12 +33,12 @@ class Refused(EcorlError):
             self.headers["retry-after"] = str(retry_after_s)
 
 
-def draining() -> Refused:
-    """For requests that come after the signal to stop."""
-    return Refused(
+def draining() -> HttpError:
+    """The error for requests that arrive after the signal to stop."""
+    return HttpError(
         503,
         "the service is stopping and takes no further requests",
         "draining",
-        retry_after_s=5,  # assumed: about what a restart with a small model takes
+        retry_after_s=5,  # assumed: about the time that a restart with a small model needs
         headers={"connection": "close"},
     )

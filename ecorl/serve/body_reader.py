@@ -1,4 +1,4 @@
-"""Reading the bodies of requests: bounded in bytes and in time."""
+"""Reads the bodies of requests, with bounds on bytes and time."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator
 
 from starlette.requests import Request
 
-from ecorl.serve.refusals import Refused, draining
+from ecorl.serve.http_errors import HttpError, draining
 from ecorl.serve.settings import ServeSettings
 
 
 class BodyReader:
-    """Reads bodies; several at once share one budget of bytes.
+    """Reads request bodies; bodies that are read at the same time share one budget of bytes.
 
     Args:
-        settings: limits.
+        settings: limits of the service.
     """
 
     def __init__(self, settings: ServeSettings) -> None:
@@ -27,11 +27,11 @@ class BodyReader:
 
     @contextlib.asynccontextmanager
     async def reading(self, request: Request) -> AsyncIterator[bytearray]:
-        """The body of a request, which counts against the budget until the context ends.
+        """Read a request's body, which counts against the budget until the context ends.
 
         Raises:
-            Refused: for a body that is too large (413), too slow (408), too many at once (429), or
-                one that was not there in full when the service was told to stop (503).
+            HttpError: for a body that is too large (413) or too slow (408), for too many bodies at
+                once (429), or when the service stopped before the body was complete (503).
             starlette.requests.ClientDisconnect: when the client went away.
         """
         if self._stopped:
@@ -55,13 +55,13 @@ class BodyReader:
             if self._stopped:
                 raise draining() from None
             limit_s = self._settings.read_timeout_s
-            raise Refused(
+            raise HttpError(
                 408, f"body = (unfinished): allowed is at most {limit_s:g} s to send it", "slow",
                 headers={"connection": "close"},
             ) from None  # fmt: skip
 
     def stop(self) -> None:
-        """End what is being read: the service is stopping, and none of it was accepted."""
+        """Stop all reading: the service is stopping, and none of these requests was accepted."""
         self._stopped = True
         now_s = asyncio.get_running_loop().time()
         for deadline in self._deadlines:
@@ -75,14 +75,14 @@ class BodyReader:
             if len(body) + len(chunk) > limit:
                 raise self._too_large()
             if self._n_bytes + len(chunk) > self._settings.max_reading_bytes:
-                raise Refused(
+                raise HttpError(
                     429, "the bodies that are being read fill the service's memory", "reading",
                     retry_after_s=1,
                 )  # fmt: skip
             self._n_bytes += len(chunk)
             body += chunk
 
-    def _too_large(self) -> Refused:
+    def _too_large(self) -> HttpError:
         limit = self._settings.max_body_bytes
         # The server reads on and throws away what is still sent, so that the answer gets through.
-        return Refused(413, f"body = (too large): allowed is at most {limit} bytes", "too_large")
+        return HttpError(413, f"body = (too large): allowed is at most {limit} bytes", "too_large")

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from stub_service import POSITIONS, VOCAB, served
 
 from ecorl.records import Stage
-from ecorl.serve.answers import UNKNOWN, Answer, as_json
-from ecorl.serve.bodies import BodyParser, ScoreRows
-from ecorl.serve.refusals import Refused
+from ecorl.serve.http_errors import HttpError
+from ecorl.serve.parsing import BodyParser, ScoreRows
+from ecorl.serve.responses import UNKNOWN, Answer, as_json
 
 MAX_ROWS = 5
 
@@ -26,7 +26,7 @@ def parse(data, stage=Stage.REWARD):
 
 
 def line_of(data, stage=Stage.REWARD):
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(HttpError) as caught:
         parse(data, stage)
     assert caught.value.status == 400
     (line,) = str(caught.value).splitlines()
@@ -136,7 +136,7 @@ def test_a_list_ends_at_its_first_mistake(item):
     parser = BodyParser(dataclasses.replace(served(), max_row_tokens=2 * n), MAX_ROWS)
     tracemalloc.start()
     try:
-        with pytest.raises(Refused, match=r"rows\[0\].token_ids\[0\] = "):
+        with pytest.raises(HttpError, match=r"rows\[0\].token_ids\[0\] = "):
             parser.parse(body)
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -219,7 +219,7 @@ def test_any_body_is_rows_or_one_line(stage, data):
     refused, rows = None, None
     try:
         rows = parse(body, stage)
-    except Refused as error:
+    except HttpError as error:
         refused = error
     if rows is None:
         assert refused.status == 400

@@ -1,4 +1,4 @@
-"""What `GET /metrics` tells, in Prometheus' text format."""
+"""Metrics of the service in Prometheus' text format, for ``GET /metrics``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _TOKENS = tuple(64 * 4**i for i in range(8))
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 
 
-class Meters:
-    """Counters of one service. What the device does not tell has no sample, rather than 0."""
+class ServiceMetrics:
+    """The metrics of one service. Unknown device figures add no sample, rather than 0."""
 
     def __init__(self) -> None:
         self._registry = own = CollectorRegistry()
@@ -69,7 +69,7 @@ class Meters:
         return Counter(f"ecorl_serve_device_{name}", text, ("provenance",), registry=self._registry)
 
     def device(self, report: EngineReport) -> None:
-        """Add what the device spent on a micro-batch."""
+        """Add the device time and energy of a micro-batch."""
         provenance = str(report.provenance)
         if report.device_time_s is not None:
             self._device_s.labels(provenance).inc(report.device_time_s)
@@ -77,5 +77,5 @@ class Meters:
             self._device_j.labels(provenance).inc(report.device_energy_j)
 
     def text(self) -> bytes:
-        """All of it."""
+        """All metrics in the text format."""
         return generate_latest(self._registry)
