@@ -75,7 +75,7 @@ def _build_request(
 
 
 def _folder(key: str, path: Path) -> Path:
-    """A folder that is there or may be made."""
+    """A folder that exists or can be made."""
     try:
         folder = path.expanduser()
         str(folder).encode()  # it is printed
@@ -87,7 +87,7 @@ def _folder(key: str, path: Path) -> Path:
 
 
 def _lines(manifest: Manifest) -> list[str]:
-    """What the manifest says, in words."""
+    """The facts of the manifest as lines."""
     known = {True: "met", False: "not met", None: "not known"}
     clock = "not known" if manifest.clock_mhz is None else f"{manifest.clock_mhz:g} MHz"
     lines = [

@@ -1,4 +1,4 @@
-"""``ecorl fpga estimate``: what a card would take for so many tokens, without a card."""
+"""``ecorl fpga estimate``: modelled time and energy of a forward on a card."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def estimate(
 def _workloads(
     model: Path, reference: Path | None, stage: FrozenStage | None, tokens: int, rows: int
 ) -> list[ScoringWorkload]:
-    """The model, and the reference beside it."""
+    """The workload of the model, and that of the reference beside it."""
     from ecorl.engines.fpga.estimate import workload
 
     name, config = _config(model)
@@ -199,7 +199,7 @@ def _sweep(runs: Sequence[Run]) -> list[str]:
 
 
 def _unknown(one: CardEstimate) -> list[str]:
-    """What can be said of a card without its clock, its DSPs in use or its power."""
+    """Lines for a card whose profile lacks its clock, its DSPs in use or its power."""
     from ecorl.report.render.lines import aligned
     from ecorl.report.render.numbers import duration
 

@@ -137,7 +137,7 @@ class _Stopped(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def _stopped_while_loading() -> Iterator[None]:
-    """End with one line on a signal to stop, until the running service takes the signals over."""
+    """End with one line on a signal to stop, until the running service handles the signals."""
     numbers = (signal.SIGTERM, signal.SIGINT)
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -164,7 +164,7 @@ def _check_libraries() -> None:
 def _run_by(
     via: str | None, bitstream: Path | None, devices: list[int] | None, threads: int | None
 ) -> dict[str, Any]:
-    """Who runs the kernels, as arguments of the engine.
+    """The backend that runs the kernels, as arguments of the engine.
 
     Raises:
         ConfigError: for options that exclude each other.
@@ -188,7 +188,7 @@ def _run_by(
 def _loaded(
     folder: Path, card: str, run_by: Mapping[str, Any], devices: list[int] | None
 ) -> tuple[FpgaEngine, ServedModel]:
-    """The engine for what the checkpoint's head is for, and what is told of it.
+    """Load the engine for the stage of the checkpoint's head, and describe it for the service.
 
     Raises:
         ConfigError: for numbers of cards where the model runs without XRT.

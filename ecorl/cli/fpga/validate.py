@@ -1,4 +1,4 @@
-"""``ecorl fpga validate``: INT8 against float on held-out pairs, and the verdict of it."""
+"""``ecorl fpga validate``: compares INT8 with float on held-out pairs, and writes the verdict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REFUSED = 1
 """Exit code when the model should not be offloaded."""
 
 _NAMED = 5
-"""So many texts without an answer are named one by one."""
+"""Texts without a score that are named one by one, at most."""
 
 
 def validate(
@@ -78,7 +78,7 @@ def validate(
 
 
 def _target(out: Path | None, default: Path) -> Path:
-    """Where the verdict goes; a folder that cannot be written should not cost the work."""
+    """Path of the verdict, checked before the long scoring: its folder must be writable."""
     path = writable(out or default, "--out")
     assert path is not None
     parent = next(p for p in path.parents if p.exists())
