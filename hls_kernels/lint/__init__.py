@@ -1,11 +1,13 @@
-"""Does the kernel text keep to what Vitis HLS can synthesise? ``python -m hls_kernels.lint``.
+"""Checks that the kernel sources keep to what Vitis HLS can synthesise.
+
+Run as ``python -m hls_kernels.lint``.
 
 No synthesis runs here. Each kernel source is compiled with ``__SYNTHESIS__`` defined and without
-the macros of the C-simulation, then clang's syntax tree of our own files is judged: what the
-preprocessor leaves out in that configuration is not judged, nor are system headers, ap_int and
-hls_stream. Which sources are the kernel's: ``"sources"`` in its ``qor.json``, by default
-``<kernel>.cpp``; all other ``.cpp`` files of the folder run on the host. A folder is a kernel's
-when it has a ``qor.json`` that names ``"loops"`` or ``"sources"``, or one beside ``<kernel>.cpp``.
+the macros of the C-simulation, then clang's syntax tree of the project's files is checked. Code
+that the preprocessor removes in that configuration is left out, as are system headers, ap_int and
+hls_stream. A kernel's sources are ``"sources"`` in its ``qor.json``, by default ``<kernel>.cpp``;
+all other ``.cpp`` files of the folder run on the host. A folder is a kernel's when it has a
+``qor.json`` that names ``"loops"`` or ``"sources"``, or one beside ``<kernel>.cpp``.
 
 The rules, by the names that the findings carry:
 
@@ -33,6 +35,6 @@ The rules, by the names that the findings carry:
 A loop has constant bounds when it is a ``for`` that declares its variable, starts, steps and ends
 at constants (template parameters and const variables made of constants count; the ``<`` of an
 ap_int does not), steps towards its end, and does not assign its variable in the body.
-Loops in constexpr functions that only constant expressions call are no hardware and not judged.
+Loops in constexpr functions that only constant expressions call are no hardware and not checked.
 A pragma belongs to the loop in whose body it stands directly, not inside a nested block.
 """

@@ -1,4 +1,4 @@
-"""The call graph of our functions, and the rule on recursion."""
+"""The call graph of the project's functions, and the rule on recursion."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def place_of(function: Cursor) -> Place:
 
 @dataclass(slots=True)
 class CallGraph:
-    """Which of our functions calls which at run time. A template counts once for all arguments."""
+    """Calls between the project's functions at run time; a template is one function."""
 
     names: dict[Place, str] = field(default_factory=dict)
     calls: dict[Place, set[Place]] = field(default_factory=dict)
@@ -156,7 +156,7 @@ def _callees(function: Cursor) -> Iterator[Cursor]:
 
 
 def _candidates(call: Cursor) -> Iterator[Cursor]:
-    """What a call in a template may mean: functions it names that take as many arguments."""
+    """Functions that a call in a template may mean: those of its name with enough parameters."""
     callee, *arguments = parts(call) or [call]
     # a function that was given as a template argument stands below the parameter's name
     for target in (target for named in descendants(callee) for target in targets(named)):
@@ -166,7 +166,7 @@ def _candidates(call: Cursor) -> Iterator[Cursor]:
 
 
 def untraceable_findings(node: Node) -> Iterator[Finding]:
-    """Calls that no graph can follow."""
+    """Report calls that no graph can follow."""
     cursor = node.cursor
     if cursor.kind == CursorKind.CXX_METHOD and cursor.is_virtual_method():
         yield finding(cursor, "recursion", f"virtual {cursor.spelling}: its calls cannot be known")

@@ -1,4 +1,4 @@
-"""What the system compiler says of a kernel source: errors, pragmas, its header folders."""
+"""Runs the system compiler on a kernel source for its errors, its pragmas and header folders."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hls_kernels.lint.findings import Finding
 from hls_kernels.lint.kernels import ROOT
 
 Pragmas = dict[Path, list[tuple[int, str]]]
-"""The ``#pragma HLS`` lines that the preprocessor leaves: by file, line and text behind HLS."""
+"""The ``#pragma HLS`` lines that the preprocessor leaves: line and text behind HLS, by file."""
 
-_MAX_ERRORS = 5  # of one source; what follows the first few is mostly their echo
+_MAX_ERRORS = 5  # of one source; later ones mostly follow from the first few
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,15 @@ def find_tools() -> Tools:
 
 
 def compile_findings(tools: Tools, source: Path) -> list[Finding]:
-    """The errors of one source in the synthesis configuration."""
+    """Compile one source in the synthesis configuration.
+
+    Args:
+        tools: of this machine.
+        source: to compile.
+
+    Returns:
+        A finding for each of its first errors.
+    """
     options = ["-fsyntax-only", "-Werror=vla", *tools.flags]
     finished = run([*tools.compiler.command, *options, str(source)])
     if finished.returncode == 0:
@@ -73,7 +81,15 @@ def _rule_of(message: str) -> str:
 
 
 def read_pragmas(tools: Tools, source: Path) -> Pragmas:
-    """The HLS pragmas of a source and all it includes, as the preprocessor leaves them."""
+    """Read the HLS pragmas of a source and all its headers, as the preprocessor leaves them.
+
+    Args:
+        tools: of this machine.
+        source: to read.
+
+    Raises:
+        BuildError: the preprocessor fails.
+    """
     finished = run([*tools.compiler.command, "-E", "-w", *tools.flags, str(source)])
     if finished.returncode != 0:
         raise BuildError(f"{source}: {first_error(finished.stderr)}")

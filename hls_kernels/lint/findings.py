@@ -1,4 +1,4 @@
-"""What the lint reports."""
+"""Findings: breaches of a rule, with their place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Finding:
 
 
 def first_of_each_line(findings: set[Finding]) -> list[Finding]:
-    """Sorted, one finding for each rule and line: one construct can breach a rule many times."""
+    """Sort findings and keep one for each rule and line; a construct can breach a rule often."""
     chosen: dict[tuple[Path, int, str], Finding] = {}
     for finding in sorted(findings):
         chosen.setdefault((finding.path, finding.line, finding.rule), finding)

@@ -1,4 +1,4 @@
-"""Judge kernels: every rule on every source."""
+"""Applies every rule to every source of kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hls_kernels.lint.tree import FUNCTIONS, own_nodes, parse, parse_findings
 
 @dataclass(slots=True)
 class _Judgement:
-    """What has been found in one kernel so far."""
+    """Findings, loops and calls of one kernel so far; `is_whole` while all its sources compile."""
 
     kernel: Kernel
     findings: set[Finding] = field(default_factory=set)
@@ -30,7 +30,13 @@ class _Judgement:
 
 
 def judge(kernels: Iterable[Kernel]) -> tuple[list[Finding], int]:
-    """The findings in `kernels`, sorted, and the number of loops that were judged.
+    """Check kernels.
+
+    Args:
+        kernels: what to check.
+
+    Returns:
+        The findings, sorted, and the number of loops that were checked.
 
     Raises:
         MissingToolError: no compiler, no ap_int headers, or libclang cannot be loaded.
@@ -43,7 +49,7 @@ def judge(kernels: Iterable[Kernel]) -> tuple[list[Finding], int]:
         judgement = _Judgement(kernel, set(kernel.findings))
         for source in kernel.sources:
             _judge_source(judgement, tools, source)
-        if judgement.is_whole:  # of a source that does not compile the loops are not known
+        if judgement.is_whole:  # the loops of a source that does not compile are not known
             _judge_whole(judgement)
         findings |= judgement.findings
         loops |= judgement.loops.keys()
@@ -79,7 +85,7 @@ def _judge_source(judgement: _Judgement, tools: Tools, source: Path) -> None:
 
 
 def _judge_whole(judgement: _Judgement) -> None:
-    """The rules that take all sources of a kernel together."""
+    """Apply the rules that need all sources of a kernel."""
     kernel, graph = judgement.kernel, judgement.graph
     judgement.findings.update(graph.recursion_findings())
     hardware = graph.hardware()

@@ -1,4 +1,4 @@
-"""Which sources are a kernel's, and what its qor.json says of its loops."""
+"""Finds kernels: their sources, and the loops that their qor.json declares."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class QorLoop:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel's folder and the sources that are synthesised; `qor` is None without a qor.json."""
+    """A kernel: its folder and the sources that go to synthesis; `qor` is None without qor.json."""
 
     folder: Path
     sources: tuple[Path, ...]
@@ -37,7 +37,7 @@ class Kernel:
     findings: tuple[Finding, ...] = field(default=())
 
     def owns(self, path: Path) -> bool:
-        """Whether `path` is ours to judge: in this folder or a shared header of the project."""
+        """Whether a file is checked with this kernel: in its folder, or a header of the project."""
         if path.name.endswith("_tb.cpp") or any(path.is_relative_to(f) for f in _NOT_JUDGED):
             return False
         return path.is_relative_to(self.folder) or path.is_relative_to(ROOT)
@@ -57,7 +57,7 @@ def kernels_of(files: Sequence[Path]) -> list[Kernel]:
     """The kernels that `files` belong to; a file in a folder without qor.json stands for itself.
 
     Raises:
-        DataError: there is no such file, or the qor.json beside it does not count it as a source.
+        DataError: a file does not exist, or the qor.json beside it does not list it as a source.
     """
     kernels: dict[Path, Kernel] = {}
     for path in (path.resolve() for path in files):

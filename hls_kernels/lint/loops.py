@@ -1,4 +1,4 @@
-"""The rules on loops: bounds, trip counts, labels; and on what qor.json says of them."""
+"""The rules on loops: bounds, trip counts, labels, and their entries in qor.json."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _OPERATORS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop of our files: its place, label, pragmas and what its header says."""
+    """A loop of the project's files: its place, label and pragmas, and the function around it."""
 
     cursor: Cursor
     path: Path
@@ -69,7 +69,7 @@ class Loop:
 
     @property
     def is_unrolled(self) -> bool:
-        """Whether all of it becomes hardware side by side."""
+        """Whether it is unrolled completely."""
         said = self.pragma("UNROLL")
         return said is not None and not re.search(r"\b(factor|off)\b", said, re.I)
 
@@ -91,7 +91,7 @@ class Loop:
 class _Bounds(Enum):
     CONSTANT = auto()
     RUN_TIME = auto()
-    OPEN = auto()  # while and do: what ends them is not to be seen from their head
+    OPEN = auto()  # while and do: their head does not bound their trips
     NONE = auto()
 
 
@@ -135,7 +135,12 @@ def _holds(block: Cursor, line: int) -> bool:
 
 
 def loop_findings(unit: TranslationUnit, loop: Loop) -> Iterator[Finding]:
-    """What is wrong with one loop."""
+    """Apply the rules on bounds, trip counts and labels to one loop.
+
+    Args:
+        unit: the syntax tree.
+        loop: of the tree.
+    """
     cursor, keyword = loop.cursor, _KEYWORDS[loop.cursor.kind]
     if words(unit, cursor)[0][1] != keyword:
         yield finding(cursor, "loop-label", "a loop made by a macro cannot be judged: write it out")
@@ -154,7 +159,7 @@ def loop_findings(unit: TranslationUnit, loop: Loop) -> Iterator[Finding]:
 
 
 def jump_findings(node: Node) -> Iterator[Finding]:
-    """A goto can make a loop that no bound is written on."""
+    """Report a goto, which can make a loop without a bound."""
     if node.cursor.kind in (CursorKind.GOTO_STMT, CursorKind.INDIRECT_GOTO_STMT):
         yield finding(node.cursor, "unbounded-loop", "goto")
 

@@ -1,4 +1,4 @@
-"""The rules on what kernel text may name: heap, stl, libm, float, include."""
+"""The rules on names in kernel sources: heap, stl, libm, float, include."""
 
 from __future__ import annotations
 
@@ -56,7 +56,12 @@ _CALLED = FUNCTIONS | {CursorKind.USING_DECLARATION, CursorKind.UNEXPOSED_DECL}
 
 
 def name_findings(node: Node, owns: Owns) -> Iterator[Finding]:
-    """What one cursor names that hardware does not have."""
+    """Report names at one cursor that hardware does not have.
+
+    Args:
+        node: of the syntax tree.
+        owns: whether a file is the project's.
+    """
     cursor = node.cursor
     if cursor.kind == CursorKind.CXX_NEW_EXPR:
         yield finding(cursor, "heap", "new")
@@ -114,7 +119,12 @@ def _float_findings(cursor: Cursor) -> Iterator[Finding]:
 
 
 def include_findings(unit: TranslationUnit, owns: Owns) -> Iterator[Finding]:
-    """Headers outside our files that ours include, but for the few that kernels may use."""
+    """Report includes of foreign headers, but for the few that kernels may use.
+
+    Args:
+        unit: the syntax tree.
+        owns: whether a file is the project's.
+    """
     for inclusion in unit.get_includes():
         source = Path(inclusion.source.name).resolve()
         header = Path(inclusion.include.name)

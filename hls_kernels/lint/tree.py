@@ -1,4 +1,4 @@
-"""clang's syntax tree of a kernel source: our part of it, what names mean, what is constant."""
+"""clang's syntax tree of a kernel source: nodes of the project's files, names, constants."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def parse(tools: Tools, source: Path) -> TranslationUnit:
 
 
 def parse_findings(unit: TranslationUnit) -> list[Finding]:
-    """What clang cannot read although the compiler could."""
+    """Errors of clang in a source that the system compiler accepts."""
     return [
         Finding(path_of(fault) or Path(unit.spelling), fault.location.line, "compile", what)
         for fault in unit.diagnostics

@@ -87,7 +87,7 @@ def _folder(key: str, path: Path) -> Path:
 
 
 def _lines(manifest: Manifest) -> list[str]:
-    """What the manifest says, in words."""
+    """The facts of the manifest as lines."""
     known = {True: "met", False: "not met", None: "not known"}
     clock = "not known" if manifest.clock_mhz is None else f"{manifest.clock_mhz:g} MHz"
     lines = [

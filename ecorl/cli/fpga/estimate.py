@@ -1,4 +1,4 @@
-"""``ecorl fpga estimate``: what a card would take for so many tokens, without a card."""
+"""``ecorl fpga estimate``: modelled time and energy of a forward on a card."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class _Stopped(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def _stopped_while_loading() -> Iterator[None]:
-    """End with one line on a signal to stop, until the running service takes the signals over."""
+    """End with one line on a signal to stop, until the running service handles the signals."""
     numbers = (signal.SIGTERM, signal.SIGINT)
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -22,7 +22,7 @@ REFUSED = 1
 """Exit code when the model should not be offloaded."""
 
 _NAMED = 5
-"""So many texts without an answer are named one by one."""
+"""Texts without a score that are named one by one, at most."""
 
 
 def validate(

@@ -1,5 +1,15 @@
-"""The FPGA engine: INT8 kernels as C-simulation, and the cycle model of a card.
+"""The FPGA engine: INT8 kernels as C-simulation or on cards, and the cycle model of a card.
 
-build (g++, cache) -> gemm (ctypes) -> quantise -> formats (weights as integers) -> memory (what a
-card holds) -> segments (which tokens are computed) -> forward (decoder) -> cycles -> engine
+engine          scores rows with a frozen model, through the C-simulation or on cards
+int8_decoder    the interface of the forward that both have
+prefix_sharing  which tokens of a batch are computed: shared prompts once
+estimate        modelled time and energy of a workload
+verdict         whether a validation allows INT8 for a model
+kernels         facts of the kernels, and the sequence in which a forward runs them
+numerics        weights in the kernels' integer formats
+csim            build, library and decoder of the C-simulation
+cycles          the cycle model
+bitstream       building, checking and reading what XRT loads
+card            the host of real and emulated cards
+validation      INT8 against float on held-out preference pairs
 """

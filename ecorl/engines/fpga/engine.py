@@ -1,7 +1,8 @@
-"""The FPGA engine: INT8 kernels as C-simulation, the card's time and energy from the cycle model.
+"""The FPGA engine: scores rows with INT8 kernels, as C-simulation or on cards.
 
-Rewards and log-probs are computed bit-true by the kernels on this host. What a card would take is
-modelled and labelled so; the host's wall-clock is measured and never stands in for it.
+The C-simulation computes rewards and log-probs bit-true on this host. The card's time and energy
+come from the cycle model then and are labelled as modelled; the host's wall-clock is measured and
+never reported as a card's. Time on real cards is measured.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ logger = logging.getLogger(__name__)
 class FpgaEngine:
     """Scores rows with a frozen Llama-family decoder in INT8.
 
-    Outlier channels are equalised first (`ecorl.engines.models.equalise`), which changes no
-    function.
+    Outlier channels are equalised first (`ecorl.engines.models.equalise`), which does not change
+    the function that the model computes.
 
     A row that cannot be run (too long, or with a token id that the model does not know) and one
-    with a number that does not fit its fixed-point format come back as NaN, all other rows as they
-    are: how a row is answered does not depend on the rest of its batch. The caller answers such
-    rows on the exact path (`ecorl.engines.validate` finds them). Time and energy are those of the
-    rows that were run, and None for a batch of which none could be.
+    with a number beyond its fixed-point format are NaN in the result, all other rows unaffected: a
+    row's result does not depend on the rest of its batch. The caller computes such rows on the
+    exact path (`ecorl.engines.validate` finds them). Time and energy are those of the rows that
+    were run, and None for a batch of which none could be run.
 
     Args:
         checkpoint: Hugging Face checkpoint folder.
@@ -65,17 +66,17 @@ class FpgaEngine:
         device: profile of the card, by name or path.
         build: ``fast`` (native integers) or ``strict`` (bit-true ap_int, slow).
         threads: host threads of the C-simulation; results do not depend on it.
-        run_by: who runs the kernels; by default the C-simulation, called directly.
-        obey_verdict: whether a refusal by ``ecorl fpga validate``, kept beside the checkpoint,
-            holds; only a new validation has reason not to obey.
+        run_by: which backend runs the kernels; by default the C-simulation, called directly.
+        obey_verdict: whether to raise for a model that ``ecorl fpga validate`` refused (the verdict
+            lies beside the checkpoint); only a new validation passes False.
 
     Raises:
-        ConfigError: for a stage or build that there is not, or an incomplete profile.
+        ConfigError: for an unknown stage or build, or an incomplete profile.
         CheckpointError: when the checkpoint cannot be used, lacks the head that the stage needs,
             does not fit the card's memory, or was refused by a validation.
         MissingToolError: without a C++ compiler, ap_int headers for ``strict``, or XRT where it is
             asked for.
-        BitstreamError: for a bitstream that is not to be loaded.
+        BitstreamError: for a bitstream that may not be loaded.
         BuildError: when the kernels do not compile.
     """
 
@@ -97,7 +98,7 @@ class FpgaEngine:
             raise ConfigError("engine.offload.build", build, f"one of {get_args(Build)}")
         profile = load_profile(device)
         opened = load_decoder(checkpoint)
-        config = opened.config  # not config.json's word alone: the tensors may untie the head
+        config = opened.config  # config.json and the tensors, which may untie the head
         check_widths(config, opened.path / "config.json")
         _check_head(checkpoint, config, stage)
         _check_memory(checkpoint, config, profile)
@@ -117,7 +118,7 @@ class FpgaEngine:
         self._cycles = CycleModel(config.shape, profile)
         self._profile, self._obey_verdict = profile, obey_verdict
         opening = open_cards(run_by or RunBy(), build, config)
-        # Of real cards what they take is measured, not modelled.
+        # Time on real cards is measured, not modelled.
         self.on_card = opening is not None and not opening.is_emulated
         self._run_s: dict[int, float] = {}
         self.card_banks: Mapping[str, int] | None = None
@@ -193,15 +194,18 @@ class FpgaEngine:
         return StepResult(batch.sample_ids, tuple(values), report)
 
     def modelled(self, batch: ScoreBatch, positions: Sequence[Int64] | None = None) -> CardTime:
-        """The cycle model's breakdown for a batch of rows that can be run, without running it.
+        """The cycle model's breakdown for a batch of runnable rows, without running it.
 
-        Tokens where a gate is read count as wanted ones. The layers of the gate and the rewards but
-        the first are left out: one row of a few small products for each of these tokens, less than
-        a thousandth of a token's forward in a model of 8 B parameters.
+        Tokens at which a gate is read count as wanted. The layers of the gate and all rewards but
+        the first are left out: they are one row of a few small products for each of these tokens,
+        less than a thousandth of a token's forward in a model of 8 B parameters.
 
         Args:
             batch: the rows.
             positions: of each row's rewards; None: its last token.
+
+        Returns:
+            Modelled time and energy with each term.
         """
         segments = segments_of(batch.token_ids, batch.n_completion)
         if self.stage is Stage.REWARD:
@@ -211,20 +215,20 @@ class FpgaEngine:
         return self._cycles.batch(segments.shape(batch.n_completion, self.model.vocab_size))
 
     def cards(self) -> tuple[CardStatus, ...]:
-        """How each card stands; empty where XRT does not run the kernels."""
+        """State and load of each card; empty where XRT does not run the kernels."""
         decoder = self._decoder
         return decoder.status() if isinstance(decoder, CardDecoder) else ()
 
     def load_weights(self, checkpoint: Path) -> str:
-        """Take over the weights of a refreshed model of the same shape; between two batches.
+        """Load the weights of a refreshed model of the same shape, between two batches.
 
         Returns:
-            SHA-256 of the weights in the kernels' formats. What a card then holds has been read
-            back and compared.
+            SHA-256 of the weights in the kernels' formats; a card's have been read back and
+            compared.
 
         Raises:
             CheckpointError: when the checkpoint cannot be used or is of another shape.
-            EngineError: for a closed engine, or when no card took the weights.
+            EngineError: for a closed engine, or when no card loaded the weights.
         """
         if self._decoder is None:
             raise EngineError("the FPGA engine is closed")
@@ -266,13 +270,13 @@ class FpgaEngine:
         return segments.shape_at(tokens, n_results)
 
     def _ran_s(self) -> float:
-        """Time that the busiest card has worked since the last batch, s."""
+        """Time that the busiest card was running since the last batch, s."""
         now = {card.index: card.run_s for card in self.cards()}
         before, self._run_s = self._run_s, now
         return max(run_s - before.get(index, 0.0) for index, run_s in now.items())
 
     def _runnable(self, batch: ScoreBatch) -> list[int]:
-        """Indices of the rows that can be run; a warning says how many cannot, and why one is."""
+        """Indices of the rows that can be run; logs how many cannot, and why the first of them."""
         rows = zip(batch.token_ids, batch.n_completion, strict=True)
         objections = [self._objection(row, n) for row, n in rows]
         refused = [i for i, objection in enumerate(objections) if objection]
@@ -307,12 +311,12 @@ class FpgaEngine:
         positions: Sequence[Int64] | None = None,
     ) -> EngineReport:
         if len(batch) and not run:
-            # Not 0 s: the batch is booked with all of its rows, and no card takes no time for them.
+            # Not 0 s: the batch is recorded with all of its rows, and none of them took 0 s.
             silent = Provenance.MEASURED if self.on_card else Provenance.MODELLED
             return EngineReport(None, None, silent, host_time_s)
         chosen = None if positions is None else [positions[i] for i in run]
         if self.on_card:
-            # The card's joules are for its power readings to say: no model stands in for them.
+            # A real card's energy comes from its power readings alone, never from the model.
             cards = tuple(
                 CardLoad(c.index, c.state is CardState.READY, c.occupancy) for c in self.cards()
             )
@@ -345,8 +349,8 @@ def card_bytes(config: DecoderConfig) -> int:
     """Bytes that the model occupies in the card's memory.
 
     Matrices of products are INT8 with a mantissa (32 bits) and a shift (8 bits) a row; the input
-    embedding is INT16 with an exponent (8 bits) a token; norms and biases have 32 bits. What is
-    multiplied into other weights before is not there.
+    embedding is INT16 with an exponent (8 bits) a token; norms and biases have 32 bits. Tensors
+    that are multiplied into other weights beforehand are not stored.
     """
     total = 0
     for name, shape in expected_tensors(config).items():

@@ -1,6 +1,7 @@
-"""What a card would take for so many tokens of a model: time, energy, and where the model lies.
+"""Estimates time and energy of a workload on a card, and places its models in the card's memory.
 
-Every figure is modelled (`ecorl.engines.fpga.cycles.model`); what a profile does not tell is None.
+Every figure is modelled (`ecorl.engines.fpga.cycles.model`); a figure that needs one which the
+profile lacks is None.
 """
 
 from __future__ import annotations
@@ -49,18 +50,18 @@ class ScoringWorkload:
 def workload(
     name: str, config: DecoderConfig, stage: Stage, n_tokens: int, n_rows: int = 1
 ) -> ScoringWorkload:
-    """A batch of rows as even as can be; the reference answers for all tokens after a row's first.
+    """Make a batch of rows of even lengths; a reference needs all tokens after a row's first.
 
     Args:
         name: of the model.
-        config: of the decoder; its head is exchanged for the stage's where it has another.
+        config: of the decoder; its head is replaced by that of the stage where they differ.
         stage: reward or reference.
         n_tokens: of all rows together.
         n_rows: rows.
 
     Raises:
-        ConfigError: for a stage that there is not, rows without tokens, or longer ones than the
-            model knows.
+        ConfigError: for an unknown stage, rows without tokens, or rows longer than the model's
+            positions.
     """
     if stage not in (Stage.REWARD, Stage.REFERENCE):
         raise ConfigError("--stage", str(stage), "reward or reference")
@@ -94,9 +95,10 @@ class Run:
         card: time and energy.
         tokens_per_s: tokens of all rows over the time.
         tokens_per_j: the same over the energy.
-        array_efficiency: useful products of gemm_int8 over what its array could do in its time.
-        forward_efficiency: useful products of all kernels over what gemm_int8's array could do in
-            the time of all kernels.
+        array_efficiency: useful products of gemm_int8 over those that its array could compute in
+            its time.
+        forward_efficiency: useful products of all kernels over those that gemm_int8's array could
+            compute in the time of all kernels.
     """
 
     ii: int
@@ -109,17 +111,17 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class CardEstimate:
-    """What a workload would take on a card.
+    """Modelled time and energy of a workload on a card.
 
     Attributes:
         profile: of the card.
-        workload: what was asked.
+        workload: of which they are.
         missing: figures that the profile lacks; time and energy are then unknown.
         runs: one for each initiation interval; empty where figures are missing.
         one_channel: the first of them with the weights in one channel.
         port_bytes: bytes through each memory port of each kernel.
-        ideal_cycles: cycles of each kernel on one set of arrays with a memory that never makes
-            them wait: what is known of any card.
+        ideal_cycles: cycles of each kernel on one set of arrays with a memory that never stalls
+            them, which need no figure of the card.
         memory_s: memory traffic over the data sheet's bandwidth, s: a lower bound.
         link_s: transfers over the link, s.
     """
@@ -139,6 +141,11 @@ def estimate(
     work: ScoringWorkload, profile: DeviceProfile, intervals: Sequence[int] = INTERVALS
 ) -> CardEstimate:
     """Estimate a workload on a card at several initiation intervals.
+
+    Args:
+        work: the workload.
+        profile: of the card.
+        intervals: factors on the initiation interval of every loop.
 
     Raises:
         ConfigError: when the profile is no card's, or its DSPs hold no array.
@@ -170,7 +177,11 @@ def estimate(
 
 
 def placed(works: Sequence[ScoringWorkload], profile: DeviceProfile) -> HbmLayout | None:
-    """All models together in the card's memory; None where its channels are not known.
+    """Place all models together in the card's memory; None where its channels are not known.
+
+    Args:
+        works: the models with their batches.
+        profile: of the card.
 
     Raises:
         CheckpointError: in one line with the bytes, when they do not fit.
@@ -179,7 +190,7 @@ def placed(works: Sequence[ScoringWorkload], profile: DeviceProfile) -> HbmLayou
 
 
 def standing_of_kernels() -> str:
-    """In words, what stands behind the estimates.
+    """Say in words what the estimates rest on.
 
     Raises:
         SynthesisReportError: when a kernel's folder holds a damaged report.
@@ -231,7 +242,13 @@ def _run(work: ScoringWorkload, profile: DeviceProfile, ii: int, weight_channels
 def as_data(
     found: Sequence[CardEstimate], placements: Sequence[HbmLayout | None], stand: str
 ) -> dict[str, object]:
-    """Plain data for JSON; what is not known is null."""
+    """Convert estimates to plain data for JSON; unknown figures are null.
+
+    Args:
+        found: estimates of all workloads and cards.
+        placements: of the models on each card.
+        stand: what the estimates rest on, in words.
+    """
     return {
         "provenance": "modelled",
         "standing": stand,

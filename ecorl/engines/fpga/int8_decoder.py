@@ -1,4 +1,8 @@
-"""Questions to a decoder in the kernels' integers, whoever answers: the C-simulation or a card."""
+"""The interface of an INT8 decoder: rewards and log-probs of rows of tokens.
+
+The C-simulation (`ecorl.engines.fpga.csim.decoder`) and cards (`ecorl.engines.fpga.card.decoder`)
+implement it. Both return fixed-point numbers and marks; this module turns them into floats.
+"""
 
 from __future__ import annotations
 
@@ -25,25 +29,25 @@ REWARD_BITS, LOGPROB_BITS = 16, 20
 """Fraction bits of results."""
 
 Int32 = npt.NDArray[np.int32]
-Kind = Literal["rewards", "gated_rewards", "logprobs", "hidden"]
+ResultKind = Literal["rewards", "gated_rewards", "logprobs", "hidden"]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked of a forward.
+class DecodeRequest:
+    """One forward: its batch, and the tokens at which results are read.
 
     Attributes:
-        kind: rewards, log-probs, or the residual stream.
+        kind: rewards, gated rewards, log-probs, or the residual stream.
         segments: the batch.
-        tokens: ``[n] int64``, where each result is read, ascending.
+        tokens: ``[n] int64``, the token at which each result is read, ascending.
         longest: tokens of the longest row.
-        targets: ``[n] int32``, of log-probs.
-        gates: ``[n] int64``, tokens where the gate of a reward is read.
-        by: log2(e) / temperature, of log-probs.
-        width: values of a result.
+        targets: ``[n] int32``, the tokens whose log-probs are computed.
+        gates: ``[n] int64``, tokens at which the gate of each reward is read.
+        by: log2(e) / temperature, for log-probs.
+        width: values of one result.
     """
 
-    kind: Kind
+    kind: ResultKind
     segments: Segments
     tokens: Int64
     longest: int
@@ -58,8 +62,8 @@ class Decoder(ABC):
 
     Rows are arrays of token ids without padding; the caller has checked ids and lengths
     (`MAX_ROW`, `max_positions`, `vocab_size`). A row's result has the same bits in any batch and
-    order, whoever answers, with and without a shared prompt. A result that rests on a number which
-    did not fit its format is NaN.
+    order, on any backend, with and without a shared prompt. A result that depends on a number
+    beyond its format is NaN.
 
     Attributes:
         config: the model.
@@ -69,33 +73,36 @@ class Decoder(ABC):
 
     @abstractmethod
     def load(self, tensors: Tensors) -> str:
-        """Take over the weights of another model of the same shape, between two questions.
+        """Load the weights of another model of the same shape, between two forwards.
+
+        Args:
+            tensors: the model.
 
         Returns:
             `decoder_digest` of the model.
 
         Raises:
             CheckpointError: when the shape differs, or a tensor does not fit its format.
-            EngineError: when the weights were not taken over.
+            EngineError: when the weights could not be loaded.
         """
 
     @abstractmethod
-    def _run(self, question: Question) -> tuple[Int32, Int32]:
-        """Results ``[n * width] int32`` in fixed point, and marks ``[n] int32``.
+    def _run(self, request: DecodeRequest) -> tuple[Int32, Int32]:
+        """Compute results ``[n * width] int32`` in fixed point, and marks ``[n] int32``.
 
         Raises:
-            EngineError: when it could not be answered.
+            EngineError: when the forward failed.
         """
 
     def score(self, rows: Sequence[Int64], n_completion: Sequence[int] | None = None) -> Float32:
         """Reward at the last token of each row: ``[n_rows] float32``.
 
-        With a gate it is read where `Gating.positions` says; NaN for a row without such a place.
+        A gate is read where `Gating.positions` says; NaN for a row without such a place.
 
         Args:
             rows: token ids.
-            n_completion: completion tokens of each row; with it, a prompt that rows share is
-                computed once.
+            n_completion: completion tokens of each row; given, a prompt that rows share is computed
+                once.
 
         Raises:
             EngineError: when the host ran out of memory.
@@ -114,6 +121,11 @@ class Decoder(ABC):
 
         Each is the reward of the row up to that position, also where a gate is read.
 
+        Args:
+            rows: token ids.
+            positions: of each row, from 0.
+            n_completion: as in `score`.
+
         Raises:
             EngineError: when the host ran out of memory.
         """
@@ -122,7 +134,7 @@ class Decoder(ABC):
         if self.config.gating is not None:
             return self._gated_at(self.config.gating, rows, scored, n_completion, segments)
         asked = [segments.tokens(i, p) for i, p in enumerate(scored)]
-        out, marks = self._ask("rewards", rows, segments, asked)
+        out, marks = self._request("rewards", rows, segments, asked)
         return _split(fixed_results(out, marks, REWARD_BITS), asked)
 
     def _gated_at(
@@ -138,7 +150,7 @@ class Decoder(ABC):
         used = [gate >= 0 for gate in read]
         asked = [segments.tokens(i, scored[i][u]) for i, u in enumerate(used)]
         gates = [segments.tokens(i, read[i][u]) for i, u in enumerate(used)]
-        out, marks = self._ask("gated_rewards", rows, segments, asked, gates=gates)
+        out, marks = self._request("gated_rewards", rows, segments, asked, gates=gates)
         values = tuple(np.full(len(p), np.nan, np.float32) for p in scored)
         found = _split(fixed_results(out, marks, REWARD_BITS), asked)
         for own, u, answers in zip(values, used, found, strict=True):
@@ -152,6 +164,11 @@ class Decoder(ABC):
 
         The value of token t is ``log_softmax(logits[t - 1] / temperature)[x_t]``.
 
+        Args:
+            rows: token ids.
+            n_completion: completion tokens of each row.
+            temperature: of the logits.
+
         Raises:
             EngineError: when the host ran out of memory.
         """
@@ -164,16 +181,16 @@ class Decoder(ABC):
         # Below about 1e-308 the quotient is infinite; the largest scale overflows in the kernel as
         # well, which marks the row.
         by = Scale.of(min(LOG2_E / temperature, sys.float_info.max))
-        out, marks = self._ask("logprobs", rows, segments, asked, by=by, targets=targets)
+        out, marks = self._request("logprobs", rows, segments, asked, by=by, targets=targets)
         return _split(fixed_results(out, marks, LOGPROB_BITS), asked)
 
     def _check_shape(self, tensors: Tensors) -> None:
         if tensors.config.shape != self.config.shape:
             raise CheckpointError("the new weights are of another shape than those that are loaded")
 
-    def _ask(
+    def _request(
         self,
-        kind: Kind,
+        kind: ResultKind,
         rows: Sequence[Int64],
         segments: Segments,
         asked: Sequence[Int64],
@@ -183,7 +200,18 @@ class Decoder(ABC):
         gates: Sequence[Int64] | None = None,
         width: int = 1,
     ) -> tuple[Int32, Int32]:
-        """Results and marks in the order of `asked`, with what else belongs to each result."""
+        """Run a forward and return results and marks in the order of `asked`.
+
+        Args:
+            kind: what is computed.
+            rows: token ids.
+            segments: the same rows, cut where they share a prompt.
+            asked: for each row the tokens at which results are read.
+            by: log2(e) / temperature.
+            targets: for each row the target of each result.
+            gates: for each row the token at which each result's gate is read.
+            width: values of one result.
+        """
         n = sum(len(part) for part in asked)
         if n == 0:
             return np.zeros(0, np.int32), np.zeros(0, np.int32)
@@ -193,7 +221,9 @@ class Decoder(ABC):
         )
         longest = max(len(row) for row in rows)
         out, marks = self._run(
-            Question(kind, segments, tokens, longest, ordered_targets, ordered_gates, by, width)
+            DecodeRequest(
+                kind, segments, tokens, longest, ordered_targets, ordered_gates, by, width
+            )
         )
         unsorted_out, unsorted_marks = np.empty_like(out), np.empty_like(marks)
         unsorted_out.reshape(n, width)[order] = out.reshape(n, width)
@@ -206,7 +236,13 @@ def _ordered(parts: Sequence[npt.NDArray[Any]] | None, order: Int64) -> Any:
 
 
 def fixed_results(values: Int32, marks: Int32, fraction_bits: int) -> Float32:
-    """Floats of fixed-point numbers; NaN where a mark is not 0."""
+    """Convert fixed-point results to floats.
+
+    Args:
+        values: ``[n] int32``.
+        marks: ``[n] int32``; a result with a mark other than 0 is NaN.
+        fraction_bits: of the values.
+    """
     out = np.ldexp(values.astype(np.float64), -fraction_bits).astype(np.float32)
     out[marks != 0] = np.nan
     return out

@@ -1,8 +1,8 @@
-"""Which tokens of a batch are computed: rows that begin alike share their beginning.
+"""Prefix sharing: rows with the same prompt compute its tokens once.
 
-The rows of a GRPO group have one prompt. Its keys, values and everything else of its tokens are
-the same in each row, bit for bit, so the forward computes them once; the completions go on from
-there. A result does not depend on whether this was done.
+The rows of a GRPO group have one prompt. Its keys, values and all other values of its tokens are
+the same in each row, bit for bit, so the forward computes them once; the completions continue from
+there. A result does not depend on whether a prompt was shared.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Int32 = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """A batch as runs of tokens, each going on from the end of its parent.
+    """A batch as runs of tokens, each of which continues its parent or begins a sequence.
 
     Attributes:
         ids: ``[n_tokens] int32``, the tokens that are computed.
         begin: ``[n_segments + 1] int64``, first token of each segment.
-        parent: ``[n_segments] int32``, the segment that one goes on from, or -1. Parents have no
+        parent: ``[n_segments] int32``, the segment that each continues, or -1. Parents have no
             parent, and their children follow them.
         rows: for each row of the batch its segments, parent first.
     """
@@ -42,7 +42,15 @@ class Segments:
         return len(self.ids)
 
     def tokens(self, row: int, positions: Int64) -> Int64:
-        """Where the tokens of a row at some positions stand in `ids`, ``[n] int64``."""
+        """Places in `ids` of a row's tokens.
+
+        Args:
+            row: index in the batch.
+            positions: ``[n] int64``, of the tokens in the row, from 0.
+
+        Returns:
+            ``[n] int64``.
+        """
         first = self.rows[row][0]
         length = int(self.begin[first + 1] - self.begin[first])
         own = int(self.begin[self.rows[row][-1]]) - length
@@ -51,7 +59,7 @@ class Segments:
         return np.asarray(positions + offset, np.int64)
 
     def shape(self, n_wanted: Sequence[int], head_rows: int) -> BatchShape:
-        """What the cycle model must know.
+        """The batch as the cycle model sees it.
 
         Args:
             n_wanted: results of each row: 1, or its completion tokens.
@@ -69,9 +77,9 @@ class Segments:
         return BatchShape(tuple(lengths), tuple(wanted), head_rows, tuple(firsts), sum(n_wanted))
 
     def shape_at(self, tokens: Sequence[Int64], n_results: int) -> BatchShape:
-        """The same for rewards that rest on the given tokens, each of which is computed once.
+        """The same for rewards read at given tokens, each of which is computed once.
 
-        The cycle model takes a segment's last tokens for them, in the attention of the last layer.
+        In the attention of the last layer the cycle model assumes that they end their segment.
 
         Args:
             tokens: tokens whose last hidden state is needed, in any order.
@@ -86,8 +94,8 @@ class Segments:
 
 
 MAX_FAMILY_TOKENS = 8192
-"""Tokens that share a prompt at most: a family goes through the layers as one, so this bounds the
-memory of a call. A larger group computes its prompt once for each such part."""
+"""Tokens of the largest family (rows that share a prompt). A family passes the layers as one, so
+this bounds the memory of a call. A larger group is cut into parts that each compute the prompt."""
 
 
 def segments_of(rows: Sequence[Int64], n_completion: Sequence[int] | None = None) -> Segments:
@@ -124,7 +132,7 @@ def segments_of(rows: Sequence[Int64], n_completion: Sequence[int] | None = None
 def _families(
     rows: Sequence[Int64], n_completion: Sequence[int] | None
 ) -> list[tuple[int, list[int]]]:
-    """Length of a prompt and the rows that have it, in parts of at most MAX_FAMILY_TOKENS."""
+    """Lengths of prompts with the rows that share each, in parts of at most MAX_FAMILY_TOKENS."""
     counts = n_completion if n_completion is not None else [len(row) for row in rows]
     groups: dict[bytes, list[int]] = {}
     for index, (row, n) in enumerate(zip(rows, counts, strict=True)):

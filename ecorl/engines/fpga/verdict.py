@@ -1,7 +1,7 @@
-"""Whether a model may be offloaded in INT8: what a validation found, kept beside the checkpoint.
+"""The verdict of a validation: whether a model may be offloaded in INT8.
 
-``ecorl fpga validate`` writes the file, `FpgaEngine` obeys it: a refusal of the very weights that
-are loaded is an error, one of other weights or kernels is stale and only named.
+``ecorl fpga validate`` writes it beside the checkpoint, `FpgaEngine` enforces it: a refusal of the
+same weights is an error; one of other weights or kernels is stale and only logged.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ DEFAULT_BUDGET = 0.03
 
 @dataclass(frozen=True, slots=True)
 class OffloadVerdict:
-    """What a validation found.
+    """Result of a validation.
 
     Attributes:
         checkpoint_digest: of the weights and config.json; see `checkpoint_digest`.
         kernels_digest: of the kernels' sources, which computed the scores.
         n_pairs: held-out pairs.
-        rank_flip_share: of INT8, or None when it answered no pair.
+        rank_flip_share: of INT8, or None when it scored no pair.
         budget: largest share that was allowed.
-        accepted: whether the share is there and within the budget.
-        figures: the whole study, plain data.
+        accepted: whether there is a share, and it is within the budget.
+        figures: the whole study as plain data.
         provenance: of the figures.
     """
 
@@ -53,7 +53,7 @@ class OffloadVerdict:
 
 
 def judge(study: PrecisionStudy, precision: str, budget: float, digest: str) -> OffloadVerdict:
-    """The verdict on a precision: its share of flips against the budget.
+    """Compare the share of flips of a precision with the budget.
 
     Args:
         study: of the model.
@@ -92,7 +92,11 @@ def checkpoint_digest(checkpoint: DecoderCheckpoint) -> str:
 
 
 def write_verdict(verdict: OffloadVerdict, path: Path) -> None:
-    """Write as JSON; the file is whole or not there.
+    """Write a verdict as JSON; the file is complete or absent.
+
+    Args:
+        verdict: what to write.
+        path: where; its folder is made if need be.
 
     Raises:
         OSError: when the folder cannot be written.
@@ -102,7 +106,7 @@ def write_verdict(verdict: OffloadVerdict, path: Path) -> None:
 
 
 def obey(checkpoint: DecoderCheckpoint) -> None:
-    """Refuse a model that a validation of these very weights refused.
+    """Raise for a model that a validation of the same weights refused.
 
     Raises:
         CheckpointError: naming the file and the share of flips.

@@ -1,7 +1,7 @@
 """Build a bitstream: the C-simulation's container anywhere, the others with AMD's Vitis.
 
-Nothing half-made ever stands among the products: a file gets its name when it is whole, the
-manifest after it. While the two do not belong together, the hash in the manifest says so.
+No incomplete file ever lies among the products: a file gets its name when it is complete, its
+manifest after it. Until then the hash in the manifest does not match the file.
 """
 
 from __future__ import annotations
@@ -40,22 +40,25 @@ Tell = Callable[[str], None]
 
 EMCONFIG = "emconfig.json"
 LOCK = ".lock"
-"""File in the folder of the products that a build holds while it puts its own there."""
+"""File in the folder of the products that a build locks while it writes there."""
 
 _TIMING = ("*timing_summary_postroute_physopted.rpt", "*timing_summary_routed.rpt")
 _UTILISATION = ("*full_util_routed.rpt", "*utilization_routed.rpt", "*utilization_placed.rpt")
 
 
 def build_bitstream(request: BuildRequest, tell: Tell) -> Manifest:
-    """Build what is ordered, with its manifest.
+    """Build a bitstream and its manifest.
 
     Args:
-        request: what.
-        tell: receives one line a step.
+        request: what to build.
+        tell: called with one line for each step.
+
+    Returns:
+        The manifest.
 
     Raises:
         MissingToolError: Vitis, the platform or a compiler is absent; nothing was written then.
-        ConfigError: the request does not make sense, or a folder cannot be written.
+        ConfigError: the request is inconsistent, or a folder cannot be written.
         BuildError: a step failed.
     """
     check_request(request)
@@ -73,12 +76,12 @@ def _build_csim(request: BuildRequest, tell: Tell) -> Manifest:
     library = csim_library("fast", progress=tell)
     tool = f"ecorl {__version__}, {compiler_of(library) or 'unknown compiler'}"
     data = container_bytes(kernel_interfaces(), library.read_bytes(), card_memory())
-    return _keep(request, _Product(data, digest, tool, _Reports(None, None, None)))
+    return _store(request, _Product(data, digest, tool, _Reports(None, None, None)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Reports:
-    """What the tools said of a build; None where they did not."""
+    """Results from the tools' reports of a build; None where there is no report."""
 
     synthesis: dict[str, tuple[str, ...]] | None
     timing_met: bool | None
@@ -87,12 +90,12 @@ class _Reports:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """What a build has made: the file's content, and what its manifest says of it.
+    """Product of a build: the file's content, and what its manifest says of it.
 
     Attributes:
         data: content of the xclbin.
         digest: of the kernel sources when the build began.
-        tool: who made it.
+        tool: name and release of the tool that built it.
         reports: of the tools.
         settings: content of emconfig.json, for Vitis' emulations.
     """
@@ -104,8 +107,8 @@ class _Product:
     settings: bytes | None = None
 
 
-def _keep(request: BuildRequest, made: _Product) -> Manifest:
-    """Put what was made among the products, with its manifest."""
+def _store(request: BuildRequest, made: _Product) -> Manifest:
+    """Write a product and its manifest into the folder of the products."""
     manifest = _manifest_of(request, made)
     if kernels_digest() != made.digest:
         raise BuildError("the kernel sources changed during the build: build again")
@@ -130,7 +133,7 @@ def _manifest_of(request: BuildRequest, made: _Product) -> Manifest:
         tool=made.tool,
         kernels_digest=made.digest,
         limits=shape_limits(root),
-        # Of what this build made, not of what lies there: another build may have been there since.
+        # Of this build's bytes, not of the file: another build may have replaced it meanwhile.
         sha256=hashlib.sha256(made.data).hexdigest(),
         target_clock_mhz=target_clock_mhz,
         clock_mhz=parse_container(request.product, made.data).clock_mhz,
@@ -143,7 +146,7 @@ def _manifest_of(request: BuildRequest, made: _Product) -> Manifest:
 
 
 def _one_part(root: Path, kernels: Sequence[KernelInterface]) -> tuple[str, float]:
-    """Device and clock of all kernels, which are linked into one file."""
+    """Device and clock, which all kernels must share to be linked into one file."""
     found = {vitis.part_and_clock(root / k.kernel) for k in kernels}
     if len(found) != 1:
         told = ", ".join(sorted(f"{part} at {clock:g} MHz" for part, clock in found))
@@ -156,7 +159,15 @@ def _one_part(root: Path, kernels: Sequence[KernelInterface]) -> tuple[str, floa
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One build with Vitis: the request, the tools, and what the platform's name stands for."""
+    """One build with Vitis.
+
+    Attributes:
+        request: what to build.
+        tools: of the installation.
+        platform: path of the platform's .xpfm file.
+        root: folder of the kernels.
+        tell: called with one line for each step.
+    """
 
     request: BuildRequest
     tools: vitis.Vitis
@@ -165,7 +176,7 @@ class _Job:
     tell: Tell
 
     def run(self, step: str, program: str, *arguments: str) -> None:
-        """Run a tool and say so."""
+        """Announce and run a tool."""
         self.tell(f"{step}: {program} (this can take hours; log {self.log(step)})")
         command = [self.tools.programs[program], *arguments]
         vitis.run_step(command, self.log(step), self.request.folder)
@@ -193,7 +204,7 @@ def _build_with_vitis(request: BuildRequest, tell: Tell) -> Manifest:
 
 
 def _vitis_steps(job: _Job, kernels: Sequence[KernelInterface], connectivity: str) -> Manifest:
-    """Compile, link, read the reports, keep the product."""
+    """Compile, link, read the reports, store the product."""
     request = job.request
     compile_one = _compile_emulated if request.target is BitstreamTarget.SW_EMU else _compile_hls
     digest = kernels_digest()
@@ -203,11 +214,11 @@ def _vitis_steps(job: _Job, kernels: Sequence[KernelInterface], connectivity: st
     linked = _link(job, kernels, objects, config)
     settings = _emulated_card(job) if request.target.is_emulated else None
     reports = _read_reports(job, kernels)
-    return _keep(request, _Product(linked.read_bytes(), digest, job.tools.name, reports, settings))
+    return _store(request, _Product(linked.read_bytes(), digest, job.tools.name, reports, settings))
 
 
 def _compile_hls(job: _Job, kernel: KernelInterface) -> Path:
-    """One kernel by high-level synthesis, with the simulations that are asked for."""
+    """Compile one kernel by high-level synthesis, with the requested simulations."""
     work = job.request.folder / kernel.kernel
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
@@ -219,11 +230,11 @@ def _compile_hls(job: _Job, kernel: KernelInterface) -> Path:
     job.run(f"{kernel.kernel}.hls", "v++", "-c", "--mode", "hls", *where)
     if "cosim" in job.request.checks:
         job.run(f"{kernel.kernel}.cosim", "vitis-run", "--mode", "hls", "--cosim", *where)
-    return _made(xo, job.log(f"{kernel.kernel}.hls"))
+    return _required(xo, job.log(f"{kernel.kernel}.hls"))
 
 
 def _compile_emulated(job: _Job, kernel: KernelInterface) -> Path:
-    """One kernel for software emulation, which has no synthesis."""
+    """Compile one kernel for software emulation, which has no synthesis."""
     work = job.request.folder / kernel.kernel
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
@@ -234,13 +245,13 @@ def _compile_emulated(job: _Job, kernel: KernelInterface) -> Path:
         "-k", kernel.top, f"-I{job.root / 'include'}", "--temp_dir", str(work / "_x"),
         "-o", str(xo), *(str(folder / name) for name in sources),
     )  # fmt: skip
-    return _made(xo, job.log(f"{kernel.kernel}.sw_emu"))
+    return _required(xo, job.log(f"{kernel.kernel}.sw_emu"))
 
 
 def _link(
     job: _Job, kernels: Sequence[KernelInterface], objects: Sequence[Path], config: Path
 ) -> Path:
-    """Link to a name in the build folder; it gets its place among the products when all is well."""
+    """Link into the build folder; `_store` copies the file to the products."""
     request, folder = job.request, job.request.folder
     _, clock_mhz = _one_part(job.root, kernels)
     linked = folder / f"linked.{request.target}.xclbin"
@@ -257,7 +268,7 @@ def _link(
         "--report_level", "2",
         "-o", str(linked), *map(str, objects),
     )  # fmt: skip
-    _made(linked, job.log("link"))
+    _required(linked, job.log("link"))
     try:
         read_container(linked)
     except BitstreamError as error:
@@ -266,18 +277,18 @@ def _link(
 
 
 def _emulated_card(job: _Job) -> bytes:
-    """Content of the file that tells Vitis' emulation which card it stands for."""
+    """Content of the file that tells Vitis' emulation which card it emulates."""
     folder = job.request.folder
     settings = folder / EMCONFIG
-    settings.unlink(missing_ok=True)  # that of a build before would pass for this one's
+    settings.unlink(missing_ok=True)  # so that an earlier build's cannot pass for this one's
     job.run(
         "emconfig", "emconfigutil", "--platform", job.platform, "--nd", "1", "--od", str(folder)
     )
-    return _made(settings, job.log("emconfig")).read_bytes()
+    return _required(settings, job.log("emconfig")).read_bytes()
 
 
-def _made(path: Path, log: Path) -> Path:
-    """What a step must have left."""
+def _required(path: Path, log: Path) -> Path:
+    """Check that a step wrote a file that is not empty."""
     if not path.is_file() or path.stat().st_size == 0:
         raise BuildError(f"the step ended well but left no {path.name}; log: {log}")
     return path
@@ -287,7 +298,7 @@ def _made(path: Path, log: Path) -> Path:
 
 
 def _read_reports(job: _Job, kernels: Sequence[KernelInterface]) -> _Reports:
-    """What the tools' reports say. One that cannot be read is told of and stays unknown."""
+    """Read the tools' reports; one that cannot be read is announced and counts as absent."""
     request = job.request
     if request.target is BitstreamTarget.SW_EMU:
         return _Reports(None, None, None)
@@ -306,7 +317,7 @@ def _read_reports(job: _Job, kernels: Sequence[KernelInterface]) -> _Reports:
 
 
 def _read(job: _Job, reader: Callable[[], T]) -> T | None:
-    """What a report says; a build of hours is not thrown away because a report has another form."""
+    """Read a report; None for one of another form, since a build of hours is worth keeping."""
     try:
         return reader()
     except SynthesisReportError as error:
@@ -315,7 +326,7 @@ def _read(job: _Job, reader: Callable[[], T]) -> T | None:
 
 
 def _shortfalls(job: _Job, kernel: KernelInterface) -> tuple[str, ...] | None:
-    """In what a kernel's csynth.xml falls short of its qor.json; None without a csynth.xml."""
+    """Points in which a kernel's csynth.xml falls short of its qor.json; None without a report."""
     work = job.request.folder / kernel.kernel
     report = synthesis_of(work / "hls" / "syn" / "report") or synthesis_of(work)
     if report is None:
@@ -324,7 +335,7 @@ def _shortfalls(job: _Job, kernel: KernelInterface) -> tuple[str, ...] | None:
 
 
 def _newest(folder: Path, patterns: Sequence[str]) -> Path | None:
-    """A report of the link: the first pattern that finds one, the newest of those."""
+    """Find a report of the link: the newest of the first pattern that matches any."""
     for pattern in patterns:
         for place in ("reports", "_x"):
             found = sorted((folder / place).rglob(pattern), key=lambda p: p.stat().st_mtime)

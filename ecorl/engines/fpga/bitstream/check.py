@@ -1,8 +1,8 @@
-"""Bitstreams: what a file's manifest says of it, and whether a host may load it.
+"""Checks a bitstream against its manifest, the installed kernels and the host before it is loaded.
 
 ``make bitstream`` writes what XRT loads, ``<name>.xclbin``, and beside it ``<name>.json``, the
-manifest. A host asks `check_bitstream` before it loads anything; whatever does not fit is refused
-in one line that names the file, what was found and what is allowed.
+manifest. A host calls `check_bitstream` before it loads anything; a mismatch is an error in one
+line that names the file, what was found and what is allowed.
 """
 
 from __future__ import annotations
@@ -46,23 +46,27 @@ def check_bitstream(
     model: DecoderConfig | None,
     emulated: bool,
 ) -> Manifest:
-    """Whether a host may load a file; gives its manifest if so.
+    """Check that a host may load a file.
 
     Args:
         path: the xclbin.
-        platform: name that the card gives itself, or a development platform's; None where there is
-            none to compare, as for a noop device.
-        model: that will be loaded; None leaves the limits unchecked.
+        platform: name that the card reports, or a development platform's; None where there is none
+            to compare, as for a noop device.
+        model: that will be loaded; None skips the check of its shape.
         emulated: whether the host runs in emulation, without a card.
+
+    Returns:
+        The manifest.
 
     Raises:
         BitstreamError: in one line: the manifest is missing or malformed, the file is missing or
-            its hash differs, it is not built, misses its timing, is for emulation or is not; the
-            manifest says other than the file; or platform, kernel sources or limits do not fit.
+            its hash differs, it is not built, misses its timing, is for emulation or for a card
+            against the host; manifest and file contradict each other; or platform, kernel sources
+            or limits do not match.
         BuildError: the constants of the installed kernel sources cannot be read.
         MissingToolError: the kernel sources are not installed.
     """
-    if os.path.isdir(path):  # noqa: PTH112 - False for what no path can be, where pathlib raises
+    if os.path.isdir(path):  # noqa: PTH112 - False for an impossible path, where pathlib raises
         raise BitstreamError(f"{path} is a folder: a bitstream is a file, such as ecorl.hw.xclbin")
     manifest = read_manifest(manifest_path(path))
     container = _check_file(path, manifest)
@@ -85,7 +89,12 @@ def check_bitstream(
 
 
 def provenance_of(target: BitstreamTarget, reported: Collection[str] | None) -> str | None:
-    """What a file may call itself, by its target and the kernels whose csynth.xml was there."""
+    """The provenance that a file's manifest may state.
+
+    Args:
+        target: what the file is for.
+        reported: kernels with a csynth.xml.
+    """
     if target.is_emulated:
         return EMULATED
     is_whole = {kernel.kernel for kernel in kernel_interfaces()} == set(reported or ())
@@ -93,10 +102,14 @@ def provenance_of(target: BitstreamTarget, reported: Collection[str] | None) -> 
 
 
 def same_platform(built_for: str, card: str) -> bool:
-    """Whether a development platform and the name that a card gives itself are of one shell.
+    """Whether a development platform and the name that a card reports are of one shell.
 
-    A U55C with the platform ``xilinx_u55c_gen3x16_xdma_3_202210_1`` calls itself
+    A U55C with the platform ``xilinx_u55c_gen3x16_xdma_3_202210_1`` reports
     ``xilinx_u55c_gen3x16_xdma_base_3``: without the release, and with a word for the partition.
+
+    Args:
+        built_for: the development platform.
+        card: the name that the card reports.
     """
 
     def plain(name: str) -> str:
@@ -124,7 +137,7 @@ def _check_file(path: Path, manifest: Manifest) -> Container:
 
 
 def _check_target(path: Path, manifest: Manifest, container: Container, emulated: bool) -> None:
-    """What manifest, name and header say the file is for, against what the host runs on."""
+    """Check the target in manifest, name and header against the host."""
     mode = "unknown" if container.mode is None else container.mode.name
     named = path.name.endswith(CSIM_SUFFIX)
     if container.mode not in _MODES[manifest.target] or named is not (
@@ -148,7 +161,7 @@ def _check_target(path: Path, manifest: Manifest, container: Container, emulated
 
 
 def _check_claims(path: Path, manifest: Manifest, container: Container) -> None:
-    """What a manifest says against what the file says: an edited one is not believed."""
+    """Check the manifest's statements against the file, so that an edited manifest is refused."""
     beside = manifest_path(path)
     if not same_platform(manifest.platform, container.platform):
         raise BitstreamError(
@@ -166,7 +179,7 @@ def _check_claims(path: Path, manifest: Manifest, container: Container) -> None:
 
 
 def _check_timing(path: Path, manifest: Manifest) -> None:
-    """A design that misses its timing can compute wrong bits, on some days or on some cards."""
+    """Refuse a design that misses its timing, which may compute wrong bits at times."""
     if manifest.timing_met is False:
         raise BitstreamError(
             f"{path}: timing_met = false: a design that misses its timing can compute wrong bits; "

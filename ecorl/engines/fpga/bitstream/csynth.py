@@ -1,8 +1,8 @@
-"""What a synthesis tool said of a kernel: csynth.xml of Vitis HLS, and the check against qor.json.
+"""Synthesis reports of Vitis HLS (csynth.xml), and their check against a kernel's qor.json.
 
-`synthesis_of` is the one judge of whether a kernel was synthesised: it was where a folder holds a
-csynth.xml that can be read, and nowhere else. What csynth.xml says are the tool's estimates before
-place and route; the reports after it are read by `ecorl.engines.fpga.bitstream.vivado`.
+`synthesis_of` alone decides whether a kernel was synthesised: it was if its folder holds a readable
+csynth.xml. Its figures are the tool's estimates before place and route; the reports after that are
+read by `ecorl.engines.fpga.bitstream.vivado`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Loop:
 
     Attributes:
         module: function that holds it; the tool makes functions of its own for pipelines.
-        name: its label, or what the tool calls it; loops made one have their names joined by ``_``.
+        name: its label, or the tool's name for it; merged loops have their names joined by ``_``.
         min_trips: fewest iterations, None where they depend on an argument.
         max_trips: most iterations.
         pipeline_ii: achieved initiation interval, cycles; None for a loop without pipeline.
@@ -62,7 +62,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class HlsReport:
-    """What a csynth.xml says; estimates of Vitis HLS.
+    """Content of a csynth.xml: estimates of Vitis HLS.
 
     Attributes:
         path: the file.
@@ -95,7 +95,7 @@ class Deviation:
         kind: what is compared.
         name: the loop's label or the resource.
         expected: initiation interval in cycles, or the most units, or the longest period in ns.
-        found: what the report has; None where it says nothing of it.
+        found: what the report has; None where it has no such figure.
     """
 
     kind: Literal["loop", "resource", "clock"]
@@ -114,7 +114,7 @@ class Deviation:
 
 
 def synthesis_of(folder: Path) -> HlsReport | None:
-    """The synthesis report in a kernel's build folder, or None: then it is not synthesised.
+    """Read the synthesis report in a kernel's build folder; None for a kernel without synthesis.
 
     Args:
         folder: the work folder of one kernel, of any release's layout.
@@ -134,7 +134,7 @@ def synthesis_of(folder: Path) -> HlsReport | None:
 
 
 def standing(folder: Path) -> str:
-    """In words, whether the kernel in `folder` is synthesised, and by what.
+    """Say in words whether the kernel in `folder` is synthesised, and by which release.
 
     Raises:
         SynthesisReportError: as `synthesis_of`.
@@ -183,7 +183,7 @@ def read_csynth(path: Path) -> HlsReport:
 
 
 def check_qor(report: HlsReport, qor: Mapping[str, Any]) -> tuple[Deviation, ...]:
-    """Where a report falls short of what a kernel's qor.json expects; empty when nowhere.
+    """Compare a report with a kernel's qor.json.
 
     A label stands for every loop of that name, also one that the tool merged with the loops around
     it; of several, the slowest counts. Resources may be below what is expected, not above.
@@ -192,6 +192,9 @@ def check_qor(report: HlsReport, qor: Mapping[str, Any]) -> tuple[Deviation, ...
         report: of the kernel.
         qor: content of its qor.json: ``top``, ``loops`` (``label``, ``ii``), and where they are
             declared ``clock_mhz`` and ``count`` in ``dsp``, ``bram_18k`` and ``uram``.
+
+    Returns:
+        Points in which the report falls short; empty if none.
 
     Raises:
         SynthesisReportError: the report is of another kernel, or qor.json lacks a field.
@@ -247,7 +250,7 @@ def _root(path: Path) -> Element:
 
 
 def _all_loops(root: Element, top: str) -> Iterator[Loop]:
-    """The loops of every function; those of the top function stand in two places."""
+    """The loops of every function; those of the top function are in two places of the file."""
     summary = "PerformanceEstimates/SummaryOfLoopLatency"
     modules = {top: root.find(summary)}
     for module in root.findall("ModuleInformation/Module"):
@@ -279,7 +282,7 @@ def _resource(root: Element, name: str) -> Resource:
 
 
 def _text(element: Element, path: str) -> str | None:
-    """Text under a path; None where it is absent or says that it is not known."""
+    """Text under a path; None where it is absent or a word for unknown."""
     text = (element.findtext(path) or "").strip()
     return None if text.lower() in _UNKNOWN else text
 
@@ -299,7 +302,7 @@ def _decimal(element: Element, path: str) -> float | None:
 
 
 def _span(element: Element, tag: str) -> tuple[int | None, int | None]:
-    """Bounds that stand as one number, as ``low ~ high`` or as a <range>."""
+    """Bounds written as one number, as ``low ~ high`` or as a <range>."""
     if element.find(f"{tag}/range") is not None:
         return _count(element, f"{tag}/range/min"), _count(element, f"{tag}/range/max")
     ends = re.fullmatch(r"(\d+)\s*~\s*(\d+)", _text(element, tag) or "")

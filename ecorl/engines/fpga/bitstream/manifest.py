@@ -1,4 +1,4 @@
-"""Manifests: what is known of a bitstream, in the JSON file that lies beside it."""
+"""Manifests: the facts of a bitstream, in a JSON file beside it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ EMULATED, SYNTHESISED = "emulated", "synthesised"
 
 
 class BitstreamTarget(StrEnum):
-    """What a file is for.
+    """The platform that a file runs on.
 
-    csim: the C-simulation on the host, from XRT's side a card. sw_emu, hw_emu: emulations of Vitis.
-    hw: a card.
+    csim: the C-simulation on the host, which XRT sees as a card. sw_emu, hw_emu: emulations of
+    Vitis. hw: a card.
     """
 
     CSIM = "csim"
@@ -38,32 +38,32 @@ class BitstreamTarget(StrEnum):
 
     @property
     def is_emulated(self) -> bool:
-        """Whether no card runs it."""
+        """Whether it runs without a card."""
         return self is not BitstreamTarget.HW
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What is known of a bitstream; None is not known.
+    """The facts of a bitstream; None for an unknown one.
 
     Attributes:
         file: name of the xclbin, which lies in the same folder.
-        target: what it is for.
+        target: the platform that it runs on.
         platform: AMD's development platform that it was linked for.
         part: device that the kernels were compiled for.
-        tool: who made it, with the release.
+        tool: that built it, with the release.
         kernels_digest: of the kernel sources, as ``sha256:...``.
-        limits: shapes that the kernels take.
+        limits: shapes that the kernels read.
         sha256: of the file, hexadecimal.
-        target_clock_mhz: that was asked for, MHz.
-        clock_mhz: that the file sets on the card, MHz: Vitis lowers it where timing fails.
+        target_clock_mhz: the requested clock, MHz.
+        clock_mhz: the clock that the file sets on the card, MHz: Vitis lowers it when timing fails.
         timing_met: verdict of the routed design's timing report.
         utilisation: sites used by the routed design, by kind: ``used``, ``available``, ``percent``.
-        synthesis: by kernel, in what its csynth.xml falls short of qor.json; a kernel without a
-            report is not in it.
-        built: whether the file was made to its end.
-        provenance: ``emulated`` for what no card runs; ``synthesised`` only when every kernel's
-            csynth.xml was there.
+        synthesis: by kernel, the points in which its csynth.xml falls short of qor.json; kernels
+            without a report are left out.
+        built: whether the build was completed.
+        provenance: ``emulated`` for a file that no card runs; ``synthesised`` only when there was a
+            csynth.xml of every kernel.
     """
 
     file: str
@@ -99,7 +99,11 @@ def file_digest(path: Path) -> str:
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Write as JSON; the file is whole or not there.
+    """Write a manifest as JSON; the file is complete or absent.
+
+    Args:
+        manifest: what to write.
+        path: where.
 
     Raises:
         OSError: when it cannot be written.
@@ -139,28 +143,30 @@ def _manifest(path: Path, data: Any) -> Manifest:
     if set(data) != wanted:
         odd = sorted(wanted ^ set(data))
         raise BitstreamError(f"{path} is no manifest: {odd[0]} is missing or not known")
-    take = _Fields(path, data)
+    read = _Fields(path, data)
     return Manifest(
-        file=take.text("file"),
+        file=read.text("file"),
         target=_target(path, data["target"]),
-        platform=take.text("platform"),
-        part=take.text("part"),
-        tool=take.text("tool"),
-        kernels_digest=take.text("kernels_digest"),
+        platform=read.text("platform"),
+        part=read.text("part"),
+        tool=read.text("tool"),
+        kernels_digest=read.text("kernels_digest"),
         limits=_limits(path, data["limits"]),
-        sha256=take.text("sha256"),
-        target_clock_mhz=take.clock("target_clock_mhz"),
-        clock_mhz=None if data["clock_mhz"] is None else take.clock("clock_mhz"),
-        timing_met=None if data["timing_met"] is None else take.truth("timing_met"),
-        utilisation=take.tables("utilisation"),
-        synthesis=take.lists("synthesis"),
-        built=take.truth("built"),
+        sha256=read.text("sha256"),
+        target_clock_mhz=read.clock("target_clock_mhz"),
+        clock_mhz=None if data["clock_mhz"] is None else read.clock("clock_mhz"),
+        timing_met=None if data["timing_met"] is None else read.truth("timing_met"),
+        utilisation=read.tables("utilisation"),
+        synthesis=read.lists("synthesis"),
+        built=read.truth("built"),
         provenance=_provenance(path, data["provenance"]),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
+    """The fields of a manifest file; each method reads one and raises when it has another type."""
+
     path: Path
     data: Mapping[str, Any]
 
@@ -205,7 +211,7 @@ class _Fields:
 
 
 def _is_use(row: object) -> bool:
-    """Whether it tells of one kind of sites."""
+    """Whether it holds the use of one kind of sites."""
     return (
         isinstance(row, dict)
         and set(row) <= {"used", "available", "percent"}

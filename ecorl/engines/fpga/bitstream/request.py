@@ -1,4 +1,4 @@
-"""What a build of a bitstream is asked for, and whether it can be done at all."""
+"""The request for a build of a bitstream, and its check before anything is written."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SPLITS = re.compile(r"[\s'\"\\]")
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """What to build.
+    """What bitstream to build, from which options.
 
     Attributes:
-        target: what for.
+        target: the platform that it is to run on.
         platform: name of a development platform, or its .xpfm file.
         out: folder of the products.
         work: folder in which ``build_dir.<target>`` is made.
@@ -44,12 +44,12 @@ class BuildRequest:
 
     @property
     def folder(self) -> Path:
-        """Where Vitis works, as an absolute path."""
+        """Work folder of Vitis, as an absolute path."""
         return (self.work / f"build_dir.{self.target}").resolve()
 
 
 def check_request(request: BuildRequest) -> None:
-    """Refuse what cannot be built, before anything is written.
+    """Raise for a request that cannot be built, before anything is written.
 
     Raises:
         ConfigError: naming the option, its value and what is allowed.
@@ -63,7 +63,7 @@ def check_request(request: BuildRequest) -> None:
 
 
 def _check_platform(request: BuildRequest) -> None:
-    """The map of channels and dies is that of one card: a file for another could not be right."""
+    """Check the platform: the map of channels and dies is for one card, so no other is accepted."""
     name = platform_name(request.platform)
     if not _NAME.fullmatch(name) or not _is_text(request.platform):
         allowed = "a name of at most 63 letters, digits and _ . : -, or an .xpfm file of such a one"
@@ -77,7 +77,7 @@ def _check_platform(request: BuildRequest) -> None:
 
 
 def _check_paths(request: BuildRequest) -> None:
-    """Vitis takes include folders within one line of flags, which is split at spaces."""
+    """Check that no path has spaces, at which Vitis splits the line of flags that it gets."""
     paths = {"kernel sources": kernel_root(), "--work": request.folder.parent, "--out": request.out}
     for key, path in paths.items():
         whole = str(path.resolve())
@@ -87,7 +87,7 @@ def _check_paths(request: BuildRequest) -> None:
 
 
 def _is_text(value: str) -> bool:
-    """Whether config files and logs can hold it; bytes that are no UTF-8 come as surrogates."""
+    """Whether it can be written to config files and logs: bytes other than UTF-8 are surrogates."""
     try:
         value.encode()
     except UnicodeEncodeError:

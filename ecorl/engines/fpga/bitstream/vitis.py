@@ -1,8 +1,8 @@
-"""AMD's Vitis as this project drives it: its tools and platforms, its config files, its commands.
+"""AMD's Vitis: finds its tools and platforms, writes its config files, runs its commands.
 
-Written for release 2024.1 and later from AMD's guides (UG1399, UG1702); no build with Vitis stands
-behind it. Each kernel is compiled by ``v++ -c --mode hls`` with a config file, the kernels are
-linked by ``v++ -l``. What a step prints goes to a log of its own.
+Written for release 2024.1 and later from AMD's guides (UG1399, UG1702); it was never tried with a
+real Vitis. Each kernel is compiled by ``v++ -c --mode hls`` with a config file, the kernels are
+linked by ``v++ -l``. Each step has a log file for its output.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ecorl.engines.fpga.kernels.interfaces import KernelInterface, read_qor
 from ecorl.errors import BuildError, MissingToolError
 
 OLDEST = (2024, 1)
-"""First release with the commands that are used here in their present form."""
+"""First release with the commands as they are used here."""
 
 SW_EMU_GONE = (2024, 2)
 """Release from which AMD deprecates software emulation."""
@@ -48,10 +48,10 @@ class Vitis:
 
 
 def find_vitis(programs: Sequence[str]) -> Vitis:
-    """The tools on PATH.
+    """Find the tools on PATH.
 
     Args:
-        programs: names that the build will call; ``v++`` is asked for its release.
+        programs: names that the build will call; ``v++`` tells the release.
 
     Raises:
         MissingToolError: one is not on PATH, or ``v++`` is too old or does not say its release.
@@ -69,9 +69,9 @@ def find_vitis(programs: Sequence[str]) -> Vitis:
 
 
 def find_platform(name: str) -> str:
-    """A development platform as ``v++ --platform`` takes it: the path of its .xpfm file.
+    """Find the .xpfm file of a development platform, which ``v++ --platform`` needs.
 
-    Looked for as a path, below ``$PLATFORM_REPO_PATHS``, ``/opt/xilinx/platforms`` and
+    Searched as a path, below ``$PLATFORM_REPO_PATHS``, ``/opt/xilinx/platforms`` and
     ``$XILINX_VITIS/base_platforms``.
 
     Raises:
@@ -95,7 +95,7 @@ def find_platform(name: str) -> str:
 
 
 def platform_name(platform: str) -> str:
-    """Name of a platform that was given by name or by its .xpfm file."""
+    """Name of a platform that is given by name or by its .xpfm file."""
     path = Path(platform)
     return path.stem if path.suffix == ".xpfm" else platform
 
@@ -107,7 +107,7 @@ def hls_config(kernel: KernelInterface, root: Path, xo: Path) -> str:
     """The config file of a kernel for ``v++ -c --mode hls`` and ``vitis-run --mode hls``.
 
     C and C/RTL simulation compile the sources as the strict build does, with the folder sim/ for
-    what the test bench needs; synthesis sees neither.
+    the test bench; synthesis uses neither.
 
     Args:
         kernel: with ``part`` and ``clock_mhz`` in its qor.json.
@@ -144,7 +144,7 @@ def hls_config(kernel: KernelInterface, root: Path, xo: Path) -> str:
 
 
 def part_and_clock(folder: Path) -> tuple[str, float]:
-    """Device and clock, MHz, that a kernel's qor.json asks for.
+    """Device and clock, MHz, in a kernel's qor.json.
 
     Raises:
         BuildError: it lacks one of them.
@@ -164,9 +164,9 @@ def _strict_flags(root: Path) -> tuple[str, ...]:
 
 
 def run_step(command: Sequence[str], log: Path, folder: Path) -> None:
-    """Run one tool; all that it prints goes to a log.
+    """Run one tool with its output in a log file.
 
-    The tool and what it started are ended if this process is told to end, or is killed.
+    The tool and its child processes are ended when this process is ended or killed.
 
     Args:
         command: program and arguments.
@@ -174,7 +174,7 @@ def run_step(command: Sequence[str], log: Path, folder: Path) -> None:
         folder: where it runs.
 
     Raises:
-        BuildError: it fails or is stopped; in one line, with the log's first error and its path.
+        BuildError: it fails or is stopped; in one line, with the first error and path of the log.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     name = Path(command[0]).name
@@ -190,7 +190,7 @@ def run_step(command: Sequence[str], log: Path, folder: Path) -> None:
 
 
 def _first_error(log: Path, code: int) -> str:
-    """The first line that says ERROR, else the last line, else the exit code."""
+    """The first line with ERROR, else the exit code and the last line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines()[1:]]
     lines = [line for line in lines if line]
     named = [line for line in lines if re.match(r"(CRITICAL )?ERROR\b|.*\berror:", line)]

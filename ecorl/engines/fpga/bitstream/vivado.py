@@ -1,7 +1,6 @@
 """Reports of Vivado after place and route: timing summary and utilisation, in their text form.
 
-The figures are the tool's own for the routed design. Whether there was a synthesis at all is said
-by `ecorl.engines.fpga.bitstream.csynth`.
+The figures are the tool's for the routed design.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""XRT's file format for what a card is loaded with: a writer for the C-simulation, a reader.
+"""The xclbin, XRT's file format of bitstreams: a writer for the C-simulation, and a reader.
 
-XRT opens an *xclbin*: a header and sections that say which kernels there are, how the host reaches
-their arguments and which memory each is wired to, with the card's configuration in between. The
+An xclbin has a header and sections: the kernels, the registers of their arguments, the memory that
+each argument is wired to, and the card's configuration. The
 format is public (``xclbin.h`` of XRT). `write_container` makes such a file around the library of
 the C-simulation in place of a configuration, so that host code runs against real XRT with no card.
-Nothing in it was synthesised; its name ends in ``.csim.xclbin``, and a host takes it in emulation
-alone.
+Nothing in it was synthesised; its name ends in ``.csim.xclbin``, and a host loads it in emulation
+only.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CONTROL_CHAIN = 1 << 8
 
 
 class Mode(IntEnum):
-    """What a file was linked for, as its header has it."""
+    """The platform that a file was linked for, in its header."""
 
     FLAT = 0
     PARTIAL = 1
@@ -62,7 +62,7 @@ class Mode(IntEnum):
 
 
 class Kind(IntEnum):
-    """Kinds of sections that are written or read here."""
+    """Kinds of sections that this module writes or reads."""
 
     BITSTREAM = 0
     EMBEDDED_METADATA = 2
@@ -105,12 +105,12 @@ class MemoryConnection:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A file as it was read.
+    """Content of an xclbin.
 
     Attributes:
         path: the file.
         identity: its uuid.
-        mode: what it was linked for; None for a number that is not known.
+        mode: what it was linked for; None for an unknown number.
         platform: name in its header.
         sections: in the file's order.
     """
@@ -152,7 +152,7 @@ class Container:
         )
 
     def connections(self, kind: Kind = Kind.GROUP_CONNECTIVITY) -> tuple[MemoryConnection, ...]:
-        """Which argument is wired to which memory entry."""
+        """The memory entry that each argument is wired to."""
         rows = self._rows(kind, _CONNECTION_COUNT, _CONNECTION)
         return tuple(MemoryConnection(*row) for row in rows)
 
@@ -183,17 +183,17 @@ def write_container(
     *,
     platform: str = PLATFORM,
 ) -> Container:
-    """Write a C-simulation container that XRT loads; whole or not at all.
+    """Write a C-simulation container that XRT loads; the file is complete or absent.
 
     Args:
-        path: ends with ``.csim.xclbin``; its folder is there.
-        kernels: as for `container_bytes`, like all that follow.
+        path: ends with ``.csim.xclbin``, in a folder that exists.
+        kernels: one compute unit each.
         library: the C-simulation library.
         memory: channels and banks.
         platform: name in the header.
 
     Returns:
-        What was written.
+        The content of the file.
 
     Raises:
         BuildError: an argument has no bank, or a name is too long.
@@ -215,7 +215,7 @@ def container_bytes(
 ) -> bytes:
     """Content of a C-simulation container.
 
-    The same input gives the same bytes: there is no time stamp, and the uuid is of the content.
+    The same input gives the same bytes: there is no time stamp, and the uuid is a hash.
 
     Args:
         kernels: one compute unit each.

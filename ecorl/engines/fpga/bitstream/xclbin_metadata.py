@@ -1,4 +1,4 @@
-"""What an xclbin says of its kernels in words: the XML that XRT reads, and who built it."""
+"""The text sections of an xclbin: kernels in XML, and facts of the build in JSON."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 from ecorl.engines.fpga.kernels.interfaces import Argument, KernelInterface
 
 FIRST_UNIT = 0x800000
-"""Address of the first compute unit's registers; where shells of Alveo cards have them."""
+"""Address of the first compute unit's registers, as in the shells of Alveo cards."""
 
 UNIT_BYTES = 0x10000
-"""Address range of one compute unit: what Vitis gives each by default."""
+"""Address range of one compute unit, the default of Vitis."""
 
 
 def unit_address(unit: int) -> int:
@@ -21,7 +21,12 @@ def unit_address(unit: int) -> int:
 
 
 def kernel_xml(kernels: Sequence[KernelInterface], platform: str) -> bytes:
-    """What XRT reads of kernels and their arguments."""
+    """The XML of kernels and their arguments, which XRT reads.
+
+    Args:
+        kernels: one compute unit each.
+        platform: name of the development platform.
+    """
     project = ElementTree.Element("project", name="ecorl")
     vendor, board = ([*platform.split("_", 2), "", ""])[:2]
     card = ElementTree.SubElement(
@@ -74,7 +79,12 @@ def _argument_xml(argument: Argument) -> dict[str, str]:
 
 
 def build_json(kernels: Sequence[KernelInterface], platform: str) -> bytes:
-    """Who made the file and of what; XRT's tools print it."""
+    """The JSON on the origin of the file, which XRT's tools print.
+
+    Args:
+        kernels: one compute unit each.
+        platform: name of the development platform.
+    """
     built = {
         "xclbin": {
             "generated_by": {"name": "ecorl"},

@@ -1,14 +1,17 @@
-"""The host of a card: what lies in its memory, what runs there in which order, and who waits.
+"""The host of a card: memory, kernel starts, queues, faults.
 
-image      a model's constants in the order of the card's memory
-weights    those on their way there, and what proves that they arrived
-tokens     where the tokens of a group stand, and who attends to what
-plan       a group as starts of kernels on buffers: pure data; planning makes it
-memory     the buffers of one card
-runner     one opened card at work
-service    bringing it into service and out of it: faults, resets, quarantine
-card       a queue and a thread in front of it
-pool       several cards
-decoder    the forward on cards, with the interface of the C-simulation's
-emulation  XRT's noop driver and our module behind it; opening picks it, or real cards
+backend       which backend runs the kernels: C-simulation, XRT in emulation, XRT on cards
+image         a model's constants in the order of the card's memory
+weights       uploads them, and compares what the card holds with what was sent
+tokens        rows and pages of a group's tokens, and which attends to which
+plan          a group as kernel starts on buffers: pure data
+plan_builder  builds such plans
+memory        the buffers of one card
+runner        runs plans on one opened card
+health        opens, resets and quarantines a card
+card          a card with a queue and a thread
+pool          several cards
+decoder       the forward on cards, with the interface of the C-simulation's
+emulation     XRT's noop driver with our module in place of pyxrt
+opening       opens emulated or real cards, as configured
 """

@@ -1,4 +1,4 @@
-"""Who runs the kernels: the C-simulation called directly, XRT in emulation, or XRT on cards."""
+"""The backend that runs the kernels: the C-simulation, XRT in emulation, or XRT on cards."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from ecorl.errors import ConfigError
 
 Host = Literal["auto", "csim", "xrt"]
 """``csim`` calls the C-simulation directly; ``xrt`` runs the kernels through XRT, on cards where a
-bitstream is named, else on XRT's noop driver; ``auto`` takes XRT where it is installed and the
-model can run there."""
+bitstream is named, else on XRT's noop driver; ``auto`` means XRT where it is installed and can run
+the model, else the C-simulation."""
 
 KEY = "engine.offload"
 
 
 @dataclass(frozen=True, slots=True)
 class RunBy:
-    """Who runs the kernels. Results do not depend on it.
+    """Which backend runs the kernels; results do not depend on it.
 
     Attributes:
         host: see `Host`.
         bitstream: xclbin for cards, or a C-simulation container; None: the C-simulation.
         cards: XRT's numbers of the cards; a batch is spread over them.
         may_reset: whether a card may be reset. The driver then ends every process that has the card
-            open, so only an engine with a process of its own may say so: never one that shares its
-            process with the training.
+            open, so it is allowed only where the engine runs in another process than the training.
 
     Raises:
         ConfigError: for an unknown host, no card or one that is named twice, or a bitstream for the
@@ -43,7 +42,13 @@ class RunBy:
     def of(
         cls, host: Host | None, bitstream: Path | None, cards: Sequence[int], *, may_reset: bool
     ) -> RunBy:
-        """As configured; without a host XRT with a bitstream, else the C-simulation.
+        """Make it from a configuration.
+
+        Args:
+            host: see `Host`; None: XRT where a bitstream is named, else the C-simulation.
+            bitstream: xclbin, or None.
+            cards: XRT's numbers of the cards.
+            may_reset: whether a card may be reset.
 
         Raises:
             ConfigError: as the class.

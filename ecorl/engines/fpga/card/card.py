@@ -1,9 +1,9 @@
-"""One card as a worker: a queue of groups, two slots, and what happens when the card fails.
+"""One card with a queue of groups and a thread that runs them, and its recovery from faults.
 
 A fault fails the group in which it happened, and no other. After a few in a row, or at once when a
 kernel did not end (it may still write into the buffers), the card is reset: closed, reset, opened,
-loaded, its weights brought anew. A card that fails again after that is out of service for a while,
-twice as long each time. Whatever happens, each future gets an answer.
+and its weights are uploaded again. A card that fails again after that is out of service for a
+while, twice as long each time. Every future gets a result or an error in any case.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CardStatus:
-    """A card as the scheduler sees it.
+    """State and load of a card, for the scheduler.
 
     Attributes:
         index: XRT's number.
-        state: whether it takes work.
+        state: whether it accepts groups.
         depth: groups waiting or running.
         backlog_tokens: their tokens.
-        occupancy: share of time in which it worked, over about the last 10 s.
-        n_groups: groups that it has finished.
-        n_faults: groups that it has failed, and changes of weights.
+        occupancy: share of time in which it was busy, over about the last 10 s.
+        n_groups: groups that it finished.
+        n_faults: groups and changes of weights that failed.
         n_resets: resets.
-        transfer_s: time of all transfers, s, weights left out.
-        hidden_s: of them, beside a running kernel.
+        transfer_s: time of all transfers but those of weights, s.
+        hidden_s: of them, during a running kernel.
         run_s: time from the first start of groups to the end of their last, s.
         weights_digest: SHA-256 of the weights as read back from it; empty while out of service.
     """
@@ -59,6 +59,8 @@ class CardStatus:
 
 @dataclass(eq=False, slots=True)
 class _Job:
+    """A group in the queue; `error` is the fault of its transfer, if that failed early."""
+
     plan: KernelPlan
     future: Future[GroupResult] = field(default_factory=Future)
     slot: int = 0
@@ -68,24 +70,26 @@ class _Job:
 
 @dataclass(eq=False, slots=True)
 class _Revival:
-    """A request to bring a card back whose quarantine is over."""
+    """A request to bring the card back when its quarantine is over."""
 
 
 @dataclass(eq=False, slots=True)
 class _Load:
+    """A request to change the weights."""
+
     weights: Weights
     future: Future[str] = field(default_factory=Future)
 
 
 class Card:
-    """A card with a queue and a thread of its own.
+    """A card with a queue and a thread.
 
     Args:
-        setup: how to bring it into service.
-        weights: what it is loaded with.
+        setup: how to open, reset and time out the card.
+        weights: of the model.
 
     Raises:
-        DriverError: when it does not come into service at first.
+        DriverError: when the card cannot be opened and loaded.
     """
 
     def __init__(self, setup: CardSetup, weights: Weights) -> None:
@@ -100,7 +104,7 @@ class Card:
         self._is_reset_due = self._is_reviving = False
         self._service.open(weights)
         self._thread = threading.Thread(
-            target=self._work, name=f"ecorl-card{setup.index}", daemon=True
+            target=self._run_thread, name=f"ecorl-card{setup.index}", daemon=True
         )
         self._thread.start()
 
@@ -111,7 +115,7 @@ class Card:
 
     @property
     def available(self) -> bool:
-        """Whether it takes work."""
+        """Whether it accepts groups."""
         return self._service.available and not self._service.ended.is_set()
 
     @property
@@ -126,9 +130,10 @@ class Card:
         return job.future
 
     def withdraw(self, future: Future[GroupResult]) -> bool:
-        """Take back a group that waits; False when it was answered, and then there is an answer.
+        """Withdraw a group; a group that is running goes on, and its results are dropped.
 
-        A group at work goes on, and its results are thrown away.
+        Returns:
+            False when its future is done already, with a result or an error.
         """
         with self._lock:
             job = next((item for item in self._open if item.future is future), None)
@@ -143,22 +148,22 @@ class Card:
                 self._queue.put(_Revival())
 
     def out_of_service(self) -> DriverError:
-        """Why it takes no work."""
+        """The error for a group that the card cannot accept now."""
         return self._service.out_of_service()
 
     def load(self, weights: Weights) -> Future[str]:
         """Change the weights once the groups before have been answered.
 
         The future holds their SHA-256 as read back from the card. A card that fails meanwhile is
-        brought into service anew with them; when that fails as well, or it is out of service, the
-        future has a `DriverError`, and the card comes back with them later.
+        reset and opened with them; when that fails as well, or it is out of service, the future has
+        a `DriverError`, and the card comes back with them later.
         """
         item = _Load(weights)
         self._put(item)
         return item.future
 
     def status(self) -> CardStatus:
-        """How it stands now."""
+        """Its state and load now."""
         service, jobs = self._service, self._jobs()
         times = service.times()
         return CardStatus(
@@ -177,12 +182,12 @@ class Card:
         )
 
     def close(self) -> None:
-        """End the thread after the kernel at work; groups that are not finished fail."""
+        """End the thread after the kernel that runs; groups that are not finished fail."""
         with self._lock:
             self._service.ended.set()
         self._queue.put(None)
         self._thread.join(timeout=self._setup.limits.start_s + 1.0)
-        self._give_up()  # a thread that hangs answers nobody
+        self._fail_open()  # a thread that hangs resolves no future
 
     def _put(self, item: _Job | _Load) -> None:
         with self._lock:
@@ -202,18 +207,18 @@ class Card:
 
     # ---- the thread ---------------------------------------------------------------------------
 
-    def _work(self) -> None:
+    def _run_thread(self) -> None:
         try:
             self._serve_all()
         finally:
             with self._lock:
                 self._service.ended.set()
-            self._give_up()
+            self._fail_open()
             self._service.close()
 
     def _serve_all(self) -> None:
-        last: _Job | None = None  # done on the card, its results still there
-        while (item := self._take()) is not None and not self._service.ended.is_set():
+        last: _Job | None = None  # its kernels are done, its results still on the card
+        while (item := self._next_item()) is not None and not self._service.ended.is_set():
             if isinstance(item, _Load):
                 self._reload(item)
             elif isinstance(item, _Revival):
@@ -222,20 +227,29 @@ class Card:
                     self._service.recover(self._weights)
             elif self._is_open(item):
                 last = self._serve(item, last)
-            elif last is not None:  # it waited for the group that was withdrawn
+            elif last is not None:  # its results waited for the run of the group that was withdrawn
                 self._fetch(last)
                 last = None
 
-    def _take(self) -> _Job | _Load | _Revival | None:
+    def _next_item(self) -> _Job | _Load | _Revival | None:
         item, self._next = self._next, None
         return self._queue.get() if item is None else item
 
     def _serve(self, job: _Job, last: _Job | None) -> _Job | None:
-        """One group. Returns it when its results stay on the card until the next one runs."""
+        """Run one group.
+
+        Args:
+            job: the group.
+            last: the group before, when its results are still on the card; they are downloaded
+                while this one runs.
+
+        Returns:
+            The group, when its results stay on the card until the next one runs; else None.
+        """
         self._occupancy.set(True, self._setup.clock())
         error = self._attempt(job, last)
         if error is not None:
-            if self._service.in_service:  # else it has been said
+            if self._service.in_service:  # else it was logged before
                 logger.warning("card %d: %s", self.index, error)
             if last is not None:
                 self._fetch(last)  # its results do not depend on what failed
@@ -253,20 +267,20 @@ class Card:
         return None
 
     def _attempt(self, job: _Job, last: _Job | None) -> DriverError | None:
-        """Run a group; its fault if it has one."""
+        """Run a group; return its fault, or None."""
         if job.error is not None:
             return job.error
         try:
             runner = self._service.runner()
             if not job.is_sent:
-                job.slot = 0 if last is None else other(last.slot)
+                job.slot = 0 if last is None else other_slot(last.slot)
                 self._send(job)
-            beside = [lambda: self._prefetch(other(job.slot))]
+            beside = [lambda: self._prefetch(other_slot(job.slot))]
             if last is not None:
                 beside.insert(0, lambda: self._fetch(last))
             runner.run(job.plan, job.slot, beside)
         except DriverError as error:
-            return bare(error)
+            return without_traceback(error)
         return None
 
     def _send(self, job: _Job) -> None:
@@ -276,43 +290,47 @@ class Card:
         job.is_sent = True
 
     def _prefetch(self, slot: int) -> bool:
-        """The next group's inputs, once there is one; beside a kernel of the one at work."""
+        """Send the next group's inputs during a kernel of the one that runs.
+
+        Returns:
+            False while there is no next group.
+        """
         try:
             item = self._queue.get_nowait()
         except queue.Empty:
             return False
         if item is None:
-            self._queue.put(None)  # found again by the main loop
+            self._queue.put(None)  # so that the main loop ends too
             return True
         self._next = item
         if isinstance(item, _Job):
             item.slot = slot
             try:
                 self._send(item)
-            except DriverError as error:  # its own fault, not that of the group at work
-                item.error = bare(error)
+            except DriverError as error:  # a fault of that group, not of the one that runs
+                item.error = without_traceback(error)
         return True
 
     def _fetch(self, job: _Job) -> bool:
-        """A finished group's results to whoever waits for them."""
+        """Download a finished group's results into its future; always done at the first try."""
         if job.future.done():
             return True
         try:
             result = self._service.runner().receive(job.plan, job.slot)
         except DriverError as error:
             logger.warning("card %d: %s", self.index, error)
-            self._failed(job, bare(error))
+            self._failed(job, without_traceback(error))
             return True
         self._service.succeeded()
         self._n_groups += 1
-        if self._answers(job):
+        if self._settle(job):
             job.future.set_result(result)
         return True
 
     def _failed(self, job: _Job, error: DriverError) -> None:
         if self._service.failed(error):
             self._is_reset_due = True
-        if self._answers(job):
+        if self._settle(job):
             job.future.set_exception(error)
 
     def _reload(self, item: _Load) -> None:
@@ -325,7 +343,7 @@ class Card:
                 self._service.recover(item.weights)
                 if self._service.in_service:
                     error = None
-        if not self._answers(item):
+        if not self._settle(item):
             return
         if error is None:
             item.future.set_result(self._service.digest)
@@ -336,11 +354,11 @@ class Card:
         try:
             self._service.load(weights)
         except DriverError as error:
-            return bare(error)
+            return without_traceback(error)
         return None
 
-    def _answers(self, item: _Job | _Load) -> bool:
-        """Whether an item's future is the caller's to set: it was not answered before."""
+    def _settle(self, item: _Job | _Load) -> bool:
+        """Mark an item as answered; whether it was open, so that the caller sets its future."""
         with self._lock:
             is_open = item in self._open
             self._open.discard(item)
@@ -350,22 +368,22 @@ class Card:
         with self._lock:
             return job in self._open
 
-    def _give_up(self) -> None:
-        """Answer all that is left."""
+    def _fail_open(self) -> None:
+        """Fail all groups and loads that are still open."""
         with self._lock:
             left, self._open = self._open, set()
         for item in left:
             item.future.set_exception(self._closed())
 
 
-def bare(error: DriverError) -> DriverError:
-    """The same without its traceback.
+def without_traceback(error: DriverError) -> DriverError:
+    """Copy an error without its traceback.
 
-    Its frames hold buffers and runs, which must go before a card is reset.
+    The frames of the traceback hold buffers and runs, which must be freed before a card is reset.
     """
     return type(error)(str(error))
 
 
-def other(slot: int) -> int:
-    """The slot that a group at work leaves free."""
+def other_slot(slot: int) -> int:
+    """The slot that a running group leaves free."""
     return SLOTS - 1 - slot

@@ -1,4 +1,4 @@
-"""The forward on cards: the same questions and the same bits as in the C-simulation."""
+"""The forward on cards, with the interface and the bits of the C-simulation's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ecorl.engines.fpga.card.tokens import lay_out
 from ecorl.engines.fpga.card.weights import Weights
 from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.engines.fpga.cycles.kernel_calls import GROUP_TOKENS
-from ecorl.engines.fpga.int8_decoder import MAX_ROW, Decoder, Int32, Question
+from ecorl.engines.fpga.int8_decoder import MAX_ROW, Decoder, DecodeRequest, Int32
 from ecorl.engines.fpga.kernels.banks import bytes_by_bank, overfull_bank
 from ecorl.engines.fpga.numerics.formats import (
     IntegerDecoder,
@@ -36,7 +36,7 @@ class CardDecoder(Decoder):
     """A frozen decoder on one card or several.
 
     A row whose group failed on the cards, or is too large for them, is NaN, like one with a number
-    that did not fit.
+    beyond its format.
 
     Args:
         tensors: the model, without a gate.
@@ -71,7 +71,7 @@ class CardDecoder(Decoder):
         self._pool = CardPool(setups, self._weights)
 
     def load(self, tensors: Tensors) -> str:
-        """See `Decoder.load`. What is on the cards already is not sent again."""
+        """See `Decoder.load`; weights that the cards hold already are not sent again."""
         self._check_shape(tensors)
         decoder = self._integers(tensors)
         digest = decoder_digest(decoder)
@@ -84,14 +84,14 @@ class CardDecoder(Decoder):
         try:
             self._pool.load(weights)
         except EngineError:
-            # The former ones hold; a card that is out of service comes back with them.
+            # The former weights stay; a card that is out of service comes back with them.
             with contextlib.suppress(EngineError):
                 self._pool.load(self._weights)
             raise
         self._weights = weights
 
     def status(self) -> tuple[CardStatus, ...]:
-        """How each card stands."""
+        """State and load of each card."""
         return self._pool.status()
 
     def close(self) -> None:
@@ -105,18 +105,18 @@ class CardDecoder(Decoder):
             )
         return integer_decoder(tensors)
 
-    def _run(self, question: Question) -> tuple[Int32, Int32]:
-        if question.kind not in ("rewards", "logprobs"):
-            raise EngineError(f"the cards' host does not answer {question.kind}")
-        if question.longest > self.n_positions:
+    def _run(self, request: DecodeRequest) -> tuple[Int32, Int32]:
+        if request.kind not in ("rewards", "logprobs"):
+            raise EngineError(f"the cards' host does not answer {request.kind}")
+        if request.longest > self.n_positions:
             raise EngineError(
-                f"a row has {question.longest} tokens, the cards hold {self.n_positions} positions"
+                f"a row has {request.longest} tokens, the cards hold {self.n_positions} positions"
             )
-        n = len(question.tokens)
-        n_rewards = self._weights.model.placed.head[0].n if question.kind == "rewards" else 1
+        n = len(request.tokens)
+        n_rewards = self._weights.model.placed.head[0].n if request.kind == "rewards" else 1
         values, marks = np.zeros((n, n_rewards), np.int32), np.ones(n, np.int32)
         groups: list[tuple[int, int, int, int]] = []  # those that fit
-        outcomes = self._pool.run(self._plans(question, groups))
+        outcomes = self._pool.run(self._plans(request, groups))
         for (_, _, first, last), outcome in zip(groups, outcomes, strict=True):
             if not isinstance(outcome, DriverError):
                 values[first:last] = outcome.values[:, :n_rewards]
@@ -124,11 +124,11 @@ class CardDecoder(Decoder):
         return values.reshape(-1), marks
 
     def _plans(
-        self, question: Question, planned: list[tuple[int, int, int, int]]
+        self, request: DecodeRequest, planned: list[tuple[int, int, int, int]]
     ) -> Iterator[KernelPlan]:
-        """Plans of the groups that a card has room for, which are noted in `planned`."""
-        for group in groups_of(question.segments, question.tokens):
-            plan = self._plan(question, group)
+        """Yield the plans of the groups that fit a card's banks; note these groups in `planned`."""
+        for group in groups_of(request.segments, request.tokens):
+            plan = self._plan(request, group)
             why = overfull_bank(bytes_by_bank(plan.sizes), self.banks)
             if why:
                 n_tokens = plan.n_tokens
@@ -137,18 +137,18 @@ class CardDecoder(Decoder):
             planned.append(group)
             yield plan
 
-    def _plan(self, question: Question, group: tuple[int, int, int, int]) -> KernelPlan:
+    def _plan(self, request: DecodeRequest, group: tuple[int, int, int, int]) -> KernelPlan:
         first, last, first_output, last_output = group
         own = slice(first_output, last_output)
         model = self._weights.model
-        layout = lay_out(question.segments, first, last, question.tokens[own])
-        if question.targets is None or question.by is None:
+        layout = lay_out(request.segments, first, last, request.tokens[own])
+        if request.targets is None or request.by is None:
             return plan_rewards(model, layout)
-        return plan_logprobs(model, layout, question.targets[own], question.by)
+        return plan_logprobs(model, layout, request.targets[own], request.by)
 
 
 def groups_of(segments: Segments, tokens: Int64) -> Iterator[tuple[int, int, int, int]]:
-    """Whole families with an output, until a group is full.
+    """Cut a batch into groups of whole families (rows with one prompt) that have outputs.
 
     Args:
         segments: the batch.

@@ -1,7 +1,7 @@
-"""XRT without a card: its noop driver, and our module that computes behind it.
+"""XRT without a card: its noop driver, and our module in place of pyxrt, which computes.
 
 The module is compiled once, against the XRT that is installed, into the same cache as the
-C-simulation. Nothing here is needed where there is a card and AMD's ``pyxrt``.
+C-simulation. Nothing of it is used with a real card and AMD's ``pyxrt``.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _LIBRARIES = ("-lxrt_coreutil", "-luuid", "-ldl", "-lpthread")
 
 @dataclass(frozen=True, slots=True)
 class InstalledXrt:
-    """Where XRT is: the folders of its headers and libraries."""
+    """The folders of XRT's headers and libraries."""
 
     include: Path
     lib: Path
 
 
 def installed_xrt() -> InstalledXrt | None:
-    """The XRT that can emulate, or None: with headers and the noop driver.
+    """Find an XRT that can emulate, with headers and the noop driver; None without.
 
     ``$XILINX_XRT`` is looked at first, then AMD's folder, then Debian's.
     """
@@ -59,15 +59,15 @@ def installed_xrt() -> InstalledXrt | None:
 
 
 def can_emulate() -> bool:
-    """Whether XRT and pybind11 are here; a compiler may still be missing."""
+    """Whether XRT and pybind11 are installed; a compiler may still be missing."""
     return installed_xrt() is not None and importlib.util.find_spec("pybind11") is not None
 
 
 def emulated_pyxrt(progress: Progress | None = None) -> ModuleType:
-    """Our module under pyxrt's names, compiled first if the cache lacks it.
+    """Load our module, which has pyxrt's interface; compile it first if the cache lacks it.
 
-    XRT reads two variables of the environment when a device is opened: they are set for this
-    process and those that it starts.
+    XRT reads two environment variables when a device is opened; this sets them for this process and
+    those that it starts.
 
     Args:
         progress: receives one line when the module is compiled.

@@ -1,4 +1,4 @@
-"""Bringing a card into service, and out of it: faults, resets, quarantine."""
+"""Health of a card: opening it, counting its faults, resets, quarantine."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ecorl.errors import CardFull, DeviceLost, DriverError, DriverTimeout, UserE
 logger = logging.getLogger(__name__)
 
 OCCUPANCY_S = 10.0
-"""Time constant of a card's occupancy, s. Invented: a few batches of a large model."""
+"""Time constant of a card's occupancy, s. Invented: the time of a few batches of a large model."""
 
 
 class CardState(StrEnum):
-    """Whether a card takes work."""
+    """Whether a card accepts groups: only a ready one does."""
 
     READY = "ready"
     RECOVERING = "recovering"
@@ -33,14 +33,14 @@ class CardState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CardLimits:
-    """Patience with a card. All but the first are invented, chosen to err on the patient side.
+    """Limits for a card. All but the first are invented, rather too patient than too strict.
 
     Attributes:
         start_s: limit of one start of a kernel, s.
         max_faults: faults in a row after which a card is reset.
-        quarantine_s: how long a card is out of service after a reset that did not help, s; doubled
-            each further time.
-        longest_quarantine_s: bound of that, s.
+        quarantine_s: time out of service after a reset that did not help, s; doubled each further
+            time.
+        longest_quarantine_s: upper bound of that time, s.
     """
 
     start_s: float = 10.0
@@ -51,15 +51,15 @@ class CardLimits:
 
 @dataclass(frozen=True, slots=True)
 class CardSetup:
-    """How to bring a card into service.
+    """How to open, reset and time out a card.
 
     Attributes:
         index: XRT's number.
         open: opens it and loads the bitstream.
         reset: resets it, given its PCIe address; raises `DriverError` where that fails.
         interfaces: of its kernels.
-        limits: patience.
-        clock: seconds, that quarantine and occupancy go by.
+        limits: of time and faults.
+        clock: seconds, for quarantine and occupancy.
     """
 
     index: int
@@ -71,17 +71,17 @@ class CardSetup:
 
 
 class CardHealth:
-    """An opened and loaded card, or the way back to one. Used from one thread.
+    """Opens a card, counts its faults, resets and quarantines it. Used from one thread.
 
     Args:
-        setup: how to bring the card into service.
+        setup: of the card.
 
     Attributes:
-        state: whether it takes work.
+        state: whether it accepts groups.
         n_faults: groups that failed.
         n_resets: resets.
         digest: SHA-256 of the weights as read back from the card; empty while it is out of service.
-        ended: set to start nothing any more; may be set from any thread.
+        ended: when set, no more kernels are started; may be set from any thread.
     """
 
     def __init__(self, setup: CardSetup) -> None:
@@ -100,16 +100,16 @@ class CardHealth:
 
     @property
     def available(self) -> bool:
-        """Whether the card takes work."""
+        """Whether the card accepts groups."""
         return self.state is CardState.READY
 
     @property
     def is_due(self) -> bool:
-        """Whether a quarantine is over, so that the card may be brought back."""
+        """Whether a quarantine is over, so that the card may be opened again."""
         return self.state is CardState.QUARANTINED and self._setup.clock() >= self._retry_at
 
     def out_of_service(self) -> DriverError:
-        """Why the card takes no work, for those who ask it to."""
+        """The error for a group that the card cannot accept now."""
         what = f"card {self._setup.index} is out of service"
         if self.state is CardState.QUARANTINED:
             left_s = math.ceil(max(0.0, self._retry_at - self._setup.clock()))
@@ -123,14 +123,19 @@ class CardHealth:
 
     def times(self) -> CardTimes:
         """Times of all transfers so far."""
-        runner = self._runner  # another thread may ask while the card is let go of
+        runner = self._runner  # another thread may call this while the card is being closed
         now = CardTimes() if runner is None else runner.times
-        hidden_s = self._past.hidden_s + now.hidden_s  # first: it must not run ahead of the total
+        hidden_s = (
+            self._past.hidden_s + now.hidden_s
+        )  # read first, so that it cannot exceed the total
         past = self._past
         return CardTimes(past.total_s + now.total_s, hidden_s, past.run_s + now.run_s)
 
     def open(self, weights: Weights) -> None:
-        """Open the card and load it.
+        """Open the card and upload its weights.
+
+        Args:
+            weights: of the model.
 
         Raises:
             DriverError: when either fails; the card is closed then.
@@ -166,24 +171,28 @@ class CardHealth:
         self.digest = self.runner().load(weights)
 
     def succeeded(self) -> None:
-        """A group was computed, and its results are here."""
+        """Note that a group was computed and its results downloaded."""
         self._n_in_a_row = self._n_quarantines = 0
         self._is_suspect = False
 
     def failed(self, error: DriverError) -> bool:
-        """A group failed; whether the card needs a reset. That it had no room is no fault."""
+        """Note that a group failed; a full memory bank is no fault of the card.
+
+        Returns:
+            Whether the card needs a reset.
+        """
         if self._runner is None or isinstance(error, CardFull):
             return False
         self.n_faults += 1
         self._n_in_a_row += 1
-        # A kernel that did not end may go on writing; a lost card answers nothing at all.
+        # A kernel that did not end may still write; a lost card does not respond at all.
         at_once = isinstance(error, DriverTimeout | DeviceLost)
         return at_once or self._n_in_a_row >= self._setup.limits.max_faults
 
     def recover(self, weights: Weights) -> None:
-        """Reset the card and bring it back, or put it out of service for a while. Never raises."""
+        """Reset and open the card, or quarantine it. Never raises a driver's error."""
         is_again = self._is_suspect and self.state is CardState.READY
-        self.state, self._is_suspect = CardState.RECOVERING, True  # nobody is to wait for it
+        self.state, self._is_suspect = CardState.RECOVERING, True  # so that it accepts nothing
         self._drop()
         self._n_in_a_row = 0
         if is_again:
@@ -193,18 +202,21 @@ class CardHealth:
         try:
             self._setup.reset(self._address)
             self.open(weights)
-        except (DriverError, UserError) as error:  # a file that was changed meanwhile
+        except (DriverError, UserError) as error:  # UserError: the bitstream was changed meanwhile
             self._quarantine(str(error))
             return
         logger.warning("card %d was reset and is back in service", self._setup.index)
 
     def close(self) -> None:
-        """Let go of the card for good."""
+        """Close the card for good."""
         self._drop()
         self.state = CardState.CLOSED
 
     def _drop(self) -> None:
-        past, self._runner = self.times(), None  # its buffers and runs, before the card
+        past, self._runner = (
+            self.times(),
+            None,
+        )  # its buffers and runs must be freed before the card
         self._past, self.digest = past, ""
         if self._card is not None:
             self._card.close()
@@ -221,7 +233,7 @@ class CardHealth:
 
 
 class Occupancy:
-    """Share of time in which something was busy, forgetting with `OCCUPANCY_S`."""
+    """Share of time in which a card was busy, averaged exponentially over `OCCUPANCY_S`."""
 
     def __init__(self) -> None:
         self._share = 0.0
@@ -229,7 +241,12 @@ class Occupancy:
         self._since_s: float | None = None
 
     def set(self, is_busy: bool, now_s: float) -> None:
-        """It is busy from now on, or idle."""
+        """Note that the card is busy, or idle, from now on.
+
+        Args:
+            is_busy: whether it is busy.
+            now_s: the time, s.
+        """
         self._share, self._since_s = self.share(now_s), now_s
         self._is_busy = is_busy
 

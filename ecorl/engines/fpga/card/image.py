@@ -1,8 +1,8 @@
 """A model's constants in the order of the card's memory (layouts: the headers in hls_kernels).
 
 Four regions: the halves of the weight words, which gemm_int8 reads through two ports, the constants
-of channels and norms, and the tables of tokens and positions. `place_model` decides what lies
-where, `fill` writes it, into the mirror of a card's buffer as well as into any array.
+of channels and norms, and the tables of tokens and positions. `place_model` chooses the places,
+`fill` writes the constants there, into the host's copy of a card's buffer or any other array.
 """
 
 from __future__ import annotations
@@ -42,7 +42,13 @@ Words = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A slice of k of a map's weights: where both halves lie, bytes, and its k."""
+    """The weights of some inputs of a linear map.
+
+    Attributes:
+        at: where they begin in both halves, bytes.
+        n_bytes: of each half.
+        k: inputs.
+    """
 
     at: int
     n_bytes: int
@@ -54,12 +60,12 @@ class PlacedLinear:
     """A linear map on the card.
 
     Attributes:
-        slices: of k.
-        side: where its channel constants lie.
+        slices: its weights, by slices of the inputs.
+        side: where its channel constants lie, bytes.
         n: outputs.
         has_bias: whether it has biases.
-        input_shift: of the sums.
-        exponents: of each segment's values.
+        input_shift: left shift of the sums, bits.
+        exponents: of the values of each segment of outputs.
     """
 
     slices: tuple[Slice, ...]
@@ -107,7 +113,7 @@ class PlacedLayer:
 
 @dataclass(frozen=True, slots=True)
 class PlacedModel:
-    """Where everything of a model lies.
+    """Where the constants of a model lie on the card.
 
     Attributes:
         layers: the decoder blocks.
@@ -139,7 +145,7 @@ def digest_of(parts: Iterable[Bytes]) -> str:
 
 
 def place_model(decoder: IntegerDecoder, n_positions: int) -> PlacedModel:
-    """Decide where the constants of a model lie.
+    """Choose places for the constants of a model.
 
     Args:
         decoder: the model; without a gate, for which there is no kernel.
@@ -151,10 +157,10 @@ def place_model(decoder: IntegerDecoder, n_positions: int) -> PlacedModel:
 def fill(
     image: Mapping[str, Bytes], placed: PlacedModel, decoder: IntegerDecoder, library: CsimLibrary
 ) -> None:
-    """Write a model's constants where `placed` says.
+    """Write a model's constants to their places.
 
     Args:
-        image: for each of `REGIONS` an array that can be written, of the size that `placed` says.
+        image: for each of `REGIONS` a writable array of ``placed.sizes`` bytes.
         placed: the places.
         decoder: the model.
         library: packs the weights.
@@ -170,12 +176,12 @@ def words(n: int) -> int:
 
 
 def code_words(m: int, n: int) -> int:
-    """Words of codes ``[m, n]`` as gemm_int8 takes them."""
+    """Words of codes ``[m, n]`` in gemm_int8's order of activations."""
     return -(-m // BLOCK_ROWS) * -(-n // STEP_CODES)
 
 
 def head_blocks(head: IntegerLinear) -> Iterator[IntegerLinear]:
-    """The head in parts of HEAD_BLOCK outputs, each with the exponent of the whole."""
+    """Cut the head into parts of HEAD_BLOCK outputs, each with the exponent of the whole."""
     for first in range(0, len(head.codes), HEAD_BLOCK):
         rows = slice(first, first + HEAD_BLOCK)
         bias = None if head.bias is None else head.bias[rows]

@@ -1,6 +1,6 @@
-"""The buffers of one card: made when first needed, then used again for every group.
+"""The buffers of one card: allocated when first needed, then reused for every group.
 
-A group's inputs and results have two slots. While the card works on one group, the next one's
+A group's inputs and results have two slots. While the card computes one group, the next one's
 inputs go into the other slot, and the last one's results come from there.
 """
 
@@ -32,10 +32,15 @@ class CardMemory:
         self._parts: dict[tuple[str, int, int], CardBuffer] = {}
 
     def reserve(self, name: str, n_bytes: int, slot: int = 0) -> CardBuffer:
-        """A buffer of at least so many bytes; its former content is lost when it must grow.
+        """Reserve a buffer of at least `n_bytes`; its content is lost when it must grow.
+
+        Args:
+            name: of the buffer.
+            n_bytes: needed.
+            slot: which copy of a slotted buffer.
 
         Raises:
-            DriverError: when the card has no room, or the bitstream no bank for it.
+            DriverError: when the bank has no headroom, or the bitstream no bank for it.
         """
         key = (name, slot if name in SLOTTED else 0)
         known = self._buffers.get(key)
@@ -44,7 +49,7 @@ class CardMemory:
         size = max(n_bytes, _SMALLEST)
         # Doubled, so that batches that grow slowly do not allocate each time.
         doubled = size if known is None else max(size, 2 * known.n_bytes)
-        known = None  # the card has room for the new one once the old one is gone
+        known = None  # the old one must be freed first, or the bank may have no headroom
         try:
             return self._replace(key, doubled)
         except DriverError:
@@ -53,7 +58,11 @@ class CardMemory:
         return self._replace(key, size)
 
     def exact(self, name: str, n_bytes: int) -> CardBuffer:
-        """A buffer of exactly so many bytes, for weights.
+        """Reserve a buffer of exactly `n_bytes`, for weights.
+
+        Args:
+            name: of the buffer.
+            n_bytes: needed.
 
         Raises:
             DriverError: as `reserve`.
@@ -65,7 +74,11 @@ class CardMemory:
         return known
 
     def at(self, place: At, slot: int) -> CardBuffer:
-        """The buffer from a place on.
+        """The buffer from a place to its end.
+
+        Args:
+            place: buffer and offset.
+            slot: which copy of a slotted buffer.
 
         Raises:
             KeyError: when the buffer was not reserved.

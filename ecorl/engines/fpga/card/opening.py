@@ -1,4 +1,4 @@
-"""From what a configuration names to cards that can be opened."""
+"""Opens emulated or real cards, as a configuration names them."""
 
 from __future__ import annotations
 
@@ -35,26 +35,30 @@ from ecorl.errors import (
 logger = logging.getLogger(__name__)
 
 EMULATED_START_S = 300.0
-"""Patience with one start in emulation, s: the kernels' own loops take minutes for large models."""
+"""Longest time of one emulated kernel start, s: its loops run for minutes with large models."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """Cards to open, and whether they are emulated."""
+    """Setups of the cards, and whether they are emulated."""
 
     setups: tuple[CardSetup, ...]
     is_emulated: bool
 
 
 def objection_to(config: DecoderConfig) -> str | None:
-    """Why a model cannot run through the kernels' top functions; None when it can."""
+    """Why the kernels' top functions cannot run a model; None when they can."""
     if config.gating is not None:
         return "the layers of its gate have no kernel"
     return shape_limits().refusal(config)
 
 
 def wants_xrt(host: Host, config: DecoderConfig) -> bool:
-    """Whether a host setting means XRT for this model on this machine.
+    """Decide whether a host setting means XRT for this model on this machine.
+
+    Args:
+        host: the setting.
+        config: of the model.
 
     Raises:
         CheckpointError: when XRT is asked for, and the model cannot run there.
@@ -71,10 +75,10 @@ def wants_xrt(host: Host, config: DecoderConfig) -> bool:
 
 
 def open_cards(run_by: RunBy, build: Build, config: DecoderConfig) -> Opening | None:
-    """The cards for a model, or None where the C-simulation is called directly.
+    """Open the cards for a model; None where the C-simulation is called directly.
 
     Args:
-        run_by: who runs the kernels.
+        run_by: which backend runs the kernels.
         build: of the C-simulation, where no bitstream is named.
         config: the model.
 
@@ -92,7 +96,7 @@ def open_cards(run_by: RunBy, build: Build, config: DecoderConfig) -> Opening | 
             raise ConfigError("engine.offload.build", build, allowed)
         try:
             path = run_by.bitstream.expanduser()
-        except RuntimeError as error:  # the folder of a user that there is not
+        except RuntimeError as error:  # a user's folder, of a user that does not exist
             raise BitstreamError(f"{run_by.bitstream}: {error}") from error
         return _with_bitstream(run_by, path, config)
     if not wants_xrt(run_by.host, config):
@@ -116,7 +120,12 @@ def _with_bitstream(run_by: RunBy, path: Path, config: DecoderConfig) -> Opening
 def emulated(
     container: Path, cards: Sequence[int], progress: Callable[[str], None] | None = None
 ) -> Opening:
-    """Cards on XRT's noop driver; the kernels compute by the C-simulation in a container.
+    """Emulated cards on XRT's noop driver; the C-simulation in a container computes the kernels.
+
+    Args:
+        container: the C-simulation as XRT loads it.
+        cards: XRT's numbers of the cards.
+        progress: called with one line when something is compiled.
 
     Raises:
         MissingToolError: without XRT, pybind11 or a compiler.
@@ -133,14 +142,14 @@ def emulated(
 def on_cards(
     bitstream: Path, manifest: Manifest, run_by: RunBy, module: ModuleType | None = None
 ) -> Opening:
-    """Real cards, by AMD's ``pyxrt``.
+    """Real cards, through AMD's ``pyxrt``.
 
     Args:
-        bitstream: an xclbin that has been checked. Its hash is compared whenever a card is opened:
-            it may have been built anew meanwhile.
-        manifest: what was checked.
+        bitstream: an xclbin that has been checked. Its hash is compared whenever a card is opened,
+            since it may have been rebuilt meanwhile.
+        manifest: its manifest.
         run_by: which cards, and whether they may be reset.
-        module: stands in for ``pyxrt``.
+        module: used in place of ``pyxrt``.
 
     Raises:
         MissingToolError: without ``pyxrt``.
@@ -176,7 +185,14 @@ def on_cards(
 
 
 def csim_container(build: Build, progress: Callable[[str], None] | None = None) -> Path:
-    """The C-simulation as a file that XRT loads, from the cache.
+    """Write the C-simulation as a file that XRT loads into the cache.
+
+    Args:
+        build: of the C-simulation.
+        progress: called with one line when something is compiled.
+
+    Returns:
+        The file.
 
     Raises:
         MissingToolError: without a compiler.
@@ -186,7 +202,7 @@ def csim_container(build: Build, progress: Callable[[str], None] | None = None) 
     path = cache_folder() / f"{library.parent.name}{CSIM_SUFFIX}"
     try:
         with locked(path.with_suffix(".lock")):
-            # Written anew each time: a few ms, and whatever lay there before does not matter.
+            # Written each time: that takes a few ms, and no damaged file of before is used.
             write_container(path, kernel_interfaces(), library.read_bytes(), card_memory())
     except OSError as error:
         raise BuildError(f"cannot write {path}: {error}") from error
@@ -216,4 +232,4 @@ def _refused_reset(address: str) -> None:
 
 
 def _no_reset(_address: str) -> None:
-    """Opening the emulated device anew is all that there is to it."""
+    """Do nothing: the emulated device is reset when it is opened again."""

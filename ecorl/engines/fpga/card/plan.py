@@ -1,10 +1,10 @@
-"""A group of rows as starts of kernels on a card's buffers: pure data.
+"""The plan of a group of rows: kernel starts on a card's buffers, as pure data.
 
-The host says once what is to happen and then only starts kernels, one after the other. What crosses
-PCIe is one record of 64 bytes a token (its id and position in it), the lists of pages and queries,
-a task of 64 bytes for each start, and the results. In between everything stays on the card, with
-one exception: beside the last layer's attention the records come back once, so that a token whose
-number did not fit marks the tokens after it.
+The host builds a plan once and then only starts kernels, one after the other. PCIe carries one
+record of 64 bytes a token (with its id and position), the lists of pages and queries, a task of 64
+bytes for each start, and the results. All else stays on the card, with one exception: during the
+last layer's attention the records are read back once, so that a token with a number beyond its
+format marks the tokens after it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ecorl.engines.models.decoder_config import DecoderConfig
 from ecorl.engines.protocol import Int64
 
 UNWRITTEN = np.int32(-(1 << 31))
-"""What rewards, and marks of log-probs, hold before the card writes them. It writes no such mark,
-and no such reward but where a number did not fit."""
+"""Value of rewards, and of marks of log-probs, before the card writes them. The card never writes
+such a mark, and such a reward only beside a mark."""
 
 
 @dataclass(frozen=True, slots=True)
 class At:
     """A place in a buffer: its name and the offset, bytes.
 
-    The offset is a multiple of 64: Vitis HLS takes every address that a kernel is given for one
-    (``m_axi_alignment_byte_size``), and reads another one wrongly.
+    The offset is a multiple of 64: Vitis HLS assumes that of every address that a kernel gets
+    (``m_axi_alignment_byte_size``), and a kernel reads from a wrong place otherwise.
     """
 
     buffer: str
@@ -47,7 +47,7 @@ class KernelStart:
 
 @dataclass(frozen=True, slots=True)
 class CardModel:
-    """What a plan must know of a model: constants, and where the others lie."""
+    """Constants of a model that kernel starts carry, and the places of those on the card."""
 
     config: DecoderConfig
     fraction_bits: int
@@ -57,21 +57,26 @@ class CardModel:
 
     @classmethod
     def of(cls, decoder: IntegerDecoder, placed: PlacedModel) -> CardModel:
-        """From a model and its places."""
+        """Collect them.
+
+        Args:
+            decoder: the model in integers.
+            placed: where its constants lie on the card.
+        """
         return cls(decoder.config, decoder.fraction_bits, decoder.eps, decoder.score_scale, placed)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelPlan:
-    """All that a card does for a group.
+    """All that a card computes for a group of rows.
 
     Attributes:
-        model: the model that it was made for; other weights have other constants.
+        model: the model that it was built for; other weights have other constants.
         layout: where its tokens stand.
         inputs: bytes of the buffers of `INPUTS`.
         before: starts up to the last layer's keys and values.
-        attend: the last layer's attention, which neither reads nor writes the rows' records: their
-            marks are spread beside it.
+        attend: the last layer's attention, which neither reads nor writes the rows' records: the
+            host spreads their marks meanwhile.
         after: starts once the marks have been spread.
         sizes: bytes of each buffer that are used.
         result: the buffer that holds the results, ``values`` or ``outputs``.

@@ -1,4 +1,4 @@
-"""Several cards: each group goes to the one with the least to do."""
+"""Several cards with the same weights: each group goes to the one with the shortest backlog."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ logger = logging.getLogger(__name__)
 RECOVERY_S = 20.0
 """How long a group waits for a card under reset, s. Assumed: a reset takes about 10 s."""
 
-_LOOK_S = 0.2  # how often a waiting caller looks whether its card still works
+_LOOK_S = 0.2  # how often a waiting caller checks that its card still works
 _LOAD_S = 600.0  # a model of 13 GB through PCIe takes seconds; this ends a card that hangs
 
 
 @dataclass(slots=True)
 class _Waiting:
+    """A group and the card that runs it."""
+
     plan: KernelPlan
     card: Card
     future: Future[GroupResult]
@@ -36,7 +38,7 @@ class CardPool:
 
     Args:
         setups: the cards, at least one.
-        weights: what they are loaded with.
+        weights: of the model.
 
     Raises:
         EngineCrashed: when no card comes into service. One that does not, while others do, is left
@@ -56,11 +58,17 @@ class CardPool:
             raise EngineCrashed(f"no card came into service: {'; '.join(errors)}")
 
     def run(self, plans: Iterable[KernelPlan]) -> list[GroupResult | DriverError]:
-        """Results of groups in their order; a fault in the place of a group that failed.
+        """Run groups on the cards.
 
-        A plan is asked for while the groups before are at work. A group whose card failed, or is
-        being reset, is given to another once; where there is none, it waits `RECOVERY_S` at most.
-        Cards whose quarantine is over are brought back beside the work of the others.
+        A plan is made while the groups before it run. A group whose card failed, or is being
+        reset, moves to another card once; where there is none, it waits `RECOVERY_S` at most. Cards
+        whose quarantine is over are brought back while the others run.
+
+        Args:
+            plans: of the groups.
+
+        Returns:
+            Results in the order of the groups; a fault in place of those of a group that failed.
 
         Raises:
             EngineError: when every group failed.
@@ -89,7 +97,7 @@ class CardPool:
             Their SHA-256, as read back from each card that is in service.
 
         Raises:
-            EngineError: when no card took them.
+            EngineError: when no card loaded them.
         """
         futures = [card.load(weights) for card in self._cards]
         digests, errors = set(), []
@@ -103,7 +111,7 @@ class CardPool:
         return digests.pop()
 
     def status(self) -> tuple[CardStatus, ...]:
-        """How each card stands."""
+        """State and load of each card."""
         return tuple(card.status() for card in self._cards)
 
     def close(self) -> None:
@@ -137,7 +145,7 @@ class CardPool:
             return error
 
     def _coming_back(self) -> Card | None:
-        """A card under reset: it may be back soon."""
+        """A card that is being reset, which may be back soon."""
         return next((c for c in self._cards if c.status().state is CardState.RECOVERING), None)
 
     def _least_busy(self, without: Sequence[Card]) -> Card | None:

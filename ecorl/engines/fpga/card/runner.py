@@ -1,4 +1,4 @@
-"""One card at work: a plan's starts one after the other, transfers beside them."""
+"""Runs plans on one card: kernel starts one after the other, transfers during them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from ecorl.engines.fpga.kernels.interfaces import KernelInterface
 from ecorl.errors import DriverError
 
 Transfer = Callable[[], bool]
-"""Says whether it is over; one that is not is asked again beside a later start."""
+"""Tries a transfer; returns whether it is done, or must be tried again during a later start."""
 
 _LONG = ("gemm_int8", "mha_int8")
-"""Kernels that transfers pass beside; the others may end before a transfer does."""
+"""Kernels that run long enough for a transfer meanwhile; the others may end before it does."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupResult:
     """Results of a group: ``values [n_outputs, width] int32`` and ``marks [n_outputs] int32``.
 
-    A mark other than 0 says that the result rests on a number which did not fit.
+    A mark other than 0 means that the result depends on a number beyond its format.
     """
 
     values: Words
@@ -42,10 +42,9 @@ class GroupResult:
 
 @dataclass(slots=True)
 class CardTimes:
-    """Seconds of transfers, those of them that a running kernel covered whole, and of plans' runs.
+    """Seconds of all transfers, of those hidden behind a running kernel, and of the plans' runs.
 
-    A transfer that ended after its kernel counts as not covered, although a part of it was: what
-    is said to be hidden was hidden.
+    A transfer that ended after its kernel does not count as hidden, although a part of it was.
     """
 
     total_s: float = 0.0
@@ -59,8 +58,8 @@ class CardRunner:
     Args:
         card: the card, with the bitstream loaded.
         interfaces: of its kernels.
-        start_s: patience with one start of a kernel, s.
-        ended: once it is set, nothing is started any more.
+        start_s: longest time of one kernel start, s.
+        ended: when set, no more kernels are started.
     """
 
     def __init__(
@@ -84,40 +83,47 @@ class CardRunner:
         self.times = CardTimes()
 
     def load(self, weights: Weights) -> str:
-        """Bring weights onto the card; returns their SHA-256 as read back from it.
+        """Upload weights to the card.
+
+        Returns:
+            Their SHA-256 as read back from the card.
 
         Raises:
-            DriverError: when that fails.
+            DriverError: when a transfer fails, or the card holds other bytes than were sent.
         """
         sizes = weights.model.placed.sizes
         return upload(weights, {name: self._memory.exact(name, n) for name, n in sizes.items()})
 
     def send(self, plan: KernelPlan, slot: int) -> None:
-        """Bring a group's inputs onto the card.
+        """Upload a group's inputs.
+
+        Args:
+            plan: of the group.
+            slot: copy of the slotted buffers that they go to.
 
         Raises:
-            DriverError: when a transfer fails or there is no room.
+            DriverError: when a transfer fails, or a bank has no headroom.
         """
-        # Only what has slots: another group may be at work in all other buffers.
+        # Only slotted buffers: the card may still compute another group in all others.
         for name in SLOTTED & plan.sizes.keys():
             self._memory.reserve(name, plan.sizes[name], slot)
         for name, data in plan.inputs.items():
             if len(data):
                 self._write(name, data, slot)
         if plan.result == "values":
-            # What the card does not write is known for what it is.
+            # So that a reward which the card did not write is recognised.
             size = plan.sizes["values"]
             fresh = np.full(size // 4, UNWRITTEN, np.int32).view(np.uint8)
             self._write("values", fresh, slot)
 
     def run(self, plan: KernelPlan, slot: int, beside: Sequence[Transfer] = ()) -> None:
-        """All starts of a plan whose inputs were sent.
+        """Run all starts of a plan whose inputs were sent.
 
         Args:
             plan: the group.
             slot: where its inputs are.
-            beside: transfers of other groups, done beside its kernels. They must not raise; those
-                that have not been done when a kernel fails are left out.
+            beside: transfers of other groups, done while its kernels run. They must not raise;
+                those that are not done when a kernel fails are dropped.
 
         Raises:
             DriverTimeout: when a kernel did not end in time; it may still be running.
@@ -129,7 +135,7 @@ class CardRunner:
             for transfer in self._beside:
                 transfer()
         finally:
-            self._beside.clear()  # made for this group's slots: beside another one they do harm
+            self._beside.clear()  # they use the slot that this group leaves free, not the next one
 
     def _run_all(self, plan: KernelPlan, slot: int) -> None:
         start_s = time.perf_counter()
@@ -156,7 +162,11 @@ class CardRunner:
         return True
 
     def receive(self, plan: KernelPlan, slot: int) -> GroupResult:
-        """A finished group's results.
+        """Download a finished group's results.
+
+        Args:
+            plan: of the group.
+            slot: copy of the slotted buffers that it used.
 
         Raises:
             DriverError: when a transfer fails, or the card has not written them all.
@@ -193,18 +203,18 @@ class CardRunner:
                 self._beside.popleft()
         finally:
             try:
-                run.wait(deadline_s)  # also after a fault: nothing works on beside the next group
+                run.wait(deadline_s)  # also after a fault: no kernel may run on into the next group
             finally:
                 self._running = None
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
-        """Count the block as a transfer, and as hidden when a kernel outlasts it."""
+        """Time the block as a transfer; it was hidden when a kernel still runs at its end."""
         start_s = time.perf_counter()
         yield
         taken_s = time.perf_counter() - start_s
         self.times.total_s += taken_s
-        with contextlib.suppress(DriverError):  # the kernel's own fault: its wait will say so
+        with contextlib.suppress(DriverError):  # a fault of the kernel, which its wait raises
             if self._running is not None and self._running.state() is RunState.RUNNING:
                 self.times.hidden_s += taken_s
 
@@ -225,7 +235,9 @@ class CardRunner:
     def _read(self, name: str, n_bytes: int, slot: int) -> Words:
         with self._timed():
             part = self._memory.at(At(name), slot).part(0, n_bytes)
-            part.host.view(np.int32)[:] = UNWRITTEN  # the mirror must not answer for the card
+            part.host.view(np.int32)[:] = (
+                UNWRITTEN  # so that the host's copy cannot pass for the card's
+            )
             return part.download().view(np.int32).copy()
 
 

@@ -1,12 +1,13 @@
-"""Where the tokens of a group stand on the card: rows, pages, and who attends to what.
+"""The layout of a group's tokens on the card: rows, pages, and which tokens attend to which.
 
-Tokens whose result is wanted stand last. After the last layer's keys and values only they go on,
-and as one run of rows: nothing must be gathered on the card. A segment (a run of tokens of one
-sequence) so has two parts, its `head` and, from its first wanted token on, its `tail`.
+Tokens whose result is wanted come last. Behind the last layer's keys and values only they are
+computed, and as one run of rows, so that nothing must be gathered on the card. A segment (a run of
+tokens of one sequence) therefore has two parts: its `head` and, from its first wanted token on, its
+`tail`.
 
 Keys and values lie in pages of 64 positions (include/kv_pages.hpp). A page in which a tail begins,
-or a sequence leaves its prompt, is continued from one that an earlier start of kv_cache_router has
-written: parts have levels, one start each.
+or in which rows diverge from their prompt, continues a page that an earlier start of
+kv_cache_router has written: each part has a level, and each level is one start.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class PlacedSegment:
-    """A segment on the card.
+    """A segment's place on the card.
 
     Attributes:
         parts: its head and its tail, those that are not empty.
         parent: the segment that it goes on from, or -1.
         position: of its first token.
-        first_page: number of the first page of its own.
+        first_page: number of its first page that is not its parent's.
         first_entry: of its page table.
         length: its tokens.
     """
@@ -75,7 +76,7 @@ class PlacedSegment:
 
 @dataclass(frozen=True, slots=True)
 class TokenLayout:
-    """A group on the card.
+    """The layout of a group on the card.
 
     Attributes:
         n_rows: rows in use, those between heads and tails included.
@@ -98,14 +99,23 @@ class TokenLayout:
     n_entries: int
 
     def levels(self, n_kv_heads: int) -> list[Words]:
-        """Jobs of kv_cache_router, ``[n_jobs, 8] int32`` for each start."""
+        """Jobs of kv_cache_router in a layer, ``[n_jobs, 8] int32`` for each start."""
         n_levels = 1 + max((p.level for s in self.segments for p in s.parts), default=0)
         own = [self._jobs(level) for level in range(n_levels)]
         step = [self.n_pages, 0, self.stride, 0, self.n_pages, self.n_entries, 0, 0]
         return [_for_heads(jobs, n_kv_heads, step) for jobs in own]
 
     def blocks(self, n_heads: int, n_kv_heads: int, *, wanted_only: bool) -> Words:
-        """Blocks of queries of mha_int8, ``[n_blocks, 4] int32``."""
+        """Blocks of queries of mha_int8 in a layer.
+
+        Args:
+            n_heads: query heads.
+            n_kv_heads: heads of keys and values.
+            wanted_only: whether to leave out all rows but the wanted ones, as the last layer does.
+
+        Returns:
+            ``[n_blocks, 4] int32``: first row, queries, first entry of the page table, pages.
+        """
         own = []
         for segment in self.segments:
             for part in segment.parts:
@@ -123,7 +133,14 @@ class TokenLayout:
         return every
 
     def spread_marks(self, marks: Words) -> Words:
-        """Marks of all rows once each has reached the later tokens of its sequence."""
+        """Spread each mark to the later tokens of its sequence, which attend to the marked one.
+
+        Args:
+            marks: ``[n_rows] int32``, those of all rows.
+
+        Returns:
+            ``[n_rows] int32``.
+        """
         spread = marks.copy()
         for segment in self.segments:
             rows = segment.rows()
@@ -154,7 +171,7 @@ class TokenLayout:
             start = max(part.position, first)
             own = segment.first_page + page - segment.n_shared
             source = -1
-            if start > first:  # continued: from the own page once it was begun, else the parent's
+            if start > first:  # continues its tail's own page, or the parent's last one
                 begun = part.position > segment.position
                 source = own if begun or parent is None else parent.first_page + page
             n = min(first + PAGE, end) - start
@@ -163,14 +180,14 @@ class TokenLayout:
 
 
 def lay_out(segments: Segments, first: int, last: int, wanted: Int64) -> TokenLayout:
-    """Place segments ``[first, last)`` of a batch, whole families.
+    """Lay out segments ``[first, last)`` of a batch, which are whole families.
 
     Args:
         segments: of the batch.
         first: segment.
         last: segment.
-        wanted: tokens of the batch whose outputs are wanted, ascending, at least one; one that has
-            several outputs stands there as often.
+        wanted: tokens of the batch whose outputs are wanted, ascending, at least one; repeated for
+            a token with several outputs.
     """
     lengths, heads = _lengths(segments, first, last, wanted)
     first_wanted = -(-sum(heads) // BLOCK_ROWS) * BLOCK_ROWS
@@ -212,9 +229,9 @@ def lay_out(segments: Segments, first: int, last: int, wanted: Int64) -> TokenLa
 def _lengths(
     segments: Segments, first: int, last: int, wanted: Int64
 ) -> tuple[list[int], list[int]]:
-    """Tokens of each segment that are computed, and those of them that stand in its head.
+    """Count the tokens of each segment that are computed, and those of them in its head.
 
-    What comes after the last wanted token of a sequence reaches no result.
+    Tokens behind the last wanted one of a sequence affect no result and are left out.
     """
     parents = {int(p) for p in segments.parent[first:last] if p >= 0}
     lengths, heads = [], []
@@ -230,7 +247,7 @@ def _lengths(
 
 
 def _level(placed: Sequence[PlacedSegment], parent: int) -> int:
-    """The first start at which pages that go on from a parent's can be written."""
+    """The first start in which pages that continue a parent's can be written."""
     if parent < 0 or placed[parent].length % PAGE == 0:
         return 0
     return 1 + max(part.level for part in placed[parent].parts)
@@ -250,7 +267,7 @@ def _parts(
 
 
 def _for_heads(jobs: Words, n_heads: int, step: Sequence[int]) -> Words:
-    """The jobs of one head for each head: pages, rows and entries count on."""
+    """Repeat the jobs of one head for each head, with its pages, rows and entries."""
     heads = np.repeat(np.arange(n_heads, dtype=np.int32), len(jobs))
     every = np.tile(jobs, (n_heads, 1))
     moved: npt.NDArray[np.bool_] = np.ones(every.shape, bool)

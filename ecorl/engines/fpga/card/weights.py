@@ -1,4 +1,4 @@
-"""A model's weights on their way to a card, and what proves that they arrived."""
+"""Upload of a model's weights to a card, verified by reading them back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Weights:
 
     Attributes:
         model: constants and places.
-        write: writes the bytes of each of `REGIONS` into arrays of the sizes that the model says.
+        write: writes the bytes of each of `REGIONS` into arrays of ``model.placed.sizes`` bytes.
     """
 
     model: CardModel
@@ -32,7 +32,13 @@ class Weights:
 
     @classmethod
     def of(cls, decoder: IntegerDecoder, library: CsimLibrary, n_positions: int) -> Weights:
-        """Weights of a model for rows of up to `n_positions` tokens."""
+        """Place the weights of a model.
+
+        Args:
+            decoder: the model in integers.
+            library: packs the weights.
+            n_positions: longest row, tokens.
+        """
         placed = place_model(decoder, n_positions)
         return cls(
             CardModel.of(decoder, placed), lambda image: fill(image, placed, decoder, library)
@@ -40,10 +46,14 @@ class Weights:
 
 
 def upload(weights: Weights, buffers: Mapping[str, CardBuffer]) -> str:
-    """Bring weights onto a card, and read them back to compare.
+    """Upload weights to a card, read them back and compare.
+
+    Args:
+        weights: one version of a model's weights.
+        buffers: the card's buffers of `REGIONS`, by name.
 
     Returns:
-        SHA-256 of what lies on the card.
+        SHA-256 of the bytes that the card holds.
 
     Raises:
         DriverError: when a transfer fails, or the card holds other bytes than were sent.
@@ -59,7 +69,7 @@ def upload(weights: Weights, buffers: Mapping[str, CardBuffer]) -> str:
 
 
 def digest_on_card(buffers: Mapping[str, CardBuffer]) -> str:
-    """SHA-256 of the weights as they lie on the card, which the mirrors hold afterwards.
+    """SHA-256 of the weights that the card holds; the host's copies are overwritten with them.
 
     Raises:
         DriverError: when a transfer fails.
@@ -70,6 +80,8 @@ def digest_on_card(buffers: Mapping[str, CardBuffer]) -> str:
         for at in range(0, buffer.n_bytes, _CHUNK_BYTES):
             n_bytes = min(_CHUNK_BYTES, buffer.n_bytes - at)
             part = buffer.part(at, n_bytes)
-            np.invert(part.host, out=part.host)  # the mirror must not answer for the card
+            np.invert(
+                part.host, out=part.host
+            )  # so that the host's copy cannot pass for the card's
             digest.update(np.ascontiguousarray(part.download()).data)
     return digest.hexdigest()

@@ -1,10 +1,10 @@
 """Build the kernels' C-simulation library, once per change, into a cache.
 
 One source, two builds here: *strict* computes with ap_int at exact widths and is the bit-exact
-gate; *fast* computes the same results with native integers. The compiler flags live in
+reference; *fast* computes the same results with native integers. The compiler flags live in
 ``hls_kernels/common.mk`` alone. No ``-march`` is given: a library runs on every CPU of its
-architecture, and faster inner products choose themselves at run time. The key of the cache names
-the CPU's vector instructions all the same, which keeps machines that share a home folder apart.
+architecture, and the fastest inner product is selected at run time. The cache key still names the
+CPU's vector instructions, so that machines that share a home folder do not share a library.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ AP_HEADERS = (
     "ap_int_special.h",
     "etc/ap_private.h",
 )
-"""AMD's headers under the Apache licence, by name. Others in that folder are proprietary."""
+"""Names of AMD's headers under the Apache licence; others in that folder are proprietary."""
 
 _FACTS_NAME = "build.json"
 _MAX_JOBS = 4  # compiler processes at a time: more gain little and disturb a running training
@@ -57,7 +57,7 @@ _MAX_JOBS = 4  # compiler processes at a time: more gain little and disturb a ru
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """All that a library depends on; `facts` says it in plain data and names its folder."""
+    """All that a library depends on; a hash of `facts`, plain data, names its folder."""
 
     build: Build
     compiler: Compiler
@@ -73,18 +73,18 @@ class _Recipe:
 
 
 def csim_library(build: Build, *, progress: Progress | None = None, anew: bool = False) -> Path:
-    """Path of the C-simulation library, compiled first if the cache lacks it.
+    """Find the C-simulation library in the cache; compile it first if the cache lacks it.
 
     The cache is ``$ECORL_CACHE/csim`` or ``~/.cache/ecorl/csim``. The key covers the kernel
     sources, the flags, the compiler's version, the architecture and its vector instructions and,
-    for ``strict``, the ap_int headers. Two processes that ask at once build once. ``$CXX`` names
-    another compiler than g++. A damaged library is built again. Without a compiler, a library that
-    any compiler made of the same sources and flags will do.
+    for ``strict``, the ap_int headers. Two processes that need it at once build it once. ``$CXX``
+    names another compiler than g++. A damaged library is built again. Without a compiler, a library
+    that any compiler made of the same sources and flags is used.
 
     Args:
         build: ``"fast"`` (native integers) or ``"strict"`` (bit-true ap_int).
-        progress: receives one line for each step of a compilation; silent on a cache hit.
-        anew: compile whatever the cache holds; for a library that cannot be loaded.
+        progress: called with one line for each step of a compilation; not on a cache hit.
+        anew: compile even when the cache holds it; for a library that cannot be loaded.
 
     Raises:
         MissingToolError: no compiler, or no ap_int headers for ``strict``.
@@ -136,7 +136,7 @@ def kernel_sources(root: Path) -> tuple[Path, ...]:
 
 
 def kernels_digest() -> str:
-    """SHA-256 of the kernels' sources, as ``sha256:...``: what their results depend on.
+    """SHA-256 of the kernels' sources, on which their results depend, as ``sha256:...``.
 
     Raises:
         MissingToolError: when they are not there.
@@ -234,7 +234,7 @@ def _recipe(build: Build) -> _Recipe:
 
 
 def _source_facts(build: Build, root: Path) -> dict[str, Any]:
-    """What a library depends on apart from its compiler and the ap_int headers."""
+    """The facts that a library depends on, without its compiler and the ap_int headers."""
     sources = kernel_sources(root)
     if not sources:
         raise BuildError(f"no kernel sources under {root}")
@@ -277,7 +277,7 @@ def _made_before(build: Build) -> Path | None:
 
 
 def _facts_of(folder: Path) -> dict[str, Any]:
-    """What ``build.json`` says, or nothing when it cannot be read."""
+    """Read ``build.json``; empty when it cannot be read."""
     try:
         facts = json.loads((folder / _FACTS_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):

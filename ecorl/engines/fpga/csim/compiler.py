@@ -1,4 +1,4 @@
-"""The C++ compiler and the CPU of this machine."""
+"""Finds and runs the C++ compiler; names the vector instructions of the CPU."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def cpu_features() -> list[str]:
 
 
 def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a compiler and capture what it says.
+    """Run a compiler and capture its output.
 
     Raises:
         BuildError: when it cannot be run or does not end.

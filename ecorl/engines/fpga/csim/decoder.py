@@ -1,7 +1,7 @@
-"""The INT8 decoder forward: a model in the kernels' formats, then one C call a batch.
+"""The INT8 decoder forward as C-simulation: one C call a batch.
 
 The arithmetic is in ``hls_kernels`` (NUMERICS.md says what each operation computes); this module
-loads a model into it and hands out results. ctypes releases the GIL for the length of a call.
+loads a model into it and returns results. ctypes releases the GIL for the length of a call.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ecorl.engines.fpga.int8_decoder import (
     MAX_ROW,
     REWARD_BITS,
     Decoder,
+    DecodeRequest,
     Int32,
-    Question,
     fixed_results,
 )
 from ecorl.engines.fpga.numerics.formats import (
@@ -44,13 +44,13 @@ _FAULTS = {
     "hidden_size of at most 8192, intermediate_size a multiple of 16 (on each card) of at most "
     "32768, 256 heads and a vocabulary of 262144 at most",
 }
-"""What the library's calls return."""
+"""Error codes of the library's calls, in words."""
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int32
 
 
 class Int8Decoder(Decoder):
-    """A frozen decoder, ready to run as C-simulation.
+    """A frozen decoder that runs as C-simulation.
 
     Results do not depend on the number of threads and cards, on the build, or on the CPU.
 
@@ -82,16 +82,16 @@ class Int8Decoder(Decoder):
         _declare(library.handle)
         self._weight_bits, self._n_cards = weight_bits, n_cards
         self._growing = threading.Lock()
-        self._take(integer_decoder(tensors, weight_bits=weight_bits))
+        self._set_weights(integer_decoder(tensors, weight_bits=weight_bits))
 
     def load(self, tensors: Tensors) -> str:
         """See `Decoder.load`."""
         self._check_shape(tensors)
         decoder = integer_decoder(tensors, weight_bits=self._weight_bits)
-        self._take(decoder)
+        self._set_weights(decoder)
         return decoder_digest(decoder)
 
-    def _take(self, decoder: IntegerDecoder) -> None:
+    def _set_weights(self, decoder: IntegerDecoder) -> None:
         memory = DecoderMemory(decoder, self._library, self._n_cards)
         with self._growing:
             self.fraction_bits = decoder.fraction_bits
@@ -106,38 +106,38 @@ class Int8Decoder(Decoder):
         segments = segments_of(rows)
         asked = [segments.tokens(i, np.arange(len(row))) for i, row in enumerate(rows)]
         width = self.config.shape.hidden_size
-        out, marks = self._ask("hidden", rows, segments, asked, width=width)
+        out, marks = self._request("hidden", rows, segments, asked, width=width)
         values = fixed_results(out, np.repeat(marks, width), self.fraction_bits)
         return values.reshape(-1, width)
 
-    def _run(self, question: Question) -> tuple[Int32, Int32]:
-        n, segments = len(question.tokens), question.segments
-        out, marks = np.zeros(n * question.width, np.int32), np.zeros(n, np.int32)
-        self._ensure_positions(question.longest)
-        targets, gates = question.targets, question.gates
+    def _run(self, request: DecodeRequest) -> tuple[Int32, Int32]:
+        n, segments = len(request.tokens), request.segments
+        out, marks = np.zeros(n * request.width, np.int32), np.zeros(n, np.int32)
+        self._ensure_positions(request.longest)
+        targets, gates = request.targets, request.gates
         batch = Batch(
             segments.ids.ctypes.data,
             segments.begin.ctypes.data,
             segments.parent.ctypes.data,
             len(segments.parent),
-            question.tokens.ctypes.data,
+            request.tokens.ctypes.data,
             None if targets is None else targets.ctypes.data,
             n,
             None if gates is None else gates.ctypes.data,
         )
-        call = getattr(self._library.handle, f"decoder_{question.kind}")
+        call = getattr(self._library.handle, f"decoder_{request.kind}")
         model = ctypes.byref(self._memory.model)
-        scale = () if question.by is None else (question.by.m, question.by.e)
+        scale = () if request.by is None else (request.by.m, request.by.e)
         results = (out.ctypes.data, marks.ctypes.data)
         if code := call(model, ctypes.byref(batch), *scale, *results, self.threads):
             raise EngineError(_FAULTS[code])
         return out, marks
 
     def _ensure_positions(self, length: int) -> None:
-        """Tables of every position up to `length`.
+        """Make the tables of all positions up to `length`.
 
-        Another thread may be in a call: former tables stay where they are, their values are the
-        beginning of the new ones, and the new length is told last.
+        Another thread may be in a call: former tables stay in memory, their values are the
+        beginning of the new ones, and the new length is set last.
         """
         with self._growing:
             if length <= self._n_positions:

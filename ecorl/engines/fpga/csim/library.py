@@ -1,6 +1,6 @@
 """INT8 matrix products through the C-simulation library: a thin ctypes wrapper.
 
-ctypes releases the GIL for the length of a call, so host threads may multiply at once.
+ctypes releases the GIL for the length of a call, so host threads may multiply in parallel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
 
 GemmPath = Literal["auto", "kernel", "portable", "avx2", "vnni"]
-"""Who computes a product: the kernel's own source, or native code with the same results."""
+"""Code that computes a product: the kernel's own source, or native code with the same results."""
 
 TILE_M, TILE_N, TILE_K = 64, 16, 4
 MAX_K = 16_384
@@ -51,7 +51,7 @@ class PackedWeight:
 
 @dataclass(frozen=True, slots=True)
 class GemmCounts:
-    """Loop counts of the kernel; what the cycle model is made of.
+    """Loop counts of gemm_int8, on which the cycle model rests.
 
     Attributes:
         calls: products.
@@ -76,7 +76,13 @@ class GemmCounts:
 
 @lru_cache(maxsize=4096)
 def gemm_counts(m: int, n: int, k: int) -> GemmCounts:
-    """The kernel's loop counts for one product ``[m, k] x [n, k]^T``, in closed form."""
+    """Loop counts of gemm_int8 for one product ``[m, k] x [n, k]^T``, in closed form.
+
+    Args:
+        m: rows of activations.
+        n: outputs.
+        k: inputs.
+    """
     steps, n_tiles, blocks = _ceil(k, TILE_K), _ceil(n, TILE_N), _ceil(m, TILE_M)
 
     def words(rows: int) -> int:
@@ -86,7 +92,7 @@ def gemm_counts(m: int, n: int, k: int) -> GemmCounts:
         return max(0, words(rows) - n_tiles * steps)
 
     fill = words(min(m, TILE_M))
-    if blocks > 1:  # a later block's activations arrive beside the work on the block before it
+    if blocks > 1:  # a later block's activations load while the block before it is multiplied
         fill += (blocks - 2) * excess(TILE_M) + excess(m - (blocks - 1) * TILE_M)
     return GemmCounts(
         calls=1,
@@ -126,9 +132,13 @@ class CsimLibrary:
     def load(
         cls, build: Build = "fast", *, progress: Callable[[str], None] | None = None
     ) -> CsimLibrary:
-        """Build if need be, and load; see `csim_library` for the errors.
+        """Load the library, built first if the cache lacks it; see `csim_library` for the errors.
 
         A cached library that cannot be loaded, because another system made it, is built again once.
+
+        Args:
+            build: ``fast`` or ``strict``.
+            progress: called with one line for each step of a compilation.
         """
         path = csim_library(build, progress=progress)
         try:
@@ -138,7 +148,7 @@ class CsimLibrary:
         return cls(csim_library(build, progress=progress, anew=True))
 
     def pack(self, weight: Int8) -> PackedWeight:
-        """Put weights ``[n, k] int8`` into the card's tile order.
+        """Reorder weights ``[n, k] int8`` into the card's tile order.
 
         Raises:
             ValueError: for a wrong dtype, rank or size.
@@ -150,7 +160,7 @@ class CsimLibrary:
         return PackedWeight(packed, n, k)
 
     def gemm(self, a: Int8, weight: PackedWeight, out: Int32 | None = None) -> Int32:
-        """Exact ``a @ w.T``.
+        """Compute ``a @ w.T`` exactly.
 
         Args:
             a: ``[m, k] int8``, full range.
@@ -177,7 +187,7 @@ class CsimLibrary:
         return out
 
     def gemm_batched(self, a: Int8, w: Int8, out: Int32 | None = None) -> Int32:
-        """Independent small products ``a[i] @ w[i].T`` in one call, nothing packed beforehand.
+        """Compute independent small products ``a[i] @ w[i].T`` in one call, without packed weights.
 
         Args:
             a: ``[batch, m, k] int8``.
@@ -211,11 +221,11 @@ class CsimLibrary:
 
     @property
     def path_in_use(self) -> GemmPath:
-        """Who computes a product now."""
+        """The code that computes products now."""
         return get_args(GemmPath)[self.handle.gemm_int8_path()]  # type: ignore[no-any-return]
 
     def use_path(self, name: GemmPath) -> bool:
-        """Choose who computes; False where this build or CPU lacks the path."""
+        """Choose the code that computes products; False where this build or CPU lacks it."""
         index = get_args(GemmPath).index(name)
         return int(self.handle.gemm_int8_set_path(index)) == 0
 

@@ -1,4 +1,4 @@
-"""A decoder's integers as the kernels' library reads them: C structures, packed weights, cards.
+"""C structures through which the kernels' library reads a decoder's integers.
 
 With several cards the heads, the intermediate channels and the blocks of the vocabulary are split
 by outputs, the projections that follow them by inputs (NUMERICS.md, "Two cards"). The constants of
@@ -86,12 +86,12 @@ class Batch(ctypes.Structure):
 
 
 class DecoderMemory:
-    """``decoder_model`` of hls_kernels/sim/decoder.hpp, and all that it points into.
+    """``decoder_model`` of hls_kernels/sim/decoder.hpp, and the arrays that it points into.
 
     Args:
         decoder: the model.
         library: packs the weights.
-        n_cards: cards that share it.
+        n_cards: simulated cards that share it.
 
     Raises:
         ConfigError: when the model cannot be split over that many cards.
@@ -124,7 +124,12 @@ class DecoderMemory:
             self._set_gate(decoder.gate)
 
     def set_positions(self, cosine: npt.NDArray[np.int16], sine: npt.NDArray[np.int16]) -> None:
-        """Take over tables ``[positions, head_dim / 2]``; former ones stay for running calls."""
+        """Set the tables of positions; former ones stay in memory for running calls.
+
+        Args:
+            cosine: ``[positions, head_dim / 2] int16``.
+            sine: ``[positions, head_dim / 2] int16``.
+        """
         self.model.cosine = self._address(cosine)
         self.model.sine = self._address(sine)
 

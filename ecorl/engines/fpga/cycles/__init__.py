@@ -1,1 +1,11 @@
-"""The cycle model of a card: loops, pipeline depths, kernel starts, memory channels."""
+"""The cycle model of a card: loops, pipeline depths, kernel starts, memory channels.
+
+model         time and energy of a batch on a card
+kernel_calls  the calls of a forward, its kernel starts and transfers
+kernels       cycles of one call: common terms, and those of gemm_int8
+vector        cycles of vector_ops
+attention     cycles of kv_cache_router and mha_int8
+score         cycles of score_aggregator
+hbm           rate and latency of the card's memory
+hbm_layout    where models and a batch's buffers lie in that memory
+"""

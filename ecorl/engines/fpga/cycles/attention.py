@@ -1,4 +1,7 @@
-"""Cycles of ``kv_cache_router`` and ``mha_int8``; see `ecorl.engines.fpga.cycles.kernels`."""
+"""Cycles of ``kv_cache_router`` and ``mha_int8``.
+
+For the assumptions see `ecorl.engines.fpga.cycles.kernels`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ecorl.engines.fpga.cycles.hbm import Memory
-from ecorl.engines.fpga.cycles.kernels import DIVISION, EXP_DEPTH, LOOP_DEPTH, KernelWork
+from ecorl.engines.fpga.cycles.kernels import DIVISION, EXP_DEPTH, LOOP_DEPTH, CallTotals
 from ecorl.engines.fpga.cycles.vector import token_beats
 
 PAGE = 64
@@ -23,7 +26,8 @@ _BLOCK_BYTES, _ROW_BYTES, _RESULT_BYTES = 16, 16, 8
 _SCALE_BEATS = 16
 _SOFTMAX_II, _FINISH_II = 4, 8
 _MACS = 3
-"""Of a query and a key for each channel: one for the score, two for a weight of two codes."""
+"""Products of a query and a key for each channel: one for the score, two for the attention weight,
+which is two INT8 codes."""
 
 
 def page_beats(d: int) -> int:
@@ -49,12 +53,12 @@ class RouterCounts:
 
 @dataclass(frozen=True, slots=True)
 class RouterCall:
-    """Pages of one head for tokens ``[first, first + n)`` of a sequence.
+    """``kv_cache_router``: pages of one head for tokens ``[first, first + n)`` of a sequence.
 
     Attributes:
         d: head size on the card.
-        first: tokens before them, which another sequence has written: its whole pages are shared,
-            the page in which the two part is copied.
+        first: tokens before them, which a shared prompt has written: its whole pages are shared,
+            the page in which the two sequences diverge is copied.
         n: tokens.
     """
 
@@ -64,7 +68,7 @@ class RouterCall:
     n: int
 
     def counts(self) -> RouterCounts:
-        """What the kernel counts."""
+        """Loop counts as the kernel's own counters have them."""
         shared, kept = divmod(self.first, PAGE)
         copied = 1 if kept else 0
         jobs = -(-(self.first + self.n) // PAGE)
@@ -85,7 +89,7 @@ class RouterCall:
         )
 
     def ports(self) -> dict[str, int]:
-        """Bytes through each memory port; pages are read and written through one."""
+        """Bytes through each memory port; pages are read and written through the same one."""
         c = self.counts()
         jobs, codes = c.pages_written + c.pages_shared, self.n * token_beats(self.d) * _BEAT
         return {
@@ -98,13 +102,17 @@ class RouterCall:
             "table": jobs * _ENTRY_BYTES,
         }
 
-    def work(self) -> KernelWork:
-        """See `KernelWork`; its loops move and turn codes, none is a row function's."""
+    def totals(self) -> CallTotals:
+        """See `KernelCall.totals`; its loops move codes and compute no row function."""
         c = self.counts()
-        return KernelWork(moved_bytes=c.bytes_tokens + c.bytes_read + c.bytes_written)
+        return CallTotals(moved_bytes=c.bytes_tokens + c.bytes_read + c.bytes_written)
 
     def cycles(self, memory: Memory, ii: int) -> float:
-        """Load, pack and store side by side; the first page must come in, the last go out."""
+        """See `KernelCall.cycles`.
+
+        Load, pack and store overlap; before them the first page is loaded, after them the last one
+        is stored.
+        """
         c = self.counts()
         jobs, parts = c.pages_written + c.pages_shared, token_beats(self.d)
         load = (
@@ -113,9 +121,9 @@ class RouterCall:
             + memory.loop(self.n * parts, c.pages_written, ii)
             + memory.loop(self.n, c.pages_written, ii, _ROW_BYTES)
         )
-        own = c.copy_cycles + c.row_cycles + c.emit_cycles + c.row_cycles // parts
+        trips = c.copy_cycles + c.row_cycles + c.emit_cycles + c.row_cycles // parts
         loops = 5 * c.pages_written + 3 * c.pages_copied
-        pack = ii * own + loops * LOOP_DEPTH + jobs
+        pack = ii * trips + loops * LOOP_DEPTH + jobs
         emitted = memory.loop(c.emit_cycles, c.pages_written, ii)
         store = emitted + memory.loop(jobs, jobs, 1, _ENTRY_BYTES)
         fill = memory.loop(min(self.n, PAGE) * parts, 1, ii) + LOOP_DEPTH
@@ -145,7 +153,7 @@ class MhaCounts:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """One block: up to 64 neighbouring queries of a head, from position `first` on."""
+    """One block of mha_int8: up to 64 neighbouring queries of a head, from position `first` on."""
 
     d: int
     first: int
@@ -173,7 +181,14 @@ class _Block:
         return beats + -(-self.n // _LANES) * (self.d // _LANES)
 
     def turns(self) -> Iterator[tuple[int, int, int, int]]:
-        """Kinds of turns: how many, and trips of array, softmax and drain in one."""
+        """Kinds of turns of the pipeline over pages.
+
+        While the array scores one page, the softmax works on the page before and the array then
+        sums the values of the page before that, so the first and last turns have less to do.
+
+        Yields:
+            How many turns there are, and trips of array, softmax and drain in one.
+        """
         score, total = PAGE // _LANES * (self.d // _STEP), self.d // _LANES * 2 * (PAGE // _STEP)
         p, soft, scores, sums = self.pages, self.softmax, self.score_drain, self.sum_drain
         yield 1, score, 0, scores
@@ -186,6 +201,7 @@ class _Block:
         yield 1, total, 0, sums
 
     def counts(self, call: int) -> MhaCounts:
+        """Loop counts of the block; `call` is 1 where it is a call by itself."""
         p, d, n = self.pages, self.d, self.n
         queries = _BLOCK_BYTES + p * _ENTRY_BYTES + n * (_ROW_BYTES + token_beats(d) * _BEAT)
         return MhaCounts(
@@ -207,11 +223,12 @@ class _Block:
         )
 
     def load(self, memory: Memory, ii: int) -> float:
-        """The queries with what belongs to them, then the pages, in three pieces each."""
+        """Cycles to load the queries and their lists, then the pages, in three pieces each."""
         pages = memory.loop(self.pages * (2 * self.d + _SCALE_BEATS), 3 * self.pages, ii)
         return self.queries(memory, ii) + pages
 
     def queries(self, memory: Memory, ii: int) -> float:
+        """Cycles to load the queries, their scales and their page table."""
         return (
             memory.loop(1, 1, 1, _BLOCK_BYTES)
             + memory.loop(self.pages, 1, ii, _ENTRY_BYTES)
@@ -220,7 +237,10 @@ class _Block:
         )
 
     def compute(self, ii: int) -> float:
-        """Queries into the array, turns, division; a turn ends with the drain of its last sums."""
+        """Cycles of filling the array with queries, all turns, and the division at the end.
+
+        A turn ends when its last sums have been drained from the array.
+        """
         turns = sum(
             times * max(ii * max(array, drain) + 2 * LOOP_DEPTH, ii * soft + EXP_DEPTH)
             for times, array, soft, drain in self.turns()
@@ -229,12 +249,13 @@ class _Block:
         return fill + turns + ii * _FINISH_II * self.n + 2 * DIVISION
 
     def store(self, memory: Memory, ii: int) -> float:
+        """Cycles to store the contexts and their exponents."""
         return memory.loop(self.n * self.d // 16, 1, ii) + memory.loop(self.n, 1, ii, _RESULT_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class MhaCall:
-    """Attention of one head: queries at positions ``[first, first + n)`` of a sequence.
+    """``mha_int8``: attention of one head, from queries at positions ``[first, first + n)``.
 
     Attributes:
         d: head size on the card.
@@ -248,7 +269,10 @@ class MhaCall:
     n: int
 
     def counts(self) -> MhaCounts:
-        """What the kernel counts, each block a call, as the C-simulation makes them."""
+        """Loop counts as the kernel's own counters have them.
+
+        Each block is a call, as the C-simulation makes them.
+        """
         found = [block.counts(1) for block in self._blocks()]
         names = MhaCounts.__slots__
         return MhaCounts(*(sum(getattr(c, name) for c in found) for name in names))
@@ -266,14 +290,14 @@ class MhaCall:
             "results": self.n * _RESULT_BYTES,
         }
 
-    def work(self) -> KernelWork:
-        """See `KernelWork`."""
+    def totals(self) -> CallTotals:
+        """See `KernelCall.totals`."""
         c = self.counts()
         moved = c.bytes_queries + c.bytes_pages + c.bytes_written
-        return KernelWork(c.score_cycles + c.context_cycles, c.softmax_cycles, c.macs, moved)
+        return CallTotals(c.score_cycles + c.context_cycles, c.softmax_cycles, c.macs, moved)
 
     def cycles(self, memory: Memory, ii: int) -> float:
-        """Load, compute and store side by side, one block after the other."""
+        """See `KernelCall.cycles`; load, compute and store overlap, blocks follow one another."""
         blocks = list(self._blocks())
         compute = sum(block.compute(ii) for block in blocks)
         load = sum(block.load(memory, ii) for block in blocks)

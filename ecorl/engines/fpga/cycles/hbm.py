@@ -1,6 +1,6 @@
-"""How fast the card's memory answers a port of a kernel. Nothing of it has been measured by us.
+"""The rate at which the card's memory serves the ports of a kernel; assumed, not measured.
 
-The memory is cut into pseudo-channels; a port of 512 bits takes a word of 64 bytes a cycle, which
+The memory is cut into pseudo-channels; a port of 512 bits moves a word of 64 bytes a cycle, which
 at 245 MHz is 15.7 GB/s: more than the 14.4 GB/s of one channel of a U55C. A port therefore waits
 unless its data are striped over channels. Assumed throughout:
 
@@ -8,9 +8,9 @@ unless its data are striped over channels. Assumed throughout:
   words; with 16 of them outstanding the gaps between them do not show, refresh and turns do;
 - a port whose data are striped over s channels gets s times the rate of one, at most a word a
   cycle. One m_axi port ends in one port of the memory's switch, which passes no more than one
-  channel's rate, so data in several channels take a port for each;
-- only the weights have more than one, `WEIGHT_CHANNELS`. All other ports have a channel to
-  themselves, and no two kernels run at once;
+  channel's rate, so data in several channels need a port for each;
+- only the weights have more than one, `WEIGHT_CHANNELS`. Every other port has a channel
+  to itself, and no two kernels run at once;
 - a loop that reads or writes waits `LATENCY_CYCLES` each time that it is entered: within it
   accesses follow one another, across two of them they do not.
 """
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from ecorl.devices import DeviceProfile
 
 WORD_BYTES = 64
-"""A port's width: 512 bits."""
+"""Width of a port: 512 bits."""
 
 BURST_EFFICIENCY = 425 / 460
 """Share of the data-sheet rate: 425 of 460 GB/s, read by Wang et al. (FCCM 2020) on a U280, whose
@@ -53,7 +53,12 @@ class Memory:
     weight_channels: int = WEIGHT_CHANNELS
 
     def word_cycles(self, n_bytes: int = WORD_BYTES, channels: int = 1) -> float:
-        """Cycles between two neighbouring elements of `n_bytes` on one port, at least 1."""
+        """Cycles between two neighbouring elements on one port, at least 1.
+
+        Args:
+            n_bytes: size of an element.
+            channels: over which the data are striped.
+        """
         return max(1.0, n_bytes / WORD_BYTES / (channels * self.channel_words))
 
     def loop(
@@ -81,11 +86,14 @@ class Memory:
 
 
 IDEAL = Memory(float("inf"), float("inf"), 0)
-"""Answers at once, a word a cycle and port: what a kernel takes beyond this are stalls."""
+"""A memory without latency and limit, a word a cycle and port. Cycles that a kernel needs beyond
+those with this one are stalls."""
 
 
 def memory_of(profile: DeviceProfile, weight_channels: int = WEIGHT_CHANNELS) -> Memory:
-    """The memory of a card; where its channels are not known only their sum is a limit.
+    """Model the memory of a card.
+
+    Where the profile does not tell its channels only their sum is a limit.
 
     Args:
         profile: with ``memory_bytes_per_s``, ``clock_hz`` and perhaps ``memory_channels``.

@@ -1,10 +1,10 @@
-"""Where models lie in the card's memory: buffers on pseudo-channels, or a refusal.
+"""Layout of models in the card's memory: buffers on pseudo-channels, or an error.
 
 Each matrix of a product is cut into as many stripes as the cycle model assumes, on different
 channels. What one batch needs beside the models (products, codes, pages of the cache, residual
-stream) gets channels of its own as far as there are any left, so that a kernel's ports do not meet
-in one; models that share a card share this space, since they run one after the other. Pages are
-those of one layer: nothing is generated, so no layer's keys are asked for again.
+stream) gets separate channels as long as there are any left, so that a kernel's ports do not share
+one; models that share a card share this space, since they run one after the other. Pages are
+those of one layer: nothing is generated, so no layer's keys are needed again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """All buffers of a group as they were placed.
+    """Where all buffers of a group were placed.
 
     Attributes:
         group: what they hold.
@@ -68,7 +68,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class HbmLayout:
-    """Models and a batch's buffers on a card.
+    """The layout of models and a batch's buffers on a card.
 
     Attributes:
         n_channels: pseudo-channels.
@@ -90,12 +90,12 @@ class HbmLayout:
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A model on the card, and the batches that it sees.
+    """A model on the card, and its largest batch.
 
     Attributes:
         name: in tables and messages.
         config: of the decoder.
-        batch: the largest that it is asked for.
+        batch: the largest.
     """
 
     name: str
@@ -108,7 +108,7 @@ def place(
     profile: DeviceProfile,
     weight_channels: int = WEIGHT_CHANNELS,
 ) -> HbmLayout | None:
-    """Lay models and the buffers of their batches out on a card's channels.
+    """Place models and the buffers of their batches on a card's channels.
 
     Args:
         residents: models that share the card.
@@ -127,28 +127,32 @@ def place(
         return None
     work = _largest(_work_buffers(r) for r in residents)
     fixed = [b for r in residents for b in _model_buffers(r, weight_channels)]
-    room = _Room([0] * int(n_channels), int(size), {}, {})
+    channels = _Channels([0] * int(n_channels), int(size), {}, {})
     needed = sum(b.n_bytes for b in (*work, *fixed))
-    fits = needed <= room.n_bytes
+    fits = needed <= channels.n_bytes
+    # The batch's buffers come first, each group in separate channels as long as one is empty.
     fits = fits and all(
-        room.put(b, (*room.of(b.group), *room.empty(), *room.order())) for b in work
+        channels.put(b, (*channels.of(b.group), *channels.empty(), *channels.by_use()))
+        for b in work
     )
-    busy = {c for c, n_bytes in enumerate(room.used) if n_bytes}
+    busy = {c for c, n_bytes in enumerate(channels.used) if n_bytes}
+    # Large pieces first, so that small ones fill the gaps; beside a batch's buffers only when no
+    # other channel has headroom.
     for buffer in sorted(fixed, key=lambda b: -b.n_bytes):
-        free = [c for c in room.order() if c not in busy]
-        fits = fits and room.put(buffer, (*free, *room.order()))
+        free = [c for c in channels.by_use() if c not in busy]
+        fits = fits and channels.put(buffer, (*free, *channels.by_use()))
     if not fits:
-        raise _refusal(residents, profile, needed, room)
+        raise _refusal(residents, profile, needed, channels)
     groups: dict[str, int] = {}
     for buffer in (*fixed, *work):
         groups[buffer.group] = groups.get(buffer.group, 0) + buffer.n_bytes
-    regions = tuple(Region(g, n, room.of(g)) for g, n in groups.items())
-    return HbmLayout(int(n_channels), int(size), regions, tuple(room.used))
+    regions = tuple(Region(g, n, channels.of(g)) for g, n in groups.items())
+    return HbmLayout(int(n_channels), int(size), regions, tuple(channels.used))
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
-    """What is taken of each channel, and by whom."""
+class _Channels:
+    """Bytes used of each channel, and which groups and matrices lie where."""
 
     used: list[int]
     channel_bytes: int
@@ -167,16 +171,24 @@ class _Room:
         """Channels that hold nothing, the last first."""
         return [c for c in range(len(self.used) - 1, -1, -1) if not self.used[c]]
 
-    def order(self) -> list[int]:
+    def by_use(self) -> list[int]:
         """Channels, the emptiest first."""
         return sorted(range(len(self.used)), key=lambda c: (self.used[c], c))
 
     def put(self, buffer: Buffer, order: Iterable[int]) -> bool:
-        """Into the first channel of an order that has room and no other stripe of the matrix."""
+        """Place a buffer in the first channel with headroom and no other stripe of its matrix.
+
+        Args:
+            buffer: what to place.
+            order: channels to try.
+
+        Returns:
+            Whether there was such a channel.
+        """
         taken = self.matrices.setdefault(buffer.matrix, set()) if buffer.matrix else set()
         for channel in order:
-            has_room = self.used[channel] + buffer.n_bytes <= self.channel_bytes
-            if channel not in taken and has_room:
+            fits = self.used[channel] + buffer.n_bytes <= self.channel_bytes
+            if channel not in taken and fits:
                 self.used[channel] += buffer.n_bytes
                 self.groups.setdefault(buffer.group, set()).add(channel)
                 taken.add(channel)
@@ -185,18 +197,21 @@ class _Room:
 
 
 def _refusal(
-    residents: Sequence[Resident], profile: DeviceProfile, needed: int, room: _Room
+    residents: Sequence[Resident], profile: DeviceProfile, needed: int, channels: _Channels
 ) -> CheckpointError:
     models = " and ".join(r.name for r in residents)
     together = " together" if len(residents) > 1 else ""
-    pieces = "" if needed > room.n_bytes else ", in pieces that find no channel with room for them"
+    pieces = (
+        "" if needed > channels.n_bytes else ", in pieces that find no channel with room for them"
+    )
     return CheckpointError(
         f"{models}{together} need {needed:,} bytes with the buffers of their batch{pieces}; "
-        f"{profile.name} has {room.n_bytes:,}, {len(room.used)} channels of {room.channel_bytes:,}"
+        f"{profile.name} has {channels.n_bytes:,}, {len(channels.used)} channels of "
+        f"{channels.channel_bytes:,}"
     )
 
 
-# ---- what there is to place --------------------------------------------------------------------
+# ---- the buffers to place -----------------------------------------------------------------------
 
 
 def _words(n: int, lanes: int = _LANES) -> int:
@@ -204,7 +219,7 @@ def _words(n: int, lanes: int = _LANES) -> int:
 
 
 def _model_buffers(resident: Resident, weight_channels: int) -> list[Buffer]:
-    """Weights in stripes; embedding, angles, constants of channels and norms in pieces."""
+    """Buffers of a model: weights in stripes, its tables and constants in pieces."""
     s, config, name = resident.config.shape, resident.config, resident.name
     heads = s.n_heads + 2 * s.n_kv_heads
     n_head = 1 if config.is_reward else s.vocab_size
@@ -223,7 +238,7 @@ def _model_buffers(resident: Resident, weight_channels: int) -> list[Buffer]:
 
 
 def _stripes(name: str, matrix: str, n: int, k: int, channels: int) -> list[Buffer]:
-    """A matrix in gemm_int8's tile order, cut by tiles into one stripe a channel."""
+    """Cut a matrix in gemm_int8's tile order by tiles into one stripe a channel."""
     tiles = -(-n // TILE_N)
     steps = sum(-(-(last - first) // TILE_K) for first, last in input_slices(k))
     cuts = [tiles * i // channels for i in range(channels + 1)]
@@ -240,7 +255,7 @@ def _pieces(group: str, n_bytes: int) -> list[Buffer]:
 
 
 def _work_buffers(resident: Resident) -> dict[str, int]:
-    """Bytes of what a batch needs beside the model."""
+    """Bytes of each buffer that a batch needs beside the model."""
     s, batch = resident.config.shape, resident.batch
     d, tokens, wanted = card_head(s.head_dim), sum(batch.lengths), sum(batch.wanted)
     qkv = (s.n_heads + 2 * s.n_kv_heads) * d
@@ -258,7 +273,7 @@ def _work_buffers(resident: Resident) -> dict[str, int]:
 
 
 def _largest(found: Iterable[dict[str, int]]) -> list[Buffer]:
-    """What fits each of several models in turn, in pieces."""
+    """Buffers large enough for each of several models in turn, in pieces."""
     sizes: dict[str, int] = {}
     for own in found:
         for group, n_bytes in own.items():

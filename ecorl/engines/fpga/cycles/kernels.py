@@ -1,15 +1,18 @@
-"""What one call of a kernel takes, in cycles: closed forms of the loops as they are written.
+"""Cycles of one kernel call: the common terms, ``gemm_int8``, and the share of several arrays.
+
+Closed forms of the loops as the sources write them.
 
 Loop counts are those of the sources (`hls_kernels`), and equal the counters of the C-simulation.
-Between counts and cycles stands what only a synthesis could tell, and is assumed here:
+What turns counts into cycles only a synthesis could tell; no kernel was synthesised, so it is
+assumed here:
 
 - a loop with the label ``II = i`` in its source starts a trip every ``i x ii`` cycles, where ``ii``
   is 1 unless a sweep asks for more;
 - each time that a loop is entered, its pipeline fills and drains: `LOOP_DEPTH` cycles, and
   `EXP_DEPTH` where it evaluates an exponential; loops that follow one another do not overlap;
-- a division takes `DIVISION` cycles and a reciprocal root `ROOT`, once a row or a head;
-- the processes of one kernel overlap: a call takes the longest of them, and what must come in
-  before the first result and go out after the last;
+- a division needs `DIVISION` cycles and a reciprocal root `ROOT`, once a row or a head;
+- the processes of one kernel (load, compute, store) overlap: a call lasts as long as the longest,
+  plus the load before the first result and the store after the last;
 - calls follow one another.
 """
 
@@ -38,26 +41,31 @@ assumed."""
 
 
 class KernelCall(Protocol):
-    """One call of a kernel; hashable."""
+    """One call of a kernel with its shape; hashable."""
 
     kernel: ClassVar[str]
 
     def cycles(self, memory: Memory, ii: int) -> float:
-        """From the kernel's start to its end."""
+        """Cycles from the kernel's start to its end.
 
-    def work(self) -> KernelWork:
-        """What the call does, whatever its speed."""
+        Args:
+            memory: the card's memory.
+            ii: factor on the initiation interval of every loop.
+        """
+
+    def totals(self) -> CallTotals:
+        """Trips, products and bytes of the call, which do not depend on the card's speed."""
 
     def ports(self) -> dict[str, int]:
         """Bytes through each memory port."""
 
 
 @dataclass(frozen=True, slots=True)
-class KernelWork:
-    """What a call does.
+class CallTotals:
+    """Trips, products and bytes of a call.
 
     Attributes:
-        array_cycles: trips of the MAC array, waits for its first operands included.
+        array_cycles: trips of the MAC array, including the wait for its first operands.
         vector_cycles: trips of the row functions' loops.
         macs: useful multiply-accumulates.
         moved_bytes: through the card's memory.
@@ -99,11 +107,11 @@ class GemmCall:
     n: int
     k: int
 
-    def work(self) -> KernelWork:
-        """See `KernelWork`."""
+    def totals(self) -> CallTotals:
+        """See `KernelCall.totals`."""
         c = gemm_counts(self.m, self.n, self.k)
         moved = c.bytes_a + c.bytes_w + c.bytes_c
-        return KernelWork(c.mac_cycles + c.fill_cycles, 0, c.macs, moved)
+        return CallTotals(c.mac_cycles + c.fill_cycles, 0, c.macs, moved)
 
     def ports(self) -> dict[str, int]:
         """Bytes through each memory port."""
@@ -111,13 +119,19 @@ class GemmCall:
         return {"a": c.bytes_a, "w": c.bytes_w, "c": c.bytes_c}
 
     def cycles(self, memory: Memory, ii: int) -> float:
-        """First activations, then the longest of weights, array, later activations and results."""
+        """See `KernelCall.cycles`.
+
+        The first activations, then the longest of weights, array, later activations and results,
+        then the last results.
+        """
         c = gemm_counts(self.m, self.n, self.k)
         blocks, words_a = -(-self.m // TILE_M), c.bytes_a // WORD_BYTES
         first = -(-min(self.m, TILE_M) // TILE_N) * -(-self.k // TILE_K)
         a_cycles = memory.loop(words_a, 1, ii)
         fill = memory.loop(first, 1, ii) + LOOP_DEPTH
         rest = (c.fill_cycles - first) * max(float(ii), memory.word_cycles())
+        # A later block's activations load beside the array's work on the block before: only what
+        # takes longer than that work adds to the array's time.
         array = ii * c.mac_cycles + c.tiles * LOOP_DEPTH + rest
         weights = memory.loop(
             c.bytes_w // WORD_BYTES, blocks, ii, channels=memory.weight_channels
@@ -132,23 +146,27 @@ def call_cost(call: KernelCall, memory: Memory, ii: int, n_arrays: int) -> CallC
     """Cycles of a call on a card.
 
     Args:
-        call: what is asked of the kernel.
+        call: the call.
         memory: of the card.
         ii: factor on every loop's initiation interval.
         n_arrays: copies of each kernel; they share a product's columns, and the rows, blocks or
             pages of all else.
     """
-    work = own = call.work()
+    totals = per_array = call.totals()
     part, share = call, float(n_arrays)
     if isinstance(call, GemmCall):
+        # Each array reads all activations and multiplies a part of the columns, so a product does
+        # not speed up by the number of arrays; rows and blocks of the other kernels do.
         part, share = GemmCall(call.m, -(-call.n // n_arrays), call.k), 1.0
-        own = part.work()
-    whole = max(part.cycles(memory, ii) / share, work.moved_bytes / WORD_BYTES / memory.all_words)
+        per_array = part.totals()
+    # However many ports there are, together they move no more than the memory's whole rate.
+    bandwidth_cycles = totals.moved_bytes / WORD_BYTES / memory.all_words
+    whole = max(part.cycles(memory, ii) / share, bandwidth_cycles)
     return CallCost(
         cycles=whole,
         stall_cycles=whole - part.cycles(IDEAL, ii) / share,
-        array_cycles=ii * own.array_cycles / share,
-        vector_cycles=ii * own.vector_cycles / share,
-        macs=work.macs,
-        moved_bytes=work.moved_bytes,
+        array_cycles=ii * per_array.array_cycles / share,
+        vector_cycles=ii * per_array.vector_cycles / share,
+        macs=totals.macs,
+        moved_bytes=totals.moved_bytes,
     )

@@ -1,26 +1,25 @@
-"""The cycle model: how long a card would take for a batch, term by term. Everything is modelled.
+"""The cycle model: time and energy of a batch on a card, term by term. Every figure is modelled.
 
-A forward is a list of kernel calls (`ecorl.engines.fpga.cycles.kernel_calls`). What a call takes in
-cycles stands in `kernel_cycles`, `vector_cycles` and `attention_cycles`, what the memory adds in
-`hbm`; each module says what it assumes. No synthesis report backs any figure. In short:
+A forward is a list of kernel calls (`kernel_calls`). Cycles of a call are computed in `kernels`,
+`vector`, `attention` and `score`, what the memory adds in `hbm`; each of these modules says what it
+assumes. No synthesis report backs any figure. In short:
 
 - loop counts are the sources' own, in closed form, and equal the C-simulation's counters;
 - load, compute and store of a call overlap, calls follow one another;
 - ``gemm_int8`` multiplies 4,096 numbers a cycle on 2,048 DSPs, ``mha_int8`` 2,048 on 1,024. A
   profile's DSP budget (``n_dsp_used`` x ``macs_per_dsp``) decides how many arrays of the former
   there are, and every other kernel has as many copies;
-- every start of a kernel takes its share of the profile's ``launch_s``, where the profile has it:
-  a thirteenth, since a layer has 13 starts (`schedule.LAYER_STARTS`). Slices of long products, rows
-  behind shared prompts, the embedding and the head come on top;
+- every start of a kernel adds its share of the profile's ``launch_s``, where the profile has it:
+  a thirteenth, since a layer has 13 starts (`LAYER_STARTS`). Slices of long products, rows behind
+  shared prompts, the embedding and the head come on top;
 - the link: a record of 64 bytes a token to the card and back, results, and ``link_latency_s`` for
-  each transfer that no kernel covers (`schedule.link_bytes`, `schedule.TRANSFERS`).
+  each transfer that no kernel covers (`link_bytes` and `TRANSFERS` in `kernel_calls`).
 
 Energy is the profile's ``active_w`` over the whole time.
 
 Before a batch is placed its rows are not all known, only their number, their tokens and their
 completion tokens: `mean_rows` spreads these evenly. All but the pages and attention depends on the
-sums alone, so the modelled time is then off by what these gain or lose, and by nothing for equal
-rows.
+sums alone, so the modelled time is then off by the error of these two, and exact for equal rows.
 """
 
 from __future__ import annotations
@@ -57,13 +56,13 @@ INTERVALS = (1, 2, 4)
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """What all calls of one kernel take in a batch.
+    """Time of all calls of one kernel in a batch.
 
     Attributes:
         kernel: its name.
         calls: how many are modelled: of the router one for each head and row, of attention for
             each head and run of queries, though those of a layer are one start or two
-            (`schedule.kernel_starts`).
+            (`kernel_calls.kernel_starts`).
         cycles: from start to end of each, summed.
         stall_cycles: of them, waits for memory.
         array_cycles: trips of its MAC array at the initiation interval.

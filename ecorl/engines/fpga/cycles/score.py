@@ -1,6 +1,6 @@
-"""Cycles of ``score_aggregator``; see `ecorl.engines.fpga.cycles.kernels`.
+"""Cycles of ``score_aggregator``; for the assumptions see `ecorl.engines.fpga.cycles.kernels`.
 
-It takes 16 token rows at a time, as `ecorl.engines.fpga.cycles.vector` does.
+It processes 16 token rows at a time, as `ecorl.engines.fpga.cycles.vector` does.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ecorl.engines.fpga.cycles.hbm import WORD_BYTES, Memory
-from ecorl.engines.fpga.cycles.kernels import EXP_DEPTH, LOOP_DEPTH, KernelWork
+from ecorl.engines.fpga.cycles.kernels import EXP_DEPTH, LOOP_DEPTH, CallTotals
 from ecorl.engines.fpga.cycles.vector import (
     BLOCK_ROWS,
     CHANNEL_WORDS,
@@ -56,7 +56,7 @@ class ScoreCall:
     n_outputs: int
 
     def counts(self) -> ScoreCounts:
-        """What the kernel counts."""
+        """Loop counts as the kernel's own counters have them."""
         is_logits, blocks = self.op == "logits", -(-self.m // BLOCK_ROWS)
         words = words_of(self.n) if is_logits else 0
         side = CHANNEL_WORDS * words
@@ -95,13 +95,13 @@ class ScoreCall:
         }
         return {name: n * WORD_BYTES for name, n in found.items()}
 
-    def work(self) -> KernelWork:
-        """See `KernelWork`."""
+    def totals(self) -> CallTotals:
+        """See `KernelCall.totals`."""
         c = self.counts()
-        return KernelWork(vector_cycles=c.work_cycles, moved_bytes=c.bytes_read + c.bytes_written)
+        return CallTotals(vector_cycles=c.work_cycles, moved_bytes=c.bytes_read + c.bytes_written)
 
     def cycles(self, memory: Memory, ii: int) -> float:
-        """The slowest process; a first block must come in."""
+        """See `KernelCall.cycles`; the slowest process, after a first block has been loaded."""
         c = self.counts()
         is_logits, blocks = self.op == "logits", -(-self.m // BLOCK_ROWS)
         words = words_of(self.n) if is_logits else 0
@@ -110,7 +110,7 @@ class ScoreCall:
             row = max(ii * words, 2 * ii * words + 2 * EXP_DEPTH)
         else:
             row = 2 * ii * self.n + 2 * LOOP_DEPTH + _LOG_CYCLES
-        taken = ii * (c.side_cycles + 2 * c.partial_cycles + 2 * self.m)
+        loaded = ii * (c.side_cycles + 2 * c.partial_cycles + 2 * self.m)
         loops = blocks * (1 if is_logits else self.n)
         processes = (
             memory.loop(c.load_cycles, blocks * words, ii),
@@ -118,7 +118,7 @@ class ScoreCall:
             memory.loop(c.side_cycles, 1, ii),
             memory.loop(c.partial_cycles, loops, ii),
             memory.loop(c.outputs, 1, ii, WORD_BYTES // 4),
-            self.m * row + results + taken,
+            self.m * row + results + loaded,
             memory.loop(self.m, 1, ii),
         )
         return memory.loop(min(self.m, BLOCK_ROWS) * words, words, ii) + max(processes)

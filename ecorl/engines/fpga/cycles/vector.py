@@ -1,7 +1,7 @@
-"""Cycles of ``vector_ops``; see `ecorl.engines.fpga.cycles.kernels`.
+"""Cycles of ``vector_ops``; for the assumptions see `ecorl.engines.fpga.cycles.kernels`.
 
-It takes 16 token rows at a time, and of them panels of columns that fit on the chip. Rows follow
-one another: one comes in and one goes out beside the one that is worked on.
+It processes 16 token rows at a time, and of them panels of columns that fit on the chip. Rows
+follow one another: the next is loaded and the last is stored while one is computed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 from ecorl.engines.fpga.cycles.hbm import WORD_BYTES, Memory
-from ecorl.engines.fpga.cycles.kernels import DIVISION, EXP_DEPTH, LOOP_DEPTH, ROOT, KernelWork
+from ecorl.engines.fpga.cycles.kernels import DIVISION, EXP_DEPTH, LOOP_DEPTH, ROOT, CallTotals
 from ecorl.engines.fpga.kernels.sequence import VectorOperation
 
 LANES = 16
@@ -58,7 +58,13 @@ class VectorCounts:
 
 @dataclass(frozen=True, slots=True)
 class _Loops:
-    """Loops of a row function: trips of all, how many, and cycles of what is not a loop."""
+    """Loops of a row function.
+
+    Attributes:
+        trips: of all loops together.
+        entries: how many loops there are.
+        scalars: cycles outside of loops.
+    """
 
     trips: int
     entries: int
@@ -69,12 +75,12 @@ class _Loops:
 
 
 def turned_words(m: int, panels: Sequence[int], parts: int) -> int:
-    """Trips of a buffer in which a panel comes in beside the one before going out.
+    """Trips of a buffer into which a panel is written while the one before is read.
 
     Args:
         m: rows; each block of 16 goes through all panels.
         panels: words of a row in each panel.
-        parts: sums that are added on the way in.
+        parts: partial sums that are added when they are loaded.
     """
     if not panels or m < 1:
         return 0
@@ -118,7 +124,7 @@ class VectorCall:
     parts: int = 1
     stages: tuple[int, int] = (0, 2)
 
-    # ---- how a task goes over its data --------------------------------------------------------
+    # ---- how a task is cut into blocks, panels and stages --------------------------------------
 
     @property
     def _blocks(self) -> int:
@@ -168,7 +174,7 @@ class VectorCall:
 
     @property
     def _table_words(self) -> int:
-        """Words of the table that a row takes."""
+        """Words of the table that a row reads."""
         if self.op == "embed":
             return 1 + -(-self.n // _TABLE_LANES)
         return _ROPE_WORDS if self.op == "head" else 0
@@ -181,7 +187,7 @@ class VectorCall:
         return 0 if self.op in ("embed", "context") else CHANNEL_WORDS
 
     def _side(self) -> tuple[int, int]:
-        """Words of constants, and loops that read them."""
+        """Words of constants, and how many loops read them."""
         if self.op == "context":
             return _RESULT_WORDS * self._n_heads * self._blocks, self._blocks
         if not self._channel_words:
@@ -215,37 +221,37 @@ class VectorCall:
         return _Loops(trips, entries, self._n_heads * DIVISION)
 
     def _row_loops(self) -> list[tuple[int, _Loops]]:
-        """Words that one row takes in, and its loops, for each stage and panel."""
+        """Words that one row loads, and its loops, for each stage and panel."""
         columns = self._columns
-        if self.op == "head":  # its panels share the heads: only the sum over them is asked for
-            return [(sum(self._taken(c) for c in columns), self._heads())]
-        return [(self._taken(c), self._row(s, c)) for s in self._stages for c in columns]
+        if self.op == "head":  # its panels share the heads: only the sum over them matters
+            return [(sum(self._loaded(c) for c in columns), self._heads())]
+        return [(self._loaded(c), self._row(s, c)) for s in self._stages for c in columns]
 
-    def _taken(self, columns: int) -> int:
-        """Words of a panel that one row takes in: products, residual stream or table."""
+    def _loaded(self, columns: int) -> int:
+        """Words of a panel that one row loads: products, residual stream or table."""
         products = self._halves * self._reads_products
         return max(max(products, int(self._reads_x)) * words_of(columns), self._table_words)
 
     # ---- counts and cycles --------------------------------------------------------------------
 
     def counts(self) -> VectorCounts:
-        """What the kernel counts."""
+        """Loop counts as the kernel's own counters have them."""
         words = sum(words_of(c) for c in self._columns)
         stages, rows = len(self._stages), self._row_loops()
         panels = [self._halves * words_of(c) for c in self._columns] * stages
         side, _ = self._side()
         ports = self.ports()
         read = sum(ports[name] for name in ("task", "acc", "x", "side", "table", "rows"))
-        given = self.m * words * (1 if self.op in _VALUES else self._code_stages)
+        stored = self.m * words * (1 if self.op in _VALUES else self._code_stages)
         return VectorCounts(
             calls=1,
             rows=self.m,
             load_cycles=ports["acc"] // WORD_BYTES,
             turn_cycles=turned_words(self.m, panels, self.parts) * self._reads_products,
             side_cycles=side,
-            take_cycles=self.m * sum(taken for taken, _ in rows),
+            take_cycles=self.m * sum(loaded for loaded, _ in rows),
             work_cycles=self.m * sum(loops.trips for _, loops in rows),
-            give_cycles=given,
+            give_cycles=stored,
             code_cycles=ports["codes"] // WORD_BYTES,
             bytes_read=read,
             bytes_written=sum(ports.values()) - read,
@@ -272,13 +278,16 @@ class VectorCall:
         }
         return {name: n * WORD_BYTES for name, n in found.items()}
 
-    def work(self) -> KernelWork:
-        """See `KernelWork`."""
+    def totals(self) -> CallTotals:
+        """See `KernelCall.totals`."""
         c = self.counts()
-        return KernelWork(vector_cycles=c.work_cycles, moved_bytes=c.bytes_read + c.bytes_written)
+        return CallTotals(vector_cycles=c.work_cycles, moved_bytes=c.bytes_read + c.bytes_written)
 
     def cycles(self, memory: Memory, ii: int) -> float:
-        """The slowest process; a first panel must come in, and a last one go out."""
+        """See `KernelCall.cycles`.
+
+        The slowest process, after the first panel has been loaded and before the last is stored.
+        """
         c = self.counts()
         stages, blocks = len(self._stages), self._blocks
         # Bursts of a block's rows: 16 columns of gemm_int8's order, or a head of mha_int8's.
@@ -296,7 +305,7 @@ class VectorCall:
             memory.loop(x, 1, ii),
             memory.loop(side_words, side_loops, ii),
             memory.loop(table * self._table_words, table, ii),
-            self._work(ii),
+            self._compute(ii),
             memory.loop(c.code_cycles, blocks * units * self._code_stages, ii),
             memory.loop(values, 1, ii),
             memory.loop(self.m, 1, ii),
@@ -306,13 +315,18 @@ class VectorCall:
         first = memory.loop(rows * widest, widest if self._reads_products else 1, ii)
         return first + max(processes) + memory.loop(rows * words_of(self._columns[-1]), 1, ii)
 
-    def _work(self, ii: int) -> float:
-        """Rows of a panel beside one another, panels and blocks one after the other."""
+    def _compute(self, ii: int) -> float:
+        """Cycles of the row functions.
+
+        Rows of a panel overlap (the next is loaded, the last is stored while one is computed);
+        panels and blocks follow one another.
+        """
         side, _ = self._side()
         panels = self._row_loops()
         rows = self.m * sum(
-            max(ii * taken + LOOP_DEPTH, loops.cycles(ii)) for taken, loops in panels
+            max(ii * loaded + LOOP_DEPTH, loops.cycles(ii)) for loaded, loops in panels
         )
-        beside = sum(2 * (ii * taken + LOOP_DEPTH) for taken, _ in panels)
+        # The first row of a panel is loaded and the last one stored with nothing beside them.
+        alone = sum(2 * (ii * loaded + LOOP_DEPTH) for loaded, _ in panels)
         ends = self.m * (_ROW_SCALARS + (DIVISION if self.op in ("gate", "context") else 0))
-        return rows + self._blocks * beside + ii * (side + self._scale_words) + ends
+        return rows + self._blocks * alone + ii * (side + self._scale_words) + ends

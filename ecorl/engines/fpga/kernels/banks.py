@@ -2,21 +2,21 @@
 
 A host allocates every buffer in one *bank*, and a kernel's argument is wired to one bank. A buffer
 that two kernels use (gemm_int8's ``c`` is vector_ops' ``acc``) must therefore lie in a bank that
-both arguments name. The map is drawn up from that: the buffers of a forward are put into groups,
-each group is a range of neighbouring channels, and every argument that ever sees a buffer of the
-group names exactly that range. Ranges do not overlap. XRT shows a range as one bank that is as
-large as its channels together, so a buffer may be larger than a channel, and any argument of the
-group may take it.
+both arguments name. The map follows from that: the buffers of a forward are put into groups, each
+group is a range of neighbouring channels, and every argument that is ever passed a buffer of the
+group is wired to exactly that range. Ranges do not overlap. XRT shows a range as one bank that is
+as large as its channels together, so a buffer may be larger than a channel, and any argument of the
+group may be passed it.
 
 Within that, what the cycle model assumes (`ecorl.engines.fpga.cycles.hbm`) is kept where it can be:
 the two halves of the weights, the products and the codes, which gemm_int8 moves at the same time,
-lie on channels of their own, and so do the pages of the cache. It cannot be kept where two
+lie on separate channels, and so do the pages of the cache. It cannot be kept where two
 arguments of a kernel see one buffer or buffers made by one argument: vector_ops' ``x`` and ``y``
 (one residual stream) and kv_cache_router's ``keys`` and ``values`` (both are codes of vector_ops)
 share a channel. The lists of a batch, which are short, share one as well.
 
 The sizes follow `ecorl.engines.fpga.cycles.hbm_layout`: weights are nearly all of a model, so a
-decoder of 13 B parameters fits. Its placement is for any card and finer than this; what is wired
+decoder of 13 B parameters fits. That layout is for any card and finer than this map; the wiring
 here is fixed when the bitstream is linked, and a host must keep a batch within the headroom of its
 banks: products in particular come in blocks of token rows, as the C-simulation's card path makes
 them. XRT never allocates a buffer in another bank when its own is full.
@@ -128,7 +128,7 @@ WIRING: dict[str, dict[str, Bank]] = {
         "partials_out": LISTS,
     },
 }
-"""Bank of each buffer, by kernel and argument. A new argument needs an entry here."""
+"""Bank of each memory argument, by kernel and argument. A new argument needs an entry here."""
 
 REGIONS = {
     "gemm_int8": "SLR0",
@@ -138,7 +138,7 @@ REGIONS = {
     "score_aggregator": "SLR2",
 }
 """Dies of the card. Assumed, no tool has placed it: the HBM is on SLR0, so the weights' ports are
-there; by the counts that qor.json declares no die can take more than this beside them."""
+there; by the counts that qor.json declares no die has space for more than this beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +156,14 @@ class BankMap:
     wiring: dict[str, dict[str, Bank]]
 
     def bank(self, kernel: KernelInterface, argument: str) -> Bank:
-        """The bank of a kernel's buffer.
+        """The bank of a memory argument.
+
+        Args:
+            kernel: with the argument.
+            argument: its name.
 
         Raises:
-            BuildError: the map does not have it, or it lies beyond the card's channels.
+            BuildError: the map lacks the argument, or the bank lies beyond the card's channels.
         """
         bank = self.wiring.get(kernel.kernel, {}).get(argument)
         if bank is None:

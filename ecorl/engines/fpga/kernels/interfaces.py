@@ -1,8 +1,8 @@
-"""The kernels' arguments, read from their sources: the one truth of what a host passes.
+"""The kernels' arguments, parsed from their sources.
 
-A kernel is a folder of hls_kernels whose qor.json names a ``top`` function. Its C++ source says
-the rest: the ``extern "C"`` signature gives order and types, the INTERFACE pragmas say which
-arguments are ports to the card's memory and which are registers.
+A kernel is a folder of hls_kernels whose qor.json names a ``top`` function. In its C++ source the
+``extern "C"`` signature gives order and types, the INTERFACE pragmas say which arguments are ports
+to the card's memory and which are registers.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Argument:
     """One argument of a kernel.
 
     Attributes:
-        index: its place in the signature, from 0: what XRT's ``group_id`` and ``set_arg`` take.
+        index: its place in the signature, from 0, for XRT's ``group_id`` and ``set_arg``.
         name: in the signature.
         type: as written, without ``const`` and spaces; ends with ``*`` for a buffer.
         bundle: m_axi port of a buffer; None for a scalar.
         is_written: a buffer that the kernel may write.
         n_bytes: of the register that holds it; 8 for a buffer's address.
-        offset: of that register, in bytes; the layout that Vitis HLS gives s_axilite arguments:
-            each followed by a reserved word.
+        offset: of that register, in bytes; in the layout of Vitis HLS a reserved word follows each
+            s_axilite argument.
     """
 
     index: int
@@ -60,7 +60,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class KernelInterface:
-    """What a host sees of a kernel.
+    """The interface of a kernel to the host.
 
     Attributes:
         kernel: folder and short name, ``gemm_int8``.
@@ -84,12 +84,12 @@ class KernelInterface:
 
     @property
     def bundles(self) -> tuple[str, ...]:
-        """Its memory ports, each once, in the order of the arguments."""
+        """Its memory ports without repetition, in the order of the arguments."""
         return tuple(dict.fromkeys(a.bundle for a in self.arguments if a.bundle is not None))
 
 
 def read_qor(folder: Path) -> Mapping[str, Any]:
-    """A kernel's qor.json.
+    """Read a kernel's qor.json.
 
     Raises:
         BuildError: when it cannot be read or is no JSON object.
@@ -105,13 +105,13 @@ def read_qor(folder: Path) -> Mapping[str, Any]:
 
 
 def kernel_interfaces(root: Path | None = None) -> tuple[KernelInterface, ...]:
-    """All kernels under a folder, by name.
+    """Read the interfaces of all kernels under a folder, sorted by name.
 
     Args:
         root: folder of the kernels; by default the installed one.
 
     Raises:
-        BuildError: a kernel's source or qor.json cannot be read or does not say what it must.
+        BuildError: a kernel's source or qor.json cannot be read or lacks a part.
         MissingToolError: the kernel sources are not installed.
     """
     root = root or kernel_root()
@@ -126,11 +126,15 @@ def kernel_interfaces(root: Path | None = None) -> tuple[KernelInterface, ...]:
 
 
 def read_interface(folder: Path, top: str) -> KernelInterface:
-    """One kernel's arguments from ``<folder>/<folder's name>.cpp``.
+    """Read one kernel's interface from ``<folder>/<folder's name>.cpp``.
+
+    Args:
+        folder: of the kernel.
+        top: name of its top function.
 
     Raises:
         BuildError: the source cannot be read, lacks the function, or an argument has no INTERFACE
-            pragma, or one that does not go with its type.
+            pragma or one that does not match its type.
     """
     path = folder / f"{folder.name}.cpp"
     try:
@@ -154,11 +158,11 @@ def read_interface(folder: Path, top: str) -> KernelInterface:
 
 
 def _modes(body: str) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Argument, and the mode and bundle that its pragma gives it."""
+    """Yield each argument with the mode and bundle of its pragma."""
     for mode, rest in _PRAGMA.findall(body):
         settings = dict(_SETTING.findall(rest))
         name = settings.get("port", "")
-        # An address needs two pragmas at most, m_axi and s_axilite: the memory port counts.
+        # An address may have two pragmas, m_axi and s_axilite: that of the memory port counts.
         if mode == "m_axi":
             yield name, (mode, settings.get("bundle", "gmem"))
         elif f"{mode} {name}" != "s_axilite return":

@@ -1,7 +1,7 @@
-"""Shapes that the kernels take, read from the constants of their headers.
+"""Limits of the shapes that the kernels can compute, parsed from their headers.
 
-A bitstream is built once and serves every model within these limits; the limits stand in its
-manifest, so that a host can refuse a model without the sources that the file was built from.
+A bitstream is built once and runs every model within these limits; its manifest holds them, so that
+a host can refuse a model without the sources that the file was built from.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class ShapeLimits:
     rows: int
 
     def refusal(self, config: DecoderConfig) -> str | None:
-        """Why a model does not fit, naming the figure and what is allowed; None where it does.
+        """Why a model does not fit, with the figure and what is allowed; None when it fits.
 
-        Positions and rows are no property of a model: a host checks them by batch.
+        Positions and rows are not properties of a model: a host checks them for each batch.
         """
         s = config.shape
         sizes = [
@@ -105,7 +105,7 @@ class ShapeLimits:
 
 
 def shape_limits(root: Path | None = None) -> ShapeLimits:
-    """What the kernels of a source tree take.
+    """Read the limits of the kernels in a source tree.
 
     Args:
         root: folder of the kernels; by default the installed one.
@@ -135,7 +135,7 @@ def shape_limits(root: Path | None = None) -> ShapeLimits:
 
 
 class _Constants:
-    """Integer constants of headers, worked out when they are asked for.
+    """Integer constants of headers, evaluated on demand.
 
     Args:
         root: folder of the kernels.
@@ -158,17 +158,17 @@ class _Constants:
         if text is None:
             raise BuildError(f"{self._where}: no constexpr {name}")
         try:
-            return self._worked_out(ast.parse(text.strip(), mode="eval").body)
+            return self._evaluated(ast.parse(text.strip(), mode="eval").body)
         except (SyntaxError, RecursionError) as error:
             raise self._unclear(name, text) from error
 
-    def _worked_out(self, node: ast.expr) -> int:
+    def _evaluated(self, node: ast.expr) -> int:
         if isinstance(node, ast.Constant) and isinstance(node.value, int):
             return node.value
         if isinstance(node, ast.Name):
             return self.value(node.id)
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-            left, right = self._worked_out(node.left), self._worked_out(node.right)
+            left, right = self._evaluated(node.left), self._evaluated(node.right)
             return _OPERATORS[type(node.op)](left, right)
         raise self._unclear(ast.unparse(node), ast.unparse(node))
 

@@ -1,8 +1,7 @@
-"""A decoder's weights in the integer formats of the kernels (hls_kernels/NUMERICS.md).
+"""Converts a decoder's weights to the integer formats of the kernels (hls_kernels/NUMERICS.md).
 
-This is the only place where floats become integers; it runs once, when a model is loaded. What it
-makes is plain arrays: the C-simulation, the golden model of the tests and, later, a card's memory
-take the same ones.
+Only here do floats become integers, once, when a model is loaded. The results are plain arrays; the
+C-simulation, the golden model of the tests and a card's memory use the same ones.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Scale:
 
     @classmethod
     def of(cls, value: float) -> Scale:
-        """The nearest scale to a value that is not negative; a float32 is met exactly."""
+        """The nearest scale to a value that is not negative; exact for a float32."""
         if value == 0:
             return cls(0, 0)
         fraction, exponent = math.frexp(value)
@@ -118,7 +117,7 @@ class IntegerGate:
 
 @dataclass(frozen=True, slots=True)
 class IntegerDecoder:
-    """All that a forward needs, in integers.
+    """A decoder in integers: all that a forward needs.
 
     Attributes:
         config: the model.
@@ -127,8 +126,10 @@ class IntegerDecoder:
         score_scale: ``log2(e) / sqrt(head_dim)``.
         embedding: ``[vocabulary, hidden] int16`` codes.
         embedding_exponent: ``[vocabulary] int32``.
-        head: its outputs are the vocabulary's logits, or rewards. A gate's rewards are transformed
-            and times the scale of the gates already.
+        layers: the decoder blocks.
+        final_norm: before the head.
+        head: its outputs are the vocabulary's logits, or rewards. With a gate the transform of the
+            rewards and the scale of the gates are multiplied into it.
         gate: of a reward with several objectives, else None.
     """
 
@@ -145,7 +146,7 @@ class IntegerDecoder:
 
 
 class Tensors(Protocol):
-    """What hands out a model's tensors: a `DecoderCheckpoint`, or one that is equalised."""
+    """A source of a model's tensors: a `DecoderCheckpoint`, or an equalised one."""
 
     @property
     def config(self) -> DecoderConfig:
@@ -163,7 +164,7 @@ class Tensors(Protocol):
 
 
 def integer_decoder(tensors: Tensors, *, weight_bits: int = 8) -> IntegerDecoder:
-    """Bring a checkpoint into the kernels' formats.
+    """Convert a checkpoint to the kernels' formats.
 
     Args:
         tensors: the checkpoint.
@@ -179,7 +180,7 @@ def integer_decoder(tensors: Tensors, *, weight_bits: int = 8) -> IntegerDecoder
             f"head_dim = {config.shape.head_dim}: the kernels take at most {_MOST_HEAD_DIM}"
         )
     codes, exponents, fraction_bits = _embedding(tensors.tensor("model.embed_tokens.weight"))
-    maker = _Maker(tensors, fraction_bits, weight_bits)
+    convert = _Converter(tensors, fraction_bits, weight_bits)
     return IntegerDecoder(
         config=config,
         fraction_bits=fraction_bits,
@@ -187,10 +188,10 @@ def integer_decoder(tensors: Tensors, *, weight_bits: int = 8) -> IntegerDecoder
         score_scale=Scale.of(LOG2_E / math.sqrt(config.shape.head_dim)),
         embedding=codes,
         embedding_exponent=exponents,
-        layers=tuple(maker.layer(i) for i in range(config.shape.n_layers)),
+        layers=tuple(convert.layer(i) for i in range(config.shape.n_layers)),
         final_norm=integer_norm(tensors.tensor("model.norm.weight")),
-        head=maker.head(),
-        gate=None if config.gating is None else maker.gate(config.gating),
+        head=convert.head(),
+        gate=None if config.gating is None else convert.gate(config.gating),
     )
 
 
@@ -203,7 +204,15 @@ def decoder_digest(decoder: IntegerDecoder) -> str:
 
 
 def rope_tables(config: DecoderConfig, n_positions: int) -> tuple[Int16, Int16]:
-    """Cosines and sines ``[n_positions, head_dim / 2] int16``, 14 fraction bits."""
+    """Cosines and sines of the rotary embedding.
+
+    Args:
+        config: of the model.
+        n_positions: entries.
+
+    Returns:
+        Cosines and sines, each ``[n_positions, head_dim / 2] int16`` with 14 fraction bits.
+    """
     frequencies = config.rope.frequencies(config.shape.head_dim)
     angles = np.arange(n_positions, dtype=np.float64)[:, None] * frequencies[None, :]
     one = 2.0**ROPE_BITS
@@ -213,7 +222,7 @@ def rope_tables(config: DecoderConfig, n_positions: int) -> tuple[Int16, Int16]:
 
 
 def integer_norm(weight: Float32) -> IntegerNorm:
-    """A norm's weights with one exponent for all: the largest fills 31 bits."""
+    """Convert a norm's weights, with one exponent for all: the largest fills 31 bits."""
     largest = float(np.abs(weight).max(initial=0.0))
     exponent = math.frexp(largest)[1] - MANTISSA_BITS if largest else 0
     scaled = np.rint(np.ldexp(weight.astype(np.float64), -exponent))
@@ -224,7 +233,14 @@ def integer_norm(weight: Float32) -> IntegerNorm:
 def integer_linear(
     codes: Int8, scale: Float32, segment: int, bias: Int32 | None = None
 ) -> IntegerLinear:
-    """A linear map from its codes ``[n, k]`` and float32 channel scales ``[n]``."""
+    """Make a linear map of codes and channel scales.
+
+    Args:
+        codes: ``[n, k] int8``.
+        scale: ``[n] float32``, of each output channel.
+        segment: channels that share an exponent.
+        bias: ``[n] int32``, or None.
+    """
     fraction, exponent = np.frexp(scale.astype(np.float64))
     mantissa = np.rint(fraction * 2.0**MANTISSA_BITS).astype(np.int64)
     used = mantissa > 0
@@ -259,13 +275,13 @@ def _add_to(digest: hashlib._Hash, value: object) -> None:
 
 
 def _embedding(weight: Float32) -> tuple[Int16, Int32, int]:
-    """Codes, exponents and the residual stream's fraction bits."""
+    """Convert the embedding; returns codes, exponents and the residual stream's fraction bits."""
     largest = np.abs(weight).max(axis=1).astype(np.float64)
     exponent = np.where(largest > 0, np.frexp(largest)[1] - 15, 0)
     codes = np.rint(np.ldexp(weight.astype(np.float64), -exponent[:, None]))
     used = largest[largest > 0]
-    # The median, not the largest: one token far out must not take all others' fraction bits. Such a
-    # token is marked where it occurs.
+    # The median, not the largest: one outlier must not cost all other tokens their fraction bits.
+    # Such a token is marked where it occurs.
     bits = 12 - math.ceil(math.log2(float(np.median(used)))) if len(used) else _DEFAULT_BITS
     return (
         np.clip(codes, -32767, 32767).astype(np.int16),
@@ -275,7 +291,9 @@ def _embedding(weight: Float32) -> tuple[Int16, Int32, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Maker:
+class _Converter:
+    """Converts the parts of a checkpoint."""
+
     tensors: Tensors
     fraction_bits: int
     weight_bits: int
@@ -317,7 +335,7 @@ class _Maker:
     def linear(
         self, names: Sequence[str], segment: int, biases: Sequence[str] = ()
     ) -> IntegerLinear:
-        """One product for several maps of the same input; segment 0: all channels are one."""
+        """One product for maps of the same input; segment 0 means one segment for all channels."""
         parts = [self._bias(name, self.fraction_bits) for name in biases]
         weights = (self.tensors.tensor(name) for name in names)  # floats of one at a time
         return self._whole(weights, segment, np.concatenate(parts) if parts else None)

@@ -7,11 +7,11 @@ For output channel n of a weight matrix W ``[n, k]``, with L = 127 (8 bits) or 7
 
 so that ``|W - scale * q| <= scale / 2`` up to float32 rounding, and q stays within +-L. A channel
 of zeros (largest magnitude below 1e-30) has scale 0 and q 0. The paper quantises activations per
-tensor (section 3.3); here each token row has a scale of its own, which the forward computes as it
-goes: a row's result then cannot depend on its batch.
+tensor (section 3.3); here each token row has its own scale, which the forward computes: so a row's
+result cannot depend on its batch.
 
-INT4 is there to study the precision of weights alone: its values are stored and multiplied as INT8
-by the same kernels, activations stay INT8, and nothing becomes smaller or faster.
+INT4 serves to study the precision of weights alone: its values are stored and multiplied as INT8 by
+the same kernels, activations stay INT8, and nothing becomes smaller or faster.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Judges whether INT8 keeps the order of held-out preference pairs."""
+"""Measures whether INT8 keeps the order of held-out preference pairs."""

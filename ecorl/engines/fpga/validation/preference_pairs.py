@@ -1,4 +1,4 @@
-"""Held-out preference pairs from a JSON-lines file, as token ids or as text.
+"""Reads held-out preference pairs from a JSON-lines file, as token ids or as text.
 
     {"chosen_ids": [5, 9, 2], "rejected_ids": [5, 7, 2]}
     {"chosen": "...", "rejected": "..."}                      with a tokenizer beside the model
@@ -43,11 +43,11 @@ class TokenPair:
 
 @dataclass(frozen=True, slots=True)
 class HeldOutPairs:
-    """Pairs of which no two are the same, in either order: repeated ones would tell nothing new.
+    """Different pairs; a repeated one, in either order, adds no information and is left out.
 
     Attributes:
-        pairs: the different pairs, each where it stands first.
-        n_repeated: how many more there were.
+        pairs: the different pairs, at their first occurrence.
+        n_repeated: pairs that were left out.
     """
 
     pairs: tuple[TokenPair, ...]
@@ -55,7 +55,12 @@ class HeldOutPairs:
 
 
 def different(pairs: Iterable[TokenPair], limit: int | None = None) -> HeldOutPairs:
-    """Keep each pair once, and stop after `limit` different ones."""
+    """Keep each pair once.
+
+    Args:
+        pairs: all pairs.
+        limit: different pairs at most; None: all.
+    """
     kept: dict[frozenset[bytes], TokenPair] = {}
     n_read = 0
     for pair in pairs:
@@ -69,13 +74,13 @@ def different(pairs: Iterable[TokenPair], limit: int | None = None) -> HeldOutPa
 def read_pairs(
     path: Path, checkpoint: Path, vocab_size: int, limit: int | None = None
 ) -> HeldOutPairs:
-    """Read and check all pairs, or the first `limit` different ones.
+    """Read and check pairs.
 
     Args:
-        path: the JSON-lines file; empty lines are passed over.
+        path: the JSON-lines file; empty lines are skipped.
         checkpoint: model folder, whose tokenizer turns text into tokens.
-        vocab_size: token ids lie below it.
-        limit: how many pairs at most.
+        vocab_size: token ids are below it.
+        limit: different pairs at most; None: all.
 
     Raises:
         DataError: naming the file, the line, and what is allowed there.
@@ -91,7 +96,7 @@ def read_pairs(
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
-        # Not splitlines: JSON may hold U+2028, which that takes for the end of a line.
+        # Not splitlines, which also splits at U+2028: JSON may contain it.
         with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():

@@ -1,9 +1,9 @@
-"""How far FP16, INT8 and INT4 weights move a reward model's scores, and whether order survives.
+"""Rank flips and score shifts of a reward model in FP16, INT8 and with INT4 weights.
 
-The paper's Table 3 for any model: of held-out preference pairs, the share that a precision puts in
-another order than float32 does (apart: in the tenth of the pairs with the smallest margin, where a
-flip is likeliest), and the mean and 99th percentile of the absolute score shift. A text that a
-precision does not answer is named and counts nowhere: a share is of the pairs that were answered.
+The paper's Table 3 for any model: the share of held-out preference pairs that a precision orders
+other than float32 does (and that share in the tenth of the pairs with the smallest margin, where a
+flip is most likely), and the mean and 99th percentile of the absolute score shift. A text without a
+finite score in a precision is named, and its pairs are left out of that precision's shares.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ SIDES = ("chosen", "rejected")
 
 @dataclass(frozen=True, slots=True)
 class FlipShare:
-    """Pairs that are ordered differently.
+    """Share of pairs that a precision orders differently.
 
     Attributes:
         n_pairs: pairs with both scores in both precisions.
-        n_flips: those of another order; a tie against an order counts.
+        n_flips: those in another order; a tie in one precision only counts as a flip.
         share: of flips, or None without pairs.
         interval: Wilson's 95 % interval of the share, or None without pairs.
     """
@@ -53,7 +53,7 @@ class PrecisionFigures:
         low_margin: over the tenth of the pairs whose float32 scores are nearest to each other.
         shift_mean: mean absolute score shift over all texts, in units of the score; None without.
         shift_p99: its 99th percentile; None without.
-        unanswered: texts without a finite score, as (pair, side): side 0 is the chosen one.
+        unanswered: texts without a finite score, as (pair, side); side 0 is the chosen one.
     """
 
     name: str
@@ -71,7 +71,7 @@ class PrecisionStudy:
     Attributes:
         n_pairs: held-out pairs.
         n_low_margin: size of the lowest-margin tenth.
-        score_std: standard deviation of the exact scores, to read the shifts against.
+        score_std: standard deviation of the exact scores, to compare the shifts with.
         precisions: one entry a precision.
     """
 
@@ -128,7 +128,7 @@ def study_of(exact: Float32, scores: Mapping[str, Float32]) -> PrecisionStudy:
 
     Args:
         exact: float32 scores ``[n, 2]``, chosen and rejected, all finite, at least one pair.
-        scores: those of each precision by its name; NaN or infinity where it has no answer.
+        scores: those of each precision by its name; NaN or infinity for a text without a score.
 
     Raises:
         ValueError: for exact scores that are not finite, or shapes that differ.

@@ -34,17 +34,17 @@ TOKENS_PER_CALL = 4_096
 """Tokens with padding that go into one call; bounds the memory of a float forward."""
 
 Tell = Callable[[int, str], None]
-"""Hears how many more texts are scored, and in which precision."""
+"""Called with the number of texts that were scored, and the precision."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairTexts:
-    """The texts of pairs, each different one once.
+    """The different texts of pairs.
 
     Attributes:
         rows: token ids ``[length] int64`` of each text, shortest first.
-        names: where each stands first: line and side.
-        index: ``[n_pairs, 2]``: the text of each pair's chosen and rejected answer.
+        names: line and side of each text's first occurrence.
+        index: ``[n_pairs, 2]``, the text of each pair's chosen and rejected answer.
     """
 
     rows: tuple[Int64, ...]
@@ -53,7 +53,7 @@ class PairTexts:
 
     @classmethod
     def of(cls, pairs: Sequence[TokenPair]) -> PairTexts:
-        """Those of the given pairs."""
+        """Collect the texts of pairs."""
         found: dict[bytes, tuple[Int64, str]] = {}
         keys = []
         for pair in pairs:
@@ -69,7 +69,7 @@ class PairTexts:
         )
 
     def calls(self) -> Iterator[slice]:
-        """Rows of similar length that go into one call."""
+        """Yield slices of rows of similar length, one for each call of an engine."""
         start = 0
         for i, row in enumerate(self.rows):
             if i > start and (i + 1 - start) * len(row) > TOKENS_PER_CALL:
@@ -86,14 +86,14 @@ def study(
     threads: int = 1,
     tell: Tell | None = None,
 ) -> PrecisionStudy:
-    """Score all pairs in each precision and compare; the verdict beside the model is not asked.
+    """Score all pairs in each precision and compare; a verdict beside the model is ignored.
 
     Args:
         checkpoint: folder of a reward model.
         pairs: held-out pairs.
         device: profile of the card.
         threads: host threads.
-        tell: hears of the progress; `n_scores` in all.
+        tell: called with the progress, up to `n_scores`.
 
     Raises:
         CheckpointError: when the model cannot be loaded, is no reward model, does not fit the
@@ -102,7 +102,7 @@ def study(
     """
     texts = PairTexts.of(pairs)
     told = tell or (lambda _n, _name: None)
-    # First the engine: it refuses what it cannot run before the long work begins.
+    # The engine comes first: it raises for a model that it cannot run before the long scoring.
     engine = FpgaEngine(checkpoint, Stage.REWARD, device, threads=threads, obey_verdict=False)
     with contextlib.closing(engine):
         exact = exact_scores(checkpoint, texts, threads, told)
@@ -118,15 +118,24 @@ def study(
 
 
 def n_scores(pairs: Sequence[TokenPair]) -> int:
-    """Texts times precisions: what `study` computes."""
+    """Number of scores that `study` computes: texts times precisions."""
     return 4 * len(PairTexts.of(pairs).rows)
 
 
 def exact_scores(checkpoint: Path, texts: PairTexts, threads: int, tell: Tell) -> Float32:
-    """Float32 scores of each text, ``[n_texts] float32``.
+    """Compute the float32 scores of all texts.
+
+    Args:
+        checkpoint: folder of a reward model.
+        texts: what to score.
+        threads: host threads.
+        tell: called with the progress.
+
+    Returns:
+        ``[n_texts] float32``.
 
     Raises:
-        CheckpointError: when one is not finite: then there is nothing to compare with.
+        CheckpointError: when a score is not finite, since there is nothing to compare with.
     """
     values = torch_scores(checkpoint, texts, "float32", threads, tell, EXACT)
     lost = np.flatnonzero(~np.isfinite(values))
@@ -141,7 +150,19 @@ def exact_scores(checkpoint: Path, texts: PairTexts, threads: int, tell: Tell) -
 def torch_scores(
     checkpoint: Path, texts: PairTexts, dtype: str, threads: int, tell: Tell, name: str
 ) -> Float32:
-    """Scores by transformers in a dtype, ``[n_texts] float32``; NaN or infinity as they come."""
+    """Compute scores by transformers in a dtype.
+
+    Args:
+        checkpoint: folder of a reward model.
+        texts: what to score.
+        dtype: ``float32`` or ``float16``.
+        threads: host threads.
+        tell: called with the progress.
+        name: of the precision.
+
+    Returns:
+        ``[n_texts] float32``, NaN and infinity included.
+    """
     engine = TorchEngine(checkpoint, Stage.REWARD, threads=threads, dtype=dtype)
     with contextlib.closing(engine):
         return _engine_scores(engine, texts, tell, name)
@@ -150,7 +171,18 @@ def torch_scores(
 def decoder_scores(
     decoder: Int8Decoder, texts: PairTexts, runnable: np.ndarray, tell: Tell, name: str
 ) -> Float32:
-    """Scores by a decoder of the texts that can be run, ``[n_texts] float32``, NaN elsewhere."""
+    """Compute scores by a decoder.
+
+    Args:
+        decoder: of the reward model.
+        texts: what to score.
+        runnable: ``[n_texts] bool``, the texts that the decoder can run.
+        tell: called with the progress.
+        name: of the precision.
+
+    Returns:
+        ``[n_texts] float32``, NaN for the texts that cannot be run.
+    """
     values = np.full(len(texts.rows), np.nan, np.float32)
     for call in texts.calls():
         chosen = np.flatnonzero(runnable[call]) + call.start
