@@ -206,13 +206,31 @@ def test_a_bad_policy_is_improved_and_swapped(runs, blocking, tmp_path, name, tr
 def test_the_shipped_policy_does_not_get_worse(runs, tmp_path):
     out = tmp_path / "new.onnx"
     found = adapt(runs["long"], None, out, plan=replace(TINY, n_rounds=1), seeds=8, force=True)
-    assert out.exists() == found.swapped
-    if not found.swapped:
-        return
+    better = found.difference.significant and found.difference.mean > adapting.LEAST_GAIN
+    assert (found.swapped, out.exists()) == (better, better)
+    assert found.decision.startswith("swapped" if better else "kept")
+    in_use = out if found.swapped else shipped_path()
     truth = replace(LONG, n_iterations=30)
-    old, new = (score(network_from_onnx(p), truth, 16, seed=7) for p in (shipped_path(), out))
+    old, new = (score(network_from_onnx(p), truth, 16, seed=7) for p in (shipped_path(), in_use))
     difference = judge(old, new)
     assert difference.mean >= 0.0 or not difference.significant
+    assert new.mean() > 0.0  # better than always-GPU
+
+
+def test_what_is_better_is_always_swapped_in(runs, tmp_path, monkeypatch):
+    never, out = tmp_path / "never.onnx", tmp_path / "new.onnx"
+    save_onnx(toward_gpu(network_from_onnx(shipped_path())), {}, never)
+    shipped = network_from_onnx(shipped_path())
+    tuned_as(monkeypatch, lambda network: shipped)
+    found = adapt(runs["usual"], never, out, plan=TINY, seeds=8, force=True)
+    assert found.old == pytest.approx(0.0, abs=1e-9)  # it never leaves the GPUs
+    assert found.swapped
+    assert found.difference.mean == pytest.approx(found.new - found.old)
+    assert found.difference.low > 0.0
+    truth = replace(HIDDEN, n_iterations=30)
+    old, new = (score(network_from_onnx(p), truth, 16, seed=7) for p in (never, out))
+    assert judge(old, new).significant
+    assert new.mean() > old.mean()
 
 
 @pytest.mark.parametrize("change", [lambda network: network, toward_gpu])
