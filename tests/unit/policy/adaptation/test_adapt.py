@@ -134,27 +134,29 @@ def test_a_file_of_another_form_is_refused(tmp_path, monkeypatch):
 
 
 def test_the_same_workload_is_no_shift(runs, made_for):
-    found = shifted(runs["again"], made_for)
+    found = shifted(read_workload(runs["again"]), made_for)
     assert not found
     assert {c.name for c in found.changes} == {"row_length", "other_load", "card_time"}
     assert str(found).startswith("no shift against run hidden-5")
 
 
 def test_longer_rows_are_seen(runs, made_for):
-    change = next(c for c in shifted(runs["long"], made_for).found if c.name == "row_length")
+    change = next(
+        c for c in shifted(read_workload(runs["long"]), made_for).found if c.name == "row_length"
+    )
     assert 0.6 < change.amount < 1.0  # completions double, prompts do not
     assert change.recent > change.before
 
 
 def test_a_greater_load_is_seen(runs, made_for):
-    (change,) = shifted(runs["busy"], made_for).found
+    (change,) = shifted(read_workload(runs["busy"]), made_for).found
     assert change.name == "other_load"
     assert change.recent > 2.0 * change.before
 
 
 def test_slower_cards_are_seen(runs, made_for, tmp_path):
     slower = "UPDATE execution SET time_s = time_s * 1.5 WHERE action <> 'gpu' AND device = 'u55c'"
-    found = shifted(edited(runs["again"], tmp_path, slower), made_for).found
+    found = shifted(read_workload(edited(runs["again"], tmp_path, slower)), made_for).found
     (change,) = [c for c in found if c.name == "card_time"]
     assert change.amount == pytest.approx(0.5, abs=0.05)
 
@@ -167,13 +169,13 @@ def test_without_a_record_the_earlier_batches_count(runs, tmp_path):
         f"n_output_tokens = 2 * n_output_tokens WHERE {later}",
     )  # fmt: skip
     workload = read_workload(run)
-    found = shifted(run, {}, workload=workload)
+    found = shifted(workload, {})
     assert "earlier batches" in found.against
     assert "row_length" in {c.name for c in found.found}
     moved = adapted_scenario(workload, found, 20)
     whole = workload.calibration.scenario()
     assert moved.length_scale > 1.2 * whole.length_scale
-    assert not shifted(runs["usual"])
+    assert not shifted(read_workload(runs["usual"]), {})
 
 
 def test_neighbours_that_are_alike_count_less():
@@ -200,7 +202,7 @@ def test_a_bad_policy_is_improved_and_swapped(runs, blocking, tmp_path, name, tr
     assert new.mean() > old.mean()
     record = PolicyFile(out).record
     assert record[WORKLOAD]["run"] == record["adapted"]["run"] == "hidden-5"
-    assert not shifted(runs[name], record)
+    assert not shifted(read_workload(runs[name]), record)
 
 
 def test_the_shipped_policy_does_not_get_worse(runs, tmp_path):
