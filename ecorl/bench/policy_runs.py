@@ -11,6 +11,7 @@ import numpy as np
 
 from ecorl.bench.hidden_runs.ledger_writer import write_ledger
 from ecorl.bench.hidden_runs.scenario import hidden_scenario
+from ecorl.devices import load_profile
 from ecorl.policy.calibration.calibrate import calibrate
 from ecorl.policy.evaluation.evaluate import (
     FilePolicy,
@@ -24,7 +25,7 @@ from ecorl.policy.training.export import save_onnx
 from ecorl.policy.training.train import Made, NetworkPolicy, TrainingPlan, train
 from ecorl.scheduler.learned import PolicyFile
 from ecorl.sim.families import SHIFTS, at_scale, paper_scenarios, roofline_scenarios
-from ecorl.sim.scenario import Scenario
+from ecorl.sim.scenario import Limits, Scenario
 from ecorl.sim.simulation import Simulation, play
 from ecorl.sim.trace import draw_trace
 
@@ -39,6 +40,7 @@ KEPT_OUT_SEED = 9001
 """Training draws its scenarios from small seeds."""
 
 SIZES = (8, 32, 128, 1024)
+NO_LIMITS = Limits(1e9, 1e9, None)
 HIDDEN_SEEDS = (1, 2)
 """Hidden scenarios that are hard enough by the same measure as the others."""
 
@@ -95,7 +97,6 @@ def natural() -> list[Scenario]:
     """Real profiles as they are: where offloading to a U55C mostly does not pay."""
     from ecorl.records import Algorithm, Stage
     from ecorl.sim.families import FROZEN, cpu_profile
-    from ecorl.sim.scenario import Limits
 
     limits = Limits(8.0, 2048.0, 0.0)
     tiny = dict.fromkeys(Stage, "160k")
@@ -111,6 +112,36 @@ def natural() -> list[Scenario]:
                  algorithm=Algorithm.GRPO, prompt_length=16.0, length_scale=0.01, max_length=64.0,
                  **common),  # type: ignore[arg-type]
     ]  # fmt: skip
+
+
+def unguarded(scenarios: Sequence[Scenario]) -> list[Scenario]:
+    """The same jobs with every guard wide open: neither length, queue nor energy stops offload."""
+    return [replace(s, name=f"{s.name}-unguarded", limits=NO_LIMITS) for s in scenarios]
+
+
+def card_factors(scenarios: Sequence[Scenario], name: str = "u55c") -> dict[str, object]:
+    """How far the cards of some scenarios are from the real one that they were scaled from.
+
+    Args:
+        scenarios: each with a scaled card.
+        name: profile of the real card.
+
+    Returns:
+        Least and greatest factor on clock and power, the greatest clock (Hz) and the greatest
+        power of one card (W).
+    """
+    real, cards = load_profile(name), [s.setting.card for s in scenarios]
+    clocks = [card.value("clock_hz") for card in cards]
+    powers_w = [card.value("active_w") for card in cards]
+    clock_hz, power_w = real.value("clock_hz"), real.value("active_w")
+    return {
+        "scaled_from": name,
+        "n_real": sum(card.name == name for card in cards),
+        "speed_factors": [min(clocks) / clock_hz, max(clocks) / clock_hz],
+        "power_factors": [min(powers_w) / power_w, max(powers_w) / power_w],
+        "greatest_clock_hz": max(clocks),
+        "greatest_card_w": max(powers_w),
+    }
 
 
 def scaled(scenarios: Sequence[Scenario]) -> dict[int, list[Scenario]]:

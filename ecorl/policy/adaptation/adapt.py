@@ -22,7 +22,6 @@ import numpy as np
 from ecorl.errors import RunError
 from ecorl.policy.adaptation.shift import WORKLOAD, RecordedWorkload, Shift, read_workload, shifted
 from ecorl.policy.adaptation.versions import Versions, make_folder, write_file
-from ecorl.policy.calibration.calibrate import calibrate
 from ecorl.policy.evaluation.pools import MOST_LOAD
 from ecorl.policy.evaluation.statistics import Difference, paired
 from ecorl.policy.training.export import to_onnx
@@ -35,11 +34,6 @@ from ecorl.sim.batched import observe
 from ecorl.sim.scenario import Scenario
 from ecorl.sim.simulation import Simulation, play
 from ecorl.sim.trace import draw_trace
-
-__all__ = [
-    "ADAPTING", "Adaptation", "Shift", "adapt", "adapt_command", "adapted_scenario", "rollback",
-    "rollback_command", "shifted", "tuning_pool",
-]  # fmt: skip
 
 ADAPTING = TrainingPlan(
     family="fitted", n_scenarios=16, n_iterations=60, n_rounds=3, n_epochs=8, ppo_steps=0
@@ -60,11 +54,11 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Adaptation:
-    """What came of one adaptation.
+    """Result of one adaptation.
 
     Attributes:
         run_id: the run whose ledger it followed.
-        shift: whether the workload had left its place.
+        shift: how the workload had changed.
         old, new: mean score, Eq. 7 an iteration; None where nothing was tuned.
         difference: of the scores, over episodes; None where nothing was tuned.
         swapped: whether the new policy was written.
@@ -80,7 +74,7 @@ class Adaptation:
     decision: str
 
     def record(self) -> dict[str, Any]:
-        """Plain data for the history."""
+        """The result as plain data for the history."""
         d = self.difference
         return {
             "decision": self.decision,
@@ -126,9 +120,9 @@ def adapt(
     policy_path = policy_path or shipped_path()
     old = network_from_onnx(policy_path)
     before = PolicyFile(policy_path).record
-    workload = read_workload(run_dir, calibrate(run_dir))
+    workload = read_workload(run_dir)
     run_id = workload.calibration.run_id
-    shift = shifted(run_dir, before, workload=workload)
+    shift = shifted(workload, before)
     if not shift and not force:
         decision = "kept: the workload did not shift"
         return Adaptation(run_id, shift, None, None, None, False, decision)
@@ -278,7 +272,7 @@ def adapt_command(
     seeds: int = N_SEEDS,
     n_workers: int = 2,
 ) -> Adaptation:
-    """Adapt the policy of a folder to a run, and print what came of it.
+    """Adapt the policy of a folder to a run, and print the result.
 
     A job that is running keeps the policy that it started with; its next start takes the new one.
 

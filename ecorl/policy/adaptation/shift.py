@@ -1,4 +1,4 @@
-"""Whether a run's workload left what its policy was made for.
+"""Detects that a run's workload has shifted from the one that its policy was made for.
 
 Three figures of each batch are watched: the mean row length, the queue of other jobs on the cards,
 and the cards' time against the table. The newest third of the batches is held against what the
@@ -106,7 +106,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """What left its place, and by how much.
+    """Figures of a workload that changed, and by how much.
 
     Attributes:
         changes: every figure that could be compared.
@@ -132,7 +132,7 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class RecordedWorkload:
-    """What a run met, batch by batch.
+    """Row lengths, queues and card times of a run, batch by batch.
 
     Attributes:
         calibration: of the run.
@@ -187,17 +187,16 @@ class RecordedWorkload:
         return Level.of(np.array(ratios)) if len(ratios) >= MIN_READINGS else None
 
 
-def read_workload(run_dir: Path, calibration: Calibration | None = None) -> RecordedWorkload:
-    """What a run met.
+def read_workload(run_dir: Path) -> RecordedWorkload:
+    """Calibrate a run and read the figures of its batches from the ledger.
 
     Args:
         run_dir: the run folder, or the ledger in it.
-        calibration: of the run; made if it is not given.
 
     Raises:
         RunError: as `ecorl.policy.calibration.calibrate.calibrate`.
     """
-    calibration = calibration or calibrate(run_dir)
+    calibration = calibrate(run_dir)
     job = RecordedJob.of(read_run(Path(run_dir)))
     check_readings(job)
     costs = fit_costs(job)
@@ -222,24 +221,15 @@ def read_workload(run_dir: Path, calibration: Calibration | None = None) -> Reco
     return RecordedWorkload(calibration, series, tuple(sorted(card)), n)
 
 
-def shifted(
-    run_dir: Path,
-    record: Mapping[str, Any] | None = None,
-    *,
-    workload: RecordedWorkload | None = None,
-) -> Shift:
-    """Whether the recent batches of a run left what its policy was made for.
+def shifted(workload: RecordedWorkload, record: Mapping[str, Any]) -> Shift:
+    """Compare the recent batches of a run with the workload that its policy was made for.
 
     Args:
-        run_dir: the run folder, or the ledger in it.
-        record: of the run's policy (`ecorl.scheduler.learned.PolicyFile.record`).
-        workload: of the run, if it was read already.
-
-    Raises:
-        RunError: as `ecorl.policy.calibration.calibrate.calibrate`.
+        workload: of the run.
+        record: of the run's policy (`ecorl.scheduler.learned.PolicyFile.record`); where it tells
+            no workload, the run's earlier batches stand in for it.
     """
-    workload = workload or read_workload(run_dir)
-    made_for = _made_for(record or {})
+    made_for = _made_for(record)
     changes = []
     for name in LEAST_CHANGE:
         recent = workload.level(name, recent=True)

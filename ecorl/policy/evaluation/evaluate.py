@@ -73,13 +73,15 @@ class Scores:
 
     Attributes:
         score: Eq. 7 an iteration.
-        energy: energy over that of always-GPU, 1.
+        energy: energy over that of always-GPU, whose bill holds the cards that idle, 1.
         time: time over that of always-GPU, 1.
+        energy_without_cards: energy over that of the same GPUs in a machine without cards, 1.
     """
 
     score: Float64
     energy: Float64
     time: Float64
+    energy_without_cards: Float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,10 @@ class ScenarioResult:
             and self.share("static") <= HARD_STATIC
             and self.share("threshold") <= HARD_THRESHOLD
         )
+
+    def energy_without_cards(self, policy: str) -> float:
+        """Mean energy of a policy over that of the same GPUs in a machine without cards."""
+        return float(self.scores[policy].energy_without_cards.mean())
 
     def worst_loss(self, policy: str) -> float:
         """Most energy above always-GPU's over the seeds, as a share of it; 0 without a loss."""
@@ -205,6 +211,7 @@ class PolicyComparison:
                             "score": s.score.tolist(),
                             "energy": s.energy.tolist(),
                             "time": s.time.tolist(),
+                            "energy_without_cards": s.energy_without_cards.tolist(),
                         }
                         for name, s in r.scores.items()
                     },
@@ -321,6 +328,7 @@ class _Job:
         policies |= self.trained
         policies |= {"planner": Planner(trace.scenarios), "dp": Clairvoyant(trace)}
         gpu_j, gpu_s = trace.gpu_only_j.sum(axis=0), trace.gpu_only_s.sum(axis=0)
+        idle_j = (trace.actual.card_idle_w * trace.gpu_only_s).sum(axis=0)
         scores = {}
         for name, policy in policies.items():
             score, energy_j, time_s, _ = play(Simulation(trace), policy)
@@ -328,6 +336,7 @@ class _Job:
                 np.broadcast_to(score, (n_seeds,)) / trace.n_iterations,
                 energy_j / gpu_j,
                 time_s / gpu_s,
+                energy_j / (gpu_j - idle_j),
             )
         return ScenarioResult(self.scenario, scores)
 

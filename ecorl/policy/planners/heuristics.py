@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from ecorl.policy.planners.search import Codes
+from ecorl.policy.planners.search import Codes, lookahead
 from ecorl.records import Stage
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.simulation import Simulation, play
@@ -109,6 +109,16 @@ def algorithm1(simulation: Simulation) -> Codes:
     queue = np.maximum(0.0, done_s - simulation.carry.t_s - card_s)
     short = simulation.row_length() <= PAPER_L_MAX
     return CONCURRENT * np.asarray(short & (queue < PAPER_Q_MAX * card_s), dtype=np.int64)
+
+
+def lookahead_deferring(simulation: Simulation) -> Codes:
+    """The look-ahead over one iteration, but the critic's step is put off wherever that may be.
+
+    A look-ahead that ends with the iteration does not see what putting off saves in the next one.
+    """
+    if simulation.stage is Stage.CRITIC_TRAIN:
+        return np.full(simulation.trace.n, CONCURRENT, dtype=np.int64)
+    return lookahead(simulation)
 
 
 def edi_greedy(simulation: Simulation) -> Codes:

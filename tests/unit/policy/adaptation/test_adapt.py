@@ -134,27 +134,29 @@ def test_a_file_of_another_form_is_refused(tmp_path, monkeypatch):
 
 
 def test_the_same_workload_is_no_shift(runs, made_for):
-    found = shifted(runs["again"], made_for)
+    found = shifted(read_workload(runs["again"]), made_for)
     assert not found
     assert {c.name for c in found.changes} == {"row_length", "other_load", "card_time"}
     assert str(found).startswith("no shift against run hidden-5")
 
 
 def test_longer_rows_are_seen(runs, made_for):
-    change = next(c for c in shifted(runs["long"], made_for).found if c.name == "row_length")
+    change = next(
+        c for c in shifted(read_workload(runs["long"]), made_for).found if c.name == "row_length"
+    )
     assert 0.6 < change.amount < 1.0  # completions double, prompts do not
     assert change.recent > change.before
 
 
 def test_a_greater_load_is_seen(runs, made_for):
-    (change,) = shifted(runs["busy"], made_for).found
+    (change,) = shifted(read_workload(runs["busy"]), made_for).found
     assert change.name == "other_load"
     assert change.recent > 2.0 * change.before
 
 
 def test_slower_cards_are_seen(runs, made_for, tmp_path):
     slower = "UPDATE execution SET time_s = time_s * 1.5 WHERE action <> 'gpu' AND device = 'u55c'"
-    found = shifted(edited(runs["again"], tmp_path, slower), made_for).found
+    found = shifted(read_workload(edited(runs["again"], tmp_path, slower)), made_for).found
     (change,) = [c for c in found if c.name == "card_time"]
     assert change.amount == pytest.approx(0.5, abs=0.05)
 
@@ -167,13 +169,13 @@ def test_without_a_record_the_earlier_batches_count(runs, tmp_path):
         f"n_output_tokens = 2 * n_output_tokens WHERE {later}",
     )  # fmt: skip
     workload = read_workload(run)
-    found = shifted(run, {}, workload=workload)
+    found = shifted(workload, {})
     assert "earlier batches" in found.against
     assert "row_length" in {c.name for c in found.found}
     moved = adapted_scenario(workload, found, 20)
     whole = workload.calibration.scenario()
     assert moved.length_scale > 1.2 * whole.length_scale
-    assert not shifted(runs["usual"])
+    assert not shifted(read_workload(runs["usual"]), {})
 
 
 def test_neighbours_that_are_alike_count_less():
@@ -200,19 +202,37 @@ def test_a_bad_policy_is_improved_and_swapped(runs, blocking, tmp_path, name, tr
     assert new.mean() > old.mean()
     record = PolicyFile(out).record
     assert record[WORKLOAD]["run"] == record["adapted"]["run"] == "hidden-5"
-    assert not shifted(runs[name], record)
+    assert not shifted(read_workload(runs[name]), record)
 
 
 def test_the_shipped_policy_does_not_get_worse(runs, tmp_path):
     out = tmp_path / "new.onnx"
     found = adapt(runs["long"], None, out, plan=replace(TINY, n_rounds=1), seeds=8, force=True)
-    assert out.exists() == found.swapped
-    if not found.swapped:
-        return
+    better = found.difference.significant and found.difference.mean > adapting.LEAST_GAIN
+    assert (found.swapped, out.exists()) == (better, better)
+    assert found.decision.startswith("swapped" if better else "kept")
+    in_use = out if found.swapped else shipped_path()
     truth = replace(LONG, n_iterations=30)
-    old, new = (score(network_from_onnx(p), truth, 16, seed=7) for p in (shipped_path(), out))
+    old, new = (score(network_from_onnx(p), truth, 16, seed=7) for p in (shipped_path(), in_use))
     difference = judge(old, new)
     assert difference.mean >= 0.0 or not difference.significant
+    assert new.mean() > 0.0  # better than always-GPU
+
+
+def test_what_is_better_is_always_swapped_in(runs, tmp_path, monkeypatch):
+    never, out = tmp_path / "never.onnx", tmp_path / "new.onnx"
+    save_onnx(toward_gpu(network_from_onnx(shipped_path())), {}, never)
+    shipped = network_from_onnx(shipped_path())
+    tuned_as(monkeypatch, lambda network: shipped)
+    found = adapt(runs["usual"], never, out, plan=TINY, seeds=8, force=True)
+    assert found.old == pytest.approx(0.0, abs=1e-9)  # it never leaves the GPUs
+    assert found.swapped
+    assert found.difference.mean == pytest.approx(found.new - found.old)
+    assert found.difference.low > 0.0
+    truth = replace(HIDDEN, n_iterations=30)
+    old, new = (score(network_from_onnx(p), truth, 16, seed=7) for p in (never, out))
+    assert judge(old, new).significant
+    assert new.mean() > old.mean()
 
 
 @pytest.mark.parametrize("change", [lambda network: network, toward_gpu])

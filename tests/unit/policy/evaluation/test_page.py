@@ -43,7 +43,8 @@ class Ranked:
 
 def scores(*per_seed, energy=0.9):
     values = np.array(per_seed, dtype=np.float64)
-    return Scores(values, np.full(len(values), energy), np.ones(len(values)))
+    ones = np.ones(len(values))
+    return Scores(values, energy * ones, ones, energy * ones)
 
 
 def compared(hard=True, gain=0.1):

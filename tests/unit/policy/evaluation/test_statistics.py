@@ -75,7 +75,7 @@ def test_a_share_is_as_certain_as_resampled_episodes_say():
 
 def test_shares_of_several_scenarios_and_their_difference():
     def scored(values):
-        return Scores(values, np.ones(len(values)), np.ones(len(values)))
+        return Scores(values, *3 * [np.ones(len(values))])
 
     results = []
     for seed in (1, 2):
