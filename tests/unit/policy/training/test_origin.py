@@ -12,7 +12,7 @@ from ecorl.policy.training.origin import FIGURES, figures_digest, is_stale
 from ecorl.policy.training.train import TrainingPlan, train
 from ecorl.scheduler import tables
 from ecorl.scheduler.learned import PolicyFile
-from ecorl.sim import families, scenario, trace
+from ecorl.sim import families, scenario, scenario_costs
 
 TINY = TrainingPlan("paper", n_scenarios=2, n_iterations=8, n_rounds=1, n_epochs=1, ppo_steps=0)
 
@@ -71,7 +71,7 @@ def slower_kernels(monkeypatch):
 
 
 def quicker_heat(monkeypatch):
-    monkeypatch.setattr(trace, "FULL_RISE_C", 2.0 * trace.FULL_RISE_C)
+    monkeypatch.setattr(scenario_costs, "FULL_RISE_C", 2.0 * scenario_costs.FULL_RISE_C)
 
 
 @pytest.mark.parametrize("change", [dearer_gpu, slower_kernels, quicker_heat])
