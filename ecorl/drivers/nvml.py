@@ -36,7 +36,7 @@ not a power (NVML's "not available" is 4.3 MW) lies far beyond."""
 
 LIMIT_FACTOR = 2.0
 """Nor is one above this many times the highest power limit that the GPU can be set to. Board power
-passes the limit for moments, by a third or so; twice leaves room for every real reading."""
+passes the limit for moments, by a third or so; twice the limit admits every real reading."""
 
 MAX_ENERGY_MJ = 2**53
 """Largest believable energy counter, mJ: beyond it a double no longer holds every count (285 years
@@ -46,7 +46,7 @@ _VALUE_NOT_AVAILABLE = 0xFFFFFFFF
 
 
 def visible_devices(environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """What ``CUDA_VISIBLE_DEVICES`` names, or None when it is not set.
+    """The devices that ``CUDA_VISIBLE_DEVICES`` names, or None when it is not set.
 
     As in CUDA the list ends at the first entry that is empty or negative. CUDA's own numbering
     follows NVML's only under ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` or with equal GPUs.
@@ -170,6 +170,10 @@ class NvmlDriver:
         A reading of exactly 0 W counts as no answer: a board that answers draws power, and
         polling too fast is known to yield zeros. So does one that the board cannot draw (see
         `LIMIT_FACTOR` and `MAX_POWER_W`; a module's power is held against the latter alone).
+
+        Args:
+            device: the GPU.
+            order: instruments in the order in which they are asked.
 
         Raises:
             DriverError: the error of the last instrument when none answers.

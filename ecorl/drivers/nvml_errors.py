@@ -54,7 +54,12 @@ ERROR_CLASSES: Mapping[int, type[DriverError]] = {
 
 
 def error_from_code(code: int, message: str = "") -> DriverError:
-    """The error that stands for an NVML return code; see `ERROR_CLASSES`."""
+    """Make the error that stands for an NVML return code; see `ERROR_CLASSES`.
+
+    Args:
+        code: NVML's return code.
+        message: the error's message.
+    """
     return ERROR_CLASSES.get(code, DriverError)(message or f"NVML error {code}")
 
 

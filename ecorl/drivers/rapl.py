@@ -92,7 +92,7 @@ class UnwrappedCounter:
     One wrap between two readings is recovered. Several cannot be seen: at 200 W and the usual
     range of 262 kJ a counter wraps every 22 min, far above any polling interval. A counter that
     starts again (suspend, firmware) falls as well; it is told apart by the power that a wrap
-    would have taken.
+    would have needed.
     """
 
     def __init__(self, range_j: float) -> None:
@@ -101,12 +101,16 @@ class UnwrappedCounter:
         self._total_j = 0.0
 
     def update(self, raw_j: float, t_s: float) -> float | None:
-        """Cumulative energy, J, after a raw reading at `t_s`.
+        """Count a raw reading.
+
+        Args:
+            raw_j: the counter's value, J.
+            t_s: time of the reading, s.
 
         Returns:
-            None where the counter started again: what it gained since the last reading, with or
-            without a wrap, would have taken more than `MAX_POWER_W`. The next reading counts from
-            here; the joules in between are not known.
+            Cumulative energy, J; None where the counter started again: what it gained since the
+            last reading, with or without a wrap, would have needed more than `MAX_POWER_W`. The
+            next reading counts from here; the joules in between are not known.
         """
         last, self._last = self._last, (raw_j, t_s)
         if last is None:

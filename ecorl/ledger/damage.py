@@ -1,4 +1,4 @@
-"""How bytes that changed on the disk show when a ledger is read."""
+"""Recognises a damaged ledger: bytes that changed on the disk show as errors or wrong types."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ DAMAGE = (
     IndexError,
     OverflowError,
 )
-"""What they raise once they are read as the record that they were: no such word, no such key, no
-such column, no UTF-8."""
+"""Errors that reading a damaged row raises: SQLite's own, and those of decoding a value that is no
+member of its enum, lacks a key, or is no valid JSON or UTF-8."""
 
 _STORED_AS = {
     "REAL": ("real", "integer"),
@@ -27,15 +27,21 @@ _STORED_AS = {
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, in one line of plain characters: it may quote what was damaged."""
+    """The message of an error in one line of ASCII: it may quote damaged bytes."""
     return ascii(" ".join(str(error).split()))[1:-1]
 
 
 def type_fault(connection: sqlite3.Connection, table: str) -> str | None:
-    """What is wrong with the types of a table's values, or None when all are as declared.
+    """Find values that are not of their column's declared type.
 
-    Damage may turn a number into a text, or into nothing, and SQLite hands that out without a
-    word.
+    Damage may turn a number into a text, or into NULL, and SQLite returns that without an error.
+
+    Args:
+        connection: to the ledger.
+        table: its name.
+
+    Returns:
+        What is wrong, in one sentence, or None when all values are as declared.
 
     Raises:
         sqlite3.Error: when the table cannot be read.

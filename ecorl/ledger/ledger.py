@@ -195,7 +195,16 @@ class Ledger:
     def barrier(
         self, iteration: int, stage: Stage, wait_s: float, n_rows: int, n_missing: int, n_late: int
     ) -> None:
-        """Record one wait of the training thread at the completion barrier, s."""
+        """Record one wait of the training thread at the completion barrier.
+
+        Args:
+            iteration: 1-based.
+            stage: the stage that was waited for.
+            wait_s: how long, s.
+            n_rows: rows of the batch.
+            n_missing: rows without an answer before the deadline.
+            n_late: rows that arrived too late since the last wait.
+        """
         t_s = time.monotonic()
         self._insert(
             "barrier",
@@ -216,7 +225,13 @@ class Ledger:
         self._insert("fault", lambda: {"t_s": t_s, **encoding.fault_row(f)})
 
     def metric(self, iteration: int, name: str, value: float | None) -> None:
-        """Record one scalar of the trainer; NaN is stored as missing."""
+        """Record one scalar of the trainer.
+
+        Args:
+            iteration: 1-based.
+            name: e.g. ``reward``.
+            value: None or NaN when it is missing.
+        """
         self._insert(
             "metric",
             lambda: {
@@ -227,7 +242,13 @@ class Ledger:
         )
 
     def evaluation(self, name: str, phase: str, values: Sequence[float | None]) -> None:
-        """Record per-item values of one evaluation; the newest of a (name, phase) counts."""
+        """Record per-item values of one evaluation; the newest of a (name, phase) counts.
+
+        Args:
+            name: what was evaluated.
+            phase: when, e.g. ``before``.
+            values: one an item; None or NaN for an item without a value.
+        """
         t_s, kept = time.monotonic(), tuple(values)
         self._insert(
             "evaluation",
@@ -246,9 +267,9 @@ class Ledger:
             self._writer.put(lambda c: self._samples.add(c, kept), len(kept))
 
     def hold_readings(self, hold_s: float) -> None:
-        """Say for how long a power reading stands without a successor, s; `HOLD_S` until then.
+        """Set for how long a power reading stands without a successor, s; `HOLD_S` until then.
 
-        To be the same as in the telemetry that takes the readings, before the first of them.
+        To be called before the first reading, with the value that telemetry uses.
         """
 
         def write(connection: sqlite3.Connection) -> None:
@@ -295,7 +316,12 @@ class Ledger:
         )
 
     def checkpoint(self, iteration: int, path: str) -> None:
-        """Record a checkpoint that holds all work up to ``iteration``."""
+        """Record a checkpoint of the trainer.
+
+        Args:
+            iteration: the last one whose work it holds.
+            path: its folder.
+        """
         t_s = time.monotonic()
         self._insert(
             "checkpoint", lambda: {"iteration": int(iteration), "t_s": t_s, "path": str(path)}
@@ -347,18 +373,18 @@ class Ledger:
     # ------------------------------------------------------------ hooks of the writing thread
 
     def after_batch(self, connection: sqlite3.Connection, everything: bool) -> None:
-        """Hook of `RowWriter`."""
+        """Write roll-ups of seconds that are over; see `BatchHooks`."""
         self._samples.write_seconds(connection, everything)
 
     def lost(self, connection: sqlite3.Connection, n_rows: int, why: str) -> None:
-        """Hook of `RowWriter`: the record itself says what it lacks."""
+        """Note in the record itself that rows are missing from it; see `BatchHooks`."""
         detail = f"{n_rows} rows of the run's record were dropped ({why})"
         columns = {"attempt": self.attempt, "t_s": time.monotonic(), "detail": detail}
         columns["kind"] = str(EventKind.LEDGER_ROWS_DROPPED)
         _insert(connection, "event", columns)
 
     def rolled_back(self) -> None:
-        """Hook of `RowWriter`."""
+        """Forget series of a transaction that was undone; see `BatchHooks`."""
         self._samples.forget_series()
 
 

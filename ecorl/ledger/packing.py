@@ -63,7 +63,7 @@ def pack_block(rows: Sequence[SecondRow]) -> bytes:
 
 
 def unpack_block(packed: bytes, n_seconds: int) -> list[SecondRow]:
-    """The rows that `pack_block` was given.
+    """Unpack the rows that `pack_block` packed.
 
     Raises:
         ValueError, zlib.error: when the blob is damaged.

@@ -54,7 +54,7 @@ _Accessor = Callable[Concatenate["LedgerReader", _P], _R]
 
 
 def _reads(*tables: str) -> Callable[[_Accessor[_P, _R]], _Accessor[_P, _R]]:
-    """An accessor of these tables, which tells of damage in them as a `LedgerError`."""
+    """Make an accessor that checks the types of these tables and raises damage as `LedgerError`."""
 
     def decorate(accessor: _Accessor[_P, _R]) -> _Accessor[_P, _R]:
         @functools.wraps(accessor)
@@ -153,7 +153,7 @@ class LedgerReader:
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:
-        """Damage that shows inside the block is told as a `LedgerError`."""
+        """Turn errors of damaged values inside the block into a `LedgerError`."""
         try:
             yield
         except DAMAGE as error:
@@ -167,7 +167,7 @@ class LedgerReader:
             raise LedgerError(f"{self.path}: cannot be read ({reason(error)})") from error
 
     def _check_types(self, tables: Iterable[str]) -> None:
-        """See that each value is of its column's type, once per table and instant."""
+        """Check that each value is of its column's type, once per table and instant."""
         for table in tables:
             if table not in self._sound:
                 fault = type_fault(self._connection, table)
@@ -179,7 +179,7 @@ class LedgerReader:
 
     @_reads("run", "meta")
     def run(self) -> RunRow:
-        """What ran."""
+        """The run's id, config and facts."""
         row = next(self._rows("SELECT * FROM run"), None)
         if row is None:
             raise LedgerError(f"{self.path}: holds no run")
@@ -364,7 +364,7 @@ class LedgerReader:
 
     @_reads("sample_error", "series")
     def sample_errors(self) -> list[SampleErrorRow]:
-        """Why readings are missing, counted per attempt and series."""
+        """Errors behind missing readings, counted per attempt and series."""
         sql = (
             "SELECT attempt, device_id, source, error, n, first_t_s, last_t_s FROM sample_error "
             "JOIN series ON series.id = series_id ORDER BY attempt, device_id, error"

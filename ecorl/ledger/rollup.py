@@ -54,7 +54,7 @@ class SecondRow(NamedTuple):
 
 
 class _Sample(Protocol):
-    """What the roll-up looks at: a `PowerSample`, or a row of the raw ring."""
+    """The fields of a reading that the roll-up uses: a `PowerSample`, or a row of the raw ring."""
 
     @property
     def t_s(self) -> float: ...
@@ -193,7 +193,7 @@ class PowerRollup:
         return [self._seconds.pop(second).row(second) for second in ready]
 
     def open_reading(self) -> OpenReading | None:
-        """Where one has to go on who knows the rows taken so far and the readings since."""
+        """The newest reading: with it, a new roll-up can go on from the rows that were taken."""
         limit = self._newest - _OPEN_SECONDS
         self._before = {s: reading for s, reading in self._before.items() if s > limit}
         known = [self._flushed]

@@ -1,4 +1,4 @@
-"""What a `LedgerReader` hands out where a record of `ecorl.records` alone does not suffice."""
+"""Rows that a `LedgerReader` returns: records with the attempt that they belong to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ecorl.records import (
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """What ran: its id, the resolved config as TOML, free facts, wall-clock of creation (s)."""
+    """A run: its id, the resolved config as TOML, free facts, wall-clock of creation (s)."""
 
     run_id: str
     config_toml: str
@@ -234,7 +234,7 @@ class RawSampleRow:
 
 @dataclass(frozen=True, slots=True)
 class SampleErrorRow:
-    """How often readings of one series failed for one reason, and when first and last (s)."""
+    """Failed readings of one series for one reason: their number, first and last time (s)."""
 
     attempt: int
     device_id: str

@@ -1,4 +1,4 @@
-"""Where power readings go: seconds, packed blocks, the raw ring and the count of errors.
+"""Stores power readings: as seconds, packed blocks, a ring of raw ones and a count of errors.
 
 Used by the writing thread alone.
 """
@@ -43,6 +43,11 @@ FROM power_second WHERE attempt = ? AND series_id = ? ORDER BY second LIMIT ?
 
 def seal(connection: sqlite3.Connection, attempt: int, series_id: int) -> None:
     """Pack the oldest plain seconds of one series into a block; at most `BLOCK_SECONDS` of them.
+
+    Args:
+        connection: with a transaction open.
+        attempt: of the series.
+        series_id: its key.
 
     Raises:
         sqlite3.Error: when the file cannot be written.
@@ -99,7 +104,12 @@ class SampleStore:
             rollup.hold_s = hold_s
 
     def add(self, connection: sqlite3.Connection, samples: Sequence[PowerSample]) -> None:
-        """Take readings in: ring and errors go to the file at once, seconds when they are over."""
+        """Add readings: ring and errors go to the file at once, seconds when they are over.
+
+        Args:
+            connection: with a transaction open.
+            samples: readings of any devices, in the order of time.
+        """
         ring = []
         for sample in samples:
             key = (str(sample.device_id), str(sample.provenance), str(sample.source))
@@ -120,7 +130,12 @@ class SampleStore:
         connection.executemany(_PUT_RAW, ring)
 
     def write_seconds(self, connection: sqlite3.Connection, everything: bool) -> None:
-        """Write the seconds that are over (or all), and pack what has grown long enough."""
+        """Write the seconds that are over, and pack stretches that have grown long enough.
+
+        Args:
+            connection: with a transaction open.
+            everything: whether the second that runs is written as well.
+        """
         for key, rollup in self._rollups.items():
             rows = rollup.take(everything=everything)
             if not rows:

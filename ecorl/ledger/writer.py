@@ -21,18 +21,29 @@ Write = Callable[[sqlite3.Connection], object]
 
 
 class BatchHooks(Protocol):
-    """What the owner of a `RowWriter` wants done beside the rows; called on the writing thread."""
+    """Calls that a `RowWriter` makes on its owner, on the writing thread."""
 
     def after_batch(self, connection: sqlite3.Connection, everything: bool) -> None:
-        """Inside each transaction, after its rows; ``everything``: nothing may stay in memory."""
+        """Write more inside a transaction, after its rows.
+
+        Args:
+            connection: with the transaction open.
+            everything: whether nothing may stay in memory.
+        """
         ...
 
     def lost(self, connection: sqlite3.Connection, n_rows: int, why: str) -> None:
-        """Inside a transaction: so many rows were dropped since the last that was told of any."""
+        """Note inside a transaction that rows were dropped since the last note.
+
+        Args:
+            connection: with the transaction open.
+            n_rows: number of rows.
+            why: the newest reason.
+        """
         ...
 
     def rolled_back(self) -> None:
-        """After a transaction that was undone."""
+        """Drop what was remembered of a transaction that was undone."""
         ...
 
 
@@ -54,11 +65,11 @@ _BAD_ROW = (
     sqlite3.InterfaceError,
     sqlite3.DataError,
 )
-"""What one unusable row may raise: it alone is dropped, the rest of its batch is kept."""
+"""Errors that one unusable row raises: it alone is dropped, the rest of its batch is kept."""
 
 
 class RowWriter:
-    """Writes rows on a thread of its own, in the order in which they were put.
+    """Writes rows on its own thread, in the order in which they were put.
 
     Args:
         connection: used by this thread alone from now on; closed by `close`.
@@ -93,7 +104,12 @@ class RowWriter:
         return self._dropped
 
     def put(self, write: Write, n_rows: int = 1) -> None:
-        """Queue one write; never blocks, never raises. Dropped when the queue is full."""
+        """Queue one write; never blocks, never raises. It is dropped when the queue is full.
+
+        Args:
+            write: called with the connection inside a transaction.
+            n_rows: rows that it stands for, as they are counted when it is dropped.
+        """
         with self._wake:
             if self._stopping:
                 self._note_drop(n_rows, "the ledger is closed")
@@ -104,8 +120,8 @@ class RowWriter:
             self._queue.append((write, n_rows))
             self._pending += n_rows
             self._put_count += 1
-            # Between two commits the thread sleeps on: waking it for every row would take the
-            # interpreter from the training thread again and again.
+            # Between two commits the thread sleeps on: waking it for every row would
+            # interrupt the training thread again and again.
             if self._idle:
                 self._idle = False
                 self._wake.notify_all()
@@ -151,7 +167,7 @@ class RowWriter:
             while self._one_round():
                 pass
         finally:
-            # However the thread ends, what waits is lost and what comes is not taken any more.
+            # However the thread ends, waiting rows are lost and new ones are refused.
             with self._wake:
                 self._stopping = True
                 self._queue.clear()

@@ -51,7 +51,7 @@ _SOURCES = {
     "csim": "cycle model; computed by C-simulation on this host",
     "xrt (noop)": "cycle model; computed by C-simulation behind XRT's noop driver on this host",
 }
-"""Where a modelled card's figures come from, by who runs its kernels."""
+"""Source of a modelled card's figures, by the host that runs its kernels."""
 
 REAL_HOST = "xrt"
 """An engine whose kernels run on real cards."""
@@ -260,7 +260,7 @@ class Recorder:
     def _beyond_physics(
         self, work: StageWork, time_s: float, energy_j: float | None, provenance: Provenance
     ) -> str | None:
-        """Why a card's figure cannot be true, or None."""
+        """Check a card's figures against the device's bounds; the contradiction, or None."""
         try:
             check_execution(self._card, work, time_s, energy_j, provenance)
         except PhysicalBoundError as error:

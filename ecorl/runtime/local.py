@@ -155,7 +155,7 @@ class LocalRuntime:
         except BaseException:  # whatever it was, no process or thread may be left behind
             self.close()
             raise
-        # An exception that ends the training must not take the last executions with it.
+        # An exception that ends the training must not lose the last executions.
         atexit.register(self.close)
         self._recorder.record_devices(
             self._sampler.devices, (lane.engine for lane in self._lanes.values())
@@ -227,6 +227,10 @@ class LocalRuntime:
 
     def submit(self, run: StageRun, batch: ScoreBatch) -> None:
         """Send a placed inference batch to its engine; returns at once.
+
+        Args:
+            run: from `on_stage_start`.
+            batch: the rows to score.
 
         Raises:
             EngineError: when the stage has no engine (the placement was to the GPU), or the
@@ -318,7 +322,7 @@ class LocalRuntime:
         def done(future: Future[Result]) -> None:
             error = CancelledError() if future.cancelled() else future.exception()
             if self._closed:
-                return  # the run has ended: nobody needs the weights any more
+                return  # the run has ended: the weights are not needed any more
             if error is None:
                 found = future.result()
                 digest = found.digest if isinstance(found, Refreshed) else "unknown"
@@ -341,7 +345,7 @@ class LocalRuntime:
     # ------------------------------------------------------------ inside
 
     def _time_left_s(self) -> float:
-        """What is left of the iteration's deadline, which runs from its first wait.
+        """Time left of the iteration's deadline, s, which runs from its first wait.
 
         Stages that run beside each other are waited for one after the other; two hung engines
         must not cost two deadlines.

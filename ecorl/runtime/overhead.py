@@ -1,4 +1,4 @@
-"""The time that ecorl itself takes on the training thread."""
+"""Measures the time that ecorl itself needs on the training thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class HookClock:
-    """Time that ecorl's own code took on the training thread, by counters.
+    """Counts the time that ecorl's own code needed on the training thread.
 
     Attributes:
         hook_s: time inside ecorl, without the framework's work, without waits for the device to

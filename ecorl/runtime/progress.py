@@ -30,7 +30,7 @@ class ProgressTask:
         self._id = bar.add_task(title, total=total, note="") if bar else None
 
     def finish(self, note: str) -> None:
-        """The work ended before its full length (a target was reached)."""
+        """End the work before its full length, with a note (a target was reached)."""
         if self._bar is not None and self._id is not None:
             self._bar.update(self._id, total=self._done, note=note)
         else:
@@ -47,7 +47,12 @@ class ProgressTask:
         )
 
     def advance(self, n: int = 1, note: str = "") -> None:
-        """Count `n` more units done; `note` is shown behind the bar or the line."""
+        """Count more units done.
+
+        Args:
+            n: units.
+            note: shown behind the bar or the line.
+        """
         self._done += n
         if self._bar is not None and self._id is not None:
             self._bar.update(self._id, advance=n, note=note)

@@ -31,7 +31,7 @@ from ecorl.records import (
 logger = logging.getLogger(__name__)
 
 PATIENCE_S = 30.0
-"""How long an execution waits for its readings, s: longer than any sampler needs (its slowest
+"""Longest wait of an execution for its readings, s: longer than any sampler needs (its slowest
 interval is 10 s), short enough that a run without readings keeps its record all the same."""
 
 
@@ -39,7 +39,7 @@ class PowerHistoryLike(Protocol):
     """The part of a sampler's history that `StageAccounts` needs."""
 
     def energy(self, device_id: str, t_start_s: float, t_end_s: float) -> StageEnergy:
-        """Energy of one device over a window."""
+        """Energy of one device over a window, monotonic s."""
         ...
 
     def watermark_s(self, device_id: str) -> float | None:
@@ -105,7 +105,7 @@ class StageAccounts:
             return self.edi.to_json()
 
     def path_costs(self, device: str) -> tuple[PathCost, ...]:
-        """What each stage has cost on a device so far, by the EDI matrix and its times."""
+        """Mean cost of each stage on a device so far, from the EDI matrix and its times."""
         found = []
         with self._lock:
             for stage in Stage:

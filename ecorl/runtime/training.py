@@ -1,4 +1,4 @@
-"""What the runtime is told of the training process that it serves."""
+"""Facts of the training process that the runtime serves, given by a framework's adapter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TrainerDevice = Literal["cuda", "cpu"]
 
 
 def _nothing_to_wait_for() -> None:
-    """On a CPU work is done when the call returns."""
+    """Return at once: on a CPU work is done when the call returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class TrainingSide:
         frozen: the frozen model of each stage that may leave the GPU.
         fence: waits until the device has done all that was launched. A stage's borders lie
             behind it: without it a stage on a GPU would end when its kernels are queued, and its
-            seconds and joules would be booked on the stage that happens to wait for them.
+            seconds and joules would count for the stage that happens to wait for them.
     """
 
     device: TrainerDevice = "cpu"

@@ -1,4 +1,4 @@
-"""How good the readings are: counter against integral, and the refresh really achieved.
+"""Checks power readings: counter against integral, and the refresh really achieved.
 
 The one implementation of these checks: on a `PowerHistory` while a run lasts (`check_readings`)
 and on what a ledger kept of it (`counter_gap`, `stopped_seconds` and the functions on readings).
@@ -36,7 +36,7 @@ MIN_CHANGES = 4
 
 
 class HasPower(Protocol):
-    """What the checks need of a reading: its time, s, and its power, W, None when missing."""
+    """A reading as the checks use it: its time, s, and its power, W, None when missing."""
 
     @property
     def t_s(self) -> float: ...  # noqa: D102 (the class says what it is)
@@ -46,7 +46,7 @@ class HasPower(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CounterGap:
-    """How far the integrals of a device lie from its counter, over stage executions.
+    """The gap between integral and counter of a device over stage executions.
 
     Neither of the two is the truth: the gap tells that something is wrong, not which of them.
 
@@ -71,9 +71,12 @@ class CounterGap:
 def counter_gap(device_id: str, energies: Iterable[StageEnergy | None]) -> CounterGap:
     """Compare counter and integral of a device over executions.
 
-    Energies of the device alone and joint ones (``gpu0+gpu1`` for ``gpu0`` and for ``gpu1``) are
-    taken, others are passed over. So are modelled ones: their counter and their power are the
-    same model.
+    Energies of the device alone count, and joint ones that it is part of. Modelled ones do not:
+    their counter and their power are the same model.
+
+    Args:
+        device_id: the device.
+        energies: of stage executions; None for one without energy.
     """
     own = [
         e
@@ -105,7 +108,7 @@ def _gap_share(counters_j: list[float], integrals_j: list[float]) -> float | Non
 
 
 class HasCount(Protocol):
-    """What `stopped_seconds` needs of a one-second roll-up, all over the part that it tells of.
+    """A one-second roll-up as `stopped_seconds` uses it.
 
     ``counted_s`` and ``counted_j``: time over which the counter could be read and its rise, s and
     J; ``held_s`` and ``held_j``: time over which a valid power reading held and its energy.
@@ -171,7 +174,7 @@ class ReadingCheck:
             seldom. A refresh slower than the polling means repeated readings.
         poll_s: median time between readings, s, or None.
         missing_share: share of the readings without power, or None without readings.
-        method: how the energy of the window was found; tells of a counter that has stopped.
+        method: how the energy of the window was found; shows a counter that has stopped.
     """
 
     device_id: str
@@ -190,7 +193,14 @@ class ReadingCheck:
 def check_readings(
     history: PowerHistory, device_id: str, t_start_s: float, t_end_s: float
 ) -> ReadingCheck:
-    """Cross-check one device over a window."""
+    """Cross-check counter, integral and refresh of one device over a window.
+
+    Args:
+        history: the readings.
+        device_id: the device.
+        t_start_s: start of the window, monotonic s.
+        t_end_s: its end, monotonic s.
+    """
     energy = history.energy(device_id, t_start_s, t_end_s)
     readings = history.readings(device_id, t_start_s, t_end_s)
     counter_j, integral_j = energy.counter_energy_j, energy.integral_energy_j

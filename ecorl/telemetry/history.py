@@ -126,7 +126,12 @@ class PowerHistory:
             return tuple(self._tracks)
 
     def register(self, device_id: str, provenance: Provenance) -> None:
-        """Make a device known before its first sample, so that its missing energy has a home."""
+        """Make a device known before its first sample.
+
+        Args:
+            device_id: the device.
+            provenance: of the samples to come.
+        """
         with self._lock:
             self._tracks.setdefault(device_id, _Track(provenance))
 
@@ -157,7 +162,13 @@ class PowerHistory:
             return track.t_s[-1] if track is not None and track.t_s else None
 
     def readings(self, device_id: str, t_start_s: float, t_end_s: float) -> tuple[Reading, ...]:
-        """Readings with ``t_start_s <= t_s <= t_end_s``, missing ones included."""
+        """Readings within a window, missing ones included.
+
+        Args:
+            device_id: the device.
+            t_start_s: first time, monotonic s, inside the window.
+            t_end_s: last time, monotonic s, inside the window.
+        """
         with self._lock:
             track = self._tracks.get(device_id)
             if track is None:
@@ -172,6 +183,11 @@ class PowerHistory:
         The figure is final once `watermark_s` has passed `t_end_s`; before that the counter
         cannot be interpolated at the end. A window of length 0 and an unknown device have no
         energy (None).
+
+        Args:
+            device_id: the device.
+            t_start_s: start of the window, monotonic s.
+            t_end_s: its end, monotonic s.
 
         Raises:
             ValueError: the window ends before it starts.

@@ -49,7 +49,7 @@ power to all of it that alone makes a factor of 2 over 1 s, and of less than 2 o
 
 
 class CounterVerdict(Enum):
-    """What `judge_counter` makes of a counter."""
+    """The verdict of `judge_counter`."""
 
     FINE = "fine"
     STOPPED = "stopped"
@@ -57,7 +57,7 @@ class CounterVerdict(Enum):
 
 
 class Reading(NamedTuple):
-    """What integration needs of a sample.
+    """A power sample as integration uses it.
 
     Attributes:
         t_s: time, s, ascending within a sequence.
@@ -85,6 +85,12 @@ def hold_integral(
     """Integrate power over a window, each reading held until the next, for at most `hold_s`.
 
     Readings before the window count as far as their hold reaches into it.
+
+    Args:
+        readings: in the order of time.
+        t_start_s: start of the window, s.
+        t_end_s: its end, s.
+        hold_s: longest time for which a reading stands without a successor, s.
     """
     energy_j = covered_s = 0.0
     for power_w, span_s in _holds(readings, t_start_s, t_end_s, hold_s):
@@ -111,7 +117,7 @@ def _holds(
 def judge_counter(
     counter_j: float | None, integral_j: float | None, coverage: float, length_s: float
 ) -> CounterVerdict:
-    """Whether the rise of a counter over a window can be believed, by the power readings in it.
+    """Judge whether a counter's rise over a window is credible, by the power readings in it.
 
     Args:
         counter_j: rise of the counter, J, or None.
@@ -147,6 +153,12 @@ def standstill_s(
     The stretch may begin before the window and end after it; the time in it for which a reading
     of 0 W held does not count, because then a counter has to stand still. A stretch ends where
     the counter moves and where the device was lost.
+
+    Args:
+        readings: in the order of time.
+        t_start_s: start of the window, s.
+        t_end_s: its end, s.
+        hold_s: longest time for which a power reading stands without a successor, s.
     """
     longest_s = 0.0
     for since_s, until_s in _flat_stretches(readings):
@@ -179,6 +191,12 @@ def counter_difference(
     It cannot be known when a window's end has no counter reading on both sides within
     `max_gap_s` of each other, when the counter falls anywhere in between, or when the device was
     lost in between (a counter that started again may already have passed its old value).
+
+    Args:
+        readings: in the order of time.
+        t_start_s: start of the window, s.
+        t_end_s: its end, s.
+        max_gap_s: widest gap between two counter readings that is interpolated, s.
     """
     bracket = [r for r in readings if r.energy_j is not None or r.reset]
     counters = [r for r in bracket if r.energy_j is not None]

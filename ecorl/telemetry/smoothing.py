@@ -33,13 +33,18 @@ class Ema:
 
     @property
     def t_s(self) -> float | None:
-        """Time of the last value taken in, s."""
+        """Time of the last value that counted, s."""
         return self._t_s
 
     def update(self, t_s: float, value: float | None) -> float | None:
-        """Take in a value; None and values not newer than the last change nothing.
+        """Mix in a value; over a gap it weighs as if it had held for the whole gap.
 
-        Over a gap the new value weighs as if it had held for the whole gap.
+        Args:
+            t_s: its time, s.
+            value: None and values not newer than the last change nothing.
+
+        Returns:
+            The smoothed value.
         """
         if value is None or not math.isfinite(value):
             return self._value

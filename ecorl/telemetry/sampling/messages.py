@@ -20,7 +20,7 @@ from ecorl.telemetry.sources.specs import DeviceInfo, SourceSpec
 
 @dataclass(frozen=True)
 class SourceReport:
-    """What the child says of one spec.
+    """The child's report of one spec.
 
     Attributes:
         asked: the type in the spec.

@@ -84,7 +84,7 @@ class Sampler:
     def start(self, timeout_s: float = 10.0) -> None:
         """Start sampling and wait for the first answer.
 
-        A machine that cannot be read is no error here: `reports` and ``on_fault`` tell. If no
+        A machine that cannot be read is no error here: see `reports` and ``on_fault``. If no
         answer comes in time the wait ends and the process goes on; its devices appear in
         `devices` when it answers.
 
@@ -127,7 +127,7 @@ class Sampler:
 
     @property
     def reports(self) -> tuple[SourceReport, ...]:
-        """What each spec came to: the source chosen, and why the others were not."""
+        """One report a spec: the source chosen, and why the others were not."""
         return self._reports
 
     @property
@@ -179,7 +179,7 @@ class Sampler:
         self._ready.set()
 
     def _receive(self) -> None:
-        """Start a process and take its lines in until it ends or the sampler stops."""
+        """Start a process and read its lines until it ends or the sampler stops."""
         try:
             process = SamplerProcess(self._specs)
         except OSError as error:
@@ -194,13 +194,13 @@ class Sampler:
                     self._lose(process)
                     return
                 for line in lines:
-                    self._take(line)
+                    self._receive_line(line)
                 self._mark_silent(time.monotonic())
         finally:
             self._process = None
             process.end()
 
-    def _take(self, line: bytes) -> None:
+    def _receive_line(self, line: bytes) -> None:
         try:
             items = decode(line)
         except ValueError as error:
@@ -208,11 +208,11 @@ class Sampler:
             return
         reports = tuple(item for item in items if isinstance(item, SourceReport))
         if reports:
-            self._take_reports(reports)
+            self._receive_reports(reports)
         else:
             self._add(tuple(item for item in items if isinstance(item, PowerSample)))
 
-    def _take_reports(self, reports: tuple[SourceReport, ...]) -> None:
+    def _receive_reports(self, reports: tuple[SourceReport, ...]) -> None:
         first = not self._reports
         now_s = time.monotonic()
         for i, report in enumerate(reports):

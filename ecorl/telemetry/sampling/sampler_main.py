@@ -2,7 +2,7 @@
 
 It reads its specs as one JSON line from standard input, opens the sources, answers with a ready
 line on the file descriptor FD and then writes a line for every read. Each source is read in a
-thread of its own, so that a driver that hangs holds up its own readings only.
+separate thread, so that a driver that hangs delays only the readings of its devices.
 
 It ends when standard input closes or its parent changes. Both are watched: a process forked from
 the parent inherits the other end of standard input and would keep it open, and the kernel's
@@ -41,7 +41,7 @@ SHORTEST_STEP_S = 0.05
 """Jitter shortens no step below this, s: NVML polled faster is known to answer zeros."""
 
 PARENT_CHECK_S = 1.0
-"""How often the parent is looked for, s."""
+"""Interval at which the parent is looked for, s."""
 
 
 class Outlet:
@@ -95,13 +95,24 @@ def open_all(specs: tuple[SourceSpec, ...]) -> tuple[list[DescribedSource], list
 
 
 def step_s(interval_s: float, jitter: random.Random) -> float:
-    """Time until the next reading, s: the interval with jitter; see `SHORTEST_STEP_S`."""
+    """Time until the next reading, s: the interval with jitter; see `SHORTEST_STEP_S`.
+
+    Args:
+        interval_s: the source's polling interval, s.
+        jitter: a source of randomness.
+    """
     step = interval_s * (1.0 + jitter.uniform(-JITTER, JITTER))
     return max(step, min(interval_s, SHORTEST_STEP_S))
 
 
 def poll(source: DescribedSource, outlet: Outlet, stop: threading.Event) -> None:
-    """Read a source at its interval, with jitter, on the monotonic clock, until told to stop."""
+    """Read a source at its interval, with jitter, on the monotonic clock, until told to stop.
+
+    Args:
+        source: an open source.
+        outlet: where its samples go.
+        stop: ends the polling; set here when the parent has gone.
+    """
     jitter = random.Random()
     due_s = time.monotonic()
     while not stop.wait(max(0.0, due_s - time.monotonic())):
@@ -114,7 +125,12 @@ def poll(source: DescribedSource, outlet: Outlet, stop: threading.Event) -> None
 
 
 def watch_parent(parent_pid: int, stop: threading.Event) -> None:
-    """Return when standard input ends, the parent has changed, or `stop` is set."""
+    """Return when standard input ends, the parent has changed, or `stop` is set.
+
+    Args:
+        parent_pid: process id of the parent at the start.
+        stop: set when the sampling ends.
+    """
     while not stop.is_set() and os.getppid() == parent_pid:
         readable, _, _ = select.select([0], [], [], PARENT_CHECK_S)
         if readable and not os.read(0, 4096):
@@ -122,7 +138,7 @@ def watch_parent(parent_pid: int, stop: threading.Event) -> None:
 
 
 def _die(args: threading.ExceptHookArgs) -> None:
-    """A thread that fails takes the process with it: the parent sees that and starts anew."""
+    """End the process when a thread fails: the parent sees that and starts it anew."""
     threading.__excepthook__(args)
     sys.stderr.flush()
     os._exit(1)

@@ -4,7 +4,7 @@ power = idle + (active - idle) x utilisation: a straight line between two figure
 profile. Real power is not linear in utilisation; the figure is tagged ``modelled`` for that.
 
 The power of a reading is the mean since the reading before; held until the next one, as readings
-of an instrument are, it would be booked one interval late. So the energy is summed here as well,
+of an instrument are, it would count one interval late. So the energy is summed here as well,
 interval by interval, and stands in the samples as a counter does.
 """
 
@@ -20,10 +20,10 @@ from ecorl.records import MAX_POWER_W, PowerSample, Provenance
 from ecorl.telemetry.sources.specs import DeviceInfo, MeteredDevice
 
 MIN_STEP_S = 0.03
-"""Shortest time over which utilisation is taken, s: three ticks of the kernel's CPU clock."""
+"""Shortest time over which utilisation is measured, s: three ticks of the kernel's CPU clock."""
 
 ROUNDING_TICKS = 2
-"""Ticks of CPU time that may be booked in the step after the one in which they were counted: user
+"""Ticks of CPU time that may be counted in the step after the one in which they were counted: user
 and system time are rounded to a tick each. Without it full use would come out too low."""
 
 
@@ -105,7 +105,7 @@ class ModelledSource:
         self._last = None
 
     def _step(self, now_s: float) -> bool:
-        """Take utilisation and energy up to now; False when the last step is too recent."""
+        """Bring utilisation and energy up to now; False when the last step is too recent."""
         cpu_s = process_cpu_time_s(self._pid)
         if self._last is not None:
             step_s = now_s - self._last[0]

@@ -36,10 +36,10 @@ class _Zone:
     power_w: float | None = None
 
     def forget(self) -> None:
-        """After a missing reading: nothing is concluded across it."""
+        """Forget earlier readings after a missing one: nothing is concluded across it."""
         self.moved = self.since = self.power_w = None
 
-    def take(self, now_s: float, energy_j: float) -> bool:
+    def note(self, now_s: float, energy_j: float) -> bool:
         """Note a reading; False when the counter has stopped."""
         if self.moved is None or energy_j > self.moved[1]:
             self.moved = (now_s, energy_j)
@@ -122,7 +122,7 @@ class RaplSource:
             error = type(fault).__name__
         if energy_j is None:
             state.forget()
-        elif not state.take(now_s, energy_j):
+        elif not state.note(now_s, energy_j):
             energy_j, error = None, COUNTER_STOPPED
         return PowerSample(
             state.zone.zone_id,

@@ -34,7 +34,7 @@ class DescribedSource(PowerSource, Protocol):
 
 @dataclass(frozen=True)
 class Opened:
-    """What came of opening a spec.
+    """The outcome of opening a spec.
 
     Attributes:
         source: the open source, or None when none could be opened.

@@ -1,4 +1,4 @@
-"""What a source is asked for, and what it says of its devices."""
+"""Specifications of power sources, and the devices that sources report."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PowerModel:
 
 @dataclass(frozen=True, slots=True)
 class MeteredDevice:
-    """What a run knows of the devices that a source is to read; a source uses what it needs.
+    """The run's knowledge of the devices that a source is to read; a source uses what it needs.
 
     Attributes:
         device_id: name of the device, for a source that does not find its devices by itself.
@@ -78,7 +78,7 @@ class MeteredDevice:
 
 @dataclass(frozen=True, slots=True)
 class SourceSpec:
-    """Where the power of a device is read: one source, or several of which the first is taken.
+    """The source of a device's power, or several of which the first that opens is used.
 
     Attributes:
         candidates: sources in the order in which they are tried; the first that opens is kept.
