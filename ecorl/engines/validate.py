@@ -129,6 +129,7 @@ def check_score(batch: ScoreBatch, result: ScoreResult) -> Bool:
     if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype != np.float32:
         raise InvalidResult(f"rewards are not a [n] float32 array: {_describe(values)}")
     matched = _match(batch, result.sample_ids, len(values))
+    # Values may be more or fewer than the batch's rows; those without a row are ignored.
     n_given = int(min(len(values), len(batch)))
     finite = np.zeros(len(batch), dtype=np.bool_)
     finite[:n_given] = np.isfinite(values[:n_given])

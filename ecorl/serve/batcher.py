@@ -107,9 +107,12 @@ class _Queue:
         n_tokens = 0
         while self.rows and len(taken) < max_rows:
             row = self.rows.popleft()
+            # One forward has one temperature; rows with another one keep their place in the queue.
             if row.temperature != (taken[0] if taken else row).temperature:
                 kept.append(row)
                 continue
+            # The batch ends here, even if a later row would fit: a long row must not be overtaken
+            # for ever. A row above the limit by itself goes alone.
             if taken and n_tokens + len(row.token_ids) > max_tokens:
                 kept.append(row)
                 break
@@ -233,6 +236,7 @@ class MicroBatcher:
     async def _gather(self) -> None:
         """Wait for a row, then for its batch-mates until its delay is over."""
         while True:
+            # Cleared before the queue is looked at, so that no change in between is missed.
             self._changed.clear()
             wait_s = self._wait_s()
             if wait_s is not None and wait_s <= 0:
@@ -248,6 +252,7 @@ class MicroBatcher:
         queue = self._queue
         if not queue.rows:
             return None
+        # Counted over all temperatures, so that a batch may turn out smaller than these limits.
         full = (
             len(queue.rows) >= self._settings.max_batch_rows
             or queue.n_tokens >= self._settings.max_batch_tokens
@@ -284,6 +289,7 @@ class MicroBatcher:
         limit_s = self._settings.engine_timeout_s
         done, _ = await asyncio.wait({future}, timeout=limit_s)
         if not done:
+            # The late result would have no reader: asyncio would log its error as unhandled.
             self._lane.cancel_and_restart()
             future.add_done_callback(_discard_failure)
             raise EngineTimeout(f"the engine gave no answer within {limit_s:g} s")

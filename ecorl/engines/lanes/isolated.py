@@ -83,6 +83,8 @@ class IsolatedEngine:
         self._ends: list[EngineEnd] = []
         self._cut_off = False
         self._changed = threading.Condition()
+        # A pipe and not an event: the lane's thread waits for a job and for the end of the process
+        # in one call, and the latter is seen on a file descriptor only.
         self._bell_out, self._bell_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread = threading.Thread(
             target=self._run, name=f"ecorl-{spec.name}-{spec.stage}", daemon=True
@@ -214,6 +216,7 @@ class IsolatedEngine:
         try:
             while self._state not in ("closed", "failed"):
                 good_answers, reason = self._live_once()
+                # An engine that has computed a batch works in principle: it gets all restarts anew.
                 failures = 1 if good_answers else failures + 1
                 self._after_end(reason, failures)
         finally:
@@ -237,7 +240,7 @@ class IsolatedEngine:
         try:
             with self._changed:
                 self._process = process
-                if self._state == "closed":
+                if self._state == "closed":  # `close` came before it could see this process
                     return 0, EngineCrashed("closed")
             self._adopt(process.start(self._spec, self._n_calls, self._limits.start_s))
             while (job := self._next_job(process)) is not None:
@@ -279,6 +282,7 @@ class IsolatedEngine:
             if self._state == "closed":
                 return
             first_start = not hasattr(self, "name")
+            # A mistake of the user (a damaged checkpoint) stays one at the next start.
             if first_start or isinstance(reason, UserError) or failures > self._limits.max_restarts:
                 self._reason = reason
                 self._enter("failed")
@@ -286,6 +290,7 @@ class IsolatedEngine:
                 self._enter("starting")
             jobs = self._jobs.take_all()
             failed = self._state == "failed"
+            # Elsewhere the failed jobs, the caller's time-out or the constructor report the end.
             if not (jobs or self._cut_off or first_start):
                 self._ends.append(EngineEnd("EngineCrashed", str(reason)))
             if failed and not first_start:

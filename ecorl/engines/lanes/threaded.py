@@ -174,6 +174,8 @@ class JobQueue:
         with self._lock:
             while self._jobs:
                 job = self._jobs[0]
+                # From here on its caller cannot cancel it; a job that runs already is returned
+                # again after a restart.
                 if job.future.running() or job.future.set_running_or_notify_cancel():
                     return job
                 self._jobs.popleft()
@@ -190,6 +192,7 @@ class JobQueue:
             False, with nothing done, when the job has been removed meanwhile.
         """
         with self._lock:
+            # `take_all` may have failed it while the engine computed: its future is set already.
             if not (self._jobs and self._jobs[0] is job):
                 return False
             self._jobs.popleft()
@@ -209,7 +212,12 @@ class JobQueue:
 
 
 def fail(jobs: Iterable[LaneJob], error: EngineError) -> None:
-    """Fail each job with a separate error of the same class and text."""
+    """Fail jobs, each with a separate error: waiters would share, and extend, one traceback.
+
+    Args:
+        jobs: the jobs; those that their callers have cancelled are skipped.
+        error: the error to copy, by class and text.
+    """
     for job in jobs:
         if job.future.cancelled():
             continue

@@ -96,6 +96,7 @@ def load_decoder(path: Path | str) -> DecoderCheckpoint:
     folder = Path(path).expanduser()
     config = read_config(folder)
     stored = _stored_tensors(folder)
+    # Decided before the expected tensors are listed: an untied head is one of them.
     if _has_own_head(folder, config, stored):
         config = _untied(config)
     if config.gating is not None:
@@ -110,6 +111,8 @@ def load_decoder(path: Path | str) -> DecoderCheckpoint:
             raise CheckpointError(
                 f"{folder}: {name} is {list(found.shape)}, expected {list(shape)}{hint}"
             )
+    # transformers stores the head of a tied model, and of a classifier made from a language model,
+    # without using it.
     spare = {_HEAD} if config.tied or config.is_reward else set()
     unknown = sorted(
         n for n in stored if n not in expected and n not in spare and not _IGNORED_TENSORS.search(n)
@@ -201,7 +204,7 @@ def _stored_tensors(folder: Path) -> dict[str, StoredTensor]:
         raise CheckpointError(f"{index}: cannot be read as a shard index") from error
     tensors: dict[str, StoredTensor] = {}
     for shard in shards:
-        if Path(shard).name != shard:
+        if Path(shard).name != shard:  # an index must not make us read files elsewhere
             raise CheckpointError(f"{index}: shard {shard!r} does not lie in this folder")
         tensors |= read_header(folder / shard)
     return tensors

@@ -196,6 +196,8 @@ def channel_factors(activation: Ranges, weight: Ranges) -> Float32:
         wanted = np.nan_to_num(
             (a - w) / 2, nan=0.0
         )  # inf - inf: a channel of zeros that no weight reads
+    # Dividing by more than a (its excess over the median) would push the activation below its
+    # median; multiplying by more than w would do so to the weights.
     most = np.clip(a, 0, _LARGEST_LOG2)
     least = -np.clip(w, 0, _LARGEST_LOG2)
     log2 = np.rint(np.clip(wanted, least, most))
@@ -260,6 +262,8 @@ class _Layer:
             _row_ranges(each, gamma, self._bias(part)).reshape(s.n_kv_heads, -1, s.head_dim)
             for part, each in (("q", q), ("k", k), ("v", v))
         )
+        # A query's dot product with a key is unchanged by a factor that moves between them, as long
+        # as RoPE's pairs and all query heads of a group share it.
         keys = channel_factors(_rope_pairs(k_out), _rope_pairs(q_out))
         share = s.n_heads // s.n_kv_heads
         context = np.repeat(v_out, share, axis=1).reshape(-1)  # as the output projection reads it

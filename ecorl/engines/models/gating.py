@@ -99,6 +99,7 @@ class Gating:
         starts = self._occurrences(row)
         if not len(starts):
             return fallback.astype(np.int64)
+        # A pattern counts only where it ends at or before the result's position.
         ends = starts + len(self.token_pattern) - 1
         index = np.searchsorted(ends, scored, side="right") - 1
         return np.where(index >= 0, starts[index], fallback).astype(np.int64)

@@ -248,6 +248,8 @@ class _LogprobHead:
             vars(self._model).pop("forward", None)
             self._fuse(self._model, temperature=temperature)
             self._temperature = temperature
+        # TRL's fused head computes log-probs where the label is not -100, and so only where they
+        # are asked for.
         labels = ids.masked_fill(mask == 0, -100)
         labels[:, :-n_keep] = -100
         output = self._model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True)
@@ -257,6 +259,7 @@ class _LogprobHead:
     def _plain(
         self, ids: torch.Tensor, mask: torch.Tensor, n_keep: int, temperature: float
     ) -> torch.Tensor:
+        # One position more than asked for: a token's log-prob is read at the token before it.
         logits = self._model(
             input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=n_keep + 1
         ).logits[:, :-1]
