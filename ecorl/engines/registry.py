@@ -14,7 +14,7 @@ from typing import Any
 
 from ecorl import config as cfg
 from ecorl.engines.faults import FaultScope, FaultyEngine
-from ecorl.engines.fpga.card.backend import RunBy
+from ecorl.engines.fpga.card.backend import KernelBackend
 from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
 from ecorl.engines.lanes.messages import EngineSpec
 from ecorl.engines.lanes.threaded import AsyncEngine, ThreadedEngine
@@ -100,10 +100,10 @@ def engine_spec(
         options = {"threads": offload.threads, "dtype": dtype}
     else:
         name, threads = "fpga", offload.threads
-        run_by = RunBy.of(
+        backend = KernelBackend.of(
             offload.host, offload.bitstream, offload.cards, may_reset=offload.isolated
         )
-        options = {"build": offload.build, "threads": offload.threads, "run_by": run_by}
+        options = {"build": offload.build, "threads": offload.threads, "backend": backend}
     return EngineSpec(
         offload.type, name, Path(checkpoint), stage, device, options, threads, config.faults
     )

@@ -52,7 +52,12 @@ class CallGraph:
     constexprs: set[Place] = field(default_factory=set)
 
     def add(self, functions: Iterable[Cursor], owns: Owns) -> None:
-        """Follow the calls of these functions, into the instantiations of templates too."""
+        """Follow the calls of functions, into the instantiations of templates too.
+
+        Args:
+            functions: of the project.
+            owns: whether a file is the project's.
+        """
         functions = list(functions)
         templates = [f for f in functions if _is_template(f)]
         waiting = deque(f for f in functions if not _is_template(f))

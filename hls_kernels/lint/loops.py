@@ -105,7 +105,15 @@ class _Head:
 
 
 def loop_of(node: Node, pragmas: Pragmas) -> Loop | None:
-    """The loop that `node` is, or None when it is something else."""
+    """Read the loop at a node.
+
+    Args:
+        node: of the syntax tree.
+        pragmas: of all files.
+
+    Returns:
+        None when the node is no loop.
+    """
     cursor = node.cursor
     if cursor.kind not in LOOPS:
         return None

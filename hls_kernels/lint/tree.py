@@ -82,7 +82,12 @@ class Node:
 
 
 def parse(tools: Tools, source: Path) -> TranslationUnit:
-    """The tree of `source` in the synthesis configuration."""
+    """Parse a source in the synthesis configuration.
+
+    Args:
+        tools: of this machine.
+        source: to parse.
+    """
     folders = [word for folder in tools.system_folders for word in ("-isystem", folder)]
     # libclang has no headers of its own: it reads those of the compiler found before.
     arguments = [*tools.flags, "-w", "-nostdinc", "-nostdinc++", *folders]
@@ -111,12 +116,23 @@ def path_of(place: Cursor | Diagnostic) -> Path | None:
 
 
 def finding(cursor: Cursor, rule: str, what: str) -> Finding:
-    """A finding at the place of `cursor`."""
+    """Make a finding at the place of a cursor.
+
+    Args:
+        cursor: where.
+        rule: that is broken.
+        what: breaks it.
+    """
     return Finding(path_of(cursor) or Path(), cursor.location.line, rule, what)
 
 
 def own_nodes(unit: TranslationUnit, owns: Owns) -> Iterator[Node]:
-    """All cursors of our files, parents first."""
+    """Yield all cursors of the project's files, parents first.
+
+    Args:
+        unit: the syntax tree.
+        owns: whether a file is the project's.
+    """
     for cursor in unit.cursor.get_children():
         path = path_of(cursor)
         if path is not None and owns(path):
@@ -159,9 +175,15 @@ def namespaces(declaration: Cursor) -> list[str]:
 
 
 def words(unit: TranslationUnit, first: Cursor, end: Cursor | None = None) -> list[tuple[int, str]]:
-    """Offsets and spellings of the tokens of `first`, or from there to the start of `end`."""
+    """Offsets and spellings of tokens.
+
+    Args:
+        unit: the syntax tree.
+        first: cursor whose tokens they are.
+        end: cursor before which they end; None: they end with `first`.
+    """
     start, stop = first.extent.start, first.extent.end if end is None else end.extent.start
-    # made anew from offsets, because of a macro's text clang would give the words of the macro
+    # from offsets, since for text of a macro clang would return the words of its definition
     bounds = [SourceLocation.from_offset(unit, start.file, at.offset) for at in (start, stop)]
     tokens = unit.get_tokens(extent=SourceRange.from_locations(*bounds))
     found = ((token.extent.start.offset, token.spelling) for token in tokens)

@@ -1,4 +1,4 @@
-"""Small models, and cards to run them: XRT's noop driver, pure Python, or a real one."""
+"""Small models, and cards that run them: XRT's noop driver, pure Python, or real ones."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def is_reward(decoder) -> bool:
 
 @functools.cache
 def csim_answers(root: Path, name: str) -> Int8Decoder:
-    """Who knows the right answers."""
+    """The C-simulation of a model, whose results are the expected ones."""
     return Int8Decoder(tensors(root, name), int8_models.library("fast"))
 
 
@@ -112,7 +112,7 @@ def same_rows(got, wanted) -> bool:
 
 
 def lost_rows(got, wanted) -> list[int]:
-    """Rows that are NaN where they should not be; every other row has the right bits."""
+    """Rows that are wrongly NaN; all other rows must have the expected bits."""
     lost = [i for i, a in enumerate(got) if np.isnan(a).any() and not same_bits(a, wanted[i])]
     for i in lost:
         assert np.isnan(got[i]).all(), f"row {i} is half lost"
@@ -191,12 +191,12 @@ def noop_setups(n_cards: int) -> Sequence[CardSetup]:
 def real_setups(n_cards: int) -> Sequence[CardSetup]:
     """Cards of this machine, by the bitstream that the environment names."""
     from ecorl.engines.fpga.bitstream.check import check_bitstream
-    from ecorl.engines.fpga.card.backend import RunBy
+    from ecorl.engines.fpga.card.backend import KernelBackend
     from ecorl.engines.fpga.card.opening import on_cards
 
     path = Path(os.environ[BITSTREAM])
     manifest = check_bitstream(path, platform=None, model=None, emulated=False)
-    return on_cards(path, manifest, RunBy("xrt", path, tuple(range(n_cards)))).setups
+    return on_cards(path, manifest, KernelBackend("xrt", path, tuple(range(n_cards)))).setups
 
 
 def on_setups(root: Path, name: str, setups: Sequence[CardSetup]) -> closing[CardDecoder]:

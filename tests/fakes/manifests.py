@@ -1,4 +1,4 @@
-"""Manifests of files that a test has written, as the build writes them."""
+"""Makes manifests for files that a test wrote, in the form of the build."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ecorl.engines.fpga.kernels.limits import shape_limits
 def manifest_of(
     path: Path, target: BitstreamTarget = BitstreamTarget.CSIM, **changes: object
 ) -> Manifest:
-    """What the build would say of `path`, a file that fits, with `changes`."""
+    """The manifest of a valid file at `path`, with `changes`."""
     made = Manifest(
         file=path.name,
         target=target,

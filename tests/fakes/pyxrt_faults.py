@@ -1,4 +1,4 @@
-"""Faults that the pure-Python card injects, and what happened on it."""
+"""Faults that the pure-Python card injects, and counts of the events on it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Fault:
 
 
 class Script:
-    """Faults to come, and counts of what happened; asked from several threads."""
+    """Faults to inject, and counts of events; used from several threads."""
 
     def __init__(self, *faults: Fault) -> None:
         self._faults = list(faults)
@@ -77,24 +77,24 @@ class Script:
         self.events: list[tuple[str, int, dict[str, Any]]] = []
 
     def add(self, *faults: Fault) -> None:
-        """Faults from now on; their counts begin here."""
+        """Set the faults from now on; their counts begin here."""
         with self._lock:
             self._faults.extend(faults)
 
     def clear(self) -> None:
-        """No more faults, and no events."""
+        """Drop all faults and events."""
         with self._lock:
             self._faults, self.events = [], []
 
     def fault(self, event: str, card: int, **facts: Any) -> str | None:
-        """Note an event; the kind of fault that strikes it."""
+        """Count an event; returns the kind of fault to inject there, if any."""
         with self._lock:
             self.events.append((event, card, facts))
             struck = [f.kind for f in self._faults if f.strikes(event, card, facts)]
         return struck[0] if struck else None
 
     def count(self, event: str, card: int | None = None) -> int:
-        """How often something happened."""
+        """Number of events of a kind."""
         with self._lock:
             return sum(e == event and card in (None, c) for e, c, _ in self.events)
 

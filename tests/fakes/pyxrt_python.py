@@ -57,7 +57,7 @@ _TO_CARD = xclBOSyncDirection.XCL_BO_SYNC_BO_TO_DEVICE
 
 
 class Machine:
-    """What stands behind a module: cards, their memory, faults.
+    """The state behind a module: cards, their memory, faults.
 
     Args:
         library: `ctypes.CDLL` of the C-simulation.
@@ -81,7 +81,7 @@ class Machine:
         self._workers[card].submit(job)
 
     def reset(self, card: int) -> None:
-        """What `xbutil reset` would do; stands in for `CardSetup.reset`."""
+        """Reset a card as `xbutil reset` does; used as `CardSetup.reset`."""
         self.live_at_reset.append(len(self.live[card]))
         if self.script.fault("reset", card) is not None:
             from ecorl.errors import DriverError

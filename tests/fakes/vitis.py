@@ -1,4 +1,4 @@
-"""Stand-ins for Vitis' ``v++``, ``vitis-run`` and ``emconfigutil``: they take only what these take.
+"""Stand-ins for Vitis' ``v++``, ``vitis-run`` and ``emconfigutil``, strict on their arguments.
 
 `install` puts them into a folder for PATH. Each call is recorded. As a program, this file is the
 tools: it checks its arguments and config files, and writes files of the form that the real tools
@@ -189,7 +189,7 @@ def _compile_hls(arguments: list[str], behaviour: Behaviour) -> None:
 
 
 def _csynth(qor: dict, part: str, is_slow: bool) -> str:
-    """A report of the tool's form in which every figure is what qor.json expects."""
+    """A report in the tool's form with the figures that qor.json expects."""
     loops = "".join(
         f"<{loop['label']}><Name>{loop['label']}</Name><TripCount>8</TripCount>"
         f"<Latency>8</Latency><PipelineII>{loop['ii'] + (is_slow and i == 0)}</PipelineII>"
@@ -277,14 +277,14 @@ def _link(arguments: list[str], behaviour: Behaviour) -> None:
 
 
 def _work(behaviour: Behaviour, product: str) -> None:
-    """Take time in a process below this one, as v++ leaves the work to Vivado."""
+    """Sleep in a child process, as v++ runs Vivado as one."""
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " * behaviour.deaf
     code = f"{deaf}import time; time.sleep({behaviour.sleep_s})"
     subprocess.run([sys.executable, "-c", code, product], check=False)
 
 
 def _connectivity(path: str, kernels: set[str]) -> None:
-    """Units must be of kernels that are linked, and every bank one of the card's."""
+    """Check that units are of linked kernels, and that the card has every bank."""
     lines = Path(path).read_text().splitlines()
     if lines[0] != "[connectivity]":
         fail("v++ 60-1", "no section [connectivity]")
@@ -318,7 +318,7 @@ def _reports(folder: Path, behaviour: Behaviour) -> None:
 
 
 def _xclbin(mode: int, mhz: int) -> bytes:
-    """A container as Vitis leaves it, as far as the project reads it; written apart from it."""
+    """A container in Vitis' form, as far as the project reads it; not by the project's code."""
     bits = b"configuration" * 8
     clocks = struct.pack("<h", 1) + struct.pack("<HB5x128s", mhz, 1, b"DATA_CLK")
     parts = [(0, b"BITSTREAM", bits)] + ([(11, b"CLOCKS", clocks)] if mhz else [])

@@ -1,4 +1,4 @@
-"""XRT's own noop device: what the tests need to find it, and one run of every kernel on it.
+"""XRT's noop device: how the tests find it, and one run of every kernel on it.
 
 XRT looks its drivers up under ``$XILINX_XRT/lib``; Debian has them elsewhere, so a folder of links
 stands in. As a program, this file loads an xclbin through XRT's C interface, gives each buffer

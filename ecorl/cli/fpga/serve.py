@@ -121,10 +121,10 @@ def serve(
         drain_s=drain_s,
     )
     token = access.load_token(token_file, os.environ)
-    run_by = _run_by(via, bitstream, devices, threads)
+    options = _engine_options(via, bitstream, devices, threads)
     ended = None
     with _stopped_while_loading(), access.bind(host, port, token) as bound:
-        engine, served = _loaded(model.expanduser(), card, run_by, devices)
+        engine, served = _loaded(model.expanduser(), card, options, devices)
         access.listen(bound, host, port)
         ended = _run(engine, served, settings, token, bound)
     if ended is not None:
@@ -161,15 +161,15 @@ def _check_libraries() -> None:
             raise MissingToolError(f"ecorl fpga serve needs {name}: pip install 'ecorl[serve]'")
 
 
-def _run_by(
+def _engine_options(
     via: str | None, bitstream: Path | None, devices: list[int] | None, threads: int | None
 ) -> dict[str, Any]:
-    """Choose what runs the kernels, as arguments of the engine.
+    """Choose the backend and its host threads, as arguments of the engine.
 
     Raises:
         ConfigError: for options that exclude each other.
     """
-    from ecorl.engines.fpga.card.backend import Host, RunBy
+    from ecorl.engines.fpga.card.backend import Host, KernelBackend
 
     host = via or ("csim" if bitstream is None else "xrt")
     if host not in get_args(Host):
@@ -181,12 +181,14 @@ def _run_by(
     if devices and host == "csim":
         raise ConfigError("--device", devices, "--via xrt or a bitstream; none with --via csim")
     cards = tuple(devices or (0,))
-    run_by = RunBy(cast("Host", host), bitstream, cards, may_reset=True)  # an own process
-    return {"run_by": run_by, "threads": threads or len(os.sched_getaffinity(0))}
+    backend = KernelBackend(
+        cast("Host", host), bitstream, cards, may_reset=True
+    )  # no training here
+    return {"backend": backend, "threads": threads or len(os.sched_getaffinity(0))}
 
 
 def _loaded(
-    folder: Path, card: str, run_by: Mapping[str, Any], devices: list[int] | None
+    folder: Path, card: str, options: Mapping[str, Any], devices: list[int] | None
 ) -> tuple[FpgaEngine, ServedModel]:
     """Load the engine that fits the checkpoint's head, and describe the model to clients.
 
@@ -202,7 +204,7 @@ def _loaded(
 
     config = read_config(folder)
     stage = Stage.REWARD if config.is_reward else Stage.REFERENCE
-    engine = FpgaEngine(folder, stage, device=card, **run_by)
+    engine = FpgaEngine(folder, stage, device=card, **options)
     if devices and engine.host == "csim":
         engine.close()
         allowed = "a card of XRT, which is not installed or cannot run this model; else none"

@@ -16,7 +16,7 @@ from typing import get_args
 import numpy as np
 
 from ecorl.devices import DeviceProfile, load_profile
-from ecorl.engines.fpga.card.backend import RunBy
+from ecorl.engines.fpga.card.backend import KernelBackend
 from ecorl.engines.fpga.card.card import CardStatus
 from ecorl.engines.fpga.card.decoder import CardDecoder
 from ecorl.engines.fpga.card.health import CardState
@@ -66,7 +66,7 @@ class FpgaEngine:
         device: profile of the card, by name or path.
         build: ``fast`` (native integers) or ``strict`` (bit-true ap_int, slow).
         threads: host threads of the C-simulation; results do not depend on it.
-        run_by: which backend runs the kernels; by default the C-simulation, called directly.
+        backend: which backend runs the kernels; by default the C-simulation, called directly.
         obey_verdict: whether to raise for a model that ``ecorl fpga validate`` refused (the verdict
             lies beside the checkpoint); only a new validation passes False.
 
@@ -89,7 +89,7 @@ class FpgaEngine:
         device: str = "u55c",
         build: Build = "fast",
         threads: int = 1,
-        run_by: RunBy | None = None,
+        backend: KernelBackend | None = None,
         obey_verdict: bool = True,
     ) -> None:
         if stage not in (Stage.REWARD, Stage.REFERENCE):
@@ -117,7 +117,7 @@ class FpgaEngine:
         self._config = config
         self._cycles = CycleModel(config.shape, profile)
         self._profile, self._obey_verdict = profile, obey_verdict
-        opening = open_cards(run_by or RunBy(), build, config)
+        opening = open_cards(backend or KernelBackend(), build, config)
         # Time on real cards is measured, not modelled.
         self.on_card = opening is not None and not opening.is_emulated
         self._run_s: dict[int, float] = {}

@@ -70,8 +70,8 @@ def test_options_that_exclude_each_other(the_line, tmp_path):
         assert the_line(*given, *via, "--device", 0) == told
     assert the_line(*given, "--via", "gpu").startswith("ecorl: --via = 'gpu': allowed is one of")
     # Where nothing names a host, a bitstream takes XRT.
-    assert fpga_serve._run_by(None, xclbin, [2, 0], 1)["run_by"].host == "xrt"
-    assert fpga_serve._run_by(None, None, None, 1)["run_by"].host == "csim"
+    assert fpga_serve._engine_options(None, xclbin, [2, 0], 1)["backend"].host == "xrt"
+    assert fpga_serve._engine_options(None, None, None, 1)["backend"].host == "csim"
 
 
 def test_cards_that_a_model_does_not_run_on_are_refused(the_line, monkeypatch):

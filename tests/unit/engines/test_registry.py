@@ -9,7 +9,7 @@ import pytest
 
 from ecorl.config import EngineConfig
 from ecorl.engines.faults import FaultyEngine
-from ecorl.engines.fpga.card.backend import RunBy
+from ecorl.engines.fpga.card.backend import KernelBackend
 from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
 from ecorl.engines.lanes.threaded import ThreadedEngine
 from ecorl.engines.registry import (
@@ -71,8 +71,8 @@ def test_specs_carry_what_the_config_says():
         config({"type": "fpga", "build": "strict", "threads": 2}), NOWHERE, Stage.REWARD, "u55c"
     )
     assert (spec.kind, spec.device, spec.threads) == ("fpga", "u55c", 2)
-    run_by = RunBy("csim", None, (0,), may_reset=True)
-    assert spec.options == {"build": "strict", "threads": 2, "run_by": run_by}
+    backend = KernelBackend("csim", None, (0,), may_reset=True)
+    assert spec.options == {"build": "strict", "threads": 2, "backend": backend}
     # The torch engine stands for the machine that it runs on, not for the card.
     spec = engine_spec(config({"type": "torch"}), NOWHERE, Stage.REFERENCE, "u55c")
     assert (spec.kind, spec.device, spec.options) == (

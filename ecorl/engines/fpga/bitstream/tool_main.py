@@ -1,9 +1,8 @@
-"""Stands between a build and one of its tools: ``python tool_main.py PARENT_PID COMMAND...``.
+"""Watches one tool of a build: ``python tool_main.py PARENT_PID COMMAND...``.
 
-It leads a session of its own in which the tool runs, and ends all of that session when it is told
-to (SIGTERM) or when the build's process ends, however that ended: nobody else could after SIGKILL.
-Started by `ecorl.engines.fpga.bitstream.tool_process` only, as a file, so it imports nothing of
-ecorl.
+It leads the session in which the tool runs, and ends all of that session on SIGTERM or when the
+build's process ends: after a SIGKILL of the build no other process could. Only
+`ecorl.engines.fpga.bitstream.tool_process` starts it, as a file, so it imports nothing of ecorl.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 PATIENCE_S = 10.0
-"""How long the tools may take to write their logs' ends. Assumed: Vivado takes a few seconds."""
+"""Time for the tools to finish their logs, s. Assumed: Vivado needs a few seconds."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -26,7 +25,7 @@ _POLL_S = 0.05
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a command to its end. Returns its exit code, as a shell would."""
+    """Run a command to its end; returns its exit code as a shell does."""
     parent_pid, command = int(argv[0]), argv[1:]
     signal.signal(signal.SIGTERM, _end_session)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -44,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _end_session(_number: int, _frame: FrameType | None) -> None:
-    """End the group that this process leads, itself last."""
+    """End the process group that this process leads, itself last."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.killpg(0, signal.SIGTERM)
     until = time.monotonic() + PATIENCE_S
@@ -54,7 +53,7 @@ def _end_session(_number: int, _frame: FrameType | None) -> None:
 
 
 def _others() -> bool:
-    """Whether a child is left; those that ended are reaped on the way."""
+    """Whether a child process is left; those that ended are reaped."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

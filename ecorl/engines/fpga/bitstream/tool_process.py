@@ -1,4 +1,4 @@
-"""Run a tool that takes hours, so that none of it outlives the build that started it."""
+"""Runs a tool that takes hours, and ends all its processes when the build ends."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class ToolStopped(Exception):
 
 
 def run_tool(command: Sequence[str], out: IO[str], folder: Path) -> int:
-    """Run a tool and what it starts in a session of its own, and wait for its end.
+    """Run a tool with its child processes in a new session, and wait for its end.
 
-    All of it is ended when this process gets SIGINT, SIGTERM or SIGHUP, unless the signal is
-    ignored (as under ``nohup``), and when this process is killed.
+    The whole session is ended when this process gets SIGINT, SIGTERM or SIGHUP, unless the signal
+    is ignored (as under ``nohup``), and when this process is killed.
 
     Args:
         command: program and arguments.
-        out: file for all that it prints.
-        folder: where it runs.
+        out: file for its output.
+        folder: its working directory.
 
     Returns:
-        The exit code as a shell has it; 127 when it cannot be run, with a line in `out`.
+        The exit code as a shell returns it; 127 when it cannot be run, with a line in `out`.
 
     Raises:
         ToolStopped: SIGTERM or SIGHUP came; the tool has ended.
@@ -52,69 +52,70 @@ def run_tool(command: Sequence[str], out: IO[str], folder: Path) -> int:
         OSError: Python cannot be run.
     """
     watched = [sys.executable, "-I", tool_main.__file__, str(os.getpid()), *command]
-    with _listening() as ear:
+    with _signals_deferred() as deferred:
         process = subprocess.Popen(
             watched, cwd=folder, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            ear.arm()
+            deferred.arm()
             code = process.wait()
-            ear.is_armed = False
+            deferred.is_armed = False
         except BaseException:
             end_group(process, _PATIENCE_S)
             raise
-        if code < 0:  # who would have ended the session is gone
+        if code < 0:  # the watching process was killed and did not end the session
             end_group(process, _PATIENCE_S)
     return code if code >= 0 else 128 - code
 
 
-class _Ear:
-    """Notes the first signal, and raises it once, where that is safe.
+class _DeferredSignal:
+    """Stores the first signal, and raises it once, where that is safe.
 
     Attributes:
-        is_armed: whether a signal may raise. Before that a process may have been started whose id
-            is not known yet; afterwards its end is under way.
+        is_armed: whether a signal may raise. Before, a process may have been started whose id is
+            not known yet; afterwards its end is under way.
+        received: the first signal, or None.
     """
 
     def __init__(self) -> None:
         self.is_armed = False
-        self.heard: signal.Signals | None = None
+        self.received: signal.Signals | None = None
 
     def arm(self) -> None:
-        """From now on a signal raises; at once where one came before."""
+        """Let signals raise from now on; raise at once if one was received before."""
         self.is_armed = True
         self.check()
 
     def check(self) -> None:
-        """Raise the signal that came, if one did."""
-        if self.heard is not None:
+        """Raise the signal that was received, if any."""
+        if self.received is not None:
             self.is_armed = False
-            if self.heard is signal.SIGINT:
+            if self.received is signal.SIGINT:
                 raise KeyboardInterrupt
-            raise ToolStopped(self.heard)
+            raise ToolStopped(self.received)
 
-    def hear(self, number: int, _frame: FrameType | None) -> None:
+    def handle(self, number: int, _frame: FrameType | None) -> None:
         """The signal handler."""
-        self.heard = self.heard or signal.Signals(number)
+        self.received = self.received or signal.Signals(number)
         if self.is_armed:
             self.check()
 
 
 @contextlib.contextmanager
-def _listening() -> Iterator[_Ear]:
-    """Hear the signals within the block, then raise the one that came and was not raised yet."""
-    ear = _Ear()
+def _signals_deferred() -> Iterator[_DeferredSignal]:
+    """Handle the signals within the block, then raise one that was received and not raised yet."""
+    deferred = _DeferredSignal()
     if threading.current_thread() is not threading.main_thread():
-        yield ear  # Python lets the main thread alone hear signals
+        yield deferred  # Python handles signals in the main thread only
         return
-    kept = {which: signal.getsignal(which) for which in _SIGNALS}
-    # None: the handler is not Python's, and could not be put back.
-    kept = {which: old for which, old in kept.items() if old not in (signal.SIG_IGN, None)}
+    handlers = {which: signal.getsignal(which) for which in _SIGNALS}
+    # None: the handler is not Python's and could not be restored; ignored signals stay ignored.
+    handlers = {which: old for which, old in handlers.items() if old not in (signal.SIG_IGN, None)}
     try:
-        for which in kept:
-            signal.signal(which, ear.hear)
-        yield ear
+        for which in handlers:
+            signal.signal(which, deferred.handle)
+        yield deferred
     finally:
-        for which, old in kept.items():
+        for which, old in handlers.items():
             signal.signal(which, old)
-    ear.check()
+    deferred.check()

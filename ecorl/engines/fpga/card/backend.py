@@ -18,8 +18,8 @@ KEY = "engine.offload"
 
 
 @dataclass(frozen=True, slots=True)
-class RunBy:
-    """Which backend runs the kernels; results do not depend on it.
+class KernelBackend:
+    """The backend that runs the kernels; results do not depend on it.
 
     Attributes:
         host: see `Host`.
@@ -41,7 +41,7 @@ class RunBy:
     @classmethod
     def of(
         cls, host: Host | None, bitstream: Path | None, cards: Sequence[int], *, may_reset: bool
-    ) -> RunBy:
+    ) -> KernelBackend:
         """Make it from a configuration.
 
         Args:

@@ -176,7 +176,12 @@ def words(n: int) -> int:
 
 
 def code_words(m: int, n: int) -> int:
-    """Words of codes ``[m, n]`` in gemm_int8's order of activations."""
+    """Words of INT8 codes in gemm_int8's order of activations.
+
+    Args:
+        m: rows.
+        n: columns.
+    """
     return -(-m // BLOCK_ROWS) * -(-n // STEP_CODES)
 
 
@@ -286,7 +291,15 @@ class _Writer:
 
 
 def channel_words(linear: IntegerLinear, rows: slice) -> Words:
-    """``[words, 3, 16] int32``: mantissas, shifts and biases of some outputs."""
+    """Constants of some outputs of a linear map.
+
+    Args:
+        linear: the map.
+        rows: its outputs.
+
+    Returns:
+        ``[words, 3, 16] int32``: mantissas, shifts and biases.
+    """
     n = len(linear.mantissa[rows])
     table = np.zeros((3, words(n) * LANES), np.int32)
     table[0, :n], table[1, :n] = linear.mantissa[rows], linear.shift[rows]
@@ -324,7 +337,15 @@ def token_table(decoder: IntegerDecoder) -> npt.NDArray[np.int16]:
 
 
 def position_table(decoder: IntegerDecoder, n_positions: int) -> npt.NDArray[np.int16]:
-    """``[positions, 2, 64] int16``: cosines, then sines."""
+    """Table of the rotary embedding.
+
+    Args:
+        decoder: the model.
+        n_positions: entries.
+
+    Returns:
+        ``[n_positions, 2, 64] int16``: cosines, then sines.
+    """
     cosine, sine = rope_tables(decoder.config, n_positions)
     table = np.zeros((n_positions, 2, ROPE_WORDS // 2 * TABLE_LANES), np.int16)
     table[:, 0, : cosine.shape[1]], table[:, 1, : sine.shape[1]] = cosine, sine

@@ -14,7 +14,7 @@ from ecorl.drivers.xrt.reset import reset_card
 from ecorl.engines.fpga.bitstream.check import check_bitstream, same_platform
 from ecorl.engines.fpga.bitstream.manifest import Manifest, file_digest
 from ecorl.engines.fpga.bitstream.xclbin import CSIM_SUFFIX, write_container
-from ecorl.engines.fpga.card.backend import Host, RunBy
+from ecorl.engines.fpga.card.backend import Host, KernelBackend
 from ecorl.engines.fpga.card.emulation import MODE, can_emulate, emulated_pyxrt
 from ecorl.engines.fpga.card.health import CardLimits, CardSetup
 from ecorl.engines.fpga.csim.build import Build, csim_library
@@ -74,11 +74,11 @@ def wants_xrt(host: Host, config: DecoderConfig) -> bool:
     return False
 
 
-def open_cards(run_by: RunBy, build: Build, config: DecoderConfig) -> Opening | None:
+def open_cards(backend: KernelBackend, build: Build, config: DecoderConfig) -> Opening | None:
     """Open the cards for a model; None where the C-simulation is called directly.
 
     Args:
-        run_by: which backend runs the kernels.
+        backend: which backend runs the kernels.
         build: of the C-simulation, where no bitstream is named.
         config: the model.
 
@@ -90,31 +90,31 @@ def open_cards(run_by: RunBy, build: Build, config: DecoderConfig) -> Opening | 
         MissingToolError: when XRT is asked for, and it or a tool for it is not here.
         BuildError: when something does not compile.
     """
-    if run_by.bitstream is not None:
+    if backend.bitstream is not None:
         if build != "fast":
             allowed = "fast: a bitstream brings its own kernels"
             raise ConfigError("engine.offload.build", build, allowed)
         try:
-            path = run_by.bitstream.expanduser()
+            path = backend.bitstream.expanduser()
         except RuntimeError as error:  # a user's folder, of a user that does not exist
-            raise BitstreamError(f"{run_by.bitstream}: {error}") from error
-        return _with_bitstream(run_by, path, config)
-    if not wants_xrt(run_by.host, config):
+            raise BitstreamError(f"{backend.bitstream}: {error}") from error
+        return _with_bitstream(backend, path, config)
+    if not wants_xrt(backend.host, config):
         return None
     try:
-        return emulated(csim_container(build), run_by.cards)
+        return emulated(csim_container(build), backend.cards)
     except (MissingToolError, BuildError, ConfigError) as error:
-        if run_by.host != "auto":
+        if backend.host != "auto":
             raise
         logger.warning("the C-simulation is called directly: %s", error)
         return None
 
 
-def _with_bitstream(run_by: RunBy, path: Path, config: DecoderConfig) -> Opening:
+def _with_bitstream(backend: KernelBackend, path: Path, config: DecoderConfig) -> Opening:
     is_csim = path.name.endswith(CSIM_SUFFIX)
     # The platform is compared with each card's own name when it is opened.
     manifest = check_bitstream(path, platform=None, model=config, emulated=is_csim)
-    return emulated(path, run_by.cards) if is_csim else on_cards(path, manifest, run_by)
+    return emulated(path, backend.cards) if is_csim else on_cards(path, manifest, backend)
 
 
 def emulated(
@@ -140,7 +140,7 @@ def emulated(
 
 
 def on_cards(
-    bitstream: Path, manifest: Manifest, run_by: RunBy, module: ModuleType | None = None
+    bitstream: Path, manifest: Manifest, backend: KernelBackend, module: ModuleType | None = None
 ) -> Opening:
     """Real cards, through AMD's ``pyxrt``.
 
@@ -148,7 +148,7 @@ def on_cards(
         bitstream: an xclbin that has been checked. Its hash is compared whenever a card is opened,
             since it may have been rebuilt meanwhile.
         manifest: its manifest.
-        run_by: which cards, and whether they may be reset.
+        backend: which cards, and whether they may be reset.
         module: used in place of ``pyxrt``.
 
     Raises:
@@ -163,7 +163,7 @@ def on_cards(
         module = module or load_pyxrt()
     except DriverError as error:
         raise MissingToolError(str(error)) from error
-    for index in run_by.cards:
+    for index in backend.cards:
         try:
             card_name(module, index)
         except DriverError as error:
@@ -176,10 +176,11 @@ def on_cards(
         if file_digest(bitstream) != manifest.sha256:
             raise BitstreamError(f"{bitstream} is no longer the file that was checked")
 
-    reset = reset_card if run_by.may_reset else _refused_reset
+    reset = reset_card if backend.may_reset else _refused_reset
     interfaces, limits = kernel_interfaces(), CardLimits()
     setups = (
-        _setup(module, index, bitstream, interfaces, limits, reset, check) for index in run_by.cards
+        _setup(module, index, bitstream, interfaces, limits, reset, check)
+        for index in backend.cards
     )
     return Opening(tuple(setups), False)
 

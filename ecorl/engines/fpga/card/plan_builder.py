@@ -24,6 +24,7 @@ from ecorl.engines.fpga.card.image import (
 )
 from ecorl.engines.fpga.card.plan import UNWRITTEN, At, CardModel, KernelPlan, KernelStart
 from ecorl.engines.fpga.card.tokens import ROW_FIELDS, TokenLayout
+from ecorl.engines.fpga.cycles.vector import token_beats
 from ecorl.engines.fpga.kernels.sequence import (
     AFTER_ATTENTION,
     BEFORE_ATTENTION,
@@ -262,7 +263,7 @@ class _PlanBuilder:
             return (t0 - self.layout.first_wanted) * words(placed.head[0].n) * WORD
         row_bytes = {
             "x": words(shape.hidden_size) * WORD,
-            "heads": _token_bytes(shape.head_dim),
+            "heads": WORD * token_beats(shape.head_dim),
             "scales": 16,
             "context": shape.head_dim * 4,
             "results": 8,
@@ -279,7 +280,7 @@ class _PlanBuilder:
             layout.blocks(n_heads, n_kv, wanted_only=True),
         ]
         every = (n_heads + 2 * n_kv) * layout.stride
-        self._need("heads", every * _token_bytes(d))
+        self._need("heads", every * WORD * token_beats(d))
         self._need("scales", every * 16)
         self._need("context", n_heads * layout.stride * d * 4)
         self._need("results", n_heads * layout.stride * 8)
@@ -296,8 +297,8 @@ class _PlanBuilder:
         for jobs in self.jobs:
             if len(jobs):
                 offsets = {
-                    "keys": keys * _token_bytes(d),
-                    "values": values * _token_bytes(d),
+                    "keys": keys * WORD * token_beats(d),
+                    "values": values * WORD * token_beats(d),
                     "key_rows": keys * 16,
                     "value_rows": values * 16,
                     "jobs": at_job,
@@ -384,11 +385,6 @@ def rows_at_once(placed: PlacedModel) -> int:
 def _places(buffers: Mapping[str, str], offsets: Mapping[str, int]) -> dict[str, At]:
     """The place of each memory argument: its buffer, at an offset in bytes or at the beginning."""
     return {argument: At(name, offsets.get(argument, 0)) for argument, name in buffers.items()}
-
-
-def _token_bytes(head_dim: int) -> int:
-    """Bytes of a head's codes of one token: one beat for every 64 channels."""
-    return WORD * -(-head_dim // WORD)
 
 
 def _aligned_bytes(values: Words) -> int:

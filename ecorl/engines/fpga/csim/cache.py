@@ -1,4 +1,4 @@
-"""The cache of compiled libraries: folders that appear whole or not at all, one lock a key."""
+"""The cache of compiled libraries: folders that are complete or absent, one lock for each key."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def fresh_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `folder` in one step if the block ends well.
+    """A temporary folder that is renamed to `folder` if the block succeeds.
 
-    Its content is on the disk before it gets its name: after a power cut there is the whole folder
-    or none.
+    Its content is on the disk before it gets its name: after a power cut there is the complete
+    folder or none.
 
     Raises:
         OSError: when it cannot be written.

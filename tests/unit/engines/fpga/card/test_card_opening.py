@@ -16,7 +16,7 @@ from ecorl.engines.fpga.bitstream.manifest import (
 )
 from ecorl.engines.fpga.bitstream.xclbin import read_container, write_container
 from ecorl.engines.fpga.card import opening
-from ecorl.engines.fpga.card.backend import RunBy
+from ecorl.engines.fpga.card.backend import KernelBackend
 from ecorl.engines.fpga.card.decoder import CardDecoder
 from ecorl.engines.fpga.card.opening import (
     csim_container,
@@ -89,8 +89,8 @@ def test_an_engine_of_a_model_that_cannot_run_there(card_root, monkeypatch):
     monkeypatch.setattr(opening, "can_emulate", lambda: True)
     folder = cards.decoder_models.saved_decoder(card_root, "llama144")
     with pytest.raises(CheckpointError, match="head_dim = 144"):
-        FpgaEngine(folder, Stage.REWARD, run_by=RunBy("xrt"))
-    engine = FpgaEngine(folder, Stage.REWARD, run_by=RunBy("auto"))
+        FpgaEngine(folder, Stage.REWARD, backend=KernelBackend("xrt"))
+    engine = FpgaEngine(folder, Stage.REWARD, backend=KernelBackend("auto"))
     assert (engine.host, engine.on_card, engine.cards()) == ("csim", False, ())
     rows = cards.int8_models.batch_of(cards.rows_of(9))
     assert np.isfinite(engine.score(rows).values).all()
@@ -124,7 +124,9 @@ def made(tmp_path):
 
 
 def engine_of(card_root, path):
-    return FpgaEngine(cards.checkpoint(card_root, NAMED), Stage.REWARD, run_by=RunBy("xrt", path))
+    return FpgaEngine(
+        cards.checkpoint(card_root, NAMED), Stage.REWARD, backend=KernelBackend("xrt", path)
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,7 +190,9 @@ def machine(card_root):
 def real(made, machine, cards_asked, may_reset=True):
     """Cards as if the container were for them; the file is checked elsewhere."""
     path, manifest = made
-    return on_cards(path, manifest, RunBy("xrt", path, cards_asked, may_reset), module(machine))
+    return on_cards(
+        path, manifest, KernelBackend("xrt", path, cards_asked, may_reset), module(machine)
+    )
 
 
 def test_a_card_of_another_platform_is_left_alone(card_root, machine, made):
@@ -237,7 +241,7 @@ def test_a_card_is_reset_only_by_an_engine_with_a_process_of_its_own(machine, ma
 def test_a_bitstream_for_cards_needs_amd_s_pyxrt(made, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyxrt", None)
     with pytest.raises(MissingToolError, match="comes with AMD's XRT"):
-        on_cards(*made, RunBy("xrt", made[0]))
+        on_cards(*made, KernelBackend("xrt", made[0]))
 
 
 @pytest.mark.parametrize(
@@ -251,7 +255,7 @@ def test_a_bitstream_for_cards_needs_amd_s_pyxrt(made, monkeypatch):
 )
 def test_who_runs_the_kernels_is_refused_in_one_line(arguments, words):
     with pytest.raises(ConfigError, match=words) as caught:
-        RunBy(*arguments)
+        KernelBackend(*arguments)
     assert "\n" not in str(caught.value)
 
 
@@ -262,17 +266,17 @@ def test_auto_falls_back_where_the_emulation_cannot_be_had(card_root, monkeypatc
     monkeypatch.setattr(opening, "can_emulate", lambda: True)
     monkeypatch.setattr(opening, "emulated_pyxrt", absent)
     folder = cards.checkpoint(card_root, NAMED)
-    engine = FpgaEngine(folder, Stage.REWARD, run_by=RunBy("auto"))
+    engine = FpgaEngine(folder, Stage.REWARD, backend=KernelBackend("auto"))
     assert engine.host == "csim"
     assert "no headers of Python" in caplog.text
     with pytest.raises(MissingToolError):
-        FpgaEngine(folder, Stage.REWARD, run_by=RunBy("xrt"))
+        FpgaEngine(folder, Stage.REWARD, backend=KernelBackend("xrt"))
 
 
 def test_a_bitstream_goes_with_no_build_of_the_simulation(card_root, made):
     folder = cards.checkpoint(card_root, NAMED)
     with pytest.raises(ConfigError, match=r"engine\.offload\.build = 'strict'"):
-        FpgaEngine(folder, Stage.REWARD, build="strict", run_by=RunBy("xrt", made[0]))
+        FpgaEngine(folder, Stage.REWARD, build="strict", backend=KernelBackend("xrt", made[0]))
 
 
 def test_the_container_of_the_cache_is_written_anew_each_time(monkeypatch, tmp_path):
