@@ -47,14 +47,20 @@ HIDDEN_SEEDS = (1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Policies made by the benchmark itself, and how long that took, s."""
+    """A policy that the benchmark trained itself, and how long that took, s."""
 
     made: Made
     time_s: float
 
 
 def trained(plan: TrainingPlan, folder: Path, say: Say) -> Trained:
-    """Train from nothing, timed."""
+    """Train from nothing, timed.
+
+    Args:
+        plan: how.
+        folder: work folder of the training.
+        say: prints a line of progress.
+    """
     say(f"training: {plan.family}, {plan.n_scenarios} scenarios, PPO {plan.ppo_steps:,} steps")
     start_s = time.monotonic()
     made = train(plan, folder, tensorboard=False)
@@ -62,13 +68,24 @@ def trained(plan: TrainingPlan, folder: Path, say: Say) -> Trained:
 
 
 def saved(made: Made, path: Path) -> FilePolicy:
-    """The policy as its file plays it."""
+    """Write a trained policy as an ONNX file and load it.
+
+    Args:
+        made: the training's result.
+        path: of the file.
+    """
     save_onnx(made.network, made.record, path)
     return FilePolicy(PolicyFile(path))
 
 
 def difference(ours: FilePolicy, theirs: FilePolicy, seed: int = 0) -> float:
-    """Largest difference of the logits of two policies over states of random play."""
+    """Largest difference of the logits of two policies over states of random play.
+
+    Args:
+        ours: one policy.
+        theirs: the other.
+        seed: of the random play.
+    """
     from ecorl.sim.batched import observe
 
     rng = np.random.default_rng(seed)
@@ -170,6 +187,11 @@ def shifted(scenarios: Sequence[Scenario]) -> dict[str, list[Scenario]]:
 def fitted_share(folder: Path, seed: int, say: Say) -> tuple[float, dict[str, float]]:
     """Share of the hidden scenario's optimum that a policy of the fitted simulator reaches.
 
+    Args:
+        folder: work folder.
+        seed: of the hidden scenario.
+        say: prints a line of progress.
+
     Returns:
         The share over ten episodes of the hidden scenario, and how far it can be trusted.
     """
@@ -200,6 +222,13 @@ def fitted_share(folder: Path, seed: int, say: Say) -> tuple[float, dict[str, fl
 def compared(
     scenarios: Sequence[Scenario], policies: dict[str, SimPolicy], n_seeds: int, say: Say
 ) -> PolicyComparison:
-    """`compare`, told about."""
+    """Compare policies and say so before.
+
+    Args:
+        scenarios: to compare on.
+        policies: by name.
+        n_seeds: episodes of each scenario.
+        say: prints a line of progress.
+    """
     say(f"comparing on {len(scenarios)} scenarios x {n_seeds} seeds")
     return compare(scenarios, policies, n_seeds=n_seeds)

@@ -33,7 +33,7 @@ HOW = (
 
 
 class ClaimsReport(NamedTuple):
-    """What was found.
+    """Simulated outcomes of the claims, and the slips among the printed figures.
 
     Attributes:
         outcomes: by calibration and claim.
@@ -45,7 +45,12 @@ class ClaimsReport(NamedTuple):
 
 
 def report(passes: Passes, make_policy: PolicyMaker) -> ClaimsReport:
-    """Simulate every claim under both calibrations."""
+    """Simulate every claim under both calibrations.
+
+    Args:
+        passes: how much is played.
+        make_policy: makes the policy under test for the episodes of a trace.
+    """
     found: dict[str, Outcomes] = {c: simulate(c, passes, make_policy) for c in CALIBRATIONS}
     return ClaimsReport(found, slips())
 
@@ -177,6 +182,10 @@ def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[
 
 def write_markdown(text: str, path: Path) -> None:
     """Write a table; the file is whole or not there.
+
+    Args:
+        text: Markdown.
+        path: of the file; folders are made.
 
     Raises:
         OSError: when the folder cannot be written.

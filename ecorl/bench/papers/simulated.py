@@ -71,7 +71,12 @@ Outcomes = Mapping[str, Outcome]
 
 
 def paper_scenario(calibration: SimCalibration, n_iterations: int) -> Scenario:
-    """The paper's setting."""
+    """The paper's setting as a scenario.
+
+    Args:
+        calibration: where the costs come from.
+        n_iterations: of an episode.
+    """
     return Scenario(
         f"paper setting, {calibration}",
         calibration,
@@ -83,7 +88,16 @@ def paper_scenario(calibration: SimCalibration, n_iterations: int) -> Scenario:
 def simulate(
     calibration: SimCalibration, passes: Passes, make_policy: PolicyMaker
 ) -> dict[str, Outcome]:
-    """All claims under one calibration, by their ids."""
+    """Simulate all claims under one calibration.
+
+    Args:
+        calibration: where the costs come from.
+        passes: how much is played.
+        make_policy: makes the policy under test for the episodes of a trace.
+
+    Returns:
+        Outcomes by the claims' ids.
+    """
     simulated = _Simulated(calibration, passes, make_policy)
     found: dict[str, Outcome] = {}
     for part in (
@@ -332,7 +346,13 @@ def _sweep(name: str, case: Case) -> dict[str, Outcome]:
 
 
 def saturation(counts: Sequence[int], values: Sequence[float], note: str = "") -> Outcome:
-    """The fewest cards that reach `SATURATED` of the best."""
+    """The fewest cards that reach `SATURATED` of the best.
+
+    Args:
+        counts: of cards, rising.
+        values: what each count reaches, more is better.
+        note: words that go before the values in the outcome's note.
+    """
     best = max(values)
     count = next(c for c, v in zip(counts, values, strict=True) if v >= SATURATED * best)
     steps = ", ".join(f"{c}: {v:.4g}" for c, v in zip(counts, values, strict=True))

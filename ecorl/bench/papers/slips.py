@@ -51,7 +51,7 @@ class Slip:
 
 
 def slips() -> tuple[Slip, ...]:
-    """All of them, those that agree included.
+    """Derive every slip's figure from the paper's others, those that agree included.
 
     Raises:
         KeyError: when a printed figure has no derivation here.

@@ -22,7 +22,7 @@ from ecorl.sim.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A comparison, and what is needed for its page."""
+    """A comparison with the policy file and the scenario that its page shows."""
 
     comparison: PolicyComparison
     file: PolicyFile
@@ -65,7 +65,12 @@ def comparison(
 
 
 def write_report(found: Found, path: Path) -> None:
-    """Write the page."""
+    """Write the page of a comparison.
+
+    Args:
+        found: the comparison.
+        path: of the page.
+    """
     picture = choices(found.file, found.reference)
     title = found.file.path.name
     write_page(path, render_page(found.file.record, found.comparison, picture, title=title))
@@ -79,7 +84,7 @@ def stale(file: PolicyFile) -> list[str]:
 
 
 def text(made: PolicyComparison) -> list[str]:
-    """The table and what must be known to read it."""
+    """The table of a comparison and the sentences below it."""
     table = [r.cells() for r in rows(made, OURS)]
     remarks = [f"- {sentence}" for sentence in sentences(made, OURS)]
     note = "- * differs from ours after Bonferroni's correction at 5 % (paired t-test)"

@@ -16,7 +16,12 @@ _CODES = {"gpu": "a1", "fpga": "a2", "concurrent": "a3"}
 
 
 def decision(run_dir: Path, iteration: int | None, stage: str | None) -> PlacementRow:
-    """The decision that was asked for; by default the last that had a choice.
+    """Find a recorded decision; by default the last that had a choice.
+
+    Args:
+        run_dir: run folder, or the ledger in it.
+        iteration: of the decision; None: any.
+        stage: of the decision; None: reward or reference.
 
     Raises:
         RunError: when there is no readable ledger, or no such decision in it.

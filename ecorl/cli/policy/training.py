@@ -70,6 +70,14 @@ def prepare(
 ) -> TrainingJob:
     """Check everything that the user gave; nothing is written.
 
+    Args:
+        family: of the scenarios; None: the plan's own.
+        calibration: of a run to train on in place of a family.
+        folder: work folder; None: one under ``runs``.
+        given: values of the plan by name; None for those that were not given.
+        resume: whether to go on in the folder.
+        quick: whether to take the short plan.
+
     Raises:
         ConfigError: when options exclude each other, or a value is not acceptable.
         RunError: when the folder may not be used.
@@ -121,7 +129,14 @@ def _stored_calibration(folder: Path, plan: TrainingPlan, given: Path | None) ->
 
 
 def run(job: TrainingJob, out: Path, with_comparison: bool, console: Console) -> None:
-    """Train, write the policy file and the report, and say where they are."""
+    """Train, write the policy file and the report, and say where they are.
+
+    Args:
+        job: what to train.
+        out: policy file.
+        with_comparison: whether the report holds a comparison.
+        console: where progress goes.
+    """
     pool = None
     _claim(job)
     if job.calibration is not None:
@@ -165,6 +180,10 @@ def _compared(job: TrainingJob, file: PolicyFile, console: Console) -> PolicyCom
 def export(folder: Path, out: Path) -> None:
     """Write the network of a finished training as a policy file.
 
+    Args:
+        folder: of the training.
+        out: policy file.
+
     Raises:
         RunError: when the folder holds none.
     """
@@ -188,7 +207,15 @@ def _save(network: PolicyNetwork, record: Mapping[str, object], out: Path) -> No
 
 @contextmanager
 def telling(title: str, console: Console) -> Iterator[Callable[[str, float], None]]:
-    """Progress in percent of the whole; yields what to call with the step and the share."""
+    """Show progress in percent of the whole.
+
+    Args:
+        title: of the bar.
+        console: where it goes.
+
+    Yields:
+        A function to call with the step under way and the share that is done, 0 to 1.
+    """
     done = 0
     with progress(title, 100, console) as task:
 

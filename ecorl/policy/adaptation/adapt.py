@@ -164,6 +164,12 @@ def score(network: PolicyNetwork, scenario: Scenario, n_seeds: int, seed: int) -
     """Score of a network in fresh episodes, ``[n_seeds] float64``, Eq. 7 an iteration.
 
     The same seed gives the same episodes, none of which a tuning has seen.
+
+    Args:
+        network: the policy.
+        scenario: that it plays.
+        n_seeds: episodes.
+        seed: of the episodes.
     """
     trace = draw_trace([scenario] * n_seeds, np.random.default_rng([seed, _JUDGE_SEED]))
     total = play(Simulation(trace), NetworkPolicy(network.arrays()))[0]
@@ -194,7 +200,7 @@ def unsure(network: PolicyNetwork, pool: list[Scenario], seed: int) -> PolicyNet
 
 
 def adapted_scenario(workload: RecordedWorkload, shift: Shift, n_iterations: int) -> Scenario:
-    """The calibrated scenario, moved to where the run's recent batches are.
+    """Scale the calibrated scenario to the run's recent batches.
 
     A calibration is fitted to the whole run. What shifted within it is scaled by the recent mean
     over that of all batches.
@@ -226,7 +232,7 @@ def adapted_scenario(workload: RecordedWorkload, shift: Shift, n_iterations: int
 
 
 def tuning_pool(scenario: Scenario, n: int, seed: int) -> list[Scenario]:
-    """A scenario and its like: what a fit may have got wrong, and where the workload may go next.
+    """A scenario and variations of it that cover the errors of a fit and further shifts.
 
     Wider than `ecorl.policy.evaluation.pools.variations`, which stay with what a run was found to
     be: a workload that has shifted once may go on, and other jobs may come where there were none.
@@ -336,7 +342,7 @@ def rollback(folder: Path) -> int:
 
 
 def rollback_command(folder: Path, say: Say) -> int:
-    """`rollback`, and print what is in use now.
+    """Put the policy before the present one back, and print what is in use now.
 
     Args:
         folder: of the policy.

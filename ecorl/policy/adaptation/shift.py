@@ -169,7 +169,12 @@ class RecordedWorkload:
         }
 
     def level(self, name: str, recent: bool) -> Level | None:
-        """Level of the recent batches or of those before; None with too few of them."""
+        """Level of the recent batches or of those before; None with too few of them.
+
+        Args:
+            name: of the figure in `series`.
+            recent: True for the recent batches.
+        """
         at, values = self.series.get(name, (np.zeros(0), np.zeros(0)))
         chosen = values[(at >= self.begins) == recent]
         return Level.of(chosen) if len(chosen) >= MIN_READINGS else None

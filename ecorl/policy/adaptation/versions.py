@@ -1,4 +1,4 @@
-"""The folder of a policy that is adapted: what is in use, what was before, and why it changed.
+"""Versions of an adapted policy in a folder, and the history of what was in use and why.
 
     current.onnx    the policy in use; the file that a run's config names
     0001.onnx ...   every version that was ever in use
@@ -76,7 +76,7 @@ class Versions:
             yield
 
     def settle(self) -> None:
-        """Finish what was cut off, and take in a file that was put there by hand.
+        """Finish an interrupted swap, and record a file that was put there by hand as a version.
 
         Raises:
             RunError: when a version that the history names is gone.
@@ -176,6 +176,10 @@ def make_folder(folder: Path) -> None:
 
 def write_file(path: Path, content: bytes) -> None:
     """Write a file of a policy; it is whole or not there.
+
+    Args:
+        path: of the file.
+        content: its bytes.
 
     Raises:
         RunError: when it cannot be written.

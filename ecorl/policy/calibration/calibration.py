@@ -1,4 +1,4 @@
-"""`Calibration`: what a run's ledger was found to say of costs, lengths and other jobs.
+"""`Calibration`: costs, lengths and other jobs as they were fitted to a run's ledger.
 
 It is saved as TOML that a person can read and change: a table with one column a line, and every
 figure of the workload by name.

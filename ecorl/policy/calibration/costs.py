@@ -130,7 +130,7 @@ class RecordedJob:
 
 
 def check_readings(job: RecordedJob) -> None:
-    """See that each stage ran often enough on each side that it must have run on.
+    """Check that each stage ran often enough on each side that the fit needs.
 
     Raises:
         RunError: one line with all that is missing, and how many readings there are.

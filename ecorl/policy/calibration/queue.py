@@ -40,7 +40,7 @@ NO_OTHER_JOBS = OtherJobs(0.0, 0.5, 0.9)
 
 @dataclass(frozen=True, slots=True)
 class QueueRecord:
-    """What a run says of queues, batch by batch, ``[n]`` each.
+    """Queues on the cards as a run recorded them, batch by batch, ``[n]`` each.
 
     Attributes:
         generation_s: generation, s.
@@ -84,7 +84,7 @@ _LARGEST = 8.0
 
 
 def queue_record(costs: Costs, q_max: float) -> QueueRecord | None:
-    """What the run says of queues on the cards; None when it says nothing.
+    """Read the queues on the cards from a run; None when too few are known.
 
     Args:
         costs: of the run.

@@ -1,4 +1,4 @@
-"""What a ledger says of the stages of a run, batch by batch.
+"""Readings of a run's stages from its ledger, added up batch by batch.
 
 The simulator's iteration is one batch of completions: what is recorded between one generation and
 the next. A trainer may generate, score or train a batch in several executions; here they are added
@@ -73,7 +73,7 @@ class RolloutBatch:
 
 @dataclass(frozen=True, slots=True)
 class StageReading:
-    """What one stage took for one batch on one side.
+    """Time and energy of one stage for one batch on one side.
 
     Attributes:
         rollout: place in `RunReadings.rollouts`.
@@ -99,7 +99,7 @@ class StageReading:
 
 @dataclass(frozen=True, slots=True)
 class RunReadings:
-    """A run as far as a calibration needs it.
+    """The part of a run's record that a calibration needs.
 
     Attributes:
         path: the ledger.
@@ -129,7 +129,13 @@ class RunReadings:
     profiles: Mapping[Side, str]
 
     def of(self, stage: Stage, side: Side, *actions: Action) -> list[StageReading]:
-        """Readings of a stage on one side, under some actions or all."""
+        """Readings of a stage on one side, in order.
+
+        Args:
+            stage: whose.
+            side: ``gpu`` or ``card``.
+            actions: under which it ran; none given: all.
+        """
         return [
             r
             for r in self.readings

@@ -1,4 +1,4 @@
-"""Policies side by side on scenarios that training did not see, over seeds, with spread.
+"""Compares policies on scenarios that training did not see, on the same episodes.
 
 The scale: 0 % is always-GPU, 100 % the clairvoyant dynamic programme, both in Eq. 7; the causal
 share has the best planner that knows no future as its 100 %. A share counts only on scenarios that
@@ -69,7 +69,7 @@ ORDER = (
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What one policy reached in one scenario, a value a seed.
+    """Score, energy and time of one policy in one scenario, a value a seed.
 
     Attributes:
         score: Eq. 7 an iteration.
@@ -86,7 +86,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioResult:
-    """All policies in one scenario.
+    """Scores of all policies in one scenario.
 
     Attributes:
         scenario: which.
@@ -107,7 +107,12 @@ class ScenarioResult:
         return self.gain >= LITTLE
 
     def share(self, policy: str, of: str = "dp") -> float:
-        """Mean score over the mean of another policy."""
+        """Mean score over the mean of another policy.
+
+        Args:
+            policy: name of the policy.
+            of: name of the policy that is 100 %.
+        """
         return float(self.scores[policy].score.mean() / self.scores[of].score.mean())
 
     def share_values(self, policy: str, of: str = "dp") -> Float64:
@@ -140,7 +145,7 @@ class ScenarioResult:
 
 @dataclass(frozen=True, slots=True)
 class PolicyComparison:
-    """Policies over scenarios.
+    """Scores of all policies over several scenarios.
 
     Attributes:
         results: one a scenario.
@@ -309,7 +314,7 @@ class _Job:
     tuned: tuple[list[Codes], list[ThresholdBaseline]] | None
 
     def play(self) -> ScenarioResult:
-        """All policies on the same episodes."""
+        """Play all policies on the same episodes."""
         i, n_seeds = self.place, self.n_seeds
         rng = np.random.default_rng([self.seed, _EVALUATION_SEED, i])
         trace = draw_trace([self.scenario] * n_seeds, rng)

@@ -54,6 +54,10 @@ def render_page(
 def write_page(path: Path, text: str) -> None:
     """Write the page; it is whole or not there.
 
+    Args:
+        path: of the file; folders are made.
+        text: the page.
+
     Raises:
         ConfigError: when it cannot be written.
     """

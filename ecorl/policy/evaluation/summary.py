@@ -103,7 +103,12 @@ def rows(comparison: PolicyComparison, ours: str) -> list[PolicyRow]:
 
 
 def sentences(comparison: PolicyComparison, ours: str) -> list[str]:
-    """What must be known to read the table."""
+    """Sentences below the table: which scenarios count, and the loss where shares mean nothing.
+
+    Args:
+        comparison: that has been played.
+        ours: name of the policy that the sentences are about.
+    """
     n, n_hard = len(comparison.results), len(comparison.hard())
     n_valued = len(comparison.valued())
     seeds = len(comparison.results[0].scores[ours].score)

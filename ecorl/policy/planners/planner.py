@@ -166,11 +166,21 @@ class _Solution:
         self.grid, self.edges, self.values = grid, edges, values
 
     def context(self, length: Float64, burst: np.ndarray) -> Codes:
-        """Number of the context: how long the rows are, and whether a burst is on."""
+        """Number of the context: how long the rows are, and whether a burst is on.
+
+        Args:
+            length: ``[m] float64``, expected mean completion, tokens.
+            burst: ``[m] bool``, whether other jobs' burst is on.
+        """
         return np.searchsorted(self.edges, length) + N_LENGTH_CLASSES * burst.astype(np.int64)
 
     def worth(self, after: Between, context: Codes) -> Float64:
-        """Worth of states ``[m, s]``, each row in its own context."""
+        """Worth of states ``[m, s]``, each row in its own context.
+
+        Args:
+            after: the states, ``[m, s]`` each.
+            context: ``[m] int64``.
+        """
         wide = Between(*(x.reshape(1, -1) for x in after))
         index, weight = self.grid.corners(wide)
         shape = np.shape(after.backlog_s)

@@ -86,6 +86,11 @@ def to_onnx(network: PolicyNetwork, record: Mapping[str, object]) -> onnx.ModelP
 def save_onnx(network: PolicyNetwork, record: Mapping[str, object], path: Path) -> None:
     """Write a policy file; it is whole or not there.
 
+    Args:
+        network: trained.
+        record: how it was made; plain data.
+        path: of the file; folders are made.
+
     Raises:
         OSError: when the folder cannot be written.
     """

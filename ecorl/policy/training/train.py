@@ -326,7 +326,12 @@ class _Spent:
 
 
 def save_arrays(path: Path, arrays: dict[str, Any]) -> None:
-    """Write arrays; the file is whole or not there."""
+    """Write arrays; the file is whole or not there.
+
+    Args:
+        path: of the ``.npz`` file.
+        arrays: by name.
+    """
     made = io.BytesIO()
     np.savez(made, **arrays)
     write_whole(path, made.getvalue())
@@ -348,5 +353,10 @@ def load_arrays(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, data: object) -> None:
-    """Write JSON; the file is whole or not there."""
+    """Write JSON; the file is whole or not there.
+
+    Args:
+        path: of the file.
+        data: plain data, without NaN or infinity.
+    """
     write_whole(path, json.dumps(data, indent=1, allow_nan=False) + "\n")

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 
 from ecorl.policy.calibration.calibrate import calibrate
-from ecorl.policy.calibration.readings import LONGEST_METRIC
+from ecorl.policy.calibration.readings import LONGEST_METRIC, read_run
 from ecorl.records import Algorithm
 from ecorl.scheduler.tables import COLUMN
 from ecorl.sim.scenario import Abilities, Limits
-from tests.fakes.hidden_runs import REWARD_CARD, ROWS, edited, wrote
+from tests.fakes.hidden_runs import PLAIN, REWARD_CARD, ROWS, edited, wrote
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +111,13 @@ def test_a_config_that_says_nothing(edit):
     assert found.algorithm is Algorithm.PPO  # a critic ran
     assert found.limits == Limits()
     assert any("limit of a completion is not in the ledger" in note for note in found.notes)
+
+
+def test_a_full_queue_counts_also_where_the_policy_itself_proposed_the_gpu(tmp_path):
+    run = wrote(tmp_path / "run", replace(PLAIN, load=0.6, limits=Limits(q_max=1.0)))
+    before = read_run(run).refused
+    assert len(before) > 5
+    other = tmp_path / "other"
+    other.mkdir()
+    asked = "UPDATE placement SET proposed = 'gpu', reason = 'as told' WHERE refusal = 'queue_full'"
+    assert read_run(edited(run, other, asked)).refused == before
