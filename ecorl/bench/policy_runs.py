@@ -32,7 +32,7 @@ from ecorl.sim.trace import draw_trace
 Say = Callable[[str], None]
 
 SHIPPED_PLAN = TrainingPlan()
-PAPER_PLAN = TrainingPlan("paper", n_scenarios=64, n_rounds=3, ppo_steps=200_000)
+PAPER_PLAN = TrainingPlan("paper", n_scenarios=32, n_rounds=3, ppo_steps=100_000)
 PPO_PLAN = TrainingPlan("paper", n_scenarios=64, ppo_steps=500_000, imitate=False)
 FITTED_PLAN = TrainingPlan("fitted", n_scenarios=6, n_rounds=3, n_epochs=10, ppo_steps=0)
 
