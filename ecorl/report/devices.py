@@ -19,7 +19,7 @@ from ecorl.records import INFERENCE_STAGES, Provenance
 from ecorl.report.energy.causes import CAUSE_OF_STAGE
 from ecorl.report.energy.spans import Span
 from ecorl.report.energy.stages import gpu_path_devices
-from ecorl.report.model import Bar, DeviceTelemetry, PowerTrace, Timeline
+from ecorl.report.model import WAIT, Bar, DeviceTelemetry, PowerTrace, Timeline
 from ecorl.telemetry.check import CounterGap, achieved_refresh_s, counter_gap, poll_interval_s
 
 _TIMELINE_ITERATIONS = 3
@@ -216,7 +216,7 @@ def timeline(executions: Sequence[ExecutionRow], barriers: Sequence[BarrierRow])
         Bar(
             "barrier",
             f"wait for {b.stage}",
-            "wait",
+            WAIT,
             b.t_s - b.wait_s - origin,
             b.t_s - origin,
             False,

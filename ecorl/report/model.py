@@ -7,6 +7,7 @@ where it says that the provenance is that of the weakest part.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from ecorl.ledger import FaultRow, MetricRow, PlacementRow
 from ecorl.records import Action, Provenance, Stage
@@ -20,12 +21,24 @@ from ecorl.report.energy.model import (
 )
 
 
+class RunState(StrEnum):
+    """How a run stands by its last start, resume, stop or finish."""
+
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    NO_END = "no end recorded"  # it is still running, or was killed
+
+
+WAIT = "wait"
+"""Kind of a bar that shows a wait at the completion barrier."""
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """What ran: framework, policy, devices, attempts, and how it ended.
 
     Attributes:
-        state: ``finished``, ``stopped`` or ``no end recorded``.
+        state: how it ended, or that no end was recorded.
         seed: from the config; None without one, and of a run that a script attached to.
         config_remark: what a reader should know of the config behind this report, or None.
         n_steps_planned: from the config, or what the trainer said that a script attached to.
@@ -40,7 +53,7 @@ class Head:
     """
 
     run_id: str
-    state: str
+    state: RunState
     algorithm: str | None
     adapter: str | None
     policy: str | None

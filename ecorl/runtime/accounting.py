@@ -11,7 +11,7 @@ from ecorl.devices import DeviceProfile, check_execution
 from ecorl.engines.cards import memory_conflict
 from ecorl.engines.lanes.threaded import AsyncEngine
 from ecorl.errors import ConfigError, PhysicalBoundError
-from ecorl.ledger import Ledger
+from ecorl.ledger import DeviceRecord, Ledger
 from ecorl.records import (
     Action,
     DeviceKind,
@@ -91,22 +91,28 @@ class Recorder:
             profile = self._card if device.kind is DeviceKind.FPGA else self._gpu
             source = f"{device.source} ({device.name})" if device.name else device.source
             self._ledger.device(
-                device.device_id,
-                profile.name,
-                device.provenance,
-                source,
-                profile.get("idle_w"),
-                kind=profile.kind,
+                DeviceRecord(
+                    device.device_id,
+                    profile.name,
+                    device.provenance,
+                    source,
+                    profile.get("idle_w"),
+                    kind=profile.kind,
+                )
             )
         hosts = {engine.host for engine in engines if self._on_card(engine)}
         if hosts and REAL_HOST not in hosts:
             self._ledger.device(
-                CARD_ID,
-                self._card.name,
-                Provenance.MODELLED,
-                "; ".join(_SOURCES.get(host, _SOURCES["csim"]) for host in sorted(map(str, hosts))),
-                self._card.get("idle_w"),
-                kind=self._card.kind,
+                DeviceRecord(
+                    CARD_ID,
+                    self._card.name,
+                    Provenance.MODELLED,
+                    "; ".join(
+                        _SOURCES.get(host, _SOURCES["csim"]) for host in sorted(map(str, hosts))
+                    ),
+                    self._card.get("idle_w"),
+                    kind=self._card.kind,
+                )
             )
 
     def check_card_memory(self, engines: Iterable[AsyncEngine]) -> None:

@@ -19,10 +19,7 @@ from ecorl.engines.fpga.csim.build import csim_library
 from ecorl.engines.fpga.engine import FpgaEngine as Int8Engine
 from ecorl.errors import EcorlError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
-from ecorl.records import (
-    EventKind,
-    Stage,
-)
+from ecorl.records import EvaluationPhase, EventKind, Stage
 from ecorl.runtime.checkpoints import (
     newest_checkpoint,
     read_state,
@@ -168,21 +165,21 @@ class _Run:
             self.ledger.close()
 
     def _phases(self, attachment: TrlAttachment, checkpoint: Path | None) -> bool:
-        if not self._evaluated("before"):
-            self._evaluate("before")
+        if not self._evaluated(EvaluationPhase.BEFORE):
+            self._evaluate(EvaluationPhase.BEFORE)
         if not self._train(checkpoint):
             return False
         self.trainer.save_model(str(self.run_dir / MODEL))
-        self._evaluate("after")
+        self._evaluate(EvaluationPhase.AFTER)
         self._rank_flips(attachment)
         return True
 
-    def _evaluated(self, phase: str) -> bool:
+    def _evaluated(self, phase: EvaluationPhase) -> bool:
         self.ledger.flush()
         with contextlib.closing(LedgerReader(self.run_dir)) as reader:
             return any(row.phase == phase for row in reader.evaluations())
 
-    def _evaluate(self, phase: str) -> None:
+    def _evaluate(self, phase: EvaluationPhase) -> None:
         if self.files.eval_prompts is None:
             return
         result = evaluate(self.trainer, read_rows(self.files.eval_prompts, ("prompt",)))

@@ -25,7 +25,7 @@ from ecorl.engines.protocol import (
     ScoreResult,
 )
 from ecorl.errors import EcorlError, EngineCrashed, EngineError, EngineTimeout
-from ecorl.records import ModelShape, Stage
+from ecorl.records import FaultKind, ModelShape, Stage
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +37,12 @@ class EngineEnd:
     """The end of an engine between two batches, where no batch's future could report it.
 
     Attributes:
-        kind: ``EngineCrashed`` when it is started again, ``EngineGivenUp`` when it is not.
+        kind: `FaultKind.ENGINE_CRASHED` when it is started again, `FaultKind.ENGINE_GIVEN_UP` when
+            it is not.
         reason: one line.
     """
 
-    kind: str
+    kind: FaultKind
     reason: str
 
 

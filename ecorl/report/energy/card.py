@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ecorl.ledger import BarrierRow, ExecutionRow
 from ecorl.records import Action, Provenance, StageResult, weakest
-from ecorl.report.energy.model import Balance, CardTimeline, EnergyPart, PathComparison
+from ecorl.report.energy.model import Balance, CardTimeline, Cause, EnergyPart, PathComparison
 from ecorl.report.energy.rest import Evidence
 from ecorl.report.energy.spans import length
 from ecorl.report.energy.stages import modelled_devices, present
@@ -25,7 +25,7 @@ def card_idle(
         parts: energy by device and cause.
     """
     cards = {i for c in comparisons if c.card is not None for i in c.card.device_ids}
-    return [p for p in parts if p.cause == "idle" and not cards.isdisjoint(p.device_ids)]
+    return [p for p in parts if p.cause is Cause.IDLE and not cards.isdisjoint(p.device_ids)]
 
 
 def balance(

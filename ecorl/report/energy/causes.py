@@ -24,21 +24,21 @@ from collections import defaultdict
 
 from ecorl.ledger import ExecutionRow
 from ecorl.records import Provenance, Stage
-from ecorl.report.energy.model import EnergyPart
+from ecorl.report.energy.model import Cause, EnergyPart
 from ecorl.report.energy.rest import Evidence, Meter, not_in_readings, rests
 from ecorl.report.energy.stages import energy_j, gpu_path_devices, total
 
 CAUSE_OF_STAGE = {
-    Stage.GENERATION: "generation",
-    Stage.REWARD: "scoring",
-    Stage.REFERENCE: "scoring",
-    Stage.CRITIC: "scoring",
-    Stage.ACTOR_TRAIN: "training",
-    Stage.CRITIC_TRAIN: "training",
+    Stage.GENERATION: Cause.GENERATION,
+    Stage.REWARD: Cause.SCORING,
+    Stage.REFERENCE: Cause.SCORING,
+    Stage.CRITIC: Cause.SCORING,
+    Stage.ACTOR_TRAIN: Cause.TRAINING,
+    Stage.CRITIC_TRAIN: Cause.TRAINING,
 }
-USEFUL_CAUSES = ("generation", "scoring", "training")
-OTHER_CAUSES = ("beside stages",)
-WASTED_CAUSES = ("superseded", "barrier wait", "idle")
+USEFUL_CAUSES = (Cause.GENERATION, Cause.SCORING, Cause.TRAINING)
+OTHER_CAUSES = (Cause.BESIDE_STAGES,)
+WASTED_CAUSES = (Cause.SUPERSEDED, Cause.BARRIER_WAIT, Cause.IDLE)
 CAUSES = (*USEFUL_CAUSES, *OTHER_CAUSES, *WASTED_CAUSES)
 
 
@@ -88,9 +88,9 @@ def energy_parts(evidence: Evidence) -> list[EnergyPart]:
 
 def _execution_parts(meter: Meter, evidence: Evidence) -> list[EnergyPart]:
     is_read = any(r.device_id in meter.members for r in evidence.readings)
-    groups: dict[tuple[str, Provenance | None], list[ExecutionRow]] = defaultdict(list)
+    groups: dict[tuple[Cause, Provenance | None], list[ExecutionRow]] = defaultdict(list)
     for e in meter.executions:
-        cause = "superseded" if e.superseded else CAUSE_OF_STAGE[e.result.stage]
+        cause = Cause.SUPERSEDED if e.superseded else CAUSE_OF_STAGE[e.result.stage]
         energy = e.result.energy if energy_j(e.result) is not None else None
         groups[cause, energy.provenance if energy else None].append(e)
     parts = []
@@ -116,7 +116,7 @@ def _execution_parts(meter: Meter, evidence: Evidence) -> list[EnergyPart]:
     return parts
 
 
-def _without_energy(n: int, n_lost: int, cause: str, *, is_read: bool) -> str:
+def _without_energy(n: int, n_lost: int, cause: Cause, *, is_read: bool) -> str:
     """Describe calls without energy, ``n_lost`` of which no reading covers either."""
     said = f"{n} {cause} calls have no energy figure"
     if not is_read:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ecorl.ledger import BarrierRow, DeviceRow, ExecutionRow
 from ecorl.records import Provenance, weakest
-from ecorl.report.energy.model import EnergyPart
+from ecorl.report.energy.model import Cause, EnergyPart
 from ecorl.report.energy.readings import DeviceReadings, remark
 from ecorl.report.energy.spans import Span, length, merged, minus
 from ecorl.report.energy.stages import energy_j, present
@@ -238,7 +238,7 @@ def rests(meter: Meter, evidence: Evidence, *, on_gpu_path: bool) -> list[Energy
                 device_id=meter.key,
                 device_ids=meter.members,
                 device=meter.device,
-                cause="beside stages" if rows and on_gpu_path else "idle",
+                cause=Cause.BESIDE_STAGES if rows and on_gpu_path else Cause.IDLE,
                 useful=False,
                 energy_j=rest.energy_j,
                 provenance=rest.provenance,
@@ -329,7 +329,7 @@ def _split_rest(
             energy_j=None if rest.energy_j is None else rest.energy_j * part,
             time_s=rest.time_s * part,
         )
-        for cause, part in (("barrier wait", waited), (rest.cause, 1.0 - waited))
+        for cause, part in ((Cause.BARRIER_WAIT, waited), (rest.cause, 1.0 - waited))
     ]
 
 

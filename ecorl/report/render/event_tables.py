@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ecorl.ledger import PlacementRow
-from ecorl.records import Action, Provenance, weakest
+from ecorl.records import Action, EvaluationPhase, Provenance, weakest
 from ecorl.report.energy.stages import present
 from ecorl.report.head import action_name
 from ecorl.report.model import DeviceTelemetry, PairedGain, RankFlips, Report
@@ -34,7 +34,7 @@ def _gain_table(gains: Sequence[PairedGain]) -> Table:
     heads = ("evaluation", "before", "after", "gain", "standard error", "items", "remark")
     rows = [
         (
-            g.name if (g.before, g.after) == ("before", "after") else f"{g.name}: {g.after}",
+            g.name if (g.before, g.after) == tuple(EvaluationPhase) else f"{g.name}: {g.after}",
             figure(g.mean_before),
             figure(g.mean_after),
             figure(g.gain),
