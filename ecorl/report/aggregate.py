@@ -1,4 +1,4 @@
-"""From a ledger to a `Report`: pure functions, no output."""
+"""Computes a `Report` from a ledger, by pure functions without output."""
 
 from __future__ import annotations
 

@@ -88,6 +88,7 @@ def head(
 
 
 def _done(reader: LedgerReader, executions: Sequence[ExecutionRow]) -> int:
+    """Number of steps that were trained or logged and that no resume threw away."""
     done = {
         e.result.iteration
         for e in executions
@@ -118,7 +119,7 @@ def _models(config: Config | None, run: RunRow) -> dict[str, str]:
 
 
 def _state(events: Sequence[EventRow]) -> RunState:
-    """Tell the state of the run by its last start, resume, stop or finish."""
+    """Find the state of the run by its last start, resume, stop or finish."""
     states = (_STATES[event.kind] for event in reversed(events) if event.kind in _STATES)
     return next(states, RunState.NO_END)
 

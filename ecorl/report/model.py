@@ -134,7 +134,7 @@ class RankFlips:
 
 @dataclass(frozen=True, slots=True)
 class DecisionGroup:
-    """Decisions alike in stage, policy, proposal, action and reason (numbers in it aside).
+    """Decisions that agree in stage, policy, proposal, action and reason but for its numbers.
 
     Attributes:
         reason: what their reasons have in common, with an ellipsis in place of figures that differ.
@@ -151,7 +151,7 @@ class DecisionGroup:
 
     @property
     def told(self) -> str:
-        """The reason for a reader: one with figures stands for others with other figures."""
+        """The reason as it is shown: an example, where the reasons differ in their figures."""
         return self.reason if self.reason == self.example else f"e.g. {self.example}"
 
 

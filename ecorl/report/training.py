@@ -32,7 +32,7 @@ def percentile(values: Sequence[float], q: float) -> float | None:
 
 
 def metric_series(metrics: Sequence[MetricRow]) -> dict[str, tuple[MetricRow, ...]]:
-    """Per name, one value an iteration in order: the last recorded that was not superseded."""
+    """Sort metrics by name, one value an iteration: the last recorded that was not superseded."""
     newest: dict[str, dict[int, MetricRow]] = defaultdict(dict)
     for row in metrics:
         if not row.superseded:

@@ -58,7 +58,7 @@ REAL_HOST = "xrt"
 
 
 class Recorder:
-    """Writes what happened to the ledger, and executions to the accounts of their energy.
+    """Writes waits, faults and devices to the ledger, and executions to their energy accounts.
 
     Args:
         config: the run's configuration.
@@ -116,7 +116,7 @@ class Recorder:
             )
 
     def check_card_memory(self, engines: Iterable[AsyncEngine]) -> None:
-        """See that all models on the card fit into its memory together.
+        """Check that all models on the card fit into its memory together.
 
         Raises:
             ConfigError: when they do not.
@@ -235,7 +235,7 @@ class Recorder:
         )
 
     def _own_since_s(self, t_start_s: float, t_end_s: float) -> float:
-        """When a real card's draw begins to be this execution's.
+        """Time from which a real card's draw counts for this execution, monotonic s.
 
         Two stages may be under way on a card at once: what it draws then is counted once, for the
         one that is joined first. The sum of both is right, and their prices blur into each other.

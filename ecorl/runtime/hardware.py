@@ -161,7 +161,7 @@ def _all_on_gpu(policy: cfg.Policy) -> bool:
 
 
 def _check_card(config: cfg.Config, training: TrainingSide) -> None:
-    """See that the card's profile holds what its engine needs, if one will be loaded."""
+    """Check that the card's profile holds what its engine needs, if one will be loaded."""
     modelled = isinstance(config.engine.offload, cfg.FpgaEngineConfig)
     if not modelled or not training.frozen or _all_on_gpu(config.placement.policy):
         return

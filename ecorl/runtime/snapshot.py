@@ -1,4 +1,4 @@
-"""The snapshot of a run that a stage is placed by: iteration, devices, engines, costs so far."""
+"""Collects the state that a stage is placed by: iteration, devices, engines and costs so far."""
 
 from __future__ import annotations
 

@@ -43,9 +43,10 @@ CAUSES = (*USEFUL_CAUSES, *OTHER_CAUSES, *WASTED_CAUSES)
 
 
 def _meters(evidence: Evidence) -> list[Meter]:
-    """Devices as their energy was read, so that nothing is counted twice.
+    """Group the devices by how their energy was read, so that nothing is counted twice.
 
-    Sums over sets of devices that share one, as of attempts with more and fewer, are one meter.
+    Sets of devices that were read as one sum and that share a device are one meter: an attempt
+    with fewer GPUs than another is such a case.
     """
     read_together = {_metered(e) for e in evidence.executions}
     read_together |= {(d.device_id,) for d in evidence.devices}
@@ -70,13 +71,13 @@ def _meters(evidence: Evidence) -> list[Meter]:
 
 
 def _metered(execution: ExecutionRow) -> tuple[str, ...]:
-    """The devices whose energy was read for an execution; without energy, those that ran it."""
+    """Devices whose energy was read for an execution; without energy, those that ran it."""
     r = execution.result
     return r.energy.device_ids if r.energy else r.device_ids
 
 
 def energy_parts(evidence: Evidence) -> list[EnergyPart]:
-    """All parts of the energy of all devices that the run held."""
+    """Split the energy of all devices of the run into parts by cause and provenance."""
     on_gpu = gpu_path_devices(evidence.executions)
     parts = []
     for meter in _meters(evidence):
@@ -87,6 +88,7 @@ def energy_parts(evidence: Evidence) -> list[EnergyPart]:
 
 
 def _execution_parts(meter: Meter, evidence: Evidence) -> list[EnergyPart]:
+    """Energy of a meter's executions by cause; those without a figure are parts without energy."""
     is_read = any(r.device_id in meter.members for r in evidence.readings)
     groups: dict[tuple[Cause, Provenance | None], list[ExecutionRow]] = defaultdict(list)
     for e in meter.executions:
@@ -97,6 +99,8 @@ def _execution_parts(meter: Meter, evidence: Evidence) -> list[EnergyPart]:
     for (cause, provenance), group in groups.items():
         gap, n_lost = None, 0
         if provenance is None:
+            # Calls without a figure of their own are in the rest where the device was read then;
+            # only the others make the total a lower bound.
             n_lost = len(not_in_readings(group, meter, evidence))
             gap = f"{meter.key}: {_without_energy(len(group), n_lost, cause, is_read=is_read)}"
         parts.append(

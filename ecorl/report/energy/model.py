@@ -183,7 +183,7 @@ class Spending:
 
     @property
     def unknown_causes(self) -> tuple[Cause, ...]:
-        """Causes of which a part of the machine has no figure: shares would flatter them."""
+        """Causes for which some device of the machine has no figure; their shares are low."""
         own = (p for p in self.parts if not p.simulated)
         return tuple(dict.fromkeys(p.cause for p in own if p.energy_j is None))
 

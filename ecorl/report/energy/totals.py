@@ -55,7 +55,7 @@ def simulated_cards(
 
 
 def spending(evidence: Evidence, accounting: Accounting | None) -> Spending:
-    """Tell where the joules went: parts, totals per provenance and together, and what is missing.
+    """Add up where the joules went: parts, totals per provenance and together, and what is missing.
 
     Args:
         evidence: what the ledger holds of the run.

@@ -45,7 +45,7 @@ def render_html(report: Report) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """No control character of a user's text reaches the page; what is markup stays markup."""
+    """Escape control characters of a user's text; markup stays markup, by keeping the type."""
     return type(value)(visible(value)) if isinstance(value, str) else value
 
 
@@ -132,7 +132,7 @@ def _worth_tiles(s: Spending) -> list[Tile]:
 
 
 def render_json(report: Report) -> str:
-    """All figures with their provenance; missing is null.
+    """Write all figures with their provenance as JSON; missing is null.
 
     Single decisions are left out: they are most of a long run's report, the ledger holds them, and
     ``decisions`` and ``expectation`` sum them up.

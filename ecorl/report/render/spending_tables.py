@@ -41,7 +41,7 @@ NO_EXECUTION = "No stage execution was recorded, or none was kept."
 
 
 def energy_section(s: Spending) -> Section:
-    """Totals by provenance and cause, and all parts on demand."""
+    """Make the tables of energy: totals by provenance and cause, and all parts on demand."""
     if not s.shown:
         return Section("energy", "Where the joules went", "No energy figure was recorded.")
     whose = "this machine, " if s.card else ""
@@ -164,7 +164,7 @@ _STAGE_HEADS = (
 
 
 def stages_section(rows: Sequence[StageRow]) -> Section:
-    """One table per pair of provenances."""
+    """Make the tables of stages, one per pair of provenances."""
     if not rows:
         return Section("stages", "Stages by device", NO_EXECUTION)
     tables = []
