@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ecorl.config import Config
+from ecorl.config import Config, FilesTask
 from ecorl.devices import load_profile, profile_names
 from ecorl.ledger import DeviceRow, EventRow, ExecutionRow, LedgerReader, RunRow
 from ecorl.ledger.versions import kind_in_name
@@ -113,7 +113,7 @@ def _models(config: Config | None, run: RunRow) -> dict[str, str]:
     if config is None:
         return found
     task = config.task
-    if task.type == "files":
+    if isinstance(task, FilesTask):
         return {"policy": str(task.policy), "reward": str(task.reward), **found}
     return {"task": task.type, **found}
 

@@ -14,6 +14,7 @@ from ecorl.config import Config, load_config
 from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError, RunError
 from ecorl.ledger import LEDGER_FILE
+from ecorl.records import Algorithm
 from ecorl.runtime.checkpoints import STATE_FILE, read_state
 from ecorl.runtime.frozen_models import FrozenModels, saved_version
 from ecorl.runtime.local import LocalRuntime
@@ -177,6 +178,6 @@ def _check_supported(trainer: Any, config: Config) -> None:
     if trainer.accelerator.num_processes > 1:
         allowed = "1: one training process writes the run's record"
         raise ConfigError("trainer.num_processes", trainer.accelerator.num_processes, allowed)
-    if (config.algorithm == "rloo") != ("RLOOTrainer" in bases):
+    if (config.algorithm_enum is Algorithm.RLOO) != ("RLOOTrainer" in bases):
         allowed = f"{'rloo' if 'RLOOTrainer' in bases else 'grpo'} for a {name}"
         raise ConfigError("algorithm", config.algorithm, allowed)

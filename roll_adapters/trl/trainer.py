@@ -23,6 +23,7 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 from ecorl.config import Config
 from ecorl.engines.torch.loading import loading_errors
 from ecorl.errors import CheckpointError, DataError
+from ecorl.records import Algorithm
 from roll_adapters.trl.task import TaskFiles, read_rows
 
 
@@ -110,7 +111,9 @@ def build_trainer(config: Config, files: TaskFiles, output_dir: Path) -> Any:
     policy, tokenizer, reward, reward_tokenizer = load_models(files)
     on_cpu = not torch.cuda.is_available()
     make_args, make_trainer = (
-        (RLOOConfig, RLOOTrainer) if config.algorithm == "rloo" else (GRPOConfig, GRPOTrainer)
+        (RLOOConfig, RLOOTrainer)
+        if config.algorithm_enum is Algorithm.RLOO
+        else (GRPOConfig, GRPOTrainer)
     )
     args = make_args(
         output_dir=str(output_dir),

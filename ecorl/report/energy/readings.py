@@ -84,7 +84,7 @@ def device_readings(seconds: Iterable[PowerSecond], spans: dict[int, Span]) -> l
 
 
 def _apart(series: Sequence[list[PowerSecond]]) -> list[list[PowerSecond]]:
-    """Drop from each series of one device and attempt seconds that one with more readings covers."""
+    """Drop from each series of a device and attempt the seconds that a fuller series covers."""
     taken: set[int] = set()
     found = []
     # The series with most readings first: where instruments overlap it is the one to believe.
