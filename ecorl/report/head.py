@@ -14,17 +14,17 @@ from ecorl.report.energy.causes import CAUSE_OF_STAGE
 from ecorl.report.energy.model import Cause
 from ecorl.report.energy.spans import Span, length
 from ecorl.report.energy.stages import gpu_path_devices
-from ecorl.report.model import Head, RunState
+from ecorl.report.model import Head, RunEnding
 from ecorl.report.run_config import RunConfig, is_attached
 
 GPU_PATH, HOST_PATH = "GPU path", "host path"
 """The path on which the framework itself runs, by the device that it runs on."""
 
 _BEGINNINGS = (EventKind.START, EventKind.RESUME)
-_STATES: dict[EventKind | str, RunState] = {
-    EventKind.FINISH: RunState.FINISHED,
-    EventKind.STOP: RunState.STOPPED,
-    **dict.fromkeys(_BEGINNINGS, RunState.NO_END),
+_STATES: dict[EventKind | str, RunEnding] = {
+    EventKind.FINISH: RunEnding.FINISHED,
+    EventKind.STOP: RunEnding.STOPPED,
+    **dict.fromkeys(_BEGINNINGS, RunEnding.NO_END),
 }
 _PLAN = re.compile(r"training from step \d+ of (\d+)")
 _TRAINER_FACTS = (
@@ -118,10 +118,10 @@ def _models(config: Config | None, run: RunRow) -> dict[str, str]:
     return {"task": task.type, **found}
 
 
-def _state(events: Sequence[EventRow]) -> RunState:
+def _state(events: Sequence[EventRow]) -> RunEnding:
     """Find the state of the run by its last start, resume, stop or finish."""
     states = (_STATES[event.kind] for event in reversed(events) if event.kind in _STATES)
-    return next(states, RunState.NO_END)
+    return next(states, RunEnding.NO_END)
 
 
 # ---------------------------------------------------------------- the path's name

@@ -21,7 +21,7 @@ from ecorl.report.energy.model import (
 )
 
 
-class RunState(StrEnum):
+class RunEnding(StrEnum):
     """How a run stands by its last start, resume, stop or finish."""
 
     FINISHED = "finished"
@@ -53,7 +53,7 @@ class Head:
     """
 
     run_id: str
-    state: RunState
+    state: RunEnding
     algorithm: str | None
     adapter: str | None
     policy: str | None

@@ -19,7 +19,7 @@ from ecorl.report.energy.model import (
     StageRow,
 )
 from ecorl.report.energy.stages import present
-from ecorl.report.model import Head, RunState
+from ecorl.report.model import Head, RunEnding
 from ecorl.report.render.numbers import (
     count,
     duration,
@@ -81,11 +81,11 @@ def _course(head: Head) -> list[str]:
     planned = f" of {head.n_steps_planned} steps" if head.n_steps_planned is not None else " steps"
     attempts = f" over {head.n_attempts} attempts" if head.n_attempts > 1 else ""
     ending = {
-        RunState.FINISHED: "and finished",
-        RunState.STOPPED: "and was stopped",
+        RunEnding.FINISHED: "and finished",
+        RunEnding.STOPPED: "and was stopped",
     }.get(head.state, "and has no recorded end: it is still running, or was killed")
     sentences = [f"The run {done}{planned} in {duration(head.run_time_s)}{attempts} {ending}."]
-    if head.state is not RunState.FINISHED:
+    if head.state is not RunEnding.FINISHED:
         sentences.append(
             "No checkpoint was recorded."
             if head.checkpoint_step is None

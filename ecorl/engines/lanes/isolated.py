@@ -114,11 +114,6 @@ class IsolatedEngine:
     # ------------------------------------------------------------ what the dispatcher sees
 
     @property
-    def queue_depth(self) -> int:
-        """Batches waiting or running."""
-        return len(self._jobs)
-
-    @property
     def available(self) -> bool:
         """Whether the process is up; False while it restarts and after it was given up."""
         return self._state is _Life.READY and self._in_owner()

@@ -67,11 +67,6 @@ class AsyncEngine(Protocol):
     """Bytes of the weights in each memory bank of a card; None where no card holds them."""
 
     @property
-    def queue_depth(self) -> int:
-        """Batches waiting or running."""
-        ...
-
-    @property
     def available(self) -> bool:
         """Whether a batch submitted now would be computed."""
         ...
@@ -263,11 +258,6 @@ class ThreadedEngine:
             target=self._run, name=f"ecorl-{self.name}-{self.stage}", daemon=True
         )
         self._thread.start()
-
-    @property
-    def queue_depth(self) -> int:
-        """Batches waiting or running."""
-        return len(self._jobs)
 
     @property
     def available(self) -> bool:
