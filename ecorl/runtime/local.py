@@ -208,7 +208,7 @@ class LocalRuntime:
             # Placement: the policy's proposal, and what the guards make of it.
             placement = place(state, self._policy, self._guards)
             self._progress.decided[work.stage] = placement.action
-            # Ledger: the decision, with the state and the costs that it was taken by.
+            # Ledger: the decision.
             self.ledger.placement(placement)
         # What the device still has to do is the previous stage's; after it this one's time begins.
         self.training.fence()
@@ -257,6 +257,9 @@ class LocalRuntime:
 
         Returns:
             One float32 scalar array or vector a row, in the order of the batch.
+
+        Raises:
+            EngineError: when the run was not submitted.
         """
         pending = run.pending
         if pending is None:
