@@ -89,7 +89,7 @@ def _host_profile(devices: cfg.DeviceConfig) -> tuple[DeviceProfile, str]:
     if devices.gpu == "auto":
         return load_profile("host_cpu"), "the trainer runs on this host's CPU"
     profile = load_profile(devices.gpu) if devices.gpu in profile_names() else None
-    if profile is not None and profile.kind is not DeviceKind.CPU:
+    if profile is not None and profile.kind != DeviceKind.CPU:
         allowed = "auto or a profile of kind cpu: the trainer runs on this host's CPU"
         raise ConfigError("devices.gpu", devices.gpu, allowed)
     return named_profile(
@@ -170,7 +170,7 @@ def _check_card(config: cfg.Config, training: TrainingSide) -> None:
     if not missing:
         return
     profiles = [load_profile(known) for known in profile_names()]
-    whole = [p.name for p in profiles if p.kind is DeviceKind.FPGA and not missing_card_figures(p)]
+    whole = [p.name for p in profiles if p.kind == DeviceKind.FPGA and not missing_card_figures(p)]
     allowed = (
         f"one of {whole} or the path of a TOML file with all figures that the card's engine "
         f"needs; here {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"

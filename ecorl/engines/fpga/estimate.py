@@ -150,7 +150,7 @@ def estimate(
     Raises:
         ConfigError: when the profile is no card's, or its DSPs hold no array.
     """
-    if profile.kind is not DeviceKind.FPGA:
+    if profile.kind != DeviceKind.FPGA:
         raise ConfigError("--device", profile.name, "the profile of a card (kind fpga)")
     missing = tuple(missing_card_figures(profile))
     runs: tuple[Run, ...] = ()
