@@ -1,4 +1,4 @@
-"""Kinds of devices, events and faults, and how an energy was found: the words of the records.
+"""Kinds of devices, events, faults and evaluations, and of how an energy was found.
 
 `ecorl.records` hands them out beside the records that hold them.
 """
@@ -60,3 +60,10 @@ class FaultKind(StrEnum):
     # a checkpoint of the trainer lacks files and cannot be resumed from
     CHECKPOINT_INCOMPLETE = "CheckpointIncomplete"
     POWER_RESTORED = "power_restored"  # a device's power readings are back after a fault
+
+
+class EvaluationPhase(StrEnum):
+    """When an evaluation was made. A script may record phases under other names beside these."""
+
+    BEFORE = "before"  # with the weights that training begins with
+    AFTER = "after"  # with the weights that training ends with

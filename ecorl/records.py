@@ -15,6 +15,7 @@ from enum import StrEnum
 
 from ecorl.kinds import DeviceKind as DeviceKind
 from ecorl.kinds import EnergyMethod as EnergyMethod
+from ecorl.kinds import EvaluationPhase as EvaluationPhase
 from ecorl.kinds import EventKind as EventKind
 from ecorl.kinds import FaultKind as FaultKind
 

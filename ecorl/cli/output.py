@@ -1,4 +1,4 @@
-"""What the commands print, and the files that they write."""
+"""Prints what the commands say, and checks the files that they write."""
 
 from __future__ import annotations
 

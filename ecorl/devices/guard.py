@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ecorl.devices.profile import DeviceProfile
 from ecorl.devices.work import least_ops, least_products
 from ecorl.errors import PhysicalBoundError
-from ecorl.records import Provenance, StageWork
+from ecorl.records import DeviceKind, Provenance, StageWork
 
 _ROUNDING = 1.0 + 1e-9
 
@@ -65,7 +65,7 @@ def bound_ops_per_s(profile: DeviceProfile, n_devices: int = 1) -> float | None:
     Returns:
         Operations per second; None when the profile cannot say.
     """
-    if profile.kind == "fpga":
+    if profile.kind == DeviceKind.FPGA:
         n_dsp, macs = profile.get("n_dsp"), profile.get("macs_per_dsp")
         clock_hz = profile.get("clock_max_hz") or profile.get("clock_hz")
         if n_dsp is None or macs is None or clock_hz is None:

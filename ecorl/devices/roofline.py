@@ -40,7 +40,7 @@ from ecorl.devices.work import (
     training_phase,
 )
 from ecorl.errors import ConfigError
-from ecorl.records import ModelShape, Provenance, Stage, StageWork
+from ecorl.records import INFERENCE_STAGES, DeviceKind, ModelShape, Provenance, Stage, StageWork
 
 Calibration = Literal["roofline", "paper"]
 Bound = Literal["compute", "memory", "link", "launch"]
@@ -107,9 +107,9 @@ def peak_ops_per_s(profile: DeviceProfile) -> float:
     Raises:
         ConfigError: when the profile does not hold it, or has no room for an array.
     """
-    if profile.kind == "fpga":
+    if profile.kind == DeviceKind.FPGA:
         return 2.0 * ARRAY_MACS * n_arrays(profile) * profile.value("clock_hz")
-    return profile.value("peak_fp32_flops" if profile.kind == "cpu" else "peak_bf16_flops")
+    return profile.value("peak_fp32_flops" if profile.kind == DeviceKind.CPU else "peak_bf16_flops")
 
 
 def single_pass(
@@ -155,12 +155,12 @@ def stage_cost(
         return _paper_cost(work, profile, replace(empty, provenance=Provenance.PUBLISHED))
     if work.model is None:
         return replace(empty, note=f"the shape of the model behind {work.stage} is not known")
-    if profile.kind == "fpga" and work.stage not in (Stage.REWARD, Stage.REFERENCE, Stage.CRITIC):
+    if profile.kind == DeviceKind.FPGA and work.stage not in INFERENCE_STAGES:
         return replace(empty, note=f"the card runs single forward passes only, not {work.stage}")
     missing = _missing_figures(work, profile)
     if missing:
         return replace(empty, note=f"profile {profile.name} holds no {', '.join(missing)}")
-    if profile.kind == "fpga":
+    if profile.kind == DeviceKind.FPGA:
         try:
             n_arrays(profile)
         except ConfigError as error:
@@ -170,18 +170,18 @@ def stage_cost(
 
 def missing_gpu_figures(profile: DeviceProfile) -> list[str]:
     """Figures without which the stages of an iteration cannot be priced on a GPU or CPU."""
-    peak = "peak_fp32_flops" if profile.kind == "cpu" else "peak_bf16_flops"
+    peak = "peak_fp32_flops" if profile.kind == DeviceKind.CPU else "peak_bf16_flops"
     needed = (*_NEEDED, "mbu_decode", "mfu_prefill", "mfu_train", peak)
     return [key for key in needed if profile.get(key) is None]
 
 
 def _missing_figures(work: StageWork, profile: DeviceProfile) -> list[str]:
-    if profile.kind == "fpga":
+    if profile.kind == DeviceKind.FPGA:
         needed = [*_NEEDED, *_NEEDED_CARD]
     else:
         needed = [*_NEEDED, "mbu_decode"]
         needed.append("mfu_train" if work.stage in TRAINING_STAGES else "mfu_prefill")
-        needed.append("peak_fp32_flops" if profile.kind == "cpu" else "peak_bf16_flops")
+        needed.append("peak_fp32_flops" if profile.kind == DeviceKind.CPU else "peak_bf16_flops")
     return [key for key in needed if profile.get(key) is None]
 
 
@@ -264,7 +264,7 @@ def _copy(work: StageWork, model: ModelShape, profile: DeviceProfile, n_shards: 
     }
     time_s = sum(busy_s) + terms["link"] + terms["launch"]
     idle_w = profile.value("idle_w")
-    if profile.kind == "fpga":
+    if profile.kind == DeviceKind.FPGA:
         above_idle_j = (profile.value("active_w") - idle_w) * time_s
     else:
         powers_w = _load_powers(work, profile)
@@ -277,7 +277,7 @@ def _phases(work: StageWork, model: ModelShape, profile: DeviceProfile) -> tuple
     dtype_bytes = _DTYPE_BYTES[profile.kind]
     if work.n_tokens == 0:
         return ()
-    if profile.kind == "fpga":
+    if profile.kind == DeviceKind.FPGA:
         return (card_phase(work, model),)
     if work.stage is Stage.GENERATION:
         return generation_phases(work, model, dtype_bytes)
@@ -292,7 +292,7 @@ def _phase_times(
     """Compute and memory time of each phase, s."""
     ops_per_s = n_shards * peak_ops_per_s(profile)
     bytes_per_s = n_shards * profile.value("memory_bytes_per_s")
-    if profile.kind != "fpga":
+    if profile.kind != DeviceKind.FPGA:
         ops_per_s *= profile.value("mfu_train" if work.stage in TRAINING_STAGES else "mfu_prefill")
         bytes_per_s *= profile.value("mbu_decode")
     return [(phase.ops / ops_per_s, phase.memory_bytes / bytes_per_s) for phase in phases]
@@ -318,7 +318,7 @@ def _load_powers(work: StageWork, profile: DeviceProfile) -> list[float]:
 
 
 def _link_time(work: StageWork, profile: DeviceProfile) -> float:
-    if profile.kind != "fpga" or work.n_tokens == 0:
+    if profile.kind != DeviceKind.FPGA or work.n_tokens == 0:
         return 0.0
     transfer_s = link_bytes(work) / profile.value("link_bytes_per_s")
     return transfer_s + 2.0 * profile.value("link_latency_s")

@@ -101,10 +101,6 @@ class NvmlDriver:
         """Number of physical GPUs."""
         return int(self._call("nvmlDeviceGetCount"))
 
-    def driver_version(self) -> str:
-        """Version of the kernel driver."""
-        return str(self._call("nvmlSystemGetDriverVersion"))
-
     def device(self, index: int) -> NvmlDevice:
         """The physical GPU at an NVML index."""
         return self._describe(self._call("nvmlDeviceGetHandleByIndex", index), index)

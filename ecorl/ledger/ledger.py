@@ -17,15 +17,14 @@ from ecorl.ledger import encoding, schema, versions
 from ecorl.ledger.encoding import Columns
 from ecorl.ledger.lock import WriterLock
 from ecorl.ledger.rollup import HOLD_S
+from ecorl.ledger.rows import DeviceRecord
 from ecorl.ledger.samples import SampleStore, seal_all
 from ecorl.ledger.writer import RowWriter
 from ecorl.records import (
-    DeviceKind,
     EventKind,
     FaultEvent,
     Placement,
     PowerSample,
-    Provenance,
     Stage,
     StageResult,
 )
@@ -281,37 +280,18 @@ class Ledger:
 
         self._writer.put(write, 0)
 
-    def device(
-        self,
-        device_id: str,
-        profile: str,
-        provenance: Provenance,
-        source: str,
-        idle_w: float | None,
-        figures_json: str = "{}",
-        kind: DeviceKind | None = None,
-    ) -> None:
-        """Record a device: profile name, where its power comes from, idle draw in W.
-
-        Args:
-            device_id: as in `PowerSample` and `StageResult`.
-            profile: name of the device profile.
-            provenance: of its power readings.
-            source: the instrument.
-            idle_w: idle power in W, or None when unknown.
-            figures_json: a JSON object with further figures, e.g. the achieved refresh.
-            kind: what kind of machine it is; None leaves that to its name.
-        """
+    def device(self, device: DeviceRecord) -> None:
+        """Record a device: its profile, where its power comes from, what it draws idle."""
         self._insert(
             "device",
             lambda: {
-                "device_id": str(device_id),
-                "profile": str(profile),
-                "provenance": str(provenance),
-                "source": str(source),
-                "idle_w": encoding.number(idle_w),
-                "figures": str(figures_json),
-                "kind": None if kind is None else str(kind),
+                "device_id": str(device.device_id),
+                "profile": str(device.profile),
+                "provenance": str(device.provenance),
+                "source": str(device.source),
+                "idle_w": encoding.number(device.idle_w),
+                "figures": str(device.figures_json),
+                "kind": None if device.kind is None else str(device.kind),
             },
         )
 

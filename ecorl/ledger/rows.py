@@ -121,6 +121,29 @@ class EvaluationRow:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceRecord:
+    """A device of the attempt under way, as `Ledger.device` records it.
+
+    Attributes:
+        device_id: as in `PowerSample` and `StageResult`.
+        profile: name of the device profile.
+        provenance: of its power readings.
+        source: the instrument.
+        idle_w: idle power, W, or None when unknown.
+        figures_json: a JSON object with further figures, e.g. the achieved refresh.
+        kind: what kind of machine it is; None leaves that to its name.
+    """
+
+    device_id: str
+    profile: str
+    provenance: Provenance
+    source: str
+    idle_w: float | None
+    figures_json: str = "{}"
+    kind: DeviceKind | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceRow:
     """A device as one attempt knew it; ``idle_w`` in W or None, ``figures_json`` an object.
 

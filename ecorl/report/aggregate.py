@@ -1,4 +1,4 @@
-"""From a ledger to a `Report`: pure functions, no output."""
+"""Computes a `Report` from a ledger, by pure functions without output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ecorl.report.energy.spans import Span, attempt_spans
 from ecorl.report.energy.stages import comparisons, decision_groups, expectation, stage_rows
 from ecorl.report.energy.totals import spending
 from ecorl.report.head import head
-from ecorl.report.model import DeviceTelemetry, PowerTrace, Report
+from ecorl.report.model import DeviceTelemetry, PowerTrace, Report, RunEnding
 from ecorl.report.notes import notes
 from ecorl.report.run_config import RunConfig
 from ecorl.report.training import barrier_summary, metric_series, paired_gains, rank_flips
@@ -96,7 +96,7 @@ def _absent(
         f"all metrics of the trainer {by_resume}": len(metrics) > 0 and not report.metrics,
         "no evaluation was recorded": not report.gains and not report.flips,
         "no placement decision was recorded": not report.placements,
-        "the end of the run was not recorded": report.head.state == "no end recorded",
+        "the end of the run was not recorded": report.head.state is RunEnding.NO_END,
     }
     return [sentence for sentence, holds in absent.items() if holds]
 

@@ -19,7 +19,7 @@ from ecorl.records import INFERENCE_STAGES, Provenance
 from ecorl.report.energy.causes import CAUSE_OF_STAGE
 from ecorl.report.energy.spans import Span
 from ecorl.report.energy.stages import gpu_path_devices
-from ecorl.report.model import Bar, DeviceTelemetry, PowerTrace, Timeline
+from ecorl.report.model import WAIT, Bar, DeviceTelemetry, PowerTrace, Timeline
 from ecorl.telemetry.check import CounterGap, achieved_refresh_s, counter_gap, poll_interval_s
 
 _TIMELINE_ITERATIONS = 3
@@ -39,9 +39,9 @@ def device_telemetry(
     errors: Sequence[SampleErrorRow],
     executions: Sequence[ExecutionRow],
 ) -> list[DeviceTelemetry]:
-    """Tell how one device was read, by provenance and source.
+    """Describe how one device was read, by provenance and source.
 
-    What an attempt announced and never read stands there with no readings.
+    A source that an attempt announced and never read is described with no readings.
 
     Args:
         device_id: the device.
@@ -58,6 +58,7 @@ def device_telemetry(
     found = []
     for key, own in by_series.items():
         mine = executions
+        # Several sources of one device: each is compared with the executions of its own seconds.
         if len(by_series) > 1:
             times = {(s.attempt, s.second) for s in own}
             mine = [e for e in executions if (e.attempt, _middle(e)) in times]
@@ -82,6 +83,7 @@ def device_telemetry(
 
 
 def _middle(execution: ExecutionRow) -> int:
+    """The whole second, monotonic, in which the middle of an execution lies."""
     return math.floor((execution.result.t_start_s + execution.result.t_end_s) / 2)
 
 
@@ -129,6 +131,7 @@ def _one_telemetry(
 
 
 def _counter_remark(gap: CounterGap) -> str:
+    """Say what a reader should know of the gap between counter and integral."""
     remarks = []
     if len(gap.device_ids) > 1 and gap.n:
         remarks.append(f"of {'+'.join(gap.device_ids)} together")
@@ -142,6 +145,7 @@ def _counter_remark(gap: CounterGap) -> str:
 
 
 def _figures(row: DeviceRow | None) -> dict[str, object]:
+    """The further figures that the ledger holds of a device; text that is no JSON is kept too."""
     try:
         figures = json.loads(row.figures_json) if row else {}
     except json.JSONDecodeError:
@@ -150,12 +154,13 @@ def _figures(row: DeviceRow | None) -> dict[str, object]:
 
 
 def power_traces(seconds: Sequence[PowerSecond], spans: dict[int, Span]) -> tuple[PowerTrace, ...]:
-    """Draw the power of each series over the run, attempts one after the other, thinned out.
+    """Compute power traces of each series over the run, one attempt after the other, thinned out.
 
     Args:
         seconds: one-second roll-ups of all devices.
         spans: start and end of each attempt, monotonic s, by attempt.
     """
+    # The clock of each attempt starts anywhere: shifted so that each begins where the last ended.
     offsets, at = {}, 0.0
     for attempt, (start, end) in spans.items():
         offsets[attempt] = at - start
@@ -194,6 +199,7 @@ def timeline(executions: Sequence[ExecutionRow], barriers: Sequence[BarrierRow])
     """
     if not executions:
         return Timeline((), 0, ())
+    # Attempts have clocks of their own, so a timeline shows one of them only.
     attempt = max(e.attempt for e in executions)
     own = [e.result for e in executions if e.attempt == attempt]
     iterations = sorted({r.iteration for r in own})[-_TIMELINE_ITERATIONS:]
@@ -216,7 +222,7 @@ def timeline(executions: Sequence[ExecutionRow], barriers: Sequence[BarrierRow])
         Bar(
             "barrier",
             f"wait for {b.stage}",
-            "wait",
+            WAIT,
             b.t_s - b.wait_s - origin,
             b.t_s - origin,
             False,

@@ -5,27 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ecorl.config import Config
+from ecorl.config import Config, FilesTask
 from ecorl.devices import load_profile, profile_names
 from ecorl.ledger import DeviceRow, EventRow, ExecutionRow, LedgerReader, RunRow
 from ecorl.ledger.versions import kind_in_name
 from ecorl.records import Action, DeviceKind, EventKind
 from ecorl.report.energy.causes import CAUSE_OF_STAGE
+from ecorl.report.energy.model import Cause
 from ecorl.report.energy.spans import Span, length
 from ecorl.report.energy.stages import gpu_path_devices
-from ecorl.report.model import Head
+from ecorl.report.model import Head, RunEnding
 from ecorl.report.run_config import RunConfig, is_attached
 
 GPU_PATH, HOST_PATH = "GPU path", "host path"
 """The path on which the framework itself runs, by the device that it runs on."""
 
 _BEGINNINGS = (EventKind.START, EventKind.RESUME)
-_STATES: dict[EventKind | str, str] = {
-    EventKind.FINISH: "finished",
-    EventKind.STOP: "stopped",
-    **dict.fromkeys(_BEGINNINGS, ""),
+_STATES: dict[EventKind | str, RunEnding] = {
+    EventKind.FINISH: RunEnding.FINISHED,
+    EventKind.STOP: RunEnding.STOPPED,
+    **dict.fromkeys(_BEGINNINGS, RunEnding.NO_END),
 }
-_NO_END = "no end recorded"
 _PLAN = re.compile(r"training from step \d+ of (\d+)")
 _TRAINER_FACTS = (
     "trainer",
@@ -88,10 +88,11 @@ def head(
 
 
 def _done(reader: LedgerReader, executions: Sequence[ExecutionRow]) -> int:
+    """Number of steps that were trained or logged and that no resume threw away."""
     done = {
         e.result.iteration
         for e in executions
-        if not e.superseded and CAUSE_OF_STAGE[e.result.stage] == "training"
+        if not e.superseded and CAUSE_OF_STAGE[e.result.stage] is Cause.TRAINING
     }
     return len(done | {m.iteration for m in reader.metrics() if not m.superseded})
 
@@ -112,15 +113,15 @@ def _models(config: Config | None, run: RunRow) -> dict[str, str]:
     if config is None:
         return found
     task = config.task
-    if task.type == "files":
+    if isinstance(task, FilesTask):
         return {"policy": str(task.policy), "reward": str(task.reward), **found}
     return {"task": task.type, **found}
 
 
-def _state(events: Sequence[EventRow]) -> str:
-    """Tell the state of the run by its last start, resume, stop or finish."""
+def _state(events: Sequence[EventRow]) -> RunEnding:
+    """Find the state of the run by its last start, resume, stop or finish."""
     states = (_STATES[event.kind] for event in reversed(events) if event.kind in _STATES)
-    return next(states, "") or _NO_END
+    return next(states, RunEnding.NO_END)
 
 
 # ---------------------------------------------------------------- the path's name

@@ -7,6 +7,7 @@ where it says that the provenance is that of the weakest part.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from ecorl.ledger import FaultRow, MetricRow, PlacementRow
 from ecorl.records import Action, Provenance, Stage
@@ -20,12 +21,24 @@ from ecorl.report.energy.model import (
 )
 
 
+class RunEnding(StrEnum):
+    """How a run stands by its last start, resume, stop or finish."""
+
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    NO_END = "no end recorded"  # it is still running, or was killed
+
+
+WAIT = "wait"
+"""Kind of a bar that shows a wait at the completion barrier."""
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """What ran: framework, policy, devices, attempts, and how it ended.
 
     Attributes:
-        state: ``finished``, ``stopped`` or ``no end recorded``.
+        state: how it ended, or that no end was recorded.
         seed: from the config; None without one, and of a run that a script attached to.
         config_remark: what a reader should know of the config behind this report, or None.
         n_steps_planned: from the config, or what the trainer said that a script attached to.
@@ -40,7 +53,7 @@ class Head:
     """
 
     run_id: str
-    state: str
+    state: RunEnding
     algorithm: str | None
     adapter: str | None
     policy: str | None
@@ -121,7 +134,7 @@ class RankFlips:
 
 @dataclass(frozen=True, slots=True)
 class DecisionGroup:
-    """Decisions alike in stage, policy, proposal, action and reason (numbers in it aside).
+    """Decisions that agree in stage, policy, proposal, action and reason but for its numbers.
 
     Attributes:
         reason: what their reasons have in common, with an ellipsis in place of figures that differ.
@@ -138,7 +151,7 @@ class DecisionGroup:
 
     @property
     def told(self) -> str:
-        """The reason for a reader: one with figures stands for others with other figures."""
+        """The reason as it is shown: an example, where the reasons differ in their figures."""
         return self.reason if self.reason == self.example else f"e.g. {self.example}"
 
 

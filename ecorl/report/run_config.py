@@ -8,10 +8,9 @@ from pathlib import Path
 from ecorl.config import Config, load_config, parse_config
 from ecorl.errors import ConfigError
 from ecorl.ledger import RunRow
+from ecorl.runtime.run_record import ATTACH, ORIGIN
 
 CONFIG_FILE = "config.toml"
-ATTACHED = ("origin", "attach")
-"""Key and value in the ledger's head of a run whose trainer a script of the user's own made."""
 _LOST = "no plan, no carbon figure"
 
 
@@ -36,8 +35,7 @@ def is_attached(run: RunRow) -> bool:
     The recorded config then has no ``task`` and ``trainer`` tables, and what stands in their place
     once it is read are defaults that say nothing of the run.
     """
-    key, value = ATTACHED
-    return run.meta.get(key) == value
+    return run.meta.get(ORIGIN) == ATTACH
 
 
 def read_config(run: RunRow, run_dir: Path) -> RunConfig:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ecorl.ledger import BarrierRow, EvaluationRow, MetricRow
+from ecorl.records import EvaluationPhase
 from ecorl.report.energy.stages import present, total
 from ecorl.report.model import BarrierSummary, PairedGain, RankFlips
 from ecorl.statistics import wilson_interval
@@ -31,7 +32,7 @@ def percentile(values: Sequence[float], q: float) -> float | None:
 
 
 def metric_series(metrics: Sequence[MetricRow]) -> dict[str, tuple[MetricRow, ...]]:
-    """Per name, one value an iteration in order: the last recorded that was not superseded."""
+    """Sort metrics by name, one value an iteration: the last recorded that was not superseded."""
     newest: dict[str, dict[int, MetricRow]] = defaultdict(dict)
     for row in metrics:
         if not row.superseded:
@@ -68,8 +69,8 @@ def paired_gains(evaluations: Sequence[EvaluationRow]) -> tuple[PairedGain, ...]
     for name, phases in _newest(evaluations).items():
         if name in (RANK_FLIP, SCORE_SHIFT):
             continue
-        before = phases.get("before")
-        others = [p for p in phases if p != "before"]
+        before = phases.get(EvaluationPhase.BEFORE)
+        others = [p for p in phases if p != EvaluationPhase.BEFORE]
         if before is None or not others:
             gains.append(_lonely(name, next(iter(phases.values()))))
             continue
@@ -80,12 +81,12 @@ def paired_gains(evaluations: Sequence[EvaluationRow]) -> tuple[PairedGain, ...]
 def _lonely(name: str, row: EvaluationRow) -> PairedGain:
     values = present(row.values)
     mean = statistics.fmean(values) if values else None
-    is_before = row.phase == "before"
+    is_before = row.phase == EvaluationPhase.BEFORE
     note = f"no gain: only the evaluation '{row.phase}' was recorded"
     return PairedGain(
         name=name,
-        before=row.phase if is_before else "before",
-        after="after" if is_before else row.phase,
+        before=EvaluationPhase.BEFORE,
+        after=EvaluationPhase.AFTER if is_before else row.phase,
         mean_before=mean if is_before else None,
         mean_after=None if is_before else mean,
         gain=None,

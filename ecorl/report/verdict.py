@@ -11,6 +11,7 @@ from ecorl.report.energy.causes import WASTED_CAUSES
 from ecorl.report.energy.model import (
     Balance,
     CardTimeline,
+    Cause,
     EnergyTotals,
     Expectation,
     PathComparison,
@@ -18,7 +19,7 @@ from ecorl.report.energy.model import (
     StageRow,
 )
 from ecorl.report.energy.stages import present
-from ecorl.report.model import Head
+from ecorl.report.model import Head, RunEnding
 from ecorl.report.render.numbers import (
     count,
     duration,
@@ -80,11 +81,11 @@ def _course(head: Head) -> list[str]:
     planned = f" of {head.n_steps_planned} steps" if head.n_steps_planned is not None else " steps"
     attempts = f" over {head.n_attempts} attempts" if head.n_attempts > 1 else ""
     ending = {
-        "finished": "and finished",
-        "stopped": "and was stopped",
+        RunEnding.FINISHED: "and finished",
+        RunEnding.STOPPED: "and was stopped",
     }.get(head.state, "and has no recorded end: it is still running, or was killed")
     sentences = [f"The run {done}{planned} in {duration(head.run_time_s)}{attempts} {ending}."]
-    if head.state != "finished":
+    if head.state is not RunEnding.FINISHED:
         sentences.append(
             "No checkpoint was recorded."
             if head.checkpoint_step is None
@@ -131,9 +132,9 @@ def _spent(spending: Spending) -> list[str]:
 
 def _beside(card: EnergyTotals) -> str:
     """Say what a simulated card would have drawn; it is no part of what was spent."""
-    idle_j = card.by_cause.get("idle")
-    work_j = math.fsum(j for cause, j in card.by_cause.items() if cause != "idle")
-    worked = any(cause != "idle" for cause in card.by_cause) or card.at_least
+    idle_j = card.by_cause.get(Cause.IDLE)
+    work_j = math.fsum(j for cause, j in card.by_cause.items() if cause is not Cause.IDLE)
+    worked = any(cause is not Cause.IDLE for cause in card.by_cause) or card.at_least
     at_work = f"{'at least ' * card.at_least}{joules(work_j)} at work" if worked else "got no work"
     if idle_j is None:
         drawn = f"{at_work} beside it ({card.provenance}), and idle an unknown amount"

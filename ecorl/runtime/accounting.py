@@ -11,7 +11,7 @@ from ecorl.devices import DeviceProfile, check_execution
 from ecorl.engines.cards import memory_conflict
 from ecorl.engines.lanes.threaded import AsyncEngine
 from ecorl.errors import ConfigError, PhysicalBoundError
-from ecorl.ledger import Ledger
+from ecorl.ledger import DeviceRecord, Ledger
 from ecorl.records import (
     Action,
     DeviceKind,
@@ -58,7 +58,7 @@ REAL_HOST = "xrt"
 
 
 class Recorder:
-    """Writes what happened to the ledger, and executions to the accounts of their energy.
+    """Writes waits, faults and devices to the ledger, and executions to their energy accounts.
 
     Args:
         config: the run's configuration.
@@ -91,26 +91,32 @@ class Recorder:
             profile = self._card if device.kind is DeviceKind.FPGA else self._gpu
             source = f"{device.source} ({device.name})" if device.name else device.source
             self._ledger.device(
-                device.device_id,
-                profile.name,
-                device.provenance,
-                source,
-                profile.get("idle_w"),
-                kind=profile.kind,
+                DeviceRecord(
+                    device.device_id,
+                    profile.name,
+                    device.provenance,
+                    source,
+                    profile.get("idle_w"),
+                    kind=profile.kind,
+                )
             )
         hosts = {engine.host for engine in engines if self._on_card(engine)}
         if hosts and REAL_HOST not in hosts:
             self._ledger.device(
-                CARD_ID,
-                self._card.name,
-                Provenance.MODELLED,
-                "; ".join(_SOURCES.get(host, _SOURCES["csim"]) for host in sorted(map(str, hosts))),
-                self._card.get("idle_w"),
-                kind=self._card.kind,
+                DeviceRecord(
+                    CARD_ID,
+                    self._card.name,
+                    Provenance.MODELLED,
+                    "; ".join(
+                        _SOURCES.get(host, _SOURCES["csim"]) for host in sorted(map(str, hosts))
+                    ),
+                    self._card.get("idle_w"),
+                    kind=self._card.kind,
+                )
             )
 
     def check_card_memory(self, engines: Iterable[AsyncEngine]) -> None:
-        """See that all models on the card fit into its memory together.
+        """Check that all models on the card fit into its memory together.
 
         Raises:
             ConfigError: when they do not.
@@ -229,7 +235,7 @@ class Recorder:
         )
 
     def _own_since_s(self, t_start_s: float, t_end_s: float) -> float:
-        """When a real card's draw begins to be this execution's.
+        """Time from which a real card's draw counts for this execution, monotonic s.
 
         Two stages may be under way on a card at once: what it draws then is counted once, for the
         one that is joined first. The sum of both is right, and their prices blur into each other.

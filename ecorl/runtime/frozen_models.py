@@ -45,7 +45,7 @@ cuts rows where the model would read its reward, and takes the dtype from the mo
 
 
 class Watch:
-    """Notices when a model that an engine stands for is no longer what the engine loaded.
+    """Notices when the trainer's model is no longer the one that its engine loaded.
 
     Compares `_SAMPLES` values of every floating-point tensor, bit for bit. Counters that torch
     keeps of in-place changes would not do: a refresh through ``.data`` leaves them as they are.
@@ -59,7 +59,7 @@ class Watch:
         self._loaded = self._sample()
 
     def same(self, model: Any) -> bool:
-        """Whether this is the object that is watched, with the weights of the beginning."""
+        """Whether this is the watched object, with the weights that it had when it was loaded."""
         if model is not self._model:
             return False
         now = self._sample()
@@ -79,7 +79,7 @@ class Watch:
 
 
 class FrozenModels:
-    """Says whether a stage's engine still stands for the trainer's model, and keeps it up to date.
+    """Checks that a stage's engine has the weights of the trainer's model, and brings it new ones.
 
     Args:
         runtime: its engines.
@@ -98,9 +98,9 @@ class FrozenModels:
         self._save_reference = save_reference
 
     def unchanged(self, stage: Stage, model: Any) -> bool:
-        """Whether a stage's engine still stands for this model; if not, it is not to be asked.
+        """Whether a stage's engine has the weights of this model; if not, it must not be asked.
 
-        A reference that the trainer refreshes is brought to its engine then; any other model that
+        A reference that the trainer refreshes is then given to its engine; any other model that
         has changed stays on the GPU path for good.
 
         Args:
@@ -128,6 +128,7 @@ class FrozenModels:
             return
         with EngineBoundary() as boundary, self._runtime.clock:
             checkpoint = save(model)
+            # A new watch right away: what the engine will load is what was just saved.
             self._watches[Stage.REFERENCE] = Watch(model)
         if boundary.error is not None:
             why = f"the refreshed reference cannot be saved ({boundary.error})"
@@ -137,17 +138,26 @@ class FrozenModels:
 
 
 def frozen_model(model: Any, spare: Path) -> FrozenModel:
-    """A loaded model as a checkpoint folder and the dtype in which it computes."""
+    """Describe a loaded model by a checkpoint folder and the dtype in which it computes.
+
+    Args:
+        model: the trainer's model.
+        spare: folder to save it to when no folder on disk holds exactly this model.
+    """
     folder = frozen_checkpoint(model, spare)
     return FrozenModel(folder, str(model.dtype).removeprefix("torch."))
 
 
 def frozen_checkpoint(model: Any, spare: Path) -> Path:
-    """A checkpoint folder that holds exactly a loaded model: its weights and its config.
+    """Find or make a checkpoint folder that holds exactly a loaded model, weights and config.
 
     The folder that the model was loaded from, when both on disk are still those in memory;
     otherwise the model is saved to `spare`. An engine that loads the folder therefore never
     scores with another model than the trainer's own.
+
+    Args:
+        model: the trainer's model.
+        spare: folder to save it to.
     """
     source = Path(str(getattr(model.config, "_name_or_path", "") or ""))
     if (
@@ -169,6 +179,14 @@ def saved_version(model: Any, folder: Path, step: int) -> Path:
     """Save a refreshed reference as it is after `step`; all but the version before are removed.
 
     That one stays: an engine that is just starting anew may be reading it.
+
+    Args:
+        model: the trainer's reference model.
+        folder: holds the versions, one folder each.
+        step: the step after which it was refreshed.
+
+    Returns:
+        Folder of the new version.
 
     Raises:
         OSError: when it cannot be saved.

@@ -61,7 +61,7 @@ def gpu_path(config: cfg.Config, training: TrainingSide) -> GpuPath:
             device's power, or the card's profile lacks what its engine needs.
     """
     _check_card(config, training)
-    if training.device == "cuda":
+    if training.on_gpu:
         profile, why = _gpu_profile(config, training)
     else:
         profile, why = _host_profile(config.devices)
@@ -89,10 +89,12 @@ def _host_profile(devices: cfg.DeviceConfig) -> tuple[DeviceProfile, str]:
     if devices.gpu == "auto":
         return load_profile("host_cpu"), "the trainer runs on this host's CPU"
     profile = load_profile(devices.gpu) if devices.gpu in profile_names() else None
-    if profile is not None and profile.kind != "cpu":
+    if profile is not None and profile.kind != DeviceKind.CPU:
         allowed = "auto or a profile of kind cpu: the trainer runs on this host's CPU"
         raise ConfigError("devices.gpu", devices.gpu, allowed)
-    return named_profile("devices.gpu", devices.gpu, "cpu"), f"profile {devices.gpu} as configured"
+    return named_profile(
+        "devices.gpu", devices.gpu, DeviceKind.CPU
+    ), f"profile {devices.gpu} as configured"
 
 
 def _gpu_profile(config: cfg.Config, training: TrainingSide) -> tuple[DeviceProfile, str]:
@@ -100,7 +102,7 @@ def _gpu_profile(config: cfg.Config, training: TrainingSide) -> tuple[DeviceProf
     if n_used and n_used != devices.n_gpus:
         raise ConfigError("devices.n_gpus", devices.n_gpus, f"{n_used}: the trainer uses so many")
     if devices.gpu != "auto":
-        profile = named_profile("devices.gpu", devices.gpu, "gpu")
+        profile = named_profile("devices.gpu", devices.gpu, DeviceKind.GPU)
         return profile, f"profile {devices.gpu} as configured"
     titles = {gpu.name for gpu in _used_gpus(training)}
     if len(titles) > 1:
@@ -159,16 +161,16 @@ def _all_on_gpu(policy: cfg.Policy) -> bool:
 
 
 def _check_card(config: cfg.Config, training: TrainingSide) -> None:
-    """See that the card's profile holds what its engine needs, if one will be loaded."""
+    """Check that the card's profile holds what its engine needs, if one will be loaded."""
     modelled = isinstance(config.engine.offload, cfg.FpgaEngineConfig)
     if not modelled or not training.frozen or _all_on_gpu(config.placement.policy):
         return
     name = config.devices.fpga
-    missing = missing_card_figures(named_profile("devices.fpga", name, "fpga"))
+    missing = missing_card_figures(named_profile("devices.fpga", name, DeviceKind.FPGA))
     if not missing:
         return
     profiles = [load_profile(known) for known in profile_names()]
-    whole = [p.name for p in profiles if p.kind == "fpga" and not missing_card_figures(p)]
+    whole = [p.name for p in profiles if p.kind == DeviceKind.FPGA and not missing_card_figures(p)]
     allowed = (
         f"one of {whole} or the path of a TOML file with all figures that the card's engine "
         f"needs; here {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
@@ -176,7 +178,7 @@ def _check_card(config: cfg.Config, training: TrainingSide) -> None:
     raise ConfigError("devices.fpga", name, allowed)
 
 
-def named_profile(key: str, name: str, kind: str) -> DeviceProfile:
+def named_profile(key: str, name: str, kind: DeviceKind) -> DeviceProfile:
     """Load a profile that the configuration names, of the kind that is wanted there.
 
     Args:
@@ -219,7 +221,7 @@ def _used_gpus(training: TrainingSide) -> tuple[NvmlDevice, ...]:
 def _source(
     config: cfg.Config, profile: DeviceProfile, training: TrainingSide
 ) -> tuple[SourceSpec, str]:
-    chosen, on_gpu = config.telemetry.gpu, training.device == "cuda"
+    chosen, on_gpu = config.telemetry.gpu, training.on_gpu
     # Its joules would be those of a device that this trainer does not use.
     if isinstance(chosen, cfg.NvmlSourceConfig) and not on_gpu:
         raise ConfigError("telemetry.gpu.type", "nvml", "not nvml: the trainer runs on the CPU")

@@ -19,7 +19,6 @@ from concurrent.futures import CancelledError, Future
 from pathlib import Path
 
 from ecorl import config as cfg
-from ecorl.devices import DeviceProfile
 from ecorl.edi import EdiMatrix
 from ecorl.engines.lanes.threaded import AsyncEngine, Result
 from ecorl.engines.protocol import Refreshed, ScoreBatch
@@ -32,21 +31,19 @@ from ecorl.records import (
     EventKind,
     FaultEvent,
     FaultKind,
-    PathCost,
     PowerSample,
-    SchedulerState,
     Stage,
     StageWork,
 )
 from ecorl.runtime.accounting import CARD_ID, Recorder, StageRun, rows_of
 from ecorl.runtime.hardware import card_power, gpu_path, named_profile, stays_on_gpu
-from ecorl.runtime.offload import Float32, OffloadLane, occupancy_of
+from ecorl.runtime.offload import Float32, OffloadLane
 from ecorl.runtime.overhead import HookClock
+from ecorl.runtime.snapshot import GpuReadings, IterationProgress, StateReader
 from ecorl.runtime.stage_energy import StageAccounts
 from ecorl.runtime.training import FrozenModel, TrainingSide
 from ecorl.scheduler import CostModel, Guards, build_policy, place
 from ecorl.telemetry.sampling.sampler import Sampler
-from ecorl.telemetry.sources.specs import DeviceInfo
 
 __all__ = ["CARD_ID", "ExactRows", "LocalRuntime", "StageRun"]
 
@@ -79,13 +76,9 @@ class LocalRuntime:
     ) -> None:
         self.config, self.ledger, self.training = config, ledger, training
         self.clock = HookClock()
-        self.iteration = 0
-        self._batch = 0
-        self._t_barrier_s: float | None = None
-        self._paths: tuple[PathCost, ...] = ()
-        self._decided: dict[Stage, Action] = {}
+        self._progress = IterationProgress()
         self._gpu = gpu_path(config, training)
-        card = named_profile("devices.fpga", config.devices.fpga, "fpga")
+        card = named_profile("devices.fpga", config.devices.fpga, DeviceKind.FPGA)
         costs = CostModel(self._gpu.profile, card, config.devices, training.models)
         self._guards = Guards.from_config(config.placement, costs)
         self._policy = build_policy(
@@ -99,22 +92,24 @@ class LocalRuntime:
             sink=self._on_samples,
             on_fault=self._on_power_fault,
         )
+        self._lanes: dict[Stage, OffloadLane] = {}
+        self._gpu_readings = GpuReadings(self._sampler, self._gpu.profile.get("tdp_w"))
+        self._states = StateReader(config.algorithm_enum, self._gpu_readings, self._lanes)
         self._accounts = StageAccounts(
             ledger,
             edi or EdiMatrix(config.placement.edi_alpha, config.placement.n_profiling),
             self._sampler.history,
-            lambda: [d.device_id for d in self._gpu_devices()],
+            self._gpu_readings.device_ids,
         )
         self._recorder = Recorder(config, ledger, self._accounts, self._gpu.profile, card)
-        self._lanes: dict[Stage, OffloadLane] = {}
         self._started = self._closed = False
 
     # ------------------------------------------------------------ life
 
     @property
-    def gpu_profile(self) -> DeviceProfile:
-        """Profile of the device on which the framework trains."""
-        return self._gpu.profile
+    def iteration(self) -> int:
+        """The iteration under way, 1-based; 0 before the first."""
+        return self._progress.number
 
     @property
     def edi(self) -> EdiMatrix:
@@ -169,12 +164,14 @@ class LocalRuntime:
         self._closed = True
         atexit.unregister(self.close)
         if self._started:
+            # The sampler still runs: the last executions wait for its next readings.
             self._accounts.close(patience_s=3 * self._gpu.source.interval_s + 0.2)
             self.ledger.edi(self.edi_json())
             self.ledger.event(
                 EventKind.HOOK_CLOCK, f"{self.clock.hook_s:.6f} s in {self.clock.n_events} events"
             )
             self._sampler.stop()
+        # Before the engines are closed: their ends from here on are wanted, and no fault.
         self._record_engine_ends()
         for lane in self._lanes.values():
             lane.close()
@@ -188,13 +185,12 @@ class LocalRuntime:
             batch: 0-based number of the rollout batch that is generated in it; by default one
                 batch an iteration.
         """
-        self.iteration = iteration
-        self._batch = iteration - 1 if batch is None else batch
-        self._t_barrier_s = None
-        self._decided.clear()
-        if self._batch >= self.config.placement.n_profiling:
+        paths = self._progress.paths
+        batch = iteration - 1 if batch is None else batch
+        if batch >= self.config.placement.n_profiling:
             # Not before: the first executions are slower than all that follow.
-            self._paths = self._accounts.path_costs(self._gpu.profile.name)
+            paths = self._accounts.path_costs(self._gpu.profile.name)
+        self._progress = IterationProgress(iteration, batch, paths)
 
     # ------------------------------------------------------------ event path
 
@@ -206,9 +202,15 @@ class LocalRuntime:
             may_offload: False when only the GPU path can take this call of the stage.
         """
         with self.clock:
-            placement = place(self._state(work, may_offload), self._policy, self._guards)
-            self._decided[work.stage] = placement.action
+            self._record_engine_ends()
+            # Snapshot and state: devices, engines and costs as they are now.
+            state = self._states.state(self._progress, work, may_offload=may_offload)
+            # Placement: the policy's proposal, and what the guards make of it.
+            placement = place(state, self._policy, self._guards)
+            self._progress.decided[work.stage] = placement.action
+            # Ledger: the decision.
             self.ledger.placement(placement)
+        # What the device still has to do is the previous stage's; after it this one's time begins.
         self.training.fence()
         return StageRun(self.iteration, work, placement, time.monotonic())
 
@@ -219,10 +221,14 @@ class LocalRuntime:
             run: from `on_stage_start`.
             work: the work as it turned out, when it was not known before (generation).
         """
+        # Its kernels may still be queued: the stage ends when the device has run them.
         self.training.fence()
         t_end_s = time.monotonic()
         with self.clock:
-            self._recorder.record_gpu_path(run, work or run.work, t_end_s, self._gpu_ids())
+            # Result: it waits for the power readings that follow its end.
+            device_ids = tuple(self._gpu_readings.device_ids()) or ("gpu",)
+            self._recorder.record_gpu_path(run, work or run.work, t_end_s, device_ids)
+            # Energy, EDI and ledger: of earlier results whose readings have come in by now.
             self._accounts.settle()
 
     def submit(self, run: StageRun, batch: ScoreBatch) -> None:
@@ -251,13 +257,18 @@ class LocalRuntime:
 
         Returns:
             One float32 scalar array or vector a row, in the order of the batch.
+
+        Raises:
+            EngineError: when the run was not submitted.
         """
         pending = run.pending
         if pending is None:
             raise EngineError(f"the {run.work.stage} stage was not submitted")
         lane = self._lanes[run.work.stage]
-        outcome = lane.join(pending, self._time_left_s())
+        # Barrier: the only wait of the training thread for an engine, so it is not in the clock.
+        outcome = lane.join(pending, self._progress.time_left_s(self.config.placement.deadline_s))
         with self.clock:
+            # Ledger: the wait, a fault, and the engine's execution with its energy.
             self._recorder.record_outcome(run, pending, outcome, lane.engine)
         values = dict(outcome.values)
         if outcome.bad_rows:
@@ -282,7 +293,7 @@ class LocalRuntime:
             run: the stage execution that was to be submitted.
             error: why it could not be sent.
         """
-        self._decided[run.work.stage] = Action.GPU
+        self._progress.decided[run.work.stage] = Action.GPU
         detail = f"the batch could not be sent ({error})"
         self._record_fault(type(error).__name__, str(run.work.stage), detail, run.work.n_sequences)
         logger.warning("%s: the batch could not be sent: %s", run.work.stage, error)
@@ -319,6 +330,8 @@ class LocalRuntime:
             return
         iteration = self.iteration
 
+        # The engine's thread calls this, long after `refresh` has returned: the step that the
+        # weights come from was noted above.
         def done(future: Future[Result]) -> None:
             error = CancelledError() if future.cancelled() else future.exception()
             if self._closed:
@@ -344,17 +357,6 @@ class LocalRuntime:
 
     # ------------------------------------------------------------ inside
 
-    def _time_left_s(self) -> float:
-        """Time left of the iteration's deadline, s, which runs from its first wait.
-
-        Stages that run beside each other are waited for one after the other; two hung engines
-        must not cost two deadlines.
-        """
-        now_s = time.monotonic()
-        if self._t_barrier_s is None:
-            self._t_barrier_s = now_s
-        return max(0.0, self._t_barrier_s + self.config.placement.deadline_s - now_s)
-
     def _engine(self, stage: Stage, frozen: FrozenModel) -> AsyncEngine:
         config, card = self.config.engine, self.config.devices.fpga
         try:
@@ -375,45 +377,13 @@ class LocalRuntime:
             for end in lane.engine.take_ends():
                 self._record_fault(end.kind, str(stage), end.reason)
 
-    def _state(self, work: StageWork, may_offload: bool) -> SchedulerState:
-        self._record_engine_ends()
-        lane = self._lanes.get(work.stage)
-        power, utilisation = [], []
-        tdp_w = self._gpu.profile.get("tdp_w")
-        for device in self._gpu_devices():
-            now = self._sampler.smoothed(device.device_id)
-            share = now.power_w / tdp_w if now.power_w is not None and tdp_w else None
-            power.append(share)
-            utilisation.append(now.utilisation)
-        return SchedulerState(
-            iteration=self.iteration,
-            batch=self._batch,
-            algorithm=self.config.algorithm_enum,
-            stage=work.stage,
-            gpu_power_share=tuple(power),
-            gpu_utilisation=tuple(utilisation),
-            # Batches that were sent and not yet joined. How fast a simulation of the card answers
-            # on this host must not decide which rows leave the GPU.
-            fpga_queue=sum(lane.n_open for lane in self._lanes.values()),
-            fpga_available=may_offload and lane is not None and lane.available,
-            fpga_occupancy=occupancy_of(self._lanes.values()),
-            work=work,
-            paths=self._paths,
-            decided=tuple(self._decided.items()),
-        )
-
-    def _gpu_devices(self) -> list[DeviceInfo]:
-        return [d for d in self._sampler.devices if d.kind is not DeviceKind.FPGA]
-
-    def _gpu_ids(self) -> tuple[str, ...]:
-        return tuple(d.device_id for d in self._gpu_devices()) or ("gpu",)
-
     def _on_samples(self, samples: tuple[PowerSample, ...]) -> None:
         """Record power readings; runs in the sampler's thread."""
         self.ledger.samples(samples)
         self._accounts.settle()
 
     def _on_power_fault(self, device_id: str, error: str | None, t_s: float) -> None:
+        """Record that a device's readings are missing, or are back; in the sampler's thread."""
         kind = FaultKind.POWER_RESTORED if error is None else error
         detail = "readings are back" if error is None else "readings are missing from here on"
         self._record_fault(kind, device_id, detail)

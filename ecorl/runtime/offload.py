@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from ecorl.engines.lanes.threaded import AsyncEngine, Result
 from ecorl.engines.protocol import CardLoad, EngineReport, ScoreBatch
 from ecorl.engines.validate import check_result
 from ecorl.errors import InvalidResult
-from ecorl.records import Stage
+from ecorl.records import FaultKind, Stage
 from ecorl.scheduler import CompletionBarrier, Quarantine, Ticket
 
 Float32 = npt.NDArray[np.float32]
@@ -61,7 +61,7 @@ class BatchOutcome:
         n_late: number of rows that came too late and were dropped since the last join.
         report: the engine's own figures, or None when it gave none.
         t_done_s: when the engine answered, monotonic s; the end of the wait when it did not.
-        fault: name of the fault, or None.
+        fault: a `FaultKind`, the class name of a foreign exception, or None.
         detail: text of the fault, one line.
     """
 
@@ -72,7 +72,7 @@ class BatchOutcome:
     n_late: int
     report: EngineReport | None
     t_done_s: float
-    fault: str | None
+    fault: FaultKind | str | None
     detail: str
 
 
@@ -153,7 +153,7 @@ class OffloadLane:
         pending = PendingBatch(batch, ticket, time.monotonic())
         if not self._quarantine.begin():
             pending.detail = "the engine is in quarantine"
-            self._barrier.fail(ticket, "EngineQuarantined")
+            self._barrier.fail(ticket, FaultKind.ENGINE_QUARANTINED)
             pending.answered.set()
             return pending
         self.engine.submit(batch).add_done_callback(lambda future: self._on_answer(pending, future))
@@ -170,18 +170,22 @@ class OffloadLane:
             The rows that arrived, and those that the exact path has to compute.
         """
         outcome = self._barrier.wait(pending.ticket, deadline_s)
+        fault: FaultKind | str | None
         fault, detail = outcome.fault, pending.detail
         if outcome.timed_out:
-            fault = "EngineTimeout"
+            fault = FaultKind.ENGINE_TIMEOUT
             detail = f"no answer within {deadline_s:g} s; the engine is restarted"
+            # The engine may hang for good, and batches behind this one would wait for it too.
             self.engine.cancel_and_restart()
         elif fault is None and outcome.invalid:
-            fault = "InvalidResult"
+            fault = FaultKind.INVALID_RESULT
             reasons = sorted(set(outcome.invalid.values()))
             detail = f"{len(outcome.invalid)} rows: {'; '.join(reasons)}"
-        if fault != "EngineQuarantined":
+        if fault != FaultKind.ENGINE_QUARANTINED:
             # Where most rows can be used the engine works: a few rows do not fit its formats.
-            mostly_good = fault == "InvalidResult" and 2 * len(outcome.arrived) > len(pending.batch)
+            mostly_good = fault == FaultKind.INVALID_RESULT and 2 * len(outcome.arrived) > len(
+                pending.batch
+            )
             if fault is None or mostly_good:
                 self._quarantine.succeeded()
             else:
@@ -201,12 +205,24 @@ class OffloadLane:
             detail=detail,
         )
 
+    def _count(self, fault: FaultKind | str | None, n_good: int, n_rows: int) -> None:
+        """Count a batch for or against the engine, which too many faults in a row quarantine."""
+        if fault == FaultKind.ENGINE_QUARANTINED:
+            return  # the batch was never sent: it says nothing of the engine
+        # Where most rows can be used the engine works: a few rows do not fit its formats.
+        mostly_good = fault == FaultKind.INVALID_RESULT and 2 * n_good > n_rows
+        if fault is None or mostly_good:
+            self._quarantine.succeeded()
+        else:
+            self._quarantine.failed(fault)
+
     def close(self) -> None:
         """End the engine."""
         self.engine.close()
 
     def _on_answer(self, pending: PendingBatch, future: Future[Result]) -> None:
         """Note a result or failure; runs in the engine's thread."""
+        # Before the barrier is told: it ends the wait of the training thread, which reads the time.
         pending.t_done_s = time.monotonic()
         error = future.exception() if not future.cancelled() else None
         if future.cancelled() or error is not None:
@@ -217,30 +233,16 @@ class OffloadLane:
         pending.answered.set()
 
     def _deliver(self, pending: PendingBatch, result: Result) -> None:
+        """Check a result and hand its rows to the barrier."""
         try:
             checked = check_result(pending.batch, result, self.stage)
         except InvalidResult as error:
             pending.detail = str(error)
-            self._barrier.fail(pending.ticket, "InvalidResult")
+            self._barrier.fail(pending.ticket, FaultKind.INVALID_RESULT)
             return
+        # The report comes before the rows: they end the wait of the training thread, which reads
+        # the report at once.
         pending.report = checked.report
         if checked.report is not None and checked.report.cards:
             self.cards, self.cards_at_s = checked.report.cards, time.monotonic()
         self._barrier.deliver(pending.ticket, pending.batch.sample_ids, checked.values)
-
-
-OCCUPANCY_AGE_S = 60.0
-"""Age beyond which a reported occupancy of a card is ignored, s; invented."""
-
-
-def occupancy_of(lanes: Iterable[OffloadLane]) -> float | None:
-    """Mean occupancy of the cards in service, as last reported; None without real cards.
-
-    Each engine reports its own share of a card's time, so that the shares add up.
-    """
-    busy: dict[int, float] = {}
-    oldest_s = time.monotonic() - OCCUPANCY_AGE_S
-    for card in (c for lane in lanes if lane.cards_at_s > oldest_s for c in lane.cards):
-        if card.in_service:
-            busy[card.index] = min(1.0, busy.get(card.index, 0.0) + card.occupancy)
-    return sum(busy.values()) / len(busy) if busy else None

@@ -64,7 +64,7 @@ class ProgressTask:
 
 @contextmanager
 def progress(title: str, total: int, console: Console, *, done: int = 0) -> Iterator[ProgressTask]:
-    """A `ProgressTask` that is drawn while the block runs.
+    """Draw the progress of some work while the block runs.
 
     Args:
         title: what is being done, a few words.

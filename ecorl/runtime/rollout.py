@@ -50,7 +50,7 @@ class _OpenCall:
 
 
 class Rollout:
-    """Follows the rollouts of one training process and tells the runtime of them.
+    """Follows the rollouts of one training process and calls the runtime at each stage.
 
     Args:
         runtime: measures, places and accounts.
@@ -99,6 +99,8 @@ class Rollout:
         Returns:
             The open stage, for `end_generation`.
         """
+        # What an exception left open belongs to no batch any more: its answers would be joined
+        # with rows of another one.
         self.end_training()
         self._forget()
         self.runtime.begin_iteration(step, first_batch + self._n_generated)
@@ -130,6 +132,7 @@ class Rollout:
         )
         self.runtime.on_stage_end(run, done)
         self.last_work = done
+        # A step may generate several batches, so the step alone does not make an id unique.
         self._n_batches += 1
         batch = f"{self.runtime.iteration}.{self._n_batches}"
         self.sample_ids = tuple(f"{batch}.{i}" for i in range(len(lengths)))
@@ -178,7 +181,7 @@ class Rollout:
                 item.call.deliver(rows)
 
     def _send(self, run: StageRun, call: InferenceCall) -> bool:
-        """Make a batch and send it; when that fails, whatever it was, the GPU path answers."""
+        """Make a batch and send it; when that fails the GPU path answers. True when it was sent."""
         with EngineBoundary() as boundary:
             with self.runtime.clock:
                 batch = call.batch()
@@ -188,6 +191,7 @@ class Rollout:
         return boundary.error is None
 
     def _forget(self) -> None:
+        """Drop the calls that are under way; their answers will be ignored."""
         for item in self._open:
             self.runtime.forget(item.run)
         self._open = []

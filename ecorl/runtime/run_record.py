@@ -142,7 +142,7 @@ def open_attached_run(
 
 
 def check_unused(folder: Path) -> None:
-    """See that a folder holds no run yet.
+    """Check that a folder holds no run yet.
 
     Raises:
         RunError: when it does.
@@ -155,7 +155,7 @@ def check_unused(folder: Path) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """See that a run's folder can be made, before minutes go into preparation; leave no folder.
+    """Check that a run's folder can be made, before minutes go into preparation; leave no folder.
 
     Raises:
         ConfigError: when it cannot.

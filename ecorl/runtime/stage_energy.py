@@ -1,4 +1,4 @@
-"""Energy of stage executions, computed as soon as the power readings for it are in.
+"""Computes the energy of stage executions as soon as the power readings for it are in.
 
 A stage of milliseconds ends long before the sampler's next reading, so its energy is computed
 when the reading after its end has arrived (the watermark). The sampler's thread does that as
@@ -39,7 +39,13 @@ class PowerHistoryLike(Protocol):
     """The part of a sampler's history that `StageAccounts` needs."""
 
     def energy(self, device_id: str, t_start_s: float, t_end_s: float) -> StageEnergy:
-        """Energy of one device over a window, monotonic s."""
+        """Energy of one device over a window.
+
+        Args:
+            device_id: the device.
+            t_start_s: begin of the window, monotonic s.
+            t_end_s: its end, monotonic s.
+        """
         ...
 
     def watermark_s(self, device_id: str) -> float | None:
@@ -49,7 +55,7 @@ class PowerHistoryLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """An execution without energy, and the devices whose readings will tell it (see `add`)."""
+    """An execution that waits for its energy, and the devices whose readings give it."""
 
     result: StageResult
     meters: tuple[str, ...] | None
@@ -62,7 +68,7 @@ class StageAccounts:
         ledger: where results go.
         edi: the matrix to keep.
         history: power readings of the GPU path.
-        gpu_device_ids: tells the devices of the GPU path; asked anew each time, since the sampler
+        gpu_device_ids: gives the devices of the GPU path; called anew each time, since the sampler
             may learn of them late.
         clock: monotonic time, s.
     """
@@ -116,10 +122,13 @@ class StageAccounts:
         return tuple(found)
 
     def _settle(self) -> None:
+        """Record what is final; the caller holds the lock."""
         if not self._pending:
             return
         given_up_s = self._clock() - PATIENCE_S
-        for _ in range(len(self._pending)):  # once round: what is not final goes to the end again
+        # Once round the queue, what is not final going to its end again: an execution on a card
+        # whose readings are late must not hold up those of the GPU behind it.
+        for _ in range(len(self._pending)):
             waiting = self._pending.popleft()
             if self._is_final(waiting, given_up_s):
                 self._record(self._with_energy(waiting))
@@ -134,9 +143,11 @@ class StageAccounts:
         """
         limit_s = time.monotonic() + patience_s
         self.settle()
+        # Without the lock: the sampler's thread has to come in with the readings.
         while self._pending and time.monotonic() < limit_s:
             time.sleep(0.02)
             self.settle()
+        # What still waits is recorded with what was read; the coverage says how much that is.
         with self._lock:
             while self._pending:
                 self._record(self._with_energy(self._pending.popleft()))
@@ -152,11 +163,13 @@ class StageAccounts:
         return waiting.result.t_end_s < max(final_s, given_up_s)
 
     def _with_energy(self, waiting: _Waiting) -> StageResult:
+        """The execution with the energy of its window, as far as there are readings."""
         result, meters = waiting.result, self._meters_of(waiting)
         parts = [self._history.energy(d, result.t_start_s, result.t_end_s) for d in meters]
         return replace(result, energy=total_energy(parts)) if parts else result
 
     def _record(self, result: StageResult) -> None:
+        """Write an execution to the ledger and update the EDI matrix; the caller holds the lock."""
         self._ledger.result(result)
         if result.energy is None or result.fault is not None:
             # The joules of a faulty execution count in the totals, not as the price of a token.

@@ -50,3 +50,8 @@ class TrainingSide:
     models: Mapping[Stage, ModelShape] = field(default_factory=dict)
     frozen: Mapping[Stage, FrozenModel] = field(default_factory=dict)
     fence: Callable[[], None] = _nothing_to_wait_for
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the framework trains on a GPU."""
+        return self.device == "cuda"

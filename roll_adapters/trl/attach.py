@@ -1,4 +1,4 @@
-"""Attaching ecorl to a TRL trainer, with a record of its own or one that is open already."""
+"""Attaches ecorl to a TRL trainer, with a new record or one that is open already."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ecorl.config import Config, load_config
 from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError, RunError
 from ecorl.ledger import LEDGER_FILE
+from ecorl.records import Algorithm
 from ecorl.runtime.checkpoints import STATE_FILE, read_state
 from ecorl.runtime.frozen_models import FrozenModels, saved_version
 from ecorl.runtime.local import LocalRuntime
@@ -78,7 +79,18 @@ def attach(
 def attach_to_record(
     trainer: Any, config: Config, run_dir: Path, record: RunRecord
 ) -> TrlAttachment:
-    """Attach to a supported trainer with a record that is open already; see `attach`."""
+    """Attach to a supported trainer with a record that is open already; see `attach`.
+
+    Args:
+        trainer: the trainer, made but not yet training.
+        config: the resolved configuration.
+        run_dir: folder of the run's record; refreshed and changed models are saved below it.
+        record: the open record.
+
+    Raises:
+        ConfigError: for a trainer that is not supported.
+        UserError: for an engine or checkpoint that cannot be used.
+    """
     _check_supported(trainer, config)
     training = training_side(trainer, config, run_dir)
     runtime = LocalRuntime(config, record.ledger, training, edi=record.edi)
@@ -86,6 +98,7 @@ def attach_to_record(
     on_close = record.ledger.close if record.owned else _nothing
     save = _saver(trainer, run_dir / "models") if is_refreshed(trainer) else None
     frozen = FrozenModels(runtime, watches(trainer, training), save)
+    # Wrapped last, so that an engine that does not start leaves the trainer as it was.
     attachment = TrlAttachment(trainer, runtime, on_close, frozen)
     attachment.wrap()
     trainer.add_callback(StageCallback(attachment))
@@ -94,7 +107,7 @@ def attach_to_record(
 
 
 def _saver(trainer: Any, folder: Path) -> Callable[[Any], Path]:
-    """Saves the refreshed reference below a folder, a version a step."""
+    """Make a function that saves the refreshed reference below a folder, one version a step."""
 
     def save(model: Any) -> Path:
         step = int(trainer.state.global_step)
@@ -104,7 +117,7 @@ def _saver(trainer: Any, folder: Path) -> Callable[[Any], Path]:
 
 
 def _facts(trainer: Any) -> dict[str, str]:
-    """Facts of a trainer that the user made, for the ledger's head."""
+    """Collect facts of a trainer that the user made, for the ledger's head."""
     policy = getattr(trainer.model.config, "_name_or_path", "") or type(trainer.model).__name__
     rewards = ", ".join(trainer.reward_func_names)
     return run_facts(policy, rewards, PACKAGES) | trainer_facts(trainer)
@@ -119,11 +132,11 @@ def _load(source: str | Path) -> Config:
 
 
 def _nothing() -> None:
-    """The caller closes its ledger itself."""
+    """Do nothing: the caller closes its ledger itself."""
 
 
 def _checkpoint(trainer: Any, asked: str | Path | bool | None) -> Path | None:
-    """The checkpoint that `train` will take for the same argument."""
+    """Find the checkpoint that `train` will take for the same argument."""
     if asked is None or asked is False:
         return None
     if asked is True:
@@ -138,7 +151,7 @@ def _checkpoint(trainer: Any, asked: str | Path | bool | None) -> Path | None:
 
 
 def _read_progress(checkpoint: Path) -> tuple[int, EdiMatrix | None]:
-    """Step of a trainer's checkpoint, and the EDI matrix when ecorl completed it.
+    """Read the step of a trainer's checkpoint, and the EDI matrix when ecorl completed it.
 
     Raises:
         RunError: when the trainer's own state in it cannot be read.
@@ -165,6 +178,6 @@ def _check_supported(trainer: Any, config: Config) -> None:
     if trainer.accelerator.num_processes > 1:
         allowed = "1: one training process writes the run's record"
         raise ConfigError("trainer.num_processes", trainer.accelerator.num_processes, allowed)
-    if (config.algorithm == "rloo") != ("RLOOTrainer" in bases):
+    if (config.algorithm_enum is Algorithm.RLOO) != ("RLOOTrainer" in bases):
         allowed = f"{'rloo' if 'RLOOTrainer' in bases else 'grpo'} for a {name}"
         raise ConfigError("algorithm", config.algorithm, allowed)

@@ -135,7 +135,7 @@ class TrlAttachment:
         self._rollout.end_training()
 
     def _step(self) -> tuple[int, int]:
-        """1-based number of the step, and 0-based number of the rollout batch it begins with."""
+        """Number of the step, 1-based, and of the rollout batch that it begins with, 0-based."""
         args, step = self.trainer.args, int(self.trainer.state.global_step)
         per_batch = int(args.steps_per_generation) * int(self.trainer.num_iterations)
         return step + 1, step * int(args.gradient_accumulation_steps) // per_batch
@@ -214,7 +214,7 @@ class TrlAttachment:
             return own()
         reference = self.trainer.ref_model
         if reference is None and float(self.trainer.beta) != 0.0:
-            return own()  # the policy without its adapter: reference or old log-probs, who knows
+            return own()  # the policy without its adapter: reference and old log-probs look alike
         if reference is None or model is not reference:
             return self._old_logps(own, input_ids)
         call = ReferenceCall(original, model, input_ids, attention_mask, logits_to_keep, batch_size)
@@ -224,7 +224,7 @@ class TrlAttachment:
     def _reference(
         self, call: ReferenceCall, own: Callable[[], Any], *, may_offload: bool
     ) -> tuple[Any, Any, Any]:
-        """The reference's log-probs: a tensor that the barrier fills, or TRL's own answer."""
+        """Answer for the reference: with a tensor that the barrier fills, or as TRL itself does."""
         target: list[torch.Tensor] = []
 
         def batch() -> ScoreBatch:
@@ -247,12 +247,13 @@ class TrlAttachment:
             output: tuple[Any, Any, Any] = own()
             self.runtime.on_stage_end(run)
             return output
+        # Action a2 is sequential: nothing of the GPU path runs beside the card.
         if run.placement.action is Action.FPGA:
             self._rollout.join(Stage.REFERENCE)
         return target[0], None, None
 
     def _old_logps(self, own: Callable[[], Any], input_ids: torch.Tensor) -> Any:
-        """The policy's own forward before training (RLOO): training work without output tokens."""
+        """Account the policy's forward before training as training work without output tokens."""
         work = StageWork(
             stage=Stage.ACTOR_TRAIN,
             n_sequences=int(input_ids.shape[0]),
@@ -272,6 +273,8 @@ class TrlAttachment:
         original = self._original["_calculate_rewards"]
         if not self.training:
             return original(inputs, prompts, *args, **kwargs)
+        # Both are waited for here, though only rewards are asked for: TRL computes advantages right
+        # after this call, and may read the reference's tensor from then on.
         self._rollout.barrier_ahead = False
         self._rollout.join(Stage.REWARD)
         self._rollout.join(Stage.REFERENCE)
@@ -286,13 +289,14 @@ class TrlAttachment:
         else:
             work = self._reward_work(beside_model=bool(answers))
             run = self.runtime.on_stage_start(work, may_offload=False)
+        # Its clock starts anew: since it was placed the reference has run and rows were waited for.
         run.t_start_s = time.monotonic()
         output = self._with_answers(answers, original, inputs, prompts, *args, **kwargs)
         self.runtime.on_stage_end(run)
         return output
 
     def _reward_work(self, *, beside_model: bool) -> StageWork:
-        """The reward functions that TRL itself runs: lengths are those of the policy's tokens.
+        """Describe the reward functions that TRL itself runs, with lengths in the policy's tokens.
 
         Args:
             beside_model: whether the reward model was answered elsewhere. Its tokens count there,
@@ -309,7 +313,10 @@ class TrlAttachment:
     def _with_answers(
         self, answers: dict[int, list[float]], original: Original, *args: Any, **kwargs: Any
     ) -> Any:
-        """TRL's own bookkeeping, with the answered reward models replaced by their answers."""
+        """Run TRL's own method with the answered reward models replaced by their answers.
+
+        Weights, logs and reward functions that are no models stay TRL's own.
+        """
         own = self.trainer.reward_funcs
         if not answers:
             return original(*args, **kwargs)
@@ -324,7 +331,7 @@ class TrlAttachment:
     # ------------------------------------------------------------ training
 
     def _train(self, *args: Any, **kwargs: Any) -> Any:
-        """The whole training; an error or Ctrl-C that ends it ends the record's attempt too.
+        """Train as TRL does; an error or Ctrl-C that ends training ends the record's attempt too.
 
         The record can then be gone on with, from the same process or another.
         """

@@ -40,23 +40,51 @@ class StageCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
         self._attachment = attachment
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """What follows belongs to this step, whether or not it generates."""
+        """Begin a step of the record, whether or not the step generates.
+
+        Args:
+            args: the trainer's arguments.
+            state: the trainer's state; ``global_step`` counts the finished steps.
+            control: not used.
+            **kwargs: not used.
+        """
         if not self._attachment.closed:
             self._attachment.begin_step()
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The training stage is over; what other callbacks do at the step's end is not in it."""
+        """End the training stage here, so that it holds nothing that other callbacks do later.
+
+        Args:
+            args: the trainer's arguments.
+            state: the trainer's state; ``global_step`` counts the finished steps.
+            control: not used.
+            **kwargs: not used.
+        """
         if not self._attachment.closed:
             self._attachment.end_training_stage()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A step is over."""
+        """End the step, and record executions whose power readings have come in.
+
+        Args:
+            args: the trainer's arguments.
+            state: the trainer's state; ``global_step`` counts the finished steps.
+            control: not used.
+            **kwargs: not used.
+        """
         if not self._attachment.closed:
             self._attachment.end_training_stage()
             self._attachment.runtime.tick()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Nothing is left under way when training ends."""
+        """End the training stage that is open when training ends, if any.
+
+        Args:
+            args: the trainer's arguments.
+            state: the trainer's state; ``global_step`` counts the finished steps.
+            control: not used.
+            **kwargs: not used.
+        """
         self._attachment.end_training_stage()
 
 
@@ -75,7 +103,13 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._ledger = attachment.runtime.ledger
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Training starts or goes on.
+        """Record that training starts or goes on.
+
+        Args:
+            args: the trainer's arguments.
+            state: the trainer's state; ``global_step`` counts the finished steps.
+            control: not used.
+            **kwargs: not used.
 
         Raises:
             RunError: before the first step, when training goes on from another step than the
@@ -96,7 +130,15 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._ledger.event(kind, f"training from step {state.global_step} of {state.max_steps}")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """The trainer's metrics; NaN is a missing value."""
+        """Record the trainer's metrics; a value that is not finite counts as missing.
+
+        Args:
+            args: the trainer's arguments.
+            state: the trainer's state; ``global_step`` counts the finished steps.
+            control: not used.
+            logs: the metrics by TRL's names, or None.
+            **kwargs: not used.
+        """
         if self._attachment.closed:
             return
         for key, name in _METRICS.items():
@@ -106,20 +148,35 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
                 self._ledger.metric(state.global_step, name, finite)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A checkpoint is on disk: complete it with ecorl's own state."""
+        """Complete a checkpoint that the trainer has saved with ecorl's own state.
+
+        Args:
+            args: the trainer's arguments.
+            state: the trainer's state; ``global_step`` counts the finished steps.
+            control: not used.
+            **kwargs: not used.
+        """
         if self._attachment.closed:
             return
         checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         record_checkpoint(self._attachment.runtime, checkpoint, state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Training is over."""
+        """Record that training has ended, and close a record that ends with it.
+
+        Args:
+            args: the trainer's arguments.
+            state: the trainer's state; ``global_step`` counts the finished steps.
+            control: not used.
+            **kwargs: not used.
+        """
         if self._attachment.closed:
             return
         self._ledger.event(
             EventKind.TRAINING_END, f"{state.global_step} of {state.max_steps} steps"
         )
         if self._close_at_end:
+            # Fewer steps than planned: another callback or the user ended training early.
             complete = state.global_step >= state.max_steps
             self._ledger.event(
                 EventKind.FINISH if complete else EventKind.STOP,

@@ -55,7 +55,7 @@ def trainer_facts(trainer: Any) -> dict[str, str]:
 
 
 def gpu_uuids(trainer: Any) -> tuple[str, ...]:
-    """UUIDs of the GPUs that a trainer uses, as CUDA names them.
+    """Find the UUIDs of the GPUs that a trainer uses, written as NVML writes them.
 
     By UUID, because CUDA and NVML number GPUs differently (fastest first against bus order).
     """
@@ -71,7 +71,12 @@ def _nvml_name(uuid: str) -> str:
 
 
 def watches(trainer: Any, training: TrainingSide) -> dict[Stage, Watch]:
-    """A watch on each frozen model, by stage: should one change, its engine is out of date."""
+    """Watch each frozen model: when one changes, its engine is out of date.
+
+    Args:
+        trainer: the TRL trainer.
+        training: its description, from `training_side`.
+    """
     found = {}
     if Stage.REWARD in training.frozen:
         found[Stage.REWARD] = Watch(_reward_model(trainer))
@@ -86,7 +91,7 @@ def is_refreshed(trainer: Any) -> bool:
 
 
 def can_refresh(config: Config) -> bool:
-    """Whether the engine takes over weights while it runs; those from elsewhere are not asked."""
+    """Whether the engine takes over weights while it runs; of ecorl's engines the INT8 one does."""
     return isinstance(config.engine.offload, FpgaEngineConfig)
 
 
@@ -96,7 +101,7 @@ def _reward_model(trainer: Any) -> Any:
 
 
 def _frozen(trainer: Any, config: Config, run_dir: Path) -> dict[Stage, FrozenModel]:
-    """The frozen models that the policy may send away, as they are in the trainer's memory."""
+    """Describe the frozen models that the policy may offload, as they are in memory."""
     found: dict[Stage, FrozenModel] = {}
     policy = config.placement.policy
     wanted = {

@@ -14,6 +14,7 @@ from ecorl.engines.protocol import InferenceEngine, ScoreBatch
 
 Float32 = npt.NDArray[np.float32]
 BATCH = 256
+"""Texts in one forward pass of an evaluation; invented."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ def evaluate(trainer: Any, rows: Sequence[dict[str, Any]]) -> Evaluation:
     prompts = [row["prompt"] for row in rows]
     answers: list[str] = []
     try:
+        # Generation may draw random numbers: training must go on as if nothing was evaluated.
         with torch.random.fork_rng(devices=[]):
             for i in range(0, len(prompts), BATCH):
                 answers += _greedy(trainer, model, tokenizer, prompts[i : i + BATCH])
@@ -74,7 +76,16 @@ def _greedy(trainer: Any, model: Any, tokenizer: Any, prompts: Sequence[str]) ->
 
 @torch.no_grad()
 def float_scores(model: Any, tokenizer: Any, texts: Sequence[str]) -> Float32:
-    """Scores of texts by the float model, ``[n] float32``."""
+    """Score texts with the float model.
+
+    Args:
+        model: the reward model, with one output.
+        tokenizer: of that model.
+        texts: prompt and completion as one text each.
+
+    Returns:
+        ``[n_texts] float32``.
+    """
     scores = []
     for i in range(0, len(texts), BATCH):
         inputs = tokenizer(
@@ -89,7 +100,16 @@ def float_scores(model: Any, tokenizer: Any, texts: Sequence[str]) -> Float32:
 
 
 def engine_scores(engine: InferenceEngine, tokenizer: Any, texts: Sequence[str]) -> Float32:
-    """Scores of texts by an engine, ``[n] float32``."""
+    """Score texts with an engine.
+
+    Args:
+        engine: of the reward stage.
+        tokenizer: of the engine's model.
+        texts: prompt and completion as one text each.
+
+    Returns:
+        ``[n_texts] float32``.
+    """
     rows = [
         np.asarray(ids, dtype=np.int64)
         for ids in tokenizer(text=list(texts), add_special_tokens=False)["input_ids"]
@@ -124,6 +144,12 @@ def rank_check(
 
     A pair counts as flipped when the sign of (chosen - rejected) differs; a tie of one model
     against an order of the other counts too.
+
+    Args:
+        engine: the INT8 engine of the reward stage.
+        model: the float reward model.
+        tokenizer: of both.
+        pairs: ``prompt``, ``chosen`` and ``rejected`` of each pair, as texts.
     """
     texts = [p["prompt"] + p["chosen"] for p in pairs] + [
         p["prompt"] + p["rejected"] for p in pairs

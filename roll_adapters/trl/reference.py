@@ -1,4 +1,4 @@
-"""One call of a TRL trainer for reference log-probs: its rows, and TRL's own answer for them."""
+"""One call of a TRL trainer for reference log-probs: its rows, and TRL's own answer to them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ReferenceCall:
 
     @property
     def n_rows(self) -> int:
-        """Rows of the call."""
+        """Number of rows in the call."""
         return int(self.input_ids.shape[0])
 
     @property
@@ -45,7 +45,7 @@ class ReferenceCall:
         return self.attention_mask[:, -self.logits_to_keep :].bool()
 
     def work(self, shape: ModelShape | None) -> StageWork:
-        """The call as work of the reference stage."""
+        """Describe the call as work of the reference stage; ``shape`` is the reference model's."""
         mask = self.mask
         return StageWork(
             stage=Stage.REFERENCE,
@@ -57,7 +57,12 @@ class ReferenceCall:
         )
 
     def batch(self, sample_ids: tuple[str, ...], temperature: float) -> ScoreBatch:
-        """The rows without padding."""
+        """Make the rows for an engine, without padding.
+
+        Args:
+            sample_ids: one id a row.
+            temperature: the logits are divided by it.
+        """
         ids = self.input_ids.cpu().numpy()
         keep = self.attention_mask.bool().cpu().numpy()
         return ScoreBatch(
@@ -69,12 +74,15 @@ class ReferenceCall:
         )
 
     def unfilled(self) -> torch.Tensor:
-        """``[n_rows, logits_to_keep] float32`` of NaN: should anything read it early, it shows."""
+        """Make the tensor that the barrier fills, ``[n_rows, logits_to_keep] float32``.
+
+        It holds NaN until then, so that a loss that reads it too early is NaN and not wrong.
+        """
         shape = (self.n_rows, self.logits_to_keep)
         return torch.full(shape, torch.nan, dtype=torch.float32, device=self.input_ids.device)
 
     def exact(self, rows: Sequence[int]) -> list[Any]:
-        """TRL's own answer for some rows: ``[n_completion] float32`` each."""
+        """Compute some rows as TRL itself does; one ``[n_completion] float32`` a row."""
         index = torch.as_tensor(list(rows), device=self.input_ids.device)
         with torch.no_grad():
             answers = self.original(
@@ -88,7 +96,13 @@ class ReferenceCall:
         return [a[m].numpy() for a, m in zip(answers.float().cpu(), masks, strict=True)]
 
     def fill(self, target: torch.Tensor, rows: Sequence[Any]) -> None:
-        """Write answers, one array a row, into the tensor that waits; 0 where there is no token."""
+        """Write the answers into the tensor from `unfilled`, with 0 where there is no token.
+
+        Args:
+            target: the tensor; it is changed in place, since TRL holds it already.
+            rows: one ``[n_completion] float32`` a row.
+        """
+        # Filled on the host first: one copy to the device, however many rows there are.
         filled = torch.zeros(target.shape, dtype=torch.float32)
         filled[self.mask.cpu()] = torch.from_numpy(np.concatenate(rows))
         target.copy_(filled)

@@ -14,7 +14,7 @@ from ecorl.engines.protocol import ScoreBatch
 
 
 class RewardModelCall:
-    """The first reward function of a trainer that is a model; the reward engine stands for it.
+    """A trainer's first reward function that is a model, which the reward engine answers for.
 
     Args:
         trainer: the TRL trainer.
@@ -29,14 +29,19 @@ class RewardModelCall:
 
     @classmethod
     def find(cls, trainer: Any) -> RewardModelCall | None:
-        """The call of the first reward function that is a model, or None."""
+        """Find the first reward function that is a model; None when none is."""
         for index, function in enumerate(trainer.reward_funcs):
             if isinstance(function, PreTrainedModel):
                 return cls(trainer, index)
         return None
 
     def texts(self, prompts: list[Any], completions: list[Any]) -> list[str]:
-        """What TRL lets a reward model read: prompt and completion as one text."""
+        """Join prompts and completions into the texts that TRL lets a reward model read.
+
+        Args:
+            prompts: one a row: a text, or a list of chat messages.
+            completions: one a row, of the same kind.
+        """
         if is_conversational({"prompt": prompts[0]}):
             return [
                 apply_chat_template(
@@ -49,7 +54,13 @@ class RewardModelCall:
     def batch(
         self, sample_ids: tuple[str, ...], texts: list[str], n_completion: Sequence[int]
     ) -> ScoreBatch:
-        """The texts as rows of tokens, cut where TRL's model would read its reward."""
+        """Make the rows of tokens, each cut where TRL's model would read its reward.
+
+        Args:
+            sample_ids: one id a row.
+            texts: from `texts`.
+            n_completion: tokens of each row's completion.
+        """
         pad = self.model.config.pad_token_id
         rows = []
         for ids in self._tokenizer(text=texts, add_special_tokens=False)["input_ids"]:
@@ -66,7 +77,15 @@ class RewardModelCall:
         )
 
     def exact(self, texts: list[str], rows: Sequence[int]) -> list[Any]:
-        """TRL's own call of the model, for some rows: one float32 scalar a row."""
+        """Score some rows as TRL itself does.
+
+        Args:
+            texts: of all rows.
+            rows: indices of the rows to score.
+
+        Returns:
+            One float32 scalar a row.
+        """
         inputs = self._tokenizer(
             text=[texts[i] for i in rows],
             return_tensors="pt",

@@ -19,10 +19,7 @@ from ecorl.engines.fpga.csim.build import csim_library
 from ecorl.engines.fpga.engine import FpgaEngine as Int8Engine
 from ecorl.errors import EcorlError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
-from ecorl.records import (
-    EventKind,
-    Stage,
-)
+from ecorl.records import EvaluationPhase, EventKind, Stage
 from ecorl.runtime.checkpoints import (
     newest_checkpoint,
     read_state,
@@ -84,6 +81,13 @@ def run(config: Config, run_dir: Path, console: Console) -> bool:
 def resume(run_dir: Path, console: Console) -> bool:
     """Go on with a run that was stopped or killed, from its newest complete checkpoint.
 
+    Args:
+        run_dir: folder of the run.
+        console: where progress is shown.
+
+    Returns:
+        True when the run finished, False when a signal stopped it again.
+
     Raises:
         RunError: when there is no run to resume, it has finished, another process is at it, or a
             script of the user's own has started it.
@@ -105,7 +109,7 @@ def resume(run_dir: Path, console: Console) -> bool:
 
 
 def _build_kernels(config: Config, console: Console) -> None:
-    """Compile the C-simulation now, in sight, rather than in the engine's silent process."""
+    """Compile the C-simulation now: the engine's process, which would do it, shows no progress."""
     offload = config.engine.offload
     if isinstance(offload, FpgaEngineConfig):
         csim_library(
@@ -117,7 +121,7 @@ def _build_kernels(config: Config, console: Console) -> None:
 
 
 def _check_data(files: TaskFiles) -> None:
-    """Read every file first, those that are needed only at the end too: a mistake costs nothing."""
+    """Read every file before training, so that a mistake in one costs no training time."""
     read_rows(files.prompts, ("prompt",), "task.prompts")
     if files.eval_prompts:
         read_rows(files.eval_prompts, ("prompt",), "task.eval_prompts")
@@ -126,7 +130,7 @@ def _check_data(files: TaskFiles) -> None:
 
 
 class _Run:
-    """One attempt at a run."""
+    """One attempt at a run: evaluation, training and evaluation, from the start or a checkpoint."""
 
     def __init__(
         self,
@@ -142,7 +146,15 @@ class _Run:
         self.attached = False
 
     def go(self, checkpoint: Path | None, edi: EdiMatrix | None) -> bool:
-        """Evaluate, train, evaluate; the ledger is closed at the end, whatever happens."""
+        """Evaluate, train and evaluate; the ledger is closed at the end, whatever happens.
+
+        Args:
+            checkpoint: the checkpoint to go on from, or None for a fresh run.
+            edi: the EDI matrix of that checkpoint, or None.
+
+        Returns:
+            True when the run finished, False when a signal stopped it.
+        """
         self.ledger.event(
             EventKind.RESUME if checkpoint else EventKind.START, f"{self.config.algorithm} by TRL"
         )
@@ -155,6 +167,8 @@ class _Run:
             try:
                 complete = self._phases(attachment, checkpoint)
             finally:
+                # Before the last event: detaching writes the executions that still wait for power
+                # readings.
                 attachment.detach()
             if complete:
                 self.ledger.event(EventKind.FINISH, "the run is complete")
@@ -168,21 +182,22 @@ class _Run:
             self.ledger.close()
 
     def _phases(self, attachment: TrlAttachment, checkpoint: Path | None) -> bool:
-        if not self._evaluated("before"):
-            self._evaluate("before")
+        if not self._evaluated(EvaluationPhase.BEFORE):
+            self._evaluate(EvaluationPhase.BEFORE)
         if not self._train(checkpoint):
             return False
         self.trainer.save_model(str(self.run_dir / MODEL))
-        self._evaluate("after")
+        self._evaluate(EvaluationPhase.AFTER)
         self._rank_flips(attachment)
         return True
 
-    def _evaluated(self, phase: str) -> bool:
+    def _evaluated(self, phase: EvaluationPhase) -> bool:
+        """Whether an earlier attempt has recorded this evaluation already."""
         self.ledger.flush()
         with contextlib.closing(LedgerReader(self.run_dir)) as reader:
             return any(row.phase == phase for row in reader.evaluations())
 
-    def _evaluate(self, phase: str) -> None:
+    def _evaluate(self, phase: EvaluationPhase) -> None:
         if self.files.eval_prompts is None:
             return
         result = evaluate(self.trainer, read_rows(self.files.eval_prompts, ("prompt",)))
@@ -213,12 +228,14 @@ class _Run:
         model.load_state_dict(trained.state_dict())
 
     def _rank_flips(self, attachment: TrlAttachment) -> None:
+        """Record which held-out pairs the INT8 and the float reward model order differently."""
         offload = self.config.engine.offload
         if self.files.pairs is None or not isinstance(offload, FpgaEngineConfig):
             return
         folder = attachment.runtime.checkpoint(Stage.REWARD)
         if folder is None:
             return
+        # An engine apart from the run's: that one may have been retired, or be given up.
         engine = Int8Engine(
             folder, Stage.REWARD, self.config.devices.fpga, offload.build, offload.threads
         )
@@ -240,7 +257,7 @@ def _mean(values: list[float]) -> float:
 
 
 class _ProgressToBar(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
-    """Moves the progress bar; the note shows the newest reward."""
+    """Moves the progress bar, whose note shows the newest reward."""
 
     def __init__(self, bar: ProgressTask) -> None:
         self._bar, self._note = bar, ""
@@ -251,12 +268,12 @@ class _ProgressToBar(TrainerCallback):  # type: ignore[misc]  # transformers is 
             self._note = f"reward {float(logs['reward']):+.2f}"
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """One step is done."""
+        """Count a step."""
         self._bar.advance(1, self._note)
 
 
 class _StopAtStep(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
-    """SIGINT and SIGTERM end the run after the step in progress, with a checkpoint."""
+    """Ends the run on SIGINT or SIGTERM, with a checkpoint after the step in progress."""
 
     def __init__(self, console: Console) -> None:
         self.asked, self._console = False, console
@@ -268,6 +285,7 @@ class _StopAtStep(TrainerCallback):  # type: ignore[misc]  # transformers is unt
 
         def ask(number: int, frame: FrameType | None) -> None:
             self.asked = True
+            # The next signal finds the handlers of before, which end the process at once.
             restore()
             self._console.print("stopping after this step; once more to stop at once")
 

@@ -30,7 +30,11 @@ class TaskFiles:
 
 
 def resolve_task(config: Config, console: Console) -> TaskFiles:
-    """The files of the configured task; those of the self-made task are made when needed.
+    """Find the files of the configured task; those of the arithmetic task are made when needed.
+
+    Args:
+        config: the run's configuration.
+        console: where the making of files is shown.
 
     Raises:
         DataError: when the cache cannot be written.
@@ -51,7 +55,7 @@ def resolve_task(config: Config, console: Console) -> TaskFiles:
 
 
 def read_rows(path: Path, required: tuple[str, ...], key: str = "") -> list[dict[str, Any]]:
-    """Rows of a JSON-lines file, each with the required keys as strings.
+    """Read the rows of a JSON-lines file, each with the required keys as strings.
 
     Args:
         path: the file.

@@ -23,12 +23,13 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 from ecorl.config import Config
 from ecorl.engines.torch.loading import loading_errors
 from ecorl.errors import CheckpointError, DataError
+from ecorl.records import Algorithm
 from roll_adapters.trl.task import TaskFiles, read_rows
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep transformers' bars and chatter out of ecorl's own output, and give them back after."""
+    """Silence the bars and warnings of transformers and its kin inside the block."""
     bars, level = hf_logging.is_progress_bar_enabled(), hf_logging.get_verbosity()
     hf_logging.disable_progress_bar()
     hf_logging.set_verbosity_error()
@@ -45,7 +46,7 @@ def quiet() -> Iterator[None]:
 
 
 def load_models(files: TaskFiles) -> tuple[Any, Any, Any, Any]:
-    """Policy, its tokenizer, reward model, its tokenizer, from disk.
+    """Load the policy, its tokenizer, the reward model and its tokenizer from disk.
 
     Raises:
         CheckpointError: when a folder is missing or broken, or a head lacks its weights.
@@ -90,7 +91,12 @@ def _load_tokenizer(folder: Path) -> Any:
 
 
 def build_trainer(config: Config, files: TaskFiles, output_dir: Path) -> Any:
-    """A GRPO or RLOO trainer that is ready to train; nothing of ecorl is attached yet.
+    """Make a GRPO or RLOO trainer that is ready to train; ecorl is not attached to it yet.
+
+    Args:
+        config: the run's configuration.
+        files: models and prompts.
+        output_dir: folder of the trainer's checkpoints.
 
     Raises:
         CheckpointError: for a model that cannot be used.
@@ -105,7 +111,9 @@ def build_trainer(config: Config, files: TaskFiles, output_dir: Path) -> Any:
     policy, tokenizer, reward, reward_tokenizer = load_models(files)
     on_cpu = not torch.cuda.is_available()
     make_args, make_trainer = (
-        (RLOOConfig, RLOOTrainer) if config.algorithm == "rloo" else (GRPOConfig, GRPOTrainer)
+        (RLOOConfig, RLOOTrainer)
+        if config.algorithm_enum is Algorithm.RLOO
+        else (GRPOConfig, GRPOTrainer)
     )
     args = make_args(
         output_dir=str(output_dir),

@@ -132,11 +132,6 @@ class Schedule:
         """The pieces, in order of precedence."""
         return tuple(t.piece for t in self.tasks)
 
-    @property
-    def has_cards(self) -> bool:
-        """Whether something runs on the cards."""
-        return any(t.group == CARDS for t in self.tasks)
-
 
 def _check_order(key: str, tasks: tuple[ScheduledTask, ...]) -> None:
     done: set[Piece] = set()

@@ -26,7 +26,7 @@ import tomlkit
 
 from ecorl.bench.hidden_runs.scenario import hidden_scenario
 from ecorl.errors import ConfigError
-from ecorl.ledger import LEDGER_FILE, Ledger, encoding
+from ecorl.ledger import LEDGER_FILE, DeviceRecord, Ledger, encoding
 from ecorl.policy.calibration.readings import (
     LENGTH_METRIC,
     LONGEST_METRIC,
@@ -246,12 +246,14 @@ class _Clerk:
         ):
             for one in device_ids:
                 self.ledger.device(
-                    one,
-                    profile.name,
-                    Provenance.MODELLED,
-                    "simulation",
-                    idle_w / len(device_ids),
-                    kind=profile.kind,
+                    DeviceRecord(
+                        one,
+                        profile.name,
+                        Provenance.MODELLED,
+                        "simulation",
+                        idle_w / len(device_ids),
+                        kind=profile.kind,
+                    )
                 )
 
     def _batch(self) -> None:

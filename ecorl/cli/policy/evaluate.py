@@ -1,4 +1,4 @@
-"""What ``ecorl policy evaluate`` does."""
+"""Compares a policy with others, for ``ecorl policy evaluate``."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def write_report(found: Found, path: Path) -> None:
 
 
 def stale(file: PolicyFile) -> list[str]:
-    """A line that warns when the figures behind a policy have changed since its training."""
+    """Write a line that warns when the figures behind a policy have changed since its training."""
     if not is_stale(file.record):
         return []
     return ["- stale: the cost figures have changed since this policy was trained (make policy)"]
 
 
 def text(made: PolicyComparison) -> list[str]:
-    """The table of a comparison and the sentences below it."""
+    """Write the table of a comparison and the sentences below it as text."""
     table = [r.cells() for r in rows(made, OURS)]
     remarks = [f"- {sentence}" for sentence in sentences(made, OURS)]
     note = "- * differs from ours after Bonferroni's correction at 5 % (paired t-test)"

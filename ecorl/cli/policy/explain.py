@@ -1,4 +1,4 @@
-"""What ``ecorl policy explain`` does: one recorded decision, and what its actions would cost."""
+"""Explains one recorded decision by the costs of its actions, for ``ecorl policy explain``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def decision(run_dir: Path, iteration: int | None, stage: str | None) -> Placeme
 
 
 def lines(p: Placement) -> list[str]:
-    """The decision in lines of text."""
+    """Write the decision in lines of text."""
     told = [f"iteration {p.iteration}, {p.stage}, policy {p.policy}", ""]
     if p.costs:
         table = [

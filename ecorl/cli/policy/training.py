@@ -1,4 +1,4 @@
-"""What ``ecorl policy train`` and ``export`` do."""
+"""Trains and exports policies, for ``ecorl policy train`` and ``export``."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from ecorl.engines.fpga.cycles.kernels import call_cost
 from ecorl.engines.fpga.cycles.model import INTERVALS, KERNELS, BatchShape, CardTime, CycleModel
 from ecorl.engines.models.decoder_config import DecoderConfig
 from ecorl.errors import ConfigError, SynthesisReportError
-from ecorl.records import Stage
+from ecorl.records import DeviceKind, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def estimate(
     Raises:
         ConfigError: when the profile is no card's, or its DSPs hold no array.
     """
-    if profile.kind != "fpga":
+    if profile.kind != DeviceKind.FPGA:
         raise ConfigError("--device", profile.name, "the profile of a card (kind fpga)")
     missing = tuple(missing_card_figures(profile))
     runs: tuple[Run, ...] = ()

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -22,9 +23,18 @@ from ecorl.engines.lanes.process import EngineProcess
 from ecorl.engines.lanes.threaded import EngineEnd, JobQueue, LaneJob, Result, fail, failed_future
 from ecorl.engines.protocol import LogprobResult, Refresh, ScoreBatch, ScoreResult
 from ecorl.errors import EcorlError, EngineCrashed, EngineError, EngineTimeout, UserError
-from ecorl.records import ModelShape, Stage
+from ecorl.records import FaultKind, ModelShape, Stage
 
 logger = logging.getLogger(__name__)
+
+
+class _Life(StrEnum):
+    """State of the engine: starting -> ready -> starting ... -> failed | closed."""
+
+    STARTING = "starting"  # the process loads the engine, or waits before it is started again
+    READY = "ready"  # batches are taken
+    FAILED = "failed"  # given up: no process is started any more
+    CLOSED = "closed"  # ended by its owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +87,8 @@ class IsolatedEngine:
         self._jobs = JobQueue()
         self._n_calls = 0
         self._process: EngineProcess | None = None
-        # One condition guards the state: starting -> ready -> starting ... -> failed | closed.
-        self._state = "starting"
+        # One condition guards the state.
+        self._state: _Life = _Life.STARTING
         self._reason: EcorlError | None = None
         self._ends: list[EngineEnd] = []
         self._cut_off = False
@@ -93,25 +103,20 @@ class IsolatedEngine:
         atexit.register(self.close)
         try:
             with self._changed:
-                self._changed.wait_for(lambda: self._state != "starting")
+                self._changed.wait_for(lambda: self._state is not _Life.STARTING)
         except BaseException:
             self.close()
             raise
-        if self._state == "failed":
+        if self._state is _Life.FAILED:
             self.close()
             raise self._reason or EngineCrashed("the engine did not start")
 
     # ------------------------------------------------------------ what the dispatcher sees
 
     @property
-    def queue_depth(self) -> int:
-        """Batches waiting or running."""
-        return len(self._jobs)
-
-    @property
     def available(self) -> bool:
         """Whether the process is up; False while it restarts and after it was given up."""
-        return self._state == "ready" and self._in_owner()
+        return self._state is _Life.READY and self._in_owner()
 
     @property
     def pid(self) -> int | None:
@@ -122,7 +127,7 @@ class IsolatedEngine:
     def wait_available(self, timeout_s: float) -> bool:
         """Wait for a restart in progress; True when the engine is available."""
         with self._changed:
-            self._changed.wait_for(lambda: self._state != "starting", timeout_s)
+            self._changed.wait_for(lambda: self._state is not _Life.STARTING, timeout_s)
         return self.available
 
     def submit(self, batch: ScoreBatch) -> Future[Result]:
@@ -156,7 +161,7 @@ class IsolatedEngine:
             jobs = self._jobs.take_all() if self.available else []
             if jobs and self._process:
                 self._cut_off = True
-                self._enter("starting")
+                self._enter(_Life.STARTING)
                 self._process.kill()
         fail(jobs, EngineTimeout(f"engine {self._spec.name} gave no answer in time"))
 
@@ -173,10 +178,10 @@ class IsolatedEngine:
         with self._changed:
             jobs = self._jobs.take_all()
             # An idle process is asked to end; one that computes or loads is killed at once.
-            if self._process and (jobs or self._state == "starting"):
+            if self._process and (jobs or self._state is _Life.STARTING):
                 self._process.kill()
-            if self._state != "failed":
-                self._enter("closed")
+            if self._state is not _Life.FAILED:
+                self._enter(_Life.CLOSED)
             self._ring()
         fail(jobs, EngineCrashed(f"engine {self._spec.name} was closed"))
         if threading.current_thread() is not self._thread:
@@ -214,7 +219,7 @@ class IsolatedEngine:
     def _run(self) -> None:
         failures = 0
         try:
-            while self._state not in ("closed", "failed"):
+            while self._state not in (_Life.CLOSED, _Life.FAILED):
                 good_answers, reason = self._live_once()
                 # An engine that has computed a batch works in principle: it gets all restarts anew.
                 failures = 1 if good_answers else failures + 1
@@ -222,8 +227,8 @@ class IsolatedEngine:
         finally:
             # Whatever ended this thread, no caller may be left waiting.
             with self._changed:
-                if self._state != "closed":
-                    self._enter("failed")
+                if self._state is not _Life.CLOSED:
+                    self._enter(_Life.FAILED)
                 os.close(self._bell_in)
                 os.close(self._bell_out)
                 self._bell_in = -1
@@ -240,7 +245,7 @@ class IsolatedEngine:
         try:
             with self._changed:
                 self._process = process
-                if self._state == "closed":  # `close` came before it could see this process
+                if self._state is _Life.CLOSED:  # `close` came before it could see this process
                     return 0, EngineCrashed("closed")
             self._adopt(process.start(self._spec, self._n_calls, self._limits.start_s))
             while (job := self._next_job(process)) is not None:
@@ -254,7 +259,7 @@ class IsolatedEngine:
         finally:
             with self._changed:
                 self._process = None
-            process.stop(self._limits.close_s if self._state == "closed" else 0.0)
+            process.stop(self._limits.close_s if self._state is _Life.CLOSED else 0.0)
 
     def _adopt(self, ready: Ready) -> None:
         self.name, self.device = ready.name, ready.device
@@ -262,12 +267,12 @@ class IsolatedEngine:
         self.card_bytes, self.host = ready.card_bytes, ready.host
         self.card_banks = ready.card_banks
         with self._changed:
-            if self._state == "starting":
-                self._enter("ready")
+            if self._state is _Life.STARTING:
+                self._enter(_Life.READY)
 
     def _next_job(self, process: EngineProcess) -> LaneJob | None:
         """Wait for a job; None when the engine is closed or the process has ended."""
-        while self._state == "ready":
+        while self._state is _Life.READY:
             job = self._jobs.head()
             if job is not None:
                 return job
@@ -279,22 +284,22 @@ class IsolatedEngine:
     def _after_end(self, reason: EcorlError, failures: int) -> None:
         """Fail what is pending, then pause before the restart, or give the engine up."""
         with self._changed:
-            if self._state == "closed":
+            if self._state is _Life.CLOSED:
                 return
             first_start = not hasattr(self, "name")
             # A mistake of the user (a damaged checkpoint) stays one at the next start.
             if first_start or isinstance(reason, UserError) or failures > self._limits.max_restarts:
                 self._reason = reason
-                self._enter("failed")
+                self._enter(_Life.FAILED)
             else:
-                self._enter("starting")
+                self._enter(_Life.STARTING)
             jobs = self._jobs.take_all()
-            failed = self._state == "failed"
+            failed = self._state is _Life.FAILED
             # Elsewhere the failed jobs, the caller's time-out or the constructor report the end.
             if not (jobs or self._cut_off or first_start):
-                self._ends.append(EngineEnd("EngineCrashed", str(reason)))
+                self._ends.append(EngineEnd(FaultKind.ENGINE_CRASHED, str(reason)))
             if failed and not first_start:
-                self._ends.append(EngineEnd("EngineGivenUp", str(reason)))
+                self._ends.append(EngineEnd(FaultKind.ENGINE_GIVEN_UP, str(reason)))
             self._cut_off = False
         fail(jobs, EngineCrashed(str(reason)))
         if failed:
@@ -306,7 +311,7 @@ class IsolatedEngine:
             "engine %s: %s; restart %d in %.2g s", self._spec.name, reason, failures, pause_s
         )
         with self._changed:
-            self._changed.wait_for(lambda: self._state == "closed", pause_s)
+            self._changed.wait_for(lambda: self._state is _Life.CLOSED, pause_s)
 
     def _queued(self, job: LaneJob) -> Future[Result]:
         """Append a job; the caller holds the condition."""
@@ -314,7 +319,7 @@ class IsolatedEngine:
         self._ring()
         return job.future
 
-    def _enter(self, state: str) -> None:
+    def _enter(self, state: _Life) -> None:
         """Change state; the caller holds the condition."""
         self._state = state
         self._changed.notify_all()
@@ -332,5 +337,5 @@ class IsolatedEngine:
 
     def _unavailable(self) -> EngineCrashed:
         why = f": {self._reason}" if self._reason else ""
-        state = "restarting" if self._state == "starting" else self._state
+        state = "restarting" if self._state is _Life.STARTING else self._state
         return EngineCrashed(f"engine {self._spec.name} is {state}{why}")

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from ecorl import errors
 from ecorl.config import FaultInjection
-from ecorl.records import ModelShape, Stage
+from ecorl.records import FaultKind, ModelShape, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def fault_of(error: BaseException) -> Fault:
         # A subclass that another module defines (a missing figure) arrives as its public base.
         public = next(c for c in type(error).__mro__ if vars(errors).get(c.__name__) is c)
         return Fault(public.__name__, str(error), attributes)
-    return Fault("EngineCrashed", f"{type(error).__name__}: {error}", {})
+    return Fault(FaultKind.ENGINE_CRASHED, f"{type(error).__name__}: {error}", {})
 
 
 def error_of(fault: Fault) -> errors.EcorlError:

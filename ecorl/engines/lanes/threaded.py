@@ -25,7 +25,7 @@ from ecorl.engines.protocol import (
     ScoreResult,
 )
 from ecorl.errors import EcorlError, EngineCrashed, EngineError, EngineTimeout
-from ecorl.records import ModelShape, Stage
+from ecorl.records import FaultKind, ModelShape, Stage
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +37,12 @@ class EngineEnd:
     """The end of an engine between two batches, where no batch's future could report it.
 
     Attributes:
-        kind: ``EngineCrashed`` when it is started again, ``EngineGivenUp`` when it is not.
+        kind: `FaultKind.ENGINE_CRASHED` when it is started again, `FaultKind.ENGINE_GIVEN_UP` when
+            it is not.
         reason: one line.
     """
 
-    kind: str
+    kind: FaultKind
     reason: str
 
 
@@ -64,11 +65,6 @@ class AsyncEngine(Protocol):
     """What runs the kernels: ``csim``, ``xrt (noop)`` or ``xrt``; None without kernels."""
     card_banks: Mapping[str, int] | None
     """Bytes of the weights in each memory bank of a card; None where no card holds them."""
-
-    @property
-    def queue_depth(self) -> int:
-        """Batches waiting or running."""
-        ...
 
     @property
     def available(self) -> bool:
@@ -262,11 +258,6 @@ class ThreadedEngine:
             target=self._run, name=f"ecorl-{self.name}-{self.stage}", daemon=True
         )
         self._thread.start()
-
-    @property
-    def queue_depth(self) -> int:
-        """Batches waiting or running."""
-        return len(self._jobs)
 
     @property
     def available(self) -> bool:

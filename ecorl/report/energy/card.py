@@ -1,4 +1,4 @@
-"""Did the card pay? What its calls saved, what it drew while idle, and its modelled timeline."""
+"""What the card's calls saved, what it drew while idle, and its modelled timeline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ecorl.ledger import BarrierRow, ExecutionRow
 from ecorl.records import Action, Provenance, StageResult, weakest
-from ecorl.report.energy.model import Balance, CardTimeline, EnergyPart, PathComparison
+from ecorl.report.energy.model import Balance, CardTimeline, Cause, EnergyPart, PathComparison
 from ecorl.report.energy.rest import Evidence
 from ecorl.report.energy.spans import length
 from ecorl.report.energy.stages import modelled_devices, present
@@ -25,7 +25,7 @@ def card_idle(
         parts: energy by device and cause.
     """
     cards = {i for c in comparisons if c.card is not None for i in c.card.device_ids}
-    return [p for p in parts if p.cause == "idle" and not cards.isdisjoint(p.device_ids)]
+    return [p for p in parts if p.cause is Cause.IDLE and not cards.isdisjoint(p.device_ids)]
 
 
 def balance(
@@ -144,6 +144,7 @@ def _paired(
     for b in sorted((b for b in barriers if b.attempt == attempt), key=lambda b: b.t_s):
         if b.wait_s is None:
             continue
+        # Calls of a stage are joined in the order in which they were sent.
         own = calls[b.iteration, b.stage]
         call = own.pop(0) if own else None
         time_s = call.time_s if call is not None and call.fault is None else None
@@ -166,6 +167,8 @@ def _replayed(waits: Sequence[_Wait]) -> list[tuple[float, float | None]]:
         if w.time_s is None:
             found.append((measured_s, None))
         else:
+            # A call is submitted as much earlier or later as the waits before it became shorter or
+            # longer, and begins when the card is done with the call before it.
             before = next((s for end, s in reversed(ends) if end <= w.submit_s), 0.0)
             free_s = max(w.submit_s + before, free_s) + w.time_s
             modelled_s = max(0.0, free_s - (w.entry_s + shift))

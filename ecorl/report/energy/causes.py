@@ -24,28 +24,29 @@ from collections import defaultdict
 
 from ecorl.ledger import ExecutionRow
 from ecorl.records import Provenance, Stage
-from ecorl.report.energy.model import EnergyPart
+from ecorl.report.energy.model import Cause, EnergyPart
 from ecorl.report.energy.rest import Evidence, Meter, not_in_readings, rests
 from ecorl.report.energy.stages import energy_j, gpu_path_devices, total
 
 CAUSE_OF_STAGE = {
-    Stage.GENERATION: "generation",
-    Stage.REWARD: "scoring",
-    Stage.REFERENCE: "scoring",
-    Stage.CRITIC: "scoring",
-    Stage.ACTOR_TRAIN: "training",
-    Stage.CRITIC_TRAIN: "training",
+    Stage.GENERATION: Cause.GENERATION,
+    Stage.REWARD: Cause.SCORING,
+    Stage.REFERENCE: Cause.SCORING,
+    Stage.CRITIC: Cause.SCORING,
+    Stage.ACTOR_TRAIN: Cause.TRAINING,
+    Stage.CRITIC_TRAIN: Cause.TRAINING,
 }
-USEFUL_CAUSES = ("generation", "scoring", "training")
-OTHER_CAUSES = ("beside stages",)
-WASTED_CAUSES = ("superseded", "barrier wait", "idle")
+USEFUL_CAUSES = (Cause.GENERATION, Cause.SCORING, Cause.TRAINING)
+OTHER_CAUSES = (Cause.BESIDE_STAGES,)
+WASTED_CAUSES = (Cause.SUPERSEDED, Cause.BARRIER_WAIT, Cause.IDLE)
 CAUSES = (*USEFUL_CAUSES, *OTHER_CAUSES, *WASTED_CAUSES)
 
 
 def _meters(evidence: Evidence) -> list[Meter]:
-    """Devices as their energy was read, so that nothing is counted twice.
+    """Group the devices by how their energy was read, so that nothing is counted twice.
 
-    Sums over sets of devices that share one, as of attempts with more and fewer, are one meter.
+    Sets of devices that were read as one sum and that share a device are one meter: an attempt
+    with fewer GPUs than another is such a case.
     """
     read_together = {_metered(e) for e in evidence.executions}
     read_together |= {(d.device_id,) for d in evidence.devices}
@@ -70,13 +71,13 @@ def _meters(evidence: Evidence) -> list[Meter]:
 
 
 def _metered(execution: ExecutionRow) -> tuple[str, ...]:
-    """The devices whose energy was read for an execution; without energy, those that ran it."""
+    """Devices whose energy was read for an execution; without energy, those that ran it."""
     r = execution.result
     return r.energy.device_ids if r.energy else r.device_ids
 
 
 def energy_parts(evidence: Evidence) -> list[EnergyPart]:
-    """All parts of the energy of all devices that the run held."""
+    """Split the energy of all devices of the run into parts by cause and provenance."""
     on_gpu = gpu_path_devices(evidence.executions)
     parts = []
     for meter in _meters(evidence):
@@ -87,16 +88,19 @@ def energy_parts(evidence: Evidence) -> list[EnergyPart]:
 
 
 def _execution_parts(meter: Meter, evidence: Evidence) -> list[EnergyPart]:
+    """Energy of a meter's executions by cause; those without a figure are parts without energy."""
     is_read = any(r.device_id in meter.members for r in evidence.readings)
-    groups: dict[tuple[str, Provenance | None], list[ExecutionRow]] = defaultdict(list)
+    groups: dict[tuple[Cause, Provenance | None], list[ExecutionRow]] = defaultdict(list)
     for e in meter.executions:
-        cause = "superseded" if e.superseded else CAUSE_OF_STAGE[e.result.stage]
+        cause = Cause.SUPERSEDED if e.superseded else CAUSE_OF_STAGE[e.result.stage]
         energy = e.result.energy if energy_j(e.result) is not None else None
         groups[cause, energy.provenance if energy else None].append(e)
     parts = []
     for (cause, provenance), group in groups.items():
         gap, n_lost = None, 0
         if provenance is None:
+            # Calls without a figure of their own are in the rest where the device was read then;
+            # only the others make the total a lower bound.
             n_lost = len(not_in_readings(group, meter, evidence))
             gap = f"{meter.key}: {_without_energy(len(group), n_lost, cause, is_read=is_read)}"
         parts.append(
@@ -116,7 +120,7 @@ def _execution_parts(meter: Meter, evidence: Evidence) -> list[EnergyPart]:
     return parts
 
 
-def _without_energy(n: int, n_lost: int, cause: str, *, is_read: bool) -> str:
+def _without_energy(n: int, n_lost: int, cause: Cause, *, is_read: bool) -> str:
     """Describe calls without energy, ``n_lost`` of which no reading covers either."""
     said = f"{n} {cause} calls have no energy figure"
     if not is_read:

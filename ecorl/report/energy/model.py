@@ -6,8 +6,21 @@ As in `ecorl.report.model`, a figure is None when it is missing, and stands besi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from ecorl.records import Provenance, Stage
+
+
+class Cause(StrEnum):
+    """What energy was spent on; `ecorl.report.energy.causes` has the definitions."""
+
+    GENERATION = "generation"
+    SCORING = "scoring"
+    TRAINING = "training"
+    BESIDE_STAGES = "beside stages"
+    SUPERSEDED = "superseded"
+    BARRIER_WAIT = "barrier wait"
+    IDLE = "idle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +80,7 @@ class EnergyPart:
     Attributes:
         device_id: the device's id; of several, their ids with ``+`` between them, for display.
         device_ids: the devices.
-        cause: one of ``generation``, ``scoring``, ``training``, ``beside stages``,
-            ``superseded``, ``barrier wait`` and ``idle``.
+        cause: what it was spent on.
         useful: whether the run got something for it.
         energy_j: J, or None when unknown.
         provenance: of ``energy_j``; None when there is no figure.
@@ -80,7 +92,7 @@ class EnergyPart:
     device_id: str
     device_ids: tuple[str, ...]
     device: str
-    cause: str
+    cause: Cause
     useful: bool
     energy_j: float | None
     provenance: Provenance | None
@@ -114,7 +126,7 @@ class EnergyTotals:
     useful_j: float
     wasted_j: float
     other_j: float
-    by_cause: dict[str, float]
+    by_cause: dict[Cause, float]
     energy_kwh: float
     carbon_g: float | None
     tokens_per_joule: float | None
@@ -170,8 +182,8 @@ class Spending:
         return self.columns if self.card is None else (*self.columns, self.card)
 
     @property
-    def unknown_causes(self) -> tuple[str, ...]:
-        """Causes of which a part of the machine has no figure: shares would flatter them."""
+    def unknown_causes(self) -> tuple[Cause, ...]:
+        """Causes for which some device of the machine has no figure; their shares are low."""
         own = (p for p in self.parts if not p.simulated)
         return tuple(dict.fromkeys(p.cause for p in own if p.energy_j is None))
 

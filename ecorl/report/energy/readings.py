@@ -1,8 +1,8 @@
-"""Energy of a device by its readings.
+"""Computes the energy of a device from its readings.
 
 From the 1 s roll-ups, whose times and energies add up (see `ecorl.ledger.rollup`): the rise of the
 device's counter where there is one, the zero-order hold of its power readings where the counter
-tells nothing. Nothing is extrapolated; what is not covered is missing, and the coverage tells.
+tells nothing. Nothing is extrapolated: what is not covered is missing, and the coverage says so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FIGURES = tuple(field.name for field in fields(EnergySums))
 
 
 _FULL_SECOND = 0.98
-"""Share of a second from which readings count as having held all of it."""
+"""Share of a second from which readings count as covering all of it; invented."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,10 @@ def device_readings(seconds: Iterable[PowerSecond], spans: dict[int, Span]) -> l
 
 
 def _apart(series: Sequence[list[PowerSecond]]) -> list[list[PowerSecond]]:
-    """The series of one device and attempt without the seconds that one with more readings has."""
+    """Drop from each series of a device and attempt the seconds that a fuller series covers."""
     taken: set[int] = set()
     found = []
+    # The series with most readings first: where instruments overlap it is the one to believe.
     for rows in sorted(series, key=lambda rows: -sum(r.n for r in rows)):
         own = [r for r in rows if r.second not in taken]
         taken.update(r.second for r in own if r.held_s > 0 or r.counted_s > 0)
@@ -121,7 +122,11 @@ def remark(readings: Sequence[DeviceReadings]) -> str | None:
 
 
 def _series_energy(rows: Sequence[PowerSecond], span: Span) -> DeviceReadings:
-    """Energy of one series within one attempt."""
+    """Compute the energy of one series within one attempt.
+
+    Where the counter stood still its seconds count by the power readings; all others count by the
+    counter, and by the readings for the time over which the counter tells nothing.
+    """
     seconds, first = _added_up(rows), rows[0]
     # The counter of a model is the model integrated: its two figures cannot check each other.
     judged = first.provenance is not Provenance.MODELLED
@@ -146,7 +151,7 @@ def _series_energy(rows: Sequence[PowerSecond], span: Span) -> DeviceReadings:
 
 
 def _covered(covered_s: dict[int, float], span: Span) -> list[Span]:
-    """The seconds that are covered as far as the attempt lasted."""
+    """Find the seconds that are covered, cut to the span of the attempt."""
     parts = {s: (max(float(s), span[0]), min(s + 1.0, span[1])) for s in covered_s}
     return merged(
         (start, end)
@@ -156,6 +161,7 @@ def _covered(covered_s: dict[int, float], span: Span) -> list[Span]:
 
 
 def _added_up(rows: Sequence[PowerSecond]) -> list[_Second]:
+    """Add up rows of the same second, which may come in two parts (see `PowerSecond`)."""
     found: dict[int, _Second] = {}
     for row in rows:
         into = found.setdefault(row.second, _Second(second=row.second))
@@ -165,7 +171,7 @@ def _added_up(rows: Sequence[PowerSecond]) -> list[_Second]:
 
 
 def _stopped(seconds: Sequence[_Second]) -> set[int]:
-    """The seconds in which the counter stood still while the device drew power.
+    """Find the seconds in which the counter stood still while the device drew power.
 
     A counter that refreshes very slowly stands still as well, but catches up: where the rise after
     a stretch makes up for more than half of it, the counter holds its joules already.
@@ -190,6 +196,7 @@ def _disputed(seconds: Sequence[_Second]) -> tuple[float, float] | None:
     if counted_s <= 0:
         return None
     counted_j = math.fsum(s.counted_j for s in seconds)
+    # Only the time that both instruments cover can be compared.
     held_j = math.fsum(s.held_j - s.alone_j for s in seconds)
     held_s = math.fsum(s.held_s - s.alone_s for s in seconds)
     verdict = judge_counter(counted_j, held_j, held_s / counted_s, counted_s)

@@ -1,4 +1,4 @@
-"""Energy that a device drew beside its executions, attempt by attempt.
+"""Accounts the energy that a device drew beside its executions, attempt by attempt.
 
 An attempt counts for a device only where the run held it there. Attempts in which a device was
 read by instruments of another provenance stand apart, so that a measured rest never holds what a
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ecorl.ledger import BarrierRow, DeviceRow, ExecutionRow
 from ecorl.records import Provenance, weakest
-from ecorl.report.energy.model import EnergyPart
+from ecorl.report.energy.model import Cause, EnergyPart
 from ecorl.report.energy.readings import DeviceReadings, remark
 from ecorl.report.energy.spans import Span, length, merged, minus
 from ecorl.report.energy.stages import energy_j, present
@@ -29,7 +29,15 @@ the edges exactly."""
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The records of a run from which its energy is accounted."""
+    """The records of a run from which its energy is accounted.
+
+    Attributes:
+        executions: stage executions, superseded ones included.
+        barriers: waits at the completion barrier.
+        devices: what each attempt recorded of its devices.
+        readings: energy of each device in each attempt by its readings.
+        spans: begin and end of each attempt, monotonic s, by attempt.
+    """
 
     executions: Sequence[ExecutionRow]
     barriers: Sequence[BarrierRow]
@@ -40,7 +48,7 @@ class Evidence:
     def held(self, device_ids: Collection[str]) -> dict[int, Span]:
         """Spans of the attempts that had one of these devices.
 
-        An attempt of which no device was recorded does not tell: it counts for all of them.
+        An attempt that recorded no device at all counts as having had every one of them.
         """
         recorded = [(d.attempt, {d.device_id}) for d in self.devices]
         recorded += [(r.attempt, {r.device_id}) for r in self.readings]
@@ -96,6 +104,7 @@ def not_in_readings(
 
 
 def _is_covered(execution: ExecutionRow, covered: Sequence[Span]) -> bool:
+    """Whether readings hold an execution's whole time, but for a little at its edges."""
     start, end = execution.result.t_start_s, execution.result.t_end_s
     # Only what begins within the window or next before it can cover any of it.
     first = max(0, bisect.bisect_left(covered, (start, start)) - 1)
@@ -151,9 +160,14 @@ class _Stretch:
 
 
 def _stretches(meter: Meter, evidence: Evidence) -> list[_Stretch]:
-    """The attempts of a meter; one without readings goes with the one before it."""
+    """Group a meter's attempts by the provenances that it was read with.
+
+    An attempt without readings joins the group of the one before it, where its gap shows as missing
+    coverage.
+    """
     held = evidence.held(meter.members)
     classes = {a: _by_class([r for r in _own(meter, evidence) if r.attempt == a]) for a in held}
+    # An attempt without readings at the very beginning joins the first that has some.
     last: frozenset[Provenance] = next((frozenset(c) for c in classes.values() if c), frozenset())
     groups: dict[frozenset[Provenance], list[int]] = defaultdict(list)
     for attempt, found in classes.items():
@@ -184,7 +198,7 @@ def _own(meter: Meter, evidence: Evidence) -> list[DeviceReadings]:
 
 
 def _by_class(readings: Sequence[DeviceReadings]) -> dict[Provenance, list[DeviceReadings]]:
-    """Readings of one attempt by provenance.
+    """Sort the readings of one attempt by provenance.
 
     Joules of several devices were read as one sum: where the devices differ in provenance, all
     that was read is as good as the weakest.
@@ -213,7 +227,7 @@ class _Rest(NamedTuple):
 
 
 def rests(meter: Meter, evidence: Evidence, *, on_gpu_path: bool) -> list[EnergyPart]:
-    """Tell what a meter drew beside its executions, one part or more per provenance.
+    """Compute what a meter drew beside its executions, one part or more per provenance.
 
     Args:
         meter: one device, or several that were read together.
@@ -233,12 +247,14 @@ def rests(meter: Meter, evidence: Evidence, *, on_gpu_path: bool) -> list[Energy
                 )
                 for p, own in stretch.readings.items()
             ]
+        # Where instruments of several provenances covered parts of the time, the rest time is split
+        # among them by what each covered: which of them read which idle second is not kept.
         for rest, part in found:
             one = EnergyPart(
                 device_id=meter.key,
                 device_ids=meter.members,
                 device=meter.device,
-                cause="beside stages" if rows and on_gpu_path else "idle",
+                cause=Cause.BESIDE_STAGES if rows and on_gpu_path else Cause.IDLE,
                 useful=False,
                 energy_j=rest.energy_j,
                 provenance=rest.provenance,
@@ -253,6 +269,7 @@ def rests(meter: Meter, evidence: Evidence, *, on_gpu_path: bool) -> list[Energy
 def _rest_by_readings(
     meter: Meter, stretch: _Stretch, provenance: Provenance, evidence: Evidence
 ) -> _Rest:
+    """Rest of a meter by readings of one provenance: all that was read, less the executions."""
     readings = stretch.readings[provenance]
     by_device = [[r for r in readings if r.device_id == m] for m in meter.members]
     remarks = [told for told in map(remark, by_device) if told]
@@ -278,6 +295,7 @@ def _rest_by_readings(
 
 
 def _rest_by_profile(meter: Meter, evidence: Evidence) -> _Rest:
+    """Rest of a meter without readings: idle power of its profile over the time without work."""
     newest = {d.device_id: d.idle_w for d in evidence.devices}
     idle_w = [newest.get(m) for m in meter.members]
     known = present(idle_w)
@@ -321,6 +339,8 @@ def _split_rest(
     )
     if not rest.time_s or wait_s <= 0:
         return [rest]
+    # Power while waiting and while resting is not told apart by readings of whole seconds, so the
+    # energy is split by time.
     waited = min(1.0, wait_s / stretch.rest_s)
     return [
         replace(
@@ -329,7 +349,7 @@ def _split_rest(
             energy_j=None if rest.energy_j is None else rest.energy_j * part,
             time_s=rest.time_s * part,
         )
-        for cause, part in (("barrier wait", waited), (rest.cause, 1.0 - waited))
+        for cause, part in ((Cause.BARRIER_WAIT, waited), (rest.cause, 1.0 - waited))
     ]
 
 

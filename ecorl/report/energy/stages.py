@@ -23,12 +23,12 @@ _STAGES = list(Stage)
 
 
 def present(values: Iterable[float | None]) -> list[float]:
-    """The values that are there: neither None nor NaN."""
+    """Select the values that are neither None nor NaN."""
     return [v for v in values if v is not None and not math.isnan(v)]
 
 
 def total(values: Iterable[float | None]) -> float | None:
-    """Sum of the values that are there; None when there are none."""
+    """Add up the values that are neither None nor NaN; None when there is no such value."""
     known = present(values)
     return math.fsum(known) if known else None
 
@@ -66,7 +66,7 @@ def modelled_devices(executions: Iterable[ExecutionRow]) -> frozenset[str]:
 
 
 def stage_rows(executions: Sequence[ExecutionRow]) -> tuple[StageRow, ...]:
-    """One row per stage, device kind, path and pair of provenances; without superseded executions.
+    """Make a row per stage, device kind, path and pair of provenances, without superseded work.
 
     A profile may stand on both paths: the processor on which the framework runs also runs engines
     that nothing meters. The row beside the GPU path then names its devices too.
@@ -82,6 +82,7 @@ def stage_rows(executions: Sequence[ExecutionRow]) -> tuple[StageRow, ...]:
             is_on_gpu = not on_gpu.isdisjoint(r.device_ids)
             cells[r.stage, r.device, is_on_gpu, r.time_provenance].append(r)
     rows = []
+    # Provenances stay apart; but calls of a cell that only lack a figure make no row of their own.
     for results in cells.values():
         by_energy: dict[Provenance | None, list[StageResult]] = defaultdict(list)
         for r in results:
@@ -154,7 +155,7 @@ def _stage_row(
 
 
 def comparisons(rows: Sequence[StageRow]) -> tuple[PathComparison, ...]:
-    """GPU path against card for each stage that ran."""
+    """Compare the GPU path with the card for each stage that ran."""
     ran = [s for s in _STAGES if any(r.stage is s for r in rows)]
     return tuple(_compare(s, [r for r in rows if r.stage is s]) for s in ran)
 
@@ -204,7 +205,7 @@ def _judge(gpu: StageRow, card: StageRow, saved_j: float) -> str:
 
 
 def decision_groups(placements: Sequence[PlacementRow]) -> tuple[DecisionGroup, ...]:
-    """Decisions alike, most frequent first within a stage; superseded ones are left out."""
+    """Group decisions that are alike, most frequent first in a stage, without superseded ones."""
     groups: dict[tuple[Stage, str, Action, Action, str], list[str]] = defaultdict(list)
     for row in placements:
         p = row.placement
@@ -226,7 +227,7 @@ def decision_groups(placements: Sequence[PlacementRow]) -> tuple[DecisionGroup, 
 
 
 def expectation(placements: Sequence[PlacementRow]) -> Expectation | None:
-    """Expected joules of the GPU path and of the chosen actions, over decisions that know both."""
+    """Add up the expected joules of the GPU path and the chosen actions, where both are known."""
     gpu, chosen, provenances = [], [], []
     for row in placements:
         costs = {c.action: c for c in row.placement.costs}

@@ -20,7 +20,7 @@ from ecorl.report.energy.causes import (
     WASTED_CAUSES,
     energy_parts,
 )
-from ecorl.report.energy.model import Accounting, EnergyPart, EnergyTotals, Spending
+from ecorl.report.energy.model import Accounting, Cause, EnergyPart, EnergyTotals, Spending
 from ecorl.report.energy.rest import Evidence
 from ecorl.report.energy.stages import (
     energy_j,
@@ -55,7 +55,7 @@ def simulated_cards(
 
 
 def spending(evidence: Evidence, accounting: Accounting | None) -> Spending:
-    """Tell where the joules went: parts, totals per provenance and together, and what is missing.
+    """Add up where the joules went: parts, totals per provenance and together, and what is missing.
 
     Args:
         evidence: what the ledger holds of the run.
@@ -111,7 +111,7 @@ def _columns(
 
 
 def _tokens_per_joule(column: EnergyTotals, tokens: int) -> float | None:
-    has_generation = "generation" in column.by_cause
+    has_generation = Cause.GENERATION in column.by_cause
     return tokens / column.energy_j if has_generation and column.energy_j > 0 and tokens else None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ecorl.ledger import PlacementRow
-from ecorl.records import Action, Provenance, weakest
+from ecorl.records import Action, EvaluationPhase, Provenance, weakest
 from ecorl.report.energy.stages import present
 from ecorl.report.head import action_name
 from ecorl.report.model import DeviceTelemetry, PairedGain, RankFlips, Report
@@ -18,7 +18,7 @@ MAX_LISTED = 2000
 
 
 def training_section(report: Report) -> Section:
-    """Evaluations before and after, rank flips, metrics."""
+    """Make the tables of evaluations before and after, rank flips and metrics."""
     tables = []
     if report.gains:
         tables.append(_gain_table(report.gains))
@@ -34,7 +34,7 @@ def _gain_table(gains: Sequence[PairedGain]) -> Table:
     heads = ("evaluation", "before", "after", "gain", "standard error", "items", "remark")
     rows = [
         (
-            g.name if (g.before, g.after) == ("before", "after") else f"{g.name}: {g.after}",
+            g.name if (g.before, g.after) == tuple(EvaluationPhase) else f"{g.name}: {g.after}",
             figure(g.mean_before),
             figure(g.mean_after),
             figure(g.gain),
@@ -85,7 +85,7 @@ def _metric_table(report: Report) -> Table:
 
 
 def waits_section(report: Report) -> Section:
-    """Number, total and percentiles of the waits."""
+    """Make the table of the waits: number, total and percentiles."""
     b = report.barriers
     title = "Waits at the completion barrier"
     if not b.n_waits:
@@ -104,7 +104,7 @@ def waits_section(report: Report) -> Section:
 
 
 def decisions_section(report: Report) -> Section:
-    """Decisions alike with their count, and all of them on demand."""
+    """Make the tables of decisions: groups with their counts, and all of them on demand."""
     title = "Decisions"
     if not report.placements:
         return Section("decisions", title, "No placement decision was recorded.")
@@ -166,7 +166,7 @@ def _decision_list(placements: Sequence[PlacementRow], name: str, path: str) -> 
 
 
 def faults_section(report: Report) -> Section:
-    """All faults, oldest first."""
+    """Make the table of all faults, oldest first."""
     n_fallback = sum(r.n_rows_fallback for r in report.stages)
     rescued = f" {count(n_fallback)} rows were answered by the exact path instead."
     if not report.faults:
@@ -189,7 +189,7 @@ def faults_section(report: Report) -> Section:
 
 
 def telemetry_section(devices: Sequence[DeviceTelemetry]) -> Section:
-    """Per device: source, readings, achieved refresh, counter against integral."""
+    """Make the table of telemetry: source, readings, refresh, and counter against integral."""
     title = "How power was read"
     if not devices:
         return Section("telemetry", title, "No device was recorded.")

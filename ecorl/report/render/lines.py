@@ -20,12 +20,12 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u
 
 
 def visible(text: str) -> str:
-    r"""``text`` with its control characters as escapes, e.g. ``\x1b``; line ends and tabs stay."""
+    r"""Write control characters of a text as escapes, e.g. ``\x1b``; line ends and tabs stay."""
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def wrapped(text: str, width: int, first: str = "  ", rest: str | None = None) -> list[str]:
-    """``text`` in lines of at most ``width`` columns, broken between words alone.
+    """Break a text into lines of at most ``width`` columns, between words only.
 
     Args:
         text: one sentence or more.

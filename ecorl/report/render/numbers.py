@@ -37,7 +37,7 @@ def bounded(value: float | None, bound: bool, words: str = "at least") -> str:
 
 
 def count(value: int | None) -> str:
-    """A whole number with thousands separators."""
+    """Write a whole number with thousands separators."""
     return MISSING if value is None else f"{value:,}"
 
 
@@ -52,7 +52,7 @@ def share(value: float | None, digits: int = 1) -> str:
 
 
 def joules(value: float | None) -> str:
-    """Energy with a unit of fitting size: mJ, J, kJ or MJ."""
+    """Write an energy with a unit of fitting size: mJ, J, kJ or MJ."""
     if value is None or math.isnan(value):
         return MISSING
     size = abs(value)
@@ -63,7 +63,7 @@ def joules(value: float | None) -> str:
 
 
 def edi_unit(values: Iterable[float | None]) -> tuple[float, str]:
-    """One unit for energies per token that are shown together: factor from J/token, and name."""
+    """Choose one unit for energies per token shown together: factor from J/token, and name."""
     largest = max((abs(v) for v in values if v is not None and not math.isnan(v)), default=1.0)
     if largest >= 0.1:
         return 1.0, "J/token"
@@ -81,7 +81,7 @@ def scaled(value: float | None, factor: float) -> float | None:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as ``4.1 µs``, ``2.26 ms``, ``12.3 s``, ``4 min 05 s`` or ``2 h 03 min``."""
+    """Write seconds as ``4.1 µs``, ``2.26 ms``, ``12.3 s``, ``4 min 05 s`` or ``2 h 03 min``."""
     if seconds is None or math.isnan(seconds):
         return MISSING
     if 0 < abs(seconds) < 1e-4:
@@ -111,6 +111,6 @@ def with_spread(value: float | None, spread: float | None, kind: str = "") -> st
 
 
 def interval_95(ends: tuple[float, float]) -> str:
-    """The 95 % interval of a share, in per cent."""
+    """Write the 95 % interval of a share in per cent."""
     low, high = (figure(100 * end, 2) for end in ends)
     return f"95 % interval {low} to {high} %"

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from ecorl.html.pages import render
-from ecorl.report.energy.model import Spending
+from ecorl.report.energy.model import Cause, Spending
 from ecorl.report.model import Report
 from ecorl.report.render.lines import visible
 from ecorl.report.render.numbers import MISSING, bounded, duration, figure, joules, share
@@ -45,7 +45,7 @@ def render_html(report: Report) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """No control character of a user's text reaches the page; what is markup stays markup."""
+    """Escape control characters of a user's text; markup stays markup, by keeping the type."""
     return type(value)(visible(value)) if isinstance(value, str) else value
 
 
@@ -103,7 +103,7 @@ def _energy_tiles(s: Spending) -> list[Tile]:
         kind = "" if c.title == str(c.provenance) else f", {c.title}"
         label = f"energy of this machine{kind}" if s.card else f"energy{kind}"
         if c is s.card:
-            idle_j = c.by_cause.get("idle", 0.0)
+            idle_j = c.by_cause.get(Cause.IDLE, 0.0)
             label = "simulated card, not spent"
             remark = f"idle {joules(idle_j)}, at work {joules(c.energy_j - idle_j)}; {remark}"
         tiles.append(Tile(label, known + joules(c.energy_j), remark, str(c.provenance)))
@@ -132,7 +132,7 @@ def _worth_tiles(s: Spending) -> list[Tile]:
 
 
 def render_json(report: Report) -> str:
-    """All figures with their provenance; missing is null.
+    """Write all figures with their provenance as JSON; missing is null.
 
     Single decisions are left out: they are most of a long run's report, the ledger holds them, and
     ``decisions`` and ``expectation`` sum them up.

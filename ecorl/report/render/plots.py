@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from ecorl.html.pages import COLOURS, INK, PAPER, draw
 from ecorl.report.energy.causes import CAUSES
-from ecorl.report.energy.model import EnergyTotals
-from ecorl.report.model import Bar, BarrierSummary, PowerTrace, Report, Timeline
+from ecorl.report.energy.model import Cause, EnergyTotals
+from ecorl.report.model import WAIT, Bar, BarrierSummary, PowerTrace, Report, Timeline
 from ecorl.report.render.lines import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLOURS = COLOURS | {
-    "scoring": COLOURS["reward"],
-    "barrier wait": COLOURS["wait"],
-    "beside stages": COLOURS["beside"],
+_COLOURS: dict[str, str] = COLOURS | {
+    Cause.SCORING: COLOURS["reward"],
+    Cause.BARRIER_WAIT: COLOURS["wait"],
+    Cause.BESIDE_STAGES: COLOURS["beside"],
 }
 _CURVES = tuple(_COLOURS[k] for k in ("generation", "training", "reference", "critic"))
 _MAX_TRACES = 6
@@ -105,7 +105,7 @@ def _timeline(timeline: Timeline) -> str | None:
         for lane, (n_rows, placed) in rows.items():
             height = 0.7 / n_rows
             for bar, row in placed:
-                name = "wait at the barrier" if bar.kind == "wait" else bar.label
+                name = "wait at the barrier" if bar.kind == WAIT else bar.label
                 ax.barh(
                     lanes.index(lane) - 0.35 + (row + 0.5) * height,
                     bar.end_s - bar.start_s,
@@ -172,7 +172,7 @@ def _waits(barriers: BarrierSummary) -> str | None:
     def paint(figure: Figure, axes: list[Axes]) -> None:
         (ax,) = axes
         bins = min(30, max(8, len(waits) // 4))
-        ax.hist(waits, bins=bins, color=_COLOURS["wait"], edgecolor=PAPER, linewidth=0.8)
+        ax.hist(waits, bins=bins, color=_COLOURS[WAIT], edgecolor=PAPER, linewidth=0.8)
         for value, name in ((barriers.p50_s, "p50"), (barriers.p95_s, "p95")):
             if value is not None:
                 ax.axvline(value, color=INK, linewidth=1, linestyle="--")

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from ecorl.records import Provenance
-from ecorl.report.energy.causes import OTHER_CAUSES
+from ecorl.report.energy.causes import OTHER_CAUSES, USEFUL_CAUSES, WASTED_CAUSES
 from ecorl.report.energy.model import (
     Balance,
     CardTimeline,
+    Cause,
     EnergyPart,
     EnergyTotals,
     PathComparison,
@@ -40,7 +41,7 @@ NO_EXECUTION = "No stage execution was recorded, or none was kept."
 
 
 def energy_section(s: Spending) -> Section:
-    """Totals by provenance and cause, and all parts on demand."""
+    """Make the tables of energy: totals by provenance and cause, and all parts on demand."""
     if not s.shown:
         return Section("energy", "Where the joules went", "No energy figure was recorded.")
     whose = "this machine, " if s.card else ""
@@ -54,14 +55,14 @@ def energy_section(s: Spending) -> Section:
         ("energy, J", lambda c: bounded(c.energy_j, c.at_least)),
         ("energy, kWh", lambda c: bounded(c.energy_kwh, c.at_least)),
         ("useful, J", lambda c: figure(c.useful_j)),
-        *((f"  {name}", _cause(name, s)) for name in ("generation", "scoring", "training")),
+        *((f"  {name}", _cause(name, s)) for name in USEFUL_CAUSES),
         *(
             (f"{name}, J", _cause(name, s))
             for name in OTHER_CAUSES
             if any(p.cause == name for p in s.parts)
         ),
         ("wasted, J", lambda c: figure(c.wasted_j)),
-        *((f"  {name}", _cause(name, s)) for name in ("superseded", "barrier wait", "idle")),
+        *((f"  {name}", _cause(name, s)) for name in WASTED_CAUSES),
         ("wasted share", wasted),
         ("gCO2e", lambda c: bounded(c.carbon_g, c.at_least)),
         ("output tokens per J", lambda c: tokens_cell(c, s, "at most")),
@@ -105,7 +106,7 @@ def tokens_cell(c: EnergyTotals, s: Spending, words: str) -> str:
     return "none" if c is s.card else bounded(c.tokens_per_joule, c.at_least, words)
 
 
-def cause_cell(name: str, c: EnergyTotals, s: Spending) -> str:
+def cause_cell(name: Cause, c: EnergyTotals, s: Spending) -> str:
     """Write the joules of one cause in one column.
 
     Args:
@@ -121,7 +122,7 @@ def cause_cell(name: str, c: EnergyTotals, s: Spending) -> str:
     return MISSING if lacks else "none"
 
 
-def _cause(name: str, s: Spending) -> Callable[[EnergyTotals], str]:
+def _cause(name: Cause, s: Spending) -> Callable[[EnergyTotals], str]:
     return lambda c: cause_cell(name, c, s)
 
 
@@ -163,7 +164,7 @@ _STAGE_HEADS = (
 
 
 def stages_section(rows: Sequence[StageRow]) -> Section:
-    """One table per pair of provenances."""
+    """Make the tables of stages, one per pair of provenances."""
     if not rows:
         return Section("stages", "Stages by device", NO_EXECUTION)
     tables = []

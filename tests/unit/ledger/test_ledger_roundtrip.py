@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ecorl.errors import LedgerError, RunError
-from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
+from ecorl.ledger import LEDGER_FILE, DeviceRecord, Ledger, LedgerReader
 from ecorl.ledger.packing import pack_block, unpack_block
 from ecorl.ledger.rollup import SecondRow
 from ecorl.records import (
@@ -114,9 +114,13 @@ def test_every_record_comes_back_equal(tmp_path):
         ledger.metric(4, "kl", None)
         ledger.metric(4, "loss", math.nan)
         ledger.evaluation("reward", "before", [1.0, None, math.nan, 2])
-        ledger.device("fpga0", "u55c", Provenance.MODELLED, "cycle model", 35.0, '{"a": 1}')
-        ledger.device("fpga0", "u55c", Provenance.MODELLED, "cycle model", None, "{}")
-        ledger.device("mine", "own", Provenance.MEASURED, "x", None, kind=DeviceKind.CPU)
+        ledger.device(
+            DeviceRecord("fpga0", "u55c", Provenance.MODELLED, "cycle model", 35.0, '{"a": 1}')
+        )
+        ledger.device(DeviceRecord("fpga0", "u55c", Provenance.MODELLED, "cycle model", None, "{}"))
+        ledger.device(
+            DeviceRecord("mine", "own", Provenance.MEASURED, "x", None, kind=DeviceKind.CPU)
+        )
         ledger.checkpoint(np.int64(20), "checkpoints/20")
         ledger.edi("{1}")
         ledger.edi("{2}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ecorl.errors import LedgerError
-from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
+from ecorl.ledger import LEDGER_FILE, DeviceRecord, Ledger, LedgerReader
 from ecorl.records import Action, DeviceKind, GuardRefusal, Placement, Provenance, Stage
 
 KEPT = "fpga proposed (because); kept on the GPU: "
@@ -56,7 +56,7 @@ def old_ledger(folder: Path) -> Path:
         last = Placement(99, Stage.REWARD, Action.FPGA, Action.FPGA, "p", REASONS[2][0])
         ledger.placement(last)
         for name in KINDS:
-            ledger.device(name, "p", Provenance.MEASURED, "x", None)
+            ledger.device(DeviceRecord(name, "p", Provenance.MEASURED, "x", None))
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("ALTER TABLE placement DROP COLUMN refusal")
         connection.execute("ALTER TABLE device DROP COLUMN kind")

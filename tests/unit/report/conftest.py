@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from ecorl.config import save_config, validate_config
-from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
+from ecorl.ledger import LEDGER_FILE, DeviceRecord, Ledger, LedgerReader
 from ecorl.ledger import ledger as ledger_module
 from ecorl.records import (
     Action,
@@ -100,8 +100,8 @@ class RunMaker:
     def standard(self) -> None:
         """One iteration of 20 s: 1680 J measured on gpu0, 40 J modelled on fpga0, one wait."""
         card = {"device": "fpga0:u55c", "provenance": Provenance.MODELLED, "time_s": 0.5}
-        self.ledger.device("gpu0", "h100", Provenance.MEASURED, "nvml", 30.0)
-        self.ledger.device("fpga0", "u55c", Provenance.MODELLED, "cycle model", 20.0)
+        self.ledger.device(DeviceRecord("gpu0", "h100", Provenance.MEASURED, "nvml", 30.0))
+        self.ledger.device(DeviceRecord("fpga0", "u55c", Provenance.MODELLED, "cycle model", 20.0))
         self.ran(Stage.GENERATION, (1000, 1010), 1000.0)
         self.ran(Stage.REWARD, (1010, 1012), 40.0, **card)
         self.clock(1012.0)

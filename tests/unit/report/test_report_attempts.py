@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ecorl.ledger import DeviceRecord
 from ecorl.records import PowerSample, Provenance, Stage
 from ecorl.report.render.event_tables import telemetry_section
 
@@ -94,7 +95,7 @@ def test_attempts_read_otherwise_stand_apart(run, modelled_first):
     for i, (provenance, source, power_w, n) in enumerate(ways if modelled_first else ways[::-1]):
         if i:
             run.resume(float(at_s), i)
-        run.ledger.device("gpu0", "h100", provenance, source, 30.0)
+        run.ledger.device(DeviceRecord("gpu0", "h100", provenance, source, 30.0))
         read(run, range(at_s, at_s + n), power_w, source, provenance)
         half_j = power_w * n / 2
         run.ran(
@@ -120,7 +121,7 @@ def test_attempts_read_otherwise_stand_apart(run, modelled_first):
 
 def test_a_model_that_takes_over_on_the_way_stands_apart(run):
     """One attempt: an instrument for 60 s, a model for the 40 s after it was lost."""
-    run.ledger.device("gpu0", "h100", MEASURED, "nvml (H100)", 30.0)
+    run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml (H100)", 30.0))
     read(run, range(1000, 1060), 500.0, "nvml")
     lost(run, 1060.0)
     read(run, range(1060, 1100), 100.0, CPU_TIME, MODELLED)
@@ -143,10 +144,10 @@ def test_devices_read_as_one_are_as_good_as_the_weakest(run):
 
 
 def test_what_was_announced_and_never_read_has_no_readings(run):
-    run.ledger.device("gpu0", "h100", MEASURED, "nvml", 30.0)
+    run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", 30.0))
     read(run, range(1000, 1010), 100.0, "nvml")
     run.resume(2000.0, 0)
-    run.ledger.device("gpu0", "h100", MODELLED, CPU_TIME, 30.0)
+    run.ledger.device(DeviceRecord("gpu0", "h100", MODELLED, CPU_TIME, 30.0))
     found = ended(run, 2001.0).telemetry
     assert [(t.source, t.n_readings) for t in found] == [("nvml", 20), (CPU_TIME, 0)]
 
@@ -157,7 +158,7 @@ def test_what_was_announced_and_never_read_has_no_readings(run):
 def test_a_card_idles_only_in_the_attempts_that_had_it(run):
     run.standard()
     run.resume(5000.0, 1)
-    run.ledger.device("gpu0", "h100", MEASURED, "nvml", 30.0)
+    run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", 30.0))
     run.ran(Stage.GENERATION, (5000, 5800), 1000.0, iteration=2)
     report = ended(run, 6000.0)
     assert part(report, "fpga0", "idle", MODELLED).energy_j == pytest.approx(20.0 * 19.5)
@@ -174,7 +175,7 @@ def test_another_gpu_after_a_resume_leaves_no_gap(run):
         if i:
             run.resume(2000.0, 1)
         at_s = 1000 * (i + 1)
-        run.ledger.device(device, "h100", MEASURED, "nvml", 30.0)
+        run.ledger.device(DeviceRecord(device, "h100", MEASURED, "nvml", 30.0))
         run.power(device, range(at_s, at_s + 20), 500.0)
         run.ran(Stage.GENERATION, (at_s, at_s + 10), 5000.0, device=f"{device}:h100", iteration=i)
         run.clock(at_s + 20.0)
@@ -192,7 +193,7 @@ def test_one_of_two_devices_goes_on_alone(run, is_read):
             run.resume(2000.0, 1)
         at_s, half_s = 1000 * (i + 1), 10 - 5 * i
         for device_id in ids:
-            run.ledger.device(device_id, "h100", MEASURED, "nvml", 30.0)
+            run.ledger.device(DeviceRecord(device_id, "h100", MEASURED, "nvml", 30.0))
             if is_read:
                 run.power(device_id, range(at_s, at_s + 2 * half_s), 100.0)
         half_j = 100.0 * half_s * len(ids)
@@ -216,7 +217,7 @@ def test_fewer_devices_after_a_resume_are_counted_once(run):
             run.resume(2000.0, 1)
         at_s = 1000 * (i + 1)
         for device_id in ids:
-            run.ledger.device(device_id, "h100", MEASURED, "nvml", 30.0)
+            run.ledger.device(DeviceRecord(device_id, "h100", MEASURED, "nvml", 30.0))
             run.power(device_id, range(at_s, at_s + 20), 100.0)
         joint = {"meters": tuple(ids), "iteration": i}
         run.ran(Stage.GENERATION, (at_s, at_s + 10), 1000.0 * len(ids), **joint)
@@ -227,7 +228,7 @@ def test_fewer_devices_after_a_resume_are_counted_once(run):
 
 
 def test_an_attempt_that_recorded_no_device_counts_for_all(run):
-    run.ledger.device("gpu0", "h100", MEASURED, "nvml", 30.0)
+    run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", 30.0))
     run.ran(Stage.GENERATION, (1000, 1010), 1000.0)
     run.resume(2000.0, 1)
     report = ended(run, 2010.0)

@@ -7,6 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
+from ecorl.ledger import DeviceRecord
 from ecorl.records import Provenance, Stage
 from ecorl.report.render.tables import sections
 from ecorl.report.render.text import print_report
@@ -35,7 +36,7 @@ def test_the_balance_by_hand(run):
 
 
 def test_a_card_that_pays_is_said_to_pay(run):
-    run.ledger.device("fpga0", "u55c", MODELLED, "cycle model", 1.0)
+    run.ledger.device(DeviceRecord("fpga0", "u55c", MODELLED, "cycle model", 1.0))
     run.ran(Stage.REWARD, (1000, 1010), 40.0, time_s=9.0, **CARD)
     run.ran(Stage.REWARD, (1010, 1020), 100.0)
     report = run.report()
@@ -49,7 +50,7 @@ def test_a_card_that_pays_is_said_to_pay(run):
 
 
 def test_what_the_card_cost_is_told_gross_and_net(run):
-    run.ledger.device("fpga0", "u55c", MODELLED, "cycle model", 1.0)
+    run.ledger.device(DeviceRecord("fpga0", "u55c", MODELLED, "cycle model", 1.0))
     run.ran(Stage.REWARD, (1000, 1010), 81.2, time_s=9.0, **CARD)
     run.ran(Stage.REWARD, (1010, 1020), 8.7)
     report = run.report()
@@ -76,7 +77,7 @@ def test_an_unknown_idle_draw_leaves_it_open(run):
 
 
 def test_rows_that_the_exact_path_answered_save_nothing(run):
-    run.ledger.device("fpga0", "u55c", MODELLED, "cycle model", 1.0)
+    run.ledger.device(DeviceRecord("fpga0", "u55c", MODELLED, "cycle model", 1.0))
     run.ran(Stage.REWARD, (1000, 1010), 100.0)
     run.ran(Stage.REWARD, (1010, 1011), 40.0, time_s=1.0, iteration=2, **CARD)
     # Ran, but 4 of 10 rows were bad: its joules count, its price per token does not.
@@ -98,7 +99,7 @@ def test_rows_that_the_exact_path_answered_save_nothing(run):
 
 
 def test_without_a_second_path_nothing_is_claimed(run):
-    run.ledger.device("fpga0", "u55c", MODELLED, "cycle model", 20.0)
+    run.ledger.device(DeviceRecord("fpga0", "u55c", MODELLED, "cycle model", 20.0))
     run.ran(Stage.REWARD, (1000, 1010), 40.0, time_s=1.0, **CARD)
     report = run.report()
     assert report.balance is None
@@ -112,7 +113,7 @@ def test_without_a_second_path_nothing_is_claimed(run):
 
 
 def test_waits_shrink_to_what_the_modelled_times_leave(run):
-    run.ledger.device("fpga0", "u55c", MODELLED, "cycle model", 10.0)
+    run.ledger.device(DeviceRecord("fpga0", "u55c", MODELLED, "cycle model", 10.0))
     run.ran(Stage.REWARD, (1000, 1006), 1.0, time_s=3.0, **CARD)
     wait(run, 1006.0, 4.0)  # entered at 1002; modelled done at 1003: 1 s instead of 4 s
     run.ran(Stage.REWARD, (1008, 1010), 1.0, time_s=0.5, iteration=2, **CARD)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ecorl.ledger import DeviceRecord
 from ecorl.records import Provenance, Stage
 from ecorl.report.render.event_tables import telemetry_section
 
@@ -19,8 +20,8 @@ def cells(report, device_id="gpu0"):
 
 
 def test_devices_read_together_have_the_gap_of_both(run):
-    run.ledger.device("gpu0", "h100", MEASURED, "nvml", 30.0)
-    run.ledger.device("gpu1", "h100", MEASURED, "nvml", 30.0)
+    run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", 30.0))
+    run.ledger.device(DeviceRecord("gpu1", "h100", MEASURED, "nvml", 30.0))
     joint = {"meters": ("gpu0", "gpu1"), "counter_j": 100.0, "integral_j": 80.0}
     run.ran(Stage.GENERATION, (1000, 1010), 100.0, **joint)
     report = run.report()
@@ -32,7 +33,7 @@ def test_devices_read_together_have_the_gap_of_both(run):
 
 
 def test_a_counter_of_nought_joules_is_said_to_be_so(run):
-    run.ledger.device("gpu0", "h100", MEASURED, "nvml", 30.0)
+    run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", 30.0))
     run.ran(Stage.GENERATION, (1000, 1010), 80.0, counter_j=0.0, integral_j=80.0)
     report = run.report()
     assert telemetry(report).counter_gap is None
@@ -40,7 +41,7 @@ def test_a_counter_of_nought_joules_is_said_to_be_so(run):
 
 
 def test_idle_power_is_named_as_a_figure_of_the_profile(run):
-    run.ledger.device("gpu0", "h100", MEASURED, "nvml", 30.0)
+    run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", 30.0))
     run.power("gpu0", range(1000, 1004), 100.0)
     row = cells(run.report())
     assert (row["provenance"], row["idle W (profile)"]) == ("measured", "30.0")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ecorl.ledger import ExecutionRow
+from ecorl.ledger import DeviceRecord, ExecutionRow
 from ecorl.records import (
     Action,
     EnergyMethod,
@@ -209,7 +209,7 @@ def test_sparse_readings_make_a_lower_bound(run):
 
 
 def test_superseded_work_is_wasted(run):
-    run.ledger.device("gpu0", "h100", MEASURED, "nvml", 10.0)
+    run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", 10.0))
     run.ran(Stage.GENERATION, (1000, 1010), 1000.0, iteration=1)
     run.ran(Stage.GENERATION, (1010, 1020), 1100.0, iteration=2)
     run.resume(2000.0, from_step=1)
@@ -228,7 +228,7 @@ def test_superseded_work_is_wasted(run):
 
 def test_provenances_are_never_merged(run):
     """The same stage on the same device, once measured and once modelled: two rows, two columns."""
-    run.ledger.device("gpu0", "h100", MEASURED, "nvml", None)
+    run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", None))
     run.ran(Stage.GENERATION, (1000, 1001), 10.0)
     run.ran(Stage.GENERATION, (1001, 1002), 30.0, provenance=MODELLED)
     run.ran(Stage.GENERATION, (1002, 1003), None)
@@ -252,7 +252,7 @@ def test_devices_read_together_count_once(run):
 
 
 def test_overlapping_windows_of_a_device_are_busy_once(run):
-    run.ledger.device("gpu0", "h100", MEASURED, "nvml", 10.0)
+    run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", 10.0))
     run.ran(Stage.GENERATION, (1000, 1010), 100.0)
     run.ran(Stage.REWARD, (1005, 1012), 100.0)
     run.clock(1020.0)
@@ -302,7 +302,7 @@ def test_a_long_run_takes_time_in_proportion():
 
 def test_tokens_per_joule_with_calls_that_have_no_energy_is_an_upper_bound(run):
     """In truth 1000 tokens took 1500 J: 0.667 tokens per J."""
-    run.ledger.device("gpu0", "h100", MEASURED, "nvml", 0.0)
+    run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", 0.0))
     for i in range(10):
         run.ran(Stage.GENERATION, (1000 + i, 1001 + i), None if i % 2 else 150.0, iteration=i + 1)
     report = run.report()

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ecorl.ledger import LEDGER_FILE, LedgerReader
+from ecorl.ledger import LEDGER_FILE, DeviceRecord, LedgerReader
 from ecorl.records import PowerSample, Provenance
 from ecorl.report.energy.readings import device_readings, remark
 from ecorl.report.energy.spans import attempt_spans
@@ -182,7 +182,7 @@ def test_the_counter_of_a_model_is_not_judged(run):
 
 
 def test_a_remark_alone_makes_no_lower_bound(run):
-    run.ledger.device("gpu0", "h100", MEASURED, "nvml", None)
+    run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", None))
     poll(run, every(0.5), counter_j=lambda t: 300.0 * (t - (1000 if t < 1030 else 1030)))
     ended(run)
     report = run.report()

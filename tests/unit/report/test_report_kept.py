@@ -6,6 +6,7 @@ import io
 
 from rich.console import Console
 
+from ecorl.ledger import DeviceRecord
 from ecorl.records import Action, Provenance, Stage
 from ecorl.report.render.text import print_report
 
@@ -20,7 +21,7 @@ def terminal(report) -> str:
 
 
 def trained(run, **kwargs):
-    run.ledger.device("gpu0", "h100", MEASURED, "nvml", 30.0)
+    run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", 30.0))
     run.ran(Stage.GENERATION, (1000, 1010), 1000.0, **kwargs)
     run.ran(Stage.ACTOR_TRAIN, (1013, 1018), 600.0, **kwargs)
 

@@ -8,7 +8,7 @@ import sqlite3
 
 import pytest
 
-from ecorl.ledger import LEDGER_FILE
+from ecorl.ledger import LEDGER_FILE, DeviceRecord
 from ecorl.records import Provenance, Stage
 from ecorl.report.render.page import render_json
 
@@ -19,8 +19,8 @@ def many(run, seed: int) -> None:
     """Sixty executions on two devices, some without energy or time, and a resume between."""
     draw = random.Random(seed)
     run.config(accounting={"pue": 1.3, "intensity_g_per_kwh": 321.0, "source": "test"})
-    run.ledger.device("gpu0", "h100", Provenance.MEASURED, "nvml", 55.0)
-    run.ledger.device("fpga0", "u55c", Provenance.MODELLED, "cycle model", 21.0)
+    run.ledger.device(DeviceRecord("gpu0", "h100", Provenance.MEASURED, "nvml", 55.0))
+    run.ledger.device(DeviceRecord("fpga0", "u55c", Provenance.MODELLED, "cycle model", 21.0))
     for attempt in range(2):
         at = 1000.0 * (attempt + 1)
         if attempt:

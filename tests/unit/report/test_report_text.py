@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from ecorl.ledger import DeviceRecord
 from ecorl.records import (
     Action,
     ActionCost,
@@ -144,9 +145,9 @@ def test_what_the_machine_spent_leads_and_the_card_stands_beside(run):
 
 
 def test_a_simulated_card_without_work_is_told_too(run):
-    run.ledger.device("gpu0", "h100", Provenance.MEASURED, "nvml", 0.0)
+    run.ledger.device(DeviceRecord("gpu0", "h100", Provenance.MEASURED, "nvml", 0.0))
     source = "cycle model; computed by C-simulation on this host"
-    run.ledger.device("fpga0", "u55c", Provenance.MODELLED, source, 20.0)
+    run.ledger.device(DeviceRecord("fpga0", "u55c", Provenance.MODELLED, source, 20.0))
     run.ran(Stage.GENERATION, (1000, 1010), 50.0)
     report = run.report()
     text = " ".join(report.verdict)
@@ -160,7 +161,7 @@ def test_a_simulated_card_without_work_is_told_too(run):
 
 
 def test_without_a_card_there_is_no_word_of_one(run):
-    run.ledger.device("gpu0", "h100", Provenance.MEASURED, "nvml", 30.0)
+    run.ledger.device(DeviceRecord("gpu0", "h100", Provenance.MEASURED, "nvml", 30.0))
     run.ran(Stage.GENERATION, (1000, 1010), 50.0)
     report = run.report()
     assert (report.spending.card, report.spending.with_card) == (None, None)
@@ -169,8 +170,8 @@ def test_without_a_card_there_is_no_word_of_one(run):
 
 
 def test_a_card_that_was_not_simulated_is_part_of_the_machine(run):
-    run.ledger.device("gpu0", "h100", Provenance.MEASURED, "nvml", 0.0)
-    run.ledger.device("fpga0", "u55c", Provenance.MEASURED, "xrt:0000:3b", 20.0)
+    run.ledger.device(DeviceRecord("gpu0", "h100", Provenance.MEASURED, "nvml", 0.0))
+    run.ledger.device(DeviceRecord("fpga0", "u55c", Provenance.MEASURED, "xrt:0000:3b", 20.0))
     run.ran(Stage.GENERATION, (1000, 1010), 50.0)
     run.ran(
         Stage.REWARD,
@@ -186,7 +187,7 @@ def test_a_card_that_was_not_simulated_is_part_of_the_machine(run):
 
 @pytest.mark.parametrize("idle_w", [None, 20.0])
 def test_a_card_of_which_something_is_unknown_says_so(run, idle_w):
-    run.ledger.device("fpga0", "u55c", Provenance.MODELLED, "cycle model", idle_w)
+    run.ledger.device(DeviceRecord("fpga0", "u55c", Provenance.MODELLED, "cycle model", idle_w))
     card = {"device": "fpga0:u55c", "provenance": Provenance.MODELLED, "time_s": 1.0}
     run.ran(Stage.GENERATION, (1000, 1010), 50.0)
     run.ran(Stage.REWARD, (1010, 1012), 40.0, **card)
@@ -221,9 +222,9 @@ def test_energy_of_a_card_alone_is_not_that_of_the_machine(run):
 def test_no_gpu_is_named_where_there_is_none(run, device, name, other):
     run.config()
     device_id, profile = device.split(":")
-    run.ledger.device(device_id, profile, Provenance.MEASURED, "meter", 30.0)
+    run.ledger.device(DeviceRecord(device_id, profile, Provenance.MEASURED, "meter", 30.0))
     card = {"device": "fpga0:u55c", "provenance": Provenance.MODELLED, "time_s": 0.5}
-    run.ledger.device("fpga0", "u55c", Provenance.MODELLED, "cycle model", 20.0)
+    run.ledger.device(DeviceRecord("fpga0", "u55c", Provenance.MODELLED, "cycle model", 20.0))
     run.ran(Stage.GENERATION, (1000, 1010), 1000.0, device=device, action=Action.GPU)
     on_path = {"device": device, "action": Action.GPU}
     run.ran(Stage.REWARD, (1010, 1011), 40.0, **on_path, provenance=Provenance.MEASURED)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ecorl.ledger import EvaluationRow
+from ecorl.ledger import DeviceRecord, EvaluationRow
 from ecorl.records import Action, ActionCost, Placement, PowerSample, Provenance, Stage
 from ecorl.report.render.numbers import duration, figure, joules, share
 from ecorl.report.render.page import render_html
@@ -99,7 +99,7 @@ def test_wilson_s_interval_holds_the_share_and_mirrors(n, data):
 
 def test_what_stands_behind_a_plus_minus_is_named(run):
     run.config()
-    run.ledger.device("gpu0", "h100", Provenance.MEASURED, "nvml", 0.0)
+    run.ledger.device(DeviceRecord("gpu0", "h100", Provenance.MEASURED, "nvml", 0.0))
     card = {"device": "fpga0:u55c", "provenance": Provenance.MODELLED, "time_s": 0.5}
     for i in (1, 2, 3):
         run.ran(Stage.REWARD, (1000 + i, 1000.5 + i), 40.0 + i, iteration=i)
@@ -186,7 +186,9 @@ def test_telemetry_by_hand(run):
             )
         )
     run.ledger.samples(samples)
-    run.ledger.device("gpu0", "h100", Provenance.MEASURED, "nvml", 60.0, '{"tdp_w": 700}')
+    run.ledger.device(
+        DeviceRecord("gpu0", "h100", Provenance.MEASURED, "nvml", 60.0, '{"tdp_w": 700}')
+    )
     run.ran(Stage.GENERATION, (1000, 1002), 210.0, counter_j=200.0, integral_j=210.0)
     run.ran(Stage.GENERATION, (1002, 1004), 190.0, counter_j=200.0, integral_j=190.0)
     run.ran(Stage.GENERATION, (1004, 1005), 50.0, counter_j=None, integral_j=50.0)

@@ -55,7 +55,7 @@ class ToyEngine:
 class ToldEngine:
     """An asynchronous engine whose next future is made by `reply(batch)`; None never answers."""
 
-    name, model, row_invariant, queue_depth, available = "told", TINY, True, 0, True
+    name, model, row_invariant, available = "told", TINY, True, True
     card_bytes = host = card_banks = None
 
     def __init__(self, reply, stage=Stage.REWARD, device="u55c"):

@@ -324,16 +324,20 @@ def test_the_queue_counts_what_was_sent_and_not_joined(bench, toys, use_engines)
     runtime.start()
     batch = toys.make_batch(2)
     runtime.begin_iteration(1)
+
+    def queue(stage: Stage) -> int:
+        return runtime._states.state(runtime._progress, toys.work_of(batch, stage)).fpga_queue
+
     reward = runtime.on_stage_start(toys.work_of(batch))
     runtime.submit(reward, batch)
     assert reward.pending.answered.wait(5)
-    assert runtime._state(toys.work_of(batch, Stage.REFERENCE), True).fpga_queue == 1
+    assert queue(Stage.REFERENCE) == 1
     runtime.join(reward, bench.exact(batch))
-    assert runtime._state(toys.work_of(batch, Stage.REFERENCE), True).fpga_queue == 0
+    assert queue(Stage.REFERENCE) == 0
     again = runtime.on_stage_start(toys.work_of(batch))
     runtime.submit(again, batch)
     runtime.forget(again)
-    assert runtime._state(toys.work_of(batch), True).fpga_queue == 0
+    assert queue(Stage.REWARD) == 0
 
 
 def test_a_retired_stage_stays_on_the_gpu(bench, toys, use_engines):
@@ -419,12 +423,12 @@ def test_modelled_energy_is_settled_when_the_samples_are_in(bench, toys, use_eng
         time.sleep(0.02)
         runtime.tick()
     (result,) = bench.executions()
-    idle_w, active_w = (runtime.gpu_profile.value(k) for k in ("idle_w", "active_w"))
+    idle_w, active_w = (runtime._gpu.profile.value(k) for k in ("idle_w", "active_w"))
     assert (result.energy.method, result.energy.provenance) == ("model", Provenance.MODELLED)
     assert idle_w * result.time_s * 0.9 <= result.energy.energy_j <= active_w * result.time_s
     (cell,) = runtime.edi.cells()
     assert (cell.stage, cell.device, cell.provenance) == (
-        Stage.GENERATION, runtime.gpu_profile.name, Provenance.MODELLED,
+        Stage.GENERATION, runtime._gpu.profile.name, Provenance.MODELLED,
     )  # fmt: skip
     runtime.close()
     with bench.reader() as reader:

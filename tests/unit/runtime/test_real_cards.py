@@ -118,9 +118,13 @@ def test_the_scheduler_sees_how_busy_real_cards_are(bench, toys, use_engines, ca
     runtime.start()
     batch = toys.make_batch(4)
     work = toys.work_of(batch, Stage.REWARD)
-    assert runtime._state(work, True).fpga_occupancy is None  # nothing is known yet
+    assert (
+        runtime._states.state(runtime._progress, work).fpga_occupancy is None
+    )  # nothing is known yet
     bench.step(1, batch)
-    assert runtime._state(work, True).fpga_occupancy == 0.75  # of the card in service
+    assert (
+        runtime._states.state(runtime._progress, work).fpga_occupancy == 0.75
+    )  # of the card in service
 
 
 def test_a_card_that_tells_nothing_leaves_the_joules_missing(

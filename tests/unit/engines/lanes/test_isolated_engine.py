@@ -51,11 +51,11 @@ def test_the_lane_keeps_its_order_and_shows_its_depth(make_rows):
         )
         assert until(lambda: len(done) == 20)
         assert done == sorted(done)
-        assert engine.queue_depth == 0
+        assert len(engine._jobs) == 0
         hung = [engine.submit(make_rows([HANG])) for _ in range(3)]
-        assert engine.queue_depth == 3
+        assert len(engine._jobs) == 3
         engine.cancel_and_restart()
-        assert engine.queue_depth == 0
+        assert len(engine._jobs) == 0
         assert all(isinstance(f.exception(1), EngineTimeout) for f in hung)
 
 
