@@ -135,8 +135,9 @@ def features(
         ops: `SCALAR` for floats, `BATCH` for arrays.
     """
     gpu_s, gpu_j = gpu_only(work)
+    # Every time is over that of the iteration that uses the GPUs alone, every energy over its own:
+    # so one network serves clusters and models of any size.
     per_s, per_j = 1.0 / gpu_s, 1.0 / gpu_j
-    place = _PLACE.get(stage)
     later_s: Number = 0.0
     later_card_s: Number = 0.0
     for i in _LATER[stage]:
@@ -144,19 +145,7 @@ def features(
         later_card_s = later_card_s + rules.usable[i] * work.card_s[i]
     t_s = carry.t_s
     backlog_s = ops.maximum(0.0, carry.card_s - t_s)
-    until_barrier_s = t_s + later_s + work.forward_s
-    training_s = work.forward_s + work.backward_s
-    card_s: Number = 0.0
-    queue: Number = 0.0
-    if place is None:
-        own_s, own_j = _own(stage, work)
-        slack_s = carry.pending_s - until_barrier_s
-    else:
-        own_s, own_j = work.gpu_s[place], work.gpu_j[place]
-        done_s, card_s = card_done_s(stage, carry, work, 1.0, ops)
-        # A stage that the algorithm does not have takes no time on any device.
-        queue = backlog_s / ops.maximum(card_s, 1e-12) * (card_s > 0.0)
-        slack_s = done_s - until_barrier_s
+    stage_s, stage_j, card_s, queue, done_s = _stage_figures(stage, carry, work, backlog_s, ops)
     return (
         *_ONE_HOT[stage],
         may[0],
@@ -173,18 +162,48 @@ def features(
         seen.row_length / 2048.0,
         0.1 * seen.log_rows,
         *seen.shares,
-        own_s * per_s,
+        stage_s * per_s,
         card_s * per_s,
-        own_j * per_j,
+        stage_j * per_j,
         work.card_active_w * card_s * per_j,
         work.gpu_idle_w * gpu_s * per_j,
         later_s * per_s,
         later_card_s / carry.speed * per_s,
         work.forward_s * per_s,
-        training_s * per_s,
+        (work.forward_s + work.backward_s) * per_s,
         work.generation_s * per_s,
         work.critic_s * per_s,
-        slack_s * per_s,
+        (done_s - (t_s + later_s + work.forward_s)) * per_s,
+        *_conditions(carry, work, rules),
+        work.late_arriving_s * per_s,
+        *_gains(stage, carry, work, rules, gpu_s, gpu_j, may, ops),
+    )
+
+
+def _stage_figures(
+    stage: Stage, carry: Carry, work: Work, backlog_s: Number, ops: Ops
+) -> tuple[Number, Number, Number, Number, Number]:
+    """Return the figures of the stage that is placed.
+
+    These are its time (s) and energy (J) on the GPUs, its time on the cards (s), the queue before
+    it (in units of that time), and when its results or those that are still awaited would come (s).
+    """
+    if stage is Stage.GENERATION:
+        return work.generation_s, work.generation_j, 0.0, 0.0, carry.pending_s
+    if stage is Stage.ACTOR_TRAIN:
+        return work.forward_s + work.backward_s, work.actor_j, 0.0, 0.0, carry.pending_s
+    if stage is Stage.CRITIC_TRAIN:
+        return work.critic_s, work.critic_j, 0.0, 0.0, carry.pending_s
+    place = _PLACE[stage]
+    done_s, card_s = card_done_s(stage, carry, work, 1.0, ops)
+    # A stage that the algorithm does not have takes no time on any device: its queue counts as 0.
+    queue = backlog_s / ops.maximum(card_s, 1e-12) * (card_s > 0.0)
+    return work.gpu_s[place], work.gpu_j[place], card_s, queue, done_s
+
+
+def _conditions(carry: Carry, work: Work, rules: Rules) -> tuple[Number, ...]:
+    """Return what may be done, and the state of the cards: ``streaming`` to ``slow`` in `NAMES`."""
+    return (
         carry.streaming,
         work.off_policy,
         rules.stream,
@@ -194,18 +213,7 @@ def features(
         carry.speed,
         0.05 * (carry.temperature_c - work.limit_c),
         work.slow - 1.0,
-        work.late_arriving_s * per_s,
-        *_gains(stage, carry, work, rules, gpu_s, gpu_j, may, ops),
     )
-
-
-def _own(stage: Stage, work: Work) -> tuple[Number, Number]:
-    """Time and energy of a stage that no card can run."""
-    if stage is Stage.GENERATION:
-        return work.generation_s, work.generation_j
-    if stage is Stage.ACTOR_TRAIN:
-        return work.forward_s + work.backward_s, work.actor_j
-    return work.critic_s, work.critic_j
 
 
 def _gains(
