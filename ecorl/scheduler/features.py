@@ -1,12 +1,13 @@
-"""The state of a learned policy for any number of GPUs.
+"""The input of the learned policy's network, for any number of GPUs.
 
-Eq. 6 gives two numbers a GPU, 72 at N = 32, and a network that fits one cluster
-(`ecorl.scheduler.state` keeps it). Here power and utilisation count by mean and spread, and times
-and energies in units of the iteration that only uses the GPUs, so that one network serves any
-cluster; what the cost model knows of the actions is part of the state.
+Eq. 6 has two numbers a GPU, 72 at N = 32, so a network that reads it fits one cluster
+(`ecorl.scheduler.state` computes it). Here power and utilisation enter by mean and spread, and
+times and energies in units of the iteration that only uses the GPUs, so that one network serves any
+cluster. What the cost model predicts of the actions is part of the input.
 
 `features` is a pure function on floats or arrays. The simulator and a run build its arguments by
-the same functions (`ecorl.scheduler.iteration_costs`): a policy trains on what a run will show.
+the same functions (`ecorl.scheduler.iteration_costs`), so the network sees in a run what it saw in
+training.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ ENERGY_WEIGHT, TIME_WEIGHT, BUBBLE_WEIGHT = 0.40, 0.40, 0.20
 """Eq. 7: r = 0.40 throughput - 0.40 energy - 0.20 bubble."""
 
 SCHEMA = "ecorl.features/1"
-"""Name of this state; a policy file names the one that it was trained on."""
+"""Name of this form of input; a policy file names the form that it was trained on."""
 
 _INFERENCE = (Stage.REWARD, Stage.REFERENCE, Stage.CRITIC)
 _PLACE = {stage: i for i, stage in enumerate(_INFERENCE)}
@@ -74,11 +75,11 @@ _SIGNED = ("slack", "heat", "gain_a2", "gain_a3", "gain_both")
 
 LOW = tuple(-2.0 if name in _SIGNED else 0.0 for name in NAMES)
 HIGH = tuple(2.0 if name in _SIGNED else 4.0 for name in NAMES)
-"""Limits of each number; beyond them a policy need not tell more from less."""
+"""Limits of each number; beyond them the policy does not distinguish more from less."""
 
 
 class Observed(NamedTuple):
-    """What is known beside the costs.
+    """Readings and facts of the batch that are not in the costs.
 
     Attributes:
         row_length: mean tokens of a row, prompt and completion.
@@ -100,9 +101,16 @@ class Observed(NamedTuple):
 def objective(
     time_s: Number, energy_j: Number, bubble_s: Number, gpu_only_s: Number, gpu_only_j: Number
 ) -> Number:
-    """Eq. 7 for one iteration, each term relative to the iteration that only uses the GPUs.
+    """Compute Eq. 7 for one iteration, each term relative to the iteration on the GPUs alone.
 
     ``0.40 (T0 / T - 1) - 0.40 (E / E0 - 1) - 0.20 bubble / T0``: 0.0 for that iteration itself.
+
+    Args:
+        time_s: time of the iteration, s.
+        energy_j: its energy, J.
+        bubble_s: time in it that the GPUs stood still, s.
+        gpu_only_s: time of the iteration on the GPUs alone, s.
+        gpu_only_j: its energy, J.
     """
     return (
         TIME_WEIGHT * (gpu_only_s / time_s - 1.0)
@@ -120,19 +128,21 @@ def features(
     may: tuple[Number, Number],
     ops: Ops = SCALAR,
 ) -> tuple[Number, ...]:
-    """The state before a decision, `N_FEATURES` numbers in the order of `NAMES`.
+    """Compute the network's input before a decision, without limits.
 
-    Figures are as they come, without limits; the network clips them to `LOW` and `HIGH`. Some are
-    plain floats where others are arrays.
+    The network itself clips each number to `LOW` and `HIGH`.
 
     Args:
         stage: the stage to place.
         carry: the iteration so far.
         work: what its stages cost, as far as it is known.
         rules: what may be done.
-        seen: what is known beside.
+        seen: readings and facts of the batch.
         may: whether a2 and a3 pass the guards, from `ecorl.stages.permitted`.
         ops: `SCALAR` for floats, `BATCH` for arrays.
+
+    Returns:
+        `N_FEATURES` numbers in the order of `NAMES`; some are floats where others are arrays.
     """
     gpu_s, gpu_j = gpu_only(work)
     # Every time is over that of the iteration that uses the GPUs alone, every energy over its own:
@@ -226,12 +236,13 @@ def _gains(
     may: tuple[Number, Number],
     ops: Ops,
 ) -> tuple[Number, Number, Number]:
-    """What offloading gains in this iteration over a1 if later stages stay on the GPUs.
+    """Compute what offloading gains in this iteration over a1 if later stages stay on the GPUs.
 
     ``gain_a2``: by a2 for this stage, where it differs from a3 in more than the wait (the cards
     slow while the GPUs work), else 0; ``gain_a3``: by a3; ``gain_both``: by a3 for this stage and
-    the frozen ones that follow. At generation the last two stream, with reward and reference
-    offloaded, and with the reward alone. In eighths: differences are small.
+    the frozen ones that follow. At generation both stand for streaming: ``gain_a3`` with reward and
+    reference offloaded, ``gain_both`` with the reward alone. All are differences of Eq. 7 times 8,
+    since they are small beside the other inputs.
     """
 
     def value(last: Stage, at: Carry) -> Number:
@@ -241,7 +252,9 @@ def _gains(
     def sent(one: Stage, at: Carry) -> Carry:
         return advance(one, at, work, CONCURRENT * rules.usable[_PLACE[one]], ops)
 
-    # This stage is the first of those that stay on the GPUs; before generation there is none.
+    # `outlook` keeps all stages after the one that it is asked about on the GPUs: asked about the
+    # stage before this one it is the value of a1. Generation and the training steps are carried on
+    # by a1 themselves: before them stands no stage, or the barrier.
     before = _BEFORE.get(stage)
     if before is None:
         base = value(stage, advance(stage, carry, work, GPU, ops))
@@ -257,6 +270,7 @@ def _gains(
             eight * (value(Stage.REFERENCE, both) - base),
             eight * (value(Stage.REWARD, one) - base),
         )
+    # Without a common power cap a2 differs from a3 in the wait alone, which `slack` tells already.
     gain_a2: Number = 0.0
     if stage in _PLACE and ops.any(work.slow > 1.0):
         blocking = value(stage, advance(stage, carry, work, FPGA, ops))

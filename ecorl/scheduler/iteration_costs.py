@@ -1,4 +1,4 @@
-"""The iteration that a decision is taken in: what its stages cost, and how far it has come.
+"""The iteration in which a decision is made: what its stages cost, and how far it has come.
 
 The simulator builds thousands of iterations side by side from the tables of its scenarios, in
 arrays; a run builds one at each decision, in floats. Both call `iteration_costs` for the costs and
@@ -105,7 +105,7 @@ class Circumstances(NamedTuple):
 def iteration_costs(
     *, row: Sequence[Number] | Float64, constants: TableConstants, around: Circumstances
 ) -> Work:
-    """What the stages of an iteration cost, from a row of a cost table.
+    """Compute what the stages of an iteration cost, from a row of a cost table.
 
     Args:
         row: one figure for each of `ecorl.scheduler.tables.COLUMNS`, floats or arrays of one shape;
@@ -121,8 +121,8 @@ def iteration_costs(
     n_cards, n_handovers = around.n_cards, len(around.tail)
     # A card without power does not heat; the added 1 W keeps the division finite there.
     card_w = active_w / n_cards + (active_w <= 0.0)
-    # By place, in the order of `Work`: this is on the path of every decision, and so many figures by
-    # name cost 2 us. A test holds each figure to its name.
+    # By place, in the order of `Work`: this is on the path of every decision, and so many figures
+    # by name cost 2 us. A test holds each figure to its name.
     return Work._make(
         (
             generation_s,
@@ -165,7 +165,7 @@ def iteration_costs(
 def iteration_before(
     stage: Stage, work: Work, before: Between, decided: Mapping[Stage, Action]
 ) -> Carry:
-    """The iteration as a stage finds it: its beginning, then every stage before it as decided.
+    """Carry an iteration on to a stage: its start, then every stage before it as decided.
 
     Args:
         stage: the stage that is decided next.
@@ -181,7 +181,7 @@ def iteration_before(
 
 
 def at_ratio(short: Number, long: Number, ratio: Number) -> Number:
-    """Generation's time or energy at a longest row of `ratio` times the mean one.
+    """Interpolate generation's time or energy to a longest row of `ratio` times the mean one.
 
     Args:
         short: at `SHORT` times the mean.

@@ -40,7 +40,7 @@ from ecorl.stages import (
     finish,
     outlook,
     permitted,
-    settled,
+    with_deferred_done,
 )
 
 STAGES = tuple(Stage)
@@ -200,7 +200,7 @@ class Simulation:
     def _close_iteration(self) -> None:
         totals = finish(self.carry, self.actual, self.ops)
         if self.iteration + 1 == self.trace.n_iterations:
-            totals = settled(totals, self.actual)
+            totals = with_deferred_done(totals, self.actual)
         self.totals, self.between = totals, totals.after
         self.iteration, self.place = self.iteration + 1, 0
         self._open_iteration()

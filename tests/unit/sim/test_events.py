@@ -12,7 +12,7 @@ from ecorl.records import Algorithm, Stage
 from ecorl.sim.scenario import ALL_ABILITIES, Limits, Scenario
 from ecorl.sim.simulation import Simulation
 from ecorl.sim.trace import draw_trace
-from ecorl.stages import CONCURRENT, FPGA, GPU, Between, idle_work, settled
+from ecorl.stages import CONCURRENT, FPGA, GPU, Between, idle_work, with_deferred_done
 from tests.fakes.iterations import BEFORE, CODES, N_STAGES, run, works
 from tests.oracles.events import check_episode, difference, play_episode, play_iteration
 
@@ -123,7 +123,7 @@ def test_the_stage_function_agrees_with_the_events(work, before, actions):
     _, totals = run(work, before, actions)
     assert difference(totals, play_iteration(work, before, actions)) < 1e-9
     end = play_iteration(work, before, actions, last=True)
-    assert difference(settled(totals, work), end) < 1e-9
+    assert difference(with_deferred_done(totals, work), end) < 1e-9
 
 
 @pytest.mark.parametrize("off_policy", [0.0, 1.0])
