@@ -88,10 +88,14 @@ class Deciding:
 
 
 def deciding(n_gpus: int = 32, seed: int = 0) -> Deciding:
-    """The shipped policy in a run on `n_gpus` GPUs, GRPO with 8 B models.
+    """Set up the shipped policy in a run of GRPO with 8 B models.
 
     The GPU path's costs are as if it were many times as slow and dear as it is, so that the guards
-    let an offload through and the network is asked; otherwise a decision would end before it.
+    let an offload pass and the network is asked; otherwise a decision would end before it.
+
+    Args:
+        n_gpus: GPUs of the run.
+        seed: of lengths, queues and readings.
     """
     config = PlacementConfig(
         policy=LearnedPolicyConfig(), l_max=131_072, energy_margin=None, profile_both_paths=False
@@ -123,7 +127,12 @@ def deciding(n_gpus: int = 32, seed: int = 0) -> Deciding:
 
 
 def timed(call: Callable[[int], object], n: int) -> np.ndarray:
-    """Time of each of n calls, s ``[n] float64``; each is timed on its own."""
+    """Time each of n calls, s ``[n] float64``.
+
+    Args:
+        call: called with the number of the call.
+        n: calls.
+    """
     clock, times = time.perf_counter_ns, np.empty(n)
     for i in range(n):
         start = clock()

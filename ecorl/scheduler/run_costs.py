@@ -1,8 +1,8 @@
-"""Cost tables of a run, made as batches of a new kind come.
+"""Cost tables of a run, computed when a batch of a new kind comes.
 
-Pricing a stage takes milliseconds, a decision some microseconds. So the costs of all batches of one
-size and of similar lengths are computed once (`RunTable`), and read by linear interpolation. What
-the run has measured of its GPU path replaces what was computed.
+Pricing a stage costs milliseconds, a decision some tens of microseconds. So the costs of all
+batches of one size and of similar lengths are computed once (`RunTable`) and interpolated linearly.
+Costs that the run has measured on its GPUs replace computed ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PROMPT_STEP = 1.19
 
 
 class BatchKind(NamedTuple):
-    """What batches share that are priced by one table.
+    """The properties that batches priced by one table have in common.
 
     Attributes:
         algorithm: of the trainer.
@@ -53,7 +53,7 @@ class BatchKind(NamedTuple):
 
     @classmethod
     def of(cls, state: SchedulerState) -> BatchKind | None:
-        """The kind of the batch that is to be placed, or None for an empty one."""
+        """Return the kind of the batch that is to be placed, or None for an empty one."""
         work = state.work
         n_rows, n_output = work.n_sequences, work.n_output_tokens
         if n_rows < 1 or n_output < 1:
@@ -92,7 +92,7 @@ def priced(setting: RunSetting, kind: BatchKind, margin: float | None) -> RunTab
 
 
 def run_rules(setting: RunSetting, table: CostTable, margin: float | None) -> Rules:
-    """What may be done in a run: reward and reference may leave the GPU, within its guards.
+    """Return the rules of a run: reward and reference may leave the GPU, within its guards.
 
     Args:
         setting: what the run is.
@@ -143,8 +143,8 @@ class RunTable:
     def work(self, state: SchedulerState) -> Work:
         """Return what the stages of the iteration cost whose batch is to be placed.
 
-        The longest row is one of prompt and completion; what it has over the mean prompt is taken
-        for its completion.
+        A run knows the longest row, prompt and completion together. Its completion is estimated by
+        subtracting the mean prompt.
         """
         if state.paths is not self._paths:
             self._use_measured(state)
@@ -171,10 +171,10 @@ class RunTable:
         return self._work
 
     def _use_measured(self, state: SchedulerState) -> None:
-        """Bring the GPU path's computed costs to what the run has seen of them.
+        """Scale the computed costs of the GPU path to those that the run has measured.
 
-        A roofline is a lower bound; small models take many times as long. The measured mean a
-        token decides the level of each stage, the computed table how it changes with length.
+        A roofline is a lower bound; small models need many times as long. The measured mean a
+        token sets the level of each stage, the computed table its change with the length.
         """
         self._paths, self._batch = state.paths, ()
         values, place = self.table.values, len(self._lengths) // 2
@@ -207,7 +207,7 @@ class RunTables:
         self._tables: dict[BatchKind, RunTable | None] = {}
 
     def of(self, state: SchedulerState) -> RunTable | None:
-        """The table for the batch that is to be placed; None when it cannot be priced."""
+        """Return the table of the batch that is to be placed; None when it cannot be priced."""
         kind = BatchKind.of(state)
         if kind is None:
             return None
