@@ -154,7 +154,7 @@ class EdiMatrix:
         self._cells: dict[CellKey, EdiCell] = {}
 
     def update(self, reading: EdiReading) -> EdiCell | None:
-        """Take one reading into its cell.
+        """Average a reading into its cell.
 
         Returns:
             The cell as it stands now, or None when the reading is missing (nothing changes).

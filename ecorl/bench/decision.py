@@ -35,11 +35,16 @@ class Deciding:
     states: tuple[SchedulerState, ...]
     tdp_w: float
     readings_w: list[tuple[float, ...]] = field(init=False)
+    batches: list[StageWork] = field(init=False)
     latest: list[tuple[PathCost, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.readings_w = [
             tuple(self.tdp_w * (share or 0.0) for share in s.gpu_power_share) for s in self.states
+        ]
+        self.batches = [
+            replace(self.states[i - i % 2].work, stage=s.stage, model=s.work.model)
+            for i, s in enumerate(self.states)
         ]
         self.latest = [self.states[0].paths]
 
@@ -50,8 +55,9 @@ class Deciding:
     def decide_in_a_run(self, i: int) -> Action:
         """One decision as it comes in a run: costs measured anew, readings taken, state made.
 
-        Reward and reference of an iteration follow each other, and what the GPU path has cost so
-        far is another tuple in each iteration, so that the table is brought to it again.
+        Reward and reference of an iteration follow each other, on the same batch. What the GPU
+        path has cost so far is another tuple in each iteration, so that the table is brought to it
+        again.
         """
         known = self.states[i % len(self.states)]
         paths = known.paths
@@ -68,7 +74,7 @@ class Deciding:
             gpu_utilisation=known.gpu_utilisation,
             fpga_queue=known.fpga_queue,
             fpga_available=True,
-            work=known.work,
+            work=self.batches[i % len(self.batches)],
             batch=i,
             paths=self.latest[0],
             decided=known.decided,
@@ -82,10 +88,14 @@ class Deciding:
 
 
 def deciding(n_gpus: int = 32, seed: int = 0) -> Deciding:
-    """The shipped policy in a run on `n_gpus` GPUs, GRPO with 8 B models.
+    """Set up the shipped policy in a run of GRPO with 8 B models.
 
     The GPU path's costs are as if it were many times as slow and dear as it is, so that the guards
-    let an offload through and the network is asked; otherwise a decision would end before it.
+    let an offload pass and the network is asked; otherwise a decision would end before it.
+
+    Args:
+        n_gpus: GPUs of the run.
+        seed: of lengths, queues and readings.
     """
     config = PlacementConfig(
         policy=LearnedPolicyConfig(), l_max=131_072, energy_margin=None, profile_both_paths=False
@@ -117,7 +127,12 @@ def deciding(n_gpus: int = 32, seed: int = 0) -> Deciding:
 
 
 def timed(call: Callable[[int], object], n: int) -> np.ndarray:
-    """Time of each of n calls, s ``[n] float64``; each is timed on its own."""
+    """Time each of n calls, s ``[n] float64``.
+
+    Args:
+        call: called with the number of the call.
+        n: calls.
+    """
     clock, times = time.perf_counter_ns, np.empty(n)
     for i in range(n):
         start = clock()

@@ -1,13 +1,13 @@
-"""The completion barrier: offloaded rows come back here and are joined by sample id.
+"""The completion barrier: it joins the results of offloaded rows with their rows by sample id.
 
 The training thread opens a ticket for the rows of one stage, the engine's thread delivers
-results (in one piece or several, in any order), and the training thread waits at most until the
-deadline. A ticket answers each of its ids exactly once: arrived, missing or invalid. What comes
-after the wait belongs to no iteration any more; it is counted and dropped.
+results (at once or in parts, in any order), and the training thread waits at most until the
+deadline. The outcome lists each id of the ticket exactly once: arrived, missing or invalid. Results
+that come after the wait belong to no iteration any more; they are counted and dropped.
 
-A row is invalid when its answer is not finite, has the wrong shape, or was given twice with
-different values: which of two is right cannot be known, so neither is used. That judgement does
-not depend on the order in which threads get here.
+A row is invalid when its result is not finite, has the wrong shape, or was delivered twice with
+different values: which of the two is right cannot be known, so neither is used. This does not
+depend on the order in which the threads run.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Float32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A claim on the results of some rows; good for one wait.
+    """A claim on the results of some rows, valid for one wait.
 
     Attributes:
-        number: unique within the process, so that no ticket is taken for another iteration's.
+        number: unique within the process, so that tickets of two iterations are never confused.
         sample_ids: the rows, in the order of the batch.
         n_values: values that each row must have; None for one scalar.
     """
@@ -44,15 +44,15 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class BarrierOutcome:
-    """What a wait brought: each id of the ticket is in exactly one of the three.
+    """The result of a wait: each id of the ticket is in one of `arrived`, `missing`, `invalid`.
 
     Attributes:
         arrived: values by id: ``[] float32`` for a scalar, else ``[n_values] float32``.
-        missing: ids without an answer before the deadline, in the order of the batch.
-        invalid: why the answer of an id cannot be used, by id.
+        missing: ids without a result before the deadline, in the order of the batch.
+        invalid: why the result of an id cannot be used, by id.
         unknown_ids: ids that were delivered but never asked for.
-        n_duplicates: answers beyond the first for an id.
-        wait_s: how long the caller stood here, s, measured.
+        n_duplicates: results beyond the first for an id.
+        wait_s: how long the caller waited, s, measured.
         timed_out: whether the deadline ended the wait.
         fault: fault that the engine reported, or None.
     """
@@ -74,7 +74,7 @@ class BarrierOutcome:
 
 @dataclass(slots=True)
 class _Pending:
-    """What has come in for an open ticket."""
+    """The results that have arrived for an open ticket."""
 
     expected: dict[str, int | None]
     values: dict[str, Float32] = field(default_factory=dict)
@@ -85,16 +85,20 @@ class _Pending:
     waited: bool = False
 
     @property
-    def settled(self) -> bool:
+    def complete(self) -> bool:
+        """Whether the wait may end: every row has a result, or the engine has failed."""
         return self.fault is not None or len(self.values) + len(self.invalid) == len(self.expected)
 
-    def take(self, sample_id: str, value: object) -> None:
+    def add(self, sample_id: str, value: object) -> None:
+        """Check a result and keep it, or why it cannot be used."""
         if sample_id not in self.expected:
             self.unknown.append(sample_id)
             return
         if sample_id in self.values or sample_id in self.invalid:
             self.n_duplicates += 1
         row, problem = _checked(value, self.expected[sample_id])
+        # An id that was invalid once stays invalid, and two different values make it invalid: so
+        # the outcome is the same in whatever order the results arrive.
         old = self.values.get(sample_id)
         if row is not None and old is not None and not np.array_equal(row, old):
             row, problem = None, "answered twice with different values"
@@ -106,13 +110,14 @@ class _Pending:
 
 
 def _checked(value: object, n_values: int | None) -> tuple[Float32 | None, str]:
-    """A private copy of the row, or None and what is wrong with it."""
+    """Return a copy of the row that nobody else can change, or None and what is wrong with it."""
     if value is None:
         return (
             None,
             "no value, one that is not finite, or values that cannot be joined with their ids",
         )
     try:
+        # A number beyond float32 becomes infinite, which the last check below refuses.
         with np.errstate(over="ignore"):
             row = np.array(value, dtype=np.float32)
     except (TypeError, ValueError, OverflowError):
@@ -139,18 +144,18 @@ class CompletionBarrier:
 
     @property
     def n_late(self) -> int:
-        """Rows that came after their wait was over and were dropped, over the whole run."""
+        """Number of rows of the whole run that came after the end of their wait."""
         with self._changed:
             return self._n_late
 
     @property
     def n_open(self) -> int:
-        """Tickets that nobody has waited for yet."""
+        """Number of tickets that nobody has waited for yet."""
         with self._changed:
             return len(self._open)
 
     def register(self, sample_ids: Sequence[str], n_values: Sequence[int] | None = None) -> Ticket:
-        """Open a ticket for some rows.
+        """Open a ticket for the rows of one stage.
 
         Args:
             sample_ids: one id a row, without repetition.
@@ -172,15 +177,15 @@ class CompletionBarrier:
         return ticket
 
     def drop(self, ticket: Ticket) -> None:
-        """Close a ticket that nobody will wait for; what still comes for it counts as late."""
+        """Close a ticket that nobody will wait for; results that still come for it are late."""
         with self._changed:
             self._open.pop(ticket.number, None)
 
     def deliver(self, ticket: Ticket, sample_ids: Iterable[str], values: Iterable[object]) -> None:
-        """Hand in results; called from the engine's thread, never raises for bad results.
+        """Deliver results from the engine's thread; bad ones become invalid rows, never an error.
 
         Args:
-            ticket: the ticket that they belong to.
+            ticket: the ticket of the rows.
             sample_ids: ids of the rows.
             values: one value (or row of values) an id; if there are more or fewer values than
                 ids nothing can be joined, and all these ids count as invalid.
@@ -194,11 +199,11 @@ class CompletionBarrier:
                 self._n_late += len(ids)
                 return
             for sample_id, row in zip(ids, rows, strict=True):
-                pending.take(sample_id, row)
+                pending.add(sample_id, row)
             self._changed.notify_all()
 
     def fail(self, ticket: Ticket, fault: str) -> None:
-        """Report that the engine failed: the wait ends at once with what has arrived.
+        """Report that the engine failed: the wait ends at once with the results so far.
 
         Args:
             ticket: the ticket that will get no more results.
@@ -211,11 +216,14 @@ class CompletionBarrier:
                 self._changed.notify_all()
 
     def wait(self, ticket: Ticket, deadline_s: float) -> BarrierOutcome:
-        """Wait until every row is answered, the engine failed, or the deadline is over.
+        """Wait until every row has a result, the engine has failed, or the deadline is over.
 
         Args:
             ticket: from `register`; each may be waited for once.
             deadline_s: longest wait from now, s.
+
+        Returns:
+            What arrived, and what did not.
 
         Raises:
             ConfigError: when the deadline is negative or not finite.
@@ -229,7 +237,8 @@ class CompletionBarrier:
             if pending is None or pending.waited:
                 raise EngineError(f"ticket {ticket.number} was waited for before")
             pending.waited = True
-            settled = self._changed.wait_for(lambda: pending.settled, timeout=deadline_s)
+            complete = self._changed.wait_for(lambda: pending.complete, timeout=deadline_s)
+            # From here on results for this ticket are late, so `pending` changes no more.
             del self._open[ticket.number]
         missing = tuple(
             i for i in ticket.sample_ids if i not in pending.values and i not in pending.invalid
@@ -241,6 +250,6 @@ class CompletionBarrier:
             unknown_ids=tuple(pending.unknown),
             n_duplicates=pending.n_duplicates,
             wait_s=time.monotonic() - start_s,
-            timed_out=not settled,
+            timed_out=not complete,
             fault=pending.fault,
         )

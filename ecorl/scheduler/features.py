@@ -1,12 +1,13 @@
-"""The state of a learned policy for any number of GPUs.
+"""The input of the learned policy's network, for any number of GPUs.
 
-Eq. 6 gives two numbers a GPU, 72 at N = 32, and a network that fits one cluster
-(`ecorl.scheduler.state` keeps it). Here power and utilisation count by mean and spread, and times
-and energies in units of the iteration that only uses the GPUs, so that one network serves any
-cluster; what the cost model knows of the actions is part of the state.
+Eq. 6 has two numbers a GPU, 72 at N = 32, so a network that reads it fits one cluster
+(`ecorl.scheduler.state` computes it). Here power and utilisation enter by mean and spread, and
+times and energies in units of the iteration that only uses the GPUs, so that one network serves any
+cluster. What the cost model predicts of the actions is part of the input.
 
 `features` is a pure function on floats or arrays. The simulator and a run build its arguments by
-the same functions (`ecorl.scheduler.iteration_costs`): a policy trains on what a run will show.
+the same functions (`ecorl.scheduler.iteration_costs`), so the network sees in a run what it saw in
+training.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ ENERGY_WEIGHT, TIME_WEIGHT, BUBBLE_WEIGHT = 0.40, 0.40, 0.20
 """Eq. 7: r = 0.40 throughput - 0.40 energy - 0.20 bubble."""
 
 SCHEMA = "ecorl.features/1"
-"""Name of this state; a policy file names the one that it was trained on."""
+"""Name of this form of input; a policy file names the form that it was trained on."""
 
 _INFERENCE = (Stage.REWARD, Stage.REFERENCE, Stage.CRITIC)
 _PLACE = {stage: i for i, stage in enumerate(_INFERENCE)}
@@ -74,11 +75,11 @@ _SIGNED = ("slack", "heat", "gain_a2", "gain_a3", "gain_both")
 
 LOW = tuple(-2.0 if name in _SIGNED else 0.0 for name in NAMES)
 HIGH = tuple(2.0 if name in _SIGNED else 4.0 for name in NAMES)
-"""Limits of each number; beyond them a policy need not tell more from less."""
+"""Limits of each number; beyond them the policy does not distinguish more from less."""
 
 
 class Observed(NamedTuple):
-    """What is known beside the costs.
+    """Readings and facts of the batch that are not in the costs.
 
     Attributes:
         row_length: mean tokens of a row, prompt and completion.
@@ -100,9 +101,16 @@ class Observed(NamedTuple):
 def objective(
     time_s: Number, energy_j: Number, bubble_s: Number, gpu_only_s: Number, gpu_only_j: Number
 ) -> Number:
-    """Eq. 7 for one iteration, each term relative to the iteration that only uses the GPUs.
+    """Compute Eq. 7 for one iteration, each term relative to the iteration on the GPUs alone.
 
     ``0.40 (T0 / T - 1) - 0.40 (E / E0 - 1) - 0.20 bubble / T0``: 0.0 for that iteration itself.
+
+    Args:
+        time_s: time of the iteration, s.
+        energy_j: its energy, J.
+        bubble_s: time in it that the GPUs stood still, s.
+        gpu_only_s: time of the iteration on the GPUs alone, s.
+        gpu_only_j: its energy, J.
     """
     return (
         TIME_WEIGHT * (gpu_only_s / time_s - 1.0)
@@ -120,23 +128,26 @@ def features(
     may: tuple[Number, Number],
     ops: Ops = SCALAR,
 ) -> tuple[Number, ...]:
-    """The state before a decision, `N_FEATURES` numbers in the order of `NAMES`.
+    """Compute the network's input before a decision, without limits.
 
-    Figures are as they come, without limits; the network clips them to `LOW` and `HIGH`. Some are
-    plain floats where others are arrays.
+    The network itself clips each number to `LOW` and `HIGH`.
 
     Args:
         stage: the stage to place.
         carry: the iteration so far.
         work: what its stages cost, as far as it is known.
         rules: what may be done.
-        seen: what is known beside.
+        seen: readings and facts of the batch.
         may: whether a2 and a3 pass the guards, from `ecorl.stages.permitted`.
         ops: `SCALAR` for floats, `BATCH` for arrays.
+
+    Returns:
+        `N_FEATURES` numbers in the order of `NAMES`; some are floats where others are arrays.
     """
     gpu_s, gpu_j = gpu_only(work)
+    # Every time is over that of the iteration that uses the GPUs alone, every energy over its own:
+    # so one network serves clusters and models of any size.
     per_s, per_j = 1.0 / gpu_s, 1.0 / gpu_j
-    place = _PLACE.get(stage)
     later_s: Number = 0.0
     later_card_s: Number = 0.0
     for i in _LATER[stage]:
@@ -144,19 +155,7 @@ def features(
         later_card_s = later_card_s + rules.usable[i] * work.card_s[i]
     t_s = carry.t_s
     backlog_s = ops.maximum(0.0, carry.card_s - t_s)
-    until_barrier_s = t_s + later_s + work.forward_s
-    training_s = work.forward_s + work.backward_s
-    card_s: Number = 0.0
-    queue: Number = 0.0
-    if place is None:
-        own_s, own_j = _own(stage, work)
-        slack_s = carry.pending_s - until_barrier_s
-    else:
-        own_s, own_j = work.gpu_s[place], work.gpu_j[place]
-        done_s, card_s = card_done_s(stage, carry, work, 1.0, ops)
-        # A stage that the algorithm does not have takes no time on any device.
-        queue = backlog_s / ops.maximum(card_s, 1e-12) * (card_s > 0.0)
-        slack_s = done_s - until_barrier_s
+    stage_s, stage_j, card_s, queue, done_s = _stage_figures(stage, carry, work, backlog_s, ops)
     return (
         *_ONE_HOT[stage],
         may[0],
@@ -173,18 +172,48 @@ def features(
         seen.row_length / 2048.0,
         0.1 * seen.log_rows,
         *seen.shares,
-        own_s * per_s,
+        stage_s * per_s,
         card_s * per_s,
-        own_j * per_j,
+        stage_j * per_j,
         work.card_active_w * card_s * per_j,
         work.gpu_idle_w * gpu_s * per_j,
         later_s * per_s,
         later_card_s / carry.speed * per_s,
         work.forward_s * per_s,
-        training_s * per_s,
+        (work.forward_s + work.backward_s) * per_s,
         work.generation_s * per_s,
         work.critic_s * per_s,
-        slack_s * per_s,
+        (done_s - (t_s + later_s + work.forward_s)) * per_s,
+        *_conditions(carry, work, rules),
+        work.late_arriving_s * per_s,
+        *_gains(stage, carry, work, rules, gpu_s, gpu_j, may, ops),
+    )
+
+
+def _stage_figures(
+    stage: Stage, carry: Carry, work: Work, backlog_s: Number, ops: Ops
+) -> tuple[Number, Number, Number, Number, Number]:
+    """Return the figures of the stage that is placed.
+
+    These are its time (s) and energy (J) on the GPUs, its time on the cards (s), the queue before
+    it (in units of that time), and when its results or those that are still awaited would come (s).
+    """
+    if stage is Stage.GENERATION:
+        return work.generation_s, work.generation_j, 0.0, 0.0, carry.pending_s
+    if stage is Stage.ACTOR_TRAIN:
+        return work.forward_s + work.backward_s, work.actor_j, 0.0, 0.0, carry.pending_s
+    if stage is Stage.CRITIC_TRAIN:
+        return work.critic_s, work.critic_j, 0.0, 0.0, carry.pending_s
+    place = _PLACE[stage]
+    done_s, card_s = card_done_s(stage, carry, work, 1.0, ops)
+    # A stage that the algorithm does not have takes no time on any device: its queue counts as 0.
+    queue = backlog_s / ops.maximum(card_s, 1e-12) * (card_s > 0.0)
+    return work.gpu_s[place], work.gpu_j[place], card_s, queue, done_s
+
+
+def _conditions(carry: Carry, work: Work, rules: Rules) -> tuple[Number, ...]:
+    """Return what may be done, and the state of the cards: ``streaming`` to ``slow`` in `NAMES`."""
+    return (
         carry.streaming,
         work.off_policy,
         rules.stream,
@@ -194,18 +223,7 @@ def features(
         carry.speed,
         0.05 * (carry.temperature_c - work.limit_c),
         work.slow - 1.0,
-        work.late_arriving_s * per_s,
-        *_gains(stage, carry, work, rules, gpu_s, gpu_j, may, ops),
     )
-
-
-def _own(stage: Stage, work: Work) -> tuple[Number, Number]:
-    """Time and energy of a stage that no card can run."""
-    if stage is Stage.GENERATION:
-        return work.generation_s, work.generation_j
-    if stage is Stage.ACTOR_TRAIN:
-        return work.forward_s + work.backward_s, work.actor_j
-    return work.critic_s, work.critic_j
 
 
 def _gains(
@@ -218,12 +236,13 @@ def _gains(
     may: tuple[Number, Number],
     ops: Ops,
 ) -> tuple[Number, Number, Number]:
-    """What offloading gains in this iteration over a1 if later stages stay on the GPUs.
+    """Compute what offloading gains in this iteration over a1 if later stages stay on the GPUs.
 
     ``gain_a2``: by a2 for this stage, where it differs from a3 in more than the wait (the cards
     slow while the GPUs work), else 0; ``gain_a3``: by a3; ``gain_both``: by a3 for this stage and
-    the frozen ones that follow. At generation the last two stream, with reward and reference
-    offloaded, and with the reward alone. In eighths: differences are small.
+    the frozen ones that follow. At generation both stand for streaming: ``gain_a3`` with reward and
+    reference offloaded, ``gain_both`` with the reward alone. All are differences of Eq. 7 times 8,
+    since they are small beside the other inputs.
     """
 
     def value(last: Stage, at: Carry) -> Number:
@@ -233,7 +252,9 @@ def _gains(
     def sent(one: Stage, at: Carry) -> Carry:
         return advance(one, at, work, CONCURRENT * rules.usable[_PLACE[one]], ops)
 
-    # This stage is the first of those that stay on the GPUs; before generation there is none.
+    # `outlook` keeps all stages after the one that it is asked about on the GPUs: asked about the
+    # stage before this one it is the value of a1. Generation and the training steps are carried on
+    # by a1 themselves: before them stands no stage, or the barrier.
     before = _BEFORE.get(stage)
     if before is None:
         base = value(stage, advance(stage, carry, work, GPU, ops))
@@ -249,6 +270,7 @@ def _gains(
             eight * (value(Stage.REFERENCE, both) - base),
             eight * (value(Stage.REWARD, one) - base),
         )
+    # Without a common power cap a2 differs from a3 in the wait alone, which `slack` tells already.
     gain_a2: Number = 0.0
     if stage in _PLACE and ops.any(work.slow > 1.0):
         blocking = value(stage, advance(stage, carry, work, FPGA, ops))

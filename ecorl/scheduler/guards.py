@@ -1,7 +1,7 @@
-"""The guards: what keeps a stage on the GPU, whatever a policy wants.
+"""The guards: conditions that keep a stage on the GPU, whatever a policy proposes.
 
-There is one rule, in one order: `guard_objection`. Algorithm 1 asks it of every proposal, the
-learned policy asks it before it proposes. `ecorl.stages.permitted` is its arithmetic for the arrays
+`guard_objection` checks them in one order. Algorithm 1 applies it to every proposal, the learned
+policy before it proposes. `ecorl.stages.permitted` is its arithmetic for the arrays
 of the simulator; both compare by the same three functions of `ecorl.stages.guards`.
 """
 
@@ -49,17 +49,17 @@ class Guards:
 
 
 class GuardFacts(NamedTuple):
-    """What the guards look at in one decision.
+    """The facts of one decision that the guards look at.
 
     Attributes:
         stage: the stage that would leave the GPU.
         available: whether the FPGA path is up and not quarantined.
         can_run: whether the card can run the stage at all.
         queue: work that is ahead of it on the card, in batches, or in s.
-        batch: what a batch counts in the unit of `queue`: 1, or its time on the card, s.
+        batch: one batch in the unit of `queue`: 1, or its time on the card, s.
         mean_length: mean row, prompt and completion, tokens.
-        energies: asked only where the energy guard is on and no other guard refuses; a string says
-            why they are not known.
+        energies: computes both energies, or says in a string why they are not known. It is called
+            only where the energy guard is on and no other guard refuses, since pricing takes time.
         why_not: why the card cannot run the stage, for the record.
     """
 
@@ -83,14 +83,15 @@ class Objection(NamedTuple):
 def guard_objection(
     facts: GuardFacts, q_max: float, l_max: float, energy_limit: float | None
 ) -> Objection | None:
-    """The first guard that refuses to let a stage leave the GPU; None when all let it through.
+    """Return the first guard's objection to a stage leaving the GPU; None when all let it pass.
 
     Args:
-        facts: of the decision.
+        facts: what the decision rests on.
         q_max: queue at which offloading stops, batches.
         l_max: longest mean row that is offloaded, tokens.
         energy_limit: an offload's energy over the GPU path's, at most; None: no limit.
     """
+    # The energies come last: they alone have to be computed, which takes up to milliseconds.
     if not may_leave_gpu(facts.stage):
         return Objection(GuardRefusal.NOT_FROZEN, f"the model of {facts.stage} is not frozen")
     if not facts.available:

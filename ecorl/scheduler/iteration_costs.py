@@ -1,4 +1,4 @@
-"""The iteration that a decision is taken in: what its stages cost, and how far it has come.
+"""The iteration in which a decision is made: what its stages cost, and how far it has come.
 
 The simulator builds thousands of iterations side by side from the tables of its scenarios, in
 arrays; a run builds one at each decision, in floats. Both call `iteration_costs` for the costs and
@@ -105,7 +105,7 @@ class Circumstances(NamedTuple):
 def iteration_costs(
     *, row: Sequence[Number] | Float64, constants: TableConstants, around: Circumstances
 ) -> Work:
-    """What the stages of an iteration cost, from a row of a cost table.
+    """Compute what the stages of an iteration cost, from a row of a cost table.
 
     Args:
         row: one figure for each of `ecorl.scheduler.tables.COLUMNS`, floats or arrays of one shape;
@@ -121,47 +121,51 @@ def iteration_costs(
     n_cards, n_handovers = around.n_cards, len(around.tail)
     # A card without power does not heat; the added 1 W keeps the division finite there.
     card_w = active_w / n_cards + (active_w <= 0.0)
-    return Work(
-        generation_s=generation_s,
-        generation_j=at_ratio(row[_SHORT_J], row[_LONG_J], ratio),
-        handover_s=tuple([generation_s * ((j + 1) / n_handovers) for j in range(n_handovers)]),
-        tail=around.tail,
-        gpu_s=tuple(row[_GPU_S]),
-        gpu_j=tuple(row[_GPU_J]),
-        card_s=tuple(row[_CARD_S]),
-        resync_s=constants.resync_s,
-        forward_s=actor_s * forward,
-        backward_s=actor_s * (1.0 - forward),
-        actor_j=actor_j,
-        early_s=actor_s * forward * early,
-        early_j=actor_j * forward * early,
-        critic_s=critic_s,
-        critic_j=critic_j,
-        swap_s=critic_s * swap,
-        swap_j=critic_j * swap,
-        contention=constants.contention,
-        gpu_idle_w=constants.gpu_idle_w,
-        card_active_w=active_w,
-        card_idle_w=constants.card_idle_w,
-        slow=around.slow,
-        arriving_s=around.arriving_s,
-        late_arriving_s=around.late_arriving_s,
-        cards_up=around.cards_up,
-        lost=around.lost,
-        off_policy=around.off_policy,
-        ambient_c=around.ambient_c,
-        rise_c_per_w=around.full_rise_c / card_w * (active_w > 0.0),
-        tau_s=around.tau_s,
-        limit_c=around.limit_c,
-        throttle=around.throttle,
-        n_cards=n_cards,
+    # By place, in the order of `Work`: this is on the path of every decision, and so many figures
+    # by name cost 2 us. A test holds each figure to its name.
+    return Work._make(
+        (
+            generation_s,
+            at_ratio(row[_SHORT_J], row[_LONG_J], ratio),
+            tuple([generation_s * ((j + 1) / n_handovers) for j in range(n_handovers)]),
+            around.tail,
+            tuple(row[_GPU_S]),
+            tuple(row[_GPU_J]),
+            tuple(row[_CARD_S]),
+            constants.resync_s,
+            actor_s * forward,
+            actor_s * (1.0 - forward),
+            actor_j,
+            actor_s * forward * early,
+            actor_j * forward * early,
+            critic_s,
+            critic_j,
+            critic_s * swap,
+            critic_j * swap,
+            constants.contention,
+            constants.gpu_idle_w,
+            active_w,
+            constants.card_idle_w,
+            around.slow,
+            around.arriving_s,
+            around.late_arriving_s,
+            around.cards_up,
+            around.lost,
+            around.off_policy,
+            around.ambient_c,
+            around.full_rise_c / card_w * (active_w > 0.0),
+            around.tau_s,
+            around.limit_c,
+            around.throttle,
+            n_cards,
+        )
     )
 
 
 def iteration_before(
     stage: Stage, work: Work, before: Between, decided: Mapping[Stage, Action]
 ) -> Carry:
-    """The iteration as a stage finds it: its beginning, then every stage before it as decided.
+    """Carry an iteration on to a stage: its start, then every stage before it as decided.
 
     Args:
         stage: the stage that is decided next.
@@ -177,7 +181,7 @@ def iteration_before(
 
 
 def at_ratio(short: Number, long: Number, ratio: Number) -> Number:
-    """Generation's time or energy at a longest row of `ratio` times the mean one.
+    """Interpolate generation's time or energy to a longest row of `ratio` times the mean one.
 
     Args:
         short: at `SHORT` times the mean.

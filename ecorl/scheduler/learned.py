@@ -1,9 +1,9 @@
 """The learned policy in a run: cost table, state, guards, network.
 
-What the stages cost comes from `ecorl.scheduler.run_costs`, how far the iteration has come from the
-decisions so far in it (`SchedulerState.decided`), the network's input from
-`ecorl.scheduler.features`; an action that the guards would refuse is not even considered. All of it
-is a function of the state: the same state gives the same proposal.
+The costs of the stages come from `ecorl.scheduler.run_costs`, the progress of the iteration from
+the decisions so far in it (`SchedulerState.decided`), and the network's input from
+`ecorl.scheduler.features`. An action that the guards would refuse is not considered. The proposal
+depends on the state alone: equal states lead to equal proposals.
 
 A run of this version neither streams finished rows nor moves training work, so only reward and
 reference have a choice.
@@ -58,7 +58,7 @@ _PLACE = {stage: place for place, stage in enumerate(FROZEN_STAGES)}
 
 
 def load(path: Path | None) -> LearnedScheduler:
-    """Factory of the entry point ``ecorl`` in the group ``ecorl.policies``."""
+    """Make the learned policy; the entry point ``ecorl`` in the group ``ecorl.policies``."""
     return LearnedScheduler(PolicyFile(path))
 
 
@@ -76,7 +76,7 @@ class LearnedScheduler:
         self._tables: RunTables | None = None
 
     def bind(self, setting: RunSetting) -> None:
-        """Take what the run is; comes before the first decision.
+        """Prepare for a run; called before the first decision.
 
         Raises:
             ConfigError: when a profile lacks a figure that a stage's price needs.
@@ -92,7 +92,7 @@ class LearnedScheduler:
             setting.card.figure(key)
 
     def propose(self, state: SchedulerState) -> Proposal:
-        """The action with the greatest logit among those that the guards let through."""
+        """Propose the action with the greatest logit among those that the guards let pass."""
         if not may_leave_gpu(state.stage):
             return Proposal(Action.GPU, f"{state.stage} stays on the GPU")
         table = self._tables.of(state) if self._tables is not None else None
@@ -117,9 +117,9 @@ class LearnedScheduler:
 class DecisionView:
     """One decision of a run: what is known, what may be done, and what it would cost.
 
-    Batches that are open on the card beside this iteration's own are taken to have been there when
-    generation ended, each like this iteration's reward batch (reference where the card cannot run
-    the reward): a run counts them, and knows no more of them.
+    A run knows of other open batches on the card only their number. They are assumed to have been
+    there when generation ended, each like this iteration's reward batch (or its reference batch
+    where the card cannot run the reward).
 
     Args:
         table: costs of batches of this kind.
@@ -128,7 +128,7 @@ class DecisionView:
     Attributes:
         work: what the iteration's stages cost.
         carry: how far it has come.
-        bids: what a2 and a3 would take.
+        bids: modelled time and energy of a2 and of a3.
         objections: of the guards to a2 and to a3, or None.
         may: whether a2 and a3 pass the guards, 1.0 or 0.0 each.
     """
@@ -165,7 +165,7 @@ class DecisionView:
         return guard_objection(facts, rules.q_max, rules.l_max, rules.energy_limit)
 
     def inputs(self) -> tuple[float, ...]:
-        """The network's input, `ecorl.scheduler.features.NAMES` in order."""
+        """Compute the network's input, in the order of `ecorl.scheduler.features.NAMES`."""
         state = self.state
         power_mean, power_spread = _mean_and_spread(state.gpu_power_share)
         used_mean, used_spread = _mean_and_spread(state.gpu_utilisation)
@@ -181,7 +181,7 @@ class DecisionView:
         return features(state.stage, self.carry, self.work, self.table.rules, seen, self.may)
 
     def costs(self) -> tuple[ActionCost, ...]:
-        """What each action would cost; the record's own form. Without a card, the GPU's alone."""
+        """Return what each action would cost, for the record; without a card a1 alone."""
         state, work, place = self.state, self.work, _PLACE[self.state.stage]
         provenance = self.table.table.provenance
         if state.stage in self.table.measured:
@@ -203,7 +203,12 @@ class DecisionView:
         )
 
     def reason(self, code: int, logits: list[float]) -> str:
-        """One sentence for the record."""
+        """Write one sentence on a proposal for the record.
+
+        Args:
+            code: of the proposed action.
+            logits: of the three actions.
+        """
         stage, work = self.state.stage, self.work
         place = _PLACE[stage]
         seen = "measured" if stage in self.table.measured else "modelled"
@@ -225,7 +230,7 @@ _REASON = (
 
 
 def _progress(state: SchedulerState, work: Work) -> Carry:
-    """How far the iteration has come, from what was decided in it so far."""
+    """Carry the iteration on to this stage by the decisions that were made in it so far."""
     decided = dict(state.decided)
     n_own = 0
     if state.stage is Stage.REFERENCE and decided.get(Stage.REWARD, Action.GPU) is not Action.GPU:
@@ -238,8 +243,9 @@ def _progress(state: SchedulerState, work: Work) -> Carry:
 
 
 def _mean_and_spread(shares: tuple[float | None, ...]) -> tuple[float, float]:
-    """Mean and standard deviation of the shares that are known; the middle where none is."""
-    known: tuple[float, ...] = shares  # type: ignore[assignment]  # nearly always
+    """Return mean and standard deviation of the known shares; 0.5 and 0.0 where none is known."""
+    # Nearly always all are known, and a sum that fails is cheaper than a test of each.
+    known: tuple[float, ...] = shares  # type: ignore[assignment]
     try:
         total = sum(known)
     except TypeError:

@@ -1,4 +1,4 @@
-"""The table of the EcoRL-Sched paper's own figures; published, not ours, and not physical.
+"""The cost table by the figures that the EcoRL-Sched paper prints; published, and not physical.
 
 Printed, and taken as they stand: an iteration of 21 s (70 B, 32 H100) of which generation takes
 43 %, inference 21 % and training 36 %; inference draws 60 to 75 % less power than training; the
@@ -57,7 +57,13 @@ NOTES = (
 
 
 def paper_table(setting: Setting, lengths: Float64, rows: Float64 | None = None) -> CostTable:
-    """The table of the paper's calibration; `roofline_table` has the same arguments."""
+    """Compute the table of the paper's calibration.
+
+    Args:
+        setting: job and devices.
+        lengths: ``[n_lengths] float64``, mean lengths of completions, tokens.
+        rows: ``[n_lengths] float64``, completions at each length; `Setting.n_rows` when None.
+    """
     n_rows = np.full(len(lengths), float(setting.n_rows)) if rows is None else rows
     values = np.zeros((len(lengths), len(COLUMNS)))
     gpus = N_GPUS / setting.n_gpus

@@ -1,4 +1,4 @@
-"""Policies: who proposes an action. Guards decide what becomes of it (see `algorithm1`).
+"""Policies: they propose an action, and the guards let it pass or not (see `algorithm1`).
 
 A third party registers a learned policy under the entry-point group ``ecorl.policies``: a
 callable that takes the configured path (or None) and returns a `Policy`.
@@ -33,7 +33,7 @@ _TIE_ORDER = (Action.GPU, Action.CONCURRENT, Action.FPGA)
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a policy wants for a stage.
+    """The action that a policy proposes for a stage.
 
     Attributes:
         action: where the stage shall run.
@@ -49,7 +49,7 @@ class Proposal:
 
     @classmethod
     def read(cls, answer: Proposal | LegacyProposal) -> Proposal:
-        """A policy's answer as a proposal, whichever of its two forms it has.
+        """Return a policy's answer as a `Proposal`, whichever of its two forms it has.
 
         Raises:
             TypeError, ValueError: when it is neither, or names no action.
@@ -61,7 +61,7 @@ class Proposal:
 
 
 LegacyProposal = tuple[Action, str, tuple[ActionCost, ...]]
-"""Action, reason and costs: what policies from elsewhere returned before there was `Proposal`."""
+"""Action, reason and costs: the form in which third-party policies answered before `Proposal`."""
 
 
 @runtime_checkable
@@ -71,7 +71,7 @@ class Policy(Protocol):
     name: str
 
     def propose(self, state: SchedulerState) -> Proposal | LegacyProposal:
-        """The action that this policy wants, why, and what it expects each action to cost."""
+        """Propose an action, with a reason and what each action is expected to cost."""
         ...
 
 
@@ -100,10 +100,10 @@ class RunSetting:
 
 @runtime_checkable
 class Binds(Protocol):
-    """A learned policy that wants to know what the run is."""
+    """A learned policy that has to know models, devices and guards of the run."""
 
     def bind(self, setting: RunSetting) -> None:
-        """Take it; comes once, before the first decision.
+        """Prepare for a run; called once, before the first decision.
 
         Raises:
             ConfigError: when a figure that the policy needs is missing.
@@ -120,7 +120,7 @@ class Static:
         self.actions = dict(actions)
 
     def propose(self, state: SchedulerState) -> Proposal:
-        """The configured action."""
+        """Propose the configured action."""
         action = self.actions.get(state.stage, Action.GPU)
         return Proposal(action, f"the configuration places {state.stage} on {action}")
 
@@ -139,7 +139,7 @@ class Threshold:
         self.max_length, self.max_queue = max_length, max_queue
 
     def propose(self, state: SchedulerState) -> Proposal:
-        """Concurrent within both thresholds."""
+        """Propose a3 within both thresholds, else the GPU."""
         if not may_leave_gpu(state.stage):
             return Proposal(Action.GPU, f"{state.stage} stays on the GPU")
         length, queue = state.work.mean_length, state.fpga_queue
@@ -178,7 +178,7 @@ class Profiling:
         self._inner, self._n_profiling, self._explores = inner, n_profiling, explores
 
     def propose(self, state: SchedulerState) -> Proposal:
-        """The GPU in the phase's first, third, ... batch, else what the inner policy says."""
+        """Propose the GPU in the phase's first, third, ... batch, else as the inner policy."""
         profiling = state.batch < self._n_profiling and state.batch % 2 == 0
         if profiling and may_leave_gpu(state.stage):
             return Proposal(Action.GPU, "profiling phase: the GPU path's turn")
@@ -209,7 +209,7 @@ class Lookahead:
         self.costs, self.energy_weight, self.time_weight = costs, energy_weight, time_weight
 
     def propose(self, state: SchedulerState) -> Proposal:
-        """The cheapest action, with the arithmetic in the reason."""
+        """Propose the cheapest action, with the arithmetic in the reason."""
         if not may_leave_gpu(state.stage):
             return Proposal(Action.GPU, f"{state.stage} stays on the GPU")
         estimate = self.costs.estimate(state)
@@ -271,7 +271,7 @@ def build_policy(
     devices: DeviceConfig | None = None,
     models: Mapping[Stage, ModelShape] | None = None,
 ) -> Policy:
-    """The policy that the configuration asks for.
+    """Build the policy that the configuration asks for.
 
     Args:
         config: placement section of the configuration.

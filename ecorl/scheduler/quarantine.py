@@ -1,7 +1,8 @@
 """Quarantine of an engine that keeps failing.
 
-After ``max_faults`` faults in a row the engine is unavailable for a back-off. Then one probe is
-let through: if it succeeds the engine is back, if it fails the back-off doubles.
+After ``max_faults`` faults in a row the engine is unavailable for a back-off. Then one batch is
+let through as a probe: if it succeeds the engine is available again, if it fails the back-off
+doubles.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ log = logging.getLogger(__name__)
 
 
 class Quarantine:
-    """Keeps count of an engine's faults; thread-safe.
+    """Counts an engine's faults and says whether it may be used; thread-safe.
 
-    Ask `available` as often as needed. Call `begin` when a batch is really sent, and then
-    `succeeded` or `failed`. A probe of which nothing is heard for a whole back-off counts as
-    failed, so that an engine cannot be lost to a forgotten answer.
+    `available` may be asked at any time. Call `begin` when a batch is really sent, and then
+    `succeeded` or `failed`. A probe without either for a whole back-off counts as failed, so that
+    an engine is not lost to a report that never comes.
 
     Args:
         max_faults: faults in a row that quarantine the engine.
@@ -54,25 +55,12 @@ class Quarantine:
         self._backoff_s = backoff_s
         self._until_s: float | None = None
         self._probing = False
-        self._last_fault: str | None = None
 
     @property
     def n_faults(self) -> int:
-        """Faults so far, all told."""
+        """Number of faults since the start."""
         with self._lock:
             return self._n_faults
-
-    @property
-    def last_fault(self) -> str | None:
-        """Name of the latest fault, or None."""
-        with self._lock:
-            return self._last_fault
-
-    @property
-    def quarantined(self) -> bool:
-        """Whether the engine is in quarantine, whether or not a probe is due."""
-        with self._lock:
-            return self._until_s is not None
 
     def available(self) -> bool:
         """Whether a batch may be sent now: not in quarantine, or due for a probe."""
@@ -90,9 +78,9 @@ class Quarantine:
         return True
 
     def begin(self) -> bool:
-        """Say that a batch is about to be sent; False when it must not be.
+        """Announce a batch that is about to be sent; False when it must not be.
 
-        In quarantine exactly one caller gets True after each back-off: its batch is the probe.
+        In quarantine one caller gets True after each back-off: its batch is the probe.
         """
         with self._lock:
             if not self._available():
@@ -103,10 +91,10 @@ class Quarantine:
             return True
 
     def succeeded(self) -> None:
-        """A batch was answered: the count of faults in a row starts anew, quarantine ends.
+        """Report a success: the count of faults in a row starts anew, and quarantine ends.
 
-        A success that does not come from the probe (a batch sent before the quarantine) leaves
-        the quarantine as it is.
+        A success of a batch that was sent before the quarantine says nothing of the engine since,
+        so it leaves the quarantine as it is.
         """
         with self._lock:
             if self._until_s is not None and not self._probing:
@@ -118,7 +106,7 @@ class Quarantine:
             self._backoff_s = self._first_backoff_s
 
     def failed(self, fault: str) -> None:
-        """A batch failed.
+        """Report the fault of a batch.
 
         Args:
             fault: name of the fault, e.g. ``EngineTimeout``.
@@ -129,7 +117,6 @@ class Quarantine:
     def _fail(self, fault: str) -> None:
         self._n_faults += 1
         self._faults_in_row += 1
-        self._last_fault = fault
         if self._until_s is not None and not self._probing:
             return
         if self._probing:

@@ -1,8 +1,8 @@
-"""Cost tables of a run, made as batches of a new kind come.
+"""Cost tables of a run, computed when a batch of a new kind comes.
 
-Pricing a stage takes milliseconds, a decision some microseconds. So the costs of all batches of one
-size and of similar lengths are computed once (`RunTable`), and read by linear interpolation. What
-the run has measured of its GPU path replaces what was computed.
+Pricing a stage costs milliseconds, a decision some tens of microseconds. So the costs of all
+batches of one size and of similar lengths are computed once (`RunTable`) and interpolated linearly.
+Costs that the run has measured on its GPUs replace computed ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PROMPT_STEP = 1.19
 
 
 class BatchKind(NamedTuple):
-    """What batches share that are priced by one table.
+    """The properties that batches priced by one table have in common.
 
     Attributes:
         algorithm: of the trainer.
@@ -53,7 +53,7 @@ class BatchKind(NamedTuple):
 
     @classmethod
     def of(cls, state: SchedulerState) -> BatchKind | None:
-        """The kind of the batch that is to be placed, or None for an empty one."""
+        """Return the kind of the batch that is to be placed, or None for an empty one."""
         work = state.work
         n_rows, n_output = work.n_sequences, work.n_output_tokens
         if n_rows < 1 or n_output < 1:
@@ -92,7 +92,7 @@ def priced(setting: RunSetting, kind: BatchKind, margin: float | None) -> RunTab
 
 
 def run_rules(setting: RunSetting, table: CostTable, margin: float | None) -> Rules:
-    """What may be done in a run: reward and reference may leave the GPU, within its guards.
+    """Return the rules of a run: reward and reference may leave the GPU, within its guards.
 
     Args:
         setting: what the run is.
@@ -135,19 +135,25 @@ class RunTable:
         self._lengths = list(map(float, table.lengths))
         self._first = math.log(self._lengths[0])
         self._slope = (len(self._lengths) - 1) / (math.log(self._lengths[-1]) - self._first)
-        self._values = _columns(table.values)
+        self._values = _neighbours(table.values)
         self._paths: object = ()
+        self._batch: tuple[object, ...] = ()
+        self._work: Work
 
     def work(self, state: SchedulerState) -> Work:
-        """What the stages of the iteration cost whose batch is to be placed.
+        """Return what the stages of the iteration cost whose batch is to be placed.
 
-        The longest row is one of prompt and completion; what it has over the mean prompt is taken
-        for its completion.
+        A run knows the longest row, prompt and completion together. Its completion is estimated by
+        subtracting the mean prompt.
         """
         if state.paths is not self._paths:
             self._use_measured(state)
         work = state.work
         n_rows, n_output = work.n_sequences, work.n_output_tokens
+        # The reward and the reference of one batch ask one after the other, for the same figures.
+        batch = (n_rows, n_output, work.n_tokens, work.max_length, state.fpga_available)
+        if batch == self._batch:
+            return self._work
         length = n_output / n_rows
         x = (math.log(length) - self._first) * self._slope
         low = min(max(int(x), 0), len(self._lengths) - 2)
@@ -160,26 +166,30 @@ class RunTable:
         )
         rest = 1.0 - share
         row = [a * rest + b * share for a, b in self._values[low]]
-        return iteration_costs(row=row, constants=self.constants, around=around)
+        self._work = iteration_costs(row=row, constants=self.constants, around=around)
+        self._batch = batch
+        return self._work
 
     def _use_measured(self, state: SchedulerState) -> None:
-        """Bring the GPU path's computed costs to what the run has seen of them.
+        """Scale the computed costs of the GPU path to those that the run has measured.
 
-        A roofline is a lower bound; small models take many times as long. The measured mean a
-        token decides the level of each stage, the computed table how it changes with length.
+        A roofline is a lower bound; small models need many times as long. The measured mean a
+        token sets the level of each stage, the computed table its change with the length.
         """
-        self._paths = state.paths
+        self._paths, self._batch = state.paths, ()
         values, place = self.table.values, len(self._lengths) // 2
         n_tokens = self._n_rows * self._lengths[place]
-        factors = np.ones(values.shape[1])
-        for path in state.paths:
-            for unit, per_token in (("s", path.time_s_per_token), ("j", path.energy_j_per_token)):
-                for name in _columns_of(path.stage, unit):
-                    computed = values[place, COLUMN[name]]
-                    if path.count >= LEAST_COUNT and computed > 0 and per_token > 0:
-                        factors[COLUMN[name]] = per_token * n_tokens / computed
-        self._values = _columns(values * factors)
-        self.measured = frozenset(p.stage for p in state.paths if p.count >= LEAST_COUNT)
+        computed = values[place].tolist()
+        factors = [1.0] * len(computed)
+        known = [path for path in state.paths if path.count >= LEAST_COUNT]
+        for path in known:
+            per_unit = (path.time_s_per_token, path.energy_j_per_token)
+            for per_token, columns in zip(per_unit, _GPU_COLUMNS[path.stage], strict=True):
+                for column in columns:
+                    if computed[column] > 0 and per_token > 0:
+                        factors[column] = per_token * n_tokens / computed[column]
+        self._values = _neighbours(values * factors)
+        self.measured = frozenset(path.stage for path in known)
 
 
 class RunTables:
@@ -197,7 +207,7 @@ class RunTables:
         self._tables: dict[BatchKind, RunTable | None] = {}
 
     def of(self, state: SchedulerState) -> RunTable | None:
-        """The table for the batch that is to be placed; None when it cannot be priced."""
+        """Return the table of the batch that is to be placed; None when it cannot be priced."""
         kind = BatchKind.of(state)
         if kind is None:
             return None
@@ -212,13 +222,16 @@ class RunTables:
         return self._tables[kind]
 
 
-def _columns(values: Float64) -> list[list[tuple[float, float]]]:
-    """Each column's value at a length and at the next, for each length but the last."""
-    rows = [list(map(float, row)) for row in values]
-    return [list(zip(below, above, strict=True)) for below, above in pairwise(rows)]
+def _neighbours(values: Float64) -> list[list[tuple[float, float]]]:
+    """Return each column's value at a length and at the next, for each length but the last."""
+    return [list(zip(below, above, strict=True)) for below, above in pairwise(values.tolist())]
 
 
-def _columns_of(stage: Stage, unit: str) -> tuple[str, ...]:
+def _gpu_columns(stage: Stage, unit: str) -> tuple[int, ...]:
     if stage is Stage.GENERATION:
-        return (f"generation_short_{unit}", f"generation_long_{unit}")
-    return (f"{stage}_{unit}",)
+        return COLUMN[f"generation_short_{unit}"], COLUMN[f"generation_long_{unit}"]
+    return (COLUMN[f"{stage}_{unit}"],)
+
+
+_GPU_COLUMNS = {stage: (_gpu_columns(stage, "s"), _gpu_columns(stage, "j")) for stage in Stage}
+"""Columns of a stage's time and of its energy on the GPUs."""

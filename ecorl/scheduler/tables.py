@@ -1,4 +1,4 @@
-"""What the stages of an iteration cost over the length of its completions, in a table.
+"""Cost tables: what the stages of an iteration cost, over the length of its completions.
 
 Pricing a stage by `ecorl.scheduler.costs.CostModel` takes up to milliseconds. A decision has some
 microseconds, a simulator less than one, so both read a table that was made once: every stage's time
@@ -65,7 +65,7 @@ INT8_BYTES = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is run on what, as far as costs depend on it.
+    """Job and devices, as far as costs depend on them.
 
     Attributes:
         algorithm: of the RL trainer; it decides which stages there are.
@@ -130,7 +130,10 @@ class CostTable:
     notes: tuple[str, ...] = field(default=())
 
     def at(self, length: float | Float64) -> Float64:
-        """The row for a mean length, ``[..., len(COLUMNS)] float64``; held constant outside."""
+        """Interpolate the row of a mean length, ``[..., len(COLUMNS)] float64``.
+
+        Outside of the table's lengths it is that of the nearest end.
+        """
         held = np.clip(np.asarray(length, dtype=np.float64), self.lengths[0], self.lengths[-1])
         low = np.clip(np.searchsorted(self.lengths, held, "right") - 1, 0, len(self.lengths) - 2)
         below, above = self.lengths[low], self.lengths[low + 1]
@@ -139,7 +142,12 @@ class CostTable:
 
 
 def length_grid(shortest: float, longest: float, n_lengths: int = N_LENGTHS) -> Float64:
-    """Lengths evenly spaced in the logarithm, tokens.
+    """Space lengths evenly in the logarithm, ``[n_lengths] float64``, tokens.
+
+    Args:
+        shortest: the first, tokens.
+        longest: the last, tokens.
+        n_lengths: how many.
 
     Raises:
         ConfigError: when they are not positive and rising.
@@ -150,12 +158,15 @@ def length_grid(shortest: float, longest: float, n_lengths: int = N_LENGTHS) -> 
 
 
 def roofline_table(setting: Setting, lengths: Float64, rows: Float64 | None = None) -> CostTable:
-    """The table of the physical calibration: roofline on the GPUs, cycle model on the cards.
+    """Compute the physical calibration's table: roofline on the GPUs, cycle model on the cards.
 
     Args:
         setting: what runs on what.
         lengths: ``[n_lengths] float64``, mean lengths of completions, tokens.
         rows: ``[n_lengths] float64``, completions at each length; `Setting.n_rows` when None.
+
+    Returns:
+        The table, its provenance modelled.
 
     Raises:
         ConfigError: when a GPU stage cannot be priced: a figure is missing, or the model does not
@@ -187,7 +198,14 @@ def roofline_table(setting: Setting, lengths: Float64, rows: Float64 | None = No
 
 
 def stage_work(setting: Setting, stage: Stage, length: float, n_rows: int) -> StageWork:
-    """The work of one stage at a mean length of completions, every row alike."""
+    """Describe the work of one stage on rows that are all alike.
+
+    Args:
+        setting: job and devices.
+        stage: the stage.
+        length: completion of each row, tokens.
+        n_rows: rows.
+    """
     n_output = round(n_rows * length)
     n_tokens = round(n_rows * (length + setting.prompt_length))
     longest = round(length + setting.prompt_length)
@@ -220,7 +238,10 @@ _CARD_STAGES = (Stage.REWARD, Stage.REFERENCE, Stage.CRITIC)
 
 
 def _calls(setting: Setting, stage: Stage) -> float:
-    """Passes over a row: a call at the end of each step sees the row so far."""
+    """Return the work of a stage in passes over whole rows.
+
+    Of n evenly spaced reward calls the j-th reads j / n of the row, together (n + 1) / 2 rows.
+    """
     return (setting.reward_calls + 1) / 2 if stage is Stage.REWARD else 1.0
 
 
@@ -232,9 +253,11 @@ def _on_gpus(costs: CostModel, work: StageWork) -> tuple[float, float]:
 
 
 def _on_cards(setting: Setting, costs: CostModel, work: StageWork) -> float:
-    """Time of all cards for a stage, s: each takes its share of the rows."""
+    """Return the time of all cards for a stage, s; the rows are divided among them."""
     n_rows = -(-work.n_sequences // setting.n_cards)
     share = n_rows / work.n_sequences
+    # The critic is a transformer with a scalar head like the reward model and is priced as one:
+    # the cycle model knows no critic.
     part = replace(
         work,
         n_sequences=n_rows,
@@ -249,7 +272,7 @@ def _on_cards(setting: Setting, costs: CostModel, work: StageWork) -> float:
 
 
 def _fits_together(setting: Setting) -> bool:
-    """Whether one card holds reward and reference model together; else cards share them."""
+    """Tell whether one card holds reward and reference model together; else cards divide them."""
     memory = setting.card.get("memory_bytes") or 0.0
     models = [setting.models[s] for s in (Stage.REWARD, Stage.REFERENCE) if s in setting.stages]
     return sum(INT8_BYTES * m.n_params for m in models) <= memory
@@ -258,7 +281,11 @@ def _fits_together(setting: Setting) -> bool:
 def _usable_cards(
     setting: Setting, costs: CostModel, length: float
 ) -> tuple[tuple[bool, bool, bool], tuple[str, ...]]:
-    """Which inference stages the cards can run, and why not."""
+    """Find out which inference stages the cards can run, and why they cannot run the others.
+
+    The INT8 weights must fit into the memory of all cards together, those of reward and reference
+    before those of the critic, and the cycle model must know the shape.
+    """
     if setting.n_cards < 1:
         return (False, False, False), ("there is no card",)
     memory = setting.n_cards * (setting.card.get("memory_bytes") or 0.0)

@@ -1,4 +1,4 @@
-"""What happens to the cards from outside: other jobs' bursts, and failures."""
+"""Disturbances of the cards from outside the job: other jobs' bursts, and failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ecorl.sim.scenario import Scenario, column
 
 @dataclass(frozen=True, slots=True)
 class Disturbances:
-    """What happens to the cards from outside, ``[n_iter, n] float64`` each.
+    """Disturbances of the cards in each iteration, ``[n_iter, n] float64`` each.
 
     Attributes:
         arriving_s, late_s: other jobs' work that arrives at the start of the iteration and at the
@@ -61,21 +61,32 @@ def draw_disturbances(
 def _burst_chain(
     scenarios: Sequence[Scenario], unit_s: Float64
 ) -> tuple[Float64, Float64, Float64, Float64]:
-    """Share of iterations with a burst, its mean work (s), and the chances to leave both states."""
+    """Compute the two-state chain of other jobs' bursts.
+
+    Returns:
+        Share of iterations with a burst, its mean work (s), and the chances to leave the calm and
+        the bursting state, ``[n] float64`` each.
+    """
     load = column(scenarios, "load")
     burst = column(scenarios, "burst_s") * unit_s
     leave_calm = 1.0 - column(scenarios, "calm")
-    # Bursts are not rarer than calm ends, nor without pause; their work makes up for the rest.
+    # At the least rate a burst always lasts one iteration (its chance to end is 1); a lower rate
+    # would need a chance above 1. At 0.95 there is still a pause. Where the rate is bounded, the
+    # work of a burst is scaled so that the mean load stays what it should be.
     least = leave_calm / (1.0 + leave_calm)
     # Chance of a burst in the long run such that its mean work is the load.
     rate = np.clip(load * unit_s / np.maximum(burst, 1e-12), least, 0.95) * (load > 0)
     burst = np.where(rate > 0, load * unit_s / np.maximum(rate, 1e-12), 0.0)
+    # Balance of the chain: rate x leave_burst = (1 - rate) x leave_calm.
     leave_burst = np.where(rate > 0, leave_calm * (1.0 - rate) / np.maximum(rate, 1e-12), 1.0)
     return rate, burst, leave_calm, np.minimum(leave_burst, 1.0)
 
 
 def unforeseen(others: Disturbances) -> Disturbances:
-    """What is known at the start: this iteration's arrivals and cards, not what comes later."""
+    """Return what is known when an iteration starts: arrivals and cards that are up.
+
+    Later arrivals count with their mean, and no failure is foreseen.
+    """
     return Disturbances(
         others.arriving_s,
         np.ascontiguousarray(others.mean_late_s),
@@ -88,7 +99,12 @@ def unforeseen(others: Disturbances) -> Disturbances:
 def _failures(
     scenarios: Sequence[Scenario], n_iter: int, rng: np.random.Generator
 ) -> tuple[Float64, Float64]:
-    """Share of cards that is up, and share of the rows that is lost when one fails."""
+    """Draw failures and repairs of cards.
+
+    Returns:
+        Share of the cards that is up, and share of the rows that is lost when one fails,
+        ``[n_iter, n] float64`` each.
+    """
     n = len(scenarios)
     n_cards = np.maximum(column(scenarios, "n_cards"), 1.0)
     rate = column(scenarios, "failure_rate")
@@ -100,6 +116,7 @@ def _failures(
         up[k] = (n_cards - down) / n_cards
         fails = (draws[k, :, 0] < rate) & (down < n_cards)
         lost[k] = fails / np.maximum(n_cards - down, 1.0)
+        # Each card that is down comes back with chance `back`; at most one does in an iteration.
         returns = (draws[k, :, 1] < 1.0 - (1.0 - back) ** down) & (down > 0)
         down = down + fails - returns
     return up * (column(scenarios, "n_cards") > 0), lost

@@ -59,7 +59,13 @@ def cpu_profile(n_cores: int = 4) -> DeviceProfile:
 
 
 def scaled_card(speed: float, power: float, name: str = "u55c") -> DeviceProfile:
-    """A hypothetical card: a known one, `speed` times as fast at `power` times the power."""
+    """Make up a hypothetical card from a known one.
+
+    Args:
+        speed: factor on its speed.
+        power: factor on its power.
+        name: profile of the known card.
+    """
     base = load_profile(name)
     factors = {
         "clock_hz": speed, "clock_max_hz": speed, "memory_bytes_per_s": speed,
@@ -133,7 +139,12 @@ def _ambient_c(rng: np.random.Generator, *, hot: bool) -> float:
 
 
 def at_scale(scenario: Scenario, n_gpus: int) -> Scenario:
-    """The same job on another number of GPUs, one card for eight of them."""
+    """Move a job to another number of GPUs, with one card for every eight.
+
+    Args:
+        scenario: the job.
+        n_gpus: GPUs.
+    """
     return replace(scenario, name=f"{scenario.name}-n{n_gpus}", n_gpus=n_gpus,
                    n_cards=max(1, n_gpus // 8))  # fmt: skip
 

@@ -65,12 +65,13 @@ def draw_drift(
     last = rng.standard_normal(len(scenarios)) * std
     for k in range(n_iter):
         foreseen[k] = memory * last
+        # AR(1); the step is such that the variance stays `std` squared.
         last = drift[k] = foreseen[k] + step[k]
     return drift, foreseen
 
 
 def lengths_of(shares: Float64, factor: Float64, cap: Float64) -> CompletionLengths:
-    """Lengths of batches of given tasks.
+    """Compute the lengths of the completions of batches from their tasks.
 
     Args:
         shares: of the tasks, ``[n_iter, n, n_tasks]``.
@@ -81,12 +82,14 @@ def lengths_of(shares: Float64, factor: Float64, cap: Float64) -> CompletionLeng
     per_row = np.minimum(flat * factor[..., None], cap[:, None])
     weights = np.repeat(shares, POINTS.shape[1], axis=-1) / POINTS.shape[1] * per_row
     mean = weights.sum(axis=-1)
+    # A task of under 2 % of the prompts is too rare for its longest row to be expected in a batch.
     present = shares > 0.02
     longest = np.minimum((LONGEST * present).max(axis=-1) * factor, cap)
     longest = np.maximum(longest, mean)
     # The hand-over that each row belongs to: the first one after its last token.
     place = np.ceil(per_row * (N_HANDOVERS / longest)[..., None]).astype(np.int64) - 1
     np.clip(place, 0, N_HANDOVERS - 1, out=place)
+    # One bincount for all batches: each has `N_HANDOVERS` bins of its own, one after another.
     episode = np.arange(mean.size).reshape(mean.shape)[..., None] * N_HANDOVERS
     tokens = np.bincount(
         (place + episode).reshape(-1), weights.reshape(-1), mean.size * N_HANDOVERS

@@ -28,7 +28,9 @@ SimCalibration = Literal["roofline", "paper", "fitted"]
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What the framework lets a scheduler do; what it does not is a1 whatever a policy says.
+    """What the framework lets a scheduler do beside placing frozen models.
+
+    An action that it does not allow becomes a1.
 
     Attributes:
         stream: hand over finished rows while generation goes on.
@@ -43,13 +45,12 @@ class Abilities:
     offload_critic: bool = False
 
 
-ALL_ABILITIES = Abilities(True, True, True, True)
 FROZEN_ONLY = Abilities(True, True, True, False)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The guards, as `ecorl.scheduler.Guards` has them: they stand outside every policy.
+    """Limits of the guards, as in `ecorl.scheduler.Guards`; no policy can override them.
 
     Attributes:
         q_max: queue at which offloading stops, batches like the one at hand.
@@ -180,7 +181,7 @@ class Scenario:
 
     @property
     def batch_concentration(self) -> float:
-        """`concentration` of a batch with its groups, for the Dirichlet draw of its mix."""
+        """Concentration of the Dirichlet from which the mix of a grouped batch is drawn."""
         # A task of mean share m: each of the N rows is of it or not, with variance m (1 - m). A row
         # is of the same task as the g rows of its group for sure, and correlated by rho with the
         # other N - g. So the share, their mean, has the variance m (1 - m) v with
@@ -194,7 +195,7 @@ class Scenario:
 
     @property
     def batch_noise_std(self) -> float:
-        """`noise_std` of a batch with its groups."""
+        """Standard deviation of the unforeseen change of a grouped batch's lengths."""
         # The mean over n prompts has the variance PROMPT_STD^2 / n. `noise_std` has that of N
         # prompts in it, so what comes on top is PROMPT_STD^2 (g / N - 1 / N).
         share = (self.group_size - 1) / self.n_rows

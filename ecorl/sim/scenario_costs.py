@@ -59,7 +59,7 @@ class ScenarioCosts:
     def work(
         self, lengths: CompletionLengths, others: Disturbances, rows: Float64 | None = None
     ) -> Work:
-        """The work of every iteration ``[n_iter, n]``.
+        """Compute the work of every iteration, arrays ``[n_iter, n] float64``.
 
         Args:
             lengths: of the completions.

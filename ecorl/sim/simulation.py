@@ -1,8 +1,8 @@
 """The simulator: episodes of placement decisions, one or many side by side.
 
-A step is one decision: six an iteration, in the order of the stages. A stage that the algorithm
-does not have is a step in which every action is a1 and costs nothing, so that many episodes can
-go in step. Guards stand between the action and what happens, as in a run.
+A step is one decision; an iteration has six, in the order of the stages. A stage that the algorithm
+does not have is a step in which every action is a1 and costs nothing, so that many episodes can be
+stepped together. An action that the guards refuse becomes a1, as in a run.
 
 The reward of a step is what it adds to Eq. 7 (`ecorl.scheduler.features.objective`) if the rest of
 the iteration stays on the GPUs; over an iteration the rewards add up to Eq. 7 itself, which is 0.0
@@ -40,7 +40,7 @@ from ecorl.stages import (
     finish,
     outlook,
     permitted,
-    settled,
+    with_deferred_done,
 )
 
 STAGES = tuple(Stage)
@@ -60,7 +60,7 @@ class Simulation:
     """Episodes under way.
 
     Args:
-        trace: what chance has decided.
+        trace: the random draws and the costs that follow from them.
         index: the episode of `trace` to play alone, in floats; None plays all of them in arrays.
     """
 
@@ -98,7 +98,7 @@ class Simulation:
         return self.iteration >= self.trace.n_iterations
 
     def known_work(self, supposed: Work | None = None) -> Work:
-        """The iteration's costs as far as a causal policy can know them now.
+        """Return the iteration's costs as far as a causal policy can know them now.
 
         Args:
             supposed: costs in place of the expected ones, if its lengths turn out otherwise.
@@ -111,7 +111,7 @@ class Simulation:
         return self.actual._replace(lost=self.expected.lost)
 
     def known_carry(self, supposed: Work | None = None) -> Carry:
-        """The iteration so far as a causal policy can know it now.
+        """Return the iteration so far as a causal policy can know it now.
 
         While rows are streamed nobody knows how generation will end, and a failing card shows at
         the barrier alone.
@@ -121,6 +121,8 @@ class Simulation:
         """
         carry = self.carry
         if self.stage in _MAY_STREAM and self.ops.any(carry.streaming):
+            # The steps so far are played again on the expected costs; the real ones would tell how
+            # long this batch's rows become.
             work = self.expected if supposed is None else supposed
             hoped = begin(self.actual, self._before)
             for stage, allowed in zip(STAGES, self._allowed, strict=False):
@@ -129,7 +131,7 @@ class Simulation:
         return carry._replace(redo_s=0.0 * carry.redo_s, redo_j=0.0 * carry.redo_j)
 
     def row_length(self) -> Number:
-        """Mean tokens of a row, as far as it is known."""
+        """Return the mean tokens of a row, as far as they are known."""
         hoped, real = self._expected_row_length, self._row_length
         if self.stage in _KNOWN_AT_ONCE:
             return hoped
@@ -138,12 +140,12 @@ class Simulation:
         return real
 
     def permitted(self) -> tuple[Number, Number]:
-        """Whether a2 and a3 pass the guards now."""
+        """Tell whether a2 and a3 pass the guards now, 1.0 or 0.0 each."""
         work, carry = self.known_work(), self.known_carry()
         return permitted(self.stage, carry, work, self.rules, self.row_length(), self.ops)
 
     def observation(self) -> tuple[tuple[Number, ...], tuple[Number, Number]]:
-        """The state of a learned policy, and whether a2 and a3 pass the guards."""
+        """Return the input of a learned policy, and whether a2 and a3 pass the guards."""
         work, carry, row_length = self.known_work(), self.known_carry(), self.row_length()
         may = permitted(self.stage, carry, work, self.rules, row_length, self.ops)
         seen = self._observed(row_length)
@@ -153,15 +155,19 @@ class Simulation:
     # ------------------------------------------------------------ going on
 
     def step(self, action: Number, may: tuple[Number, Number] | None = None) -> Number:
-        """Place the stage; returns the reward of the step.
+        """Place the stage.
 
         Args:
             action: code of the action, an int or ``[n] int``.
             may: from `permitted`, when the caller has it already.
+
+        Returns:
+            The reward of the step, a float or ``[n] float64``.
         """
         stage = self.stage
         p2, p3 = self.permitted() if may is None else may
-        # What the guards refuse goes to the GPU.
+        # What the guards refuse goes to the GPU. In arrays a product picks the action or 0, which
+        # is a1; the float path looks up whether the action is allowed.
         if self.index is None:
             allowed = action * ((action == FPGA) * p2 + (action == CONCURRENT) * p3)
         else:
@@ -169,6 +175,8 @@ class Simulation:
         self._allowed.append(allowed)
         self.carry = advance(stage, self.carry, self.actual, allowed, self.ops)
         after = self._outlook(stage)
+        # Differences of one potential: over an iteration they add up to its Eq. 7, whatever the
+        # order, so a step is rewarded for what it changes and no earlier one is paid twice.
         reward = after - self._value
         self._value = after
         self.place += 1
@@ -200,7 +208,7 @@ class Simulation:
     def _close_iteration(self) -> None:
         totals = finish(self.carry, self.actual, self.ops)
         if self.iteration + 1 == self.trace.n_iterations:
-            totals = settled(totals, self.actual)
+            totals = with_deferred_done(totals, self.actual)
         self.totals, self.between = totals, totals.after
         self.iteration, self.place = self.iteration + 1, 0
         self._open_iteration()
@@ -251,7 +259,7 @@ def play(simulation: Simulation, policy: Any) -> tuple[Float64, Float64, Float64
 
 
 def rules_of(scenarios: Any) -> Rules:
-    """What may be done in scenarios side by side, ``[n] float64`` each."""
+    """Collect what may be done in scenarios side by side, ``[n] float64`` each."""
 
     def each(values: Any) -> Float64:
         return np.array([float(v) for v in values])
@@ -295,7 +303,7 @@ is part of it: nobody sees a failure before it happens."""
 
 
 def _picked_carry(streaming: Number, hoped: Carry, real: Carry) -> Carry:
-    """`hoped` where rows are streamed, else `real`."""
+    """Return `hoped` where rows are streamed, else `real`."""
     if isinstance(streaming, float):
         return hoped if streaming else real
     picked = streaming > 0.0

@@ -64,5 +64,11 @@ LONGEST = np.array([t.median_length * np.exp(t.sigma * LONGEST_Z) for t in TASKS
 
 
 def nominal_length(mix: Float64 = SHARES, scale: float = 1.0, cap: float = np.inf) -> float:
-    """Mean length of a completion of a mix, tokens."""
+    """Compute the mean length of a completion of a mix, tokens.
+
+    Args:
+        mix: shares of the tasks, ``[N_TASKS] float64``.
+        scale: factor on all lengths.
+        cap: longest completion, tokens.
+    """
     return float(mix @ np.minimum(POINTS * scale, cap).mean(axis=1))

@@ -73,12 +73,22 @@ class Trace:
 
 
 def work_at(work: Work, index: Any) -> Work:
-    """The work of some iterations, by any NumPy index; scalars come out as floats."""
+    """Pick the work of some iterations.
+
+    Args:
+        work: arrays ``[n_iterations, n]``.
+        index: any NumPy index; scalars come out as floats.
+    """
     return Work._make(_pick(value, index) for value in work)
 
 
 def select(trace: Trace, columns: npt.NDArray[np.int64]) -> Trace:
-    """Some of the episodes of a trace, in the order of `columns`; an episode may come twice."""
+    """Pick some of the episodes of a trace.
+
+    Args:
+        trace: the episodes.
+        columns: numbers of the episodes, in the order of the result; one may occur twice.
+    """
     index = (slice(None), columns)
     return Trace(
         scenarios=tuple(trace.scenarios[int(i)] for i in columns),
@@ -154,9 +164,17 @@ def draw_trace(scenarios: Sequence[Scenario], rng: np.random.Generator) -> Trace
 
 
 def rows_over(scenarios: Sequence[Scenario], made_for: Float64, length: Float64) -> Float64 | None:
-    """Rows of batches over those of the tables at their lengths; None where they are the same.
+    """Compute the rows of batches over those that the tables assume at their actual lengths.
 
-    An adaptive batch is made for the length that was expected, and keeps its rows.
+    An adaptive batch is made up for the length that was expected, and keeps its rows.
+
+    Args:
+        scenarios: the scenarios side by side.
+        made_for: mean length that was expected, ``[n_iter, n]`` tokens.
+        length: mean length as it is, likewise.
+
+    Returns:
+        The ratio ``[n_iter, n] float64``, or None where no batch is adaptive.
     """
     if not any(s.adaptive_batch for s in scenarios):
         return None
@@ -167,7 +185,7 @@ def rows_over(scenarios: Sequence[Scenario], made_for: Float64, length: Float64)
 
 
 def supposing(trace: Trace, deviation: float) -> Work:
-    """What each iteration is expected to cost if its lengths deviate from what is foreseen.
+    """Compute what each iteration is expected to cost if its lengths deviate from the forecast.
 
     Args:
         trace: the episodes.

@@ -31,7 +31,7 @@ from ecorl.stages.guards import (
     permitted,
     queue_fits,
 )
-from ecorl.stages.iteration import advance, begin, card_done_s, finish, settled
+from ecorl.stages.iteration import advance, begin, card_done_s, finish, with_deferred_done
 from ecorl.stages.outcome import StageOutcome, stage
 
 __all__ = [
@@ -67,7 +67,7 @@ __all__ = [
     "outlook",
     "permitted",
     "queue_fits",
-    "settled",
     "stage",
     "stage_graph",
+    "with_deferred_done",
 ]

@@ -1,4 +1,4 @@
-"""The figures of an iteration: what its stages cost, where it stands, what it comes to.
+"""The figures of an iteration: the costs of its stages, its progress, and its totals.
 
 All are floats, or float64 arrays that broadcast against one another; times in s since the start of
 the iteration, energies in J, powers in W.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -30,7 +31,7 @@ INFERENCE = (Stage.REWARD, Stage.REFERENCE, Stage.CRITIC)
 
 
 class Ops(NamedTuple):
-    """What floats and arrays spell differently."""
+    """The operations whose names differ between floats and arrays."""
 
     maximum: Callable[[Number, Number], Number]
     minimum: Callable[[Number, Number], Number]
@@ -48,14 +49,12 @@ def _by_name_only(kind: type[_Figures]) -> type[_Figures]:
     """Make a named tuple that refuses positional figures.
 
     With twenty or thirty numbers in a row, two that change places go unnoticed. `_make` and
-    `_replace` stay as they are.
+    `_replace` stay as they are, for code that is tested to keep the order.
     """
     fields: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
     make: Callable[[Any], _Figures] = kind._make  # type: ignore[attr-defined]
 
     def new(cls: type[_Figures], /, **figures: Number) -> _Figures:
-        if tuple(figures) == fields:  # in order, as most calls have them: no look-ups
-            return tuple.__new__(cls, figures.values())
         wrong = sorted(figures.keys() ^ set(fields))
         if wrong:
             raise TypeError(f"{cls.__name__}: missing or unknown figures: {', '.join(wrong)}")
@@ -72,7 +71,7 @@ def _by_name_only(kind: type[_Figures]) -> type[_Figures]:
 
 @_by_name_only
 class Work(NamedTuple):
-    """What the stages of one iteration cost, and on what; times in s, energies in J, powers in W.
+    """Costs of the stages of one iteration, and devices; times in s, energies in J, powers in W.
 
     It is built by name only. `ecorl.scheduler.iteration_costs` builds it from a cost table.
     Times on the cards are those of all cards at full speed, without waiting.
@@ -140,8 +139,9 @@ class Work(NamedTuple):
     n_cards: Number
 
 
+@cache
 def idle_work() -> Work:
-    """Work of which every stage costs nothing, on cards that are up and never heat."""
+    """Return work whose stages cost nothing, on cards that are up and never heat."""
     zero = 0.0
     none = (0.0, 0.0, 0.0)
     return Work(
@@ -155,7 +155,7 @@ def idle_work() -> Work:
 
 
 class Between(NamedTuple):
-    """What one iteration leaves to the next.
+    """The state that one iteration leaves to the next.
 
     Attributes:
         backlog_s: work of other jobs that the cards still have, s.
@@ -179,13 +179,14 @@ class Carry(NamedTuple):
     Attributes:
         t_s: the GPUs' clock.
         card_s: when the cards are free of all that was sent to them.
-        pending_s: when the last own result arrives that nobody waited for; 0 without one.
+        pending_s: when the last of this iteration's offloaded results arrives for which the GPUs
+            have not waited; 0 without one.
         gpu_j: energy of the GPUs so far.
-        own_s: card time of own work so far.
+        own_s: card time of this iteration's work so far.
         bubble_s: time that the GPUs stood still.
         redo_s, redo_j: rows that cards lost, to be answered by the GPUs at the barrier.
         speed: of the cards in this iteration, share of full speed.
-        base_s: when the cards are free of what was there before this iteration's own work.
+        base_s: when the cards are free of what was there before this iteration's work.
         stretch: factor by which training that was put off stretched the generation.
         streaming: 1 when generation hands over finished rows, else 0.
         sent_s: card time of what was streamed so far.
@@ -220,7 +221,7 @@ class Carry(NamedTuple):
 
 
 class IterationTotals(NamedTuple):
-    """One iteration, finished.
+    """The totals of one iteration.
 
     Attributes:
         time_s: its length.
@@ -229,7 +230,7 @@ class IterationTotals(NamedTuple):
         booked_s, booked_j: time and energy with a step that was put off booked where it belongs:
             in the iteration of its batch, at what it takes alone. What sharing the GPUs with the
             next generation then saves is booked there. Over a run both sums are the same; Eq. 7
-            takes these, since its terms are relative to each iteration's own work.
+            takes these, since its terms are relative to the work of each iteration.
         after: what it leaves to the next.
     """
 

@@ -83,7 +83,15 @@ class StageGraph:
         return tuple(s for s in self.order() if s in found)
 
     def may_overlap(self, one: Stage, other: Stage) -> bool:
-        """Whether two different stages may run at the same time: neither needs the other."""
+        """Tell whether two different stages may run at the same time: neither needs the other.
+
+        Args:
+            one: a stage.
+            other: another; the order does not matter.
+
+        Raises:
+            ConfigError: when one of them is not in the graph.
+        """
         self._check(one)
         self._check(other)
         if one == other:

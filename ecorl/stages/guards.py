@@ -1,4 +1,4 @@
-"""What an iteration comes to if its rest stays on the GPUs, and what the guards let through."""
+"""The outlook of an iteration whose rest stays on the GPUs, and the guards' arithmetic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ecorl.stages.figures import INFERENCE, SCALAR, Carry, Number, Ops, Work
 from ecorl.stages.iteration import PLACE, card_done_s
 
 NO_LIMIT = 1e30
-"""An energy limit that is none; finite, since a stage that does not exist has 0 J."""
+"""Stands for no energy limit. Finite, since it is multiplied by 0 J where there is no stage."""
 
 _ORDER = {stage: i for i, stage in enumerate(Stage)}
 _LATER = {
@@ -21,7 +21,7 @@ _BEFORE_BARRIER = tuple(s for s in Stage if _ORDER[s] < _ORDER[Stage.ACTOR_TRAIN
 
 
 def gpu_only(work: Work) -> tuple[Number, Number]:
-    """Time (s) and energy (J, idle cards included) of an iteration that only uses the GPUs."""
+    """Compute time (s) and energy (J, idle cards included) of an iteration on the GPUs alone."""
     time_s = work.generation_s + sum(work.gpu_s) + work.forward_s + work.backward_s + work.critic_s
     gpu_j = work.generation_j + sum(work.gpu_j) + work.actor_j + work.critic_j
     return time_s, gpu_j + work.card_idle_w * time_s
@@ -30,9 +30,10 @@ def gpu_only(work: Work) -> tuple[Number, Number]:
 def outlook(
     stage: Stage, carry: Carry, work: Work, early: Number = 0.0, ops: Ops = SCALAR
 ) -> tuple[Number, Number, Number]:
-    """Booked time (s) and energy (J), and bubble (s), if the later stages stay on the GPUs.
+    """Compute booked time (s), energy (J) and bubble (s) if the later stages stay on the GPUs.
 
-    The same as `advance` with a1 over the stages after `stage`, then `finish`; in closed form.
+    The result is that of `advance` with a1 over the stages after `stage`, then `finish`, in closed
+    form: a decision asks for it two to four times, a planner millions of times.
 
     Args:
         stage: the last stage that was done.
@@ -47,7 +48,8 @@ def outlook(
     if stage in _BEFORE_BARRIER:
         joins = 1.0 - work.off_policy
         wait_s = joins * ops.maximum(0.0, carry.pending_s - t_s)
-        # Beside the barrier the forward pass hides up to its own length, and costs its price.
+        # A forward pass before the barrier hides at most its own length of the wait. It goes early
+        # only where that saves more time than the price of keeping its activations.
         goes_early = ops.any(early)
         if goes_early:
             hidden_s = ops.minimum(wait_s, work.forward_s + work.early_s)
@@ -168,7 +170,7 @@ def permitted(
 
 
 class OffloadBid(NamedTuple):
-    """What an offload of an inference stage would take, as the guards count it.
+    """Modelled time and energy of an offload of an inference stage, as the guards count them.
 
     Attributes:
         card_s: time on the cards, s.
@@ -186,7 +188,7 @@ class OffloadBid(NamedTuple):
 def offload_bids(
     stage: Stage, carry: Carry, work: Work, rules: Rules, ops: Ops = SCALAR
 ) -> tuple[OffloadBid, ...]:
-    """What a2 and a3 of an inference stage would take; one bid where both take the same.
+    """Compute time and energy of a2 and a3 of an inference stage; one bid where both are alike.
 
     The wait of an a3 is hidden by what is sure to run on the GPUs before the barrier: later
     inference that the cards cannot run, and forward or training work where the rules allow it.
@@ -203,6 +205,8 @@ def offload_bids(
     sure_s = sure_s + rules.early * (1.0 - work.off_policy) * work.forward_s
     for i in range(place + 1, len(INFERENCE)):
         sure_s = sure_s + (1.0 - rules.usable[i]) * work.gpu_s[i]
+    # Then a2 and a3 differ in nothing that the guards look at: a3 finds no sure work to hide its
+    # wait, and the cards are as fast beside working GPUs as beside waiting ones.
     alike = not (ops.any(sure_s) or ops.any(work.slow > 1.0))
     bids = []
     for concurrent in (0.0,) if alike else (0.0, 1.0):

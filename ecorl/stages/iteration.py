@@ -1,11 +1,11 @@
-"""The one pure stage function: what a placement does to time, power, joules, queue and barrier.
+"""The stage function: what a placement does to time, power, energy, queue and barrier.
 
-`advance` takes an iteration under way (`Carry`), what its stages cost (`Work`) and an action, and
-returns the iteration after that stage; `begin` and `finish` are its two ends. Everything that
-prices a placement goes through it: `ecorl.stages.stage` for one decision of a run, the simulator's
-environments, the 216-way look-ahead, the planner, the dynamic programme and ``ecorl plan``. All
-figures are floats, or float64 arrays that broadcast against one another; `SCALAR` and `BATCH` are
-the two sets of operations.
+`advance` maps an iteration under way (`Carry`), the costs of its stages (`Work`) and an action to
+the iteration after that stage; `begin` starts an iteration and `finish` ends it. All three are
+pure functions. Everything that prices a placement calls them: `ecorl.stages.stage` for one decision
+of a run, the simulator's environments, the 216-way look-ahead, the planner, the dynamic programme
+and ``ecorl plan``. All figures are floats, or float64 arrays that broadcast against one another;
+`SCALAR` and `BATCH` are the two sets of operations.
 
 Two clocks run in an iteration, both in s since its start: ``t_s`` of the GPUs, which work one stage
 after another, and ``card_s``, when the cards will be free of all that was sent to them. The cards
@@ -53,9 +53,24 @@ PLACE = {stage: i for i, stage in enumerate(INFERENCE)}
 _INSTANT_S = 1e-300
 """Shorter than any time; keeps a division finite."""
 
+# Places of the figures in `Carry`, in its order. A decision of a run carries an iteration on some
+# four times, and a copy that is changed by place takes a third of the time of `_replace`.
+(
+    _T_S, _CARD_S, _PENDING_S, _GPU_J, _OWN_S, _BUBBLE_S, _REDO_S, _REDO_J, _SPEED, _BASE_S,
+    _STRETCH, _STREAMING, _SENT_S, _STREAMED_S, _OTHERS_S, _TEMPERATURE_C, _DEFERRED_S,
+    _DEFERRED_J, _BROUGHT_S, _BROUGHT_J,
+) = range(len(Carry._fields))  # fmt: skip
+
 
 def begin(work: Work, before: Between) -> Carry:
-    """An iteration at its start."""
+    """Start an iteration.
+
+    Args:
+        work: what its stages cost.
+        before: what the iteration before left: backlog of the cards, their temperature, and
+            training that was put off.
+    """
+    # The cards slow evenly over the degrees above their limit, down to `throttle`.
     above = (before.temperature_c - work.limit_c) / THROTTLE_SPAN_C
     hot = 0.5 * (abs(above) - abs(above - 1.0) + 1.0)  # within 0 and 1, for floats and arrays
     speed = work.cards_up * (1.0 - hot * (1.0 - work.throttle))
@@ -63,13 +78,14 @@ def begin(work: Work, before: Between) -> Carry:
     speed = speed + 1e-9 * (speed <= 0.0)
     arrived_s = before.backlog_s + work.arriving_s
     zero = 0.0 * arrived_s
-    return Carry(
-        t_s=zero, card_s=arrived_s, pending_s=zero, gpu_j=zero, own_s=zero, bubble_s=zero,
-        redo_s=zero, redo_j=zero, speed=speed, base_s=arrived_s, stretch=zero + 1.0,
-        streaming=zero, sent_s=zero, streamed_s=zero, others_s=arrived_s,
-        temperature_c=before.temperature_c, deferred_s=before.deferred_s,
-        deferred_j=before.deferred_j, brought_s=before.deferred_s, brought_j=before.deferred_j,
-    )  # fmt: skip
+    figures = [zero] * len(Carry._fields)
+    figures[_CARD_S] = figures[_BASE_S] = figures[_OTHERS_S] = arrived_s
+    figures[_SPEED] = speed
+    figures[_STRETCH] = zero + 1.0
+    figures[_TEMPERATURE_C] = before.temperature_c
+    figures[_DEFERRED_S] = figures[_BROUGHT_S] = before.deferred_s
+    figures[_DEFERRED_J] = figures[_BROUGHT_J] = before.deferred_j
+    return Carry._make(figures)
 
 
 def advance(stage: Stage, carry: Carry, work: Work, action: Number, ops: Ops = SCALAR) -> Carry:
@@ -93,17 +109,29 @@ def advance(stage: Stage, carry: Carry, work: Work, action: Number, ops: Ops = S
 
 
 def finish(carry: Carry, work: Work, ops: Ops = SCALAR) -> IterationTotals:
-    """The end of an iteration: the last barrier of an off-policy one, idle power, what is left."""
+    """End an iteration and sum up its time and energy.
+
+    Args:
+        carry: the iteration after its last stage.
+        work: what its stages cost.
+        ops: `SCALAR` for floats, `BATCH` for arrays.
+    """
+    # One step off-policy nothing in the iteration needs the offloaded results, so its barrier and
+    # the repetition of lost rows stand here; on policy both are in the actor's step.
     wait_s = work.off_policy * ops.maximum(0.0, carry.pending_s - carry.t_s)
     time_s = carry.t_s + wait_s + work.off_policy * carry.redo_s
     gpu_j = carry.gpu_j + work.gpu_idle_w * wait_s + work.off_policy * carry.redo_j
     above_w = work.card_active_w - work.card_idle_w
     backlog_s = ops.maximum(0.0, carry.card_s - time_s)
+    # What stands in the queue at the end has not been worked off, whoever sent it.
     busy = (carry.others_s + carry.own_s - backlog_s) / time_s
     power_w = (work.card_idle_w + above_w * ops.minimum(1.0, busy)) / work.n_cards
+    # One pole: the temperature nears its end value exponentially, at the iteration's mean power.
     target_c = work.ambient_c + work.rise_c_per_w * power_w
     kept = ops.exp(-time_s / work.tau_s)
     card_j = above_w * carry.own_s + work.card_idle_w * time_s
+    # A step that was put off is booked here at what it would take alone, and one that came from the
+    # iteration before is not: so Eq. 7 compares the work of one batch.
     more_s = carry.deferred_s - carry.brought_s
     more_j = carry.deferred_j - carry.brought_j + work.card_idle_w * more_s
     return IterationTotals(
@@ -122,8 +150,13 @@ def finish(carry: Carry, work: Work, ops: Ops = SCALAR) -> IterationTotals:
     )
 
 
-def settled(totals: IterationTotals, work: Work) -> IterationTotals:
-    """A last iteration after which nothing follows: what it put off is done at its end."""
+def with_deferred_done(totals: IterationTotals, work: Work) -> IterationTotals:
+    """Add the training that was put off to the end of an episode's last iteration.
+
+    Args:
+        totals: of that iteration.
+        work: what its stages cost.
+    """
     after = totals.after
     return totals._replace(
         time_s=totals.time_s + after.deferred_s,
@@ -136,7 +169,7 @@ def settled(totals: IterationTotals, work: Work) -> IterationTotals:
 def card_done_s(
     stage: Stage, carry: Carry, work: Work, concurrent: Number, ops: Ops = SCALAR
 ) -> tuple[Number, Number]:
-    """When the cards would be done with an inference stage, and their time for it, s.
+    """Return when the cards would be done with an inference stage, and their time for it, s.
 
     Args:
         stage: reward, reference or critic.
@@ -153,6 +186,8 @@ def card_done_s(
 
 
 def _done_s(place: int, carry: Carry, work: Work, card_s: Number, ops: Ops) -> Number:
+    # Without streaming the cards start when their queue is empty and the rows are there. Only
+    # reward and reference are streamed.
     queued = ops.maximum(carry.card_s, carry.t_s) + card_s
     if INFERENCE[place] is Stage.CRITIC or not ops.any(carry.streaming):
         return queued
@@ -160,7 +195,11 @@ def _done_s(place: int, carry: Carry, work: Work, card_s: Number, ops: Ops) -> N
 
 
 def _stream_done_s(carry: Carry, work: Work, card_s: Number, ops: Ops) -> Number:
-    """Reich's formula for what was streamed and `card_s` more, spread alike over the hand-overs."""
+    """Compute by Reich's formula when what was streamed and `card_s` more is done, s.
+
+    The work of a FIFO server ends at the greatest of its arrivals' times plus all work that arrived
+    then or later. Every stage's work is spread over the hand-overs as the tokens are.
+    """
     sent_s = carry.sent_s + card_s
     done_s = carry.base_s + sent_s
     for handover_s, tail in zip(work.handover_s, work.tail, strict=True):
@@ -170,39 +209,43 @@ def _stream_done_s(carry: Carry, work: Work, card_s: Number, ops: Ops) -> Number
 
 def _generation(carry: Carry, work: Work, action: Number, ops: Ops) -> Carry:
     shared_s = ops.minimum(carry.deferred_s, work.generation_s)
-    # A run may not know what generation costs: then it takes no time here.
+    # Training that was put off shares the GPUs with generation for as long as both last; what does
+    # not fit beside it runs afterwards. A run may not know the time of generation: it is 0 then.
     stretch = 1.0 + work.contention * shared_s / ops.maximum(work.generation_s, _INSTANT_S)
     end_s = work.generation_s * stretch
     free_s = ops.maximum(carry.card_s, end_s)
-    return carry._replace(
-        t_s=end_s + (carry.deferred_s - shared_s),
-        card_s=free_s + work.late_arriving_s,
-        gpu_j=work.generation_j + carry.deferred_j,
-        stretch=stretch,
-        streaming=1.0 * (action == CONCURRENT) + 0.0 * end_s,
-        streamed_s=free_s,
-        others_s=carry.others_s + work.late_arriving_s,
-        deferred_s=0.0 * end_s,
-        deferred_j=0.0 * end_s,
-    )
+    figures = [*carry]
+    figures[_T_S] = end_s + (carry.deferred_s - shared_s)
+    figures[_CARD_S] = free_s + work.late_arriving_s
+    figures[_GPU_J] = work.generation_j + carry.deferred_j
+    figures[_STRETCH] = stretch
+    figures[_STREAMING] = 1.0 * (action == CONCURRENT) + 0.0 * end_s
+    figures[_STREAMED_S] = free_s
+    figures[_OTHERS_S] = carry.others_s + work.late_arriving_s
+    figures[_DEFERRED_S] = figures[_DEFERRED_J] = 0.0 * end_s
+    return Carry._make(figures)
 
 
 def _inference(place: int, carry: Carry, work: Work, action: Number, ops: Ops) -> Carry:
     if isinstance(action, int) and action == GPU:
         # The same as below, without what the cards would do.
-        return carry._replace(
-            t_s=carry.t_s + work.gpu_s[place], gpu_j=carry.gpu_j + work.gpu_j[place]
-        )
+        figures = [*carry]
+        # Not in place: of many episodes side by side these are arrays that `carry` keeps.
+        figures[_T_S] = carry.t_s + work.gpu_s[place]
+        figures[_GPU_J] = carry.gpu_j + work.gpu_j[place]
+        return Carry._make(figures)
     stage = INFERENCE[place]
     if ops is SCALAR and action == CONCURRENT and not carry.streaming:
         return _concurrent(stage, place, carry, work)
+    # Products with 0 or 1 in place of branches: in arrays every episode has an action of its own.
     blocking, concurrent = 1.0 * (action == FPGA), 1.0 * (action == CONCURRENT)
     off = blocking + concurrent
     on = 1.0 - off
     done_s, card_s = card_done_s(stage, carry, work, concurrent, ops)
     streamed = 0.0 * off if stage is Stage.CRITIC else carry.streaming * off
     wait_s = blocking * ops.maximum(0.0, done_s - carry.t_s)
-    # What came after the streamed work is pushed back by as much as that takes longer.
+    # The streamed work grows by this stage's, in front of the queue: what was queued after it ends
+    # that much later.
     free_s = done_s + streamed * (carry.card_s - carry.streamed_s)
     return carry._replace(
         t_s=carry.t_s + on * work.gpu_s[place] + wait_s,
@@ -219,19 +262,21 @@ def _inference(place: int, carry: Carry, work: Work, action: Number, ops: Ops) -
 
 
 def _concurrent(stage: Stage, place: int, carry: Carry, work: Work) -> Carry:
-    """`_inference` for an a3 in floats without streaming: what a decision of a run asks most."""
+    """Compute `_inference` for an a3 in floats without streaming, the commonest case in a run."""
     done_s, card_s = card_done_s(stage, carry, work, 1.0)
-    pending_s = carry.pending_s
-    return carry._replace(
-        card_s=done_s,
-        pending_s=done_s if done_s > pending_s else pending_s,
-        own_s=carry.own_s + card_s,
-        redo_s=carry.redo_s + work.lost * work.gpu_s[place],
-        redo_j=carry.redo_j + work.lost * work.gpu_j[place],
-    )
+    figures = [*carry]
+    figures[_CARD_S] = done_s
+    if done_s > carry.pending_s:
+        figures[_PENDING_S] = done_s
+    figures[_OWN_S] = carry.own_s + card_s
+    figures[_REDO_S] = carry.redo_s + work.lost * work.gpu_s[place]
+    figures[_REDO_J] = carry.redo_j + work.lost * work.gpu_j[place]
+    return Carry._make(figures)
 
 
 def _actor_train(carry: Carry, work: Work, action: Number, ops: Ops) -> Carry:
+    # On policy the barrier stands before the backward pass, which needs the rewards. An early
+    # forward pass runs while the GPUs would wait for it.
     joins = 1.0 - work.off_policy
     early = joins * (action == CONCURRENT)
     before_s = carry.t_s + early * (work.forward_s + work.early_s)

@@ -7,9 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from ecorl.records import Stage
-from ecorl.sim.scenario import ALL_ABILITIES, Limits, Scenario
+from ecorl.sim.scenario import Abilities, Limits, Scenario
 from ecorl.sim.simulation import Simulation
 from ecorl.sim.trace import draw_trace
+
+ALL_ABILITIES = Abilities(stream=True, early_forward=True, defer_critic=True, offload_critic=True)
 
 SCENARIO = Scenario(
     "paper",

@@ -33,7 +33,7 @@ from ecorl.sim.scenario import Scenario
 from ecorl.sim.simulation import N_STAGES, Simulation
 from ecorl.sim.trace import draw_trace
 from ecorl.stages import CONCURRENT, GPU, THROTTLE_SPAN_C, Between, IterationTotals, Work
-from tests.oracles.card_queue import CardQueue, Parcel
+from tests.oracles.card_queue import CardQueue, QueuedWork
 
 _GENERATION, _REWARD, _REFERENCE, _CRITIC, _ACTOR_TRAIN, _CRITIC_TRAIN = range(N_STAGES)
 
@@ -131,7 +131,7 @@ class _Iteration:
         return all(self.cards.missing[stage] == 0 for stage in stages)
 
     def _send_others(self, rank: int, seconds: float) -> None:
-        self.cards.arrive(rank, Parcel(seconds, None))
+        self.cards.arrive(rank, QueuedWork(seconds, None))
         self._start_cards()
 
     def _send(self, stage: int, rank: int, share: float) -> None:
@@ -144,7 +144,7 @@ class _Iteration:
             seconds *= self.work.slow
         if stage == _CRITIC:
             seconds += self.work.resync_s
-        self.cards.arrive(rank, Parcel(share * seconds, stage))
+        self.cards.arrive(rank, QueuedWork(share * seconds, stage))
         self._start_cards()
 
     def _start_cards(self) -> None:

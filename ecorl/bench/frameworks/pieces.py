@@ -37,7 +37,14 @@ class Cluster(NamedTuple):
 
 
 def piece_s(task: ScheduledTask, work: Work, cluster: Cluster, reshard: float) -> float:
-    """Time of a piece alone on all GPUs, or on the cards, s."""
+    """Return the time of a piece alone on all GPUs, or on the cards, s.
+
+    Args:
+        task: the piece and its group.
+        work: what the stages cost.
+        cluster: what the work does not say of the cluster.
+        reshard: share of the weights that are moved between training and generation.
+    """
     piece = task.piece
     if piece in INFERENCE:
         i = INFERENCE.index(piece)
@@ -58,7 +65,15 @@ def piece_s(task: ScheduledTask, work: Work, cluster: Cluster, reshard: float) -
 def group_s(
     task: ScheduledTask, work: Work, cluster: Cluster, schedule: Schedule, share: float
 ) -> float:
-    """Time of a piece alone on a share of the GPUs, s."""
+    """Return the time of a piece alone on a share of the GPUs, s.
+
+    Args:
+        task: the piece and its group.
+        work: what the stages cost.
+        cluster: what the work does not say of the cluster.
+        schedule: says what is moved, and whether few rows are moved together.
+        share: of the GPUs, 0 to 1.
+    """
     total_s = piece_s(task, work, cluster, schedule.reshard)
     if task.piece is Piece.GENERATION and total_s > 0:
         return generation_profile(work, cluster, schedule.migrates).on_share_s(max(share, TINY))
@@ -66,7 +81,12 @@ def group_s(
 
 
 def above_idle_j(task: ScheduledTask, work: Work) -> float:
-    """Energy of a piece above that of idle GPUs, J; 0.0 on the cards."""
+    """Return the energy of a piece above that of idle GPUs, J; 0.0 on the cards.
+
+    Args:
+        task: the piece and its group.
+        work: what the stages cost.
+    """
     if task.group == CARDS or task.piece is Piece.RESHARD:
         return 0.0
     if task.piece in INFERENCE:

@@ -164,9 +164,6 @@ RLHFUSE = Schedule(
     "move as in HybridFlow.",
 )
 
-FRAMEWORKS = (DEEPSPEED_CHAT, OPENRLHF, LLAMARL, HYBRIDFLOW, RLHFUSE)
-"""The five baselines of the EcoRL-Sched paper."""
-
 
 def ecorl_schedule(codes: Sequence[int]) -> Schedule:
     """RLHFuse's schedule with reward and reference where a policy puts them.

@@ -7,7 +7,7 @@ one `ScheduledTask` a piece, in order of precedence. `list_scheduler` beside it 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -147,12 +147,3 @@ def _check_order(key: str, tasks: tuple[ScheduledTask, ...]) -> None:
 def all_of(pieces: Iterable[Piece], ago: int = 0) -> tuple[Need, ...]:
     """Needs of the whole of some pieces."""
     return tuple(Need(piece, ago) for piece in pieces)
-
-
-def in_sequence(schedule: Schedule) -> Schedule:
-    """The same pieces on the same groups without any overlap: each waits for the one before."""
-    tasks = []
-    for i, task in enumerate(schedule.tasks):
-        before = schedule.tasks[i - 1].piece
-        tasks.append(replace(task, needs=(Need(before, 0 if i else 1),), shares=False))
-    return replace(schedule, name=f"{schedule.name}, in sequence", tasks=tuple(tasks))

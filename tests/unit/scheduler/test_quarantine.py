@@ -38,10 +38,9 @@ def test_faults_in_a_row_quarantine(ward):
     fail(ward, 2)
     assert ward.available()
     fail(ward)
-    assert ward.quarantined
     assert not ward.available()
     assert not ward.begin()
-    assert (ward.n_faults, ward.last_fault) == (3, "EngineTimeout")
+    assert ward.n_faults == 3
 
 
 def test_a_success_between_faults_starts_the_count_anew(ward):
@@ -65,7 +64,6 @@ def test_one_probe_after_the_back_off(ward, clock):
     assert not ward.begin()
     ward.succeeded()
     assert ward.available()
-    assert not ward.quarantined
     fail(ward, 2)
     assert ward.available()  # the count starts anew
 
@@ -85,7 +83,7 @@ def test_a_probe_without_an_answer_counts_as_failed(ward, clock):
     assert ward.begin()
     clock.now_s = 20.0
     assert not ward.available()
-    assert ward.last_fault == "NoAnswerToProbe"
+    assert ward.n_faults == 4
     clock.now_s = 40.0
     assert ward.available()
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given, settings
 
 from ecorl.records import Algorithm, Stage
-from ecorl.sim.scenario import ALL_ABILITIES, Limits, Scenario
 from ecorl.sim.simulation import Simulation
 from ecorl.sim.trace import draw_trace
-from ecorl.stages import CONCURRENT, FPGA, GPU, Between, idle_work, settled
+from ecorl.stages import CONCURRENT, FPGA, GPU, Between, idle_work, with_deferred_done
 from tests.fakes.iterations import BEFORE, CODES, N_STAGES, run, works
+from tests.fakes.scenarios import SCENARIO
 from tests.oracles.events import check_episode, difference, play_episode, play_iteration
 
 CLEAN = Between(0.0, 20.0, 0.0, 0.0)
@@ -123,7 +123,7 @@ def test_the_stage_function_agrees_with_the_events(work, before, actions):
     _, totals = run(work, before, actions)
     assert difference(totals, play_iteration(work, before, actions)) < 1e-9
     end = play_iteration(work, before, actions, last=True)
-    assert difference(settled(totals, work), end) < 1e-9
+    assert difference(with_deferred_done(totals, work), end) < 1e-9
 
 
 @pytest.mark.parametrize("off_policy", [0.0, 1.0])
@@ -136,16 +136,7 @@ def test_streamed_and_mixed_placements_agree(work, before, actions, off_policy):
     assert difference(totals, play_iteration(work, before, actions)) < 1e-9
 
 
-PAPER = Scenario(
-    "paper",
-    "paper",
-    sizes={Stage.GENERATION: "70b"},
-    load=0.3,
-    failure_rate=0.2,
-    abilities=ALL_ABILITIES,
-    limits=Limits(l_max=4096.0),
-    n_iterations=60,
-)
+PAPER = replace(SCENARIO, failure_rate=0.2, n_iterations=60)
 SCENARIOS = {
     "ppo": PAPER,
     "off_policy": replace(PAPER, off_policy=True, slow=1.3),

@@ -9,10 +9,10 @@ import pytest
 from ecorl.errors import ConfigError
 from ecorl.records import Algorithm, Stage
 from ecorl.scheduler.tables import COLUMN
-from ecorl.sim.scenario import ALL_ABILITIES, FROZEN_ONLY, Scenario
+from ecorl.sim.scenario import FROZEN_ONLY, Scenario
 from ecorl.sim.simulation import rules_of
 from ecorl.sim.tasks import LONGEST, POINTS, SHARES, TASKS
-from tests.fakes.scenarios import SCENARIO
+from tests.fakes.scenarios import ALL_ABILITIES, SCENARIO
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from ecorl.stages import (
     idle_work,
     outlook,
     permitted,
-    settled,
+    with_deferred_done,
 )
 from tests.fakes.iterations import BEFORE, CODES, N_STAGES, SECONDS, flat, run, stacked, works
 
@@ -114,7 +114,7 @@ def test_a_step_that_is_put_off_costs_its_swap_now_and_itself_later():
     assert totals.time_s == near(8 + 6 + 6 + 0.25)
     assert (totals.after.deferred_s, totals.after.deferred_j) == (3.0, 45.0)
     assert totals.booked_s == near(8 + 6 + 6 + 0.25 + 3)
-    end = settled(totals, BY_HAND)
+    end = with_deferred_done(totals, BY_HAND)
     assert (end.time_s, end.energy_j) == (near(totals.booked_s), near(totals.booked_j))
     assert end.after.deferred_s == end.after.deferred_j == 0.0
 
@@ -251,7 +251,7 @@ def test_what_is_booked_adds_up_to_what_is_used(iterations):
     for i, (work, actions) in enumerate(iterations):
         _, totals = run(work, before, actions)
         if i + 1 == len(iterations):
-            totals = settled(totals, work)
+            totals = with_deferred_done(totals, work)
         before = totals.after
         used += (totals.time_s, totals.energy_j)
         booked += (totals.booked_s, totals.booked_j)

@@ -16,7 +16,6 @@ from ecorl.bench.frameworks.list_scheduler import run_schedule
 from ecorl.bench.frameworks.pieces import Cluster, generation_profile, piece_s
 from ecorl.bench.frameworks.schedules import (
     DEEPSPEED_CHAT,
-    FRAMEWORKS,
     HYBRIDFLOW,
     LLAMARL,
     OPENRLHF,
@@ -32,7 +31,6 @@ from ecorl.bench.frameworks.stage_orders import (
     Piece,
     Schedule,
     ScheduledTask,
-    in_sequence,
 )
 from ecorl.errors import ConfigError
 from ecorl.records import Stage
@@ -44,9 +42,20 @@ CLUSTER = Cluster(n_rows=256.0, n_copies=16.0, pipeline_bubble=3 / 11)
 STREAMED = (CONCURRENT, CONCURRENT, CONCURRENT, GPU, GPU, GPU)
 EARLY = (GPU, CONCURRENT, CONCURRENT, GPU, CONCURRENT, GPU)
 BLOCKING = (GPU, FPGA, FPGA, GPU, GPU, GPU)
+FRAMEWORKS = (DEEPSPEED_CHAT, OPENRLHF, LLAMARL, HYBRIDFLOW, RLHFUSE)
 ALL = (*FRAMEWORKS, ecorl_schedule(STREAMED), ecorl_schedule(EARLY), ecorl_schedule(BLOCKING))
 NAMES = [f"{s.name}-{i}" for i, s in enumerate(ALL)]
 IDLE_W = 100.0
+
+
+def in_sequence(schedule):
+    """The same pieces on the same groups without any overlap: each waits for the one before."""
+    tasks = []
+    for i, task in enumerate(schedule.tasks):
+        before = schedule.tasks[i - 1].piece
+        tasks.append(replace(task, needs=(Need(before, 0 if i else 1),), shares=False))
+    return replace(schedule, tasks=tuple(tasks))
+
 
 times = st.floats(0.01, 50.0)
 
