@@ -47,7 +47,8 @@ def demo_figures(script, monkeypatch, runs):
     left = iter(runs)
     monkeypatch.setattr(demo, "run_demo", lambda seed, folder: next(left))
     monkeypatch.setattr(demo, "SEEDS", tuple(run.seed for run in runs))
-    return by_id(demo.measure(SimpleNamespace(quick=False, install=False))[1])
+    options = SimpleNamespace(quick=False, install=False, long=False)
+    return by_id(demo.measure(options)[1])
 
 
 def test_demo_takes_the_worst_seed(script, monkeypatch):
@@ -162,9 +163,28 @@ def test_all_runs_each_in_its_own_process(script, monkeypatch):
     assert all(c[2:] == ["--quick", "--check"] for c in started)
     started.clear()
     assert everything.main(["--long", "demo"]) == 0
+    assert started == [["-m", "benchmarks.demo", "--long"]]
+    started.clear()
+    assert everything.main(["demo"]) == 0
     assert started == [["-m", "benchmarks.demo", "--install"]]
     with pytest.raises(SystemExit):
         everything.main(["speed"])
+
+
+def test_only_the_long_pass_of_the_demo_has_no_limit(script, monkeypatch):
+    script("demo")
+    everything = importlib.import_module("benchmarks.__main__")
+    limits = []
+
+    def run(command, timeout, **kwargs):
+        limits.append(timeout)
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(everything.subprocess, "run", run)
+    everything.main(["--long", "demo", "overhead"])
+    everything.main(["demo"])
+    assert limits[:2] == [None, everything.TIMEOUT_S]
+    assert 0 < limits[2] <= everything.TIMEOUT_S
 
 
 def test_kernel_figures_are_modelled_and_sum_the_declared_dsps(script, monkeypatch):
