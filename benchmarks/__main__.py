@@ -23,8 +23,8 @@ NAMES = (
 FULL = {"demo": ("--install",)}
 """Options of every pass but the quick one: the installation is measured too."""
 
-LONG = {"overhead": ("--blocks", "40")}
-"""Further options of the long pass, which takes more blocks."""
+LONG = {"overhead": ("--blocks", "40"), "demo": ("--long",)}
+"""Options of the long pass, in place of those above: more blocks, more seeds."""
 
 UNLIMITED_LONG = frozenset({"demo"})
 """Benchmarks that the long pass never cuts off: each of their runs counts, however slow it is."""
@@ -55,13 +55,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run_all(chosen: argparse.Namespace) -> int:
     """Run the chosen benchmarks one after the other; returns the worst exit code."""
     deadline_s = time.monotonic() + TIMEOUT_S
+    given = {**({} if chosen.quick else FULL), **(LONG if chosen.long else {})}
     worst = 0
     for name in chosen.names or NAMES:
         command = [sys.executable, "-m", f"benchmarks.{name}"]
         command += ["--quick"] if chosen.quick else []
         command += ["--check"] if chosen.check else []
-        command += FULL.get(name, ()) if not chosen.quick else ()
-        command += LONG.get(name, ()) if chosen.long else ()
+        command += given.get(name, ())
         limit_s: float | None = max(1.0, deadline_s - time.monotonic())
         if chosen.long:
             limit_s = None if name in UNLIMITED_LONG else TIMEOUT_S

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,13 +48,22 @@ class DemoRun:
         return self.wait_s / self.train_s
 
 
-def run_demo(seed: int, folder: Path, overrides: Sequence[str] = ()) -> DemoRun:
+def run_demo(
+    seed: int,
+    folder: Path,
+    overrides: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> DemoRun:
     """Run the demo for a seed with nothing prepared: no task, no compiled kernels.
 
     Args:
         seed: of the whole run.
         folder: an empty folder for the run, its caches and its log.
         overrides: further ``key=value`` settings.
+        environment: further environment variables of the command.
+
+    Returns:
+        What the ledger of the run says.
 
     Raises:
         RunError: when the command fails or does not end.
@@ -64,9 +73,9 @@ def run_demo(seed: int, folder: Path, overrides: Sequence[str] = ()) -> DemoRun:
     command = [sys.executable, "-m", "ecorl.cli", "run", "--config", "demo"]
     for item in [*settings, *overrides]:
         command += ["--set", item]
-    environment = {**os.environ, "ECORL_CACHE": str(folder / "cache")}
+    variables = {**os.environ, **(environment or {}), "ECORL_CACHE": str(folder / "cache")}
     start_s = time.perf_counter()
-    run_logged(command, folder / "run.log", timeout_s=_TIMEOUT_S, environment=environment)
+    run_logged(command, folder / "run.log", timeout_s=_TIMEOUT_S, environment=variables)
     return read_demo(run_dir, seed, time.perf_counter() - start_s)
 
 

@@ -48,12 +48,13 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
     rows = stage_rows(executions)
     compared, expected = comparisons(rows), expectation(placements)
     ran = head(reader, known, spans, executions)
+    gains = paired_gains(evaluations)
     balanced = balance(compared, spent.parts, evidence)
     replayed = card_timeline(evidence)
     report = Report(
         head=ran,
         verdict=(
-            *verdict(ran, spent),
+            *verdict(ran, gains, spent),
             *offloading(ran.path, spent, compared, balanced, replayed, expected),
         ),
         missing=(),
@@ -65,7 +66,7 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
         expectation=expected,
         barriers=barrier_summary(barriers),
         metrics=metrics,
-        gains=paired_gains(evaluations),
+        gains=gains,
         flips=rank_flips(evaluations),
         decisions=decision_groups(placements),
         placements=tuple(placements),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,6 +20,19 @@ RANK_FLIP = "rank_flip"
 """Evaluation with 1 for each held-out pair that INT8 and float order differently, else 0."""
 SCORE_SHIFT = "score_shift"
 """Evaluation whose values are INT8 score minus float score, one per scored row."""
+
+_CORRECTNESS = frozenset({"correct", "correctness", "accuracy", "exact"})
+"""Words in the name of an evaluation that says whether answers are right."""
+
+
+def is_correctness(name: str) -> bool:
+    """Whether an evaluation is of right answers, by its name: ``correct``, ``math/accuracy``."""
+    return not _CORRECTNESS.isdisjoint(re.split(r"[^a-z]+", name.lower()))
+
+
+def is_reward(name: str) -> bool:
+    """Whether an evaluation is of a reward model's scores, by its name: ``eval/reward``."""
+    return "reward" in re.split(r"[^a-z]+", name.lower())
 
 
 def percentile(values: Sequence[float], q: float) -> float | None:

@@ -1,4 +1,4 @@
-"""The verdict in plain words: what the run spent, where, and whether offloading paid."""
+"""The verdict in plain words: what was learned, what that took, and whether offloading paid."""
 
 from __future__ import annotations
 
@@ -19,26 +19,35 @@ from ecorl.report.energy.model import (
     StageRow,
 )
 from ecorl.report.energy.stages import present
-from ecorl.report.model import Head, RunEnding
+from ecorl.report.model import Head, PairedGain, RunEnding
 from ecorl.report.render.numbers import (
     count,
     duration,
     edi_unit,
+    figure,
     joules,
     scaled,
     share,
     with_spread,
 )
+from ecorl.report.training import is_correctness, is_reward
+
+SIGNIFICANT_SE = 2.0
+"""Standard errors from which a gain is no chance: 95 % of a normal distribution, rounded up."""
 
 
-def verdict(head: Head, spending: Spending) -> tuple[str, ...]:
-    """Say how the run went and what it spent; each figure names its provenance.
+def verdict(head: Head, gains: Sequence[PairedGain], spending: Spending) -> tuple[str, ...]:
+    """Say how the run went, whether it learned the wrong thing, and what it spent.
 
     Args:
-        head: what ran.
-        spending: where the joules went.
+        head: what ran and how it ended.
+        gains: of the held-out evaluations.
+        spending: the energy of the run; each figure names its provenance.
+
+    Returns:
+        Whole sentences.
     """
-    return (*_course(head), *_spent(spending))
+    return (*_course(head), *_reward_without_right_answers(gains), *_spent(spending))
 
 
 def offloading(
@@ -98,6 +107,52 @@ def _how_to_go_on(head: Head) -> str:
     if head.attached:
         return "its own script goes on from there with resume_from_checkpoint"
     return "'ecorl run --resume' goes on from there"
+
+
+def _reward_without_right_answers(gains: Sequence[PairedGain]) -> list[str]:
+    """A sentence for each evaluation of right answers that fell while the reward rose."""
+    risen = [g for g in gains if is_reward(g.name) and _clearly(g.gain, g.standard_error)]
+    fallen = [g for g in gains if is_correctness(g.name) and g.gain is not None and g.gain < 0]
+    return [
+        f"The {r.name} rose by {figure(r.gain)} ({_errors(r)}) while {_fell(c)} ({_errors(c)}): "
+        f"{_meaning(c)}."
+        for r in risen
+        for c in fallen
+        if r.after == c.after
+    ]
+
+
+def _clearly(rise: float | None, error: float | None) -> bool:
+    """Whether a rise is more than chance; without a standard error nobody can say."""
+    return rise is not None and error is not None and rise > 0 and rise >= SIGNIFICANT_SE * error
+
+
+def _errors(gain: PairedGain) -> str:
+    """The size of a change in its standard errors, as ``9.2 SE``."""
+    if gain.gain is None or gain.standard_error is None:
+        return "standard error unknown"
+    if gain.standard_error == 0:
+        return "the same for every item"
+    return f"{figure(abs(gain.gain) / gain.standard_error, 2)} SE"
+
+
+def _fell(gain: PairedGain) -> str:
+    what = "right answers" if gain.name == "correct" else gain.name
+    before, after = gain.mean_before, gain.mean_after
+    if before is None or after is None:
+        return f"{what} fell"
+    if not (0 <= before <= 1 and 0 <= after <= 1):
+        return f"{what} fell from {figure(before)} to {figure(after)}"
+    # One more digit where whole per cents would show no fall.
+    digits = 0 if share(before, 0) != share(after, 0) else 1
+    return f"{what} fell from {share(before, digits)} to {share(after, digits)}"
+
+
+def _meaning(fall: PairedGain) -> str:
+    learned = "learned to please the reward model"
+    if fall.gain is not None and _clearly(-fall.gain, fall.standard_error):
+        return f"the policy has {learned}, not to do the task"
+    return f"the policy may have {learned} rather than to do the task; the fall may be chance"
 
 
 def _spent(spending: Spending) -> list[str]:

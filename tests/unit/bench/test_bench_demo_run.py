@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ecorl.bench import install
+from ecorl.bench import demo_run, install
 from ecorl.bench.demo_run import read_demo, run_logged
 from ecorl.errors import RunError
 from ecorl.ledger import LEDGER_FILE, Ledger
@@ -59,6 +59,27 @@ def test_what_the_ledger_says(tmp_path):
     assert set(run.gains) == {"correct"}
     assert run.flips is not None
     assert run.flips.share == 0.25
+
+
+def test_a_run_gets_its_settings_and_variables(tmp_path, monkeypatch):
+    seen = {}
+
+    def logged(command, log, *, timeout_s, environment):
+        seen.update(command=list(command), environment=environment)
+        make_run(tmp_path / "run")
+
+    monkeypatch.setattr(demo_run, "run_logged", logged)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("KEPT", "as it is")
+    run = demo_run.run_demo(
+        7, tmp_path, ("trainer.num_threads=2",), {"OMP_NUM_THREADS": "2", "ECORL_CACHE": "/other"}
+    )
+    assert run.seed == 7
+    assert seen["command"][-2:] == ["--set", "trainer.num_threads=2"]
+    assert "seed=7" in seen["command"]
+    assert seen["environment"]["OMP_NUM_THREADS"] == "2"
+    assert seen["environment"]["KEPT"] == "as it is"
+    assert seen["environment"]["ECORL_CACHE"] == str(tmp_path / "cache")  # always an empty one
 
 
 def test_a_missing_wait_makes_the_share_missing_and_not_smaller(tmp_path):

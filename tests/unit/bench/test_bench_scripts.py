@@ -47,7 +47,8 @@ def demo_figures(script, monkeypatch, runs):
     left = iter(runs)
     monkeypatch.setattr(demo, "run_demo", lambda seed, folder: next(left))
     monkeypatch.setattr(demo, "SEEDS", tuple(run.seed for run in runs))
-    return by_id(demo.measure(SimpleNamespace(quick=False, install=False))[1])
+    options = SimpleNamespace(quick=False, install=False, long=False)
+    return by_id(demo.measure(options)[1])
 
 
 def test_demo_takes_the_worst_seed(script, monkeypatch):
@@ -167,8 +168,11 @@ def test_all_runs_each_in_its_own_process(script, monkeypatch):
     assert all(limit <= everything.TIMEOUT_S for limit in limits)
     limits.clear()
     assert everything.main(["--long", "demo", "engine"]) == 0
-    assert started[0][:3] == ["-m", "benchmarks.demo", "--install"]
+    assert started[0] == ["-m", "benchmarks.demo", "--long"]
     assert limits == [None, everything.TIMEOUT_S]
+    started.clear()
+    assert everything.main(["demo"]) == 0
+    assert started == [["-m", "benchmarks.demo", "--install"]]
     with pytest.raises(SystemExit):
         everything.main(["speed"])
 
