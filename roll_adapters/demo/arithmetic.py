@@ -10,6 +10,7 @@ target of the reward model: it sees which of two answers was preferred, nothing 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,12 @@ CHARACTERS = "0123456789+-="
 PAD, BOS, EOS = "<pad>", "<s>", "</s>"
 LENGTH_PENALTY = 3
 """Badness of one digit too many or too few; three wrong digits, because it breaks the format."""
+
+WELL_FORMED_SHARE = 0.7
+"""Share of the questions whose answers differ in digits alone. A broken format is easy to tell and
+costs several digits, so that a reward model that mostly sees such pairs learns the format and
+little of the digits; a policy then raises its reward with well-formed wrong answers. Assumed: most
+of what an annotator reads is well formed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +84,36 @@ def corrupt(truth: str, rng: np.random.Generator) -> str:
     return "".join(digits)
 
 
-def make_pair(number: int, samples: list[str], noise: float, rng: np.random.Generator) -> Pair:
-    """Two different answers to one question, put in order by the annotator.
+def worsening(truth: str, rng: np.random.Generator) -> list[str]:
+    """List well-formed answers: the truth, then one more wrong digit in each, up to all of them.
+
+    Args:
+        truth: the right answer.
+        rng: decides in which order the digits go wrong, and to what.
+    """
+    digits, answers = list(truth), [truth]
+    for i in rng.permutation(len(digits)):
+        digits[i] = str((int(digits[i]) + rng.integers(1, 10)) % 10)
+        answers.append("".join(digits))
+    return answers
+
+
+def ranked_pairs(
+    number: int, samples: list[str], noise: float, rng: np.random.Generator
+) -> list[Pair]:
+    """Have the annotator rank some answers to one question, and return every comparison.
+
+    All pairs of a ranking are kept, as in InstructGPT: one pair a question says too little of how
+    much worse each further wrong digit is.
 
     Args:
         number: the question.
         samples: answers of the warm-started policy to it, perhaps none.
         noise: share of comparisons that the annotator gets wrong.
         rng: source of randomness.
+
+    Returns:
+        A pair for each two answers of which one is worse; at least one pair.
     """
     truth = answer_of(number)
 
@@ -96,12 +125,19 @@ def make_pair(number: int, samples: list[str], noise: float, rng: np.random.Gene
             return samples[rng.integers(len(samples))]
         return corrupt(truth, rng)
 
-    first, second = candidate(), candidate()
-    while badness(truth, first) == badness(truth, second):
-        first, second = candidate(), corrupt(truth, rng)
-    if (badness(truth, second) < badness(truth, first)) != (rng.random() < noise):
-        first, second = second, first
-    return Pair(prompt_of(number), first, second)
+    pairs: list[Pair] = []
+    while not pairs:
+        if rng.random() < WELL_FORMED_SHARE:
+            answers = worsening(truth, rng)
+        else:
+            answers = [candidate() for _ in range(N_DIGITS + 1)]
+        for two in itertools.combinations(answers, 2):
+            better, worse = sorted(two, key=lambda answer: badness(truth, answer))
+            if badness(truth, better) < badness(truth, worse):
+                if rng.random() < noise:
+                    better, worse = worse, better
+                pairs.append(Pair(prompt_of(number), better, worse))
+    return pairs
 
 
 def build_tokenizer() -> Tokenizer:

@@ -41,7 +41,7 @@ from roll_adapters.demo import arithmetic as task
 class Recipe:
     """All that decides what the prepared files hold; its hash names the cache folder."""
 
-    version: int = 4
+    version: int = 5
     hidden_size: int = 128
     n_layers: int = 2
     n_heads: int = 4
@@ -50,9 +50,10 @@ class Recipe:
     warm_start_max_steps: int = 400
     warm_start_batch: int = 128
     warm_start_lr: float = 2e-3
-    reward_steps: int = 600
-    reward_batch: int = 64
-    reward_lr: float = 2e-3
+    reward_steps: int = 400
+    reward_batch: int = 26  # questions
+    reward_lr: float = 1.5e-3
+    reward_decay_from: float = 0.5
     annotator_noise: float = 0.03
     n_sampled: int = 4000
     n_pairs: int = 2048
@@ -154,10 +155,10 @@ def _make_files(folder: Path, recipe: Recipe, seed: int, console: Console) -> di
     reward.save_pretrained(folder / "reward")
     tokenizer.padding_side = "right"
     tokenizer.save_pretrained(folder / "reward")
-    pairs = [
-        task.make_pair(int(n), held_samples[int(n)], 0.0, rng)
-        for n in rng.choice(held_out, size=recipe.n_pairs)
-    ]
+    pairs = []
+    for n in rng.choice(held_out, size=recipe.n_pairs):
+        of_one = task.ranked_pairs(int(n), held_samples[int(n)], 0.0, rng)
+        pairs.append(of_one[rng.integers(len(of_one))])
     facts["reward_pair_accuracy"] = _pair_accuracy(reward, tokenizer, pairs)
     facts["reward_train_accuracy"] = accuracy
     _write_lines(folder / "prompts.jsonl", [{"prompt": task.prompt_of(n)} for n in train])
@@ -219,10 +220,10 @@ def _warm_start(
     correct, step = 0.0, 0
     with progress("warm start of the policy", recipe.warm_start_max_steps, console) as bar:
         while correct < recipe.warm_start_target and step < recipe.warm_start_max_steps:
-            teach.steps(2)
-            step += 2
+            teach.steps(1)  # one at a time: the share of right answers rises steeply here
+            step += 1
             correct = _greedy_correct(model, tokenizer, held_out)
-            bar.advance(2, f"{100 * correct:.0f} % right on held-out prompts")
+            bar.advance(1, f"{100 * correct:.0f} % right on held-out prompts")
         bar.finish(f"{100 * correct:.0f} % right: warm enough")
     return model, {"warm_start_steps": float(step), "warm_start_correct": correct}
 
@@ -321,9 +322,15 @@ def _train_reward(
     rng: np.random.Generator,
     console: Console,
 ) -> tuple[LlamaForSequenceClassification, float]:
-    """Bradley-Terry training on annotated pairs, from the policy's body.
+    """Train a Bradley-Terry model on annotated pairs, from the policy's body.
 
-    Returns the model and its share of rightly ordered pairs over the last 20 batches.
+    A batch holds few questions with about ten comparisons each. The learning rate stays up until
+    the order of well-formed answers is learned, which comes late and all at once, and falls then:
+    stopped before that, the model puts some wrong answers above the right one, and what GRPO finds
+    are those answers.
+
+    Returns:
+        The model, and its share of rightly ordered pairs over the last 20 batches.
     """
     model = LlamaForSequenceClassification(_llama_config(recipe, tokenizer, num_labels=1))
     model.model.load_state_dict(policy.model.state_dict())
@@ -337,11 +344,14 @@ def _train_reward(
         for step in range(recipe.reward_steps):
             batch = numbers[rng.integers(len(numbers), size=recipe.reward_batch)]
             pairs = [
-                task.make_pair(int(n), samples[int(n)], recipe.annotator_noise, rng) for n in batch
+                pair
+                for n in batch
+                for pair in task.ranked_pairs(int(n), samples[int(n)], recipe.annotator_noise, rng)
             ]
             margin = _margins(model, tokenizer, pairs)
             loss = -torch.nn.functional.logsigmoid(margin).mean()
-            decay = 1.0 - step / recipe.reward_steps
+            done = step / recipe.reward_steps
+            decay = min(1.0, (1.0 - done) / (1.0 - recipe.reward_decay_from))
             _step(optimizer, model, loss, recipe.reward_lr * min(1.0, (step + 1) / 10) * decay)
             recent = [*recent[-19:], float((margin > 0).float().mean())]
             bar.advance(1, f"{100 * float(np.mean(recent)):.0f} % of pairs in order")
@@ -355,10 +365,13 @@ def _margins(
     pairs: Sequence[task.Pair],
 ) -> torch.Tensor:
     """Score of the chosen less that of the rejected answer, ``[n] float32``."""
-    texts = [p.prompt + p.chosen for p in pairs] + [p.prompt + p.rejected for p in pairs]
-    ids, mask = _encode(tokenizer, texts, end=False)
+    chosen = [p.prompt + p.chosen for p in pairs]
+    rejected = [p.prompt + p.rejected for p in pairs]
+    # Each answer stands in several pairs and is scored once.
+    row_of = {text: row for row, text in enumerate(dict.fromkeys([*chosen, *rejected]))}
+    ids, mask = _encode(tokenizer, list(row_of), end=False)
     scores: torch.Tensor = model(input_ids=ids, attention_mask=mask).logits[:, 0]
-    return scores[: len(pairs)] - scores[len(pairs) :]
+    return scores[[row_of[t] for t in chosen]] - scores[[row_of[t] for t in rejected]]
 
 
 @torch.no_grad()

@@ -78,7 +78,7 @@ def tiny(tmp_path_factory) -> TinyTask:
         return path
 
     ask = task.prompt_of
-    pairs = [task.make_pair(n, [], 0.0, rng) for n in numbers[:64]]
+    pairs = [task.ranked_pairs(n, [], 0.0, rng)[0] for n in numbers[:64]]
     return TinyTask(
         policy=root / "policy",
         reward=root / "reward",

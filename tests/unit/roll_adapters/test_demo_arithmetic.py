@@ -76,30 +76,55 @@ def test_corruption_makes_every_kind_of_mistake_and_not_only_mistakes():
 
 @given(NUMBERS, st.lists(ANSWERS, max_size=4), SEEDS)
 def test_an_annotator_without_noise_prefers_the_less_bad(number, samples, seed):
-    pair = task.make_pair(number, samples, 0.0, np.random.default_rng(seed))
+    pairs = task.ranked_pairs(number, samples, 0.0, np.random.default_rng(seed))
     truth = task.answer_of(number)
-    assert pair.prompt == task.prompt_of(number)
-    assert task.badness(truth, pair.chosen) < task.badness(truth, pair.rejected)
+    assert pairs
+    for pair in pairs:
+        assert pair.prompt == task.prompt_of(number)
+        assert task.badness(truth, pair.chosen) < task.badness(truth, pair.rejected)
 
 
 @given(NUMBERS, st.lists(ANSWERS, max_size=4), SEEDS)
 def test_an_annotator_who_always_errs_prefers_the_worse(number, samples, seed):
-    pair = task.make_pair(number, samples, 1.0, np.random.default_rng(seed))
+    pairs = task.ranked_pairs(number, samples, 1.0, np.random.default_rng(seed))
     truth = task.answer_of(number)
-    assert task.badness(truth, pair.chosen) > task.badness(truth, pair.rejected)
+    assert all(task.badness(truth, p.chosen) > task.badness(truth, p.rejected) for p in pairs)
 
 
 def test_the_share_of_wrong_comparisons_is_the_noise():
     rng = np.random.default_rng(1)
-    pairs = [task.make_pair(4721, ["5279", "52"], 0.2, rng) for _ in range(3000)]
+    pairs = [p for _ in range(600) for p in task.ranked_pairs(4721, ["5279", "52"], 0.2, rng)]
     wrong = [task.badness("5278", p.chosen) > task.badness("5278", p.rejected) for p in pairs]
     assert np.mean(wrong) == pytest.approx(0.2, abs=0.03)
 
 
 @given(NUMBERS, SEEDS)
-def test_a_pair_depends_on_the_seed_alone(number, seed):
-    pairs = [task.make_pair(number, ["1"], 0.1, np.random.default_rng(seed)) for _ in range(2)]
-    assert pairs[0] == pairs[1]
+def test_a_ranking_depends_on_the_seed_alone(number, seed):
+    first, second = (
+        task.ranked_pairs(number, ["1"], 0.1, np.random.default_rng(seed)) for _ in range(2)
+    )
+    assert first == second
+
+
+@given(NUMBERS, SEEDS)
+def test_well_formed_answers_get_worse_by_one_digit_each(number, seed):
+    truth = task.answer_of(number)
+    answers = task.worsening(truth, np.random.default_rng(seed))
+    assert [task.badness(truth, answer) for answer in answers] == list(range(task.N_DIGITS + 1))
+    assert all(len(answer) == task.N_DIGITS and answer.isdecimal() for answer in answers)
+
+
+def test_most_comparisons_are_between_well_formed_answers():
+    rng = np.random.default_rng(2)
+    rankings = [task.ranked_pairs(4721, ["52", "x"], 0.0, rng) for _ in range(400)]
+    formed = [
+        all(
+            len(a) == task.N_DIGITS and a.isdecimal() for p in pairs for a in (p.chosen, p.rejected)
+        )
+        for pairs in rankings
+    ]
+    assert 0.6 < np.mean(formed) < 0.95
+    assert not all(formed), "the format is taught as well"
 
 
 TOKENIZER = task.build_tokenizer()

@@ -226,9 +226,9 @@ def test_the_callers_randomness_and_threads_are_untouched(tmp_path, monkeypatch,
 
 
 def test_the_reward_model_learns_from_comparisons_alone(tmp_path, monkeypatch):
-    """While it trains, the truth is known within `make_pair` only, which is the annotator."""
+    """While it trains, the truth is known within `ranked_pairs` only, which is the annotator."""
     inside = {"training": False, "annotator": False}
-    seen = {"pairs": 0, "texts": set()}
+    seen = {"questions": 0, "texts": set()}
 
     def guarded(name):
         original = getattr(task, name)
@@ -249,13 +249,14 @@ def test_the_reward_model_learns_from_comparisons_alone(tmp_path, monkeypatch):
 
         return call
 
-    def annotate(*args, _original=task.make_pair):
-        pair = _original(*args)
+    def annotate(*args, _original=task.ranked_pairs):
+        pairs = _original(*args)
         if inside["training"]:
             assert args[2] == pytest.approx(0.03)  # the noise of the recipe
-            seen["pairs"] += 1
-            seen["texts"] |= {pair.prompt + pair.chosen, pair.prompt + pair.rejected}
-        return pair
+            seen["questions"] += 1
+            for pair in pairs:
+                seen["texts"] |= {pair.prompt + pair.chosen, pair.prompt + pair.rejected}
+        return pairs
 
     original_encode = module._encode
 
@@ -266,9 +267,9 @@ def test_the_reward_model_learns_from_comparisons_alone(tmp_path, monkeypatch):
 
     for name in ("badness", "answer_of", "answer_to"):
         monkeypatch.setattr(task, name, guarded(name))
-    monkeypatch.setattr(task, "make_pair", entering(annotate, "annotator"))
+    monkeypatch.setattr(task, "ranked_pairs", entering(annotate, "annotator"))
     monkeypatch.setattr(module, "_encode", encode)
     monkeypatch.setattr(module, "_train_reward", entering(module._train_reward, "training"))
     made = make(tmp_path)
-    assert seen["pairs"] == TINY["reward_steps"] * TINY["reward_batch"]
+    assert seen["questions"] == TINY["reward_steps"] * TINY["reward_batch"]
     assert Path(made.reward).is_dir()
