@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ecorl.ledger import DeviceRow, ExecutionRow
-from ecorl.records import Provenance, Stage, weakest
+from ecorl.records import DeviceKind, Provenance, Stage, weakest
 from ecorl.report.energy.causes import (
     CAUSES,
     OTHER_CAUSES,
@@ -39,8 +39,8 @@ def simulated_cards(
 ) -> frozenset[str]:
     """Find the ids of cards that stand for no hardware, whether or not they were given any work.
 
-    A card counts as simulated when its energy is that of the cycle model, or when it answered in a
-    time that is not a clock's.
+    A card counts as simulated when its energy is modelled, or when it answered in a time that is
+    not a clock's.
 
     Args:
         executions: stage executions of the run.
@@ -49,7 +49,7 @@ def simulated_cards(
     named = {
         d.device_id
         for d in devices
-        if d.provenance is Provenance.MODELLED and d.source.startswith("cycle model")
+        if d.provenance is Provenance.MODELLED and d.kind is DeviceKind.FPGA
     }
     return frozenset(named - gpu_path_devices(executions)) | modelled_devices(executions)
 

@@ -6,10 +6,10 @@ import io
 import math
 
 import pytest
-from ecorl.report.html import render_html
-from ecorl.report.text import print_report
 from rich.console import Console
 
+from ecorl.report.render.page import render_html
+from ecorl.report.render.text import print_report
 from ecorl.report.training import is_correctness, is_reward
 
 UP = [1.0, 2.0, 1.0, 2.0]  # against zeros: 1.5 at a standard error of 1 / (2 root 3), 5.2 of them
