@@ -1,5 +1,8 @@
 # make demo        install, build the kernels, train a small model, leave a report
-# make test        lint, types, import layers and all tests
+# make demo-ray    the demo over a Ray cluster of two nodes on this machine
+# make test        lint, types, import layers and all tests but the deep ones
+# make test-all    the same with the deep ones: longer sweeps
+# make test-numpy1  tests of the rooms that need no framework, under NumPy before 2
 # make lint-hls    check that the kernel sources keep to what Vitis HLS can synthesise
 # make bitstream   build what XRT loads: TARGET=csim (default) sw_emu hw_emu hw, PLATFORM=name or .xpfm
 # make bench       run the benchmarks
@@ -17,7 +20,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 POLICY_RUN ?= runs/policy-$$(date +%Y%m%d-%H%M%S)
 
-.PHONY: demo policy test lint lint-hls types layers format install csim bitstream prerequisites bench bench-long wheel clean help
+.PHONY: demo demo-ray policy test test-all test-numpy1 checks lint lint-hls types layers format install csim bitstream prerequisites bench bench-long wheel clean help
 
 help:
 	@grep -E '^# make' Makefile | cut -c3-
@@ -25,8 +28,44 @@ help:
 demo: install csim
 	@$(BIN)/ecorl run --config demo --set run_dir=runs/demo-$$(date +%Y%m%d-%H%M%S)
 
-test: install lint lint-hls types layers
-	$(BIN)/pytest -n 2 --dist loadgroup
+demo-ray: install csim
+	@$(BIN)/python -m roll_adapters.demo.two_machines --set run_dir=runs/demo-ray-$$(date +%Y%m%d-%H%M%S)
+
+# A file's tests go to one worker, which makes what they share once. In the order of the folders the
+# longest files come first, so that both workers end together.
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=25
+# The checks run beside each other; the tests take both cores.
+test: install
+	@$(MAKE) --no-print-directory -j 2 checks
+	$(PYTEST) -m "not deep"
+
+test-all: install
+	@$(MAKE) --no-print-directory -j 2 checks
+	$(PYTEST)
+
+checks: types lint-hls lint layers
+
+# An environment of its own, with what these rooms import and no framework. ml_dtypes is what ONNX
+# brings; its later releases want NumPy 2.
+NUMPY1       := $(VENV)-numpy1
+NUMPY1_STAMP := $(NUMPY1)/.installed
+NUMPY1_PINS  := s/^numpy==.*/numpy==1.26.4/; s/^ml_dtypes==.*/ml_dtypes==0.5.4/
+NUMPY1_NEEDS := filelock huggingface-hub jinja2 matplotlib numpy nvidia-ml-py onnx onnxruntime psutil \
+  pydantic rich safetensors scipy tokenizers tomlkit typer hypothesis pytest pytest-timeout
+NUMPY1_ROOMS := $(addprefix tests/unit/,test_records.py test_edi.py config devices ledger runtime \
+  scheduler sim stages telemetry)
+# They need torch (test_shipped), or take long and are about processes rather than numbers.
+NUMPY1_LEFT_OUT := scheduler/test_shipped.py ledger/test_ledger_survival.py telemetry/sampling/test_sampler.py
+test-numpy1: prerequisites $(NUMPY1_STAMP)
+	HYPOTHESIS_PROFILE=few $(NUMPY1)/bin/pytest -m "not deep and not slow" $(NUMPY1_ROOMS) \
+	  $(addprefix --ignore=tests/unit/,$(NUMPY1_LEFT_OUT))
+
+$(NUMPY1_STAMP): pyproject.toml constraints.txt Makefile
+	@test -x $(NUMPY1)/bin/python || $(PYTHON) -m venv $(NUMPY1)
+	@sed '$(NUMPY1_PINS)' constraints.txt > $(NUMPY1)/constraints.txt
+	@$(NUMPY1)/bin/pip install --quiet --disable-pip-version-check -c $(NUMPY1)/constraints.txt $(NUMPY1_NEEDS)
+	@$(NUMPY1)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
 
 prerequisites:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -41,7 +80,7 @@ install: prerequisites $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (a few minutes the first time)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[strict,xrt,policy,bench,serve,dev]"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[strict,xrt,policy,bench,serve,trl,ray,dev]"
 	@touch $@
 
 csim: install
@@ -86,4 +125,4 @@ wheel: install
 	$(BIN)/python -m build --wheel --outdir dist .
 
 clean:
-	rm -rf $(VENV) dist build build_dir.* *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(NUMPY1) dist build build_dir.* *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,7 +1,8 @@
 """Does the demo learn, in how long, and from a warm start that leaves something to learn?
 
-Runs ``ecorl run --config demo`` for three seeds, each with empty caches (task and kernels are made
-within the measured time). The held-out gain is paired: the same prompts before and after.
+Runs ``ecorl run --config demo`` for three seeds, or as many of them as the time box has room for,
+each with empty caches (task and kernels are made within the measured time). The held-out gain is
+paired: the same prompts before and after.
 
 ``--long`` asks whether a seed or a CPU's rounding decides: ten seeds, and three of them with two
 threads and with vector instructions held to AVX2 too. Its figures and its file are its own
@@ -26,6 +27,7 @@ from ecorl.bench.demo_run import DemoRun, run_demo
 from ecorl.bench.figures import Figure, Result, Target, missing, write_result
 from ecorl.bench.install import Installation, install_gap, measure_install
 from ecorl.bench.machine import Machine, commit, describe_machine
+from ecorl.bench.rounds import TimeBox
 from ecorl.bench.stats import gain_in_errors
 from ecorl.records import Provenance
 from ecorl.report.model import PairedGain
@@ -75,9 +77,11 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     """Run the seeds of ``make bench``, or with ``--long`` all seeds and variants."""
     if options.long:
         return measure_long(options)
-    seeds = SEEDS[:1] if options.quick else SEEDS
-    runs = []
-    for seed in seeds:
+    runs: list[DemoRun] = []
+    box = TimeBox(options.box_s)
+    for seed in SEEDS[:1] if options.quick else SEEDS:
+        if runs and not box.has_room(runs[-1].run_s):
+            break
         with tempfile.TemporaryDirectory(prefix="ecorl-bench-demo-") as folder:
             runs.append(run_demo(seed, Path(folder)))
         print(f"seed {seed}: {runs[-1].run_s:.1f} s", file=sys.stderr)
@@ -98,7 +102,11 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         ),
         *_install(options.install, runs[0]),
     ]
-    return {"preset": "demo", "seeds": list(seeds), "install": options.install}, figures
+    return {
+        "preset": "demo",
+        "seeds": [run.seed for run in runs],
+        "install": options.install,
+    }, figures
 
 
 def _run_s(runs: Sequence[DemoRun]) -> Figure:

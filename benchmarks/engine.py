@@ -84,19 +84,28 @@ SMALL = Workload(ModelSize(128, 2, 352, 4, 4, 1000), 8, 64, 4)
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
     work = SMALL if options.quick else FULL
     with tempfile.TemporaryDirectory(prefix="ecorl-bench-engine-") as folder:
-        config, figures = measure_speed(work, Path(folder))
-        figures += measure_prefix(work, Path(folder))
+        half_s = None if options.box_s is None else options.box_s / 2
+        config, figures = measure_speed(work, Path(folder), half_s)
+        figures += measure_prefix(work, Path(folder), half_s)
         figures += measure_bits(work, Path(folder))
     return config, figures
 
 
-def measure_speed(work: Workload, folder: Path) -> tuple[dict[str, object], list[Figure]]:
-    """Time all arms in turns, after each has shown that it computes the same rewards."""
+def measure_speed(
+    work: Workload, folder: Path, box_s: float | None = None
+) -> tuple[dict[str, object], list[Figure]]:
+    """Time all arms in turns, after each has shown that it computes the same rewards.
+
+    Args:
+        work: model and rows.
+        folder: for the checkpoint and its exports.
+        box_s: time for the rounds, s; None for no limit.
+    """
     checkpoint = folder / "model"
     make_reward_checkpoint(checkpoint, work.size, max_positions=work.length, seed=work.seed)
     ids = work.ids()
     peers, nodes = _peers(checkpoint, work, folder)
-    splits = {name: fastest_split(by_rows, ids) for name, by_rows in peers.items()}
+    splits = {name: fastest_split(by_rows, ids, 1) for name, by_rows in peers.items()}
     best = {name: InParts(by_rows[splits[name].n_rows], splits[name].n_rows)
             for name, by_rows in peers.items()}  # fmt: skip
     engine = FpgaEngine(checkpoint, Stage.REWARD)
@@ -117,10 +126,11 @@ def measure_speed(work: Workload, folder: Path) -> tuple[dict[str, object], list
         ORT: agreement(best[ORT].score(ids), exact),
         ORT_FP32: agreement(best[ORT_FP32].score(ids), exact),
     }
-    times = timed_rounds(calls, work.n_rounds)
+    times = timed_rounds(calls, work.n_rounds, box_s)
     engine.close()
     config: dict[str, object] = {
         **asdict(work),
+        "n_rounds": len(times[OURS]),
         "threads": 1,
         "ort_nodes": nodes,
         "nearness": near,
@@ -216,13 +226,20 @@ def _bits(id: str, compared: BitComparison, note: str) -> Figure:
     return Figure(id, compared.n_different, "1", EMULATED, spread, Target(high=0), note=note)
 
 
-def measure_prefix(work: Workload, folder: Path) -> list[Figure]:
-    """Tokens/s with a shared prompt computed once over tokens/s without, same bits."""
+def measure_prefix(work: Workload, folder: Path, box_s: float | None = None) -> list[Figure]:
+    """Tokens/s with a shared prompt computed once over tokens/s without, same bits.
+
+    Args:
+        work: model and rows.
+        folder: for the checkpoint.
+        box_s: time for the rounds of all sizes of groups, s; None for no limit.
+    """
     checkpoint = folder / "prefix"
     make_reward_checkpoint(checkpoint, work.size, max_positions=work.length, seed=work.seed)
     model = Int8Decoder(load_decoder(checkpoint), CsimLibrary.load("fast"))
     figures = []
-    for group in (8, 16):
+    groups = (8, 16)
+    for group in groups:
         n_prompt = work.length // 2
         rows, counts = grpo_rows(work, group, n_prompt)
         calls = {
@@ -233,7 +250,7 @@ def measure_prefix(work: Workload, folder: Path) -> list[Figure]:
         if compare([(calls["shared"](), calls["apart"]())]).n_different:
             figures.append(missing(id, "1", "sharing changed a result"))
             continue
-        times = timed_rounds(calls, work.n_rounds)
+        times = timed_rounds(calls, work.n_rounds, box_s and box_s / len(groups))
         ratios = round_ratios(times["apart"], times["shared"])
         computed = segments_of(rows, counts).n_tokens
         ideal = sum(map(len, rows)) / computed

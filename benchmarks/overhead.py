@@ -28,7 +28,7 @@ from transformers import TrainerCallback
 
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure, Target, missing
-from ecorl.bench.rounds import balanced_order, round_ratios
+from ecorl.bench.rounds import TimeBox, balanced_order, round_ratios
 from ecorl.bench.stats import bootstrap_interval, median, spread_of
 from ecorl.config import Config, load_config
 from ecorl.engines.fpga.csim.cache import cache_folder
@@ -181,7 +181,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         bench = _Bench(Path(folder), n_steps)
         for arm in (PLAIN, ATTACHED):  # imports, caches, allocator: not part of any block
             _Bench(Path(folder) / "warm", 3).block(arm)
-        for order in balanced_order((PLAIN, ATTACHED), n_pairs):
+        for order in balanced_order((PLAIN, ATTACHED), n_pairs, TimeBox(options.box_s)):
             for arm in order:
                 blocks[arm].append(bench.block(arm))
         for _ in range(n_offloaded):
@@ -190,7 +190,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     config = {
         "preset": "demo",
         "seed": 42,
-        "blocks_per_arm": n_pairs,
+        "blocks_per_arm": len(blocks[PLAIN]),
         "steps_per_block": n_steps,
         "order": "ABBA",
         "offloaded_blocks": n_offloaded,
@@ -269,7 +269,11 @@ def _sampler_share(blocks: Sequence[Block]) -> Figure:
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--blocks", type=int, default=16, metavar="N", help="blocks an arm, even (default 16)"
+        "--blocks",
+        type=int,
+        default=16,
+        metavar="N",
+        help="blocks an arm at most, even (default 16)",
     )
 
 

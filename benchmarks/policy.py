@@ -1,10 +1,9 @@
-"""How close does the learned policy come to the best there is, on scenarios it has not seen?
+"""How close does the shipped policy come to the best there is, on scenarios it has not seen?
 
-Trains the shipped policy from nothing as ``make policy`` does (timed, and compared with the shipped
-file), makes the policies that stand beside it under the paper's calibration, and compares all on
-kept-out scenarios. Everything here is modelled: what the simulator gives. 0 % is always-GPU, 100 %
-the clairvoyant dynamic programme, or the best planner without a view of the future for the causal
-share.
+Compares it with others on kept-out scenarios; what takes training is in
+`benchmarks.policy_training`. Everything here is modelled: what the simulator gives. 0 % is
+always-GPU, 100 % the clairvoyant dynamic programme, or the best planner without a view of the
+future for the causal share.
 
 Which scenarios a share is a mean over stands in its spread under ``counts``. ``hard`` are those in
 which simple rules fail (random at most 0 %, best static 60 %, tuned threshold 90 %): all shares
@@ -17,10 +16,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import asdict
 
 import numpy as np
 
@@ -34,16 +31,12 @@ from ecorl.policy.evaluation.evaluate import (
     compare,
     mean_share,
 )
-from ecorl.policy.planners.heuristics import lookahead_deferring
-from ecorl.policy.training.train import NetworkPolicy, TrainingPlan
 from ecorl.records import Provenance
 from ecorl.scheduler.learned import PolicyFile
 from ecorl.sim.scenario import Scenario
 
 MODELLED, MEASURED = Provenance.MODELLED, Provenance.MEASURED
 OURS = "learned"
-DEFERRING = "lookahead_deferring"
-UNSHIPPED = "a network that this benchmark trains for it, not the shipped one"
 SCALED = "on U55Cs scaled in clock and power, none of which is real"
 
 
@@ -52,88 +45,18 @@ def say(text: str) -> None:
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
-    quick = options.quick
-    n_seeds = 2 if quick else 10
-    with tempfile.TemporaryDirectory(prefix="ecorl-bench-policy-") as name:
-        folder = Path(name)
-        figures = _rebuilt(folder, quick)
-        paper, config = _paper(folder, quick, n_seeds)
-        figures += paper
-        physical, more = _roofline(quick, n_seeds)
-        figures += physical
-        figures += _fitted(folder, quick)
-    return {"n_seeds": n_seeds, **config, **more}, figures
+    n_seeds = 2 if options.quick else 10
+    figures, config = _roofline(options.quick, n_seeds)
+    return {"n_seeds": n_seeds, **config}, figures
 
 
-def _short(plan: TrainingPlan, quick: bool) -> TrainingPlan:
-    if not quick:
-        return plan
-    steps = 20_000 if plan.ppo_steps else 0
-    return replace(plan, n_scenarios=8, n_iterations=20, n_rounds=1, n_epochs=2, ppo_steps=steps)
-
-
-def _rebuilt(folder: Path, quick: bool) -> list[Figure]:
-    """The shipped policy from nothing: time, and whether it is the same."""
-    plan = _short(runs.SHIPPED_PLAN, quick)
-    again = runs.trained(plan, folder / "shipped", say)
-    rebuilt = runs.saved(again.made, folder / "rebuilt.onnx")
-    gap = runs.difference(rebuilt, FilePolicy(PolicyFile()))
-    note = "from nothing to the shipped policy on this machine, two worker processes"
-    return [
-        Figure("train.seconds", again.time_s, "s", MEASURED, {"n": 1},
-               Target(high=900.0), note),
-        Figure("policy.rebuilt_difference", gap, "1", MEASURED, target=Target(high=0.0),
-               note="largest difference of logits, rebuilt against shipped policy"),
-    ]  # fmt: skip
-
-
-def _paper(folder: Path, quick: bool, n_seeds: int) -> tuple[list[Figure], dict[str, object]]:
-    made = runs.trained(_short(runs.PAPER_PLAN, quick), folder / "paper", say)
-    alone = runs.trained(_short(runs.PPO_PLAN, quick), folder / "ppo", say)
-    assert made.made.imitated is not None  # the plan imitates
-    policies = {
-        OURS: runs.saved(made.made, folder / "paper.onnx"),
-        "imitation_only": NetworkPolicy(made.made.imitated.arrays()),
-        "ppo_only": NetworkPolicy(alone.made.network.arrays()),
-        DEFERRING: lookahead_deferring,
-    }
-    scenarios = runs.kept_out_paper(2 if quick else 12)
-    found = runs.compared(scenarios, policies, n_seeds, say)
-    whose = f"paper calibration; {UNSHIPPED}"
-    figures = [
-        _share("policy.causal_share_paper", found.hard(), "planner", 0.98, whose),
-        _share("policy.dp_share_paper", found.hard(), "dp", 0.95, whose),
-        _above_without_cards("paper", found.results, whose),
-    ]
-    for name in ("imitation_only", "ppo_only", "threshold", "static", "lookahead", DEFERRING,
-                 "algorithm1", "edi", "edi_queue", "random", "planner"):  # fmt: skip
-        note = "share of the dynamic programme, paper calibration"
-        figures.append(_share(f"policy.{name}_share", found.hard(), "dp", None, note, name))
-    hard = list(found.hard())[: 1 if quick else 4]
-    for n_gpus, scaled in runs.scaled([r.scenario for r in hard]).items():
-        # At 32 GPUs they are the scenarios themselves.
-        results = hard if n_gpus == 32 else _moved(scaled, policies[OURS], n_seeds)
-        figures.append(
-            _share(f"policy.causal_share_n{n_gpus}", results, "planner", 0.97,
-                   f"paper calibration on {n_gpus} GPUs, without retraining; {UNSHIPPED}",
-                   counts="hard" if n_gpus == 32 else "valued", n_drawn=len(scaled))
-        )  # fmt: skip
-    config: dict[str, object] = {
-        "paper": found.as_dict(),
-        "paper_differences": _differences(found),
-        "paper_train_s": round(made.time_s, 1),
-        "ppo_train_s": round(alone.time_s, 1),
-    }
-    return figures, config
-
-
-def _moved(scenarios: Sequence[Scenario], policy: FilePolicy, n_seeds: int) -> list[ScenarioResult]:
+def moved(scenarios: Sequence[Scenario], policy: FilePolicy, n_seeds: int) -> list[ScenarioResult]:
     """Scenarios in which there is something to share, without the simple rules."""
     found = compare(scenarios, {OURS: policy}, n_seeds=n_seeds, baselines=False)
     return list(found.valued())
 
 
-def _differences(found: PolicyComparison) -> dict[str, object]:
+def differences_of(found: PolicyComparison) -> dict[str, object]:
     return {name: asdict(d) for name, d in found.differences(OURS).items()}
 
 
@@ -145,20 +68,20 @@ def _roofline(quick: bool, n_seeds: int) -> tuple[list[Figure], dict[str, object
     figures = [
         _loss("policy.roofline_worst_loss", found.results, 0.001,
               "most energy above always-GPU, all scenarios and seeds, share of it"),
-        _share("policy.roofline_causal_share", found.valued(), "planner", 0.95,
+        share_figure("policy.roofline_causal_share", found.valued(), "planner", 0.95,
                f"shipped policy, kept-out GPU and model size, {SCALED}", counts="valued",
                more={"cards": runs.card_factors(drawn)}),
-        _share("policy.roofline_causal_share_hard", found.hard(), "planner", 0.95,
+        share_figure("policy.roofline_causal_share_hard", found.hard(), "planner", 0.95,
                "of these, where simple rules fail"),
-        _share("policy.roofline_lookahead_causal_share", found.valued(), "planner", None,
+        share_figure("policy.roofline_lookahead_causal_share", found.valued(), "planner", None,
                "look-ahead over one iteration, which needs no training, in the same scenarios",
                "lookahead", counts="valued", more={"ours_less_this": _difference(found)}),
-        _above_without_cards("roofline", kept_out, f"shipped policy, {SCALED}"),
+        above_without_cards("roofline", kept_out, f"shipped policy, {SCALED}"),
         *_real_pairs([r for r in found.results if r.scenario not in drawn], n_seeds),
     ]  # fmt: skip
     bases = [r.scenario for r in kept_out if r.has_value]
     figures += _out_of_distribution(bases[: 1 if quick else 6], file, n_seeds)
-    return figures, {"roofline": found.as_dict(), "roofline_differences": _differences(found)}
+    return figures, {"roofline": found.as_dict(), "roofline_differences": differences_of(found)}
 
 
 def _difference(found: PolicyComparison) -> dict[str, object]:
@@ -201,7 +124,7 @@ def _out_of_distribution(bases: Sequence[Scenario], file: FilePolicy, n_seeds: i
         results += list(moved.results)
         valued += list(moved.valued())
         figures.append(
-            _share(f"policy.ood_causal_share_{name}", moved.valued(), "planner", None,
+            share_figure(f"policy.ood_causal_share_{name}", moved.valued(), "planner", None,
                    f"shipped policy out of distribution, {SCALED}", counts="valued",
                    n_drawn=len(shifted))
         )  # fmt: skip
@@ -214,14 +137,16 @@ def _out_of_distribution(bases: Sequence[Scenario], file: FilePolicy, n_seeds: i
     )  # fmt: skip
     worst = sorted(valued, key=lambda r: r.share(OURS, "planner"))[:1]
     note = "the lowest share of the planner in a single scenario out of distribution"
-    figures.append(_share("policy.ood_causal_share_worst_scenario", worst, "planner", None, note,
-                          counts="valued", n_drawn=len(results)))  # fmt: skip
+    figures.append(
+        share_figure("policy.ood_causal_share_worst_scenario", worst, "planner", None, note,
+                     counts="valued", n_drawn=len(results))
+    )  # fmt: skip
     figures.append(_loss("policy.ood_worst_loss", results, 0.005,
                          "most energy above always-GPU out of distribution"))  # fmt: skip
     return figures
 
 
-def _above_without_cards(family: str, results: Sequence[ScenarioResult], whose: str) -> Figure:
+def above_without_cards(family: str, results: Sequence[ScenarioResult], whose: str) -> Figure:
     """In how many scenarios the policy takes more energy than the same GPUs without cards."""
     ratios = {r.scenario.name: r.energy_without_cards(OURS) for r in results}
     n_above = sum(ratio > 1.0 + 1e-9 for ratio in ratios.values())
@@ -233,22 +158,7 @@ def _above_without_cards(family: str, results: Sequence[ScenarioResult], whose: 
     return Figure(id, n_above / len(ratios), "1", MODELLED, spread, None, note)
 
 
-def _fitted(folder: Path, quick: bool) -> list[Figure]:
-    if quick:
-        return []
-    shares, spreads = [], {}
-    for seed in runs.HIDDEN_SEEDS:
-        share, spread = runs.fitted_share(folder, seed, say)
-        shares.append(share)
-        spreads[str(seed)] = spread
-    return [
-        Figure("policy.fitted_share", min(shares), "1", MODELLED, spreads, Target(low=0.90),
-               "share of the hidden simulator's dynamic programme that a policy of the simulator "
-               "fitted from its ledger reaches; the lowest of the hidden scenarios")
-    ]  # fmt: skip
-
-
-def _share(
+def share_figure(
     id: str,
     results: Sequence[ScenarioResult],
     of: str,

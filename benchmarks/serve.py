@@ -87,9 +87,10 @@ SMALL = Load(ModelSize(64, 2, 176, 4, 4, 500), 96, (8, 48), 2)
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
     load = SMALL if options.quick else FULL
     with tempfile.TemporaryDirectory(prefix="ecorl-bench-serve-") as folder:
-        seen, n_tokens = run_load(load, Path(folder))
+        seen, n_tokens = run_load(load, Path(folder), options.box_s)
     config: dict[str, object] = {
         **asdict(load),
+        "n_rounds": len(seen.times[MANY]),
         "clients": CLIENTS,
         "engine_threads": 1,
         "tokens_a_pass": n_tokens,
@@ -98,8 +99,14 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     return config, figures_of(seen, n_tokens)
 
 
-def run_load(load: Load, folder: Path) -> tuple[Seen, int]:
-    """Send requests to two services in turns; returns the measurements and the tokens of a pass."""
+def run_load(load: Load, folder: Path, box_s: float | None = None) -> tuple[Seen, int]:
+    """Send requests to two services in turns; returns the measurements and the tokens of a pass.
+
+    Args:
+        load: the requests.
+        folder: for the checkpoint and the logs.
+        box_s: time for the passes, s; None for no limit.
+    """
     checkpoint = folder / "model"
     make_reward_checkpoint(checkpoint, load.size, max_positions=load.lengths[1], seed=load.seed)
     requests = make_requests(load.n_requests, load.lengths, load.size.vocab_size, load.seed)
@@ -130,7 +137,7 @@ def run_load(load: Load, folder: Path) -> tuple[Seen, int]:
             ONE: clients[ONE].send_all,
             UNDELAYED: clients[UNDELAYED].send_all,
         }
-        times = timed_rounds(calls, load.n_rounds)
+        times = timed_rounds(calls, load.n_rounds, box_s)
         judged = {
             arm: reduce(add, (judge(requests, answers, truth) for answers in one.answers))
             for arm, one in clients.items()

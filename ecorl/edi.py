@@ -5,21 +5,26 @@
 
 During the profiling phase a cell is the running mean of its readings, so that the first reading
 does not weigh for twenty iterations. A missing reading touches no cell. Readings of different
-provenance go to different cells: a measured figure and a modelled one are never averaged.
+provenance go to different cells: a measured figure and a modelled one are never averaged. So do
+readings of different models of one stage, and of different ways to run it (its variants, such as
+the numeric format of a training step), for these have prices of their own.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from ecorl.errors import ConfigError, DataError
-from ecorl.records import EdiReading, Provenance, Stage
+from ecorl.records import EdiReading, PathCost, Provenance, Stage, StageResult, weakest
 
-_FORMAT = 1
+_FORMAT = 2
+"""Format 1 had neither models nor variants: its cells are read with both empty."""
 _STRENGTH = list(Provenance)
+_STAGES = list(Stage)
 
 
 def edi(
@@ -56,28 +61,28 @@ def edi_from_energy(energy_j: float | None, n_output_tokens: int | None) -> floa
     return energy_j / n_output_tokens
 
 
-def edi_reading(
-    stage: Stage,
-    device: str,
-    energy_j: float | None,
-    n_output_tokens: int,
-    provenance: Provenance,
-    time_s: float | None = None,
-) -> EdiReading:
+def edi_reading(result: StageResult) -> EdiReading:
     """Make the reading of one stage execution on one device.
 
-    Its EDI is None when a part is missing.
+    Its EDI is None when a part is missing. Its variant is the numeric format of a training step.
 
     Args:
-        stage: the stage.
-        device: profile name.
-        energy_j: its energy, J; None when unknown.
-        n_output_tokens: completion tokens that it worked on.
-        provenance: of the energy.
-        time_s: its time, s; None when unknown.
+        result: the execution, with its energy where that is known.
     """
-    value = edi_from_energy(energy_j, n_output_tokens)
-    return EdiReading(stage, device, energy_j, n_output_tokens, value, provenance, time_s)
+    energy = result.energy
+    energy_j = None if energy is None else energy.energy_j
+    provenance = result.time_provenance
+    return EdiReading(
+        stage=result.stage,
+        device=result.device,
+        energy_j=energy_j,
+        n_output_tokens=result.n_output_tokens,
+        edi_j_per_token=edi_from_energy(energy_j, result.n_output_tokens),
+        provenance=provenance if energy is None else weakest(energy.provenance, provenance),
+        time_s=result.time_s,
+        role_name=result.role_name,
+        variant=result.gear or "",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,8 @@ class EdiCell:
         m2: sum of squared deviations from the mean (Welford), from which the spread follows.
         mean_time_s_per_token: plain mean of time over output tokens, s; None while a reading came
             without its time.
+        role_name: which of the stage's models ran; empty where it has only one.
+        variant: how it ran where that changes its price; empty for the framework's own way.
     """
 
     stage: Stage
@@ -104,6 +111,13 @@ class EdiCell:
     mean_j_per_token: float
     m2: float
     mean_time_s_per_token: float | None = None
+    role_name: str = ""
+    variant: str = ""
+
+    @property
+    def key(self) -> CellKey:
+        """Its place in the matrix."""
+        return self.stage, self.role_name, self.device, self.provenance, self.variant
 
     @property
     def std_j_per_token(self) -> float | None:
@@ -128,7 +142,8 @@ class Confidence:
     profiled: bool
 
 
-CellKey = tuple[Stage, str, Provenance]
+CellKey = tuple[Stage, str, str, Provenance, str]
+"""Stage, name of its model, device, provenance and variant."""
 
 
 class EdiMatrix:
@@ -162,14 +177,18 @@ class EdiMatrix:
         new = reading.edi_j_per_token
         if new is None or not math.isfinite(new) or new < 0:
             return None
-        key = (reading.stage, reading.device, reading.provenance)
+        key = (
+            reading.stage, reading.role_name, reading.device, reading.provenance, reading.variant,
+        )  # fmt: skip
         old = self._cells.get(key)
         time_s = None
         if reading.time_s is not None and math.isfinite(reading.time_s) and reading.time_s >= 0:
             time_s = reading.time_s / reading.n_output_tokens
         if old is None:
-            cell = EdiCell(*key, value_j_per_token=new, count=1, mean_j_per_token=new, m2=0.0,
-                           mean_time_s_per_token=time_s)  # fmt: skip
+            cell = EdiCell(
+                reading.stage, reading.device, reading.provenance, new, 1, new, 0.0, time_s,
+                reading.role_name, reading.variant,
+            )  # fmt: skip
         else:
             cell = self._blend(old, new, time_s)
         self._cells[key] = cell
@@ -189,50 +208,90 @@ class EdiMatrix:
             time_s = before_s + (time_s - before_s) / count
         else:
             time_s = None
-        return EdiCell(old.stage, old.device, old.provenance, value, count, mean, m2, time_s)
+        return replace(
+            old, value_j_per_token=value, count=count, mean_j_per_token=mean, m2=m2,
+            mean_time_s_per_token=time_s,
+        )  # fmt: skip
 
-    def cell(self, stage: Stage, device: str, provenance: Provenance) -> EdiCell | None:
+    def cell(
+        self,
+        stage: Stage,
+        device: str,
+        provenance: Provenance,
+        *,
+        role_name: str = "",
+        variant: str = "",
+    ) -> EdiCell | None:
         """Return one cell, or None while it has no reading.
 
         Args:
             stage: row of the matrix.
             device: column of the matrix, a profile name.
             provenance: of the readings.
+            role_name: which of the stage's models; empty for its only one.
+            variant: how it ran; empty for the framework's own way.
         """
-        return self._cells.get((stage, device, provenance))
+        return self._cells.get((stage, role_name, device, provenance, variant))
 
-    def best(self, stage: Stage, device: str) -> EdiCell | None:
+    def best(
+        self, stage: Stage, device: str, *, role_name: str = "", variant: str = ""
+    ) -> EdiCell | None:
         """Return the cell of the strongest provenance (measured first); None without a reading.
 
         Args:
             stage: row of the matrix.
             device: column of the matrix, a profile name.
+            role_name: which of the stage's models; empty for its only one.
+            variant: how it ran; empty for the framework's own way.
         """
         for provenance in _STRENGTH:
-            found = self._cells.get((stage, device, provenance))
+            found = self.cell(stage, device, provenance, role_name=role_name, variant=variant)
             if found is not None:
                 return found
         return None
 
     def cells(self) -> tuple[EdiCell, ...]:
-        """All cells, ordered by stage, device and provenance."""
-        stages = list(Stage)
-        return tuple(
-            sorted(
-                self._cells.values(),
-                key=lambda c: (stages.index(c.stage), c.device, _STRENGTH.index(c.provenance)),
-            )
-        )
+        """All cells, ordered by stage, model, device, provenance and variant."""
+        return tuple(sorted(self._cells.values(), key=_order))
 
-    def confidence(self, stage: Stage, device: str, provenance: Provenance) -> Confidence:
+    def path_costs(self, device: str) -> tuple[PathCost, ...]:
+        """Return what each model of each stage has cost on a device, means over its executions.
+
+        Of several provenances only the strongest counts; the variants of that one are averaged by
+        their readings. A model is left out while a reading came without its time.
+
+        Args:
+            device: column of the matrix, a profile name.
+        """
+        by_role: dict[tuple[Stage, str], list[EdiCell]] = {}
+        for cell in self.cells():
+            if cell.device == device:
+                cells = by_role.setdefault(cell.key[:2], [])
+                # The cells of a model come with the strongest provenance first.
+                if not cells or cells[0].provenance is cell.provenance:
+                    cells.append(cell)
+        found = (_mean_cost(cells) for cells in by_role.values())
+        return tuple(cost for cost in found if cost is not None)
+
+    def confidence(
+        self,
+        stage: Stage,
+        device: str,
+        provenance: Provenance,
+        *,
+        role_name: str = "",
+        variant: str = "",
+    ) -> Confidence:
         """Return count and spread of a cell; the count is 0 where there is no reading.
 
         Args:
             stage: row of the matrix.
             device: column of the matrix, a profile name.
             provenance: of the readings.
+            role_name: which of the stage's models; empty for its only one.
+            variant: how it ran; empty for the framework's own way.
         """
-        found = self.cell(stage, device, provenance)
+        found = self.cell(stage, device, provenance, role_name=role_name, variant=variant)
         if found is None:
             return Confidence(0, None, None, False)
         std = found.std_j_per_token
@@ -251,19 +310,22 @@ class EdiMatrix:
 
     @classmethod
     def from_json(cls, text: str) -> EdiMatrix:
-        """Restore a matrix.
+        """Restore a matrix, also one that an earlier version wrote.
 
         Raises:
             DataError: when the text is not what `to_json` writes.
         """
         try:
             data = json.loads(text)
-            if data["format"] != _FORMAT:
-                raise DataError(f"EDI matrix: format {data['format']!r}, this program reads 1")
+            if data["format"] not in range(1, _FORMAT + 1):
+                raise DataError(
+                    f"EDI matrix: format {data['format']!r}, this program reads 1 to {_FORMAT}"
+                )
+            _refuse_unknown(data, _KEYS)
             matrix = cls(float(data["alpha"]), int(data["n_profiling"]))
             for raw in data["cells"]:
                 cell = _cell_from(raw)
-                matrix._cells[(cell.stage, cell.device, cell.provenance)] = cell
+                matrix._cells[cell.key] = cell
         except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"EDI matrix: not as written by this program ({error})") from error
         return matrix
@@ -271,16 +333,46 @@ class EdiMatrix:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, EdiMatrix):
             return NotImplemented
-        return (self.alpha, self.n_profiling, self._cells) == (
-            other.alpha,
-            other.n_profiling,
-            other._cells,
-        )
+        return vars(self) == vars(other)
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
 
-def _cell_from(raw: dict[str, Any]) -> EdiCell:
+def _order(cell: EdiCell) -> tuple[int, str, str, int, str]:
+    return (
+        _STAGES.index(cell.stage), cell.role_name, cell.device, _STRENGTH.index(cell.provenance),
+        cell.variant,
+    )  # fmt: skip
+
+
+def _mean_cost(cells: Sequence[EdiCell]) -> PathCost | None:
+    """Average the variants of one model by their readings; None where a time is missing."""
+    times_s = [c.mean_time_s_per_token for c in cells if c.mean_time_s_per_token is not None]
+    if len(times_s) < len(cells):
+        return None
+    count = sum(c.count for c in cells)
+    time_s, energy_j = times_s[0], cells[0].mean_j_per_token
+    if len(cells) > 1:
+        time_s = sum(t * c.count for t, c in zip(times_s, cells, strict=True)) / count
+        energy_j = sum(c.mean_j_per_token * c.count for c in cells) / count
+    first = cells[0]
+    return PathCost(first.stage, time_s, energy_j, count, first.provenance, first.role_name)
+
+
+_KEYS = frozenset({"format", "alpha", "n_profiling", "cells"})
+_CELL_KEYS = frozenset(field.name for field in fields(EdiCell))
+
+
+def _refuse_unknown(raw: Mapping[str, Any], known: frozenset[str]) -> None:
+    # What a later version adds may change what the figures mean, so it is not passed over.
+    unknown = sorted(set(raw) - known)
+    if unknown:
+        names = ", ".join(map(repr, unknown))
+        raise DataError(f"EDI matrix: holds {names}, which this program does not know")
+
+
+def _cell_from(raw: Mapping[str, Any]) -> EdiCell:
+    _refuse_unknown(raw, _CELL_KEYS)
     cell = EdiCell(
         stage=Stage(raw["stage"]),
         device=str(raw["device"]),
@@ -291,6 +383,8 @@ def _cell_from(raw: dict[str, Any]) -> EdiCell:
         m2=float(raw["m2"]),
         # Matrices of earlier versions hold no times.
         mean_time_s_per_token=None if (t := raw.get("mean_time_s_per_token")) is None else float(t),
+        role_name=str(raw.get("role_name", "")),
+        variant=str(raw.get("variant", "")),
     )
     figures = (
         cell.value_j_per_token, cell.mean_j_per_token, cell.m2, cell.mean_time_s_per_token or 0.0,

@@ -1,4 +1,4 @@
-"""Kinds of devices, events, faults and evaluations, and of how an energy was found.
+"""Enums of the records: provenances, stages, algorithms, actions, devices, events, faults.
 
 `ecorl.records` hands them out beside the records that hold them.
 """
@@ -6,6 +6,70 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TypeAlias
+
+
+class Provenance(StrEnum):
+    """Where a figure came from. Figures of different provenance never share a table column."""
+
+    MEASURED = "measured"
+    """Read from an instrument or a clock on this machine in this run."""
+    REPLAYED = "replayed"
+    """Read from a recording of an earlier measurement."""
+    EMULATED = "emulated"
+    """Produced by the C-simulation or by a device without hardware behind it."""
+    MODELLED = "modelled"
+    """Computed from a device profile, a cycle model or a roofline."""
+    PUBLISHED = "published"
+    """Taken from a paper or a data sheet as printed."""
+
+
+_WEAKNESS = list(Provenance)
+
+
+def weakest(*provenances: Provenance) -> Provenance:
+    """The provenance of a figure derived from several: that of the weakest part."""
+    return max(provenances, key=_WEAKNESS.index)
+
+
+class Stage(StrEnum):
+    """The stages of an RLHF iteration; their order is that of the one-hot code in Eq. 6."""
+
+    GENERATION = "generation"
+    REWARD = "reward"
+    REFERENCE = "reference"
+    CRITIC = "critic"
+    ACTOR_TRAIN = "actor_train"
+    CRITIC_TRAIN = "critic_train"
+
+
+INFERENCE_STAGES = (Stage.REWARD, Stage.REFERENCE, Stage.CRITIC)
+"""Single forward passes; only frozen models among them (reward, reference) may leave the GPU."""
+
+
+Role: TypeAlias = str
+"""Which model of a stage: the stage's name (``reward``), or the name with the model's behind a
+colon where the stage has several (``reward:math``, ``reward:code``). A dict with roles as keys can
+be asked for a `Stage`: the name of a stage is the role of its only model."""
+
+
+def role_of(stage: Stage, name: str = "") -> Role:
+    """The role of one of a stage's models; without a name that of its only one."""
+    return f"{stage}:{name}" if name else str(stage)
+
+
+def stage_of(role: Role) -> Stage:
+    """The stage that a role belongs to.
+
+    Raises:
+        ValueError: when it begins with no stage's name.
+    """
+    return Stage(role.partition(":")[0])
+
+
+def role_name_of(role: Role) -> str:
+    """The name of a stage's model in a role; empty for the only one."""
+    return role.partition(":")[2]
 
 
 class DeviceKind(StrEnum):
@@ -40,8 +104,11 @@ class EventKind(StrEnum):
     FINISH = "finish"  # the run is complete
     STOP = "stop"  # the run ended before it was complete
     GPU_PATH = "gpu_path"  # which device profile and power source stand for the GPU path, and why
+    POWER_UNREAD = "power_unread"  # a role ran on devices whose power nobody reads, and why
     WEIGHTS = "weights"  # an engine took over the weights of a refreshed model
     HOOK_CLOCK = "hook_clock"  # how long ecorl itself took on the training thread
+    # a machine of the run: how far its clock is from the head's, and how well that is known
+    NODE_CLOCK = "node_clock"
     LEDGER_ROWS_DROPPED = "ledger_rows_dropped"  # the record lacks rows that could not be written
 
 
@@ -60,6 +127,12 @@ class FaultKind(StrEnum):
     # a checkpoint of the trainer lacks files and cannot be resumed from
     CHECKPOINT_INCOMPLETE = "CheckpointIncomplete"
     POWER_RESTORED = "power_restored"  # a device's power readings are back after a fault
+    # the process that places stages ended; until it is back all stages run on the GPU path
+    SCHEDULER_LOST = "SchedulerLost"
+    # the process that reads a machine's power ended, or the machine did
+    MONITOR_LOST = "MonitorLost"
+    # the record that was kept on a machine cannot be fetched: its energies are missing
+    NODE_RECORD_LOST = "NodeRecordLost"
 
 
 class EvaluationPhase(StrEnum):
@@ -67,3 +140,43 @@ class EvaluationPhase(StrEnum):
 
     BEFORE = "before"  # with the weights that training begins with
     AFTER = "after"  # with the weights that training ends with
+
+
+class Algorithm(StrEnum):
+    """RL algorithms with a stage graph."""
+
+    PPO = "ppo"
+    GRPO = "grpo"
+    RLOO = "rloo"
+    REINFORCE_PP = "reinforce++"
+    DAPO = "dapo"
+
+
+class Action(StrEnum):
+    """The three actions of the paper's scheduler (section 3.5)."""
+
+    GPU = "gpu"
+    """a1: exclusively on the GPU, the exact path."""
+    FPGA = "fpga"
+    """a2: on the FPGA, the GPU waits."""
+    CONCURRENT = "concurrent"
+    """a3: on the FPGA while the GPU goes on; joined at the completion barrier."""
+
+
+class GuardRefusal(StrEnum):
+    """Why the guards keep a stage on the GPU that might have been offloaded."""
+
+    NOT_FROZEN = "not_frozen"
+    """The stage's model is trained, so that the card's copy of it would be stale."""
+    UNAVAILABLE = "unavailable"
+    """The FPGA path is down or quarantined."""
+    CANNOT_RUN = "cannot_run"
+    """The card cannot run the stage's model, e.g. because it does not fit its memory."""
+    QUEUE_FULL = "queue_full"
+    """As many batches wait for the FPGA as the configuration allows."""
+    TOO_LONG = "too_long"
+    """The mean row is longer than the configuration allows."""
+    ENERGY = "energy"
+    """The offload's modelled energy is above the GPU path's by more than the allowed margin."""
+    COST_UNKNOWN = "cost_unknown"
+    """The energy guard is on and the cost model cannot tell what the offload costs."""

@@ -1,101 +1,56 @@
 """The records, in the order in which data flows. Read this file first.
 
     PowerSample -> SmoothedPower -> StageEnergy -> EdiReading
-    StageWork -> SchedulerState -> Placement -> StageResult
+    StageWork -> SchedulerState -> Placement -> BarrierWait -> StageResult
 
 Every record is frozen. A missing figure is None, never 0, and each figure says where it came
 from (`Provenance`). Times are seconds of ``time.monotonic()``, which on Linux is one clock for
-all processes of a machine.
+all processes of a machine; a reader of the ledger gives those of other machines in the head's.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from ecorl.kinds import INFERENCE_STAGES as INFERENCE_STAGES
+from ecorl.kinds import Action as Action
+from ecorl.kinds import Algorithm as Algorithm
 from ecorl.kinds import DeviceKind as DeviceKind
 from ecorl.kinds import EnergyMethod as EnergyMethod
 from ecorl.kinds import EvaluationPhase as EvaluationPhase
 from ecorl.kinds import EventKind as EventKind
 from ecorl.kinds import FaultKind as FaultKind
+from ecorl.kinds import GuardRefusal as GuardRefusal
+from ecorl.kinds import Provenance as Provenance
+from ecorl.kinds import Role as Role
+from ecorl.kinds import Stage as Stage
+from ecorl.kinds import role_name_of as role_name_of
+from ecorl.kinds import role_of as role_of
+from ecorl.kinds import stage_of as stage_of
+from ecorl.kinds import weakest as weakest
 
 
-class Provenance(StrEnum):
-    """Where a figure came from. Figures of different provenance never share a table column."""
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a framework's training loop lets ecorl do beyond moving whole batches of frozen models.
 
-    MEASURED = "measured"
-    """Read from an instrument or a clock on this machine in this run."""
-    REPLAYED = "replayed"
-    """Read from a recording of an earlier measurement."""
-    EMULATED = "emulated"
-    """Produced by the C-simulation or by a device without hardware behind it."""
-    MODELLED = "modelled"
-    """Computed from a device profile, a cycle model or a roofline."""
-    PUBLISHED = "published"
-    """Taken from a paper or a data sheet as printed."""
+    Each adapter states its own. An action that is not allowed becomes a1.
 
+    Attributes:
+        stream: hand over finished rows while generation goes on.
+        early_forward: run the actor's forward pass before the barrier.
+        defer_critic: put the critic's step off into the next generation.
+        offload_critic: run the critic on the cards (its weights change: they are sent each time).
+    """
 
-_WEAKNESS = list(Provenance)
-
-
-def weakest(*provenances: Provenance) -> Provenance:
-    """The provenance of a figure derived from several: that of the weakest part."""
-    return max(provenances, key=_WEAKNESS.index)
+    stream: bool = False
+    early_forward: bool = False
+    defer_critic: bool = False
+    offload_critic: bool = False
 
 
-class Stage(StrEnum):
-    """The stages of an RLHF iteration; their order is that of the one-hot code in Eq. 6."""
-
-    GENERATION = "generation"
-    REWARD = "reward"
-    REFERENCE = "reference"
-    CRITIC = "critic"
-    ACTOR_TRAIN = "actor_train"
-    CRITIC_TRAIN = "critic_train"
-
-
-INFERENCE_STAGES = (Stage.REWARD, Stage.REFERENCE, Stage.CRITIC)
-"""Single forward passes; only frozen models among them (reward, reference) may leave the GPU."""
-
-
-class Algorithm(StrEnum):
-    """RL algorithms with a stage graph."""
-
-    PPO = "ppo"
-    GRPO = "grpo"
-    RLOO = "rloo"
-    REINFORCE_PP = "reinforce++"
-    DAPO = "dapo"
-
-
-class Action(StrEnum):
-    """The three actions of the paper's scheduler (section 3.5)."""
-
-    GPU = "gpu"
-    """a1: exclusively on the GPU, the exact path."""
-    FPGA = "fpga"
-    """a2: on the FPGA, the GPU waits."""
-    CONCURRENT = "concurrent"
-    """a3: on the FPGA while the GPU goes on; joined at the completion barrier."""
-
-
-class GuardRefusal(StrEnum):
-    """Why the guards keep a stage on the GPU that might have been offloaded."""
-
-    NOT_FROZEN = "not_frozen"
-    """The stage's model is trained, so that the card's copy of it would be stale."""
-    UNAVAILABLE = "unavailable"
-    """The FPGA path is down or quarantined."""
-    CANNOT_RUN = "cannot_run"
-    """The card cannot run the stage's model, e.g. because it does not fit its memory."""
-    QUEUE_FULL = "queue_full"
-    """As many batches wait for the FPGA as the configuration allows."""
-    TOO_LONG = "too_long"
-    """The mean row is longer than the configuration allows."""
-    ENERGY = "energy"
-    """The offload's modelled energy is above the GPU path's by more than the allowed margin."""
-    COST_UNKNOWN = "cost_unknown"
-    """The energy guard is on and the cost model cannot tell what the offload costs."""
+NO_ABILITIES = Abilities()
+"""Those of a framework that lets batches of frozen models be moved, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +182,9 @@ class EdiReading:
     Attributes:
         edi_j_per_token: J per output token, or None when energy or tokens are missing.
         time_s: time of the execution, s, or None.
+        role_name: which of the stage's models ran; empty where it has only one.
+        variant: how it ran where that changes its price, e.g. the numeric gear of training; empty
+            for the framework's own way.
     """
 
     stage: Stage
@@ -236,6 +194,13 @@ class EdiReading:
     edi_j_per_token: float | None
     provenance: Provenance
     time_s: float | None = None
+    role_name: str = ""
+    variant: str = ""
+
+    @property
+    def role(self) -> Role:
+        """Which of the stage's models it is about, e.g. ``reward:math``."""
+        return role_of(self.stage, self.role_name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +213,7 @@ class StageWork:
         n_output_tokens: completion tokens, the N_out of Eq. 4. For generation an expectation.
         max_length: longest row in tokens.
         model: shape of the model that runs, or None when unknown.
+        role_name: which of the stage's models runs; empty where it has only one.
     """
 
     stage: Stage
@@ -256,6 +222,12 @@ class StageWork:
     n_output_tokens: int
     max_length: int
     model: ModelShape | None = None
+    role_name: str = ""
+
+    @property
+    def role(self) -> Role:
+        """Which of the stage's models it is about, e.g. ``reward:math``."""
+        return role_of(self.stage, self.role_name)
 
     @property
     def mean_length(self) -> float:
@@ -272,6 +244,7 @@ class PathCost:
         energy_j_per_token: energy over output tokens (EDI), J.
         count: executions behind both.
         provenance: of the energy.
+        role_name: which of the stage's models ran; empty where it has only one.
     """
 
     stage: Stage
@@ -279,6 +252,12 @@ class PathCost:
     energy_j_per_token: float
     count: int
     provenance: Provenance
+    role_name: str = ""
+
+    @property
+    def role(self) -> Role:
+        """Which of the stage's models it is about, e.g. ``reward:math``."""
+        return role_of(self.stage, self.role_name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +317,7 @@ class Placement:
         costs: what each action was expected to cost, empty when the policy did not ask.
         refusal: the guard that keeps a stage on the GPU that might have left it, also where the
             policy proposed the GPU because the guards left it nothing else; None otherwise.
+        role_name: which of the stage's models is placed; empty where it has only one.
     """
 
     iteration: int
@@ -348,6 +328,49 @@ class Placement:
     reason: str
     costs: tuple[ActionCost, ...] = ()
     refusal: GuardRefusal | None = None
+    role_name: str = ""
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the stage runs on the GPU path."""
+        return self.action is Action.GPU
+
+    @property
+    def role(self) -> Role:
+        """Which of the stage's models it is about, e.g. ``reward:math``."""
+        return role_of(self.stage, self.role_name)
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierWait:
+    """One wait of the training thread at the completion barrier, where a batch's rows are joined.
+
+    Attributes:
+        iteration: 1-based.
+        stage: the stage that was waited for.
+        wait_s: how long the thread stood there, s.
+        n_rows: rows of the batch.
+        n_missing: rows without an answer before the deadline.
+        n_late: rows that arrived too late since the wait before.
+        n_duplicates: rows that were delivered again after the first answer to their sample id.
+        n_unknown: delivered rows whose sample id nobody asked for.
+        role_name: which of the stage's models was waited for; empty where it has only one.
+    """
+
+    iteration: int
+    stage: Stage
+    wait_s: float
+    n_rows: int
+    n_missing: int
+    n_late: int
+    n_duplicates: int = 0
+    n_unknown: int = 0
+    role_name: str = ""
+
+    @property
+    def role(self) -> Role:
+        """Which of the stage's models it is about, e.g. ``reward:math``."""
+        return role_of(self.stage, self.role_name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +386,11 @@ class StageResult:
         wait_s: how long the training thread stood at the barrier for it, s, measured.
         n_rows_fallback: rows that the exact path had to answer.
         fault: a `FaultKind`, or the class name of an exception from elsewhere; None without one.
+        role_name: which of the stage's models ran; empty where it has only one.
+        node: the machine whose devices ran it; None where the record does not tell.
+        gear: numeric format of the training stage (FP32, BF16, ...); None: as the framework has it.
+        width: workers that took part in it; None where nobody counts them.
+        clock_mhz: SM clock that the devices were locked to, MHz; None: they were not.
     """
 
     iteration: int
@@ -382,6 +410,16 @@ class StageResult:
     energy: StageEnergy | None
     n_rows_fallback: int = 0
     fault: str | None = None
+    role_name: str = ""
+    node: str | None = None
+    gear: str | None = None
+    width: int | None = None
+    clock_mhz: int | None = None
+
+    @property
+    def role(self) -> Role:
+        """Which of the stage's models it is about, e.g. ``reward:math``."""
+        return role_of(self.stage, self.role_name)
 
 
 @dataclass(frozen=True, slots=True)

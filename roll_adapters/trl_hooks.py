@@ -4,7 +4,7 @@
     attach(trainer, "ecorl.toml")
     trainer.train()
 
-`attach` wraps six methods of this one trainer object and changes nothing in TRL. What happens
+`attach` wraps methods of this one trainer object and changes nothing in TRL. What happens
 within a step:
 
     _generate                                     generation, timed; rewards are submitted
@@ -12,6 +12,8 @@ within a step:
     _calculate_rewards                            completion barrier: both are joined by sample id,
                                                   the tensor is filled, advantages follow
     compute_loss .. optimizer step                actor_train, timed
+    log                                           energy, power and placement join the trainer's own
+                                                  figures (keys: `ecorl.runtime.energy.log_figures`)
 
 TRL asks for the reference before the rewards and for advantages right after them, so within one
 step the reference can only run beside the rewards. A stage placed on the GPU runs TRL's own code

@@ -11,10 +11,15 @@ import os
 import shutil
 
 import pytest
+from hypothesis import settings
 
 from ecorl.engines.fpga.card.emulation import can_emulate
 from tests.fakes.xrt_noop import noop_driver
 
+# Made of what hypothesis has chosen already: under CI it draws the same examples each time.
+settings.register_profile("few", parent=settings(), max_examples=10)
+if "HYPOTHESIS_PROFILE" in os.environ:
+    settings.load_profile(os.environ["HYPOTHESIS_PROFILE"])
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -25,6 +30,7 @@ def _present(tool: str) -> bool:
         "gxx": lambda: shutil.which("g++") is not None,
         "cc": lambda: shutil.which("cc") is not None,
         "hls_headers": lambda: importlib.util.find_spec("hls4ml") is not None,
+        "ray": lambda: importlib.util.find_spec("ray") is not None,
         "trl": lambda: importlib.util.find_spec("trl") is not None,
         "torch": lambda: importlib.util.find_spec("torch") is not None,
         "onnxruntime": lambda: importlib.util.find_spec("onnxruntime") is not None,

@@ -1,6 +1,6 @@
 """The command line that every benchmark shares.
 
-``python -m benchmarks.<name> [--json PATH] [--quick] [--check]``
+``python -m benchmarks.<name> [--json PATH] [--quick] [--check] [--box SECONDS]``
 """
 
 from __future__ import annotations
@@ -79,13 +79,20 @@ def run_benchmark(
 
 
 def add_shared_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options ``--json``, ``--quick`` and ``--check``."""
+    """Add the options ``--json``, ``--quick``, ``--check`` and ``--box``."""
     parser.add_argument("--json", type=Path, metavar="PATH", help="where the result goes")
     parser.add_argument(
         "--quick", action="store_true", help="a smaller pass; its figures have ids of their own"
     )
     parser.add_argument(
         "--check", action="store_true", help=f"exit {FALLS_SHORT} when a target falls short"
+    )
+    parser.add_argument(
+        "--box",
+        dest="box_s",
+        type=float,
+        metavar="SECONDS",
+        help="stop repeating after this time; what is built first does not count",
     )
 
 

@@ -176,8 +176,11 @@ def _adapter(name: str, function: str) -> Any:
     try:
         module = found[name].load()
     except ImportError as error:
+        # An adapter of this project has an extra of its name; of another's, only the name is known.
+        own = found[name].module.startswith("roll_adapters.")
+        hint = f"'ecorl[{name}]'" if own else name
         raise MissingToolError(
-            f"adapter = {name!r} needs its framework: pip install {name} ({error})"
+            f"adapter = {name!r} needs its framework: pip install {hint} ({error})"
         ) from error
     return getattr(module, function)
 

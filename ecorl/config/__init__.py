@@ -26,6 +26,7 @@ from ecorl.config.placement import (
     StaticPolicyConfig,
     ThresholdPolicyConfig,
 )
+from ecorl.config.places import Place
 from ecorl.config.reading import (
     config_toml,
     load_config,
@@ -37,6 +38,7 @@ from ecorl.config.reading import (
     validate_config,
 )
 from ecorl.config.run import Config
+from ecorl.config.runtime import LocalRuntimeConfig, RayRuntimeConfig, RuntimeConfig
 from ecorl.config.task import ArithmeticTask, FilesTask, Task
 from ecorl.config.telemetry import (
     AutoSourceConfig,
@@ -64,16 +66,20 @@ __all__ = [
     "GpuPower",
     "LearnedPolicyConfig",
     "LedgerConfig",
+    "LocalRuntimeConfig",
     "LookaheadPolicyConfig",
     "ModelledSourceConfig",
     "NullSourceConfig",
     "NvmlSourceConfig",
     "OffloadEngine",
+    "Place",
     "PlacementConfig",
     "PluginEngineConfig",
     "Policy",
     "RaplSourceConfig",
+    "RayRuntimeConfig",
     "ReplaySourceConfig",
+    "RuntimeConfig",
     "StaticPolicyConfig",
     "Task",
     "TelemetryConfig",

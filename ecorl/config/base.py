@@ -30,5 +30,5 @@ SomePath = Annotated[Path, BeforeValidator(_some_path)]
 """A path that is not empty."""
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 """Text that says something."""
-Place = Annotated[StrictInt, Field(ge=0)]
+Ordinal = Annotated[StrictInt, Field(ge=0)]
 """A place in a sequence, from 0."""

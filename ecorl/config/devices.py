@@ -17,9 +17,7 @@ class DeviceConfig(Model):
     )
     n_gpus: StrictInt = Field(1, ge=1, le=4096, description="GPUs that the run uses")
     fpga: Text = Field("u55c", description="profile of the card")
-    n_fpgas: StrictInt = Field(
-        1, ge=1, le=1, description="cards; one card is modelled until several are real"
-    )
+    n_fpgas: StrictInt = Field(1, ge=1, le=64, description="cards; each answers a batch on its own")
     calibration: Literal["roofline", "paper"] = Field(
         "roofline",
         description="cost model: bounded by physics (roofline for the GPU, cycle model for the "

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StrictBool, StrictInt, model_validator
 
-from ecorl.config.base import Model, Place, SomePath, Text
+from ecorl.config.base import Model, Ordinal, SomePath, Text
 from ecorl.config.mistakes import Part, RefusedValue
 
 
@@ -49,7 +49,7 @@ class FpgaEngineConfig(Model):
     bitstream: SomePath | None = Field(
         None, description="xclbin for the cards, from make bitstream; not with host csim"
     )
-    cards: tuple[Place, ...] = Field(
+    cards: tuple[Ordinal, ...] = Field(
         (0,), min_length=1, max_length=64, description="XRT's numbers of the cards"
     )
     isolated: StrictBool = Field(True, description="run in a process of its own")
@@ -86,10 +86,12 @@ class FaultInjection(Model):
     """Faults to inject into the offload engine, to rehearse what the run survives."""
 
     kind: Literal["raise", "hang", "nan", "shape", "exit"] = Field(description="what goes wrong")
-    calls: tuple[Place, ...] = Field(
+    calls: tuple[Ordinal, ...] = Field(
         min_length=1, description="0-based calls of the engine that fail"
     )
-    rows: tuple[Place, ...] = Field((0,), min_length=1, description="rows that turn NaN (kind nan)")
+    rows: tuple[Ordinal, ...] = Field(
+        (0,), min_length=1, description="rows that turn NaN (kind nan)"
+    )
 
 
 OffloadEngine = Annotated[

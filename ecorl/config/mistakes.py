@@ -133,9 +133,8 @@ class _Place:
     def words(self) -> str:
         """Describe the allowed values in words."""
         text = _type_words(self.annotation, self.constraints)
-        # A type and its bounds do not say what a required path or name is for, nor why a figure
-        # that looks free has one value only.
-        if self.field is None or not (self.field.is_required() or _only(self.constraints)):
+        # A type and its bounds do not say what a required path or name is for.
+        if self.field is None or not self.field.is_required():
             return text
         return f"{text} ({self.field.description})"
 
@@ -156,6 +155,8 @@ def _walk(loc: Sequence[Part], model: type[BaseModel]) -> _Place:
             place = _place_of(parts, field) if field else _Place(parts, Any)
         elif get_origin(annotation) is tuple:
             place = _Place(parts, *_plain(get_args(annotation)[0]))
+        elif get_origin(annotation) is dict:
+            place = _Place(parts, *_plain(get_args(annotation)[1]))
         else:
             place = _Place(parts, Any)
     return place
@@ -205,14 +206,16 @@ def _known_keys(key: str, place: _Place) -> str:
 def _type_words(annotation: Any, constraints: Sequence[object] = ()) -> str:
     bounds = _bounds(constraints)
     if annotation in _NOUNS:
-        only = _only(constraints)
-        return only if only else f"{_NOUNS[annotation]}{bounds}"
+        return f"{_NOUNS[annotation]}{bounds}"
     if get_origin(annotation) is Literal:
         return _one_of(get_args(annotation))
     if get_origin(annotation) is tuple:
         inner, own = _plain(get_args(annotation)[0])
-        items = {int: "whole numbers", float: "numbers"}.get(inner, "tables")
-        return f"a list of {items}{_bounds(own)}{bounds}"
+        items = {int: "whole numbers", float: "numbers", str: "texts in quotes"}.get(
+            inner, "tables"
+        )
+        # Of texts the bound would read as that of the list.
+        return f"a list of {items}{'' if inner is str else _bounds(own)}{bounds}"
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return _one_of([member.value for member in annotation])
     return "a table"
@@ -226,12 +229,6 @@ def _one_of(values: Sequence[object]) -> str:
 def _limit(constraints: Sequence[object], name: str) -> Any:
     """A constraint by the name that it has in the libraries, e.g. ``ge``; None without one."""
     return next((v for c in constraints if (v := getattr(c, name, None)) is not None), None)
-
-
-def _only(constraints: Sequence[object]) -> str | None:
-    """Return the only number that the bounds allow, or None when they allow several."""
-    low, high = _limit(constraints, "ge"), _limit(constraints, "le")
-    return str(low) if low is not None and low == high else None
 
 
 def _bounds(constraints: Sequence[object]) -> str:

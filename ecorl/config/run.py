@@ -15,16 +15,20 @@ from ecorl.config.engine import EngineConfig
 from ecorl.config.ledger import LedgerConfig
 from ecorl.config.mistakes import RefusedValue
 from ecorl.config.placement import PlacementConfig
+from ecorl.config.places import Place, Places
+from ecorl.config.runtime import LocalRuntimeConfig, RuntimeConfig
 from ecorl.config.task import ArithmeticTask, Task
 from ecorl.config.telemetry import TelemetryConfig
 from ecorl.config.trainer import TrainerConfig
-from ecorl.records import Algorithm
+from ecorl.records import Algorithm, Role, stage_of
 
 
 class Config(Model):
     """The whole configuration of one run."""
 
-    algorithm: Literal["grpo", "rloo"] = Field("grpo", description="RL algorithm of the trainer")
+    algorithm: Literal["ppo", "grpo", "rloo", "reinforce++", "dapo"] = Field(
+        "grpo", description="RL algorithm of the trainer; `ecorl run` with TRL has grpo and rloo"
+    )
     adapter: Text = Field("trl", description="framework adapter (group ecorl.adapters)")
     seed: StrictInt = Field(42, ge=0, le=2**31 - 1, description="seed of the whole run")
     run_dir: SomePath = Field(Path("runs/{name}-{seed}"), description="folder of this run")
@@ -35,6 +39,10 @@ class Config(Model):
     engine: EngineConfig = Field(default_factory=EngineConfig, description="offload engine")
     devices: DeviceConfig = Field(default_factory=DeviceConfig, description="device profiles")
     telemetry: TelemetryConfig = Field(default_factory=TelemetryConfig, description="power")
+    runtime: RuntimeConfig = Field(
+        default_factory=LocalRuntimeConfig, description="processes and machines"
+    )
+    places: Places = Field(default_factory=dict, description="machine and devices of each role")
     ledger: LedgerConfig = Field(default_factory=LedgerConfig, description="the run's record")
     accounting: AccountingConfig = Field(
         default_factory=AccountingConfig, description="carbon factors"
@@ -64,6 +72,15 @@ class Config(Model):
     def algorithm_enum(self) -> Algorithm:
         """The algorithm as a record enum."""
         return Algorithm(self.algorithm)
+
+    def place(self, role: Role) -> Place | None:
+        """Look up the place of a role: its own, else that of its stage, else None.
+
+        Raises:
+            ValueError: when the role begins with no stage's name.
+        """
+        stage = stage_of(role)
+        return self.places.get(role, self.places.get(stage))
 
     def resolved_run_dir(self) -> Path:
         """The run folder with ``{name}`` and ``{seed}`` filled in."""

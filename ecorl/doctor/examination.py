@@ -225,7 +225,7 @@ def _strict_build() -> Capability:
 
 
 def _trl_training() -> Capability:
-    return _needs_packages("TRL training", TRL_PACKAGES, "trl datasets")
+    return _needs_packages("TRL training", TRL_PACKAGES, '"ecorl[trl]"')
 
 
 def _needs_packages(name: str, packages: Sequence[str], install: str) -> Capability:

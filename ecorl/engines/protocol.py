@@ -126,6 +126,8 @@ class EngineReport:
         provenance: provenance of the two figures above.
         host_time_s: measured wall-clock time of the call in the engine's process, s.
         cards: load of the real cards; empty without cards, or where they are emulated.
+        span_s: begin and end of the call in monotonic s of the engine's machine, where that is
+            another one than its caller's; None where the caller's own times count.
     """
 
     device_time_s: float | None
@@ -133,6 +135,7 @@ class EngineReport:
     provenance: Provenance
     host_time_s: float
     cards: tuple[CardLoad, ...] = ()
+    span_s: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

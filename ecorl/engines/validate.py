@@ -199,7 +199,18 @@ def _checked_report(report: object) -> EngineReport | None:
         provenance=report.provenance,
         host_time_s=host_time_s,
         cards=tuple(card for card in report.cards if isinstance(card, CardLoad)),
+        span_s=_span(report.span_s),
     )
+
+
+def _span(value: object) -> tuple[float, float] | None:
+    """Begin and end of a call, else None."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        return None
+    begin_s, end_s = (_figure(v) for v in value)
+    if begin_s is None or end_s is None or end_s < begin_s:
+        return None
+    return begin_s, end_s
 
 
 def _figure(value: object) -> float | None:

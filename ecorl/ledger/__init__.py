@@ -1,11 +1,14 @@
-"""The run's record: one SQLite file in the run folder, one writer, many readers.
+"""The run's record: one SQLite file a machine in the run folder, one writer each, many readers.
 
 `Ledger` takes records from the training thread and writes them from a thread of its own, so that
 a slow or full disk costs rows, never training time. `LedgerReader` reads a finished, a live or a
-killed run. The layout of the file is documented in `ecorl.ledger.schema`.
+killed run, and puts the files of its machines together; `FileReader` reads one of them. The layout
+of a file is documented in `ecorl.ledger.schema`.
 """
 
+from ecorl.ledger.file_reader import FileReader
 from ecorl.ledger.ledger import LEDGER_FILE, Ledger
+from ecorl.ledger.nodes import NODE, node_file, node_name
 from ecorl.ledger.reader import LedgerReader
 from ecorl.ledger.rows import (
     AttemptRow,
@@ -20,6 +23,9 @@ from ecorl.ledger.rows import (
     ExecutionRow,
     FaultRow,
     MetricRow,
+    NodeRecord,
+    NodeRow,
+    NodeSpan,
     PlacementRow,
     PowerSecond,
     RawSampleRow,
@@ -29,6 +35,7 @@ from ecorl.ledger.rows import (
 
 __all__ = [
     "LEDGER_FILE",
+    "NODE",
     "AttemptRow",
     "BarrierRow",
     "CheckpointRow",
@@ -40,12 +47,18 @@ __all__ = [
     "EventRow",
     "ExecutionRow",
     "FaultRow",
+    "FileReader",
     "Ledger",
     "LedgerReader",
     "MetricRow",
+    "NodeRecord",
+    "NodeRow",
+    "NodeSpan",
     "PlacementRow",
     "PowerSecond",
     "RawSampleRow",
     "RunRow",
     "SampleErrorRow",
+    "node_file",
+    "node_name",
 ]

@@ -28,7 +28,12 @@ _STORED_AS = {
 
 def reason(error: BaseException) -> str:
     """The message of an error in one line of ASCII: it may quote damaged bytes."""
-    return ascii(" ".join(str(error).split()))[1:-1]
+    return one_line(str(error))
+
+
+def one_line(text: str) -> str:
+    """A text in one line of ASCII."""
+    return ascii(" ".join(text.split()))[1:-1]
 
 
 def type_fault(connection: sqlite3.Connection, table: str) -> str | None:

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from ecorl.ledger.rows import DeviceRow
+from ecorl.ledger.rows import BarrierRow, DeviceRecord, DeviceRow, FaultRow, NodeRecord, NodeRow
 from ecorl.ledger.versions import kind_in_name, refusal_in_reason
 from ecorl.records import (
     Action,
     ActionCost,
+    BarrierWait,
     DeviceKind,
     EnergyMethod,
     FaultEvent,
@@ -51,6 +52,80 @@ def fault_row(f: FaultEvent) -> Columns:
     }
 
 
+def fault_of(row: sqlite3.Row) -> FaultRow:
+    """The row of table ``fault``."""
+    return FaultRow(
+        attempt=row["attempt"],
+        superseded=bool(row["superseded"]),
+        iteration=row["iteration"],
+        t_s=row["t_s"],
+        kind=known_or_text(FaultKind, row["kind"]),
+        where=row["place"],
+        detail=row["detail"],
+        n_rows=row["n_rows"],
+    )
+
+
+def barrier_row(wait: BarrierWait) -> Columns:
+    """Columns of table ``barrier``."""
+    return {
+        "iteration": int(wait.iteration),
+        "stage": str(wait.stage),
+        "wait_s": number(wait.wait_s),
+        "n_rows": int(wait.n_rows),
+        "n_missing": int(wait.n_missing),
+        "n_late": int(wait.n_late),
+        "n_duplicates": int(wait.n_duplicates),
+        "n_unknown": int(wait.n_unknown),
+        "role_name": _text(wait.role_name),
+    }
+
+
+def barrier_of(row: sqlite3.Row) -> BarrierRow:
+    """The row of table ``barrier``."""
+    return BarrierRow(
+        attempt=row["attempt"],
+        superseded=bool(row["superseded"]),
+        iteration=row["iteration"],
+        t_s=row["t_s"],
+        stage=Stage(row["stage"]),
+        wait_s=row["wait_s"],
+        n_rows=row["n_rows"],
+        n_missing=row["n_missing"],
+        n_late=row["n_late"],
+        n_duplicates=_if_there(row, "n_duplicates"),
+        n_unknown=_if_there(row, "n_unknown"),
+        role_name=_if_there(row, "role_name") or "",
+    )
+
+
+def node_row(n: NodeRecord) -> Columns:
+    """Columns of table ``node``."""
+    return {
+        "node": str(n.node),
+        "file": _text(n.file),
+        "offset_s": number(n.offset_s),
+        "offset_error_s": number(n.offset_error_s),
+        "t_s": number(n.t_s),
+        "lost": _text(n.lost),
+    }
+
+
+def node_of(row: sqlite3.Row) -> NodeRow:
+    """The row of table ``node``."""
+    return NodeRow(**{name: row[name] for name in row.keys()})  # noqa: SIM118
+
+
+def _text(value: str | None) -> str | None:
+    """A text, or None for None and for the empty one, which says as much."""
+    return str(value) if value else None
+
+
+def _if_there(row: sqlite3.Row, column: str) -> Any:
+    """The value of a column that ledgers of earlier versions lack; None there."""
+    return row[column] if column in row.keys() else None  # noqa: SIM118 (`in` asks for a value)
+
+
 def placement_row(p: Placement) -> Columns:
     """Columns of table ``placement``."""
     costs = [
@@ -72,6 +147,7 @@ def placement_row(p: Placement) -> Columns:
         "reason": str(p.reason),
         "costs": json.dumps(costs, separators=(",", ":")),
         "refusal": None if p.refusal is None else str(p.refusal),
+        "role_name": _text(p.role_name),
     }
 
 
@@ -96,6 +172,7 @@ def placement_of(row: sqlite3.Row) -> Placement:
         reason=row["reason"],
         costs=costs,
         refusal=_refusal_of(row),
+        role_name=_if_there(row, "role_name") or "",
     )
 
 
@@ -151,6 +228,11 @@ def result_row(r: StageResult) -> Columns:
         "n_output_tokens": int(r.n_output_tokens),
         "n_rows_fallback": int(r.n_rows_fallback),
         "fault": None if r.fault is None else str(r.fault),
+        "node": _text(r.node),
+        "role_name": _text(r.role_name),
+        "gear": _text(r.gear),
+        "width": None if r.width is None else int(r.width),
+        "clock_mhz": None if r.clock_mhz is None else int(r.clock_mhz),
         **({} if r.energy is None else _energy_row(r.energy)),
     }
 
@@ -191,6 +273,11 @@ def result_of(row: sqlite3.Row) -> StageResult:
         energy=_energy_of(row),
         n_rows_fallback=row["n_rows_fallback"],
         fault=None if row["fault"] is None else known_or_text(FaultKind, row["fault"]),
+        role_name=_if_there(row, "role_name") or "",
+        node=_if_there(row, "node"),
+        gear=_if_there(row, "gear"),
+        width=_if_there(row, "width"),
+        clock_mhz=_if_there(row, "clock_mhz"),
     )
 
 
@@ -212,9 +299,22 @@ def _energy_of(row: sqlite3.Row) -> StageEnergy | None:
     )
 
 
+def device_row(d: DeviceRecord) -> Columns:
+    """Columns of table ``device``."""
+    return {
+        "device_id": str(d.device_id),
+        "profile": str(d.profile),
+        "provenance": str(d.provenance),
+        "source": str(d.source),
+        "idle_w": number(d.idle_w),
+        "figures": str(d.figures_json),
+        "kind": None if d.kind is None else str(d.kind),
+    }
+
+
 def device_of(row: sqlite3.Row) -> DeviceRow:
     """The record of a row of table ``device``."""
-    kind = row["kind"] if "kind" in row.keys() else None  # noqa: SIM118
+    kind = _if_there(row, "kind")
     return DeviceRow(
         attempt=row["attempt"],
         device_id=row["device_id"],
@@ -225,6 +325,16 @@ def device_of(row: sqlite3.Row) -> DeviceRow:
         figures_json=row["figures"],
         kind=kind_in_name(row["device_id"]) if kind is None else DeviceKind(kind),
     )
+
+
+def metric_row(iteration: int, name: str, value: float | None) -> Columns:
+    """Columns of table ``metric``."""
+    return {"iteration": int(iteration), "name": str(name), "value": number(value)}
+
+
+def evaluation_row(name: str, phase: str, values: Iterable[float | None]) -> Columns:
+    """Columns of table ``evaluation``."""
+    return {"name": str(name), "phase": str(phase), "item_values": values_text(values)}
 
 
 def values_text(values: Iterable[float | None]) -> str:

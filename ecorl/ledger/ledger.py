@@ -14,18 +14,20 @@ from pathlib import Path
 
 from ecorl.errors import LedgerError, RunError
 from ecorl.ledger import encoding, schema, versions
+from ecorl.ledger.damage import one_line
 from ecorl.ledger.encoding import Columns
 from ecorl.ledger.lock import WriterLock
+from ecorl.ledger.nodes import NODE, check_node
 from ecorl.ledger.rollup import HOLD_S
-from ecorl.ledger.rows import DeviceRecord
+from ecorl.ledger.rows import DeviceRecord, NodeRecord
 from ecorl.ledger.samples import SampleStore, seal_all
 from ecorl.ledger.writer import RowWriter
 from ecorl.records import (
+    BarrierWait,
     EventKind,
     FaultEvent,
     Placement,
     PowerSample,
-    Stage,
     StageResult,
 )
 
@@ -40,14 +42,14 @@ DEFAULT_RAW_SAMPLES = 20_000
 class Ledger:
     """Records of one run, written in the background.
 
-    Made by `create` or `open_for_resume`. The recording methods may be called from any thread;
-    they put a row into a bounded queue and return at once. They never raise and never wait for
-    the disk: when it is full, read-only or gone, rows are dropped, counted in `dropped_rows` and
-    reported by one warning. The file can be read at any instant, also after SIGKILL.
+    Made by `create`, `open_for_resume` or `reopen`. The recording methods may be called from any
+    thread; they put a row into a bounded queue and return at once. They never raise and never wait
+    for the disk: when it is full, read-only or gone, rows are dropped, counted in `dropped_rows`
+    and reported by one warning. The file can be read at any instant, also after SIGKILL.
 
     Attributes:
         path: the ledger's file.
-        attempt: 1 for a fresh run, one more for each resume.
+        attempt: 1 for a fresh run, one more for each resume; as the head counts them.
     """
 
     def __init__(self, path: Path, attempt: int, raw_samples: int, lock: WriterLock) -> None:
@@ -58,8 +60,9 @@ class Ledger:
         (next_seq,) = connection.execute(
             "SELECT coalesce(max(seq) + 1, 0) FROM raw_sample"
         ).fetchone()
-        connection.execute("DELETE FROM raw_sample WHERE slot >= ?", (raw_samples,))
         self._samples = SampleStore(attempt, raw_samples, int(next_seq))
+        self._samples.go_on(connection)
+        connection.execute("DELETE FROM raw_sample WHERE slot >= ?", (raw_samples,))
         self._writer = RowWriter(connection, self)
         self._closed = False
         atexit.register(self.close)
@@ -75,21 +78,29 @@ class Ledger:
         config_toml: str,
         meta: Mapping[str, str],
         raw_samples: int = DEFAULT_RAW_SAMPLES,
+        node: str | None = None,
+        attempt: int = 1,
     ) -> Ledger:
-        """Begin the record of a fresh run; the folder is made when it is absent.
+        """Begin the record of a fresh run, or that of one machine of an attempt.
+
+        The folder is made when it is absent.
 
         Args:
-            path: the file to make, by custom `LEDGER_FILE` in the run folder.
+            path: the file to make: `LEDGER_FILE` in the run folder, or for another machine than the
+                head what `node_file` names there.
             run_id: name of the run.
             config_toml: the resolved config.
             meta: free facts (versions, commit, host, model names).
             raw_samples: length of the ring of raw readings.
+            node: name of the machine that writes it; None names none.
+            attempt: number that the head's record gives the attempt under way.
 
         Raises:
-            RunError: when there is a ledger already, another process writes it, or a text is no
-                UTF-8.
+            RunError: when there is a ledger already, another process writes it, the machine's name
+                is none, or a text is no UTF-8.
             LedgerError: when the file cannot be written.
         """
+        facts = dict(meta) if node is None else {**meta, NODE: check_node(node)}
         path = Path(path).absolute()
         if path.exists():
             raise RunError(f"{path}: exists already; resume that run or choose another folder")
@@ -108,10 +119,10 @@ class Ledger:
                 connection.execute(
                     "INSERT INTO run VALUES (?, ?, ?)", (run_id, config_toml, time.time())
                 )
-                connection.executemany("INSERT INTO meta VALUES (?, ?)", encoding.meta_rows(meta))
-                _insert_attempt(connection, 1, from_step=0)
+                connection.executemany("INSERT INTO meta VALUES (?, ?)", encoding.meta_rows(facts))
+                _insert_attempt(connection, int(attempt), from_step=0)
             os.link(fresh, path)
-            ledger = cls(path, 1, raw_samples, lock)
+            ledger = cls(path, int(attempt), raw_samples, lock)
             return ledger
         except UnicodeError as error:
             raise RunError(
@@ -144,6 +155,29 @@ class Ledger:
             RunError: when there is no ledger, or another process writes it.
             LedgerError: when it is damaged, of another version, or cannot be written.
         """
+        return cls._open_again(path, raw_samples, from_step)
+
+    @classmethod
+    def reopen(cls, path: Path, *, raw_samples: int = DEFAULT_RAW_SAMPLES) -> Ledger:
+        """Go on writing the newest attempt, whose writer died while its run goes on.
+
+        Nothing is superseded. What the dead writer did not come to roll up is rolled up here; the
+        rise of an energy counter from its last reading to the first of this writer is not counted,
+        since what counted may have ended with it.
+
+        Args:
+            path: the ledger's file.
+            raw_samples: length of the ring of raw readings.
+
+        Raises:
+            RunError: when there is no ledger, or another process writes it.
+            LedgerError: when it is damaged, of another version, or cannot be written.
+        """
+        return cls._open_again(path, raw_samples, None)
+
+    @classmethod
+    def _open_again(cls, path: Path, raw_samples: int, from_step: int | None) -> Ledger:
+        """Open a ledger that there is: as a new attempt after a step, or in its newest one."""
         path = Path(path).absolute()
         if not path.is_file():
             raise RunError(f"{path}: there is no ledger to resume")
@@ -154,20 +188,19 @@ class Ledger:
                 version = versions.check_version(connection, path)
                 (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
                 if verdict != "ok":
-                    raise LedgerError(f"{path}: damaged ({verdict})")
+                    raise LedgerError(f"{path}: damaged ({one_line(verdict)})")
                 connection.execute("BEGIN IMMEDIATE")
                 versions.upgrade(connection, version)
-                (last,) = connection.execute("SELECT max(attempt) FROM attempt").fetchone()
-                for table in schema.SUPERSEDED_TABLES:
-                    connection.execute(
-                        f"UPDATE {table} SET superseded = 1 WHERE iteration > ?", (int(from_step),)
-                    )
-                if last is None:
+                (attempt,) = connection.execute("SELECT max(attempt) FROM attempt").fetchone()
+                if attempt is None:
                     raise LedgerError(f"{path}: damaged (it holds no attempt)")
-                _insert_attempt(connection, last + 1, from_step)
-                seal_all(connection)
+                if from_step is not None:
+                    _supersede(connection, from_step)
+                    attempt += 1
+                    _insert_attempt(connection, attempt, from_step)
+                    seal_all(connection)
                 connection.execute("COMMIT")
-            ledger = cls(path, int(last) + 1, raw_samples, lock)
+            ledger = cls(path, int(attempt), raw_samples, lock)
             return ledger
         except (sqlite3.Error, OSError, ValueError) as error:
             raise LedgerError(f"{path}: cannot be resumed ({error})") from error
@@ -191,32 +224,10 @@ class Ledger:
         """Record one finished stage execution."""
         self._insert("execution", lambda: encoding.result_row(r))
 
-    def barrier(
-        self, iteration: int, stage: Stage, wait_s: float, n_rows: int, n_missing: int, n_late: int
-    ) -> None:
-        """Record one wait of the training thread at the completion barrier.
-
-        Args:
-            iteration: 1-based.
-            stage: the stage that was waited for.
-            wait_s: how long, s.
-            n_rows: rows of the batch.
-            n_missing: rows without an answer before the deadline.
-            n_late: rows that arrived too late since the last wait.
-        """
+    def barrier(self, wait: BarrierWait) -> None:
+        """Record one wait of the training thread at the completion barrier, as it ends."""
         t_s = time.monotonic()
-        self._insert(
-            "barrier",
-            lambda: {
-                "iteration": int(iteration),
-                "t_s": t_s,
-                "stage": str(stage),
-                "wait_s": encoding.number(wait_s),
-                "n_rows": int(n_rows),
-                "n_missing": int(n_missing),
-                "n_late": int(n_late),
-            },
-        )
+        self._insert("barrier", lambda: {"t_s": t_s, **encoding.barrier_row(wait)})
 
     def fault(self, f: FaultEvent) -> None:
         """Record something that went wrong and was survived."""
@@ -231,14 +242,7 @@ class Ledger:
             name: e.g. ``reward``.
             value: None or NaN when it is missing.
         """
-        self._insert(
-            "metric",
-            lambda: {
-                "iteration": int(iteration),
-                "name": str(name),
-                "value": encoding.number(value),
-            },
-        )
+        self._insert("metric", lambda: encoding.metric_row(iteration, name, value))
 
     def evaluation(self, name: str, phase: str, values: Sequence[float | None]) -> None:
         """Record per-item values of one evaluation; the newest of a (name, phase) counts.
@@ -250,13 +254,7 @@ class Ledger:
         """
         t_s, kept = time.monotonic(), tuple(values)
         self._insert(
-            "evaluation",
-            lambda: {
-                "t_s": t_s,
-                "name": str(name),
-                "phase": str(phase),
-                "item_values": encoding.values_text(kept),
-            },
+            "evaluation", lambda: {"t_s": t_s, **encoding.evaluation_row(name, phase, kept)}
         )
 
     def samples(self, samples: Iterable[PowerSample]) -> None:
@@ -264,6 +262,20 @@ class Ledger:
         kept = tuple(samples)
         if kept:
             self._writer.put(lambda c: self._samples.add(c, kept), len(kept))
+
+    def begin_now(self) -> None:
+        """Let the attempt begin now, before its first reading.
+
+        What a run needs before its devices are read (a cluster, engines) belongs to no figure of
+        it: nobody has measured it.
+        """
+        unix_s, monotonic_s = time.time(), time.monotonic()
+
+        def write(connection: sqlite3.Connection) -> None:
+            sql = "UPDATE attempt SET unix_anchor_s = ?, monotonic_anchor_s = ? WHERE attempt = ?"
+            connection.execute(sql, (unix_s, monotonic_s, self.attempt))
+
+        self._writer.put(write, 0)
 
     def hold_readings(self, hold_s: float) -> None:
         """Set for how long a power reading stands without a successor, s; `HOLD_S` until then.
@@ -282,18 +294,11 @@ class Ledger:
 
     def device(self, device: DeviceRecord) -> None:
         """Record a device: its profile, where its power comes from, what it draws idle."""
-        self._insert(
-            "device",
-            lambda: {
-                "device_id": str(device.device_id),
-                "profile": str(device.profile),
-                "provenance": str(device.provenance),
-                "source": str(device.source),
-                "idle_w": encoding.number(device.idle_w),
-                "figures": str(device.figures_json),
-                "kind": None if device.kind is None else str(device.kind),
-            },
-        )
+        self._insert("device", lambda: encoding.device_row(device))
+
+    def node(self, record: NodeRecord) -> None:
+        """Record a machine of this attempt, on the head; the newest record of a machine counts."""
+        self._insert("node", lambda: encoding.node_row(record))
 
     def checkpoint(self, iteration: int, path: str) -> None:
         """Record a checkpoint of the trainer.
@@ -370,11 +375,19 @@ class Ledger:
 
 def _insert(connection: sqlite3.Connection, table: str, columns: Columns) -> None:
     marks = ", ".join("?" * len(columns))
-    # REPLACE matters to `device` and `edi` alone, the tables with a key of their own.
+    # REPLACE matters to `device`, `node` and `edi` alone, the tables with a key of their own.
     connection.execute(
         f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}) VALUES ({marks})",
         tuple(columns.values()),
     )
+
+
+def _supersede(connection: sqlite3.Connection, from_step: int) -> None:
+    """Mark what came after a step: a new attempt goes on from there."""
+    for table in schema.SUPERSEDED_TABLES:
+        connection.execute(
+            f"UPDATE {table} SET superseded = 1 WHERE iteration > ?", (int(from_step),)
+        )
 
 
 def _insert_attempt(connection: sqlite3.Connection, attempt: int, from_step: int) -> None:

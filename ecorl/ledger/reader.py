@@ -1,24 +1,18 @@
-"""`LedgerReader`: read-only access to a finished, live or killed run."""
+"""`LedgerReader`: read-only access to a finished, live or killed run, on all its machines."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import itertools
-import math
-import shutil
-import sqlite3
-import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+import copy
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
 
 from ecorl.errors import LedgerError, RunError
-from ecorl.ledger import encoding
-from ecorl.ledger.damage import DAMAGE, reason, type_fault
-from ecorl.ledger.ledger import LEDGER_FILE
-from ecorl.ledger.packing import unpack_block
-from ecorl.ledger.rollup import OpenReading, PowerRollup, SecondRow
+from ecorl.ledger.file_reader import FileReader
+from ecorl.ledger.nodes import COURSE, ENDS, NODE, Frame, offset_by_wall_clock
 from ecorl.ledger.rows import (
     AttemptRow,
     BarrierRow,
@@ -30,120 +24,137 @@ from ecorl.ledger.rows import (
     ExecutionRow,
     FaultRow,
     MetricRow,
+    NodeRow,
+    NodeSpan,
     PlacementRow,
     PowerSecond,
     RawSampleRow,
     RunRow,
     SampleErrorRow,
 )
-from ecorl.ledger.samples import SELECT_SECONDS
-from ecorl.ledger.versions import check_version
-from ecorl.records import EventKind, FaultKind, Provenance, Stage
 
-_RAW = (
-    "SELECT attempt, device_id, provenance, source, t_s, power_w, energy_j, utilisation, error "
-    "FROM raw_sample JOIN series ON series.id = series_id"
-)
-_FOLDER_NOT_WRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
-_TIMED = ("event", "checkpoint", "placement", "barrier", "fault", "evaluation", "edi")
-"""Tables whose rows hold the time at which they were written."""
-
-_P = ParamSpec("_P")
 _R = TypeVar("_R")
-_Accessor = Callable[Concatenate["LedgerReader", _P], _R]
+_BY_TIME = attrgetter("attempt", "t_s")
+"""Order of rows that several machines wrote; the clocks of two attempts may have nothing to do with
+each other."""
 
 
-def _reads(*tables: str) -> Callable[[_Accessor[_P, _R]], _Accessor[_P, _R]]:
-    """Make an accessor that checks the types of these tables and raises damage as `LedgerError`."""
+@dataclass(slots=True)
+class _Part:
+    """One file of the run, and how its rows fit into it.
 
-    def decorate(accessor: _Accessor[_P, _R]) -> _Accessor[_P, _R]:
-        @functools.wraps(accessor)
-        def read(self: LedgerReader, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-            with self._telling():
-                self._check_types(tables)
-                return accessor(self, *args, **kwargs)
+    Attributes:
+        row: what table ``node`` says of it; None for the head's own file.
+        checked: whether its content was read once without meeting damage.
+    """
 
-        return read
-
-    return decorate
+    file: FileReader
+    frame: Frame
+    row: NodeRow | None = None
+    checked: bool = False
 
 
 class LedgerReader:
-    """Typed rows of one ledger, all as of the instant of opening (or of the last `refresh`).
+    """Typed rows of one run: those of the head's ledger and of each machine's, put together.
 
-    A killed run leaves its newest rows in a second file (``-wal``), which SQLite cannot read in a
-    folder in which it may not write. The two are then read from a copy in a temporary folder.
+    All times are in the head's clock, and a device goes by its machine's name and its own
+    (``node/gpu0``) where its file names a machine. Each file shows the instant of opening (or of
+    the last `refresh`). A machine's record that is missing or damaged never makes the run
+    unreadable: `lost_nodes` names it.
 
     Args:
-        path: the ledger's file, or the run folder that holds it.
+        path: the head's ledger, or the run folder that holds it.
 
     Raises:
         RunError: when there is no such file.
-        LedgerError: when it is damaged, no ledger, or of another version. Any accessor may raise
-            it too, when it meets a damaged page.
+        LedgerError: when the head's is damaged, no ledger, or of another version. Any accessor may
+            raise it too, when it meets a damaged page of that file.
     """
 
     def __init__(self, path: Path) -> None:
-        path = Path(path).absolute()
-        self.path = path / LEDGER_FILE if path.is_dir() else path
-        if not self.path.is_file():
-            raise RunError(f"{self.path}: there is no ledger; is this a run folder?")
-        self._last_times: dict[int, float] | None = None
-        self._sound: set[str] = set()
-        self._copy: tempfile.TemporaryDirectory[str] | None = None
+        head = FileReader(path)
+        self.path = head.path
+        self._parts: list[_Part] = []
+        self._lost: dict[tuple[int, str], NodeRow] = {}
         try:
-            self._connection = self._open()
-            self._connection.row_factory = sqlite3.Row
-            check_version(self._connection, self.path)
-            self.refresh()
-        except (*DAMAGE, OSError) as error:
-            self.close()
-            raise LedgerError(f"{self.path}: cannot be opened ({reason(error)})") from error
+            self._parts.append(_Part(head, Frame(head.run().meta.get(NODE)), checked=True))
+            self._open_nodes()
         except LedgerError:
             self.close()
+            head.close()
             raise
 
-    def _open(self) -> sqlite3.Connection:
-        """The file itself, or a copy where SQLite can open it but not read it."""
-        connection = _connect(self.path, "mode=ro")
-        try:
-            connection.execute("PRAGMA schema_version").fetchone()
-        except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _FOLDER_NOT_WRITABLE:
-                return connection
-            connection.close()
-        else:
-            return connection
-        wal = self.path.with_name(self.path.name + "-wal")
-        if not wal.is_file():
-            return _connect(self.path, "immutable=1")
-        self._copy = tempfile.TemporaryDirectory(prefix="ecorl-ledger-")
-        for file in (self.path, wal):
-            shutil.copyfile(file, Path(self._copy.name, file.name))
-        return _connect(Path(self._copy.name, self.path.name), "mode=rw")
+    @property
+    def _head(self) -> FileReader:
+        return self._parts[0].file
+
+    def _open_nodes(self) -> None:
+        """Open the files that table ``node`` names and that are not open yet."""
+        attempts = {a.attempt: a for a in self._head.attempts()}
+        known = {(p.row.attempt, p.row.node): p for p in self._parts if p.row is not None}
+        for row in self._head.nodes():
+            key = (row.attempt, row.node)
+            if row.lost is not None:
+                self._lost[key] = row
+            if row.file is None:
+                continue
+            try:
+                part = known.get(key)
+                if part is None:
+                    part = _Part(self._open(row), Frame(row.node), row)
+                    self._parts.append(part)
+                part.row = row
+                part.frame = self._frame(part.file, row, attempts)
+            except (LedgerError, RunError) as error:
+                self._lose(row, str(error))
+
+    def _open(self, row: NodeRow) -> FileReader:
+        file = PurePosixPath(row.file or "")
+        if file.is_absolute() or ".." in file.parts:
+            raise RunError(f"{row.file!a}: no file of the run folder")
+        path = self.path.parent / file
+        if not path.is_file():
+            raise RunError(f"{path}: there is no such file")
+        return FileReader(path)
+
+    def _frame(self, file: FileReader, row: NodeRow, attempts: dict[int, AttemptRow]) -> Frame:
+        named = file.run().meta.get(NODE)
+        if named != row.node:
+            raise LedgerError(f"{file.path}: names {named!a} as its machine, not {row.node}")
+        own = {a.attempt: a for a in file.attempts()}
+        if row.attempt not in own or row.attempt not in attempts:
+            raise LedgerError(f"{file.path}: does not hold attempt {row.attempt} of the run")
+        offset_s = row.offset_s
+        if offset_s is None:
+            offset_s = offset_by_wall_clock(own[row.attempt], attempts[row.attempt])
+        return Frame(row.node, offset_s, tuple(attempts.values()), short=self._parts[0].frame.short)
+
+    def _lose(self, row: NodeRow, why: str) -> None:
+        """Leave a machine's record out from here on, and say why."""
+        self._note(row, why)
+        for part in [p for p in self._parts if p.row is not None and p.row == row]:
+            self._parts.remove(part)
+            part.file.close()
+
+    def _note(self, row: NodeRow, why: str) -> None:
+        self._lost[row.attempt, row.node] = row if row.lost else replace(row, lost=why)
 
     def refresh(self) -> None:
         """See what was written since; until then all accessors show one and the same instant.
 
-        A copy, made where the folder cannot be written, stays as it was made.
-
         Raises:
-            LedgerError: when the file cannot be read.
+            LedgerError: when the head's file cannot be read.
         """
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
-        self._last_times = None
-        self._sound.clear()
-        self._connection.execute("BEGIN")
-        self._rows("SELECT count(*) FROM run")
+        self._head.refresh()
+        for part in self._parts[1:]:
+            self._from(part, lambda p: p.file.refresh(), None)
+        self._lost.clear()
+        self._open_nodes()
 
     def close(self) -> None:
-        """Release the file; safe to call twice."""
-        with contextlib.suppress(AttributeError):  # closed by its own constructor
-            self._connection.close()
-        if self._copy is not None:
-            self._copy.cleanup()
-            self._copy = None
+        """Release the files; safe to call twice."""
+        for part in self._parts:
+            part.file.close()
 
     def __enter__(self) -> LedgerReader:
         return self
@@ -151,168 +162,164 @@ class LedgerReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @contextlib.contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Turn errors of damaged values inside the block into a `LedgerError`."""
-        try:
-            yield
-        except DAMAGE as error:
-            raise LedgerError(f"{self.path}: cannot be read ({reason(error)})") from error
+    # ------------------------------------------------------------ putting together
 
-    def _rows(self, sql: str, *args: object) -> Iterator[sqlite3.Row]:
+    def _from(self, part: _Part, read: Callable[[_Part], _R], otherwise: _R) -> _R:
+        """Read from one file; damage in a machine's file loses that machine's record alone."""
+        if part.row is None:
+            return read(part)
         try:
-            # All at once: a cursor that is left behind would outlive the connection.
-            return iter(self._connection.execute(sql, args).fetchall())
-        except DAMAGE as error:
-            raise LedgerError(f"{self.path}: cannot be read ({reason(error)})") from error
+            if not part.checked:
+                part.file.check()
+                part.checked = True
+            return read(part)
+        except LedgerError as error:
+            self._lose(part.row, str(error))
+            return otherwise
 
-    def _check_types(self, tables: Iterable[str]) -> None:
-        """Check that each value is of its column's type, once per table and instant."""
-        for table in tables:
-            if table not in self._sound:
-                fault = type_fault(self._connection, table)
-                if fault is not None:
-                    raise LedgerError(f"{self.path}: cannot be read ({fault})")
-                self._sound.add(table)
+    def _merged(
+        self, read: Callable[[_Part], list[_R]], order: Callable[[_R], Any] = _BY_TIME
+    ) -> list[_R]:
+        """Rows of all files: of one file as it holds them, of several in order."""
+        nothing: list[_R] = []
+        found = [self._from(part, read, nothing) for part in list(self._parts)]
+        rows = [row for own in found for row in own]
+        return rows if sum(map(bool, found)) < 2 else sorted(rows, key=order)
+
+    def short_ids(self) -> LedgerReader:
+        """The same run with devices by their bare names, where all are of one machine.
+
+        Returns:
+            A view of this reader, which is closed with it; this reader itself where devices of
+            several machines would go by one name, or may have: a lost record's are not known.
+        """
+        ids = {i for row in self.executions() for i in row.result.device_ids}
+        ids.update(row.device_id for row in self.devices())
+        ids.update(self.read_device_ids())
+        names = {device_id.rpartition("/")[0] for device_id in ids}
+        names |= {row.node for row in self.lost_nodes()}
+        if len(names) != 1 or names == {""}:
+            return self
+        view = copy.copy(self)
+        view._parts = [replace(part, frame=replace(part.frame, short=True)) for part in self._parts]
+        view._lost = dict(self._lost)
+        return view
 
     # ------------------------------------------------------------ the run
 
-    @_reads("run", "meta")
     def run(self) -> RunRow:
         """The run's id, config and facts."""
-        row = next(self._rows("SELECT * FROM run"), None)
-        if row is None:
-            raise LedgerError(f"{self.path}: holds no run")
-        meta = {r["key"]: r["value"] for r in self._rows("SELECT * FROM meta ORDER BY key")}
-        return RunRow(row["run_id"], row["config_toml"], row["created_unix_s"], meta)
+        return self._head.run()
 
-    @_reads("attempt")
     def attempts(self) -> list[AttemptRow]:
         """Starts and resumes, in order."""
-        return [AttemptRow(*r) for r in self._rows("SELECT * FROM attempt ORDER BY attempt")]
+        return self._head.attempts()
 
-    @_reads("event")
     def events(self) -> list[EventRow]:
-        """What was noted about the course of the run, in order."""
-        sql = "SELECT attempt, t_s, kind, detail FROM event ORDER BY id"
-        return [
-            EventRow(r[0], r[1], encoding.known_or_text(EventKind, r[2]), r[3])
-            for r in self._rows(sql)
-        ]
+        """What was noted about the course of the run, in order.
 
-    @_reads("checkpoint")
+        How the run stands is the head's to say: of the starts and ends that the other machines
+        noted for themselves, `node_spans` tells.
+        """
+
+        def read(part: _Part) -> list[EventRow]:
+            rows = part.file.events()
+            is_head = part.row is None
+            return [part.frame.event(r) for r in rows if is_head or r.kind not in COURSE]
+
+        return self._merged(read)
+
     def checkpoints(self) -> list[CheckpointRow]:
         """Checkpoints, in order."""
-        sql = "SELECT attempt, superseded, iteration, t_s, path FROM checkpoint ORDER BY id"
-        return [CheckpointRow(r[0], bool(r[1]), *r[2:]) for r in self._rows(sql)]
+        return self._merged(lambda p: [p.frame.checkpoint(r) for r in p.file.checkpoints()])
 
-    @_reads(*_TIMED, "raw_sample", "execution", "power_second", "power_block")
     def last_times(self) -> dict[int, float]:
-        """Monotonic time of the last record of each attempt, s; attempts without any are left out.
+        """Monotonic time of the last record of each attempt on any machine, s.
 
-        The end of an attempt that was killed: nothing later is known of it.
+        Attempts without any are left out. The end of an attempt that was killed: nothing later is
+        known of it.
         """
-        if self._last_times is not None:
-            return dict(self._last_times)
-        parts = [f"SELECT attempt, t_s AS t FROM {table}" for table in _TIMED]
-        parts += [
-            "SELECT attempt, t_s FROM raw_sample",
-            "SELECT attempt, end_t_s FROM execution",
-            "SELECT attempt, second FROM power_second",
-            "SELECT attempt, second_last FROM power_block",
-        ]
-        sql = f"SELECT attempt, max(t) FROM ({' UNION ALL '.join(parts)}) GROUP BY attempt"
-        self._last_times = {r[0]: float(r[1]) for r in self._rows(sql) if r[1] is not None}
-        return dict(self._last_times)
+        found: dict[int, float] = {}
+        nothing: dict[int, float] = {}
+        for part in list(self._parts):
+            for attempt, t_s in self._from(part, lambda p: p.file.last_times(), nothing).items():
+                head_s = t_s - part.frame.offset_s
+                found[attempt] = max(head_s, found.get(attempt, head_s))
+        return dict(sorted(found.items()))
+
+    # ------------------------------------------------------------ machines
+
+    def nodes(self) -> list[NodeRow]:
+        """The machines of each attempt, as the head recorded them."""
+        return self._head.nodes()
+
+    def lost_nodes(self) -> list[NodeRow]:
+        """The machines whose record is missing, damaged or not whole; ``lost`` says why.
+
+        What is left of such a record is among the rows all the same, where it can be read.
+        """
+        for part in list(self._parts):
+            self._from(part, lambda _: None, None)
+        return [self._lost[key] for key in sorted(self._lost)]
+
+    def node_spans(self) -> list[NodeSpan]:
+        """The time for which each file tells of its machine's devices, by attempt."""
+        return self._merged(_spans, attrgetter("attempt"))
 
     # ------------------------------------------------------------ stages
 
-    @_reads("execution")
     def executions(self) -> list[ExecutionRow]:
-        """Stage executions in the order in which they were recorded, superseded ones included."""
-        rows = self._rows("SELECT * FROM execution ORDER BY id")
-        return [
-            ExecutionRow(r["attempt"], bool(r["superseded"]), encoding.result_of(r)) for r in rows
-        ]
+        """Stage executions in the order in which they were recorded, superseded ones included.
 
-    @_reads("placement")
+        Of several machines in the order in which they ended.
+        """
+        return self._merged(
+            lambda p: [p.frame.execution(r) for r in p.file.executions()],
+            lambda row: (row.attempt, row.result.t_end_s),
+        )
+
     def placements(self) -> list[PlacementRow]:
         """Decisions in order."""
-        rows = self._rows("SELECT * FROM placement ORDER BY id")
-        return [
-            PlacementRow(r["attempt"], bool(r["superseded"]), r["t_s"], encoding.placement_of(r))
-            for r in rows
-        ]
+        return self._merged(lambda p: [p.frame.placement(r) for r in p.file.placements()])
 
-    @_reads("barrier")
     def barriers(self) -> list[BarrierRow]:
         """Waits at the completion barrier, in order."""
-        return [
-            BarrierRow(
-                attempt=r["attempt"],
-                superseded=bool(r["superseded"]),
-                iteration=r["iteration"],
-                t_s=r["t_s"],
-                stage=Stage(r["stage"]),
-                wait_s=r["wait_s"],
-                n_rows=r["n_rows"],
-                n_missing=r["n_missing"],
-                n_late=r["n_late"],
-            )
-            for r in self._rows("SELECT * FROM barrier ORDER BY id")
-        ]
+        return self._merged(lambda p: [p.frame.barrier(r) for r in p.file.barriers()])
 
-    @_reads("fault")
     def faults(self) -> list[FaultRow]:
         """Faults in order."""
-        return [
-            FaultRow(
-                attempt=r["attempt"],
-                superseded=bool(r["superseded"]),
-                iteration=r["iteration"],
-                t_s=r["t_s"],
-                kind=encoding.known_or_text(FaultKind, r["kind"]),
-                where=r["place"],
-                detail=r["detail"],
-                n_rows=r["n_rows"],
-            )
-            for r in self._rows("SELECT * FROM fault ORDER BY id")
-        ]
+        return self._merged(lambda p: [p.frame.fault(r) for r in p.file.faults()])
 
-    @_reads("metric")
     def metrics(self, name: str | None = None) -> list[MetricRow]:
         """Scalars of the trainer in order, of one name or of all."""
-        sql = (
-            "SELECT attempt, superseded, iteration, name, value FROM metric "
-            "WHERE ?1 IS NULL OR name = ?1 ORDER BY id"
+        return self._merged(
+            lambda p: [p.frame.metric(r) for r in p.file.metrics(name)], attrgetter("attempt")
         )
-        return [MetricRow(r[0], bool(r[1]), r[2], r[3], r[4]) for r in self._rows(sql, name)]
 
-    @_reads("evaluation")
     def evaluations(self) -> list[EvaluationRow]:
         """Evaluations in order; a later one of the same name and phase replaces an earlier."""
-        sql = "SELECT attempt, t_s, name, phase, item_values FROM evaluation ORDER BY id"
-        return [
-            EvaluationRow(r[0], r[1], r[2], r[3], encoding.values_of(r[4])) for r in self._rows(sql)
-        ]
+        return self._merged(lambda p: [p.frame.moved(r) for r in p.file.evaluations()])
 
-    @_reads("edi")
     def edi(self) -> list[EdiRow]:
         """The newest EDI matrix of each attempt."""
-        return [EdiRow(*r) for r in self._rows("SELECT * FROM edi ORDER BY attempt")]
+        rows = self._merged(lambda p: [p.frame.moved(r) for r in p.file.edi()])
+        return list({row.attempt: row for row in rows}.values())
 
     # ------------------------------------------------------------ power
 
-    @_reads("device")
     def devices(self) -> list[DeviceRow]:
         """Devices of each attempt."""
-        rows = self._rows("SELECT * FROM device ORDER BY attempt, device_id")
-        return [encoding.device_of(r) for r in rows]
+        return self._merged(
+            lambda p: [p.frame.device_row(r) for r in p.file.devices()],
+            attrgetter("attempt", "device_id"),
+        )
 
-    @_reads("series")
     def read_device_ids(self) -> list[str]:
         """Devices of which there are power readings."""
-        return [r[0] for r in self._rows("SELECT DISTINCT device_id FROM series ORDER BY 1")]
+        rows = self._merged(
+            lambda p: [p.frame.device(i) for i in p.file.read_device_ids()], lambda i: i
+        )
+        return sorted(set(rows))
 
     def power_seconds(self, device_id: str | None = None) -> Iterator[PowerSecond]:
         """Roll-ups by attempt, series and time; of one device or of all.
@@ -320,77 +327,71 @@ class LedgerReader:
         Also what a killed run did not come to roll up, as far as the raw ring goes back, and the
         hold of the newest reading, up to the last record of the attempt.
         """
-        with self._telling():
-            self._check_types(("series", "power_second", "power_block", "power_open", "raw_sample"))
-            series = "SELECT * FROM series WHERE ?1 IS NULL OR device_id = ?1 ORDER BY id"
-            for attempt in self.attempts():
-                for one in self._rows(series, device_id):
-                    head = (attempt.attempt, one["device_id"], Provenance(one["provenance"]))
-                    stored = self._stored_seconds(attempt.attempt, one["id"])
-                    tail = self._tail_seconds(attempt, one["id"])
-                    for row in itertools.chain(stored, tail):
-                        yield PowerSecond(*head, one["source"], *_in_units(row))
+        last_times = self.last_times()
+        parts = [self._seconds(part, device_id, last_times) for part in list(self._parts)]
+        yield from heapq.merge(*parts, key=attrgetter("attempt"))
 
-    def _stored_seconds(self, attempt: int, series_id: int) -> Iterator[SecondRow]:
-        blocks = self._rows(
-            "SELECT n_seconds, packed FROM power_block WHERE attempt = ? AND series_id = ? "
-            "ORDER BY second_first",
-            attempt,
-            series_id,
-        )
-        for block in blocks:
-            yield from unpack_block(block["packed"], block["n_seconds"])
-        for row in self._rows(SELECT_SECONDS, attempt, series_id, -1):
-            yield SecondRow(*row)
+    def _seconds(
+        self, part: _Part, device_id: str | None, last_times: dict[int, float]
+    ) -> Iterator[PowerSecond]:
+        frame = part.frame
+        try:
+            for stored in self._stored_ids(part, device_id):
+                yield from part.file.power_seconds(
+                    stored,
+                    last_times={a: t_s + frame.offset_s for a, t_s in last_times.items()},
+                    offset_s=frame.offset_seconds,
+                    named=frame.device,
+                )
+        except LedgerError as error:
+            if part.row is None:
+                raise
+            # All else of the file was checked before its first use, and stays.
+            self._note(part.row, str(error))
 
-    def _tail_seconds(self, attempt: AttemptRow, series_id: int) -> list[SecondRow]:
-        """Roll up what stands behind the stored seconds."""
-        key = (attempt.attempt, series_id)
-        sql = "SELECT t_s, power_w, energy_j, from_s FROM power_open "
-        found = next(self._rows(sql + "WHERE attempt = ? AND series_id = ?", *key), None)
-        after = None if found is None else OpenReading(*found)
-        rollup = PowerRollup(attempt.hold_s, after)
-        sql = f"{_RAW} WHERE raw_sample.attempt = ? AND series_id = ? AND t_s > ? ORDER BY t_s"
-        for row in self._rows(sql, *key, -math.inf if after is None else after.t_s):
-            rollup.add(_raw_row(row))
-        rollup.hold_until(self.last_times().get(attempt.attempt, -math.inf))
-        return rollup.take(everything=True)
+    def _stored_ids(self, part: _Part, device_id: str | None) -> list[str | None]:
+        """What a file calls a device; [None], which asks for all, where none is asked for."""
+        if device_id is None:
+            return [None]
+        return [i for i in part.file.read_device_ids() if part.frame.device(i) == device_id]
 
-    @_reads("raw_sample", "series")
     def raw_samples(self, device_id: str | None = None) -> list[RawSampleRow]:
         """The last raw readings, oldest first; of one device or of all."""
-        sql = f"{_RAW} WHERE ?1 IS NULL OR device_id = ?1 ORDER BY seq"
-        return [_raw_row(r) for r in self._rows(sql, device_id)]
+        return self._merged(
+            lambda p: [
+                p.frame.raw_sample(r)
+                for stored in self._stored_ids(p, device_id)
+                for r in p.file.raw_samples(stored)
+            ]
+        )
 
-    @_reads("sample_error", "series")
     def sample_errors(self) -> list[SampleErrorRow]:
         """Errors behind missing readings, counted per attempt and series."""
-        sql = (
-            "SELECT attempt, device_id, source, error, n, first_t_s, last_t_s FROM sample_error "
-            "JOIN series ON series.id = series_id ORDER BY attempt, device_id, error"
+        return self._merged(
+            lambda p: [p.frame.sample_error(r) for r in p.file.sample_errors()],
+            attrgetter("attempt", "device_id", "error"),
         )
-        return [SampleErrorRow(*r) for r in self._rows(sql)]
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.as_uri()}?{mode}", uri=True, timeout=5.0, isolation_level=None)
-
-
-def _raw_row(r: sqlite3.Row) -> RawSampleRow:
-    return RawSampleRow(r[0], r[1], Provenance(r[2]), *tuple(r)[3:])
-
-
-def _in_units(row: SecondRow) -> tuple[Any, ...]:
-    """Counts as they are, then W, s and J, in the order of `PowerSecond`."""
-    watts = (None if v is None else v / 1e3 for v in (row.mean_mw, row.min_mw, row.max_mw))
-    return (
-        *row[:3],
-        *watts,
-        row.held_us / 1e6,
-        row.held_mj / 1e3,
-        row.counted_us / 1e6,
-        row.counted_mj / 1e3,
-        row.alone_us / 1e6,
-        row.alone_mj / 1e3,
-        row.n_breaks,
-    )
+def _spans(part: _Part) -> list[NodeSpan]:
+    """The spans of one file, one an attempt, with the devices of the machine that wrote it."""
+    frame, file = part.frame, part.file
+    own = [e for e in file.executions() if e.result.node in (None, frame.node)]
+    told = [(e.attempt, device_id) for e in own for device_id in e.result.device_ids]
+    told += [(d.attempt, d.device_id) for d in file.devices()]
+    # The head's own events tell of the run, not of the machine.
+    ends = [] if part.row is None else [e.t_s for e in file.events() if e.kind in ENDS]
+    spans = []
+    for a in file.attempts():
+        ids = {device_id for attempt, device_id in told if attempt == a.attempt}
+        ids.update(file.read_device_ids(a.attempt))
+        spans.append(
+            NodeSpan(
+                attempt=a.attempt,
+                node=frame.node,
+                start_t_s=a.monotonic_anchor_s - frame.offset_s,
+                end_t_s=max(ends) - frame.offset_s if ends else None,
+                device_ids=tuple(sorted(frame.device(i) for i in ids if frame.is_own(i))),
+            )
+        )
+    return spans

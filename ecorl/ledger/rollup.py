@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ecorl.ledger.rows import EnergySums
 from ecorl.records import LOSS_ERRORS, MAX_ENERGY_J, MAX_POWER_W
@@ -51,6 +51,23 @@ class SecondRow(NamedTuple):
     alone_us: int
     alone_mj: int
     n_breaks: int
+
+
+def in_units(row: SecondRow) -> tuple[Any, ...]:
+    """All but the second: counts as they are, then W, s and J, in the order of `PowerSecond`."""
+    watts = (None if v is None else v / 1e3 for v in (row.mean_mw, row.min_mw, row.max_mw))
+    return (
+        row.n,
+        row.n_missing,
+        *watts,
+        row.held_us / 1e6,
+        row.held_mj / 1e3,
+        row.counted_us / 1e6,
+        row.counted_mj / 1e3,
+        row.alone_us / 1e6,
+        row.alone_mj / 1e3,
+        row.n_breaks,
+    )
 
 
 class _Sample(Protocol):

@@ -10,8 +10,10 @@ from ecorl.records import (
     FaultKind,
     Placement,
     Provenance,
+    Role,
     Stage,
     StageResult,
+    role_of,
 )
 
 
@@ -45,6 +47,59 @@ class AttemptRow:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A machine of the attempt under way, as `Ledger.node` records it on the head.
+
+    Attributes:
+        node: the machine's name.
+        file: its ledger, relative to the run folder; None where the head's own file is its record.
+        offset_s: its monotonic clock minus the head's, s; None where it was not measured.
+        offset_error_s: half the round trip in which the offset was measured, s: the offset is
+            right to within that.
+        t_s: the head's monotonic time of that measurement, s.
+        lost: why its record could not be fetched; None: it is there.
+    """
+
+    node: str
+    file: str | None = None
+    offset_s: float | None = None
+    offset_error_s: float | None = None
+    t_s: float | None = None
+    lost: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A machine of one attempt; fields as in `NodeRecord`."""
+
+    attempt: int
+    node: str
+    file: str | None
+    offset_s: float | None
+    offset_error_s: float | None
+    t_s: float | None
+    lost: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpan:
+    """The time for which one file tells of a machine's devices, in the head's clock.
+
+    Attributes:
+        node: the machine's name; None where the file names none.
+        start_t_s: when the file's record of the attempt begins, s.
+        end_t_s: when the machine left the run by its own word, s; None where the record just ends.
+        device_ids: its devices that the file tells of in this attempt.
+    """
+
+    attempt: int
+    node: str | None
+    start_t_s: float
+    end_t_s: float | None
+    device_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutionRow:
     """One stage execution; ``superseded``: its result was thrown away by a later resume."""
 
@@ -71,6 +126,9 @@ class BarrierRow:
         n_rows: rows that the barrier waited for.
         n_missing: rows without an answer when the wait ended; the exact path answers them.
         n_late: rows whose answer came after the deadline.
+        n_duplicates: rows delivered beyond the first for an id; None where they were not counted.
+        n_unknown: rows that nobody asked for; None where they were not counted.
+        role_name: which of the stage's models was waited for; empty where it has only one.
     """
 
     attempt: int
@@ -82,11 +140,22 @@ class BarrierRow:
     n_rows: int
     n_missing: int
     n_late: int
+    n_duplicates: int | None = None
+    n_unknown: int | None = None
+    role_name: str = ""
+
+    @property
+    def role(self) -> Role:
+        """Which of the stage's models it is about, e.g. ``reward:math``."""
+        return role_of(self.stage, self.role_name)
 
 
 @dataclass(frozen=True, slots=True)
 class FaultRow:
-    """A fault that the run survived, at ``t_s`` (monotonic, s); fields as in `FaultEvent`."""
+    """A fault that the run survived, at ``t_s`` (monotonic, s); fields as in `FaultEvent`.
+
+    ``node`` is the machine that recorded it; None where its file names none.
+    """
 
     attempt: int
     superseded: bool
@@ -96,6 +165,7 @@ class FaultRow:
     where: str
     detail: str
     n_rows: int
+    node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +252,16 @@ class EdiRow:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """A note about the course of the run; a ``kind`` of another version stays a text."""
+    """A note about the course of the run; a ``kind`` of another version stays a text.
+
+    ``node`` is the machine that recorded it; None where its file names none.
+    """
 
     attempt: int
     t_s: float
     kind: EventKind | str
     detail: str
+    node: str | None = None
 
 
 @dataclass(slots=True)

@@ -6,10 +6,12 @@ Used by the writing thread alone.
 from __future__ import annotations
 
 import sqlite3
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ecorl.ledger.packing import BLOCK_SECONDS, pack_block
-from ecorl.ledger.rollup import HOLD_S, PowerRollup, SecondRow
+from ecorl.ledger.rollup import HOLD_S, OpenReading, PowerRollup, SecondRow
 from ecorl.records import PowerSample
 
 # A second whose readings came in two parts is one row all the same.
@@ -79,6 +81,15 @@ def seal_all(connection: sqlite3.Connection) -> None:
             seal(connection, attempt, series_id)
 
 
+class _RingReading(NamedTuple):
+    """A reading of the raw ring as a roll-up takes it."""
+
+    t_s: float
+    power_w: float | None
+    energy_j: float | None
+    error: str | None
+
+
 class SampleStore:
     """Gathers readings and writes them.
 
@@ -96,6 +107,70 @@ class SampleStore:
         self._rollups: dict[tuple[str, str, str], PowerRollup] = {}
         self._plain: dict[int, int] = {}
         self._hold_s = HOLD_S
+
+    def go_on(self, connection: sqlite3.Connection) -> None:
+        """Take up the series of the attempt, as an earlier writer that died has left them.
+
+        What it did not come to roll up is rolled up and written, as far as the raw ring goes back;
+        its newest readings stand on until the next ones. Their energy counters are forgotten: what
+        counted may have begun anew, so no rise is counted from a reading of its to one of this
+        writer's. Nothing is done for an attempt without readings.
+
+        Args:
+            connection: without a transaction.
+
+        Raises:
+            sqlite3.Error: when the file cannot be read or written.
+            ValueError: when a reading in it is damaged.
+        """
+        mine = (self._attempt,)
+        found = connection.execute("SELECT hold_s FROM attempt WHERE attempt = ?", mine).fetchone()
+        opened = connection.execute(
+            "SELECT series_id, t_s, power_w, energy_j, from_s FROM power_open WHERE attempt = ?",
+            mine,
+        )
+        after = {series_id: OpenReading(*reading) for series_id, *reading in opened}
+        ring: dict[int, list[_RingReading]] = defaultdict(list)
+        for series_id, *reading in connection.execute(
+            "SELECT series_id, t_s, power_w, energy_j, error FROM raw_sample WHERE attempt = ? "
+            "ORDER BY t_s",
+            mine,
+        ):
+            ring[series_id].append(_RingReading(*reading))
+        if not after and not ring:
+            return
+        self._hold_s = float(found[0])
+        connection.execute("BEGIN IMMEDIATE")
+        series = connection.execute("SELECT id, device_id, provenance, source FROM series")
+        for series_id, *key in series.fetchall():
+            if series_id in after or series_id in ring:
+                rollup = PowerRollup(self._hold_s, after.get(series_id))
+                last = self._write_tail(connection, series_id, rollup, ring[series_id])
+                self._rollups[key[0], key[1], key[2]] = PowerRollup(self._hold_s, last)
+        connection.execute("COMMIT")
+
+    def _write_tail(
+        self,
+        connection: sqlite3.Connection,
+        series_id: int,
+        rollup: PowerRollup,
+        ring: Sequence[_RingReading],
+    ) -> OpenReading | None:
+        """Roll up what stands behind a series' seconds; its newest reading, without a counter."""
+        before = rollup.open_reading()
+        for reading in ring:
+            if before is None or reading.t_s > before.t_s:
+                rollup.add(reading)
+        rows = rollup.take(everything=True)
+        connection.executemany(_MERGE_SECOND, [(self._attempt, series_id, *row) for row in rows])
+        last = rollup.open_reading()
+        if last is None:
+            return None
+        last = last._replace(energy_j=None)
+        connection.execute(_PUT_OPEN, (self._attempt, series_id, *last))
+        sql = "SELECT count(*) FROM power_second WHERE attempt = ? AND series_id = ?"
+        (self._plain[series_id],) = connection.execute(sql, (self._attempt, series_id)).fetchone()
+        return last
 
     def hold(self, hold_s: float) -> None:
         """Let readings from here on stand for up to ``hold_s`` without a successor."""

@@ -1,10 +1,15 @@
-"""The layout of ``ledger.sqlite``.
+"""The layout of ``ledger.sqlite``, and of the files that the other machines of a run write.
 
 The file is plain SQLite (``application_id`` and ``user_version`` are set), in WAL mode while the
 run lives and back in one file once it is closed. Conventions:
 
-- every time ``*_t_s`` is ``time.monotonic()`` of its attempt; ``attempt`` holds one pair
-  (wall clock, monotonic) per attempt, so that wall time = unix_anchor_s + t - monotonic_anchor_s;
+- every time ``*_t_s`` is ``time.monotonic()`` of its attempt on the machine that writes the file;
+  ``attempt`` holds one pair (wall clock, monotonic) per attempt, so that
+  wall time = unix_anchor_s + t - monotonic_anchor_s;
+- ``ledger.sqlite`` is the record of the head, the machine that the run was started on. Table
+  ``node`` there names the files of the other machines (see `ecorl.ledger.nodes`), which have the
+  same layout, and tells how far their clocks are from the head's. Device ids stand as the machine
+  itself knows them; a reader puts the machine's name before them;
 - NULL is "missing", never 0; a NaN that a caller hands over is stored as NULL;
 - ``superseded`` = 1 marks what an earlier attempt did after the checkpoint from which a later
   attempt went on: its result was thrown away, its energy was spent all the same;
@@ -17,15 +22,28 @@ run lives and back in one file once it is closed. Conventions:
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
+import tempfile
 from pathlib import Path
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """``PRAGMA user_version``; raised with every change of the tables (see
 `ecorl.ledger.versions` for the earlier ones that can still be read)."""
 
 APPLICATION_ID = 0x45434F4C
 """``PRAGMA application_id``: the letters ECOL."""
+
+NODE_TABLE = """
+-- The machines of each attempt. file: where the machine's own record lies, relative to the run
+-- folder (NULL: this file is its record); offset_s: its monotonic clock minus the head's, measured
+-- at t_s of the head's, to within offset_error_s; lost: why its record could not be fetched
+-- (NULL: it is there).
+CREATE TABLE node (
+  attempt INTEGER NOT NULL, node TEXT NOT NULL, file TEXT, offset_s REAL, offset_error_s REAL,
+  t_s REAL, lost TEXT, PRIMARY KEY (attempt, node)) WITHOUT ROWID;
+"""
+"""The table that version 4 brought."""
 
 TABLES = """
 -- One row: what ran.
@@ -40,12 +58,16 @@ CREATE TABLE attempt (
   unix_anchor_s REAL NOT NULL, monotonic_anchor_s REAL NOT NULL, pid INTEGER NOT NULL,
   hold_s REAL NOT NULL);
 -- One row per placement decision; costs is a JSON list of what each action was expected to cost,
--- refusal the `GuardRefusal` that kept the stage on the GPU (NULL: no guard objected).
+-- refusal the `GuardRefusal` that kept the stage on the GPU (NULL: no guard objected),
+-- role_name which of the stage's models it is (NULL: its only one).
 CREATE TABLE placement (
   id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER NOT NULL, t_s REAL NOT NULL,
   stage TEXT NOT NULL, proposed TEXT NOT NULL, action TEXT NOT NULL, policy TEXT NOT NULL,
-  reason TEXT NOT NULL, costs TEXT NOT NULL, superseded INTEGER NOT NULL DEFAULT 0, refusal TEXT);
--- One row per stage execution on one device. energy_method NULL: no energy record at all.
+  reason TEXT NOT NULL, costs TEXT NOT NULL, superseded INTEGER NOT NULL DEFAULT 0, refusal TEXT,
+  role_name TEXT);
+-- One row per stage execution on one device, or on several together. energy_method NULL: no energy
+-- record at all; node NULL: on the machine that wrote this file; role_name NULL: the stage's only
+-- model; gear, width, clock_mhz NULL: as the framework has it, not counted, not locked.
 CREATE TABLE execution (
   id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER NOT NULL,
   stage TEXT NOT NULL, action TEXT NOT NULL, device_id TEXT NOT NULL, device TEXT NOT NULL,
@@ -56,12 +78,15 @@ CREATE TABLE execution (
   energy_device_id TEXT, energy_start_t_s REAL, energy_end_t_s REAL, energy_j REAL,
   mean_power_w REAL, counter_energy_j REAL, integral_energy_j REAL, n_samples INTEGER,
   coverage REAL, energy_method TEXT, energy_provenance TEXT,
-  superseded INTEGER NOT NULL DEFAULT 0);
--- One row per completion barrier at which the training thread stood.
+  superseded INTEGER NOT NULL DEFAULT 0,
+  node TEXT, role_name TEXT, gear TEXT, width INTEGER, clock_mhz INTEGER);
+-- One row per completion barrier at which the training thread stood. n_duplicates: rows delivered
+-- beyond the first for an id, n_unknown: rows that nobody asked for (NULL: not counted).
 CREATE TABLE barrier (
   id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER NOT NULL, t_s REAL NOT NULL,
   stage TEXT NOT NULL, wait_s REAL, n_rows INTEGER NOT NULL, n_missing INTEGER NOT NULL,
-  n_late INTEGER NOT NULL, superseded INTEGER NOT NULL DEFAULT 0);
+  n_late INTEGER NOT NULL, superseded INTEGER NOT NULL DEFAULT 0,
+  role_name TEXT, n_duplicates INTEGER, n_unknown INTEGER);
 -- What went wrong and was survived.
 CREATE TABLE fault (
   id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER, t_s REAL NOT NULL,
@@ -131,7 +156,7 @@ SUPERSEDED_TABLES = ("placement", "execution", "barrier", "fault", "metric", "ch
 
 def create_tables(connection: sqlite3.Connection) -> None:
     """Lay out an empty file; the caller commits."""
-    connection.executescript(f"BEGIN; {TABLES} COMMIT;")
+    connection.executescript(f"BEGIN; {TABLES} {NODE_TABLE} COMMIT;")
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
@@ -154,3 +179,39 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+_FOLDER_NOT_WRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+
+
+def open_for_reading(
+    path: Path,
+) -> tuple[sqlite3.Connection, tempfile.TemporaryDirectory[str] | None]:
+    """A read-only connection to the file itself, or to a copy where SQLite cannot read it in place.
+
+    Returns:
+        The connection, and the folder of the copy, to be cleaned up after it; None without one.
+
+    Raises:
+        sqlite3.Error, OSError: when the file cannot be opened.
+    """
+    connection = _connect(path, "mode=ro")
+    try:
+        connection.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _FOLDER_NOT_WRITABLE:
+            return connection, None
+        connection.close()
+    else:
+        return connection, None
+    wal = path.with_name(path.name + "-wal")
+    if not wal.is_file():
+        return _connect(path, "immutable=1"), None
+    copy = tempfile.TemporaryDirectory(prefix="ecorl-ledger-")
+    for file in (path, wal):
+        shutil.copyfile(file, Path(copy.name, file.name))
+    return _connect(Path(copy.name, path.name), "mode=rw"), copy
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.as_uri()}?{mode}", uri=True, timeout=5.0, isolation_level=None)

@@ -3,6 +3,9 @@
 Version 2 has no ``refusal`` in table ``placement`` and no ``kind`` in table ``device``: there a
 guard's refusal is a sentence in the reason alone, and a device's kind shows in its name. Both are
 told from the text here and nowhere else, once, where the file is read or resumed.
+
+Version 3 knows one machine and one model a stage: it has no table ``node``, and no columns for
+nodes, roles, gears, widths, clocks and rows that were delivered twice or to nobody.
 """
 
 from __future__ import annotations
@@ -11,10 +14,20 @@ import sqlite3
 from pathlib import Path
 
 from ecorl.errors import LedgerError
-from ecorl.ledger.schema import APPLICATION_ID, SCHEMA_VERSION
+from ecorl.ledger.schema import APPLICATION_ID, NODE_TABLE, SCHEMA_VERSION
 from ecorl.records import Action, DeviceKind, GuardRefusal
 
-READABLE_VERSIONS = (2, SCHEMA_VERSION)
+READABLE_VERSIONS = (2, 3, SCHEMA_VERSION)
+
+WITH_NODES = 4
+"""The version from which on a ledger has table ``node``."""
+
+_NEW_IN_4 = {
+    "execution": ("node TEXT", "role_name TEXT", "gear TEXT", "width INTEGER", "clock_mhz INTEGER"),
+    "placement": ("role_name TEXT",),
+    "barrier": ("role_name TEXT", "n_duplicates INTEGER", "n_unknown INTEGER"),
+}
+"""Columns that version 4 brought, by table."""
 
 _REFUSED_AFTER = ("kept on the GPU: ", "the guards leave a1 alone: ")
 """What stood before a guard's sentence in the reasons of version 2: the words of Algorithm 1, and
@@ -72,8 +85,19 @@ def upgrade(connection: sqlite3.Connection, version: int) -> None:
         sqlite3.Error: when the file cannot be written.
         ValueError: when a placement in it is damaged.
     """
-    if version == SCHEMA_VERSION:
-        return
+    if version < 3:
+        _add_refusals_and_kinds(connection)
+    if version < WITH_NODES:
+        for table, columns in _NEW_IN_4.items():
+            for column in columns:
+                connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
+        connection.execute(NODE_TABLE)
+    if version < SCHEMA_VERSION:
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _add_refusals_and_kinds(connection: sqlite3.Connection) -> None:
+    """From version 2 to version 3."""
     connection.execute("ALTER TABLE placement ADD COLUMN refusal TEXT")
     rows = connection.execute("SELECT id, action, reason FROM placement").fetchall()
     refused = [(refusal_in_reason(Action(action), reason), key) for key, action, reason in rows]
@@ -82,7 +106,6 @@ def upgrade(connection: sqlite3.Connection, version: int) -> None:
         [(str(refusal), key) for refusal, key in refused if refusal is not None],
     )
     connection.execute("ALTER TABLE device ADD COLUMN kind TEXT")
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def refusal_in_reason(action: Action, reason: str) -> GuardRefusal | None:
@@ -107,9 +130,9 @@ def kind_in_name(device_id: str) -> DeviceKind:
     """The kind of a device of which only the name is known, as in a ledger of version 2.
 
     Args:
-        device_id: as telemetry names devices: ``gpu0``, ``fpga0``, ``cpu0`` or ``dram0``; any other
-            name counts as a GPU's.
+        device_id: as telemetry names devices: ``gpu0``, ``fpga0``, ``cpu0`` or ``dram0``, with or
+            without the machine's name and a slash before it; any other name counts as a GPU's.
     """
-    kind = device_id.rstrip("0123456789")
+    kind = device_id.rpartition("/")[2].rstrip("0123456789")
     named = {"cpu": DeviceKind.CPU, "dram": DeviceKind.CPU, "fpga": DeviceKind.FPGA}
     return named.get(kind, DeviceKind.GPU)

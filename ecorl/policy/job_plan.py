@@ -18,9 +18,9 @@ from ecorl.policy.evaluation.evaluate import LITTLE, FilePolicy, SimPolicy
 from ecorl.policy.planners.heuristics import StaticBaseline, always_gpu, best_static
 from ecorl.policy.planners.planner import Planner
 from ecorl.policy.planners.search import lookahead
-from ecorl.records import Algorithm, Stage
+from ecorl.records import NO_ABILITIES, Algorithm, Stage
 from ecorl.scheduler.learned import PolicyFile
-from ecorl.sim.families import ALL, FROZEN, NO_ABILITIES
+from ecorl.sim.families import ALL, FROZEN
 from ecorl.sim.scenario import Scenario
 from ecorl.sim.simulation import Simulation, play
 from ecorl.sim.tasks import nominal_length

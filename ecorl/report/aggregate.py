@@ -13,11 +13,12 @@ from ecorl.report.energy.card import balance, card_timeline
 from ecorl.report.energy.model import Accounting
 from ecorl.report.energy.readings import DeviceReadings, device_readings
 from ecorl.report.energy.rest import Evidence
-from ecorl.report.energy.spans import Span, attempt_spans
+from ecorl.report.energy.spans import Span, attempt_spans, device_spans
 from ecorl.report.energy.stages import comparisons, decision_groups, expectation, stage_rows
 from ecorl.report.energy.totals import spending
 from ecorl.report.head import head
 from ecorl.report.model import DeviceTelemetry, PowerTrace, Report, RunEnding
+from ecorl.report.nodes import lost_energy, node_facts
 from ecorl.report.notes import notes
 from ecorl.report.run_config import RunConfig
 from ecorl.report.training import barrier_summary, metric_series, paired_gains, rank_flips
@@ -37,14 +38,32 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
     Raises:
         LedgerError: when the ledger is damaged.
     """
+    # Where all devices are of one machine its name before each of them would be noise.
+    reader = reader.short_ids()
     executions, barriers = reader.executions(), reader.barriers()
     placements, evaluations = reader.placements(), reader.evaluations()
     recorded = reader.metrics()
     metrics = metric_series(recorded)
     spans = attempt_spans(reader.attempts(), reader.last_times())
     readings, telemetry, traces = _device_figures(reader, spans, executions)
-    evidence = Evidence(executions, barriers, reader.devices(), readings, spans)
+    machines = reader.node_spans()
+    # Asked for behind the readings, which are the last to show damage.
+    lost, nodes = reader.lost_nodes(), node_facts(reader)
+    evidence = Evidence(
+        executions,
+        barriers,
+        reader.devices(),
+        readings,
+        spans,
+        device_spans(machines, spans),
+        lost,
+    )
     spent = spending(evidence, _accounting(known.config))
+    spent = replace(
+        spent,
+        gaps=(*lost_energy(lost, machines, len(spans)), *spent.gaps),
+        owner="these machines" if nodes else "this machine",
+    )
     rows = stage_rows(executions)
     compared, expected = comparisons(rows), expectation(placements)
     ran = head(reader, known, spans, executions)
@@ -74,11 +93,19 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
         telemetry=tuple(telemetry),
         timeline=device_parts.timeline(executions, barriers),
         power=tuple(traces),
-        notes=notes(executions, spent, replayed, ran.path),
+        notes=notes(executions, spent, replayed, ran.path, nodes),
+        nodes=nodes,
     )
     missing = [known.gap] if known.gap else []
     missing += _absent(report, executions, recorded)
-    missing += [e.detail for e in reader.events() if e.kind is EventKind.LEDGER_ROWS_DROPPED]
+    missing += [
+        f"{e.node}: {e.detail}" if nodes and e.node else e.detail
+        for e in reader.events()
+        if e.kind is EventKind.LEDGER_ROWS_DROPPED
+    ]
+    # Each attempt notes it again.
+    unread = [e.detail for e in reader.events() if e.kind is EventKind.POWER_UNREAD]
+    missing += dict.fromkeys(unread)
     missing += spent.gaps
     missing += _doubtful(spent.accounting)
     return replace(report, missing=tuple(missing))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ecorl.ledger import FaultRow, MetricRow, PlacementRow
-from ecorl.records import Action, Provenance, Stage
+from ecorl.records import Action, Provenance, Role, Stage
 from ecorl.report.energy.model import (
     Balance,
     CardTimeline,
@@ -75,8 +75,39 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """One machine in one attempt of a run that had several.
+
+    Attributes:
+        node: its name; None where the head's record does not name it.
+        is_head: whether the run was started on it: its clock is the run's.
+        offset_s: its monotonic clock minus the head's, s, to within ``offset_error_s``; None where
+            it was not measured and the wall clocks stand in.
+        devices: its devices, by the names that they have there.
+        lost: why its record is missing or not whole; None: it is there.
+    """
+
+    node: str | None
+    attempt: int
+    is_head: bool
+    offset_s: float | None
+    offset_error_s: float | None
+    devices: tuple[str, ...]
+    lost: str | None
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        return self.node or "the head"
+
+
+@dataclass(frozen=True, slots=True)
 class BarrierSummary:
-    """Waits of the training thread, s, measured; percentiles over the waits that have a figure."""
+    """Waits of the training thread, s, measured; percentiles over the waits that have a figure.
+
+    ``n_duplicates`` and ``n_unknown`` are None where no wait counted rows that were delivered twice
+    or that nobody asked for.
+    """
 
     n_waits: int
     total_s: float | None
@@ -87,6 +118,8 @@ class BarrierSummary:
     n_missing: int
     n_late: int
     waits_s: tuple[float, ...]
+    n_duplicates: int | None = None
+    n_unknown: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +167,16 @@ class RankFlips:
 
 @dataclass(frozen=True, slots=True)
 class DecisionGroup:
-    """Decisions that agree in stage, policy, proposal, action and reason but for its numbers.
+    """Decisions that agree in role, policy, proposal, action and reason but for its numbers.
 
     Attributes:
+        role: which of the stage's models was placed; the stage's name where it has only one.
         reason: what their reasons have in common, with an ellipsis in place of figures that differ.
         example: the newest reason as it was given.
     """
 
     stage: Stage
+    role: Role
     policy: str
     proposed: Action
     action: Action
@@ -240,3 +275,4 @@ class Report:
     timeline: Timeline
     power: tuple[PowerTrace, ...]
     notes: tuple[str, ...]
+    nodes: tuple[NodeFacts, ...] = ()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ecorl.ledger import ExecutionRow
 from ecorl.report.energy.model import CardTimeline, Spending
 from ecorl.report.head import HOST_PATH
+from ecorl.report.model import NodeFacts
 
 _ALWAYS = (
     "Provenance. measured: read from an instrument or a clock in this run; replayed: from a "
@@ -38,7 +39,11 @@ _ALWAYS = (
 
 
 def notes(
-    executions: Sequence[ExecutionRow], spending: Spending, timeline: CardTimeline | None, path: str
+    executions: Sequence[ExecutionRow],
+    spending: Spending,
+    timeline: CardTimeline | None,
+    path: str,
+    nodes: Sequence[NodeFacts] = (),
 ) -> tuple[str, ...]:
     """Choose the notes that apply to this run.
 
@@ -47,8 +52,17 @@ def notes(
         spending: where the joules went.
         timeline: the run without the simulation's time; None without a simulated card.
         path: what the report calls the framework's devices.
+        nodes: the machines of the run; empty where there is only one.
     """
     found = list(_ALWAYS)
+    if nodes:
+        found.append(
+            "All times are in the clock of the machine on which the run was started. A device "
+            "counts from when its machine joined the run until the machine left it, or until the "
+            "end where no leaving was recorded. The seconds of another machine's power readings "
+            "are moved as wholes, by up to half a second too far or too little; their energy is "
+            "exact."
+        )
     a = spending.accounting
     if a is not None:
         found.append(

@@ -156,14 +156,14 @@ def _meaning(fall: PairedGain) -> str:
 
 
 def _spent(spending: Spending) -> list[str]:
-    beside = [] if spending.card is None else [_beside(spending.card)]
+    beside = [] if spending.card is None else [_beside(spending.card, spending.owner)]
     if not spending.columns:
-        whose = "of this machine " if beside else ""
+        whose = f"of {spending.owner} " if beside else ""
         unsaid = f"No energy figure {whose}was recorded, so nothing can be said of what the run"
         return [f"{unsaid} spent.", *beside]
     lacking = spending.unknown_causes
     single = [c for c in spending.columns if c.title == str(c.provenance)]
-    sentences = [_spent_of(c, with_shares=not lacking) for c in single]
+    sentences = [_spent_of(c, spending.owner, with_shares=not lacking) for c in single]
     last = spending.columns[-1]
     if len(spending.columns) > 1:
         known = "at least " if last.at_least else ""
@@ -185,7 +185,7 @@ def _spent(spending: Spending) -> list[str]:
     return [*sentences, *beside]
 
 
-def _beside(card: EnergyTotals) -> str:
+def _beside(card: EnergyTotals, owner: str) -> str:
     """Say what a simulated card would have drawn; it is no part of what was spent."""
     idle_j = card.by_cause.get(Cause.IDLE)
     work_j = math.fsum(j for cause, j in card.by_cause.items() if cause is not Cause.IDLE)
@@ -198,8 +198,7 @@ def _beside(card: EnergyTotals) -> str:
     else:
         drawn = f"{joules(idle_j)} idle beside it ({card.provenance}) and {at_work}"
     return (
-        f"The simulated card would have drawn {drawn}; that is in none of the figures of this "
-        "machine."
+        f"The simulated card would have drawn {drawn}; that is in none of the figures of {owner}."
     )
 
 
@@ -207,21 +206,23 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _spent_of(column: EnergyTotals, *, with_shares: bool) -> str:
+def _spent_of(column: EnergyTotals, owner: str, *, with_shares: bool) -> str:
+    whose = f"{owner[0].upper()}{owner[1:]}"
     known = "at least " if column.at_least else ""
     if not column.energy_j:
-        return f"This machine spent {known}0 J ({column.provenance})."
+        return f"{whose} spent {known}0 J ({column.provenance})."
     causes = sorted(column.by_cause.items(), key=lambda item: -item[1])
     if not with_shares:
         told = ", ".join(f"{cause} {joules(j)}" for cause, j in causes)
         spent = f"{joules(column.energy_j)} ({column.provenance})"
-        return f"Known of this machine's energy are {spent}: {told}."
+        energy = "this machine's energy" if owner == "this machine" else f"the energy of {owner}"
+        return f"Known of {energy} are {spent}: {told}."
     told = ", ".join(
         f"{cause} {share(j / column.energy_j, 0)}"
         for cause, j in causes
         if j >= 0.005 * column.energy_j
     )
-    spent = f"This machine spent {known}{joules(column.energy_j)} ({column.provenance}): {told}."
+    spent = f"{whose} spent {known}{joules(column.energy_j)} ({column.provenance}): {told}."
     if not column.wasted_j:
         return spent
     wasted = _listed([c for c in WASTED_CAUSES if c in column.by_cause])
@@ -239,13 +240,13 @@ def _rounded(part: float) -> str:
 
 def _compared(c: PathComparison) -> str:
     if c.gpu is None or c.card is None or c.ratio is None:
-        return f"{c.stage}: {c.sentence}."
+        return f"{c.role}: {c.sentence}."
     a, b = c.gpu, c.card
     factor, unit = edi_unit([a.edi_j_per_token, b.edi_j_per_token])
     prices = [_price(r, factor, unit) for r in (b, a)]
     change = f"{share(abs(1 - c.ratio), 0)} {'less' if c.ratio < 1 else 'more'}"
     return (
-        f"{c.stage}: per token {b.device} used {change} energy than {a.device} "
+        f"{c.role}: per token {b.device} used {change} energy than {a.device} "
         f"({c.ratio_provenance}): {' against '.join(prices)}."
     )
 

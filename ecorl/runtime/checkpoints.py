@@ -14,7 +14,7 @@ from ecorl.edi import EdiMatrix
 from ecorl.errors import DataError, RunError
 from ecorl.files import write_whole
 from ecorl.records import FaultEvent, FaultKind
-from ecorl.runtime.local import LocalRuntime
+from ecorl.runtime.protocol import Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ _FLUSH_S = 1.0
 """Patience with the disk at a checkpoint, s: long enough for a healthy one."""
 
 
-def record_checkpoint(runtime: LocalRuntime, checkpoint: Path, step: int) -> None:
+def record_checkpoint(runtime: Runtime, checkpoint: Path, step: int) -> None:
     """Record that the framework has saved a checkpoint, and complete it with ecorl's own state.
 
     A disk that is full or slow costs the checkpoint's completeness, never training time: a resume
@@ -37,8 +37,10 @@ def record_checkpoint(runtime: LocalRuntime, checkpoint: Path, step: int) -> Non
             only recorded.
         step: after which it was saved.
     """
-    ledger = runtime.ledger
-    runtime.tick()
+    ledger = runtime.record
+    runtime.settle()
+    if not runtime.is_head:
+        return
     edi = runtime.edi_json()
     ledger.edi(edi)
     ledger.checkpoint(step, str(checkpoint))
@@ -61,7 +63,7 @@ def write_state(checkpoint: Path, iteration: int, edi_json: str) -> None:
     Args:
         checkpoint: its folder.
         iteration: step after which it was saved.
-        edi_json: the EDI matrix, from `LocalRuntime.edi_json`.
+        edi_json: the EDI matrix, from `Runtime.edi_json`.
 
     Raises:
         OSError: when it cannot be written; the checkpoint then counts as incomplete.

@@ -19,8 +19,8 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig
 
 from ecorl.engines.containment import EngineBoundary
-from ecorl.records import Stage
-from ecorl.runtime.local import LocalRuntime
+from ecorl.records import Role, Stage
+from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.training import FrozenModel
 
 logger = logging.getLogger(__name__)
@@ -79,43 +79,43 @@ class Watch:
 
 
 class FrozenModels:
-    """Checks that a stage's engine has the weights of the trainer's model, and brings it new ones.
+    """Checks that a role's engine has the weights of the trainer's model, and brings it new ones.
 
     Args:
         runtime: its engines.
-        watches: by stage, a watch on the model that an engine stands for.
+        watches: by role, a watch on the model that an engine stands for.
         save_reference: saves a reference that the trainer refreshes, as it is now, and returns its
             checkpoint folder; None for a reference that must not change.
     """
 
     def __init__(
         self,
-        runtime: LocalRuntime,
-        watches: Mapping[Stage, Watch],
+        runtime: Runtime,
+        watches: Mapping[Role, Watch],
         save_reference: Callable[[Any], Path] | None,
     ) -> None:
         self._runtime, self._watches = runtime, dict(watches)
         self._save_reference = save_reference
 
-    def unchanged(self, stage: Stage, model: Any) -> bool:
-        """Whether a stage's engine has the weights of this model; if not, it must not be asked.
+    def unchanged(self, role: Role, model: Any) -> bool:
+        """Whether a role's engine has the weights of this model; if not, it must not be asked.
 
         A reference that the trainer refreshes is then given to its engine; any other model that
         has changed stays on the GPU path for good.
 
         Args:
-            stage: reward or reference.
+            role: of the model.
             model: the trainer's model, as it is about to be called.
         """
-        if not self._runtime.offloads(stage):
+        if not self._runtime.offloads(role):
             return False
-        watch = self._watches.get(stage)
+        watch = self._watches.get(role)
         with self._runtime.clock:
             same = watch is not None and watch.same(model)
-        if not same and stage is Stage.REFERENCE and self._save_reference is not None:
+        if not same and role == Stage.REFERENCE and self._save_reference is not None:
             self._refresh(self._save_reference, model)
         elif not same:
-            self._runtime.retire(stage, "the model's weights are no longer those that were loaded")
+            self._runtime.retire(role, "the model's weights are no longer those that were loaded")
         return same
 
     def _refresh(self, save: Callable[[Any], Path], model: Any) -> None:

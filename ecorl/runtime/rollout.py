@@ -15,13 +15,12 @@ open because an exception cut it short is dropped when the next one begins.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.protocol import ScoreBatch
-from ecorl.records import Action, ModelShape, Stage, StageWork
-from ecorl.runtime.local import ExactRows, LocalRuntime, StageRun
-from ecorl.runtime.offload import Float32
+from ecorl.records import ModelShape, Role, Stage, StageWork
+from ecorl.runtime.handles import Float32, Iteration, StageRun
+from ecorl.runtime.protocol import ExactRows, Runtime, join
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +32,15 @@ class InferenceCall:
         batch: makes the rows for an engine; only called when the call leaves the GPU.
         exact: the framework's own answer for some rows: one float32 scalar or vector a row.
         deliver: takes all answers, in the order of the rows, once they are joined.
+        is_deferred: whether the framework itself would come to it later than now (`Rollout.restart`
+            starts its clock), and not at once.
     """
 
     work: StageWork
     batch: Callable[[], ScoreBatch]
     exact: ExactRows
     deliver: Callable[[list[Float32]], None]
+    is_deferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +51,39 @@ class _OpenCall:
     run: StageRun
 
 
+@dataclass(slots=True)
+class _Open:
+    """What has begun and not ended: nothing of it may outlive the batch that it belongs to."""
+
+    calls: list[_OpenCall] = field(default_factory=list)
+    runs: dict[int, StageRun] = field(default_factory=dict)
+
+
 class Rollout:
     """Follows the rollouts of one training process and calls the runtime at each stage.
+
+    One object follows one batch at a time. A framework that generates a batch beside the training
+    of another has two.
 
     Args:
         runtime: measures, places and accounts.
         policy: shape of the model that generates and is trained; None where it is not known.
+        prefix: put before the ids of rows, where several processes have rows of their own.
 
     Attributes:
+        iteration: the handle of the iteration under way; None before the first.
         sample_ids: ids of the batch's rows, unique within the run.
         last_work: the newest generation as it turned out; None before the first.
         barrier_ahead: whether a batch has been generated whose rewards are still to come.
     """
 
-    def __init__(self, runtime: LocalRuntime, policy: ModelShape | None) -> None:
-        self.runtime, self._policy = runtime, policy
+    def __init__(self, runtime: Runtime, policy: ModelShape | None, prefix: str = "") -> None:
+        self.runtime, self._policy, self._prefix = runtime, policy, prefix
+        self.iteration: Iteration | None = None
         self.sample_ids: tuple[str, ...] = ()
         self.last_work: StageWork | None = None
         self.barrier_ahead = False
-        self._open: list[_OpenCall] = []
+        self._open = _Open()
         self._training: StageRun | None = None
         self._n_batches = 0
         self._n_generated = 0
@@ -83,7 +99,7 @@ class Rollout:
                 from the step alone, so that a resumed run decides as the unbroken one.
         """
         self._n_generated = 0
-        self.runtime.begin_iteration(step, first_batch)
+        self.iteration = self.runtime.begin_iteration(step, first_batch)
 
     def begin_generation(
         self, step: int, first_batch: int, n_rows: int, max_completion: int
@@ -103,13 +119,12 @@ class Rollout:
         # with rows of another one.
         self.end_training()
         self._forget()
-        self.runtime.begin_iteration(step, first_batch + self._n_generated)
+        self.iteration = self.runtime.begin_iteration(step, first_batch + self._n_generated)
         self._n_generated += 1
         self.barrier_ahead = True
         most = n_rows * max_completion
-        return self.runtime.on_stage_start(
-            StageWork(Stage.GENERATION, n_rows, most, most, max_completion, self._policy)
-        )
+        work = StageWork(Stage.GENERATION, n_rows, most, most, max_completion, self._policy)
+        return self.start(work)
 
     def end_generation(
         self, run: StageRun, prompts: Sequence[int], completions: Sequence[int]
@@ -130,25 +145,72 @@ class Rollout:
             max_length=max(lengths, default=0),
             model=self._policy,
         )
-        self.runtime.on_stage_end(run, done)
+        self.end(run, done)
         self.last_work = done
         # A step may generate several batches, so the step alone does not make an id unique.
         self._n_batches += 1
-        batch = f"{self.runtime.iteration}.{self._n_batches}"
+        number = self.iteration.number if self.iteration else 0
+        batch = f"{self._prefix}{number}.{self._n_batches}"
         self.sample_ids = tuple(f"{batch}.{i}" for i in range(len(lengths)))
+
+    # ------------------------------------------------------------ stages of the GPU path
+
+    def start(
+        self, work: StageWork, *, may_offload: bool = True, is_deferred: bool = False
+    ) -> StageRun:
+        """Place a stage and start its clock.
+
+        Args:
+            work: what is to be done.
+            may_offload: False when only the GPU path can take it.
+            is_deferred: whether the framework comes to it later: `restart` starts its clock.
+        """
+        if self.iteration is None:
+            self.iteration = self.runtime.begin_iteration(0, 0)
+        run = self.runtime.on_stage_start(
+            self.iteration, work, may_offload=may_offload, starts_now=not is_deferred
+        )
+        self._open.runs[run.stage.serial] = run
+        return run
+
+    def restart(self, run: StageRun) -> None:
+        """Start the clock of a deferred stage: the framework computes it now.
+
+        Args:
+            run: from `start` or `submit`.
+        """
+        self.runtime.restart(run)
+
+    def pause(self, run: StageRun) -> None:
+        """Stop the clock of a stage while another one runs.
+
+        Args:
+            run: from `start` or `submit`.
+        """
+        self.runtime.pause(run)
+
+    def end(self, run: StageRun, work: StageWork | None = None) -> None:
+        """End a stage that the framework has computed.
+
+        Args:
+            run: from `start` or `submit`.
+            work: the work as it turned out, when it was not known before.
+        """
+        self._open.runs.pop(run.stage.serial, None)
+        self.runtime.on_stage_end(run, work)
 
     # ------------------------------------------------------------ inference of frozen models
 
-    def expects(self, stage: Stage, n_rows: int) -> bool:
-        """Whether a call is the one of its stage between this batch's generation and its barrier.
+    def expects(self, role: Role, n_rows: int) -> bool:
+        """Whether a call is the one of its role between this batch's generation and its barrier.
 
         A framework that asks in another place, or for some rows only, gets its own answer.
 
         Args:
-            stage: reward or reference.
+            role: of the model that is called.
             n_rows: rows of the call.
         """
-        waits = any(item.call.work.stage is stage for item in self._open)
+        waits = any(item.call.work.role == role for item in self._open.calls)
         return self.barrier_ahead and not waits and n_rows == len(self.sample_ids)
 
     def submit(self, call: InferenceCall, *, may_offload: bool = True) -> StageRun:
@@ -159,42 +221,38 @@ class Rollout:
             may_offload: False when only the GPU path can take it.
 
         Returns:
-            The stage: open, with its clock running, when the framework has to compute
-            (`StageRun.pending` is None); else joined later.
+            The stage: open, with its clock running, when the framework has to compute it
+            (`StageRun.sent` is False); else joined later.
         """
-        run = self.runtime.on_stage_start(call.work, may_offload=may_offload)
-        if run.placement.action is not Action.GPU and self._send(run, call):
-            self._open.append(_OpenCall(call, run))
+        run = self.start(call.work, may_offload=may_offload, is_deferred=call.is_deferred)
+        if run.placement.on_gpu:
+            return run
+        if self.runtime.submit(run, call.batch):
+            self._open.calls.append(_OpenCall(call, run))
+        elif not call.is_deferred:
+            self.runtime.restart(run)
         return run
 
     def join(self, stage: Stage) -> None:
         """Wait at the completion barrier for a stage's rows and deliver them.
 
         Args:
-            stage: reward or reference; nothing happens when no call of it is under way.
+            stage: reward or reference, with all its roles; nothing happens when no call of it is
+                under way.
         """
-        ready = [item for item in self._open if item.call.work.stage is stage]
-        self._open = [item for item in self._open if item.call.work.stage is not stage]
+        ready = [item for item in self._open.calls if item.call.work.stage is stage]
+        self._open.calls = [item for item in self._open.calls if item.call.work.stage is not stage]
         for item in ready:
-            rows = self.runtime.join(item.run, item.call.exact)
+            rows = join(self.runtime, item.run, item.call.exact)
+            self._open.runs.pop(item.run.stage.serial, None)
             with self.runtime.clock:
                 item.call.deliver(rows)
 
-    def _send(self, run: StageRun, call: InferenceCall) -> bool:
-        """Make a batch and send it; when that fails the GPU path answers. True when it was sent."""
-        with EngineBoundary() as boundary:
-            with self.runtime.clock:
-                batch = call.batch()
-            self.runtime.submit(run, batch)
-        if boundary.error is not None:
-            self.runtime.refuse(run, boundary.error)
-        return boundary.error is None
-
     def _forget(self) -> None:
-        """Drop the calls that are under way; their answers will be ignored."""
-        for item in self._open:
-            self.runtime.forget(item.run)
-        self._open = []
+        """Drop what is under way; answers that still come will be ignored."""
+        for run in self._open.runs.values():
+            self.runtime.forget(run)
+        self._open = _Open()
 
     # ------------------------------------------------------------ training
 
@@ -213,7 +271,7 @@ class Rollout:
         """
         if self._training is None:
             longest = self.last_work.max_length if self.last_work else 0
-            self._training = self.runtime.on_stage_start(
+            self._training = self.start(
                 StageWork(
                     Stage.ACTOR_TRAIN, n_rows, n_tokens, n_output_tokens, longest, self._policy
                 )
@@ -223,4 +281,4 @@ class Rollout:
         """End the open micro-batch, if there is one."""
         run, self._training = self._training, None
         if run is not None:
-            self.runtime.on_stage_end(run)
+            self.end(run)

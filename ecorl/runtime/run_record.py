@@ -24,6 +24,8 @@ from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.records import EventKind
+from ecorl.runtime.handles import RunTotals
+from ecorl.runtime.training import this_node
 
 ORIGIN, ATTACH = "origin", "attach"
 """Key and value in the ledger's head of a run whose trainer the user's script made."""
@@ -34,16 +36,18 @@ class RunRecord:
     """The record that an attachment writes to.
 
     Attributes:
-        ledger: open for writing.
+        ledger: open for writing; None in a process of a training that another one records.
         from_step: the step that it goes on from, 0 for a fresh one.
         edi: the EDI matrix to go on with, or None.
+        before: what earlier attempts of the run have drawn; None for a fresh one.
         owned: whether the attachment ends the record when training ends.
     """
 
-    ledger: Ledger
+    ledger: Ledger | None
     from_step: int = 0
     edi: EdiMatrix | None = None
     owned: bool = False
+    before: RunTotals | None = None
 
 
 def run_facts(policy: object, reward: object, packages: Sequence[str] = ()) -> dict[str, str]:
@@ -112,6 +116,7 @@ def create_run(
         config_toml=text,
         meta=facts,
         raw_samples=config.ledger.raw_samples,
+        node=this_node(),
     )
 
 
@@ -234,10 +239,14 @@ def _check_continues(folder: Path, from_step: int | None) -> None:
 
 def _check_same_config(folder: Path, config: Config) -> None:
     """One record is of one config: its policy, devices and carbon factors speak for all of it."""
+    # The places too: which devices serve a role decides what its executions cost. `runtime` may
+    # differ: a cluster may have another address by now.
     with contextlib.closing(LedgerReader(folder)) as reader:
         recorded = parse_config(reader.run().config_toml, f"the ledger of {folder}")
     before, now = recorded.model_dump(), config.anchored().model_dump()
-    for table in ("algorithm", "placement", "engine", "devices", "telemetry", "accounting"):
+    for table in (
+        "algorithm", "placement", "engine", "devices", "places", "telemetry", "accounting",
+    ):  # fmt: skip
         found = _first_difference(table, before[table], now[table])
         if found is not None:
             key, old, new = found

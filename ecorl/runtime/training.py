@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from ecorl.records import ModelShape, Stage
+from ecorl.ledger import node_name
+from ecorl.records import NO_ABILITIES, Abilities, ModelShape, Role, Stage, stage_of
 
 TrainerDevice = Literal["cuda", "cpu"]
 
 
 def _nothing_to_wait_for() -> None:
     """Return at once: on a CPU work is done when the call returns."""
+
+
+def this_node() -> str:
+    """Name of this machine, as device ids and files of a run's record spell it."""
+    return node_name(platform.node())
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +45,50 @@ class TrainingSide:
         device: where the framework trains.
         gpu_uuids: UUIDs of the GPUs that it uses; empty when it cannot tell, then NVML's
             ``CUDA_VISIBLE_DEVICES`` rule decides.
-        models: shape of every stage's model, for the cost model; unknown ones may be absent.
-        frozen: the frozen model of each stage that may leave the GPU.
+        models: shape of the model of every role, for the cost model; unknown ones may be absent.
+        frozen: the frozen model of each role that may leave the GPU.
         fence: waits until the device has done all that was launched. A stage's borders lie
             behind it: without it a stage on a GPU would end when its kernels are queued, and its
             seconds and joules would count for the stage that happens to wait for them.
+        elsewhere: roles that devices other than the trainer's serve, and what these are, in words
+            for the report, e.g. ``a vLLM server``.
+        pids: its processes on this machine, where it has several; empty: this one.
+        node: name of the machine on which it trains; empty: this one.
+        abilities: what the framework's training loop lets ecorl do beyond moving whole batches.
     """
 
     device: TrainerDevice = "cpu"
     gpu_uuids: tuple[str, ...] = ()
-    models: Mapping[Stage, ModelShape] = field(default_factory=dict)
-    frozen: Mapping[Stage, FrozenModel] = field(default_factory=dict)
+    models: Mapping[Role, ModelShape] = field(default_factory=dict)
+    frozen: Mapping[Role, FrozenModel] = field(default_factory=dict)
     fence: Callable[[], None] = _nothing_to_wait_for
+    elsewhere: Mapping[Role, str] = field(default_factory=dict)
+    pids: tuple[int, ...] = ()
+    node: str = ""
+    abilities: Abilities = NO_ABILITIES
+
+    @property
+    def home(self) -> str:
+        """Name of the machine on which it trains."""
+        return self.node or this_node()
+
+    def without_fence(self) -> TrainingSide:
+        """The same facts for another process, which cannot wait for this one's device."""
+        return replace(self, fence=_nothing_to_wait_for)
 
     @property
     def on_gpu(self) -> bool:
         """Whether the framework trains on a GPU."""
         return self.device == "cuda"
+
+
+def models_by_stage(models: Mapping[Role, ModelShape]) -> dict[Stage, ModelShape]:
+    """The shape that stands for each stage where costs are computed: that of its first model.
+
+    Args:
+        models: shapes by role.
+    """
+    found: dict[Stage, ModelShape] = {}
+    for role, shape in models.items():
+        found.setdefault(stage_of(role), shape)
+    return found

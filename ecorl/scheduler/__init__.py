@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ecorl.scheduler.algorithm1 import place
 from ecorl.scheduler.barrier import BarrierOutcome, CompletionBarrier, Ticket
-from ecorl.scheduler.costs import CostModel, Estimate
+from ecorl.scheduler.costs import CostModel, Estimate, RoleDevices
 from ecorl.scheduler.guards import Guards
 from ecorl.scheduler.policies import (
     Lookahead,
@@ -35,6 +35,7 @@ __all__ = [
     "Profiling",
     "Proposal",
     "Quarantine",
+    "RoleDevices",
     "Static",
     "Threshold",
     "Ticket",

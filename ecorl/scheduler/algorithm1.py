@@ -20,6 +20,10 @@ that of whole rows. It is never below the generated one: the guard is the strict
 The fifth guard is off by default. With it on, an unknown cost counts as too high: whoever asks
 for proof that offloading pays gets the GPU where there is none. The energy is that which the run
 will book for rows of one length (see `ecorl.scheduler.costs` for uneven ones).
+
+A framework may be able to do more (`ecorl.records.Abilities`). Then the critic may leave the GPU
+under the same guards, and generation and training steps, which never leave it, may run otherwise
+(a3). No cost model prices the latter, so with the fifth guard on they run as usual.
 """
 
 from __future__ import annotations
@@ -27,10 +31,11 @@ from __future__ import annotations
 import logging
 
 from ecorl.errors import EcorlError
-from ecorl.records import Action, ActionCost, Placement, SchedulerState
+from ecorl.records import Action, ActionCost, GuardRefusal, Placement, SchedulerState
 from ecorl.scheduler.costs import Estimate
 from ecorl.scheduler.guards import Energies, GuardFacts, Guards, Objection, guard_objection
 from ecorl.scheduler.policies import Policy, Proposal
+from ecorl.stages import may_run_otherwise
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +82,7 @@ def place(state: SchedulerState, policy: Policy, guards: Guards) -> Placement:
         reason,
         costs,
         refusal,
+        state.work.role_name,
     )
 
 
@@ -93,6 +99,11 @@ def _objection(
     action: Action, state: SchedulerState, guards: Guards, costs: tuple[ActionCost, ...]
 ) -> tuple[Objection | None, tuple[ActionCost, ...]]:
     """The first guard that objects to an offload, and the costs to record."""
+    if action is Action.CONCURRENT and may_run_otherwise(state.stage, guards.abilities):
+        if guards.energy_margin is None:
+            return None, costs
+        words = f"the energy guard is on and nothing prices an a3 of {state.stage}"
+        return Objection(GuardRefusal.COST_UNKNOWN, words), costs
     estimates: list[Estimate] = []
 
     def energies() -> Energies | str:
@@ -114,6 +125,7 @@ def _objection(
         batch=1.0,
         mean_length=state.work.mean_length,
         energies=energies,
+        abilities=guards.abilities,
     )
     margin = guards.energy_margin
     limit = None if margin is None else 1.0 + margin

@@ -17,19 +17,37 @@ from dataclasses import dataclass, replace
 from ecorl.config import DeviceConfig
 from ecorl.devices import Bound, DeviceProfile, StageCost, stage_cost
 from ecorl.engines.fpga.cycles.model import CardTime, CycleModel, mean_rows
-from ecorl.errors import PhysicalBoundError
+from ecorl.errors import ConfigError, PhysicalBoundError
 from ecorl.records import (
     Action,
     ActionCost,
     ModelShape,
+    Role,
     SchedulerState,
     Stage,
     StageWork,
 )
-from ecorl.stages import StageOutcome, may_leave_gpu, stage, stage_graph
+from ecorl.stages import StageOutcome, may_leave_gpu, queue_s, stage, stage_graph
 
-N_CARDS = 1
-"""Cards that the FPGA engine keeps busy. More of them in a machine do not shorten a batch."""
+
+@dataclass(frozen=True, slots=True)
+class RoleDevices:
+    """The devices that serve a role, where they are not those of the training.
+
+    Attributes:
+        gpu: their profile.
+        n_gpus: how many they are, 1 or more.
+
+    Raises:
+        ConfigError: when there is none.
+    """
+
+    gpu: DeviceProfile
+    n_gpus: int = 1
+
+    def __post_init__(self) -> None:
+        if self.n_gpus < 1:
+            raise ConfigError("n_gpus", self.n_gpus, "1 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +81,12 @@ class CostModel:
     Args:
         gpu: profile of the GPU path.
         fpga: profile of the card.
-        devices: how many GPUs, and which calibration; the cards are `N_CARDS`.
+        devices: how many GPUs and cards, and which calibration. One card answers a batch: more
+            of them shorten the queue, not a batch.
         models: shapes of the models by stage, for the overlapping work.
+        by_role: devices of the roles that others than the training ones serve, for example a
+            reference model on GPUs of another kind. A stage's entry counts for all its models that
+            have none of their own.
     """
 
     def __init__(
@@ -73,10 +95,12 @@ class CostModel:
         fpga: DeviceProfile,
         devices: DeviceConfig | None = None,
         models: Mapping[Stage, ModelShape] | None = None,
+        by_role: Mapping[Role, RoleDevices] | None = None,
     ) -> None:
         self.gpu, self.fpga = gpu, fpga
         self.devices = devices or DeviceConfig()
         self.models = dict(models or {})
+        self.by_role = dict(by_role or {})
 
     def estimate(self, state: SchedulerState) -> Estimate:
         """Expected time, energy and wait of each action; never raises for unknown figures."""
@@ -89,7 +113,7 @@ class CostModel:
             return Estimate((), str(error))
         if gpu.time_s is None or fpga.time_s is None:
             return Estimate((), gpu.note if gpu.time_s is None else fpga.note)
-        backlog_s = state.fpga_queue * fpga.time_s
+        backlog_s = queue_s(state.fpga_queue, fpga.time_s, 1.0 / self.devices.n_fpgas)
         costs = []
         for action in Action:
             outcome = stage(action, gpu, fpga, backlog_s, overlap_s)
@@ -99,16 +123,17 @@ class CostModel:
         return Estimate(tuple(costs))
 
     def gpu_cost(self, work: StageWork) -> StageCost:
-        """Cost of some work on the run's GPUs."""
-        d = self.devices
-        return stage_cost(work, self.gpu, d.n_gpus, d.calibration)
+        """Cost of some work on the GPUs that serve its role, by default the training ones."""
+        own = self.by_role.get(work.role) or self.by_role.get(work.stage)
+        served = own or RoleDevices(self.gpu, self.devices.n_gpus)
+        return stage_cost(work, served.gpu, served.n_gpus, self.devices.calibration)
 
     def fpga_cost(self, work: StageWork) -> StageCost:
-        """Cost of some work on the run's card: what the engine would book for rows of one length.
+        """Cost of some work on one card: what the engine would book for rows of one length.
 
         In the paper's calibration it is the printed figure, which no engine books.
         """
-        bound = stage_cost(work, self.fpga, N_CARDS, self.devices.calibration)
+        bound = stage_cost(work, self.fpga, 1, self.devices.calibration)
         if self.devices.calibration == "paper" or not bound.known:
             return bound
         if self.fpga.kind != "fpga":
@@ -128,7 +153,7 @@ class CostModel:
         total_s = 0.0
         for other in graph.overlapping(state.stage):
             if other in later and other in self.models and not may_leave_gpu(other):
-                work = replace(state.work, stage=other, model=self.models[other])
+                work = replace(state.work, stage=other, model=self.models[other], role_name="")
                 total_s += self.gpu_cost(work).time_s or 0.0
         return total_s
 

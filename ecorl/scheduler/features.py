@@ -175,7 +175,7 @@ def features(
         stage_s * per_s,
         card_s * per_s,
         stage_j * per_j,
-        work.card_active_w * card_s * per_j,
+        work.card_active_w * (card_s * work.card_share) * per_j,
         work.gpu_idle_w * gpu_s * per_j,
         later_s * per_s,
         later_card_s / carry.speed * per_s,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ecorl.config import PlacementConfig
-from ecorl.records import GuardRefusal, Stage
+from ecorl.records import NO_ABILITIES, Abilities, GuardRefusal, Stage
 from ecorl.scheduler.costs import CostModel
 from ecorl.stages import energy_fits, length_fits, may_leave_gpu, queue_fits
 
@@ -30,22 +30,30 @@ class Guards:
         energy_margin: an offload may cost at most ``1 + energy_margin`` times the GPU path's
             energy; None switches this guard off.
         costs: the cost model behind the energy guard; without it every cost is unknown.
+        abilities: of the framework's training loop.
     """
 
     q_max: int = 8
     l_max: int = 2048
     energy_margin: float | None = None
     costs: CostModel | None = None
+    abilities: Abilities = NO_ABILITIES
 
     @classmethod
-    def from_config(cls, config: PlacementConfig, costs: CostModel | None = None) -> Guards:
+    def from_config(
+        cls,
+        config: PlacementConfig,
+        costs: CostModel | None = None,
+        abilities: Abilities = NO_ABILITIES,
+    ) -> Guards:
         """The guards of a placement configuration.
 
         Args:
             config: placement section of the configuration.
             costs: the cost model behind the energy guard.
+            abilities: of the framework's training loop.
         """
-        return cls(config.q_max, config.l_max, config.energy_margin, costs)
+        return cls(config.q_max, config.l_max, config.energy_margin, costs, abilities)
 
 
 class GuardFacts(NamedTuple):
@@ -61,6 +69,7 @@ class GuardFacts(NamedTuple):
         energies: computes both energies, or says in a string why they are not known. It is called
             only where the energy guard is on and no other guard refuses, since pricing takes time.
         why_not: why the card cannot run the stage, for the record.
+        abilities: of the framework's training loop.
     """
 
     stage: Stage
@@ -71,6 +80,7 @@ class GuardFacts(NamedTuple):
     mean_length: float
     energies: Callable[[], Energies | str]
     why_not: str = ""
+    abilities: Abilities = NO_ABILITIES
 
 
 class Objection(NamedTuple):
@@ -92,7 +102,7 @@ def guard_objection(
         energy_limit: an offload's energy over the GPU path's, at most; None: no limit.
     """
     # The energies come last: they alone have to be computed, which takes up to milliseconds.
-    if not may_leave_gpu(facts.stage):
+    if not may_leave_gpu(facts.stage, facts.abilities):
         return Objection(GuardRefusal.NOT_FROZEN, f"the model of {facts.stage} is not frozen")
     if not facts.available:
         return Objection(GuardRefusal.UNAVAILABLE, "the FPGA path is not available")

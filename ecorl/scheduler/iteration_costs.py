@@ -7,7 +7,9 @@ policy sees in a run what it saw in training.
 
 What a run cannot know stands at the defaults of `Circumstances` and at `REST_C` and `USUAL_SHARES`.
 Each is what a scenario of the simulator has when nothing happens in it: cards in air of
-`AMBIENT_C` that have not heated up, no other job, no failure, no common power cap.
+`AMBIENT_C` that have not heated up, no other job, no failure, no common power cap. A run does not
+know either how the ends of its rows will be spread: rows that are handed over while generation goes
+on count as handed over at its end, so that an offload is never made to look better than it is.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ class TableConstants(NamedTuple):
         forward_share, early_share, swap_share, contention: as in `CostTable`.
         gpu_idle_w, card_active_w, card_idle_w: powers of all GPUs and of all cards, W.
         resync_s: time to bring the critic's new weights to the cards, s.
+        card_share: as in `CostTable`.
     """
 
     forward_share: Number
@@ -59,6 +62,7 @@ class TableConstants(NamedTuple):
     card_active_w: Number
     card_idle_w: Number
     resync_s: Number
+    card_share: Number
 
     @classmethod
     def of(cls, table: CostTable) -> TableConstants:
@@ -158,6 +162,7 @@ def iteration_costs(
             around.limit_c,
             around.throttle,
             n_cards,
+            constants.card_share,
         )
     )
 

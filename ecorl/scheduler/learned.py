@@ -5,8 +5,10 @@ the decisions so far in it (`SchedulerState.decided`), and the network's input f
 `ecorl.scheduler.features`. An action that the guards would refuse is not considered. The proposal
 depends on the state alone: equal states lead to equal proposals.
 
-A run of this version neither streams finished rows nor moves training work, so only reward and
-reference have a choice.
+Reward and reference always have a choice. What else has one is for the framework to say
+(`ecorl.records.Abilities`): handing over finished rows, an early forward pass, a critic's step that
+is put off, or a critic on the cards. The network has learned all of them in the simulator. A
+framework that names none leaves the choice of reward and reference.
 """
 
 from __future__ import annotations
@@ -17,7 +19,17 @@ from pathlib import Path
 
 from ecorl.devices import missing_gpu_figures
 from ecorl.devices.card import CARD_FIGURES
-from ecorl.records import Action, ActionCost, GuardRefusal, SchedulerState, Stage, weakest
+from ecorl.records import (
+    INFERENCE_STAGES,
+    NO_ABILITIES,
+    Abilities,
+    Action,
+    ActionCost,
+    GuardRefusal,
+    SchedulerState,
+    Stage,
+    weakest,
+)
 from ecorl.scheduler.features import Observed, features
 from ecorl.scheduler.guards import GuardFacts, Objection, guard_objection
 from ecorl.scheduler.iteration_costs import REST_C, USUAL_SHARES, iteration_before
@@ -38,7 +50,10 @@ from ecorl.stages import (
     OffloadBid,
     Work,
     may_leave_gpu,
+    may_run_otherwise,
     offload_bids,
+    permitted,
+    queue_s,
 )
 
 __all__ = [
@@ -53,13 +68,20 @@ __all__ = [
 ]
 
 _CARD_FIGURES = ("idle_w", *CARD_FIGURES)
-_PLACE = {stage: place for place, stage in enumerate(FROZEN_STAGES)}
-"""Places of the frozen stages in `Work.gpu_s`, `gpu_j` and `card_s`."""
+_PLACE = {stage: place for place, stage in enumerate(INFERENCE_STAGES)}
+"""Places of the stages that cards can run in `Work.gpu_s`, `gpu_j` and `card_s`."""
 
 
 def load(path: Path | None) -> LearnedScheduler:
     """Make the learned policy; the entry point ``ecorl`` in the group ``ecorl.policies``."""
     return LearnedScheduler(PolicyFile(path))
+
+
+def _with_choice(abilities: Abilities) -> frozenset[Stage]:
+    """Return the stages that the policy decides about."""
+    return frozenset(
+        s for s in Stage if may_leave_gpu(s, abilities) or may_run_otherwise(s, abilities)
+    )
 
 
 class LearnedScheduler:
@@ -74,6 +96,7 @@ class LearnedScheduler:
     def __init__(self, file: PolicyFile) -> None:
         self.file = file
         self._tables: RunTables | None = None
+        self._with_choice = _with_choice(NO_ABILITIES)
 
     def bind(self, setting: RunSetting) -> None:
         """Prepare for a run; called before the first decision.
@@ -82,6 +105,7 @@ class LearnedScheduler:
             ConfigError: when a profile lacks a figure that a stage's price needs.
         """
         models = {s: m for s, m in setting.models.items() if m is not None}
+        self._with_choice = _with_choice(setting.abilities)
         self._tables = RunTables(replace(setting, models=models), self.file.energy_margin)
         if not any(stage in models for stage in FROZEN_STAGES):
             return
@@ -93,7 +117,7 @@ class LearnedScheduler:
 
     def propose(self, state: SchedulerState) -> Proposal:
         """Propose the action with the greatest logit among those that the guards let pass."""
-        if not may_leave_gpu(state.stage):
+        if state.stage not in self._with_choice:
             return Proposal(Action.GPU, f"{state.stage} stays on the GPU")
         table = self._tables.of(state) if self._tables is not None else None
         if table is None:
@@ -101,6 +125,8 @@ class LearnedScheduler:
             return Proposal(Action.GPU, reason, (), GuardRefusal.COST_UNKNOWN)
         view = DecisionView(table, state)
         objections = view.objections
+        if not view.bids and max(view.may) <= 0.0:
+            return Proposal(Action.GPU, f"the guards leave {state.stage} a1 alone")
         if objections[0] is not None and objections[1] is not None:
             words, refusal = objections[1].words, objections[1].refusal
             return Proposal(
@@ -123,12 +149,12 @@ class DecisionView:
 
     Args:
         table: costs of batches of this kind.
-        state: of the decision; its stage is reward or reference.
+        state: of the decision.
 
     Attributes:
         work: what the iteration's stages cost.
         carry: how far it has come.
-        bids: modelled time and energy of a2 and of a3.
+        bids: modelled time and energy of a2 and of a3; none of a stage that never leaves the GPU.
         objections: of the guards to a2 and to a3, or None.
         may: whether a2 and a3 pass the guards, 1.0 or 0.0 each.
     """
@@ -139,6 +165,12 @@ class DecisionView:
         self.table, self.state = table, state
         self.work: Work = table.work(state)
         self.carry: Carry = _progress(state, self.work)
+        self.bids: tuple[OffloadBid, ...] = ()
+        self.objections: tuple[Objection | None, Objection | None] = (None, None)
+        if state.stage not in _PLACE:
+            mean_length = state.work.mean_length
+            self.may = permitted(state.stage, self.carry, self.work, table.rules, mean_length)
+            return
         bids = offload_bids(state.stage, self.carry, self.work, table.rules)
         self.bids = (bids[0], bids[-1])
         blocking = self._objection(bids[0])
@@ -161,6 +193,7 @@ class DecisionView:
             mean_length=state.work.mean_length,
             energies=lambda: (bid.energy_j, gpu_j),
             why_not=self.table.why_not,
+            abilities=self.table.abilities,
         )
         return guard_objection(facts, rules.q_max, rules.l_max, rules.energy_limit)
 
@@ -181,12 +214,17 @@ class DecisionView:
         return features(state.stage, self.carry, self.work, self.table.rules, seen, self.may)
 
     def costs(self) -> tuple[ActionCost, ...]:
-        """Return what each action would cost, for the record; without a card a1 alone."""
+        """Return what each action would cost, for the record; without a card a1 alone.
+
+        Nothing is returned for a stage that never leaves the GPU: it has no price of its own.
+        """
+        if not self.bids:
+            return ()
         state, work, place = self.state, self.work, _PLACE[self.state.stage]
         provenance = self.table.table.provenance
         if state.stage in self.table.measured:
             for path in state.paths:
-                if path.stage is state.stage:
+                if path.role == state.work.role:
                     provenance = weakest(provenance, path.provenance)
         on_gpu = ActionCost(Action.GPU, work.gpu_s[place], work.gpu_j[place], 0.0, provenance)
         if not state.fpga_available:
@@ -210,6 +248,8 @@ class DecisionView:
             logits: of the three actions.
         """
         stage, work = self.state.stage, self.work
+        if not self.bids:
+            return _REASON.partition(";")[0] % (ACTIONS[code].value, *logits)
         place = _PLACE[stage]
         seen = "measured" if stage in self.table.measured else "modelled"
         # One format string: this is on the path of every decision.
@@ -232,12 +272,15 @@ _REASON = (
 def _progress(state: SchedulerState, work: Work) -> Carry:
     """Carry the iteration on to this stage by the decisions that were made in it so far."""
     decided = dict(state.decided)
+    # Those that were sent in this iteration are in `decided`, and counted among the open ones.
     n_own = 0
-    if state.stage is Stage.REFERENCE and decided.get(Stage.REWARD, Action.GPU) is not Action.GPU:
-        n_own = 1  # sent in this iteration, so it is in `decided` and counted among the open ones
+    for stage, action in state.decided:
+        if action is not Action.GPU and stage in _PLACE:
+            n_own += 1
     backlog_s, n_others = 0.0, state.fpga_queue - n_own
     if n_others > 0:
-        backlog_s = work.generation_s + n_others * (work.card_s[0] or work.card_s[1])
+        batch_s = work.card_s[0] or work.card_s[1]
+        backlog_s = work.generation_s + queue_s(n_others, batch_s, work.card_share)
     before = Between(backlog_s=backlog_s, temperature_c=REST_C, deferred_s=0.0, deferred_j=0.0)
     return iteration_before(state.stage, work, before, decided)
 

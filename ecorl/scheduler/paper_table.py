@@ -100,6 +100,7 @@ def paper_table(setting: Setting, lengths: Float64, rows: Float64 | None = None)
         card_active_w=card_power_w(setting),
         card_idle_w=setting.n_cards * (setting.card.get("idle_w") or 0.0),
         resync_s=0.0,
+        card_share=setting.card_share,
         card_usable=(usable[0], usable[1], usable[2]),
         provenance=Provenance.PUBLISHED,
         notes=NOTES,
@@ -133,7 +134,7 @@ def lemma_card_s() -> float:
 
 
 def _card_s(setting: Setting, size: float, lengths: Float64, n_rows: Float64) -> Float64:
-    share = size * n_rows / N_ROWS * N_CARDS / setting.n_cards
+    share = size * n_rows / N_ROWS * N_CARDS / setting.cards_per_batch
     return np.asarray(lemma_card_s() * share * (lengths / LEMMA_LENGTH) ** CARD_EXPONENT)
 
 

@@ -22,7 +22,16 @@ from ecorl.config import (
 )
 from ecorl.devices import DeviceProfile
 from ecorl.errors import ConfigError
-from ecorl.records import Action, ActionCost, GuardRefusal, ModelShape, SchedulerState, Stage
+from ecorl.records import (
+    NO_ABILITIES,
+    Abilities,
+    Action,
+    ActionCost,
+    GuardRefusal,
+    ModelShape,
+    SchedulerState,
+    Stage,
+)
 from ecorl.scheduler.costs import CostModel
 from ecorl.stages import may_leave_gpu
 
@@ -87,6 +96,8 @@ class RunSetting:
         q_max: queue at which the guards stop offloading, batches.
         l_max: longest mean row that they let through, tokens.
         energy_margin: of the energy guard; None: it is off.
+        abilities: of the framework's training loop.
+        n_cards: cards; each answers a batch on its own.
     """
 
     gpu: DeviceProfile
@@ -96,6 +107,8 @@ class RunSetting:
     q_max: float
     l_max: float
     energy_margin: float | None
+    abilities: Abilities = NO_ABILITIES
+    n_cards: int = 1
 
 
 @runtime_checkable
@@ -270,6 +283,7 @@ def build_policy(
     fpga: DeviceProfile,
     devices: DeviceConfig | None = None,
     models: Mapping[Stage, ModelShape] | None = None,
+    abilities: Abilities = NO_ABILITIES,
 ) -> Policy:
     """Build the policy that the configuration asks for.
 
@@ -279,11 +293,17 @@ def build_policy(
         fpga: profile of the card.
         devices: how many of each, and the calibration.
         models: shapes of the models by stage, for what may overlap.
+        abilities: of the framework's training loop.
 
     Raises:
         ConfigError: when a learned policy cannot be loaded.
     """
-    policy = _chosen(config, gpu, fpga, devices, models)
+    devices = devices or DeviceConfig()
+    setting = RunSetting(
+        gpu, fpga, devices, dict(models or {}), config.q_max, config.l_max, config.energy_margin,
+        abilities, devices.n_fpgas,
+    )  # fmt: skip
+    policy = _chosen(config, setting)
     if not config.profile_both_paths:
         return policy
     # A rule that is fixed in the config decides on its own; a learned policy wants to see both.
@@ -291,29 +311,18 @@ def build_policy(
     return Profiling(policy, config.n_profiling, explores=explores)
 
 
-def _chosen(
-    config: PlacementConfig,
-    gpu: DeviceProfile,
-    fpga: DeviceProfile,
-    devices: DeviceConfig | None,
-    models: Mapping[Stage, ModelShape] | None,
-) -> Policy:
+def _chosen(config: PlacementConfig, setting: RunSetting) -> Policy:
     chosen = config.policy
     if isinstance(chosen, StaticPolicyConfig):
         return Static({Stage.REWARD: chosen.reward, Stage.REFERENCE: chosen.reference})
     if isinstance(chosen, ThresholdPolicyConfig):
         return Threshold(chosen.max_length, chosen.max_queue)
     if isinstance(chosen, LookaheadPolicyConfig):
-        costs = CostModel(gpu, fpga, devices, models)
+        costs = CostModel(setting.gpu, setting.card, setting.devices, setting.models)
         return Lookahead(costs, chosen.energy_weight, chosen.time_weight)
     if isinstance(chosen, LearnedPolicyConfig):
         learned = load_policy(chosen.name, chosen.path)
         if isinstance(learned, Binds):
-            learned.bind(
-                RunSetting(
-                    gpu, fpga, devices or DeviceConfig(), dict(models or {}), config.q_max,
-                    config.l_max, config.energy_margin,
-                )
-            )  # fmt: skip
+            learned.bind(setting)
         return learned
     raise ConfigError("placement.policy", chosen, "static, threshold, lookahead or learned")

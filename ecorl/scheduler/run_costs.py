@@ -15,13 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ecorl.errors import EcorlError
-from ecorl.records import Algorithm, SchedulerState, Stage
-from ecorl.scheduler.costs import N_CARDS
+from ecorl.records import NO_ABILITIES, Abilities, Algorithm, SchedulerState, Stage
 from ecorl.scheduler.iteration_costs import Circumstances, TableConstants, iteration_costs
 from ecorl.scheduler.paper_table import paper_table
 from ecorl.scheduler.policies import RunSetting
 from ecorl.scheduler.tables import COLUMN, CostTable, Float64, Setting, roofline_table
-from ecorl.stages import NO_LIMIT, Rules, Work
+from ecorl.stages import NO_LIMIT, Rules, Work, choices
 
 log = logging.getLogger(__name__)
 
@@ -82,17 +81,19 @@ def priced(setting: RunSetting, kind: BatchKind, margin: float | None) -> RunTab
         gpu=setting.gpu,
         n_gpus=setting.devices.n_gpus,
         card=setting.card,
-        n_cards=N_CARDS,
+        n_cards=setting.n_cards,
         with_reference=Stage.REFERENCE in setting.models,
+        divides_rows=False,
     )
     lengths = np.geomspace(_OCTAVES**kind.octave, _OCTAVES ** (kind.octave + 1), _N_LENGTHS)
     make = paper_table if setting.devices.calibration == "paper" else roofline_table
     table = make(run, lengths)
-    return RunTable(table, kind.n_rows, run_rules(setting, table, margin))
+    rules = run_rules(setting, table, margin)
+    return RunTable(table, kind.n_rows, rules, setting.abilities, setting.n_cards)
 
 
 def run_rules(setting: RunSetting, table: CostTable, margin: float | None) -> Rules:
-    """Return the rules of a run: reward and reference may leave the GPU, within its guards.
+    """Return the rules of a run: what its framework lets be chosen, within its guards.
 
     Args:
         setting: what the run is.
@@ -101,11 +102,14 @@ def run_rules(setting: RunSetting, table: CostTable, margin: float | None) -> Ru
     """
     if setting.energy_margin is not None:
         margin = setting.energy_margin
+    allowed = choices(
+        setting.abilities,
+        table.card_usable,
+        setting.n_cards,
+        has_critic=Stage.CRITIC_TRAIN in setting.models,
+    )
     return Rules(
-        stream=0.0,
-        early=0.0,
-        defer=0.0,
-        usable=(float(table.card_usable[0]), float(table.card_usable[1]), 0.0),
+        *allowed,
         q_max=float(setting.q_max),
         l_max=float(setting.l_max),
         energy_limit=NO_LIMIT if margin is None else 1.0 + margin,
@@ -119,19 +123,29 @@ class RunTable:
         table: the costs, on lengths evenly spaced in the logarithm.
         n_rows: completions of a batch.
         rules: what may be done.
+        abilities: of the framework, from which the rules follow.
+        n_cards: cards.
 
     Attributes:
         measured: stages of which the run has measured the GPU path's costs.
         why_not: why the card cannot run some stage; empty where it can.
     """
 
-    def __init__(self, table: CostTable, n_rows: int, rules: Rules) -> None:
-        self.table, self.rules = table, rules
+    def __init__(
+        self,
+        table: CostTable,
+        n_rows: int,
+        rules: Rules,
+        abilities: Abilities = NO_ABILITIES,
+        n_cards: int = 1,
+    ) -> None:
+        self.table, self.rules, self.abilities = table, rules, abilities
         self.constants = TableConstants.of(table)
         self.why_not = "; ".join(table.notes)
         self.log_rows = math.log2(n_rows)
         self.measured: frozenset[Stage] = frozenset()
-        self._n_rows = n_rows
+        self._n_rows, self._n_cards = n_rows, float(n_cards)
+        self._role_name = ""
         self._lengths = list(map(float, table.lengths))
         self._first = math.log(self._lengths[0])
         self._slope = (len(self._lengths) - 1) / (math.log(self._lengths[-1]) - self._first)
@@ -146,9 +160,9 @@ class RunTable:
         A run knows the longest row, prompt and completion together. Its completion is estimated by
         subtracting the mean prompt.
         """
-        if state.paths is not self._paths:
-            self._use_measured(state)
         work = state.work
+        if state.paths is not self._paths or work.role_name != self._role_name:
+            self._use_measured(state)
         n_rows, n_output = work.n_sequences, work.n_output_tokens
         # The reward and the reference of one batch ask one after the other, for the same figures.
         batch = (n_rows, n_output, work.n_tokens, work.max_length, state.fpga_available)
@@ -163,6 +177,7 @@ class RunTable:
         around = Circumstances(
             longest_over_mean=longest / length if longest > length else 1.0,
             cards_up=1.0 if state.fpga_available else 0.0,
+            n_cards=self._n_cards,
         )
         rest = 1.0 - share
         row = [a * rest + b * share for a, b in self._values[low]]
@@ -177,19 +192,19 @@ class RunTable:
         token sets the level of each stage, the computed table its change with the length.
         """
         self._paths, self._batch = state.paths, ()
+        self._role_name = state.work.role_name
         values, place = self.table.values, len(self._lengths) // 2
         n_tokens = self._n_rows * self._lengths[place]
         computed = values[place].tolist()
         factors = [1.0] * len(computed)
-        known = [path for path in state.paths if path.count >= LEAST_COUNT]
-        for path in known:
-            per_unit = (path.time_s_per_token, path.energy_j_per_token)
-            for per_token, columns in zip(per_unit, _GPU_COLUMNS[path.stage], strict=True):
+        measured = _measured(state)
+        for stage, per_unit in measured.items():
+            for per_token, columns in zip(per_unit, _GPU_COLUMNS[stage], strict=True):
                 for column in columns:
                     if computed[column] > 0 and per_token > 0:
                         factors[column] = per_token * n_tokens / computed[column]
         self._values = _neighbours(values * factors)
-        self.measured = frozenset(path.stage for path in known)
+        self.measured = frozenset(measured)
 
 
 class RunTables:
@@ -220,6 +235,27 @@ class RunTables:
                 log.warning("the learned policy cannot price this run's stages: %s", error)
                 self._tables[kind] = None
         return self._tables[kind]
+
+
+def _measured(state: SchedulerState) -> dict[Stage, tuple[float, float]]:
+    """Return what stages have cost on the GPUs for each token: time in s, energy in J."""
+    # The stage at hand is placed for one of its models, whose own cost counts: the models of a
+    # stage may differ in size by orders. Of another stage all models run in each iteration, so
+    # the table's single figure for it is their sum. A sum that lacks a model would be too low, so
+    # a stage counts as measured once each model that was seen has been often enough.
+    found: dict[Stage, tuple[float, float]] = {}
+    rare = {path.stage for path in state.paths if path.count < LEAST_COUNT}
+    for path in state.paths:
+        time_s, energy_j = found.get(path.stage, (0.0, 0.0))
+        if path.stage is state.work.stage:
+            if path.role_name == state.work.role_name and path.count >= LEAST_COUNT:
+                found[path.stage] = (path.time_s_per_token, path.energy_j_per_token)
+        elif path.stage not in rare:
+            found[path.stage] = (
+                time_s + path.time_s_per_token,
+                energy_j + path.energy_j_per_token,
+            )
+    return found
 
 
 def _neighbours(values: Float64) -> list[list[tuple[float, float]]]:

@@ -38,7 +38,7 @@ COLUMNS = (
     "reward_card_s", "reference_card_s", "critic_card_s",
     "actor_train_s", "actor_train_j", "critic_train_s", "critic_train_j",
 )  # fmt: skip
-"""Columns of a table: time in s and energy in J on all GPUs, time in s on all cards."""
+"""Columns of a table: time in s and energy in J on all GPUs, time in s on the cards."""
 
 COLUMN = {name: i for i, name in enumerate(COLUMNS)}
 
@@ -74,6 +74,8 @@ class Setting:
         prompt_length: mean tokens of a prompt.
         gpu, n_gpus: the GPU path.
         card, n_cards: the cards; 0 cards switch offloading off.
+        divides_rows: whether the cards divide a batch's rows among them, as the simulator's do;
+            else one card answers a batch, as in a run, and more of them shorten the queue alone.
         with_reference: whether there is a KL term; None: what the algorithm prescribes.
         reward_calls: times that a row is scored while it grows (process rewards); each call
             passes over the row so far, at evenly spaced ends of steps.
@@ -89,6 +91,17 @@ class Setting:
     n_cards: int = 1
     with_reference: bool | None = None
     reward_calls: int = 1
+    divides_rows: bool = True
+
+    @property
+    def cards_per_batch(self) -> int:
+        """Cards that work on one batch."""
+        return self.n_cards if self.divides_rows else min(self.n_cards, 1)
+
+    @property
+    def card_share(self) -> float:
+        """Share of the cards that a batch keeps busy, as in `ecorl.stages.Work`."""
+        return self.cards_per_batch / self.n_cards if self.n_cards else 1.0
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -110,6 +123,7 @@ class CostTable:
         resync_s: bringing the critic's new weights to the cards, s.
         forward_share: share of the actor's training step before the barrier.
         early_share, swap_share, contention: see `EARLY_SHARE`, `SWAP_SHARE`, `CONTENTION`.
+        card_share: share of the cards that a batch keeps busy, as in `ecorl.stages.Work`.
         card_usable: whether cards can run reward, reference and critic (they fit and are priced).
         provenance: of all figures.
         notes: what to know about them.
@@ -125,6 +139,7 @@ class CostTable:
     early_share: float = EARLY_SHARE
     swap_share: float = SWAP_SHARE
     contention: float = CONTENTION
+    card_share: float = 1.0
     card_usable: tuple[bool, bool, bool] = (True, True, True)
     provenance: Provenance = Provenance.MODELLED
     notes: tuple[str, ...] = field(default=())
@@ -192,6 +207,7 @@ def roofline_table(setting: Setting, lengths: Float64, rows: Float64 | None = No
         card_active_w=max(n_cards, 1) * (card.get("active_w") or 0.0),
         card_idle_w=n_cards * (card.get("idle_w") or 0.0),
         resync_s=resync_s,
+        card_share=setting.card_share,
         card_usable=usable,
         notes=notes,
     )
@@ -253,8 +269,8 @@ def _on_gpus(costs: CostModel, work: StageWork) -> tuple[float, float]:
 
 
 def _on_cards(setting: Setting, costs: CostModel, work: StageWork) -> float:
-    """Return the time of all cards for a stage, s; the rows are divided among them."""
-    n_rows = -(-work.n_sequences // setting.n_cards)
+    """Return the time of the cards that work on a batch for a stage, s."""
+    n_rows = -(-work.n_sequences // setting.cards_per_batch)
     share = n_rows / work.n_sequences
     # The critic is a transformer with a scalar head like the reward model and is priced as one:
     # the cycle model knows no critic.
@@ -268,7 +284,9 @@ def _on_cards(setting: Setting, costs: CostModel, work: StageWork) -> float:
     time_s = costs.fpga_cost(part).time_s
     if time_s is None:
         raise ConfigError(f"costs of {work.stage} on {setting.card.name}", None, "known costs")
-    return time_s / (1.0 if _fits_together(setting) else TP_EFFICIENCY)
+    # A batch that one card answers needs no other card.
+    shares_model = setting.divides_rows and not _fits_together(setting)
+    return time_s / (TP_EFFICIENCY if shares_model else 1.0)
 
 
 def _fits_together(setting: Setting) -> bool:
@@ -302,7 +320,9 @@ def _usable_cards(
         if needed > memory:
             notes.append(f"the critic does not fit beside the others: {needed / 1e9:.3g} GB")
         elif stage in setting.stages:
-            work = stage_work(setting, stage, length, max(setting.n_rows // setting.n_cards, 1))
+            work = stage_work(
+                setting, stage, length, max(setting.n_rows // setting.cards_per_batch, 1)
+            )
             as_reward = replace(work, stage=Stage.REWARD) if stage is Stage.CRITIC else work
             try:
                 cost = costs.fpga_cost(as_reward)

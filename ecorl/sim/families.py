@@ -16,9 +16,9 @@ import numpy as np
 
 from ecorl.devices import DeviceFigure, DeviceProfile, load_profile
 from ecorl.errors import ConfigError, PhysicalBoundError
-from ecorl.records import Algorithm, DeviceKind, Provenance, Stage
+from ecorl.records import NO_ABILITIES, Abilities, Algorithm, DeviceKind, Provenance, Stage
 from ecorl.scheduler.tables import COLUMN, Float64, roofline_table
-from ecorl.sim.scenario import Abilities, Limits, Scenario
+from ecorl.sim.scenario import Limits, Scenario
 from ecorl.sim.tasks import N_TASKS, SHARES
 
 HELD_OUT_GPU = "a100_sxm"
@@ -31,7 +31,6 @@ ALGORITHMS = (Algorithm.PPO, Algorithm.GRPO, Algorithm.REINFORCE_PP, Algorithm.D
 LONG_S = 4.0
 """Iterations above which a card's heat can be planned with."""
 
-NO_ABILITIES = Abilities()
 FROZEN = Abilities(True, True, True, False)
 ALL = Abilities(True, True, True, True)
 

@@ -17,32 +17,13 @@ import numpy as np
 from ecorl.devices import DeviceProfile, load_profile
 from ecorl.devices.llama import model_shape
 from ecorl.errors import ConfigError
-from ecorl.records import Algorithm, ModelShape, Stage
+from ecorl.records import Abilities, Algorithm, ModelShape, Stage
 from ecorl.scheduler.iteration_costs import AMBIENT_C
 from ecorl.scheduler.paper_table import paper_table
 from ecorl.scheduler.tables import CostTable, Float64, Setting, length_grid, roofline_table
 from ecorl.sim.tasks import PROMPT_STD, SHARES, nominal_length
 
 SimCalibration = Literal["roofline", "paper", "fitted"]
-
-
-@dataclass(frozen=True, slots=True)
-class Abilities:
-    """What the framework lets a scheduler do beside placing frozen models.
-
-    An action that it does not allow becomes a1.
-
-    Attributes:
-        stream: hand over finished rows while generation goes on.
-        early_forward: run the actor's forward pass before the barrier.
-        defer_critic: put the critic's step off into the next generation.
-        offload_critic: run the critic on the cards (its weights change: they are sent each time).
-    """
-
-    stream: bool = False
-    early_forward: bool = False
-    defer_critic: bool = False
-    offload_critic: bool = False
 
 
 FROZEN_ONLY = Abilities(True, True, True, False)

@@ -37,6 +37,7 @@ from ecorl.stages import (
     Work,
     advance,
     begin,
+    choices,
     finish,
     outlook,
     permitted,
@@ -264,15 +265,15 @@ def rules_of(scenarios: Any) -> Rules:
     def each(values: Any) -> Float64:
         return np.array([float(v) for v in values])
 
-    def usable(place: int, s: Scenario) -> float:
-        frozen = place < 2 or s.abilities.offload_critic
-        return float(frozen and s.n_cards > 0 and s.table.card_usable[place])
-
+    allowed = [
+        choices(s.abilities, s.table.card_usable, s.n_cards, has_critic=_has_critic(s))
+        for s in scenarios
+    ]
     return Rules(
-        stream=each(s.abilities.stream and s.n_cards > 0 for s in scenarios),
-        early=each(s.abilities.early_forward for s in scenarios),
-        defer=each(s.abilities.defer_critic and _has_critic(s) for s in scenarios),
-        usable=tuple(each(usable(i, s) for s in scenarios) for i in range(3)),
+        stream=each(c.stream for c in allowed),
+        early=each(c.early for c in allowed),
+        defer=each(c.defer for c in allowed),
+        usable=tuple(each(c.usable[i] for c in allowed) for i in range(3)),
         q_max=each(s.limits.q_max for s in scenarios),
         l_max=each(s.limits.l_max for s in scenarios),
         energy_limit=each(

@@ -18,11 +18,19 @@ from ecorl.stages.figures import (
     Work,
     idle_work,
 )
-from ecorl.stages.graph import FROZEN_STAGES, StageGraph, may_leave_gpu, stage_graph
+from ecorl.stages.graph import (
+    FROZEN_STAGES,
+    StageGraph,
+    may_leave_gpu,
+    may_run_otherwise,
+    stage_graph,
+)
 from ecorl.stages.guards import (
     NO_LIMIT,
     OffloadBid,
     Rules,
+    StageChoices,
+    choices,
     energy_fits,
     gpu_only,
     length_fits,
@@ -31,7 +39,7 @@ from ecorl.stages.guards import (
     permitted,
     queue_fits,
 )
-from ecorl.stages.iteration import advance, begin, card_done_s, finish, with_deferred_done
+from ecorl.stages.iteration import advance, begin, card_done_s, finish, queue_s, with_deferred_done
 from ecorl.stages.outcome import StageOutcome, stage
 
 __all__ = [
@@ -51,22 +59,26 @@ __all__ = [
     "OffloadBid",
     "Ops",
     "Rules",
+    "StageChoices",
     "StageGraph",
     "StageOutcome",
     "Work",
     "advance",
     "begin",
     "card_done_s",
+    "choices",
     "energy_fits",
     "finish",
     "gpu_only",
     "idle_work",
     "length_fits",
     "may_leave_gpu",
+    "may_run_otherwise",
     "offload_bids",
     "outlook",
     "permitted",
     "queue_fits",
+    "queue_s",
     "stage",
     "stage_graph",
     "with_deferred_done",

@@ -82,7 +82,7 @@ class Work(NamedTuple):
             rising order, the last at its end.
         tail: share of the tokens that is handed over then or later, K of them, the first 1.
         gpu_s, gpu_j: reward, reference and critic on the GPUs.
-        card_s: the same on the cards.
+        card_s: the same on the cards, from the start of a stage to its result.
         resync_s: time to bring the critic's new weights to the cards.
         forward_s, backward_s, actor_j: the actor's training step, its two parts, and its energy.
         early_s, early_j: price of running the forward pass before the barrier.
@@ -102,6 +102,8 @@ class Work(NamedTuple):
             time constant ``tau_s``, rise over ambient per watt of one card, and the factor of
             speed `THROTTLE_SPAN_C` above the limit, to which it falls evenly.
         n_cards: cards.
+        card_share: share of the cards that a batch keeps busy: 1 where its rows are divided among
+            all of them, 1 / n where one of n cards answers it and the others go on.
     """
 
     generation_s: Number
@@ -137,6 +139,7 @@ class Work(NamedTuple):
     limit_c: Number
     throttle: Number
     n_cards: Number
+    card_share: Number
 
 
 @cache
@@ -151,6 +154,7 @@ def idle_work() -> Work:
         contention=zero, gpu_idle_w=zero, card_active_w=zero, card_idle_w=zero, slow=1.0,
         arriving_s=zero, late_arriving_s=zero, cards_up=1.0, lost=zero, off_policy=zero,
         ambient_c=zero, rise_c_per_w=zero, tau_s=1.0, limit_c=1e9, throttle=1.0, n_cards=1.0,
+        card_share=1.0,
     )  # fmt: skip
 
 
@@ -182,16 +186,17 @@ class Carry(NamedTuple):
         pending_s: when the last of this iteration's offloaded results arrives for which the GPUs
             have not waited; 0 without one.
         gpu_j: energy of the GPUs so far.
-        own_s: card time of this iteration's work so far.
+        own_s: time of all cards for this iteration's work so far.
         bubble_s: time that the GPUs stood still.
         redo_s, redo_j: rows that cards lost, to be answered by the GPUs at the barrier.
         speed: of the cards in this iteration, share of full speed.
         base_s: when the cards are free of what was there before this iteration's work.
         stretch: factor by which training that was put off stretched the generation.
         streaming: 1 when generation hands over finished rows, else 0.
-        sent_s: card time of what was streamed so far.
-        streamed_s: when all that was streamed is done; at least the end of generation.
-        others_s: other jobs' work that was there or arrived, card time.
+        sent_s: time of all cards for what was streamed so far.
+        streamed_s: when the cards are through with all that was streamed; at least the end of
+            generation.
+        others_s: other jobs' work that was there or arrived, time of all cards.
         temperature_c: at the start of the iteration.
         deferred_s, deferred_j: critic training: at the start what came from before, at the end
             what goes to the next iteration.

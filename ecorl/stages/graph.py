@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from ecorl.errors import ConfigError
-from ecorl.records import Algorithm, Stage
+from ecorl.records import NO_ABILITIES, Abilities, Algorithm, Stage
 
 FROZEN_STAGES = (Stage.REWARD, Stage.REFERENCE)
 """Stages of frozen models: the only ones that may leave the GPU."""
@@ -20,9 +20,30 @@ FROZEN_STAGES = (Stage.REWARD, Stage.REFERENCE)
 _ORDER = list(Stage)
 
 
-def may_leave_gpu(stage: Stage) -> bool:
-    """Whether a stage may run anywhere but on the GPU: its model must be frozen."""
-    return stage in FROZEN_STAGES
+def may_leave_gpu(stage: Stage, abilities: Abilities = NO_ABILITIES) -> bool:
+    """Whether a stage may run anywhere but on the GPU.
+
+    Its model must be frozen, or a critic's in a framework that sends its weights each time.
+
+    Args:
+        stage: the stage.
+        abilities: of the framework.
+    """
+    return stage in FROZEN_STAGES or (abilities.offload_critic and stage is Stage.CRITIC)
+
+
+def may_run_otherwise(stage: Stage, abilities: Abilities) -> bool:
+    """Whether a stage that stays on the GPU has an a3: another time to run, or to hand over rows.
+
+    Args:
+        stage: the stage.
+        abilities: of the framework.
+    """
+    return bool(
+        (abilities.stream and stage is Stage.GENERATION)
+        or (abilities.early_forward and stage is Stage.ACTOR_TRAIN)
+        or (abilities.defer_critic and stage is Stage.CRITIC_TRAIN)
+    )
 
 
 @dataclass(frozen=True, slots=True)

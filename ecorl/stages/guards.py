@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ecorl.records import Stage
+from ecorl.records import Abilities, Stage
 from ecorl.stages.figures import INFERENCE, SCALAR, Carry, Number, Ops, Work
 from ecorl.stages.iteration import PLACE, card_done_s
 
@@ -93,6 +93,35 @@ class Rules(NamedTuple):
     q_max: Number
     l_max: Number
     energy_limit: Number
+
+
+class StageChoices(NamedTuple):
+    """Which stages have a choice in a job: `Rules` without the guards' limits, figures alike."""
+
+    stream: float
+    early: float
+    defer: float
+    usable: tuple[float, float, float]
+
+
+def choices(
+    abilities: Abilities, card_usable: Sequence[bool], n_cards: int, *, has_critic: bool
+) -> StageChoices:
+    """Tell which stages have a choice, for a run and for the simulator alike.
+
+    Args:
+        abilities: of the framework.
+        card_usable: whether cards can run reward, reference and critic.
+        n_cards: cards; none of them: nothing is handed over.
+        has_critic: whether a critic is trained.
+    """
+    reward, reference, critic = (float(n_cards > 0 and one) for one in card_usable)
+    return StageChoices(
+        stream=float(abilities.stream and n_cards > 0),
+        early=float(abilities.early_forward),
+        defer=float(abilities.defer_critic and has_critic),
+        usable=(reward, reference, critic * abilities.offload_critic),
+    )
 
 
 def queue_fits(queue: Number, batch: Number, q_max: Number) -> Number:
@@ -213,6 +242,7 @@ def offload_bids(
         done_s, card_s = card_done_s(stage, carry, work, concurrent, ops)
         queue_s = ops.maximum(0.0, done_s - carry.t_s - card_s)
         wait_s = ops.maximum(0.0, done_s - carry.t_s - concurrent * sure_s)
-        energy_j = work.card_active_w * card_s + work.gpu_idle_w * wait_s
+        busy_s = card_s * work.card_share
+        energy_j = work.card_active_w * busy_s + work.gpu_idle_w * wait_s
         bids.append(OffloadBid(card_s, queue_s, wait_s, energy_j))
     return tuple(bids)

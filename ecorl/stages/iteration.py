@@ -9,8 +9,10 @@ and ``ecorl plan``. All figures are floats, or float64 arrays that broadcast aga
 
 Two clocks run in an iteration, both in s since its start: ``t_s`` of the GPUs, which work one stage
 after another, and ``card_s``, when the cards will be free of all that was sent to them. The cards
-are one FIFO server, which other jobs may share. With ``g`` and ``f`` the times of a stage on GPUs
-and cards, and ``done`` the end of its work on the cards:
+are one FIFO server, which other jobs may share. Where a batch keeps only a share of the cards busy
+(`Work.card_share`), the server turns to the next batch that much earlier, and the result comes when
+the batch is through: more cards shorten the queue, not a batch. With ``g`` and ``f`` the times of a
+stage on GPUs and cards, and ``done`` the end of its work on the cards:
 
     action             GPU clock             result
     a1 gpu             t + g                 at once
@@ -185,6 +187,17 @@ def card_done_s(
     return _done_s(place, carry, work, card_s, ops), card_s
 
 
+def queue_s(n_batches: float, batch_s: Number, card_share: Number) -> Number:
+    """Compute how long the cards work on batches that wait for them, s.
+
+    Args:
+        n_batches: open batches.
+        batch_s: time of each on the cards, s.
+        card_share: share of the cards that each keeps busy, as in `Work`.
+    """
+    return n_batches * batch_s * card_share
+
+
 def _done_s(place: int, carry: Carry, work: Work, card_s: Number, ops: Ops) -> Number:
     # Without streaming the cards start when their queue is empty and the rows are there. Only
     # reward and reference are streamed.
@@ -192,6 +205,18 @@ def _done_s(place: int, carry: Carry, work: Work, card_s: Number, ops: Ops) -> N
     if INFERENCE[place] is Stage.CRITIC or not ops.any(carry.streaming):
         return queued
     return queued + carry.streaming * (_stream_done_s(carry, work, card_s, ops) - queued)
+
+
+def _served_s(
+    place: int, carry: Carry, work: Work, card_s: Number, done_s: Number, ops: Ops
+) -> Number:
+    """Compute when the cards turn to what is sent after an inference stage, s.
+
+    That is when its result comes (`done_s`), but where others of the cards go on meanwhile.
+    """
+    if not ops.any(1.0 - work.card_share):
+        return done_s
+    return _done_s(place, carry, work, card_s * work.card_share, ops)
 
 
 def _stream_done_s(carry: Carry, work: Work, card_s: Number, ops: Ops) -> Number:
@@ -244,20 +269,21 @@ def _inference(place: int, carry: Carry, work: Work, action: Number, ops: Ops) -
     done_s, card_s = card_done_s(stage, carry, work, concurrent, ops)
     streamed = 0.0 * off if stage is Stage.CRITIC else carry.streaming * off
     wait_s = blocking * ops.maximum(0.0, done_s - carry.t_s)
+    served_s = _served_s(place, carry, work, card_s, done_s, ops)
     # The streamed work grows by this stage's, in front of the queue: what was queued after it ends
     # that much later.
-    free_s = done_s + streamed * (carry.card_s - carry.streamed_s)
+    free_s = served_s + streamed * (carry.card_s - carry.streamed_s)
     return carry._replace(
         t_s=carry.t_s + on * work.gpu_s[place] + wait_s,
         card_s=carry.card_s + off * (free_s - carry.card_s),
         pending_s=ops.maximum(carry.pending_s, concurrent * done_s),
         gpu_j=carry.gpu_j + on * work.gpu_j[place] + work.gpu_idle_w * wait_s,
-        own_s=carry.own_s + off * card_s,
+        own_s=carry.own_s + off * card_s * work.card_share,
         bubble_s=carry.bubble_s + wait_s,
         redo_s=carry.redo_s + off * work.lost * work.gpu_s[place],
         redo_j=carry.redo_j + off * work.lost * work.gpu_j[place],
-        sent_s=carry.sent_s + streamed * card_s,
-        streamed_s=carry.streamed_s + streamed * (done_s - carry.streamed_s),
+        sent_s=carry.sent_s + streamed * card_s * work.card_share,
+        streamed_s=carry.streamed_s + streamed * (served_s - carry.streamed_s),
     )
 
 
@@ -266,9 +292,11 @@ def _concurrent(stage: Stage, place: int, carry: Carry, work: Work) -> Carry:
     done_s, card_s = card_done_s(stage, carry, work, 1.0)
     figures = [*carry]
     figures[_CARD_S] = done_s
+    if work.card_share < 1.0:
+        figures[_CARD_S] = _served_s(place, carry, work, card_s, done_s, SCALAR)
     if done_s > carry.pending_s:
         figures[_PENDING_S] = done_s
-    figures[_OWN_S] = carry.own_s + card_s
+    figures[_OWN_S] = carry.own_s + card_s * work.card_share
     figures[_REDO_S] = carry.redo_s + work.lost * work.gpu_s[place]
     figures[_REDO_J] = carry.redo_j + work.lost * work.gpu_j[place]
     return Carry._make(figures)

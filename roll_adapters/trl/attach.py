@@ -13,12 +13,17 @@ from transformers.trainer_utils import get_last_checkpoint
 from ecorl.config import Config, load_config
 from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError, RunError
-from ecorl.ledger import LEDGER_FILE
+from ecorl.ledger import LEDGER_FILE, Ledger
 from ecorl.records import Algorithm
+from ecorl.runtime.building import build_runtime
 from ecorl.runtime.checkpoints import STATE_FILE, read_state
+from ecorl.runtime.energy.recorded_energy import recorded_totals
 from ecorl.runtime.frozen_models import FrozenModels, saved_version
-from ecorl.runtime.local import LocalRuntime
+from ecorl.runtime.processes.ranked import together
+from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.run_record import RunRecord, open_attached_run, remove_run, run_facts
+from ecorl.runtime.training import TrainingSide
+from roll_adapters.trl.adapters import check_reference
 from roll_adapters.trl.attachment import HOOKED, TrlAttachment
 from roll_adapters.trl.callbacks import LedgerCallback, StageCallback
 from roll_adapters.trl.description import (
@@ -27,6 +32,7 @@ from roll_adapters.trl.description import (
     training_side,
     watches,
 )
+from roll_adapters.trl.processes import TrainerProcesses
 
 logger = logging.getLogger(__name__)
 
@@ -59,25 +65,38 @@ def attach(
         UserError: for an engine, checkpoint or run folder that cannot be used.
     """
     settings = config if isinstance(config, Config) else _load(config)
-    _check_supported(trainer, settings)
+    check_supported(trainer, settings)
+    processes = TrainerProcesses(trainer, settings)
     folder = run_dir or settings.resolved_run_dir()
     checkpoint = _checkpoint(trainer, resume_from_checkpoint)
     step, edi = _read_progress(checkpoint) if checkpoint else (None, None)
     before = set(folder.iterdir()) if folder.is_dir() else None
-    ledger = open_attached_run(settings, folder, step, _facts(trainer))
+    spent = recorded_totals(folder) if processes.is_head else None
+
+    def open_record() -> Ledger | None:
+        if not processes.is_head:
+            return None
+        return open_attached_run(settings, folder, step, _facts(trainer) | processes.facts())
+
+    ranks = processes.ranks
+    ledger = open_record() if ranks is None else together(ranks, open_record)
     try:
-        return attach_to_record(
-            trainer, settings, folder, RunRecord(ledger, step or 0, edi, owned=True)
-        )
+        record = RunRecord(ledger, step or 0, edi, owned=True, before=spent)
+        return attach_to_record(trainer, settings, folder, record, processes)
     except BaseException:
-        ledger.close()
-        if before is None or folder / LEDGER_FILE not in before:
-            remove_run(folder, before)  # refused before anything ran: free for another try
+        if ledger is not None:
+            ledger.close()
+            if before is None or folder / LEDGER_FILE not in before:
+                remove_run(folder, before)  # refused before anything ran: free for another try
         raise
 
 
 def attach_to_record(
-    trainer: Any, config: Config, run_dir: Path, record: RunRecord
+    trainer: Any,
+    config: Config,
+    run_dir: Path,
+    record: RunRecord,
+    processes: TrainerProcesses | None = None,
 ) -> TrlAttachment:
     """Attach to a supported trainer with a record that is open already; see `attach`.
 
@@ -85,32 +104,59 @@ def attach_to_record(
         trainer: the trainer, made but not yet training.
         config: the resolved configuration.
         run_dir: folder of the run's record; refreshed and changed models are saved below it.
-        record: the open record.
+        record: the open record; from here on it is written through the attachment's runtime.
+        processes: that train together; None: this one alone.
 
     Raises:
         ConfigError: for a trainer that is not supported.
         UserError: for an engine or checkpoint that cannot be used.
     """
-    _check_supported(trainer, config)
-    training = training_side(trainer, config, run_dir)
-    runtime = LocalRuntime(config, record.ledger, training, edi=record.edi)
+    check_supported(trainer, config)
+    processes = processes or TrainerProcesses(trainer, config)
+    training, head = _head(trainer, config, run_dir, record, processes)
+    runtime = processes.runtime(training, head)
     runtime.start()
-    on_close = record.ledger.close if record.owned else _nothing
-    save = _saver(trainer, run_dir / "models") if is_refreshed(trainer) else None
-    frozen = FrozenModels(runtime, watches(trainer, training), save)
+    on_close = runtime.record.close if record.owned else _nothing
+    save = _saver(trainer, run_dir / "models", processes) if is_refreshed(trainer) else None
+    frozen = FrozenModels(runtime, watches(trainer, runtime), save)
     # Wrapped last, so that an engine that does not start leaves the trainer as it was.
-    attachment = TrlAttachment(trainer, runtime, on_close, frozen)
+    attachment = TrlAttachment(trainer, runtime, on_close, frozen, processes.prefix)
     attachment.wrap()
     trainer.add_callback(StageCallback(attachment))
     trainer.add_callback(LedgerCallback(attachment, record.owned, record.from_step))
     return attachment
 
 
-def _saver(trainer: Any, folder: Path) -> Callable[[Any], Path]:
-    """Make a function that saves the refreshed reference below a folder, one version a step."""
+def _head(
+    trainer: Any, config: Config, run_dir: Path, record: RunRecord, processes: TrainerProcesses
+) -> tuple[TrainingSide, Runtime | None]:
+    """Describe the trainer, and make the runtime that decides where this process keeps the record.
+
+    Of several processes the first alone saves models that are not on disk as they are in memory.
+    """
+
+    def make() -> tuple[TrainingSide, Runtime | None]:
+        models = run_dir if processes.is_head else None
+        training = processes.described(training_side(trainer, config, models))
+        if record.ledger is None:
+            return training, None
+        return training, build_runtime(
+            config, record.ledger, training, edi=record.edi, before=record.before
+        )
+
+    return make() if processes.ranks is None else together(processes.ranks, make)
+
+
+def _saver(trainer: Any, folder: Path, processes: TrainerProcesses) -> Callable[[Any], Path]:
+    """Make a function that saves the refreshed reference below a folder, one version a step.
+
+    All processes have the same reference: the one that keeps the record saves it.
+    """
 
     def save(model: Any) -> Path:
         step = int(trainer.state.global_step)
+        if not processes.is_head:
+            return folder
         return saved_version(trainer.accelerator.unwrap_model(model), folder, step)
 
     return save
@@ -167,7 +213,12 @@ def _read_progress(checkpoint: Path) -> tuple[int, EdiMatrix | None]:
     return step, read_state(checkpoint)[1]
 
 
-def _check_supported(trainer: Any, config: Config) -> None:
+def check_supported(trainer: Any, config: Config) -> None:
+    """Check that a trainer is one of TRL's that ecorl can follow, under the config's algorithm.
+
+    Raises:
+        ConfigError: when it is not.
+    """
     name = type(trainer).__name__
     bases = {base.__name__ for base in type(trainer).__mro__}
     if not bases & {"GRPOTrainer", "RLOOTrainer"}:
@@ -175,9 +226,8 @@ def _check_supported(trainer: Any, config: Config) -> None:
     missing = [name for name in HOOKED if not callable(getattr(trainer, name, None))]
     if missing:
         raise ConfigError("trainer", name, f"of TRL 1.16 to 1.x; this one lacks {missing}")
-    if trainer.accelerator.num_processes > 1:
-        allowed = "1: one training process writes the run's record"
-        raise ConfigError("trainer.num_processes", trainer.accelerator.num_processes, allowed)
-    if (config.algorithm_enum is Algorithm.RLOO) != ("RLOOTrainer" in bases):
-        allowed = f"{'rloo' if 'RLOOTrainer' in bases else 'grpo'} for a {name}"
+    check_reference(trainer, config)
+    expected = Algorithm.RLOO if "RLOOTrainer" in bases else Algorithm.GRPO
+    if config.algorithm_enum is not expected:
+        allowed = f"{expected} for a {name}"
         raise ConfigError("algorithm", config.algorithm, allowed)

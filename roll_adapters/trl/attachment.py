@@ -8,26 +8,21 @@ methods take and return.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.protocol import ScoreBatch
-from ecorl.records import (
-    Action,
-    EventKind,
-    Stage,
-    StageWork,
-)
+from ecorl.records import Action, EventKind, Stage, StageWork
+from ecorl.runtime.energy.log_figures import LEGEND, log_figures
 from ecorl.runtime.frozen_models import FrozenModels
-from ecorl.runtime.local import LocalRuntime, StageRun
+from ecorl.runtime.handles import RunTotals
+from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.rollout import InferenceCall, Rollout
+from roll_adapters.trl.adapters import answers_for_reference, is_own_reference
 from roll_adapters.trl.reference import ReferenceCall
-from roll_adapters.trl.reward import RewardModelCall
+from roll_adapters.trl.rewards import RewardStages
 
 logger = logging.getLogger(__name__)
 
@@ -40,23 +35,9 @@ HOOKED = (
     "compute_loss",
     "training_step",
     "train",
+    "log",
 )
 """Methods of a trainer that are wrapped, on the object only."""
-
-
-@dataclass(slots=True)
-class _ModelReward:
-    """The reward model's part of a batch, from its placement to TRL's own reward functions.
-
-    Attributes:
-        index: place of the model among the trainer's reward functions.
-        run: the placed stage; TRL computes it when ``run.pending`` is None.
-        answers: the rewards, once an engine's are joined.
-    """
-
-    index: int
-    run: StageRun
-    answers: list[float] | None = None
 
 
 class TrlAttachment:
@@ -67,21 +48,25 @@ class TrlAttachment:
         runtime: started, with the trainer's facts.
         on_close: called once, when the attachment ends.
         frozen: notices when an engine no longer stands for its model.
+        prefix: put before the ids of rows, where several processes train.
     """
 
     def __init__(
         self,
         trainer: Any,
-        runtime: LocalRuntime,
+        runtime: Runtime,
         on_close: Callable[[], None],
         frozen: FrozenModels,
+        prefix: str = "",
     ) -> None:
         self.trainer, self.runtime = trainer, runtime
         self.closed = False
         self._on_close, self._frozen = on_close, frozen
         self._policy_shape = runtime.training.models.get(Stage.ACTOR_TRAIN)
-        self._rollout = Rollout(runtime, self._policy_shape)
-        self._reward: _ModelReward | None = None
+        self._rollout = Rollout(runtime, self._policy_shape, prefix)
+        self._rewards = RewardStages(trainer, self._rollout, frozen)
+        self._told = False
+        self._logged = runtime.totals() if runtime.is_head else RunTotals()
         self._original: dict[str, Original] = {}
         self._instance: dict[str, Any] = {}
 
@@ -96,6 +81,7 @@ class TrlAttachment:
             self._compute_loss,
             self._training_step,
             self._train,
+            self._log,
         )
         # A method that the user replaced on the object is called by the hook, and put back after.
         self._instance = {n: self.trainer.__dict__[n] for n in HOOKED if n in self.trainer.__dict__}
@@ -144,7 +130,7 @@ class TrlAttachment:
         original = self._original["_generate"]
         if not self.training:
             return original(prompts, *args, **kwargs)
-        self._reward = None
+        self._rewards.forget()
         limit = int(self.trainer.max_completion_length or 0)  # None: no limit, so none is known
         run = self._rollout.begin_generation(*self._step(), len(prompts), limit)
         output = original(prompts, *args, **kwargs)
@@ -153,42 +139,8 @@ class TrlAttachment:
             run, [len(p) for p in prompt_ids], [len(c) for c in completion_ids]
         )
         completions = output[3] if len(output) > 3 else output[2]
-        self._submit_rewards(prompts, completions, completion_ids)
+        self._rewards.submit(prompts, completions, completion_ids)
         return output
-
-    # ------------------------------------------------------------ reward
-
-    def _submit_rewards(
-        self, prompts: list[Any], completions: list[Any], completion_ids: list[Any]
-    ) -> None:
-        """Send the rows of the offloadable reward model as soon as the texts are there."""
-        model = RewardModelCall.find(self.trainer)
-        if model is None or not self._frozen.unchanged(Stage.REWARD, model.model):
-            return
-        n_completion = [len(c) for c in completion_ids]
-        with EngineBoundary() as boundary, self.runtime.clock:
-            texts = model.texts(prompts, completions)
-            batch = model.batch(self._rollout.sample_ids, texts, n_completion)
-        if boundary.error is not None:
-            # TRL's own call of the model follows at the barrier, and says what is wrong if it is.
-            logger.warning("rewards stay on the GPU path for this step: %s", boundary.error)
-            return
-        work = StageWork(
-            stage=Stage.REWARD,
-            n_sequences=len(batch),
-            n_tokens=batch.n_tokens,
-            n_output_tokens=sum(n_completion),
-            max_length=max((len(row) for row in batch.token_ids), default=0),
-            model=self.runtime.training.models.get(Stage.REWARD),
-        )
-
-        def deliver(rows: list[Any]) -> None:
-            reward.answers = [float(row) for row in rows]
-
-        run = self._rollout.submit(
-            InferenceCall(work, lambda: batch, lambda bad: model.exact(texts, bad), deliver)
-        )
-        self._reward = reward = _ModelReward(model.index, run)
 
     # ------------------------------------------------------------ reference
 
@@ -212,12 +164,17 @@ class TrlAttachment:
         # Within the loss a forward is part of actor_train, whoever's it is.
         if not self.training or self._rollout.training:
             return own()
-        reference = self.trainer.ref_model
-        if reference is None and float(self.trainer.beta) != 0.0:
-            return own()  # the policy without its adapter: reference and old log-probs look alike
-        if reference is None or model is not reference:
-            return self._old_logps(own, input_ids)
         call = ReferenceCall(original, model, input_ids, attention_mask, logits_to_keep, batch_size)
+        if is_own_reference(self.trainer):
+            policy = self.trainer.accelerator.unwrap_model(self.trainer.model)
+            answers = answers_for_reference(policy)
+            if answers is None:
+                return own()  # no telling whose time it is
+            if answers:
+                return self._reference(call, own, may_offload=False)
+            return self._old_logps(own, input_ids)
+        if self.trainer.ref_model is None or model is not self.trainer.ref_model:
+            return self._old_logps(own, input_ids)
         plain = not args and not any(kwargs.values())  # no images, no entropies
         return self._reference(call, own, may_offload=plain)
 
@@ -243,9 +200,9 @@ class TrlAttachment:
             and self._rollout.expects(Stage.REFERENCE, call.n_rows)
             and self._frozen.unchanged(Stage.REFERENCE, call.model),
         )
-        if run.pending is None:
+        if not run.sent:
             output: tuple[Any, Any, Any] = own()
-            self.runtime.on_stage_end(run)
+            self._rollout.end(run)
             return output
         # Action a2 is sequential: nothing of the GPU path runs beside the card.
         if run.placement.action is Action.FPGA:
@@ -262,71 +219,23 @@ class TrlAttachment:
             max_length=int(input_ids.shape[1]),
             model=self._policy_shape,
         )
-        run = self.runtime.on_stage_start(work)
+        run = self._rollout.start(work)
         output = own()
-        self.runtime.on_stage_end(run)
+        self._rollout.end(run)
         return output
 
     # ------------------------------------------------------------ completion barrier
 
-    def _calculate_rewards(self, inputs: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
         original = self._original["_calculate_rewards"]
         if not self.training:
-            return original(inputs, prompts, *args, **kwargs)
+            return original(*args, **kwargs)
         # Both are waited for here, though only rewards are asked for: TRL computes advantages right
         # after this call, and may read the reference's tensor from then on.
         self._rollout.barrier_ahead = False
         self._rollout.join(Stage.REWARD)
         self._rollout.join(Stage.REFERENCE)
-        reward, self._reward = self._reward, None
-        answers = {}
-        if reward is not None and reward.answers is not None:
-            answers[reward.index] = reward.answers
-        if len(answers) == len(self.trainer.reward_funcs):
-            return self._with_answers(answers, original, inputs, prompts, *args, **kwargs)
-        if reward is not None and not answers:
-            run = reward.run  # placed on the GPU path when the rows were ready
-        else:
-            work = self._reward_work(beside_model=bool(answers))
-            run = self.runtime.on_stage_start(work, may_offload=False)
-        # Its clock starts anew: since it was placed the reference has run and rows were waited for.
-        run.t_start_s = time.monotonic()
-        output = self._with_answers(answers, original, inputs, prompts, *args, **kwargs)
-        self.runtime.on_stage_end(run)
-        return output
-
-    def _reward_work(self, *, beside_model: bool) -> StageWork:
-        """Describe the reward functions that TRL itself runs, with lengths in the policy's tokens.
-
-        Args:
-            beside_model: whether the reward model was answered elsewhere. Its tokens count there,
-                and what is left is no price of its work: it has none here.
-        """
-        last = self._rollout.last_work
-        if last is None or beside_model:
-            n = last.n_sequences if last else 0
-            return StageWork(Stage.REWARD, n, 0, 0, 0, None)
-        return replace(
-            last, stage=Stage.REWARD, model=self.runtime.training.models.get(Stage.REWARD)
-        )
-
-    def _with_answers(
-        self, answers: dict[int, list[float]], original: Original, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Run TRL's own method with the answered reward models replaced by their answers.
-
-        Weights, logs and reward functions that are no models stay TRL's own.
-        """
-        own = self.trainer.reward_funcs
-        if not answers:
-            return original(*args, **kwargs)
-        self.trainer.reward_funcs = [
-            _Answered(answers[i]) if i in answers else function for i, function in enumerate(own)
-        ]
-        try:
-            return original(*args, **kwargs)
-        finally:
-            self.trainer.reward_funcs = own
+        return self._rewards.calculate(original, *args, **kwargs)
 
     # ------------------------------------------------------------ training
 
@@ -340,7 +249,7 @@ class TrlAttachment:
         except BaseException as error:
             if not self.closed:
                 what = f"training ended with {type(error).__name__}"
-                self.runtime.ledger.event(EventKind.STOP, what)
+                self.runtime.record.event(EventKind.STOP, what)
                 self.detach()
             raise
 
@@ -361,13 +270,17 @@ class TrlAttachment:
             self._rollout.end_training()  # a micro-batch; the next one opens its own execution
         return output
 
+    # ------------------------------------------------------------ the trainer's own log
 
-class _Answered:
-    """A reward function that returns answers which are already there."""
-
-    def __init__(self, values: list[float]) -> None:
-        self._values = values
-        self.__name__ = "answered"
-
-    def __call__(self, **_: Any) -> list[float]:
-        return self._values
+    def _log(self, logs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Add the run's energy to what the trainer logs, before its loggers see it."""
+        original = self._original["log"]
+        if self.training and self.runtime.is_head:
+            with self.runtime.clock:
+                now = self.runtime.totals()
+                logs.update(log_figures(self._logged, now))
+                self._logged = now
+            if not self._told:
+                self._told = True
+                logger.info(LEGEND)
+        return original(logs, *args, **kwargs)

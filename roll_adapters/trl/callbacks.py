@@ -74,10 +74,10 @@ class StageCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
         """
         if not self._attachment.closed:
             self._attachment.end_training_stage()
-            self._attachment.runtime.tick()
+            self._attachment.runtime.settle()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """End the training stage that is open when training ends, if any.
+        """End the training stage that is open when training ends, if any, and account it.
 
         Args:
             args: the trainer's arguments.
@@ -85,7 +85,9 @@ class StageCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
             control: not used.
             **kwargs: not used.
         """
-        self._attachment.end_training_stage()
+        if not self._attachment.closed:
+            self._attachment.end_training_stage()
+            self._attachment.runtime.settle()
 
 
 class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
@@ -100,7 +102,7 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     def __init__(self, attachment: TrlAttachment, close_at_end: bool, from_step: int) -> None:
         self._attachment, self._close_at_end = attachment, close_at_end
         self._from_step = from_step
-        self._ledger = attachment.runtime.ledger
+        self._record = attachment.runtime.record
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Record that training starts or goes on.
@@ -127,7 +129,7 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
                 f"{self._from_step}: give attach and train the same resume_from_checkpoint"
             )
         kind = EventKind.RESUME if state.global_step else EventKind.START
-        self._ledger.event(kind, f"training from step {state.global_step} of {state.max_steps}")
+        self._record.event(kind, f"training from step {state.global_step} of {state.max_steps}")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Record the trainer's metrics; a value that is not finite counts as missing.
@@ -145,7 +147,7 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             value = (logs or {}).get(key)
             if isinstance(value, int | float):
                 finite = float(value) if math.isfinite(value) else None
-                self._ledger.metric(state.global_step, name, finite)
+                self._record.metric(state.global_step, name, finite)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Complete a checkpoint that the trainer has saved with ecorl's own state.
@@ -172,13 +174,13 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         """
         if self._attachment.closed:
             return
-        self._ledger.event(
+        self._record.event(
             EventKind.TRAINING_END, f"{state.global_step} of {state.max_steps} steps"
         )
         if self._close_at_end:
             # Fewer steps than planned: another callback or the user ended training early.
             complete = state.global_step >= state.max_steps
-            self._ledger.event(
+            self._record.event(
                 EventKind.FINISH if complete else EventKind.STOP,
                 f"training ended after {state.global_step} of {state.max_steps} steps",
             )

@@ -7,34 +7,51 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
 
 from ecorl.config import Config, FpgaEngineConfig, TorchEngineConfig
 from ecorl.engines.torch import loading
-from ecorl.records import Action, ModelShape, Stage
+from ecorl.records import Action, ModelShape, Role, Stage
 from ecorl.runtime.frozen_models import Watch, frozen_model
+from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.training import FrozenModel, TrainingSide
+from roll_adapters.trl.adapters import is_own_reference
+from roll_adapters.trl.reward import RewardModelCall
 
 logger = logging.getLogger(__name__)
 
 
-def training_side(trainer: Any, config: Config, run_dir: Path) -> TrainingSide:
+def training_side(trainer: Any, config: Config, run_dir: Path | None) -> TrainingSide:
     """Describe a trainer to the runtime.
 
     Args:
         trainer: the TRL trainer.
         config: whose policy says which models may leave the GPU.
-        run_dir: below it models are saved that are not on disk as they are in memory.
+        run_dir: below it models are saved that are not on disk as they are in memory; None: the
+            frozen models are described by another process.
     """
-    models, frozen = _shapes(trainer), _frozen(trainer, config, run_dir)
+    models = _shapes(trainer)
+    frozen = _frozen(trainer, config, run_dir) if run_dir is not None else {}
     device = trainer.accelerator.device
+    elsewhere = served_elsewhere(trainer)
     if device.type != "cuda":
-        return TrainingSide("cpu", models=models, frozen=frozen)
+        return TrainingSide("cpu", models=models, frozen=frozen, elsewhere=elsewhere)
 
     def fence() -> None:
         torch.cuda.synchronize(device)
 
-    return TrainingSide("cuda", gpu_uuids(trainer), models, frozen, fence)
+    return TrainingSide("cuda", gpu_uuids(trainer), models, frozen, fence, elsewhere)
+
+
+def served_elsewhere(trainer: Any) -> dict[Role, str]:
+    """Find the roles that run on other devices than the trainer's, and what these are.
+
+    A vLLM server has GPUs of its own; vLLM beside the training (``colocate``) has the trainer's.
+
+    Args:
+        trainer: the TRL trainer.
+    """
+    by_server = getattr(trainer, "use_vllm", False) and trainer.vllm_mode == "server"
+    return {Stage.GENERATION: "a vLLM server"} if by_server else {}
 
 
 def trainer_facts(trainer: Any) -> dict[str, str]:
@@ -70,17 +87,19 @@ def _nvml_name(uuid: str) -> str:
     return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
 
 
-def watches(trainer: Any, training: TrainingSide) -> dict[Stage, Watch]:
-    """Watch each frozen model: when one changes, its engine is out of date.
+def watches(trainer: Any, runtime: Runtime) -> dict[Role, Watch]:
+    """Watch each model that has an engine: when it changes, the engine is out of date.
 
     Args:
         trainer: the TRL trainer.
-        training: its description, from `training_side`.
+        runtime: started.
     """
-    found = {}
-    if Stage.REWARD in training.frozen:
-        found[Stage.REWARD] = Watch(_reward_model(trainer))
-    if Stage.REFERENCE in training.frozen:
+    found: dict[Role, Watch] = {
+        reward.role: Watch(reward.model)
+        for reward in RewardModelCall.find_all(trainer)
+        if runtime.checkpoint(reward.role) is not None
+    }
+    if runtime.checkpoint(Stage.REFERENCE) is not None:
         found[Stage.REFERENCE] = Watch(trainer.ref_model)
     return found
 
@@ -95,22 +114,17 @@ def can_refresh(config: Config) -> bool:
     return isinstance(config.engine.offload, FpgaEngineConfig)
 
 
-def _reward_model(trainer: Any) -> Any:
-    """The first reward function that is a model, or None."""
-    return next((f for f in trainer.reward_funcs if isinstance(f, PreTrainedModel)), None)
-
-
-def _frozen(trainer: Any, config: Config, run_dir: Path) -> dict[Stage, FrozenModel]:
+def _frozen(trainer: Any, config: Config, run_dir: Path) -> dict[Role, FrozenModel]:
     """Describe the frozen models that the policy may offload, as they are in memory."""
-    found: dict[Stage, FrozenModel] = {}
+    found: dict[Role, FrozenModel] = {}
     policy = config.placement.policy
     wanted = {
         stage: getattr(policy, str(stage), Action.CONCURRENT) is not Action.GPU
         for stage in (Stage.REWARD, Stage.REFERENCE)
     }
-    reward = _reward_model(trainer)
-    if reward is not None and wanted[Stage.REWARD]:
-        found[Stage.REWARD] = frozen_model(reward, run_dir / "models" / "reward")
+    for reward in RewardModelCall.find_all(trainer) if wanted[Stage.REWARD] else ():
+        spare = run_dir / "models" / reward.role.replace(":", "-")
+        found[reward.role] = frozen_model(reward.model, spare)
     if is_refreshed(trainer) and not can_refresh(config):
         logger.warning(
             "the reference is refreshed during training, and the engine cannot take over weights: "
@@ -130,15 +144,16 @@ def _frozen(trainer: Any, config: Config, run_dir: Path) -> dict[Stage, FrozenMo
     return found
 
 
-def _shapes(trainer: Any) -> dict[Stage, ModelShape]:
+def _shapes(trainer: Any) -> dict[Role, ModelShape]:
     policy = shape_of(trainer.accelerator.unwrap_model(trainer.model))
-    shapes = {Stage.GENERATION: policy, Stage.ACTOR_TRAIN: policy}
+    shapes: dict[Role, ModelShape | None] = {Stage.GENERATION: policy, Stage.ACTOR_TRAIN: policy}
     if trainer.ref_model is not None:
         shapes[Stage.REFERENCE] = shape_of(trainer.accelerator.unwrap_model(trainer.ref_model))
-    reward = _reward_model(trainer)
-    if reward is not None:
-        shapes[Stage.REWARD] = shape_of(reward)
-    return {stage: shape for stage, shape in shapes.items() if shape is not None}
+    elif is_own_reference(trainer):
+        shapes[Stage.REFERENCE] = policy
+    for reward in RewardModelCall.find_all(trainer):
+        shapes[reward.role] = shape_of(reward.model)
+    return {role: shape for role, shape in shapes.items() if shape is not None}
 
 
 def shape_of(model: Any) -> ModelShape | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,29 +13,40 @@ from transformers import PreTrainedModel
 from trl.data_utils import apply_chat_template, is_conversational
 
 from ecorl.engines.protocol import ScoreBatch
+from ecorl.records import Role, Stage, role_of
+
+OTHER = "other"
+"""Role name of what is no reward model, beside reward models: functions, tokenizing, gathering."""
 
 
 class RewardModelCall:
-    """A trainer's first reward function that is a model, which the reward engine answers for.
+    """A trainer's reward function that is a model, which an engine of its own may answer for.
 
     Args:
         trainer: the TRL trainer.
         index: its place among the trainer's reward functions.
+        role_name: tells it from the trainer's other reward models; empty for the only one.
     """
 
-    def __init__(self, trainer: Any, index: int) -> None:
-        self.index = index
+    def __init__(self, trainer: Any, index: int, role_name: str = "") -> None:
+        self.index, self.role_name = index, role_name
         self._trainer = trainer
         self.model = trainer.reward_funcs[index]
         self._tokenizer = trainer.reward_processing_classes[index]
 
     @classmethod
-    def find(cls, trainer: Any) -> RewardModelCall | None:
-        """Find the first reward function that is a model; None when none is."""
-        for index, function in enumerate(trainer.reward_funcs):
-            if isinstance(function, PreTrainedModel):
-                return cls(trainer, index)
-        return None
+    def find_all(cls, trainer: Any) -> list[RewardModelCall]:
+        """Find the reward functions that are models, in the trainer's order."""
+        own = [i for i, f in enumerate(trainer.reward_funcs) if isinstance(f, PreTrainedModel)]
+        if len(own) < 2:
+            return [cls(trainer, i) for i in own]
+        names = role_names([str(trainer.reward_func_names[i]) for i in own])
+        return [cls(trainer, i, name) for i, name in zip(own, names, strict=True)]
+
+    @property
+    def role(self) -> Role:
+        """Its role, e.g. ``reward`` or ``reward:math``."""
+        return role_of(Stage.REWARD, self.role_name)
 
     def texts(self, prompts: list[Any], completions: list[Any]) -> list[str]:
         """Join prompts and completions into the texts that TRL lets a reward model read.
@@ -96,3 +109,23 @@ class RewardModelCall:
         with torch.inference_mode():
             scores = self.model(**inputs).logits[:, 0]
         return list(scores.float().cpu().numpy())
+
+
+def role_names(names: Sequence[str]) -> list[str]:
+    """Names of a stage's models that can stand in a role: each once, without colons and spaces.
+
+    A name that several have, or that means the other reward functions, gets a number behind it.
+
+    Args:
+        names: what the trainer calls them, e.g. the last parts of their folders.
+    """
+    plain = [re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-") or "model" for name in names]
+    taken = {name for name in plain if plain.count(name) == 1 and name != OTHER} | {OTHER}
+    found = []
+    for name in plain:
+        own = name
+        if plain.count(name) > 1 or name == OTHER:
+            own = next(o for o in (f"{name}-{i}" for i in itertools.count()) if o not in taken)
+            taken.add(own)
+        found.append(own)
+    return found

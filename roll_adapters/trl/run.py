@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from ecorl.config import Config, FpgaEngineConfig
 from ecorl.edi import EdiMatrix
 from ecorl.engines.fpga.csim.build import csim_library
 from ecorl.engines.fpga.engine import FpgaEngine as Int8Engine
-from ecorl.errors import EcorlError
+from ecorl.errors import ConfigError, EcorlError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.records import EvaluationPhase, EventKind, Stage
 from ecorl.runtime.checkpoints import (
@@ -26,7 +27,10 @@ from ecorl.runtime.checkpoints import (
     remove_checkpoints_after,
     step_of,
 )
+from ecorl.runtime.energy.recorded_energy import recorded_totals
+from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.progress import ProgressTask, progress
+from ecorl.runtime.protocol import RecordWriter
 from ecorl.runtime.run_record import (
     RunRecord,
     check_unused,
@@ -39,7 +43,7 @@ from roll_adapters.trl.attach import PACKAGES, attach_to_record
 from roll_adapters.trl.attachment import TrlAttachment
 from roll_adapters.trl.evaluate import evaluate, rank_check
 from roll_adapters.trl.task import TaskFiles, read_rows, resolve_task
-from roll_adapters.trl.trainer import build_trainer, quiet
+from roll_adapters.trl.trainer import build_trainer, check_algorithm, quiet
 
 CHECKPOINTS = "checkpoints"
 MODEL = "model"
@@ -59,6 +63,8 @@ def run(config: Config, run_dir: Path, console: Console) -> bool:
     Raises:
         UserError: for anything in the configuration or its files that cannot be used.
     """
+    check_algorithm(config)  # before anything is written
+    _check_one_process()
     check_unused(run_dir)
     was_there = run_dir.exists()  # the trainer makes folders below it
     check_writable(run_dir)
@@ -70,7 +76,7 @@ def run(config: Config, run_dir: Path, console: Console) -> bool:
         ledger = create_run(config, run_dir, run_facts(files.policy, files.reward, PACKAGES))
         attempt = _Run(config, run_dir, files, trainer, ledger, console)
         try:
-            return attempt.go(None, None)
+            return attempt.go(None)
         except EcorlError:
             # Refused before anything ran (an engine that cannot load the model): leave no half run.
             if not attempt.attached and not was_there:
@@ -95,6 +101,7 @@ def resume(run_dir: Path, console: Console) -> bool:
     config = resumable_config(run_dir)
     checkpoint = newest_checkpoint(run_dir / CHECKPOINTS)
     step, edi = read_state(checkpoint) if checkpoint else (0, None)
+    spent = recorded_totals(run_dir)
     with quiet():
         files = resolve_task(config, console)
     # Opened before anything is touched: it refuses while another process is at this run.
@@ -105,7 +112,15 @@ def resume(run_dir: Path, console: Console) -> bool:
         remove_checkpoints_after(run_dir / CHECKPOINTS, step)
         trainer = build_trainer(config, files, run_dir / CHECKPOINTS)
         console.print(f"going on from step {step} of {config.trainer.steps}", highlight=False)
-        return _Run(config, run_dir, files, trainer, ledger, console).go(checkpoint, edi)
+        return _Run(config, run_dir, files, trainer, ledger, console).go(checkpoint, edi, spent)
+
+
+def _check_one_process() -> None:
+    """Refuse to be one of several processes: each would make a run of its own."""
+    n_processes = os.environ.get("WORLD_SIZE", "1")
+    if n_processes != "1":
+        allowed = "1: start a script that calls attach with torchrun instead"
+        raise ConfigError("WORLD_SIZE", n_processes, allowed)
 
 
 def _build_kernels(config: Config, console: Console) -> None:
@@ -143,27 +158,38 @@ class _Run:
     ) -> None:  # fmt: skip
         self.config, self.run_dir, self.files = config, run_dir, files
         self.trainer, self.ledger, self.console = trainer, ledger, console
+        self.record: RecordWriter = ledger
         self.attached = False
 
-    def go(self, checkpoint: Path | None, edi: EdiMatrix | None) -> bool:
+    def go(
+        self,
+        checkpoint: Path | None,
+        edi: EdiMatrix | None = None,
+        spent: RunTotals | None = None,
+    ) -> bool:
         """Evaluate, train and evaluate; the ledger is closed at the end, whatever happens.
 
         Args:
             checkpoint: the checkpoint to go on from, or None for a fresh run.
             edi: the EDI matrix of that checkpoint, or None.
+            spent: what earlier attempts have drawn; None for a fresh run.
 
         Returns:
             True when the run finished, False when a signal stopped it.
         """
-        self.ledger.event(
-            EventKind.RESUME if checkpoint else EventKind.START, f"{self.config.algorithm} by TRL"
-        )
+        kind = EventKind.RESUME if checkpoint else EventKind.START
         step = step_of(checkpoint)
         try:
             attachment = attach_to_record(
-                self.trainer, self.config, self.run_dir, RunRecord(self.ledger, step, edi)
+                self.trainer,
+                self.config,
+                self.run_dir,
+                RunRecord(self.ledger, step, edi, before=spent),
             )
             self.attached = True
+            # On a cluster another process keeps the record from here on.
+            self.record = attachment.runtime.record
+            self.record.event(kind, f"{self.config.algorithm} by TRL")
             try:
                 complete = self._phases(attachment, checkpoint)
             finally:
@@ -171,15 +197,15 @@ class _Run:
                 # readings.
                 attachment.detach()
             if complete:
-                self.ledger.event(EventKind.FINISH, "the run is complete")
+                self.record.event(EventKind.FINISH, "the run is complete")
             else:
-                self.ledger.event(EventKind.STOP, "stopped by a signal after the step was saved")
+                self.record.event(EventKind.STOP, "stopped by a signal after the step was saved")
             return complete
         except KeyboardInterrupt:
-            self.ledger.event(EventKind.STOP, "stopped from the keyboard")
+            self.record.event(EventKind.STOP, "stopped from the keyboard")
             raise
         finally:
-            self.ledger.close()
+            self.record.close()
 
     def _phases(self, attachment: TrlAttachment, checkpoint: Path | None) -> bool:
         if not self._evaluated(EvaluationPhase.BEFORE):
@@ -193,7 +219,7 @@ class _Run:
 
     def _evaluated(self, phase: EvaluationPhase) -> bool:
         """Whether an earlier attempt has recorded this evaluation already."""
-        self.ledger.flush()
+        self.record.flush()
         with contextlib.closing(LedgerReader(self.run_dir)) as reader:
             return any(row.phase == phase for row in reader.evaluations())
 
@@ -201,10 +227,10 @@ class _Run:
         if self.files.eval_prompts is None:
             return
         result = evaluate(self.trainer, read_rows(self.files.eval_prompts, ("prompt",)))
-        self.ledger.evaluation("reward", phase, result.reward)
+        self.record.evaluation("reward", phase, result.reward)
         words = f"held-out {phase} training: reward {_mean(result.reward):+.2f}"
         if result.correct is not None:
-            self.ledger.evaluation("correct", phase, result.correct)
+            self.record.evaluation("correct", phase, result.correct)
             words += f", {100 * _mean(result.correct):.0f} % right"
         self.console.print(words, highlight=False)
 
@@ -248,8 +274,8 @@ class _Run:
             )
         finally:
             engine.close()
-        self.ledger.evaluation("rank_flip", "held_out", check.flips)
-        self.ledger.evaluation("score_shift", "held_out", check.score_shifts)
+        self.record.evaluation("rank_flip", "held_out", check.flips)
+        self.record.evaluation("score_shift", "held_out", check.score_shifts)
 
 
 def _mean(values: list[float]) -> float:

@@ -22,9 +22,26 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from ecorl.config import Config
 from ecorl.engines.torch.loading import loading_errors
-from ecorl.errors import CheckpointError, DataError
+from ecorl.errors import CheckpointError, ConfigError, DataError
 from ecorl.records import Algorithm
 from roll_adapters.trl.task import TaskFiles, read_rows
+
+TRAINERS: dict[Algorithm, tuple[Any, Any]] = {
+    Algorithm.GRPO: (GRPOConfig, GRPOTrainer),
+    Algorithm.RLOO: (RLOOConfig, RLOOTrainer),
+}
+"""Arguments and trainer of each algorithm that TRL has for us."""
+
+
+def check_algorithm(config: Config) -> None:
+    """Check that TRL has the configured algorithm.
+
+    Raises:
+        ConfigError: when it has not.
+    """
+    if config.algorithm_enum not in TRAINERS:
+        allowed = f"{' or '.join(repr(str(name)) for name in TRAINERS)} with adapter = 'trl'"
+        raise ConfigError("algorithm", config.algorithm, allowed)
 
 
 @contextlib.contextmanager
@@ -99,9 +116,11 @@ def build_trainer(config: Config, files: TaskFiles, output_dir: Path) -> Any:
         output_dir: folder of the trainer's checkpoints.
 
     Raises:
+        ConfigError: for an algorithm that TRL lacks.
         CheckpointError: for a model that cannot be used.
         DataError: for a prompt file that cannot be used.
     """
+    check_algorithm(config)
     prompts = [{"prompt": row["prompt"]} for row in read_rows(files.prompts, ("prompt",))]
     t = config.trainer
     n_unique = t.per_device_batch_size // t.num_generations
@@ -110,11 +129,7 @@ def build_trainer(config: Config, files: TaskFiles, output_dir: Path) -> Any:
     torch.set_num_threads(t.num_threads)
     policy, tokenizer, reward, reward_tokenizer = load_models(files)
     on_cpu = not torch.cuda.is_available()
-    make_args, make_trainer = (
-        (RLOOConfig, RLOOTrainer)
-        if config.algorithm_enum is Algorithm.RLOO
-        else (GRPOConfig, GRPOTrainer)
-    )
+    make_args, make_trainer = TRAINERS[config.algorithm_enum]
     args = make_args(
         output_dir=str(output_dir),
         seed=config.seed,

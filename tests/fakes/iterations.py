@@ -60,6 +60,7 @@ _FIGURES = st.fixed_dictionaries(
         "limit_c": st.sampled_from([50.0, 85.0]),
         "throttle": st.floats(0.2, 1.0),
         "n_cards": st.sampled_from([1.0, 4.0]),
+        "card_share": st.just(1.0),
     }
 )
 

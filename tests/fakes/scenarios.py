@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ecorl.records import Stage
-from ecorl.sim.scenario import Abilities, Limits, Scenario
+from ecorl.records import Abilities, Stage
+from ecorl.sim.scenario import Limits, Scenario
 from ecorl.sim.simulation import Simulation
 from ecorl.sim.trace import draw_trace
 

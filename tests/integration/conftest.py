@@ -1,9 +1,8 @@
-"""A tiny task on disk, and trainers made from it the way a TRL user makes them."""
+"""A tiny task on disk, for trainers that are made from it the way a TRL user makes them."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import demand
-
-
-@dataclass(frozen=True)
-class TinyTask:
-    """Checkpoint folders and data files as a user would have them."""
-
-    policy: Path
-    reward: Path
-    prompts: Path
-    eval_prompts: Path
-    pairs: Path
+from tests.integration.tiny_trainer import TinyTask, tiny_trainer
 
 
 @pytest.fixture(scope="session")
@@ -98,52 +87,6 @@ def make_trainer(tiny, tmp_path):
     """Makes a plain TRL trainer on the tiny task; keyword arguments go to its config."""
 
     def make(algorithm: str = "grpo", name: str = "plain", **changes: Any) -> Any:
-        import torch
-        from datasets import Dataset
-        from transformers import (
-            AutoModelForCausalLM,
-            AutoModelForSequenceClassification,
-            AutoTokenizer,
-            PrinterCallback,
-        )
-        from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
-
-        torch.set_num_threads(1)
-        rows = [json.loads(line) for line in tiny.prompts.read_text().splitlines()]
-        settings = {
-            "output_dir": str(tmp_path / name),
-            "use_cpu": True,
-            "bf16": False,
-            "per_device_train_batch_size": 16,
-            "num_generations": 4,
-            "max_completion_length": 6,
-            "learning_rate": 1e-3,
-            "beta": 0.05,
-            "temperature": 0.9,
-            "max_steps": 4,
-            "seed": 11,
-            "save_strategy": "no",
-            "report_to": [],
-            "logging_steps": 1,
-            "disable_tqdm": True,
-            "gradient_checkpointing": False,
-        } | changes
-        config, kind = (
-            (GRPOConfig, GRPOTrainer) if algorithm == "grpo" else (RLOOConfig, RLOOTrainer)
-        )
-        trainer = kind(
-            model=AutoModelForCausalLM.from_pretrained(tiny.policy, dtype=torch.float32),
-            reward_funcs=[
-                AutoModelForSequenceClassification.from_pretrained(
-                    tiny.reward, dtype=torch.float32, num_labels=1
-                ).eval()
-            ],
-            args=config(**settings),
-            train_dataset=Dataset.from_list(rows),
-            processing_class=AutoTokenizer.from_pretrained(tiny.policy),
-            reward_processing_classes=[AutoTokenizer.from_pretrained(tiny.reward)],
-        )
-        trainer.remove_callback(PrinterCallback)
-        return trainer
+        return tiny_trainer(tiny, tmp_path / name, algorithm, **changes)
 
     return make

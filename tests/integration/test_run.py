@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
+from ecorl import cli
 from ecorl.ledger import Ledger, LedgerReader
 from ecorl.records import Action
 
@@ -82,6 +83,21 @@ def ecorl(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.fixture
+def refused(monkeypatch, capsys):
+    """The command in this process, where TRL is there already: for what is refused at once."""
+
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["ecorl", *words])
+        capsys.readouterr()  # what the test's own preparation has printed
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        streams = capsys.readouterr()
+        return subprocess.CompletedProcess(words, caught.value.code, streams.out, streams.err)
+
+    return call
+
+
 def start(*words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "ecorl.cli", *words],
@@ -129,7 +145,9 @@ def unbroken(tiny, tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_and_resumed_is_the_unbroken_run(unbroken, write_config, tmp_path):
+def test_killed_at_any_moment_and_resumed_is_the_unbroken_run(
+    unbroken, refused, write_config, tmp_path
+):
     config = write_config("killed")
     run_dir = tmp_path / "killed"
     words: tuple[str, ...] = ("run", "--config", str(config))
@@ -158,7 +176,7 @@ def test_killed_at_any_moment_and_resumed_is_the_unbroken_run(unbroken, write_co
         assert any(row.superseded for row in reader.executions())
         steps = [m.iteration for m in reader.metrics("loss") if not m.superseded]
         assert sorted(set(steps)) == list(range(1, STEPS + 1))
-    again = ecorl("run", "--resume", str(run_dir))
+    again = refused("run", "--resume", str(run_dir))
     assert again.returncode == 2
     assert "has finished" in again.stderr
 
@@ -244,7 +262,7 @@ def test_a_folder_that_cannot_be_written_gets_one_line_before_anything_is_prepar
         assert wrong in done.stderr
 
 
-def test_a_finished_run_leaves_everything_behind(unbroken):
+def test_a_finished_run_leaves_everything_behind(unbroken, refused):
     for name in ("config.toml", "ledger.sqlite", "report.html", "report.json"):
         assert (unbroken / name).stat().st_size > 0
     with contextlib.closing(LedgerReader(unbroken)) as reader:
@@ -260,7 +278,7 @@ def test_a_finished_run_leaves_everything_behind(unbroken):
     }
     assert actions == {Action.GPU, Action.CONCURRENT}
     assert {r.iteration for r in offloaded} == {2, *range(4, STEPS + 1)}
-    again = ecorl("run", "--config", str(unbroken / "config.toml"))
+    again = refused("run", "--config", str(unbroken / "config.toml"))
     assert again.returncode == 2
     assert "holds a run already" in again.stderr
 
@@ -273,8 +291,8 @@ def test_a_finished_run_leaves_everything_behind(unbroken):
         ({"pairs": '"/nowhere.jsonl"'}, ["/nowhere.jsonl (task.pairs)", "cannot be read"]),
     ],
 )
-def test_missing_inputs_get_one_clear_line(write_config, tmp_path, changes, words):
-    done = ecorl("run", "--config", str(write_config("bad", **changes)))
+def test_missing_inputs_get_one_clear_line(refused, write_config, tmp_path, changes, words):
+    done = refused("run", "--config", str(write_config("bad", **changes)))
     assert done.returncode == 2
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1, done.stderr
@@ -283,45 +301,56 @@ def test_missing_inputs_get_one_clear_line(write_config, tmp_path, changes, word
     assert not (tmp_path / "bad").exists()
 
 
-def test_broken_checkpoint_and_prompt_line_are_named(write_config, tiny, tmp_path):
+def test_broken_checkpoint_and_prompt_line_are_named(refused, write_config, tiny, tmp_path):
     broken = tmp_path / "broken"
     broken.mkdir()
     for file in tiny.policy.iterdir():
         data = file.read_bytes()
         half = len(data) // 2 if file.suffix == ".safetensors" else len(data)
         (broken / file.name).write_bytes(data[:half])
-    done = ecorl("run", "--config", str(write_config("bad", policy=f'"{broken}"')))
+    done = refused("run", "--config", str(write_config("bad", policy=f'"{broken}"')))
     assert done.returncode == 2
     assert str(broken) in done.stderr
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "1"}\n{"prompt": 2}\n')
-    done = ecorl("run", "--config", str(write_config("bad", prompts=f'"{prompts}"')))
+    done = refused("run", "--config", str(write_config("bad", prompts=f'"{prompts}"')))
     assert done.returncode == 2
     assert f"{prompts}:2" in done.stderr
     assert not (tmp_path / "bad").exists()
 
 
-def test_a_reward_model_of_two_labels_is_refused_in_one_line(write_config, tiny, tmp_path):
+def test_an_algorithm_that_trl_lacks_is_refused_before_anything_is_written(write_config, tmp_path):
+    config = write_config("bad")
+    for algorithm in ("ppo", "reinforce++", "dapo"):
+        done = ecorl("run", "--config", str(config), "--set", f'algorithm="{algorithm}"')
+        assert done.returncode == 2
+        line = f"algorithm = '{algorithm}': allowed is 'grpo' or 'rloo' with adapter = 'trl'"
+        assert done.stderr.strip().endswith(line), done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert not (tmp_path / "bad").exists()
+
+
+def test_a_reward_model_of_two_labels_is_refused_in_one_line(refused, write_config, tiny, tmp_path):
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
     two = tmp_path / "two"
     shutil.copytree(tiny.reward, two)
     config = AutoConfig.from_pretrained(tiny.reward, num_labels=2)
     AutoModelForSequenceClassification.from_config(config).save_pretrained(two)
-    done = ecorl("run", "--config", str(write_config("bad", reward=f'"{two}"')))
+    done = refused("run", "--config", str(write_config("bad", reward=f'"{two}"')))
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert "its weights have other shapes than one scalar head needs" in done.stderr
     assert not (tmp_path / "bad").exists()
 
 
-def test_a_model_that_the_engine_refuses_leaves_no_half_run(write_config, tiny, tmp_path):
+def test_a_model_that_the_engine_refuses_leaves_no_half_run(refused, write_config, tiny, tmp_path):
     odd = tmp_path / "odd"
     shutil.copytree(tiny.reward, odd)
     text = (odd / "config.json").read_text()
     assert '"silu"' in text
     (odd / "config.json").write_text(text.replace('"silu"', '"gelu"'))
-    done = ecorl("run", "--config", str(write_config("bad", reward=f'"{odd}"')))
+    done = refused("run", "--config", str(write_config("bad", reward=f'"{odd}"')))
     assert done.returncode == 2
     assert "gelu" in done.stderr
     assert "the reward model" in done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import signal
 import sqlite3
 import time
@@ -14,8 +15,9 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
+from ecorl.errors import ConfigError
 from ecorl.ledger import LedgerReader
-from ecorl.records import Action, Stage, StageResult
+from ecorl.records import Action, Algorithm, Stage, StageResult
 from ecorl.runtime.frozen_models import Watch, frozen_checkpoint
 from roll_adapters.trl_hooks import attach
 from tests.integration.checks import BOTH, assert_same_bits, config, outcome
@@ -324,7 +326,7 @@ def test_an_engine_that_dies_between_two_steps_is_a_fault_in_the_record(make_tra
     attachment = attach(trainer, config(tmp_path, policy=BOTH, engine=EXACT))
 
     def kill():
-        for lane in attachment.runtime._lanes.values():
+        for lane in attachment.runtime._scheduler._lanes.values():
             os.kill(lane.engine.pid, signal.SIGKILL)
             while lane.engine.available:
                 time.sleep(0.01)
@@ -342,7 +344,9 @@ def test_sigterm_to_the_whole_group_leaves_engine_and_sampler_to_the_trainer(
 
     def terminate():
         runtime = attachment.runtime
-        pids = [lane.engine.pid for lane in runtime._lanes.values()] + [runtime._sampler.pid]
+        pids = [lane.engine.pid for lane in runtime._scheduler._lanes.values()] + [
+            runtime._monitor.sampler.pid
+        ]
         for pid in pids:
             os.kill(pid, signal.SIGTERM)
 
@@ -351,3 +355,13 @@ def test_sigterm_to_the_whole_group_leaves_engine_and_sampler_to_the_trainer(
     assert fault_kinds(tmp_path / "run") == []
     taken = actions(tmp_path / "run", Stage.REWARD) + actions(tmp_path / "run", Stage.REFERENCE)
     assert taken == [Action.CONCURRENT] * 8
+
+
+@pytest.mark.parametrize("trained", ["grpo", "rloo"])
+def test_a_trainer_of_another_algorithm_is_not_attached_to(make_trainer, tmp_path, trained):
+    trainer = make_trainer(trained)
+    for algorithm in {*map(str, Algorithm)} - {trained}:
+        allowed = f"algorithm = {algorithm!r}: allowed is {trained} for a {type(trainer).__name__}"
+        with pytest.raises(ConfigError, match=f"^{re.escape(allowed)}$"):
+            attach(trainer, config(tmp_path, algorithm))
+    assert not (tmp_path / "run").exists()

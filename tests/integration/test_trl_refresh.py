@@ -31,7 +31,7 @@ class Patient(TrainerCallback):
     """Waits before each step for a refresh that is under way."""
 
     def __init__(self, runtime: Any) -> None:
-        self.lane = runtime._lanes[Stage.REFERENCE]
+        self.lane = runtime._scheduler._lanes[Stage.REFERENCE]
 
     def on_step_begin(self, args, state, control, **kwargs):
         limit = time.monotonic() + 60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import subprocess
 import sys
@@ -65,27 +66,42 @@ def families(seed, prompts, most, n_completions):
 # ---------------------------------------------------------------- golden, fast, strict
 
 
+COUNTS = [0, 3, 62, 10, 64, 100]
+TEMPERATURE = 0.7
+
+
+def blocks_rows():
+    """Rows around the borders of the blocks."""
+    return rows_of(1, 5, 63, 64, 65, 130, seed=1)
+
+
+@functools.cache
+def golden_answer(folder):
+    """Residual stream and results of `blocks_rows`; slow, and the same for both builds."""
+    wanted, rows = golden(folder), blocks_rows()
+    hidden = np.concatenate([f.hidden for f in wanted.forward(rows)])
+    if load_decoder(folder).config.is_reward:
+        return hidden, wanted.rewards(rows)
+    return hidden, wanted.logprobs(rows, COUNTS, Scale.of(LOG2_E / TEMPERATURE))
+
+
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("build", ["fast", "strict"])
 def test_every_block_and_result_equals_the_golden_model(folder_of, name, build, require_tool):
     if build == "strict":
         require_tool("hls_headers")
     folder = folder_of(name)
-    model, wanted = decoder(folder, build), golden(folder)
-    rows = rows_of(1, 5, 63, 64, 65, 130, seed=1)
+    model, rows = decoder(folder, build), blocks_rows()
+    expected, results = golden_answer(folder)
     stream = integers(model.hidden(rows), model.fraction_bits)
-    expected = np.concatenate([f.hidden for f in wanted.forward(rows)])
     # float32 hands out 24 of up to 30 bits of the stream
     assert np.array_equal(stream.astype(np.float32), expected.astype(np.float32))
     if model.config.is_reward:
-        results = wanted.rewards(rows)
         assert not results.marks.any()
         got = integers(model.score(rows), REWARD_BITS)
         assert np.array_equal(got.astype(np.float32), results.values.astype(np.float32))
     else:
-        counts = [0, 3, 62, 10, 64, 100]
-        got = model.logprobs(rows, counts, 0.7)
-        results = wanted.logprobs(rows, counts, Scale.of(LOG2_E / 0.7))
+        got = model.logprobs(rows, COUNTS, TEMPERATURE)
         for values, result in zip(got, results, strict=True):
             assert not result.marks.any()
             values = integers(values, LOGPROB_BITS).astype(np.float32)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import statistics
 
@@ -9,18 +10,58 @@ from hypothesis import strategies as st
 
 from ecorl.edi import EdiMatrix, edi, edi_from_energy, edi_reading
 from ecorl.errors import ConfigError, DataError
-from ecorl.records import EdiReading, Provenance, Stage
+from ecorl.records import (
+    Action,
+    EdiReading,
+    EnergyMethod,
+    PathCost,
+    Provenance,
+    Stage,
+    StageEnergy,
+    StageResult,
+)
 
 FIGURES = st.floats(0, 1e6, allow_nan=False)
 READINGS = st.builds(
-    lambda stage, device, value, provenance: EdiReading(
-        stage, device, None if value is None else value * 10, 10, value, provenance
+    lambda stage, device, value, provenance, time_s, role_name, variant: EdiReading(
+        stage,
+        device,
+        None if value is None else value * 10,
+        10,
+        value,
+        provenance,
+        time_s,
+        role_name,
+        variant,
     ),
     st.sampled_from(list(Stage)),
     st.sampled_from(["gpu", "u55c"]),
     st.one_of(st.none(), FIGURES),
     st.sampled_from(list(Provenance)),
+    st.one_of(st.none(), FIGURES),
+    st.sampled_from(["", "math", "code"]),
+    st.sampled_from(["", "FP32", "BF16"]),
 )
+FORMAT_1 = """{"format": 1, "alpha": 0.05, "n_profiling": 20, "cells": [
+  {"stage": "reward", "device": "u55c", "provenance": "modelled", "value_j_per_token": 0.5,
+   "count": 3, "mean_j_per_token": 0.5, "m2": 0.25, "mean_time_s_per_token": 0.125},
+  {"stage": "actor_train", "device": "h100_sxm", "provenance": "measured",
+   "value_j_per_token": 2.0, "count": 1, "mean_j_per_token": 2.0, "m2": 0.0}]}"""
+
+
+def executed(energy_j=10.0, n_output_tokens=10, **changes):
+    """One execution of the reward on the GPUs, measured unless told otherwise."""
+    energy = StageEnergy(
+        ("gpu0",), 0.0, 1.0, energy_j, None, None, None, 5, 1.0, EnergyMethod.INTEGRAL,
+        changes.pop("provenance", Provenance.MEASURED),
+    )  # fmt: skip
+    fields = {
+        "iteration": 1, "stage": Stage.REWARD, "action": Action.GPU, "device_ids": ("gpu0",),
+        "device": "gpu", "t_start_s": 0.0, "t_end_s": 1.0, "time_s": 1.0,
+        "time_provenance": Provenance.MEASURED, "host_time_s": 1.0, "wait_s": 0.0,
+        "n_sequences": 1, "n_tokens": 20, "n_output_tokens": n_output_tokens, "energy": energy,
+    }  # fmt: skip
+    return StageResult(**(fields | changes))
 
 
 def reading(value, provenance=Provenance.MEASURED, device="gpu"):
@@ -29,7 +70,17 @@ def reading(value, provenance=Provenance.MEASURED, device="gpu"):
 
 def test_eq_4_by_hand():
     assert edi(200.0, 3.0, 1200) == 0.5
-    assert edi_reading(Stage.REWARD, "gpu", 600.0, 1200, Provenance.MEASURED).edi_j_per_token == 0.5
+    assert edi_reading(executed(600.0, 1200)).edi_j_per_token == 0.5
+
+
+def test_a_reading_says_which_model_ran_and_how():
+    seen = edi_reading(executed(role_name="math", gear="BF16", provenance=Provenance.MODELLED))
+    assert (seen.role, seen.variant, seen.time_s) == ("reward:math", "BF16", 1.0)
+    assert seen.provenance is Provenance.MODELLED
+    assert edi_reading(executed()).variant == ""
+    unknown = edi_reading(executed(energy=None))
+    assert unknown.energy_j is None
+    assert unknown.edi_j_per_token is None
 
 
 @pytest.mark.parametrize(
@@ -128,7 +179,7 @@ def test_cells_stay_within_their_readings_and_round_trip(readings, n_profiling, 
         own = [
             r.edi_j_per_token
             for r in readings
-            if (r.stage, r.device, r.provenance) == (cell.stage, cell.device, cell.provenance)
+            if (r.stage, r.role_name, r.device, r.provenance, r.variant) == cell.key
             and r.edi_j_per_token is not None
         ]
         assert cell.count == len(own)
@@ -137,13 +188,31 @@ def test_cells_stay_within_their_readings_and_round_trip(readings, n_profiling, 
     again = EdiMatrix.from_json(matrix.to_json())
     assert again == matrix
     assert again.to_json() == matrix.to_json()
+    assert [c.key for c in matrix.cells()] == sorted(
+        (c.key for c in matrix.cells()),
+        key=lambda k: (
+            list(Stage).index(k[0]),
+            k[1],
+            k[2],
+            list(Provenance).index(k[3]),
+            k[4],
+        ),
+    )
     for r in readings:  # a restored matrix goes on exactly as the old one would
         assert again.update(r) == matrix.update(r)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"format": 2}', '{"format":1,"alpha":0.05,"n_profiling":2,"cells":[{}]}'],
+    [
+        "",
+        "[]",
+        "{}",
+        '{"format": 3}',
+        '{"format": true}',
+        '{"format": [1]}',
+        '{"format":1,"alpha":0.05,"n_profiling":2,"cells":[{}]}',
+    ],
 )
 def test_a_broken_file_is_refused(text):
     with pytest.raises(DataError):
@@ -162,3 +231,79 @@ def test_arguments_are_checked():
         EdiMatrix(alpha=0)
     with pytest.raises(ConfigError):
         EdiMatrix(n_profiling=-1)
+
+
+def test_models_and_variants_have_cells_of_their_own():
+    matrix = EdiMatrix()
+    for energy_j, changes in (
+        (10.0, {}),
+        (20.0, {"role_name": "math"}),
+        (30.0, {"role_name": "math", "gear": "BF16"}),
+    ):
+        matrix.update(edi_reading(executed(energy_j, **changes)))
+    at = (Stage.REWARD, "gpu", Provenance.MEASURED)
+    assert matrix.cell(*at).value_j_per_token == 1.0
+    assert matrix.cell(*at, role_name="math").value_j_per_token == 2.0
+    assert matrix.cell(*at, role_name="math", variant="BF16").value_j_per_token == 3.0
+    assert matrix.cell(*at, variant="BF16") is None
+    assert matrix.best(*at[:2], role_name="math", variant="BF16").value_j_per_token == 3.0
+    assert matrix.best(*at[:2], role_name="code") is None
+    assert matrix.confidence(*at, role_name="math").count == 1
+    assert matrix.confidence(*at, role_name="code").count == 0
+
+
+def test_path_costs_are_one_a_model():
+    matrix = EdiMatrix()
+    matrix.update(edi_reading(executed(10.0, time_s=2.0)))
+    matrix.update(edi_reading(executed(90.0, provenance=Provenance.MODELLED)))
+    matrix.update(edi_reading(executed(99.0, device="u55c")))
+    math_runs = {"role_name": "math", "gear": "BF16"}
+    for energy_j, time_s in ((20.0, 4.0), (40.0, 8.0)):
+        matrix.update(edi_reading(executed(energy_j, time_s=time_s, **math_runs)))
+    matrix.update(edi_reading(executed(60.0, time_s=3.0, role_name="math")))
+    found = matrix.path_costs("gpu")
+    assert found == (
+        PathCost(Stage.REWARD, 0.2, 1.0, 1, Provenance.MEASURED),
+        PathCost(
+            Stage.REWARD, pytest.approx(0.5), pytest.approx(4.0), 3, Provenance.MEASURED, "math"
+        ),
+    )
+
+
+def test_a_model_without_times_has_no_path_cost():
+    matrix = EdiMatrix()
+    matrix.update(edi_reading(executed(10.0, time_s=None)))
+    assert matrix.path_costs("gpu") == ()
+
+
+def test_format_1_is_read_without_models_and_variants():
+    matrix = EdiMatrix.from_json(FORMAT_1)
+    reward = matrix.cell(Stage.REWARD, "u55c", Provenance.MODELLED)
+    assert (reward.count, reward.role_name, reward.variant) == (3, "", "")
+    assert matrix.best(Stage.ACTOR_TRAIN, "h100_sxm").mean_time_s_per_token is None
+    assert json.loads(matrix.to_json())["format"] == 2
+    assert EdiMatrix.from_json(matrix.to_json()) == matrix
+
+
+def test_what_a_later_format_holds_is_refused_in_one_line():
+    with pytest.raises(DataError) as later:
+        EdiMatrix.from_json(FORMAT_1.replace('"format": 1', '"format": 3'))
+    assert str(later.value) == "EDI matrix: format 3, this program reads 1 to 2"
+    with pytest.raises(DataError) as cell:
+        EdiMatrix.from_json(FORMAT_1.replace('"count": 3', '"count": 3, "zone": "x"'))
+    assert str(cell.value) == "EDI matrix: holds 'zone', which this program does not know"
+    with pytest.raises(DataError, match="holds 'decay', which"):
+        EdiMatrix.from_json(FORMAT_1.replace('"format": 1', '"format": 2, "decay": 1'))
+
+
+def test_times_are_kept_and_older_cells_have_none():
+    matrix = EdiMatrix()
+    for time_s in (1.0, 3.0):
+        cell = matrix.update(edi_reading(executed(time_s=time_s)))
+    assert cell.mean_time_s_per_token == pytest.approx(0.2)
+    assert EdiMatrix.from_json(matrix.to_json()) == matrix
+    old = json.loads(matrix.to_json())
+    del old["cells"][0]["mean_time_s_per_token"]
+    assert EdiMatrix.from_json(json.dumps(old)).cells()[0].mean_time_s_per_token is None
+    matrix.update(edi_reading(executed(time_s=None)))
+    assert matrix.cells()[0].mean_time_s_per_token is None

@@ -41,7 +41,7 @@ _WINDOW = 4
 """Iterations that may be under way at once; more than any schedule overlaps."""
 
 
-class Span(NamedTuple):
+class BusySpan(NamedTuple):
     """Time in which a task runs at one rate.
 
     Attributes:
@@ -77,7 +77,7 @@ class ScheduleTimeline:
 
     schedule: str
     shares: Mapping[str, float]
-    spans: tuple[Span, ...]
+    spans: tuple[BusySpan, ...]
     time_s: float
     gpu_j: float
     card_j: float
@@ -194,7 +194,7 @@ class _Engine:
     works: Sequence[Work]
     cluster: Cluster
     shares: Mapping[str, float]
-    spans: list[Span] = field(default_factory=list)
+    spans: list[BusySpan] = field(default_factory=list)
 
     def run(self) -> float:
         """Run all iterations; returns the time of the last end, s."""
@@ -305,7 +305,7 @@ class _Engine:
             if not job.started or (job.rate == 0 and job.held == 0):
                 continue
             self.spans.append(
-                Span(job.iteration, job.task.piece, job.task.group, self.now_s, end_s,
+                BusySpan(job.iteration, job.task.piece, job.task.group, self.now_s, end_s,
                      job.held, job.used, job.busy)
             )  # fmt: skip
             stop_s = job.next_stop_s()

@@ -34,6 +34,7 @@ from ecorl.policy.calibration.readings import (
 )
 from ecorl.records import (
     INFERENCE_STAGES,
+    BarrierWait,
     EnergyMethod,
     EventKind,
     FaultKind,
@@ -121,20 +122,10 @@ class _SimulatedLedger(Ledger):
         t_s = self.now_s
         self._insert("placement", lambda: {"t_s": t_s, **encoding.placement_row(p)})
 
-    def barrier(
-        self, iteration: int, stage: Stage, wait_s: float, n_rows: int, n_missing: int, n_late: int
-    ) -> None:
+    def barrier(self, wait: BarrierWait) -> None:
         """Record one wait that ended at `now_s`."""
-        row = {
-            "iteration": iteration,
-            "t_s": self.now_s,
-            "stage": str(stage),
-            "wait_s": wait_s,
-            "n_rows": n_rows,
-            "n_missing": n_missing,
-            "n_late": n_late,
-        }
-        self._insert("barrier", lambda: row)
+        t_s = self.now_s
+        self._insert("barrier", lambda: {"t_s": t_s, **encoding.barrier_row(wait)})
 
 
 class _Clerk:
@@ -347,7 +338,7 @@ class _Clerk:
 
     def _wait(self, stage: Stage, start_s: float, wait_s: float) -> None:
         self.ledger.now_s = self.start_s + start_s + wait_s
-        self.ledger.barrier(self.iteration, stage, wait_s, self.counts[0], 0, 0)
+        self.ledger.barrier(BarrierWait(self.iteration, stage, wait_s, self.counts[0], 0, 0))
 
     def _error(self) -> float:
         return float(np.exp(self.noise * self.rng.standard_normal()))

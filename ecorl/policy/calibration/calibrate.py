@@ -36,9 +36,9 @@ from ecorl.policy.calibration.queue import (
     queue_record,
 )
 from ecorl.policy.calibration.readings import RunReadings, read_run
-from ecorl.records import Action, Provenance, Stage, weakest
+from ecorl.records import Abilities, Action, Provenance, Stage, weakest
 from ecorl.scheduler.tables import COLUMN, CostTable, length_grid
-from ecorl.sim.scenario import Abilities, Limits
+from ecorl.sim.scenario import Limits
 from ecorl.sim.tasks import nominal_length
 
 __all__ = ["Calibration", "calibrate"]

@@ -20,9 +20,9 @@ from ecorl.devices import load_profile
 from ecorl.errors import ConfigError
 from ecorl.policy.calibration.fit import Lengths
 from ecorl.policy.calibration.queue import OtherJobs
-from ecorl.records import Algorithm, Provenance
+from ecorl.records import Abilities, Algorithm, Provenance
 from ecorl.scheduler.tables import COLUMNS, CostTable
-from ecorl.sim.scenario import Abilities, Limits, Scenario
+from ecorl.sim.scenario import Limits, Scenario
 
 FORMAT = "ecorl.calibration/1"
 """Name and version of the file's form."""

@@ -37,6 +37,10 @@ _TABLE_DIGITS = 6
 """Significant digits of a cost that count. Processors differ in the last bits of a logarithm, which
 must not make a policy stale; a changed figure moves more than one part in a million."""
 
+_OF_RUNS_ALONE = frozenset({"card_share"})
+"""Figures of `Work` that are 1 in every scenario, since only a run has others: no policy has
+learned anything from them."""
+
 _STATE_DECIMALS = 4
 """Decimals of states (limited to about 10) and rewards that count, for the same reason. Both come
 from differences of costs, so their last bits are less certain than those of the costs."""
@@ -111,7 +115,9 @@ def _episodes(sample: Sequence[Scenario]) -> list[npt.NDArray[np.float64]]:
 def _work(work: Work) -> list[npt.NDArray[np.float64]]:
     """Every figure of some iterations' work, each episode's relative to its greatest."""
     found = []
-    for figure in work:
+    for name, figure in zip(work._fields, work, strict=True):
+        if name in _OF_RUNS_ALONE:
+            continue
         for values in figure if isinstance(figure, tuple) else (figure,):
             greatest = np.abs(values).max(axis=0)
             # What is 0 but for rounding must not count by its digits.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ecorl.ledger import BarrierRow, ExecutionRow
-from ecorl.records import Action, Provenance, StageResult, weakest
+from ecorl.records import Action, Provenance, Role, StageResult, weakest
 from ecorl.report.energy.model import Balance, CardTimeline, Cause, EnergyPart, PathComparison
 from ecorl.report.energy.rest import Evidence
 from ecorl.report.energy.spans import length
@@ -135,17 +135,17 @@ def _simulated(executions: Sequence[ExecutionRow]) -> list[ExecutionRow]:
 def _paired(
     simulated: Sequence[ExecutionRow], barriers: Sequence[BarrierRow], attempt: int
 ) -> list[_Wait]:
-    """Pair each wait of one attempt with the call of its iteration and stage, in order of time."""
-    calls: dict[tuple[int, str], list[StageResult]] = defaultdict(list)
+    """Pair each wait of one attempt with the call of its iteration and role, in order of time."""
+    calls: dict[tuple[int, Role], list[StageResult]] = defaultdict(list)
     for e in simulated:
         if e.attempt == attempt:
-            calls[e.result.iteration, e.result.stage].append(e.result)
+            calls[e.result.iteration, e.result.role].append(e.result)
     waits = []
     for b in sorted((b for b in barriers if b.attempt == attempt), key=lambda b: b.t_s):
         if b.wait_s is None:
             continue
-        # Calls of a stage are joined in the order in which they were sent.
-        own = calls[b.iteration, b.stage]
+        # Calls of one model are joined in the order in which they were sent.
+        own = calls[b.iteration, b.role]
         call = own.pop(0) if own else None
         time_s = call.time_s if call is not None and call.fault is None else None
         submit_s = b.t_s - b.wait_s if call is None else call.t_start_s
@@ -190,6 +190,11 @@ def _idle_j(
         if len(known_w) < len(powers_w):
             return None
         busy_s = math.fsum(present(r.time_s for r in results if r.device_ids == device_ids))
-        held_s = math.fsum(run_s[attempt] for attempt in evidence.held(device_ids))
+        held = evidence.held(device_ids)
+        # The waits that became shorter or longer did so in the time of the cards.
+        held_s = math.fsum(
+            run_s[attempt] - length([evidence.spans[attempt]]) + length([span])
+            for attempt, span in held.items()
+        )
         energy_j += math.fsum(known_w) * max(0.0, held_s - busy_s)
     return energy_j

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ecorl.records import Provenance, Stage
+from ecorl.records import Provenance, Role, Stage
 
 
 class Cause(StrEnum):
@@ -28,6 +28,7 @@ class StageRow:
     """Executions of one stage on one path and kind of device whose figures share provenances.
 
     Attributes:
+        role: which of the stage's models ran; the stage's name where it has only one.
         device: profile name, with the devices where the GPU path has that profile as well;
             ``device_ids`` are the devices of that kind that ran it.
         time_provenance: of ``time_s``.
@@ -48,6 +49,7 @@ class StageRow:
     """
 
     stage: Stage
+    role: Role
     device: str
     device_ids: tuple[str, ...]
     time_provenance: Provenance
@@ -165,6 +167,7 @@ class Spending:
         with_card: both, for the tokens per joule beside such a card; None without one.
         covered_share: share of stage calls of the whole run that have an energy figure.
         gaps: what is missing from the total, one sentence each.
+        owner: whose energy the columns are: of this machine, or of several.
     """
 
     parts: tuple[EnergyPart, ...]
@@ -175,6 +178,7 @@ class Spending:
     covered_share: float | None
     gaps: tuple[str, ...]
     accounting: Accounting | None
+    owner: str = "this machine"
 
     @property
     def shown(self) -> tuple[EnergyTotals, ...]:
@@ -193,6 +197,7 @@ class PathComparison:
     """GPU path against card for one stage; None throughout where only one of them ran it.
 
     Attributes:
+        role: which of the stage's models it is about; the stage's name where it has only one.
         ratio: card EDI over GPU path EDI; its provenance is that of the weaker of the two.
         gpu_would_j: GPU path EDI x the tokens that the card served, J, same provenance.
         card_j: what the card spent on all its calls of this stage, faulty ones included, J.
@@ -201,6 +206,7 @@ class PathComparison:
     """
 
     stage: Stage
+    role: Role
     gpu: StageRow | None
     card: StageRow | None
     ratio: float | None

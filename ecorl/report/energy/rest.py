@@ -10,15 +10,15 @@ from __future__ import annotations
 import bisect
 import math
 from collections import defaultdict
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from ecorl.ledger import BarrierRow, DeviceRow, ExecutionRow
+from ecorl.ledger import BarrierRow, DeviceRow, ExecutionRow, NodeRow
 from ecorl.records import Provenance, weakest
 from ecorl.report.energy.model import Cause, EnergyPart
 from ecorl.report.energy.readings import DeviceReadings, remark
-from ecorl.report.energy.spans import Span, length, merged, minus
+from ecorl.report.energy.spans import Span, hull, length, merged, minus
 from ecorl.report.energy.stages import energy_j, present
 from ecorl.report.render.numbers import joules, share
 
@@ -36,7 +36,10 @@ class Evidence:
         barriers: waits at the completion barrier.
         devices: what each attempt recorded of its devices.
         readings: energy of each device in each attempt by its readings.
-        spans: begin and end of each attempt, monotonic s, by attempt.
+        spans: begin and end of each attempt, monotonic s of the head, by attempt.
+        own_spans: begin and end of a device's time in an attempt, by both; where a device is not
+            named it is the attempt's.
+        lost: machines whose record is missing or not whole.
     """
 
     executions: Sequence[ExecutionRow]
@@ -44,9 +47,11 @@ class Evidence:
     devices: Sequence[DeviceRow]
     readings: Sequence[DeviceReadings]
     spans: dict[int, Span]
+    own_spans: Mapping[tuple[int, str], Span] = field(default_factory=dict)
+    lost: Sequence[NodeRow] = ()
 
     def held(self, device_ids: Collection[str]) -> dict[int, Span]:
-        """Spans of the attempts that had one of these devices.
+        """Spans of the attempts that had one of these devices, from when the first of them joined.
 
         An attempt that recorded no device at all counts as having had every one of them.
         """
@@ -55,7 +60,13 @@ class Evidence:
         recorded += [(e.attempt, device_ids_of(e)) for e in self.executions]
         silent = set(self.spans) - {attempt for attempt, _ in recorded}
         own = {attempt for attempt, ids in recorded if not ids.isdisjoint(device_ids)} | silent
-        return {attempt: span for attempt, span in self.spans.items() if attempt in own}
+        found = {}
+        for attempt in own & set(self.spans):
+            known = [self.own_spans.get((attempt, device_id)) for device_id in device_ids]
+            # A device of which its own machine's record says nothing, since that is lost, may have
+            # been there all the time.
+            found[attempt] = hull([s for s in known if s is not None] or [self.spans[attempt]])
+        return dict(sorted(found.items()))
 
 
 def device_ids_of(execution: ExecutionRow) -> set[str]:
@@ -179,18 +190,23 @@ def _stretches(meter: Meter, evidence: Evidence) -> list[_Stretch]:
         for attempt in attempts:
             for provenance, rows in classes[attempt].items():
                 readings[provenance] += rows
-        listed = ", ".join(map(str, attempts))
         stretches.append(
             _Stretch(
                 spans={a: held[a] for a in attempts},
                 readings=dict(readings),
                 executions=tuple(e for e in meter.executions if e.attempt in attempts),
-                name="the run time"
-                if len(attempts) == len(evidence.spans)
-                else f"attempt{'s' * (len(attempts) > 1)} {listed}",
+                name=_name(attempts, held, evidence),
             )
         )
     return stretches
+
+
+def _name(attempts: Sequence[int], held: Mapping[int, Span], evidence: Evidence) -> str:
+    """Name the time for which a meter was in some attempts."""
+    if len(attempts) < len(evidence.spans):
+        return f"attempt{'s' * (len(attempts) > 1)} {', '.join(map(str, attempts))}"
+    whole = all(held[a] == evidence.spans[a] for a in attempts)
+    return "the run time" if whole else "its machine's time in the run"
 
 
 def _own(meter: Meter, evidence: Evidence) -> list[DeviceReadings]:
@@ -334,9 +350,7 @@ def _split_rest(
     rest: EnergyPart, stretch: _Stretch, barriers: Sequence[BarrierRow]
 ) -> list[EnergyPart]:
     """Split the rest of a GPU path device by time into barrier wait and what remains."""
-    wait_s = waiting_alone_s(
-        stretch.executions, [b for b in barriers if b.attempt in stretch.spans]
-    )
+    wait_s = waiting_alone_s(stretch.executions, barriers, stretch.spans)
     if not rest.time_s or wait_s <= 0:
         return [rest]
     # Power while waiting and while resting is not told apart by readings of whole seconds, so the
@@ -353,17 +367,20 @@ def _split_rest(
     ]
 
 
-def waiting_alone_s(executions: Sequence[ExecutionRow], barriers: Sequence[BarrierRow]) -> float:
+def waiting_alone_s(
+    executions: Sequence[ExecutionRow], barriers: Sequence[BarrierRow], spans: Mapping[int, Span]
+) -> float:
     """Add up the time at the barrier in which the device of these executions ran nothing, s.
 
     Args:
         executions: executions of one device.
         barriers: waits at the barrier.
+        spans: begin and end of the device's time, by attempt; a wait outside is none of it.
     """
     seconds = 0.0
-    for attempt in {b.attempt for b in barriers}:
+    for attempt, (start, end) in spans.items():
         waits = [
-            (b.t_s - b.wait_s, b.t_s)
+            (max(b.t_s - b.wait_s, start), min(b.t_s, end))
             for b in barriers
             if b.attempt == attempt and b.wait_s is not None
         ]

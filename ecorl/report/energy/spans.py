@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from ecorl.ledger import AttemptRow
+from ecorl.ledger import AttemptRow, NodeSpan
 
 Span = tuple[float, float]
 
@@ -66,3 +66,33 @@ def attempt_spans(attempts: Sequence[AttemptRow], last_t_s: dict[int, float]) ->
         a.attempt: (a.monotonic_anchor_s, max(last_t_s.get(a.attempt, 0.0), a.monotonic_anchor_s))
         for a in attempts
     }
+
+
+def device_spans(
+    nodes: Sequence[NodeSpan], spans: Mapping[int, Span]
+) -> dict[tuple[int, str], Span]:
+    """Span each device's time in each attempt, by attempt and device.
+
+    A device counts from when its machine joined, and until the machine left by its own word: one
+    whose record just ends may have drawn power until the end of the attempt.
+
+    Args:
+        nodes: for which time the files tell of which devices, in the head's clock.
+        spans: start and end of each attempt.
+    """
+    found: dict[tuple[int, str], Span] = {}
+    for node in nodes:
+        if node.attempt not in spans:
+            continue
+        start, end = spans[node.attempt]
+        left = end if node.end_t_s is None else min(node.end_t_s, end)
+        joined = min(max(node.start_t_s, start), left)
+        for device_id in node.device_ids:
+            key = (node.attempt, device_id)
+            found[key] = hull([(joined, left), found.get(key, (joined, left))])
+    return found
+
+
+def hull(spans: Sequence[Span]) -> Span:
+    """The shortest span that holds all of these; there must be one at least."""
+    return min(start for start, _ in spans), max(end for _, end in spans)

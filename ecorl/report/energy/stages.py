@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from ecorl.edi import edi_from_energy
 from ecorl.ledger import ExecutionRow, PlacementRow
-from ecorl.records import Action, Provenance, Stage, StageResult, weakest
+from ecorl.records import Action, Provenance, Role, Stage, StageResult, weakest
 from ecorl.report.energy.model import Expectation, PathComparison, StageRow
 from ecorl.report.model import DecisionGroup
 
@@ -68,6 +69,8 @@ def modelled_devices(executions: Iterable[ExecutionRow]) -> frozenset[str]:
 def stage_rows(executions: Sequence[ExecutionRow]) -> tuple[StageRow, ...]:
     """Make a row per stage, device kind, path and pair of provenances, without superseded work.
 
+    A stage with several models has rows for each of them.
+
     A profile may stand on both paths: the processor on which the framework runs also runs engines
     that nothing meters. The row beside the GPU path then names its devices too.
 
@@ -75,15 +78,16 @@ def stage_rows(executions: Sequence[ExecutionRow]) -> tuple[StageRow, ...]:
     only one, and is counted there as a call without energy; it never adds 0 J.
     """
     on_gpu = gpu_path_devices(executions)
-    cells: dict[tuple[Stage, str, bool, Provenance], list[StageResult]] = defaultdict(list)
+    shown = shown_roles(e.result for e in executions if not e.superseded)
+    cells: dict[tuple[Role, str, bool, Provenance], list[StageResult]] = defaultdict(list)
     for execution in executions:
         r = execution.result
         if not execution.superseded:
             is_on_gpu = not on_gpu.isdisjoint(r.device_ids)
-            cells[r.stage, r.device, is_on_gpu, r.time_provenance].append(r)
+            cells[shown[r.role], r.device, is_on_gpu, r.time_provenance].append(r)
     rows = []
     # Provenances stay apart; but calls of a cell that only lack a figure make no row of their own.
-    for results in cells.values():
+    for (role, *_), results in cells.items():
         by_energy: dict[Provenance | None, list[StageResult]] = defaultdict(list)
         for r in results:
             known = energy_j(r) is not None and r.energy is not None
@@ -91,7 +95,7 @@ def stage_rows(executions: Sequence[ExecutionRow]) -> tuple[StageRow, ...]:
         if len(by_energy) == 2 and None in by_energy:
             (provenance,) = (p for p in by_energy if p is not None)
             by_energy = {provenance: results}
-        rows += [_stage_row(group, p, on_gpu) for p, group in by_energy.items()]
+        rows += [_stage_row(role, group, p, on_gpu) for p, group in by_energy.items()]
     on_path = {r.device for r in rows if r.on_gpu_path}
     named = [
         replace(r, device=f"{r.device} ({', '.join(r.device_ids)})")
@@ -102,18 +106,41 @@ def stage_rows(executions: Sequence[ExecutionRow]) -> tuple[StageRow, ...]:
     return tuple(sorted(named, key=_row_order))
 
 
+class _OfRole(Protocol):
+    """A record of one of a stage's models."""
+
+    @property
+    def stage(self) -> Stage: ...
+    @property
+    def role(self) -> Role: ...
+
+
+def shown_roles(records: Iterable[_OfRole]) -> dict[Role, Role]:
+    """What to call each role: the stage's name where the stage has only one model.
+
+    Args:
+        records: executions, decisions or waits.
+    """
+    roles = {r.role: r.stage for r in records}
+    n = Counter(roles.values())
+    return {role: role if n[stage] > 1 else str(stage) for role, stage in roles.items()}
+
+
 def _served_tokens(r: StageResult) -> float:
     """Output tokens of the rows that this call answered itself, by their share of the rows."""
     rows = r.n_sequences
     return r.n_output_tokens * max(0, rows - r.n_rows_fallback) / rows if rows else 0.0
 
 
-def _row_order(row: StageRow) -> tuple[int, bool, str]:
-    return _STAGES.index(row.stage), not row.on_gpu_path, row.device
+def _row_order(row: StageRow) -> tuple[int, Role, bool, str]:
+    return _STAGES.index(row.stage), row.role, not row.on_gpu_path, row.device
 
 
 def _stage_row(
-    results: Sequence[StageResult], provenance: Provenance | None, on_gpu: frozenset[str]
+    role: Role,
+    results: Sequence[StageResult],
+    provenance: Provenance | None,
+    on_gpu: frozenset[str],
 ) -> StageRow:
     first = results[0]
     with_energy = [r for r in results if energy_j(r) is not None]
@@ -128,6 +155,7 @@ def _stage_row(
     energy_of_both = total(energy_j(r) for r in both)
     return StageRow(
         stage=first.stage,
+        role=role,
         device=first.device,
         device_ids=tuple(sorted({device_id for r in results for device_id in r.device_ids})),
         time_provenance=first.time_provenance,
@@ -155,30 +183,32 @@ def _stage_row(
 
 
 def comparisons(rows: Sequence[StageRow]) -> tuple[PathComparison, ...]:
-    """Compare the GPU path with the card for each stage that ran."""
-    ran = [s for s in _STAGES if any(r.stage is s for r in rows)]
-    return tuple(_compare(s, [r for r in rows if r.stage is s]) for s in ran)
+    """Compare the GPU path with the card for each stage that ran, model by model."""
+    ran = dict.fromkeys(r.role for r in sorted(rows, key=_row_order))
+    return tuple(_compare([r for r in rows if r.role == role]) for role in ran)
 
 
-def _compare(stage: Stage, rows: Sequence[StageRow]) -> PathComparison:
+def _compare(rows: Sequence[StageRow]) -> PathComparison:
+    stage, role = rows[0].stage, rows[0].role
     # Where one path has rows of several provenances, the one with most calls speaks for it.
     gpu = max((r for r in rows if r.on_gpu_path), key=lambda r: r.n_edi, default=None)
     card = max((r for r in rows if not r.on_gpu_path), key=lambda r: r.n_edi, default=None)
     if gpu is None or card is None:
         only = rows[0].device if len({r.device for r in rows}) == 1 else "one kind of device"
         sentence = f"no comparison: only {only} ran this stage"
-        return PathComparison(stage, gpu, card, None, None, None, sentence)
+        return PathComparison(stage, role, gpu, card, None, None, None, sentence)
     a, b = gpu.edi_j_per_token, card.edi_j_per_token
     if a is None or b is None:
         lacking = gpu.device if a is None else card.device
         sentence = f"no comparison: {lacking} has no energy per token for this stage"
-        return PathComparison(stage, gpu, card, None, None, None, sentence)
+        return PathComparison(stage, role, gpu, card, None, None, None, sentence)
     provenance = weakest(
         *(p for p in (gpu.energy_provenance, card.energy_provenance) if p is not None)
     )
     would_j, card_j = a * card.n_tokens_served, card.energy_j
     return PathComparison(
         stage=stage,
+        role=role,
         gpu=gpu,
         card=card,
         ratio=b / a if a > 0 else None,
@@ -206,24 +236,23 @@ def _judge(gpu: StageRow, card: StageRow, saved_j: float) -> str:
 
 def decision_groups(placements: Sequence[PlacementRow]) -> tuple[DecisionGroup, ...]:
     """Group decisions that are alike, most frequent first in a stage, without superseded ones."""
-    groups: dict[tuple[Stage, str, Action, Action, str], list[str]] = defaultdict(list)
-    for row in placements:
-        p = row.placement
-        if row.superseded:
-            continue
+    kept = [row.placement for row in placements if not row.superseded]
+    shown = shown_roles(kept)
+    groups: dict[tuple[Stage, Role, str, Action, Action, str], list[str]] = defaultdict(list)
+    for p in kept:
         # Reasons state figures (queue length, joules): alike but for them is alike.
         pattern = re.sub(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?", "…", p.reason)
-        groups[p.stage, p.policy, p.proposed, p.action, pattern].append(p.reason)
+        groups[p.stage, shown[p.role], p.policy, p.proposed, p.action, pattern].append(p.reason)
     found = [
         DecisionGroup(
-            *key[:4],
-            reason=reasons[0] if len(set(reasons)) == 1 else key[4],
+            *key[:5],
+            reason=reasons[0] if len(set(reasons)) == 1 else key[5],
             n=len(reasons),
             example=reasons[-1],
         )
         for key, reasons in groups.items()
     ]
-    return tuple(sorted(found, key=lambda g: (_STAGES.index(g.stage), -g.n, g.reason)))
+    return tuple(sorted(found, key=lambda g: (_STAGES.index(g.stage), g.role, -g.n, g.reason)))
 
 
 def expectation(placements: Sequence[PlacementRow]) -> Expectation | None:

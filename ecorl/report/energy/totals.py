@@ -72,9 +72,11 @@ def spending(evidence: Evidence, accounting: Accounting | None) -> Spending:
         for e in evidence.executions
         if e.result.stage is Stage.GENERATION and not e.superseded
     )
-    columns = _columns(own, accounting, tokens)
+    columns = _columns(own, accounting, tokens, at_least=bool(evidence.lost))
     card = _totals(CARD, beside, accounting) if _known(beside) else None
     both = _totals(WITH_CARD, parts, accounting) if columns and card else None
+    if both is not None and evidence.lost:
+        both = replace(both, at_least=True)
     n_all = len(evidence.executions)
     n_known = sum(energy_j(e.result) is not None for e in evidence.executions)
     return Spending(
@@ -90,9 +92,16 @@ def spending(evidence: Evidence, accounting: Accounting | None) -> Spending:
 
 
 def _columns(
-    parts: Sequence[EnergyPart], accounting: Accounting | None, tokens: int
+    parts: Sequence[EnergyPart], accounting: Accounting | None, tokens: int, *, at_least: bool
 ) -> list[EnergyTotals]:
-    """Sum up what the machine spent: a column per provenance, then all of several together."""
+    """Sum up what the machines spent: a column per provenance, then all of several together.
+
+    Args:
+        parts: of the machines.
+        accounting: factors of the carbon figure; None without a config.
+        tokens: output tokens of generation.
+        at_least: whether the record of a machine is missing from all that is known.
+    """
     found = {p.provenance for p in _known(parts) if p.provenance is not None}
     columns = [
         _totals(str(p), [x for x in parts if x.provenance is p], accounting)
@@ -100,11 +109,14 @@ def _columns(
     ]
     if len(columns) > 1:
         columns.append(_totals(TOGETHER, parts, accounting))
+    if at_least:
+        # Whose provenance the missing joules would have is as unknown as they are.
+        columns = [replace(c, at_least=True) for c in columns]
     if columns:
         # A column of one provenance among several lacks joules that the tokens took.
         columns[-1] = replace(
             columns[-1],
-            at_least=any(p.at_least for p in parts),
+            at_least=at_least or any(p.at_least for p in parts),
             tokens_per_joule=_tokens_per_joule(columns[-1], tokens),
         )
     return columns

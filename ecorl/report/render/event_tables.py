@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ecorl.ledger import PlacementRow
+from ecorl.ledger import FaultRow, PlacementRow
 from ecorl.records import Action, EvaluationPhase, Provenance, weakest
 from ecorl.report.energy.stages import present
 from ecorl.report.head import action_name
-from ecorl.report.model import DeviceTelemetry, PairedGain, RankFlips, Report
+from ecorl.report.model import DeviceTelemetry, NodeFacts, PairedGain, RankFlips, Report
 from ecorl.report.render.layout import Section, Table, table
 from ecorl.report.render.numbers import MISSING, count, duration, figure, interval_95
 
@@ -90,12 +90,15 @@ def waits_section(report: Report) -> Section:
     title = "Waits at the completion barrier"
     if not b.n_waits:
         return Section("waits", title, "No wait was recorded.")
-    heads = ("waits", "total", "p50", "p95", "longest", "rows", "rows missing", "rows late")
-    row = (
+    heads = ["waits", "total", "p50", "p95", "longest", "rows", "rows missing", "rows late"]
+    row = [
         count(b.n_waits),
         *(duration(v) for v in (b.total_s, b.p50_s, b.p95_s, b.max_s)),
         *(count(v) for v in (b.n_rows, b.n_missing, b.n_late)),
-    )
+    ]
+    if b.n_duplicates or b.n_unknown:
+        heads += ["rows delivered twice", "rows nobody asked for"]
+        row += [count(b.n_duplicates), count(b.n_unknown)]
     lead = "Time in which the training thread stood still for an answer (measured)."
     return Section("waits", title, lead, "waits", (table(heads, [row], 0),))
 
@@ -111,7 +114,7 @@ def decisions_section(report: Report) -> Section:
     path = report.head.path
     rows = [
         (
-            str(g.stage),
+            g.role,
             g.policy,
             action_name(g.proposed, path),
             action_name(g.action, path),
@@ -152,7 +155,7 @@ def _decision_list(placements: Sequence[PlacementRow], name: str, path: str) -> 
         rows.append(
             (
                 f"{p.iteration}" + (" (superseded)" if row.superseded else ""),
-                str(p.stage),
+                p.role,
                 action_name(p.proposed, path),
                 action_name(p.action, path),
                 p.reason,
@@ -178,7 +181,7 @@ def faults_section(report: Report) -> Section:
             str(f.attempt),
             MISSING if f.iteration is None else str(f.iteration),
             f.kind,
-            f.where,
+            fault_place(f, report.nodes),
             f.detail,
             count(f.n_rows),
         )
@@ -186,6 +189,51 @@ def faults_section(report: Report) -> Section:
     ]
     lead = f"{count(len(report.faults))} recorded.{rescued}"
     return Section("faults", "Faults", lead, "", (table(heads, rows, 5),))
+
+
+def fault_place(fault: FaultRow, nodes: Sequence[NodeFacts]) -> str:
+    """Where a fault befell, with the machine that recorded it where there are several.
+
+    Args:
+        fault: the fault.
+        nodes: the machines of the run; empty where there is only one.
+    """
+    return f"{fault.where} on {fault.node}" if nodes and fault.node else fault.where
+
+
+def nodes_section(nodes: Sequence[NodeFacts]) -> Section:
+    """Make the table of the machines: how far their clocks are apart, devices, and records.
+
+    Args:
+        nodes: the machines of each attempt.
+    """
+    lead = (
+        "The clock of a machine less that of the one on which the run was started, to within half "
+        "the round trip in which it was measured. Without a measurement the wall clocks stand in."
+    )
+    heads = ("machine", "attempt", "clock", "devices", "record")
+    return Section("machines", "Machines", lead, "", (table(heads, node_cells(nodes), 5),))
+
+
+def node_cells(nodes: Sequence[NodeFacts]) -> list[tuple[str, ...]]:
+    """Rows of the table of machines: name, attempt, clock, devices, record."""
+    return [
+        (
+            n.name,
+            str(n.attempt),
+            "the run's" if n.is_head else _offset(n),
+            ", ".join(n.devices) or MISSING,
+            "there" if n.lost is None else f"not whole: {n.lost}" if n.devices else n.lost,
+        )
+        for n in nodes
+    ]
+
+
+def _offset(n: NodeFacts) -> str:
+    if n.offset_s is None:
+        return "not measured"
+    error = "" if n.offset_error_s is None else f" ± {duration(n.offset_error_s)}"
+    return f"{n.offset_s:+,.3f} s{error}"
 
 
 def telemetry_section(devices: Sequence[DeviceTelemetry]) -> Section:

@@ -101,7 +101,7 @@ def _energy_tiles(s: Spending) -> list[Tile]:
         if c.carbon_g is not None:
             remark += f", {figure(c.carbon_g)} gCO2e"
         kind = "" if c.title == str(c.provenance) else f", {c.title}"
-        label = f"energy of this machine{kind}" if s.card else f"energy{kind}"
+        label = f"energy of {s.owner}{kind}" if s.card else f"energy{kind}"
         if c is s.card:
             idle_j = c.by_cause.get(Cause.IDLE, 0.0)
             label = "simulated card, not spent"
@@ -125,7 +125,7 @@ def _worth_tiles(s: Spending) -> list[Tile]:
         tiles.append(Tile("tokens per joule", value, remark, str(last.provenance)))
     if last.energy_j and not s.unknown_causes:
         value = share(last.wasted_j / last.energy_j, 0)
-        whose = " (this machine)" if s.card else ""
+        whose = f" ({s.owner})" if s.card else ""
         remark = "idle, barrier, superseded"
         tiles.append(Tile(f"bought nothing{whose}", value, remark, str(last.provenance)))
     return tiles

@@ -44,7 +44,7 @@ def energy_section(s: Spending) -> Section:
     """Make the tables of energy: totals by provenance and cause, and all parts on demand."""
     if not s.shown:
         return Section("energy", "Where the joules went", "No energy figure was recorded.")
-    whose = "this machine, " if s.card else ""
+    whose = f"{s.owner}, " if s.card else ""
     heads = ["", *(c.heading if c is s.card else f"{whose}{c.heading}" for c in s.shown)]
 
     def wasted(c: EnergyTotals) -> str:
@@ -229,7 +229,7 @@ def _pair(row: StageRow) -> tuple[int, int]:
 def _stage_cells(r: StageRow, all_s: float, factor: float) -> tuple[str, ...]:
     n = len(r.device_ids)
     return (
-        str(r.stage),
+        r.role,
         r.device if n == 1 else f"{r.device} x {n}",
         count(r.n_calls),
         count(r.n_sequences),
@@ -283,7 +283,7 @@ def comparisons_section(
         tables.append(_balance_table(balance, path))
     if timeline is not None:
         tables.append(_timeline_table(timeline))
-    alone = [(str(c.stage), c.sentence) for c in compared if c.ratio is None]
+    alone = [(c.role, c.sentence) for c in compared if c.ratio is None]
     if alone:
         tables.append(table(("stage", "finding"), alone, 2))
     lead = (
@@ -335,7 +335,7 @@ def _origin(r: StageRow) -> str:
 
 
 def _comparison_cells(pair: PathPair, factor: float) -> tuple[str, ...]:
-    cells = [str(pair.comparison.stage)]
+    cells = [pair.comparison.role]
     for r in (pair.gpu, pair.card):
         cells.append(with_spread(scaled(r.edi_j_per_token, factor), scaled(r.edi_spread, factor)))
         cells.append(f"{count(r.n_edi)} (iterations {r.iterations[0]} to {r.iterations[1]})")
@@ -347,7 +347,7 @@ def _saved_cells(pair: PathPair) -> tuple[str, ...]:
     least = "at least " if c.card_at_least else ""
     most = "at most " if c.card_at_least else ""
     return (
-        str(c.stage),
+        c.role,
         count(round(pair.card.n_tokens_served)),
         figure(c.gpu_would_j),
         least + figure(c.card_j),

@@ -20,4 +20,5 @@ def sections(report: Report) -> list[Section]:
         event_tables.decisions_section(report),
         event_tables.faults_section(report),
         event_tables.telemetry_section(report.telemetry),
+        *([event_tables.nodes_section(report.nodes)] if report.nodes else []),
     ]

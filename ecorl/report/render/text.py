@@ -16,7 +16,8 @@ from ecorl.records import Stage
 from ecorl.report.energy.causes import CAUSES, OTHER_CAUSES
 from ecorl.report.energy.model import StageRow
 from ecorl.report.head import action_name
-from ecorl.report.model import DecisionGroup, Report
+from ecorl.report.model import DecisionGroup, NodeFacts, Report
+from ecorl.report.render.event_tables import fault_place, node_cells
 from ecorl.report.render.lines import GAP, aligned, visible, widths, wrapped
 from ecorl.report.render.numbers import (
     MISSING,
@@ -69,6 +70,7 @@ def print_report(report: Report, console: Console) -> None:
         "Waits at the completion barrier (measured)": _waits(report, width),
         "Decisions": _decisions(report.decisions, report.head.path, width),
         "Faults": _faults(report, width),
+        "Machines": _nodes(report.nodes),
         "Missing or doubtful": [line for s in report.missing for line in wrapped(s, width, "- ")],
     }
     for title, lines in blocks.items():
@@ -130,13 +132,13 @@ def _stages(rows: Sequence[StageRow], width: int) -> Lines:
     for r in rows:
         if not (r.n_calls == r.n_timed == r.n_with_energy) and r.n_with_energy:
             part = f"time of {count(r.n_timed)}, energy of {count(r.n_with_energy)}"
-            lines += wrapped(f"{r.stage} on {r.device}: {part} of {count(r.n_calls)} calls", width)
+            lines += wrapped(f"{r.role} on {r.device}: {part} of {count(r.n_calls)} calls", width)
     return lines
 
 
 def _short_calls(rows: Sequence[StageRow], width: int) -> Lines:
     """Name the stages whose joules per token are interpolated: their column looks no different."""
-    found = [f"{r.stage} on {r.device} {short_share(r)}" for r in rows if r.n_interpolated]
+    found = [f"{r.role} on {r.device} {short_share(r)}" for r in rows if r.n_interpolated]
     if not found:
         return []
     told = f"calls shorter than two readings: {', '.join(found)}. Their {INTERPOLATED}"
@@ -146,7 +148,7 @@ def _short_calls(rows: Sequence[StageRow], width: int) -> Lines:
 def _stage_cells(r: StageRow, factor: float) -> tuple[str, ...]:
     n = len(r.device_ids)
     return (
-        str(r.stage),
+        r.role,
         r.device if n == 1 else f"{r.device} x {n}",
         count(r.n_calls),
         count(r.n_output_tokens),
@@ -191,7 +193,7 @@ def _offloading(report: Report, width: int) -> Lines:
         rows = [("stage", f"{path} {unit}", "calls", f"card {unit}", "calls", "ratio", "saved, J")]
         rows += [
             (
-                str(p.comparison.stage),
+                p.comparison.role,
                 figure(scaled(p.gpu.edi_j_per_token, factor)),
                 count(p.gpu.n_edi),
                 figure(scaled(p.card.edi_j_per_token, factor)),
@@ -240,11 +242,25 @@ def _learned(report: Report, width: int) -> Lines:
     return lines
 
 
+def _nodes(nodes: Sequence[NodeFacts]) -> Lines:
+    """The machines, where there are several; why a record is lost stands with what is missing."""
+    if not nodes:
+        return []
+    rows = [
+        (*cells[:4], "there" if n.lost is None else "not whole" if n.devices else "missing")
+        for n, cells in zip(nodes, node_cells(nodes), strict=True)
+    ]
+    heading = ("machine", "attempt", "clock", "devices", "record")
+    return aligned([heading, *rows], text_columns=range(5), indent=GAP)
+
+
 def _waits(report: Report, width: int) -> Lines:
     b = report.barriers
     if not b.n_waits:
         return []
     rows = f"{count(b.n_missing)} of {count(b.n_rows)} rows missing, {count(b.n_late)} late"
+    if b.n_duplicates or b.n_unknown:
+        rows += f", {count(b.n_duplicates)} delivered twice, {count(b.n_unknown)} not asked for"
     return wrapped(
         f"{count(b.n_waits)} waits, {duration(b.total_s)} in all; p50 {duration(b.p50_s)}, "
         f"p95 {duration(b.p95_s)}, longest {duration(b.max_s)}; {rows}",
@@ -256,30 +272,30 @@ def _decisions(groups: Sequence[DecisionGroup], path: str, width: int) -> Lines:
     """Decisions by stage: how many, what, why."""
     lines: Lines = []
     size = max((len(count(g.n)) for g in groups), default=0)
-    for stage in dict.fromkeys(g.stage for g in groups):
-        own = [g for g in groups if g.stage is stage]
+    longest = max((len(g.role) for g in groups), default=0)
+    name_width = max(longest, *(len(s) for s in Stage))
+    for role in dict.fromkeys(g.role for g in groups):
+        own = [g for g in groups if g.role == role]
         for i, g in enumerate(own[:_MAX_GROUPS]):
-            name = str(stage) if i == 0 else ""
+            name = role if i == 0 else ""
             did, asked = (action_name(a, path) for a in (g.action, g.proposed))
             instead = "" if g.proposed is g.action else f" instead of {asked}"
-            start = f"  {name:<{_STAGE_WIDTH}}  {count(g.n):>{size}} x {did}{instead}: "
-            lines += wrapped(g.told, width, start, " " * (_STAGE_WIDTH + size + 7))
+            start = f"  {name:<{name_width}}  {count(g.n):>{size}} x {did}{instead}: "
+            lines += wrapped(g.told, width, start, " " * (name_width + size + 7))
         if len(own) > _MAX_GROUPS:
             n = sum(g.n for g in own[_MAX_GROUPS:])
             more = f"{count(n)} more for {len(own) - _MAX_GROUPS} other reasons: see the page"
-            lines += wrapped(more, width, " " * (_STAGE_WIDTH + 4))
+            lines += wrapped(more, width, " " * (name_width + 4))
     return lines
-
-
-_STAGE_WIDTH = max(len(s) for s in Stage)
 
 
 def _faults(report: Report, width: int) -> Lines:
     """Faults alike in kind and place, with the newest detail."""
     n_fallback = sum(r.n_rows_fallback for r in report.stages)
     lines: Lines = []
-    for kind, where in dict.fromkeys((f.kind, f.where) for f in report.faults):
-        own = [f for f in report.faults if (f.kind, f.where) == (kind, where)]
+    places = [(f.kind, fault_place(f, report.nodes)) for f in report.faults]
+    for kind, where in dict.fromkeys(places):
+        own = [f for f, place in zip(report.faults, places, strict=True) if place == (kind, where)]
         when = sorted({f.iteration for f in own if f.iteration is not None})
         told = ", ".join(map(str, when[:6])) + (", ..." if len(when) > 6 else "")
         at = f", iteration {told}" if when else ""

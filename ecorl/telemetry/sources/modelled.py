@@ -61,7 +61,7 @@ class ModelledSource:
         self.interval_s = interval_s
         self._device_id, self._kind = device.device_id, device.kind
         self._idle_w, self._active_w = idle_w, active_w
-        self._pid, self._n_threads = model.pid, model.n_threads
+        self._pids, self._n_threads = model.pids, model.n_threads
         self._clock: Callable[[], float] = time.monotonic
         self._last: tuple[float, float] | None = None
         self._utilisation: float | None = None
@@ -76,7 +76,7 @@ class ModelledSource:
         """
         if not Path("/proc/self/stat").exists():
             raise LibraryNotFound("this system has no /proc")
-        self._last = (self._clock(), process_cpu_time_s(self._pid))
+        self._last = (self._clock(), self._cpu_time_s())
 
     def device_ids(self) -> tuple[str, ...]:
         """The one modelled device."""
@@ -104,9 +104,12 @@ class ModelledSource:
         """Forget the baseline."""
         self._last = None
 
+    def _cpu_time_s(self) -> float:
+        return sum(process_cpu_time_s(pid) for pid in self._pids)
+
     def _step(self, now_s: float) -> bool:
         """Bring utilisation and energy up to now; False when the last step is too recent."""
-        cpu_s = process_cpu_time_s(self._pid)
+        cpu_s = self._cpu_time_s()
         if self._last is not None:
             step_s = now_s - self._last[0]
             if step_s < MIN_STEP_S:

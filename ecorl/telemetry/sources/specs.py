@@ -46,13 +46,13 @@ class PowerModel:
     Attributes:
         idle_w: power at utilisation 0, W.
         active_w: power at utilisation 1, W.
-        pid: the process whose CPU time tells the utilisation.
+        pids: the processes whose CPU time tells the utilisation.
         n_threads: threads that count as full use.
     """
 
     idle_w: float
     active_w: float
-    pid: int
+    pids: tuple[int, ...]
     n_threads: int
 
 

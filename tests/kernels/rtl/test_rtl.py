@@ -13,8 +13,6 @@ import pytest
 from ecorl.engines.fpga.csim.build import kernel_root
 from ecorl.engines.fpga.csim.library import MAX_K, TILE_K
 
-pytestmark = pytest.mark.xdist_group("rtl")
-
 RTL = kernel_root() / "rtl"
 ROW_PAIRS, COLUMNS = 4, 4
 ROWS = 2 * ROW_PAIRS

@@ -16,8 +16,6 @@ import pytest
 from ecorl.engines.fpga.csim.build import kernel_root
 from ecorl.engines.fpga.csim.library import MAX_K, TILE_K, TILE_M, TILE_N
 
-pytestmark = pytest.mark.xdist_group("rtl_resources")
-
 RTL = kernel_root() / "rtl"
 QOR = json.loads((RTL / "qor.json").read_text())
 GEMM = json.loads((kernel_root() / "gemm_int8" / "qor.json").read_text())

@@ -12,6 +12,7 @@ from ecorl.errors import RunError
 from ecorl.ledger import LEDGER_FILE, Ledger
 from ecorl.records import (
     Action,
+    BarrierWait,
     FaultEvent,
     FaultKind,
     Provenance,
@@ -38,7 +39,7 @@ def make_run(folder, *, finish=True, waits=(1.0, 0.5)):
     executed(ledger, Stage.GENERATION, 110.0, 114.0)
     executed(ledger, Stage.ACTOR_TRAIN, 115.0, 120.0)
     for wait_s in waits:
-        ledger.barrier(1, Stage.REWARD, wait_s, 4, 0, 0)
+        ledger.barrier(BarrierWait(1, Stage.REWARD, wait_s, 4, 0, 0))
     ledger.evaluation("correct", "before", [0.0, 0.0, 1.0, 0.0])
     ledger.evaluation("correct", "after", [1.0, 0.0, 1.0, 1.0])
     ledger.evaluation("rank_flip", "held_out", [0.0, 0.0, 0.0, 1.0])

@@ -42,12 +42,12 @@ def demo_run(seed, before=0.2, value=0.3, error=0.03, **kwargs):
     return DemoRun(seed=seed, gains=gains, flips=flips, **(fields | kwargs))
 
 
-def demo_figures(script, monkeypatch, runs):
+def demo_figures(script, monkeypatch, runs, box_s=None):
     demo = script("demo")
     left = iter(runs)
     monkeypatch.setattr(demo, "run_demo", lambda seed, folder: next(left))
     monkeypatch.setattr(demo, "SEEDS", tuple(run.seed for run in runs))
-    options = SimpleNamespace(quick=False, install=False, long=False)
+    options = SimpleNamespace(quick=False, install=False, long=False, box_s=box_s)
     return by_id(demo.measure(options)[1])
 
 
@@ -68,6 +68,13 @@ def test_demo_warm_start_beyond_a_limit_falls_short(script, monkeypatch):
     runs = [demo_run(1), demo_run(2, before=0.02), demo_run(3)]
     figure = demo_figures(script, monkeypatch, runs)["demo.correct_before"]
     assert (figure.value, figure.holds) == (0.02, False)
+
+
+def test_demo_takes_no_seed_that_its_time_has_no_room_for(script, monkeypatch):
+    runs = [demo_run(1), demo_run(2, value=0.1), demo_run(3)]
+    figure = demo_figures(script, monkeypatch, runs, box_s=30.0)["demo.reward_gain"]
+    assert figure.value == pytest.approx(0.3)
+    assert list(figure.spread) == ["1"]
 
 
 def test_demo_without_a_figure_says_so(script, monkeypatch):
@@ -163,7 +170,12 @@ def test_all_runs_each_in_its_own_process(script, monkeypatch):
     monkeypatch.setattr(everything, "run_to_end", run)
     assert everything.main(["--quick", "--check"]) == 3
     assert [c[1] for c in started] == [f"benchmarks.{n}" for n in everything.NAMES]
-    assert all(c[2:] == ["--quick", "--check"] for c in started)
+    boxes = [float(c[c.index("--box") + 1]) for c in started]
+    assert all(c[2:4] == ["--quick", "--check"] and min(boxes) > 0 for c in started)
+    # With what is built before, half of the time that all of them together have on a machine half
+    # as fast: 600 s for ecorl's own parts, 550 s for adapters and controllers.
+    assert sum(boxes) - everything.BOX_S["adapter"] <= everything.TIMEOUT_S / 4
+    assert everything.BOX_S["adapter"] <= 550
     started.clear()
     assert all(limit <= everything.TIMEOUT_S for limit in limits)
     limits.clear()
@@ -172,7 +184,13 @@ def test_all_runs_each_in_its_own_process(script, monkeypatch):
     assert limits == [None, everything.TIMEOUT_S]
     started.clear()
     assert everything.main(["demo"]) == 0
-    assert started == [["-m", "benchmarks.demo", "--install"]]
+    assert started == [
+        ["-m", "benchmarks.demo", "--install", "--box", str(everything.BOX_S["demo"])]
+    ]
+    started.clear()
+    assert everything.main(["--long"]) == 3
+    assert [c[1] for c in started][-1] == "benchmarks.policy_training"
+    assert not any("--box" in c for c in started)
     with pytest.raises(SystemExit):
         everything.main(["speed"])
 

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecorl.bench.rounds import balanced_order, round_ratios, timed_rounds
+from ecorl.bench.rounds import (
+    MIN_ROUNDS,
+    TimeBox,
+    balanced_order,
+    round_ratios,
+    timed_rounds,
+)
 from ecorl.bench.stats import bootstrap_interval, gain_in_errors, mad, median, spread_of
 from ecorl.report.model import PairedGain
 
@@ -60,6 +66,23 @@ def test_a_steady_drift_cancels_in_the_balanced_order():
     assert order[:4] == ["a", "b", "b", "a"]
     mean_place = {arm: np.mean([i for i, x in enumerate(order) if x == arm]) for arm in "ab"}
     assert mean_place["a"] == mean_place["b"]
+
+
+def test_a_box_that_is_used_ends_the_rounds_after_enough_of_them():
+    used, endless = TimeBox(0.0), TimeBox(None)
+    assert len(list(balanced_order(("a", "b"), 40, used))) == MIN_ROUNDS
+    assert len(list(balanced_order(("a", "b"), 3, used))) == 3
+    assert len(list(balanced_order(("a", "b"), 41, endless))) == 41
+    assert MIN_ROUNDS % 2 == 0
+    times = timed_rounds({"a": lambda: None}, 40, box_s=0.0)
+    assert len(times["a"]) == MIN_ROUNDS
+
+
+def test_a_box_has_room_for_what_ends_within_it():
+    box = TimeBox(1000.0)
+    assert box.has_room(900.0)
+    assert not box.has_room(1001.0)
+    assert TimeBox(None).has_room(1e9)
 
 
 def test_every_arm_is_warmed_once_and_timed_each_round():

@@ -13,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -191,16 +192,45 @@ def test_the_keyboard_stops_with_one_line(command, monkeypatch):
     assert (code, err) == (cli.STOPPED, "ecorl: stopped from the keyboard\n")
 
 
-def test_an_adapter_without_its_framework_says_what_to_install(command, monkeypatch):
-    class Point:
-        name = "trl"
+HIDING = """
+import sys
+names = set(sys.argv[1].split(","))
 
-        def load(self):
-            raise ImportError("No module named 'trl'")
+class Absent:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in names:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-    monkeypatch.setattr(commands.importlib.metadata, "entry_points", lambda group: [Point()])
-    line = the_line(command("run", "--config", "demo"))
-    assert "pip install trl" in line
+sys.meta_path.insert(0, Absent)
+sys.argv = ["ecorl", *sys.argv[2:]]
+from ecorl.cli import main
+main()
+"""
+"""Runs the command as if some packages were not installed."""
+
+
+def test_without_trl_one_line_names_the_extra(tmp_path):
+    """The packages of the extra are hidden from the process; nothing is begun."""
+    folder = tmp_path / "run"
+    command = ["run", "--config", "demo", "--set", f"run_dir={folder}"]
+    done = subprocess.run(
+        [sys.executable, "-c", HIDING, "trl,accelerate,datasets", *command],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    line = the_line((done.returncode, done.stdout, done.stderr))
+    assert "pip install 'ecorl[trl]'" in line
+    assert not folder.exists()
+
+
+def test_an_adapter_of_another_s_names_its_framework(command, monkeypatch):
+    point = EntryPoint("absent", "absent_adapter.run", "ecorl.adapters")
+    monkeypatch.setattr(commands.importlib.metadata, "entry_points", lambda group: [point])
+    line = the_line(command("run", "--config", "demo", "-s", "adapter=absent"))
+    assert "pip install absent" in line
 
 
 # ---------------------------------------------------------------- what it does

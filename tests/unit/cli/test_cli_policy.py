@@ -19,8 +19,6 @@ from ecorl.policy.calibration.calibration import Calibration
 from ecorl.records import Action, ActionCost, Placement, Provenance, Stage
 from tests.fakes.hidden_runs import wrote
 
-pytestmark = pytest.mark.xdist_group("cli_policy")
-
 TINY = ("--quick", "--scenarios", 1, "--rounds", 2, "--no-compare")
 SMALL = ("--scenarios", 1, "--seeds", 2, "--iterations", 4)
 

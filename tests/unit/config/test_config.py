@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from ecorl import config as cfg
 from ecorl.config import config_toml, load_config, preset_names, save_config
 from ecorl.errors import ConfigError, UserError
-from ecorl.records import Action, Algorithm
+from ecorl.records import Action, Algorithm, Stage
 
 # ---------------------------------------------------------------- reading and writing
 
@@ -59,8 +59,36 @@ FAULTS = st.builds(
     kind=st.sampled_from(["raise", "hang", "nan", "shape", "exit"]),
     calls=st.lists(st.integers(0, 99), min_size=1, max_size=3).map(tuple),
 )
+ROLES = st.builds(
+    lambda stage, name: str(stage) + name,
+    st.sampled_from(Stage),
+    st.just("") | st.from_regex(r":[A-Za-z0-9_.-]+", fullmatch=True),
+)
+PLACES = st.one_of(
+    st.builds(
+        cfg.Place,
+        node=st.none() | WORDS,
+        count=st.none() | st.integers(1, 4096),
+        profile=st.none() | WORDS,
+    ),
+    st.lists(st.integers(0, 99), unique=True, min_size=1, max_size=3).map(
+        lambda numbers: cfg.Place(devices=tuple(map(str, numbers)), count=len(numbers))
+    ),
+)
+RUNTIMES = st.one_of(
+    st.builds(cfg.LocalRuntimeConfig),
+    st.builds(
+        cfg.RayRuntimeConfig,
+        address=st.sampled_from(["auto", "local", "head-1.example:6379", "[fe80::1]:1"]),
+        namespace=WORDS,
+        patience_s=st.floats(1, 3600),
+    ),
+)
 CONFIGS = st.builds(
     cfg.Config,
+    algorithm=st.sampled_from(list(map(str, Algorithm))),
+    runtime=RUNTIMES,
+    places=st.dictionaries(ROLES, PLACES, max_size=3),
     seed=st.integers(0, 2**31 - 1),
     name=st.from_regex(r"[A-Za-z0-9._-]+", fullmatch=True),
     task=st.builds(
@@ -140,9 +168,13 @@ def test_name_and_seed_are_filled_into_the_run_folder():
     assert load_config("demo", ["run_dir=~/x"]).resolved_run_dir() == Path.home() / "x"
 
 
-@pytest.mark.parametrize("name", get_args(cfg.Config.model_fields["algorithm"].annotation))
-def test_every_algorithm_has_a_record(name):
-    assert cfg.Config(algorithm=name).algorithm_enum is Algorithm(name)
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_every_algorithm_can_be_configured(algorithm):
+    assert load_config("demo", [f'algorithm="{algorithm}"']).algorithm_enum is algorithm
+
+
+def test_there_is_no_other_algorithm():
+    assert get_args(cfg.Config.model_fields["algorithm"].annotation) == tuple(map(str, Algorithm))
 
 
 def models_below(model, seen):

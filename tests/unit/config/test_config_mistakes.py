@@ -51,7 +51,7 @@ MISTAKES = [
     ("trainer = 3", 1, ["trainer = 3", "a table"]),
     ("task = [1]", 1, ["task = [1]", "a table"]),
     ("[engine]\nfaults = 3", 2, ["engine.faults = 3", "a list of tables"]),
-    ('algorithm = "ppo"', 1, ["algorithm = 'ppo'", "'grpo' or 'rloo'"]),
+    ('algorithm = "a2c"', 1, ["algorithm = 'a2c'", "'ppo', 'grpo', 'rloo', 'reinforce++' or"]),
     ('name = "a b"', 1, ["name = 'a b'", "[A-Za-z0-9._-]+"]),
     (
         '[placement.policy]\ntype = "static"\nreward = "tpu"',
@@ -265,8 +265,8 @@ SENSELESS = [
     (['accounting.source=""'], ["--set accounting.source = ''", "not empty"]),
     (['accounting.source="  "'], ["--set accounting.source = '  '", "not empty"]),
     (
-        ["devices.n_fpgas=2"],
-        ["--set devices.n_fpgas = 2", "allowed is 1", "one card is modelled until several are"],
+        ["devices.n_fpgas=65"],
+        ["--set devices.n_fpgas = 65", "a whole number of at least 1 and at most 64"],
     ),
     (['seed="7"'], ["--set seed = '7'", "a whole number"]),
     (["seed=7.0"], ["--set seed = 7.0", "a whole number"]),

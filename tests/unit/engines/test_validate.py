@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreResult
+from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreBatch, ScoreResult
 from ecorl.engines.validate import (
     LOGPROB_EPSILON,
     check_batch,
@@ -175,3 +175,20 @@ def test_anything_may_come_back_from_an_engine(batch, scores, logprobs, stage):
     for result in (None, 17, other, replace(good, sample_ids=None), replace(good, values=None)):
         with pytest.raises(InvalidResult):
             check_result(batch, result, stage)
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ((1.0, 2.5), (1.0, 2.5)),
+        (None, None),
+        ((2.0, 1.0), None),
+        ((1.0,), None),
+        ((float("nan"), 1.0), None),
+        ("now", None),
+    ],
+)
+def test_begin_and_end_of_a_call_are_kept_where_they_can_be(told, kept):
+    batch = ScoreBatch(("a",), (np.array([1]),), (1,))
+    result = ScoreResult(("a",), np.zeros(1, np.float32), replace(REPORT, span_s=told))
+    assert check_result(batch, result, Stage.REWARD).report.span_s == kept

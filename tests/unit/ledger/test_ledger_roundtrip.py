@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ecorl.errors import LedgerError, RunError
-from ecorl.ledger import LEDGER_FILE, DeviceRecord, Ledger, LedgerReader
+from ecorl.ledger import LEDGER_FILE, DeviceRecord, FileReader, Ledger, LedgerReader
 from ecorl.ledger.packing import pack_block, unpack_block
 from ecorl.ledger.rollup import SecondRow
 from ecorl.records import (
     Action,
     ActionCost,
+    BarrierWait,
     DeviceKind,
     EnergyMethod,
     EventKind,
@@ -107,7 +108,7 @@ def test_every_record_comes_back_equal(tmp_path):
         ledger.result(result(3))
         ledger.result(result(4, energy=None, time_s=None, fault=None))
         ledger.result(result(5, energy_j=None))
-        ledger.barrier(3, Stage.REWARD, 0.25, 64, 2, 1)
+        ledger.barrier(BarrierWait(3, Stage.REWARD, 0.25, 64, 2, 1))
         ledger.fault(FaultEvent(None, "DeviceLost", "gpu0", "fell off the bus"))
         ledger.fault(FaultEvent(3, FaultKind.INVALID_RESULT, "fpga0", "NaN", n_rows=4))
         ledger.metric(3, "reward", np.float32(0.5))
@@ -175,7 +176,7 @@ def test_a_resume_marks_later_work_as_superseded(tmp_path):
         for i in (1, 2, 3, 4):
             ledger.result(result(i))
             ledger.metric(i, "reward", float(i))
-            ledger.barrier(i, Stage.REWARD, 0.1, 1, 0, 0)
+            ledger.barrier(BarrierWait(i, Stage.REWARD, 0.1, 1, 0, 0))
         ledger.fault(FaultEvent(None, "x", "y", "z"))
         ledger.samples([sample(100.0 + i / 10, 50.0) for i in range(40)])
     with Ledger.open_for_resume(tmp_path / LEDGER_FILE, from_step=2) as again:
@@ -302,7 +303,7 @@ def test_a_second_written_in_many_parts_is_one_row(tmp_path):
             joules = 5.0 * ((i + 5) % 10)
             ledger.samples([sample(7.0 + i / 10, 50.0 if i % 2 else 30.0, energy_j=joules)])
             assert ledger.flush()
-        with LedgerReader(tmp_path) as reader:
+        with FileReader(tmp_path) as reader:
             (n_rows,) = next(reader._rows("SELECT count(*) FROM power_second"))
             rows = [r for r in reader.power_seconds() if r.second < 10]
             assert n_rows == 4
@@ -338,7 +339,7 @@ def test_long_series_are_packed_and_read_back(tmp_path):
             power = 300.0 + 0.001 * second
             ledger.samples([sample(second + 0.5, power, energy_j=second * 300.0)])
         ledger.flush()
-        reader = LedgerReader(tmp_path)
+        reader = FileReader(tmp_path)
         (plain,) = next(reader._rows("SELECT count(*) FROM power_second"))
         assert 600 <= plain < 1300
         rows = list(reader.power_seconds())

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 from ecorl.errors import RunError
-from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
+from ecorl.ledger import LEDGER_FILE, FileReader, Ledger, LedgerReader
 from ecorl.records import (
+    BarrierWait,
     FaultEvent,
     PowerSample,
     Provenance,
@@ -67,7 +68,7 @@ def test_sigkill_at_any_instant_loses_no_committed_row(tmp_path):
         assert child.returncode == -signal.SIGKILL
         if told:
             acknowledged[attempt] = int(told[-1])
-        with LedgerReader(path) as reader:
+        with FileReader(path) as reader:
             assert next(reader._rows("PRAGMA integrity_check"))[0] == "ok"
             assert len(reader.attempts()) == attempt
             for earlier, last in acknowledged.items():
@@ -314,7 +315,7 @@ def test_a_reader_sees_one_instant_until_refreshed(tmp_path):
         ledger.flush()
         with LedgerReader(tmp_path) as reader:
             ledger.metric(2, "reward", 2.0)
-            ledger.barrier(2, Stage.REWARD, 1.0, 1, 0, 0)
+            ledger.barrier(BarrierWait(2, Stage.REWARD, 1.0, 1, 0, 0))
             ledger.flush()
             assert len(reader.metrics()) == 1
             assert not reader.barriers()
@@ -362,7 +363,7 @@ def size_of_day(tmp_path: Path, n_seconds: int) -> tuple[float, float]:
     ledger.close()
     assert ledger.dropped_rows == 0
     path = tmp_path / "full" / LEDGER_FILE
-    with LedgerReader(path) as reader:
+    with FileReader(path) as reader:
         (blocks,) = next(reader._rows("SELECT sum(length(packed)) FROM power_block"))
         (rows,) = next(reader._rows("SELECT sum(n_seconds) FROM power_block"))
         assert sum(r.n for r in reader.power_seconds("gpu7")) == 10 * n_seconds

@@ -1,16 +1,27 @@
-"""Ledgers of version 2, without columns for refusals and kinds, are read and resumed."""
+"""Ledgers of versions 2 and 3 are read as they are, and brought up to date on a resume."""
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from ecorl.errors import LedgerError
-from ecorl.ledger import LEDGER_FILE, DeviceRecord, Ledger, LedgerReader
-from ecorl.records import Action, DeviceKind, GuardRefusal, Placement, Provenance, Stage
+from ecorl.ledger import LEDGER_FILE, DeviceRecord, Ledger, LedgerReader, NodeRecord
+from ecorl.records import (
+    Action,
+    BarrierWait,
+    DeviceKind,
+    GuardRefusal,
+    Placement,
+    Provenance,
+    Stage,
+    StageResult,
+)
 
 KEPT = "fpga proposed (because); kept on the GPU: "
 ALONE = "the guards leave a1 alone: "
@@ -46,8 +57,27 @@ KINDS = {
 }
 
 
-def old_ledger(folder: Path) -> Path:
-    """A ledger as version 2 wrote it: GPU placements with the reasons above, and one offload."""
+NEW_COLUMNS = {
+    4: [
+        *(("execution", name) for name in ("node", "role_name", "gear", "width", "clock_mhz")),
+        ("placement", "role_name"),
+        *(("barrier", name) for name in ("role_name", "n_duplicates", "n_unknown")),
+    ],
+    3: [("placement", "refusal"), ("device", "kind")],
+}
+"""Columns by the version that brought them."""
+
+WAIT = BarrierWait(1, Stage.REWARD, 0.5, 8, 1, 2)
+RAN = StageResult(
+    iteration=1, stage=Stage.REWARD, action=Action.GPU, device_ids=("gpu0",), device="h100",
+    t_start_s=1.0, t_end_s=2.0, time_s=1.0, time_provenance=Provenance.MEASURED, host_time_s=1.0,
+    wait_s=0.0, n_sequences=4, n_tokens=40, n_output_tokens=20, energy=None,
+)  # fmt: skip
+
+
+def old_ledger(folder: Path, of_version: int = 2) -> Path:
+    """A ledger as an earlier version wrote it: GPU placements with the reasons above, one offload,
+    an execution and a wait."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LEDGER_FILE
     with Ledger.create(path, run_id="r", config_toml="seed = 1\n", meta={}) as ledger:
@@ -57,10 +87,14 @@ def old_ledger(folder: Path) -> Path:
         ledger.placement(last)
         for name in KINDS:
             ledger.device(DeviceRecord(name, "p", Provenance.MEASURED, "x", None))
+        ledger.result(RAN)
+        ledger.barrier(WAIT)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("ALTER TABLE placement DROP COLUMN refusal")
-        connection.execute("ALTER TABLE device DROP COLUMN kind")
-        connection.execute("PRAGMA user_version = 2")
+        for columns in (own for later, own in NEW_COLUMNS.items() if later > of_version):
+            for table, column in columns:
+                connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        connection.execute("DROP TABLE node")
+        connection.execute(f"PRAGMA user_version = {of_version}")
     return path
 
 
@@ -96,13 +130,59 @@ def test_a_resume_brings_version_2_up_to_date(tmp_path):
         ledger.placement(new)
         # A reason of the new version is no fact: nothing is told from it.
         ledger.placement(Placement(5, Stage.REWARD, Action.FPGA, Action.GPU, "p", REASONS[2][0]))
-    assert version(path) == 3
+    assert version(path) == 4
     assert kinds(path) == KINDS
     told = [*(refusal for _, refusal in REASONS), None]
     assert refusals(path) == [*told, GuardRefusal.TOO_LONG, None]
     # And once more, now that it is of the newest version.
     Ledger.open_for_resume(path, from_step=4).close()
     assert refusals(path) == [*told, GuardRefusal.TOO_LONG, None]
+
+
+@pytest.mark.parametrize("of_version", [2, 3])
+def test_what_earlier_versions_did_not_know_is_missing(tmp_path, of_version):
+    path = old_ledger(tmp_path, of_version)
+    before = path.read_bytes()
+    with LedgerReader(path) as reader:
+        (row,), (wait,) = reader.executions(), reader.barriers()
+        assert row.result == RAN
+        assert (wait.n_late, wait.n_duplicates, wait.n_unknown, wait.role) == (
+            2,
+            None,
+            None,
+            "reward",
+        )
+        assert {p.placement.role_name for p in reader.placements()} == {""}
+        assert reader.nodes() == reader.lost_nodes() == []
+        assert reader.short_ids() is reader
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "open_again", [Ledger.reopen, partial(Ledger.open_for_resume, from_step=1)]
+)
+@pytest.mark.parametrize("of_version", [2, 3])
+def test_what_is_new_can_be_recorded_after_an_upgrade(tmp_path, of_version, open_again):
+    path = old_ledger(tmp_path, of_version)
+    ran = replace(RAN, iteration=2, role_name="math", gear="bf16", width=3, clock_mhz=1200)
+    with open_again(path) as ledger:
+        ledger.result(replace(ran, node="b"))
+        ledger.barrier(replace(WAIT, role_name="math", n_duplicates=3, n_unknown=4))
+        ledger.node(NodeRecord("b", lost="it burnt down"))
+    assert version(path) == 4
+    with LedgerReader(path) as reader:
+        assert [e.result for e in reader.executions()] == [
+            RAN,
+            replace(ran, node="b", device_ids=("b/gpu0",)),
+        ]
+        old, new = reader.barriers()
+        assert (old.n_duplicates, new.n_duplicates, new.n_unknown, new.role) == (
+            None, 3, 4, "reward:math",
+        )  # fmt: skip
+        assert [n.lost for n in reader.lost_nodes()] == ["it burnt down"]
+        # In words in version 2 alone; the words of version 3 are none.
+        told = reader.placements()[0].placement.refusal
+        assert told is (REASONS[0][1] if of_version == 2 else None)
 
 
 def test_a_resume_that_fails_leaves_version_2_as_it_was(tmp_path):

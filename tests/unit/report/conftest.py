@@ -14,6 +14,7 @@ from ecorl.ledger import LEDGER_FILE, DeviceRecord, Ledger, LedgerReader
 from ecorl.ledger import ledger as ledger_module
 from ecorl.records import (
     Action,
+    BarrierWait,
     EnergyMethod,
     EventKind,
     PowerSample,
@@ -28,11 +29,15 @@ from ecorl.report import Report, build_report, read_config
 class RunMaker:
     """Writes a run; `clock` is the monotonic time in s that the ledger sees."""
 
-    def __init__(self, folder: Path, now) -> None:
+    def __init__(self, folder: Path, now, node: str | None = None) -> None:
         self.folder = folder
         self._now = now
         self.ledger = Ledger.create(
-            folder / LEDGER_FILE, run_id="r<1>", config_toml="", meta={"commit": "c0ffee"}
+            folder / LEDGER_FILE,
+            run_id="r<1>",
+            config_toml="",
+            meta={"commit": "c0ffee"},
+            node=node,
         )
 
     def clock(self, t_s: float) -> None:
@@ -105,7 +110,7 @@ class RunMaker:
         self.ran(Stage.GENERATION, (1000, 1010), 1000.0)
         self.ran(Stage.REWARD, (1010, 1012), 40.0, **card)
         self.clock(1012.0)
-        self.ledger.barrier(1, Stage.REWARD, 1.5, 10, 0, 0)
+        self.ledger.barrier(BarrierWait(1, Stage.REWARD, 1.5, 10, 0, 0))
         self.ran(Stage.REWARD, (1012, 1013), 80.0)
         self.ran(Stage.ACTOR_TRAIN, (1013, 1018), 600.0)
         self.clock(1020.0)
@@ -139,10 +144,24 @@ class RunMaker:
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def now(monkeypatch):
+    """The monotonic time that ledgers see, s, in a list of one."""
     now = [1000.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: 1.8e9 + now[0])
     monkeypatch.setattr(ledger_module, "time", clock)
+    return now
+
+
+@pytest.fixture
+def run(tmp_path, now):
     maker = RunMaker(tmp_path, now)
+    yield maker
+    maker.ledger.close()
+
+
+@pytest.fixture
+def named_run(tmp_path, now):
+    """A run whose ledger names its machine, as those of `ecorl run` do."""
+    maker = RunMaker(tmp_path, now, node="head")
     yield maker
     maker.ledger.close()

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from ecorl.ledger import DeviceRecord
-from ecorl.records import Provenance, Stage
+from ecorl.records import BarrierWait, Provenance, Stage
 from ecorl.report.render.tables import sections
 from ecorl.report.render.text import print_report
 
@@ -22,7 +22,7 @@ def tables(report):
 
 def wait(run, t_s: float, wait_s: float, stage: Stage = Stage.REWARD, iteration: int = 1):
     run.clock(t_s)
-    run.ledger.barrier(iteration, stage, wait_s, 10, 0, 0)
+    run.ledger.barrier(BarrierWait(iteration, stage, wait_s, 10, 0, 0))
 
 
 def test_the_balance_by_hand(run):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ecorl.ledger import DeviceRecord, ExecutionRow
 from ecorl.records import (
     Action,
+    BarrierWait,
     EnergyMethod,
     Provenance,
     Stage,
@@ -77,7 +78,7 @@ def test_a_run_by_hand(run):
 def test_a_wait_in_which_the_device_works_is_no_barrier_waste(run):
     run.standard()
     run.clock(1012.5)
-    run.ledger.barrier(1, Stage.REFERENCE, 1.0, 10, 0, 0)
+    run.ledger.barrier(BarrierWait(1, Stage.REFERENCE, 1.0, 10, 0, 0))
     report = run.report()
     # 1011.5 to 1012 lies within the first wait, 1012 to 1012.5 within an execution of gpu0.
     assert part(report, "gpu0", "barrier wait").time_s == pytest.approx(1.5)

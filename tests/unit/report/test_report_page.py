@@ -14,6 +14,7 @@ from rich.console import Console
 from ecorl.errors import LedgerError, RunError
 from ecorl.ledger import LEDGER_FILE
 from ecorl.records import (
+    BarrierWait,
     FaultEvent,
     FaultKind,
     Provenance,
@@ -76,7 +77,7 @@ def fill(run):
     for i in range(1, 6):
         run.ledger.metric(i, "reward", i / 5)
         run.ledger.metric(i, "kl", None if i == 3 else 0.1)
-        run.ledger.barrier(i, Stage.REFERENCE, 0.1 * i, 8, 0, 0)
+        run.ledger.barrier(BarrierWait(i, Stage.REFERENCE, 0.1 * i, 8, 0, 0))
     run.ledger.evaluation("reward", "before", [0.0, 1.0])
     run.ledger.evaluation("reward", "after", [1.0, 3.0])
     run.ledger.evaluation("rank_flip", "held_out", [0.0, 1.0])

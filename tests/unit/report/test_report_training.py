@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from ecorl.ledger import DeviceRecord, EvaluationRow
-from ecorl.records import Action, ActionCost, Placement, PowerSample, Provenance, Stage
+from ecorl.records import Action, ActionCost, BarrierWait, Placement, PowerSample, Provenance, Stage
 from ecorl.report.render.numbers import duration, figure, joules, share
 from ecorl.report.render.page import render_html
 from ecorl.report.render.text import print_report
@@ -119,7 +119,9 @@ def test_what_stands_behind_a_plus_minus_is_named(run):
 
 def test_waits_by_hand(run):
     for i, wait in enumerate([0.1, 0.2, 0.3, 0.4, 1.0]):
-        run.ledger.barrier(i, Stage.REWARD, wait, 8, 1 if i == 4 else 0, 2 if i == 4 else 0)
+        run.ledger.barrier(
+            BarrierWait(i, Stage.REWARD, wait, 8, 1 if i == 4 else 0, 2 if i == 4 else 0)
+        )
     b = run.report().barriers
     assert (b.n_waits, b.total_s, b.p50_s, b.max_s) == (5, pytest.approx(2.0), 0.3, 1.0)
     assert b.p95_s == pytest.approx(0.88)

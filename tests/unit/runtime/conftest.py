@@ -17,7 +17,8 @@ from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreBatch, Scor
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.records import ModelShape, Provenance, Stage, StageWork
 from ecorl.runtime.local import LocalRuntime
-from ecorl.runtime.training import FrozenModel, TrainingSide
+from ecorl.runtime.protocol import join
+from ecorl.runtime.training import FrozenModel, TrainingSide, this_node
 
 TINY = ModelShape(1, 8, 16, 1, 1, 8, 64, 1_500, 1_000)
 REPORT = EngineReport(0.5, 4.0, Provenance.MODELLED, 0.01)
@@ -110,6 +111,11 @@ CONFIG = {
 }
 
 
+def here(device_id):
+    """The id of a device of this machine, as a record spells it."""
+    return f"{this_node()}/{device_id}"
+
+
 def make_config(**placement):
     data = {**CONFIG, "placement": {**CONFIG["placement"], **placement}}
     return Config.model_validate(data)
@@ -120,23 +126,32 @@ class Bench:
 
     def __init__(self, folder):
         self.folder = folder
-        self.ledger = Ledger.create(folder / LEDGER_FILE, run_id="t", config_toml="", meta={})
-        self.runtime = None
+        self.ledger = Ledger.create(
+            folder / LEDGER_FILE, run_id="t", config_toml="", meta={}, node=this_node()
+        )
+        self.runtime = self.iteration = None
         self.asked = []
 
     def build(self, config=None, stages=(Stage.REWARD,), edi=None, **training):
         frozen = dict.fromkeys(stages, FrozenModel(self.folder / "model"))
         side = TrainingSide(models=dict.fromkeys(Stage, TINY), frozen=frozen, **training)
         self.runtime = LocalRuntime(config or make_config(), self.ledger, side, edi=edi)
+        self.iteration = None
         return self.runtime
 
     def step(self, iteration, batch, stage=Stage.REWARD, model=TINY):
         """One iteration of one stage; returns its values."""
         runtime = self.runtime
-        runtime.begin_iteration(iteration)
-        run = runtime.on_stage_start(work_of(batch, stage, model))
-        runtime.submit(run, batch)
-        return runtime.join(run, self.exact(batch, stage))
+        self.iteration = runtime.begin_iteration(iteration)
+        run = self.start(work_of(batch, stage, model))
+        assert runtime.submit(run, lambda: batch)
+        return join(runtime, run, self.exact(batch, stage))
+
+    def start(self, work, **options):
+        """Start a stage of the iteration that was begun last."""
+        if self.iteration is None:
+            self.iteration = self.runtime.begin_iteration(0)
+        return self.runtime.on_stage_start(self.iteration, work, **options)
 
     def exact(self, batch, stage=Stage.REWARD):
         """The exact path: right answers plus 1000, so that one can tell them apart."""
@@ -206,7 +221,7 @@ def toys():
     class Toys:
         pass
 
-    for name in ("answer", "make_batch", "make_config", "threaded", "work_of"):
+    for name in ("answer", "here", "make_batch", "make_config", "threaded", "work_of"):
         setattr(Toys, name, staticmethod(globals()[name]))
     Toys.Told, Toys.Toy, Toys.report, Toys.tiny, Toys.replace = (
         ToldEngine, ToyEngine, REPORT, TINY, staticmethod(replace),

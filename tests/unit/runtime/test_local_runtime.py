@@ -17,7 +17,9 @@ from ecorl.engines.fpga.kernels.banks import WEIGHTS_LOW
 from ecorl.engines.protocol import EngineReport
 from ecorl.errors import CheckpointError, ConfigError, DataError, EngineCrashed, EngineError
 from ecorl.records import Action, Provenance, Stage, StageWork
-from ecorl.runtime.offload import OffloadLane
+from ecorl.runtime.protocol import join
+from ecorl.runtime.scheduling.offload import LanePlace, OffloadLane
+from ecorl.runtime.training import this_node
 from ecorl.scheduler import Quarantine
 
 
@@ -42,14 +44,14 @@ def test_a_step_is_placed_answered_and_recorded(bench, toys, use_engines):
         placements = [row.placement for row in reader.placements()]
         barriers = reader.barriers()
         assert reader.faults() == []
-        (device,) = [d for d in reader.devices() if d.device_id == "fpga0"]
+        (device,) = [d for d in reader.devices() if d.device_id == toys.here("fpga0")]
     assert [p.action for p in placements] == [Action.CONCURRENT, Action.CONCURRENT]
     assert [(b.stage, b.n_rows, b.n_missing) for b in barriers] == [
         (Stage.REWARD, 4, 0), (Stage.REFERENCE, 4, 0),
     ]  # fmt: skip
     assert (device.profile, device.provenance) == ("u55c", Provenance.MODELLED)
     for result in bench.executions():
-        assert (result.device_ids, result.device) == (("fpga0",), "u55c")
+        assert (result.device_ids, result.device) == ((toys.here("fpga0"),), "u55c")
         assert (result.time_s, result.time_provenance) == (0.5, Provenance.MODELLED)
         assert (result.host_time_s, result.energy.energy_j) == (0.01, 4.0)
         assert (result.energy.method, result.n_rows_fallback, result.fault) == (
@@ -65,13 +67,14 @@ def test_a_static_placement_on_the_gpu_loads_no_engine(bench, toys, use_engines)
     runtime = bench.build(toys.make_config(policy={"type": "static", "reference": "gpu"}))
     runtime.start()
     batch = toys.make_batch(2)
-    run = runtime.on_stage_start(toys.work_of(batch))
+    run = bench.start(toys.work_of(batch))
     assert (loaded, run.placement.action, runtime.offloads(Stage.REWARD)) == ([], Action.GPU, False)
     assert runtime.checkpoint(Stage.REWARD) is None
-    with pytest.raises(EngineError, match="no engine is loaded for the reward stage"):
-        runtime.submit(run, batch)
-    with pytest.raises(EngineError, match="was not submitted"):
-        runtime.join(run, bench.exact(batch))
+    assert not runtime.submit(run, lambda: batch)
+    (fault,) = bench.faults()
+    assert "no engine is loaded for reward" in fault.detail
+    with pytest.raises(EngineError, match="were not submitted"):
+        join(runtime, run, bench.exact(batch))
 
 
 def test_an_empty_batch_passes(bench, toys, use_engines):
@@ -85,8 +88,8 @@ def test_the_clock_counts_our_own_time_and_not_the_wait(bench, toys, use_engines
     runtime = bench.build()
     runtime.start()
     bench.step(1, toys.make_batch(2))
-    runtime.tick()
-    assert runtime.clock.n_events == 4  # start, submit, join, tick
+    runtime.settle()
+    assert runtime.clock.n_events == 4  # start, submit, land, settle
     assert 0 < runtime.clock.hook_s < 0.15
     with bench.reader() as reader:
         assert reader.barriers()[0].wait_s > 0.2
@@ -119,7 +122,7 @@ def test_a_fault_costs_only_its_rows_and_is_recorded(
     healthy = [toys.answer(b, stage).values for b in batches]
     values = [bench.step(1, batches[0], stage), bench.step(2, batches[1], stage)]
     limit_s = time.monotonic() + 5
-    while not runtime._lanes[stage].available and time.monotonic() < limit_s:
+    while not runtime._scheduler._lanes[stage].available and time.monotonic() < limit_s:
         time.sleep(0.01)
     values.append(bench.step(3, batches[2], stage))
 
@@ -134,10 +137,10 @@ def test_a_fault_costs_only_its_rows_and_is_recorded(
     assert row.detail
     runtime.close()
     results = bench.executions()
-    card = [r for r in results if r.device_ids == ("fpga0",)]
+    card = [r for r in results if r.device_ids == (toys.here("fpga0"),)]
     assert [r.n_rows_fallback for r in card] == [0, len(bad), 0]
     assert [r.fault for r in card] == [None, fault, None]
-    (again,) = [r for r in results if r.device_ids != ("fpga0",)]
+    (again,) = [r for r in results if r.device_ids != (toys.here("fpga0"),)]
     assert (again.action, again.iteration, again.n_sequences) == (Action.GPU, 2, len(bad))
     assert again.time_provenance is Provenance.MEASURED
     # Row by row, not by share: long rows are the likely ones to fail.
@@ -171,7 +174,7 @@ def test_an_engine_that_is_away_is_not_asked(bench, toys, use_engines):
     use_engines(lambda stage, device: engine)
     runtime = bench.build()
     runtime.start()
-    run = runtime.on_stage_start(toys.work_of(toys.make_batch(2)))
+    run = bench.start(toys.work_of(toys.make_batch(2)))
     assert (run.placement.proposed, run.placement.action) == (Action.CONCURRENT, Action.GPU)
     assert run.placement.reason
     assert engine.futures == []
@@ -185,18 +188,20 @@ def test_quarantine_moves_the_stage_to_the_gpu_and_a_probe_brings_it_back(bench,
     runtime = bench.build(toys.make_config(max_faults=2))
     runtime.start()
     clock = [0.0]
-    runtime._lanes[Stage.REWARD]._quarantine = Quarantine(2, 10.0, clock=lambda: clock[0])
+    runtime._scheduler._lanes[Stage.REWARD]._quarantine = Quarantine(
+        2, 10.0, clock=lambda: clock[0]
+    )
     for iteration in (1, 2):
         bench.step(iteration, batch)
-    runtime.begin_iteration(3)
-    run = runtime.on_stage_start(toys.work_of(batch))
+    bench.iteration = runtime.begin_iteration(3)
+    run = bench.start(toys.work_of(batch))
     assert run.placement.action is Action.GPU
     # A batch that was placed just before the quarantine is answered by the exact path.
     bench.step(3, batch)
     assert [f.kind for f in bench.faults()] == ["EngineCrashed"] * 2 + ["EngineQuarantined"]
     clock[0] = 11.0
     assert bits(bench.step(4, batch)) == bits(toys.answer(batch, Stage.REWARD).values)
-    assert runtime.on_stage_start(toys.work_of(batch)).placement.action is Action.CONCURRENT
+    assert bench.start(toys.work_of(batch)).placement.action is Action.CONCURRENT
     assert len(bench.faults()) == 3
     assert bench.asked == [(0, 1)] * 3
 
@@ -226,10 +231,10 @@ def test_an_engine_on_the_host_is_not_booked_as_the_card(bench, toys, use_engine
     runtime.start()
     bench.step(1, toys.make_batch(3))
     (result,) = bench.executions()
-    assert result.device_ids == result.energy.device_ids == ("host_process",)
+    assert result.device_ids == result.energy.device_ids == (toys.here("host_process"),)
     assert (result.device, result.energy.energy_j) == ("host_cpu", None)
     with bench.reader() as reader:
-        assert "fpga0" not in {d.device_id for d in reader.devices()}
+        assert toys.here("fpga0") not in {d.device_id for d in reader.devices()}
 
 
 def test_a_crash_of_an_engine_on_the_host_does_not_make_a_card_of_it(bench, toys, use_engines):
@@ -241,7 +246,9 @@ def test_a_crash_of_an_engine_on_the_host_does_not_make_a_card_of_it(bench, toys
     bench.step(1, toys.make_batch(3))
     bench.step(2, toys.make_batch(3))
     runtime.close()
-    crashed, answered = [r for r in bench.executions() if r.device_ids == ("host_process",)]
+    crashed, answered = [
+        r for r in bench.executions() if r.device_ids == (toys.here("host_process"),)
+    ]
     assert (crashed.fault, crashed.time_s, answered.fault) == ("EngineCrashed", None, None)
     assert crashed.time_provenance is answered.time_provenance is Provenance.MEASURED
 
@@ -282,7 +289,9 @@ def test_join_answers_each_row_once_and_asks_the_exact_path_for_the_bad_ones_alo
     all_bad = whole not in ("answer",)
     bad = tuple(i for i, state in enumerate(states) if all_bad or state != "good")
 
-    running._lanes[stage] = OffloadLane(toys.Told(lambda b: told, stage), max_faults=3)
+    running._scheduler._lanes[stage] = OffloadLane(
+        toys.Told(lambda b: told, stage), max_faults=3, place=LanePlace(this_node(), ("fpga0",))
+    )
     bench.asked.clear()
     n_before = len(bench.faults())
     answers = bench.step(1, batch, stage)
@@ -303,7 +312,7 @@ def test_a_stage_ends_when_the_device_has_done_its_work(bench):
 
     runtime = bench.build(stages=(), fence=fence)
     runtime.start()
-    run = runtime.on_stage_start(bench_work(Stage.GENERATION))
+    run = bench.start(bench_work(Stage.GENERATION))
     assert (len(fences), run.t_start_s >= fences[0] + 0.05) == (1, True)
     runtime.on_stage_end(run)
     assert len(fences) == 2
@@ -323,19 +332,22 @@ def test_the_queue_counts_what_was_sent_and_not_joined(bench, toys, use_engines)
     runtime = bench.build(stages=(Stage.REWARD, Stage.REFERENCE))
     runtime.start()
     batch = toys.make_batch(2)
-    runtime.begin_iteration(1)
+    bench.iteration = runtime.begin_iteration(1)
 
     def queue(stage: Stage) -> int:
-        return runtime._states.state(runtime._progress, toys.work_of(batch, stage)).fpga_queue
+        scheduler = runtime._scheduler
+        state = scheduler._iterations.of(bench.iteration, scheduler._paths)
+        return scheduler._states.state(state, toys.work_of(batch, stage)).fpga_queue
 
-    reward = runtime.on_stage_start(toys.work_of(batch))
-    runtime.submit(reward, batch)
-    assert reward.pending.answered.wait(5)
+    reward = bench.start(toys.work_of(batch))
+    assert runtime.submit(reward, lambda: batch)
+    pending = runtime._scheduler._pending[reward.stage.serial]
+    assert pending.answered.wait(5)
     assert queue(Stage.REFERENCE) == 1
-    runtime.join(reward, bench.exact(batch))
+    join(runtime, reward, bench.exact(batch))
     assert queue(Stage.REFERENCE) == 0
-    again = runtime.on_stage_start(toys.work_of(batch))
-    runtime.submit(again, batch)
+    again = bench.start(toys.work_of(batch))
+    runtime.submit(again, lambda: batch)
     runtime.forget(again)
     assert queue(Stage.REWARD) == 0
 
@@ -345,13 +357,13 @@ def test_a_retired_stage_stays_on_the_gpu(bench, toys, use_engines):
     runtime = bench.build()
     runtime.start()
     work = toys.work_of(toys.make_batch(2))
-    assert runtime.on_stage_start(work).placement.action is Action.CONCURRENT
-    assert runtime.on_stage_start(work, may_offload=False).placement.action is Action.GPU
+    assert bench.start(work).placement.action is Action.CONCURRENT
+    assert bench.start(work, may_offload=False).placement.action is Action.GPU
     runtime.retire(Stage.REWARD, "it changed")
     runtime.retire(Stage.REWARD, "it changed")
     runtime.retire(Stage.REFERENCE, "has no engine")
     assert not runtime.offloads(Stage.REWARD)
-    assert runtime.on_stage_start(work).placement.action is Action.GPU
+    assert bench.start(work).placement.action is Action.GPU
     (fault,) = bench.faults()
     assert (fault.kind, fault.where, fault.detail) == ("EngineRetired", "reward", "it changed")
 
@@ -391,7 +403,7 @@ def test_null_telemetry_leaves_every_figure_missing(bench, toys, use_engines):
     use_engines(toys.threaded())
     runtime = bench.build(stages=())
     runtime.start()
-    run = runtime.on_stage_start(toys.work_of(toys.make_batch(2), Stage.GENERATION))
+    run = bench.start(toys.work_of(toys.make_batch(2), Stage.GENERATION))
     time.sleep(0.03)
     runtime.on_stage_end(run)
     runtime.close()
@@ -411,24 +423,24 @@ def test_modelled_energy_is_settled_when_the_samples_are_in(bench, toys, use_eng
     runtime = bench.build(Config.model_validate(data), stages=())
     runtime.start()
     limit_s = time.monotonic() + 5
-    while runtime._sampler.smoothed("cpu0").power_w is None and time.monotonic() < limit_s:
+    while runtime._monitor.sampler.smoothed("cpu0").power_w is None and time.monotonic() < limit_s:
         time.sleep(0.02)
-    runtime.begin_iteration(1)
-    run = runtime.on_stage_start(toys.work_of(toys.make_batch(2), Stage.GENERATION))
+    bench.iteration = runtime.begin_iteration(1)
+    run = bench.start(toys.work_of(toys.make_batch(2), Stage.GENERATION))
     assert run.placement.action is Action.GPU
     time.sleep(0.2)
     runtime.on_stage_end(run)
     assert bench.executions() == []  # its last sample cannot be in yet
     while not runtime.edi.cells() and time.monotonic() < limit_s:
         time.sleep(0.02)
-        runtime.tick()
+        runtime.settle()
     (result,) = bench.executions()
-    idle_w, active_w = (runtime._gpu.profile.value(k) for k in ("idle_w", "active_w"))
+    idle_w, active_w = (runtime._scheduler._gpu.profile.value(k) for k in ("idle_w", "active_w"))
     assert (result.energy.method, result.energy.provenance) == ("model", Provenance.MODELLED)
     assert idle_w * result.time_s * 0.9 <= result.energy.energy_j <= active_w * result.time_s
     (cell,) = runtime.edi.cells()
     assert (cell.stage, cell.device, cell.provenance) == (
-        Stage.GENERATION, runtime._gpu.profile.name, Provenance.MODELLED,
+        Stage.GENERATION, runtime._scheduler._gpu.profile.name, Provenance.MODELLED,
     )  # fmt: skip
     runtime.close()
     with bench.reader() as reader:

@@ -11,7 +11,8 @@ from ecorl.config import Config
 from ecorl.engines.lanes.threaded import ThreadedEngine
 from ecorl.engines.protocol import CardLoad, EngineReport
 from ecorl.records import Provenance, Stage
-from ecorl.runtime.hardware import card_power
+from ecorl.runtime.equipment.hardware import card_power
+from ecorl.runtime.protocol import join
 
 POWER_W = 42.0
 
@@ -75,17 +76,20 @@ def test_the_joules_of_a_card_are_its_readings(bench, toys, use_engines, cards, 
     bench.step(1, batch)
     runtime.close()
     (result,) = bench.executions()
-    assert (result.device_ids, result.time_provenance) == (("fpga0",), Provenance.MEASURED)
+    assert (result.device_ids, result.time_provenance) == (
+        (toys.here("fpga0"),),
+        Provenance.MEASURED,
+    )
     assert result.energy.provenance is Provenance.MEASURED
     length_s = result.t_end_s - result.t_start_s
     assert length_s >= 0.6
     assert result.energy.energy_j == pytest.approx(POWER_W * length_s, rel=1e-6)
     with bench.reader() as reader:
         devices = {d.device_id: d for d in reader.devices()}
-    assert devices["fpga0"].provenance is Provenance.MEASURED
-    assert devices["fpga0"].profile == "u55c"
-    assert "xrt:electrical" in devices["fpga0"].source
-    assert "fpga1" not in devices  # it is there, and not this run's
+    assert devices[toys.here("fpga0")].provenance is Provenance.MEASURED
+    assert devices[toys.here("fpga0")].profile == "u55c"
+    assert "xrt:electrical" in devices[toys.here("fpga0")].source
+    assert toys.here("fpga1") not in devices  # it is there, and not this run's
 
 
 def test_two_stages_at_once_share_the_joules_of_a_card(bench, toys, use_engines, cards, tmp_path):
@@ -95,17 +99,17 @@ def test_two_stages_at_once_share_the_joules_of_a_card(bench, toys, use_engines,
     runtime.start()
     time.sleep(0.3)
     batch = toys.make_batch(4)
-    runtime.begin_iteration(1)
+    bench.iteration = runtime.begin_iteration(1)
     runs = []
     for stage in stages:
-        run = runtime.on_stage_start(toys.work_of(batch, stage))
-        runtime.submit(run, batch)
+        run = bench.start(toys.work_of(batch, stage))
+        assert runtime.submit(run, lambda batch=batch: batch)
         runs.append((run, stage))
     for run, stage in runs:
-        runtime.join(run, bench.exact(batch, stage))
+        join(runtime, run, bench.exact(batch, stage))
     runtime.close()
     results = bench.executions()
-    assert {r.device_ids for r in results} == {("fpga0", "fpga1")}
+    assert {r.device_ids for r in results} == {(toys.here("fpga0"), toys.here("fpga1"))}
     begin = min(r.t_start_s for r in results)
     end = max(r.t_end_s for r in results)
     total_j = sum(r.energy.energy_j or 0.0 for r in results)
@@ -118,13 +122,15 @@ def test_the_scheduler_sees_how_busy_real_cards_are(bench, toys, use_engines, ca
     runtime.start()
     batch = toys.make_batch(4)
     work = toys.work_of(batch, Stage.REWARD)
-    assert (
-        runtime._states.state(runtime._progress, work).fpga_occupancy is None
-    )  # nothing is known yet
+
+    def occupancy():
+        scheduler = runtime._scheduler
+        state = scheduler._iterations.of(scheduler._iterations.newest, scheduler._paths)
+        return scheduler._states.state(state, work).fpga_occupancy
+
+    assert occupancy() is None  # nothing is known yet
     bench.step(1, batch)
-    assert (
-        runtime._states.state(runtime._progress, work).fpga_occupancy == 0.75
-    )  # of the card in service
+    assert occupancy() == 0.75  # of the card in service
 
 
 def test_a_card_that_tells_nothing_leaves_the_joules_missing(

@@ -99,7 +99,7 @@ def test_rows_that_cannot_be_made_stay_with_the_framework(bench, toys, rollout, 
 
     call, answers = call_of(toys.make_batch(N_ROWS), make_batch=broken)
     run = rollout.submit(call)
-    assert run.pending is None
+    assert not run.sent
     rollout.join(Stage.REWARD)
     assert answers == []
     (fault,) = bench.faults()
@@ -117,4 +117,4 @@ def test_what_an_exception_left_open_is_dropped_by_the_next_generation(
     assert not rollout.training
     rollout.join(Stage.REWARD)
     assert answers == []
-    assert all(lane.n_open == 0 for lane in bench.runtime._lanes.values())
+    assert all(lane.n_open == 0 for lane in bench.runtime._scheduler._lanes.values())

@@ -15,6 +15,7 @@ from ecorl.devices.figure import DeviceFigure
 from ecorl.devices.host import HostCpu, complete_host_figures
 from ecorl.devices.profile import UNITS
 from ecorl.engines.fpga.cycles.model import BatchShape, CycleModel, attention_calls, mean_rows
+from ecorl.errors import ConfigError
 from ecorl.records import (
     Action,
     Algorithm,
@@ -24,7 +25,7 @@ from ecorl.records import (
     Stage,
     StageWork,
 )
-from ecorl.scheduler import CostModel, Guards, Static, place
+from ecorl.scheduler import CostModel, Guards, RoleDevices, Static, place
 
 HOST, H100, U55C, V80 = (load_profile(n) for n in ("host_cpu", "h100_sxm", "u55c", "v80"))
 SEVEN = ModelShape(32, 4096, 11008, 32, 32, 128, 32000, 6_738_415_616, 6_607_343_616)
@@ -155,17 +156,59 @@ def test_what_the_energy_guard_approves_is_booked_within_its_margin(stage, width
         assert place(state_of(work), policy, guards).action is action
 
 
-def test_more_cards_than_the_engine_uses_make_nothing_cheaper():
+@pytest.mark.parametrize("calibration", ["roofline", "paper"])
+def test_more_cards_shorten_the_queue_and_not_a_batch(calibration):
     work = work_of(Stage.REWARD, SEVEN, [256] * 32, [256] * 32)
-    for calibration in ("roofline", "paper"):
-        costs = [
-            CostModel(
-                H100, U55C, DeviceConfig.model_construct(n_fpgas=n, calibration=calibration)
-            ).fpga_cost(work)
-            for n in (1, 4)
-        ]
-        assert costs[0] == costs[1]
-        assert costs[0].n_devices == 1
+    one, four = (
+        CostModel(H100, U55C, DeviceConfig(n_fpgas=n, calibration=calibration)) for n in (1, 4)
+    )
+    assert one.fpga_cost(work) == four.fpga_cost(work)
+    assert four.fpga_cost(work).n_devices == 1
+    batch_s = one.fpga_cost(work).time_s
+    for queue in (0, 1, 6):
+        state = replace(state_of(work), fpga_queue=queue)
+        waits = [costs.estimate(state).of(Action.FPGA).wait_s for costs in (one, four)]
+        assert waits == pytest.approx([(1 + queue) * batch_s, (1 + queue / 4) * batch_s])
+
+
+def test_a_role_is_priced_on_the_devices_that_serve_it():
+    l4 = load_profile("l4")
+    by_role = {Stage.REFERENCE: RoleDevices(l4, 2), "reward:code": RoleDevices(l4)}
+    costs = CostModel(H100, U55C, DeviceConfig(n_gpus=8), by_role=by_role)
+
+    def priced(stage, role_name=""):
+        work = work_of(stage, SEVEN, [256] * 32, [256] * 32)
+        cost = costs.gpu_cost(replace(work, role_name=role_name))
+        return cost.device, cost.n_devices
+
+    assert priced(Stage.REWARD) == ("h100_sxm", 8)
+    assert priced(Stage.REWARD, "code") == ("l4", 1)
+    assert priced(Stage.REWARD, "math") == ("h100_sxm", 8)
+    assert priced(Stage.REFERENCE) == priced(Stage.REFERENCE, "any") == ("l4", 2)
+
+
+def test_the_energy_guard_goes_by_the_devices_of_the_role():
+    """A reference on a device that draws a thousandth leaves the card nothing to save."""
+    work = work_of(Stage.REFERENCE, SEVEN, [256] * 32, [256] * 32)
+    frugal = replace(
+        H100, figures=H100.figures | {
+            name: replace(H100.figures[name], value=1e-3 * H100.figures[name].value)
+            for name in ("tdp_w", "idle_w", "active_w") if name in H100.figures
+        },
+    )  # fmt: skip
+    policy = Static({Stage.REFERENCE: Action.FPGA})
+    kept = {}
+    usual = CostModel(H100, U55C).estimate(state_of(work))
+    margin = 2.0 * usual.of(Action.FPGA).energy_j / usual.of(Action.GPU).energy_j
+    for name, by_role in (("own", {Stage.REFERENCE: RoleDevices(frugal)}), ("training", None)):
+        guards = Guards(energy_margin=margin, costs=CostModel(H100, U55C, by_role=by_role))
+        kept[name] = place(state_of(work), policy, guards).action
+    assert kept == {"own": Action.GPU, "training": Action.FPGA}
+
+
+def test_a_role_without_devices_is_refused():
+    with pytest.raises(ConfigError, match="n_gpus = 0: allowed is 1 or more"):
+        RoleDevices(H100, 0)
 
 
 def test_the_papers_calibration_stays_as_printed():

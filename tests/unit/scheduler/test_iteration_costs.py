@@ -16,7 +16,7 @@ from tests.unit.scheduler.test_learned import scheduler, seen, state
 
 def test_every_figure_of_the_costs_stands_under_its_name():
     cost = dict(zip(COLUMNS, (float(n) for n in range(3, 200, 7)), strict=False))
-    constants = TableConstants(0.25, 0.5, 0.125, 0.3, 1001.0, 1100.0, 1200.0, 1300.0)
+    constants = TableConstants(0.25, 0.5, 0.125, 0.3, 1001.0, 1100.0, 1200.0, 1300.0, 0.25)
     around = Circumstances(
         longest_over_mean=3.0, tail=(1.0, 0.4), slow=1.5, arriving_s=2001.0, late_arriving_s=2002.0,
         cards_up=0.75, lost=0.1, off_policy=1.0, n_cards=4.0, ambient_c=21.0, full_rise_c=55.0,
@@ -61,6 +61,7 @@ def test_every_figure_of_the_costs_stands_under_its_name():
         "limit_c": 77.0,
         "throttle": 0.6,
         "n_cards": 4.0,
+        "card_share": 0.25,
     }
     assert work._fields == tuple(expected)
     for name, figure in expected.items():

@@ -12,7 +12,6 @@ import pytest
 from ecorl.config import DeviceConfig, LearnedPolicyConfig, PlacementConfig
 from ecorl.devices import load_profile
 from ecorl.devices.llama import model_shape
-from ecorl.edi import EdiMatrix, edi_reading
 from ecorl.errors import ConfigError
 from ecorl.records import (
     Action,
@@ -237,15 +236,41 @@ def test_costs_follow_the_table_between_its_points():
     assert all(math.isfinite(t) for t in times)
 
 
-def test_the_edi_matrix_keeps_times_and_reads_older_ones():
-    matrix = EdiMatrix()
-    for time_s in (1.0, 3.0):
-        reading = edi_reading(Stage.REWARD, "gpu", 10.0, 10, Provenance.MEASURED, time_s)
-        cell = matrix.update(reading)
-    assert cell.mean_time_s_per_token == pytest.approx(0.2)
-    assert EdiMatrix.from_json(matrix.to_json()) == matrix
-    old = json.loads(matrix.to_json())
-    del old["cells"][0]["mean_time_s_per_token"]
-    assert EdiMatrix.from_json(json.dumps(old)).cells()[0].mean_time_s_per_token is None
-    matrix.update(edi_reading(Stage.REWARD, "gpu", 10.0, 10, Provenance.MEASURED))
-    assert matrix.cells()[0].mean_time_s_per_token is None
+def work_with(paths, stage=Stage.REWARD, role_name=""):
+    made = state(stage, paths=paths)
+    made = replace(made, work=replace(made.work, role_name=role_name))
+    table = scheduler()._tables.of(made)
+    return table.work(made), table.measured
+
+
+def path(stage, time_s, role_name="", count=20):
+    return PathCost(stage, time_s, 3.0, count, Provenance.MEASURED, role_name)
+
+
+def test_the_stage_at_hand_costs_what_its_model_has_cost():
+    paths = (path(Stage.REWARD, 1e-3, "math"), path(Stage.REWARD, 4e-3, "code"))
+    plain, _ = work_with((path(Stage.REWARD, 1e-3),))
+    by_math, measured = work_with(paths, role_name="math")
+    by_code, _ = work_with(paths, role_name="code")
+    assert measured == {Stage.REWARD}
+    assert by_math.gpu_s[0] == plain.gpu_s[0]
+    assert by_code.gpu_s[0] == pytest.approx(4.0 * plain.gpu_s[0])
+    _, unseen = work_with(paths, role_name="poems")
+    assert unseen == frozenset()
+
+
+def test_another_stage_costs_what_all_its_models_have_cost():
+    paths = (path(Stage.REWARD, 1e-3, "math"), path(Stage.REWARD, 4e-3, "code"))
+    both, _ = work_with(paths, Stage.REFERENCE)
+    plain, _ = work_with((path(Stage.REWARD, 5e-3),), Stage.REFERENCE)
+    assert both.gpu_s[0] == pytest.approx(plain.gpu_s[0])
+    seldom = (*paths[:1], path(Stage.REWARD, 4e-3, "code", count=1))
+    assert work_with(seldom, Stage.REFERENCE)[1] == frozenset()
+
+
+def test_one_table_serves_the_models_of_a_stage_in_turn():
+    paths = (path(Stage.REWARD, 1e-3, "math"), path(Stage.REWARD, 4e-3, "code"))
+    table = scheduler()._tables.of(state(paths=paths))
+    made = [replace(state(paths=paths).work, role_name=name) for name in ("math", "code", "math")]
+    times = [table.work(replace(state(paths=paths), work=work)).gpu_s[0] for work in made]
+    assert times[0] == times[2] != times[1]

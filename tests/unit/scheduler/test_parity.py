@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -12,18 +12,28 @@ from hypothesis import strategies as st
 from ecorl.config import DeviceConfig
 from ecorl.devices import load_profile
 from ecorl.devices.llama import model_shape
-from ecorl.records import Action, Algorithm, SchedulerState, Stage, StageWork
+from ecorl.records import (
+    INFERENCE_STAGES,
+    NO_ABILITIES,
+    Abilities,
+    Action,
+    Algorithm,
+    SchedulerState,
+    Stage,
+    StageWork,
+)
+from ecorl.scheduler import Guards, place
 from ecorl.scheduler.features import N_FEATURES, NAMES
 from ecorl.scheduler.iteration_costs import USUAL_SHARES
-from ecorl.scheduler.learned import DecisionView
+from ecorl.scheduler.learned import DecisionView, LearnedScheduler, PolicyFile
 from ecorl.scheduler.policies import RunSetting
 from ecorl.scheduler.run_costs import BatchKind, RunTable, priced, run_rules
 from ecorl.scheduler.tables import COLUMNS, CostTable
 from ecorl.sim.lengths import lengths_of
-from ecorl.sim.scenario import Abilities, Limits, Scenario
-from ecorl.sim.simulation import _POWER_SHARE, Simulation
+from ecorl.sim.scenario import Limits, Scenario
+from ecorl.sim.simulation import _POWER_SHARE, N_STAGES, Simulation
 from ecorl.sim.trace import draw_trace
-from ecorl.stages import ACTIONS, CONCURRENT, FPGA, GPU
+from ecorl.stages import ACTIONS, CONCURRENT, FPGA, GPU, queue_s
 
 LENGTHS = np.geomspace(64.0, 1024.0, 5)
 COST = st.floats(0.01, 20.0)
@@ -75,8 +85,12 @@ def undisturbed(job, n_others=0, up=True):
     trace = draw_trace([job], np.random.default_rng(0))
     work = trace.actual
     batch_s = np.where(work.card_s[0] > 0.0, work.card_s[0], work.card_s[1])
-    arriving_s = (work.generation_s + n_others * batch_s) * (n_others > 0)
+    waiting_s = queue_s(n_others, batch_s, work.card_share)
+    arriving_s = (work.generation_s + waiting_s) * (n_others > 0)
     changes = {"arriving_s": arriving_s, "cards_up": np.full_like(arriving_s, float(up))}
+    if job.abilities.stream:
+        # A run does not know how the ends of the rows are spread.
+        changes |= {"handover_s": (work.generation_s,), "tail": (np.ones_like(arriving_s),)}
     return replace(
         trace,
         actual=work._replace(**changes),
@@ -106,7 +120,9 @@ def batch(trace, stage):
     n, length = job.n_rows, float(trace.length[0, 0])
     assert lengths.mean[0, 0] == pytest.approx(length)
     longest = float(lengths.longest[0, 0]) + job.prompt_length
-    return StageWork(stage, n, n * (length + job.prompt_length), n * length, longest, MODELS[stage])
+    return StageWork(
+        stage, n, n * (length + job.prompt_length), n * length, longest, MODELS.get(stage)
+    )
 
 
 def in_a_run(table, trace, stage, queue, decided, up=True):
@@ -153,49 +169,94 @@ def both_ways(table, trace, n_others, up=True):
         assert_alike(seen, inputs)
 
 
-@settings(deadline=None, max_examples=150)
-@given(
-    table=tables(),
-    algorithm=st.sampled_from(list(Algorithm)),
-    n_rows=st.sampled_from([32, 256]),
-    prompt_length=st.floats(0.0, 600.0),
-    length_scale=st.floats(0.02, 1.5),
-    n_gpus=st.sampled_from([1, 8]),
-    margin=st.one_of(st.none(), st.floats(0.0, 2.0)),
-    q_max=st.floats(5.0, 12.0),
-    l_max=st.floats(100.0, 3000.0),
-    n_others=st.integers(0, 3),
-    up=st.booleans(),
-)
-def test_run_and_simulator_show_the_same_iteration(
-    table,
-    algorithm,
-    n_rows,
-    prompt_length,
-    length_scale,
-    n_gpus,
-    margin,
-    q_max,
-    l_max,
-    n_others,
-    up,
-):
+@st.composite
+def jobs(draw):
+    """A table, a job and the setting of the run that does the same."""
+    table = draw(tables())
+    n_cards, whole = draw(st.sampled_from([1, 2, 5])), draw(st.booleans())
+    table = replace(table, card_share=1.0 / n_cards if whole else 1.0)
+    abilities = Abilities(*(draw(st.booleans()) for _ in range(4)))
+    limits = Limits(
+        draw(st.floats(7.0, 12.0)),
+        draw(st.floats(100.0, 3000.0)),
+        draw(st.one_of(st.none(), st.floats(0.0, 2.0))),
+    )
     job = scenario(
         table,
-        algorithm=algorithm,
-        n_rows=n_rows,
-        prompt_length=prompt_length,
-        length_scale=length_scale,
+        algorithm=draw(st.sampled_from(list(Algorithm))),
+        n_rows=draw(st.sampled_from([32, 256])),
+        prompt_length=draw(st.floats(0.0, 600.0)),
+        length_scale=draw(st.floats(0.02, 1.5)),
         max_length=1024.0,
-        n_gpus=n_gpus,
-        limits=Limits(q_max, l_max, margin),
+        n_gpus=draw(st.sampled_from([1, 8])),
+        n_cards=n_cards,
+        abilities=abilities,
+        limits=limits,
     )
-    devices = DeviceConfig(n_gpus=n_gpus)
+    models = {s: m for s, m in job.models.items() if s in job.setting.stages}
     run = RunSetting(
-        load_profile("h100_sxm"), load_profile("u55c"), devices, MODELS, q_max, l_max, margin
+        load_profile("h100_sxm"), load_profile("u55c"), DeviceConfig(n_gpus=job.n_gpus), models,
+        limits.q_max, limits.l_max, limits.energy_margin, abilities, n_cards,
+    )  # fmt: skip
+    return job, run
+
+
+def run_table(job, run):
+    return RunTable(
+        job.table, job.n_rows, run_rules(run, job.table, None), run.abilities, run.n_cards
     )
-    ready = RunTable(table, n_rows, run_rules(run, table, None))
-    both_ways(ready, undisturbed(job, n_others, up), n_others, up)
+
+
+@settings(deadline=None, max_examples=150)
+@given(jobs(), st.integers(0, 3), st.booleans())
+def test_run_and_simulator_show_the_same_iteration(made, n_others, up):
+    job, run = made
+    both_ways(run_table(job, run), undisturbed(job, n_others, up), n_others, up)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    jobs(),
+    st.integers(0, 3),
+    st.lists(st.sampled_from(CODES), min_size=N_STAGES, max_size=N_STAGES),
+)
+def test_it_is_the_same_at_every_stage_whatever_was_decided_before(made, n_others, codes):
+    job, run = made
+    ready, trace = run_table(job, run), undisturbed(job, n_others)
+    for n_done, stage in enumerate(Stage):
+        inputs, may, stood = in_training(trace, codes[:n_done])
+        decided = tuple((s, ACTIONS[code]) for s, code in zip(Stage, stood, strict=False))
+        own = sum(action is not Action.GPU for s, action in decided if s in INFERENCE_STAGES)
+        seen, allowed = in_a_run(ready, trace, stage, n_others + own, decided)
+        assert allowed == may
+        assert_alike(seen, inputs)
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Abilities)])
+def test_each_ability_gives_the_policy_a_choice(name):
+    """What the network ranks first is proposed where the framework can do it, and only there."""
+    stage = {
+        "stream": Stage.GENERATION, "early_forward": Stage.ACTOR_TRAIN,
+        "defer_critic": Stage.CRITIC_TRAIN, "offload_critic": Stage.CRITIC,
+    }[name]  # fmt: skip
+    models = {s: model_shape("1b", scalar_head=s is not Stage.REFERENCE) for s in Stage}
+    work = StageWork(stage, 64, 64 * 300, 64 * 200, 500, models[stage])
+    state = SchedulerState(1, Algorithm.PPO, stage, (0.5,), (0.5,), 0, True, work)
+    for abilities in (NO_ABILITIES, Abilities(**{name: True})):
+        policy = LearnedScheduler(PolicyFile(None))
+        policy.file.energy_margin = None
+        policy.file.logits = lambda inputs: np.array([0.0, 1.0, 2.0])
+        policy.bind(
+            RunSetting(
+                load_profile("h100_sxm"), load_profile("u55c"), DeviceConfig(), models, 8.0, 8192.0,
+                None, abilities,
+            )
+        )  # fmt: skip
+        placed = place(state, policy, Guards(l_max=8192, abilities=abilities))
+        wanted = Action.GPU if abilities == NO_ABILITIES else Action.CONCURRENT
+        assert (placed.action, placed.proposed) == (wanted, wanted), placed.reason
+        dear = Guards(l_max=8192, energy_margin=0.0, abilities=abilities)
+        assert place(state, policy, dear).action is Action.GPU
 
 
 @pytest.mark.parametrize("n_others", [0, 1, 3])

@@ -323,3 +323,38 @@ def test_stages_that_an_algorithm_does_not_have_cannot_leave_under_any_calibrati
 def test_a_critic_that_does_not_fit_beside_the_others_cannot_leave():
     table = roofline_table(setting("8b", n_gpus=32), LENGTHS)
     assert table.card_usable == (True, True, False)
+
+
+# ------------------------------------------------------------ cards of a run
+
+
+@pytest.mark.parametrize("make", [roofline_table, paper_table])
+def test_where_one_card_answers_a_batch_more_cards_leave_its_price(make):
+    one = make(setting(), LENGTHS)
+    for n_cards in (1, 2, 5):
+        several = make(setting(n_cards=n_cards, divides_rows=False), LENGTHS)
+        assert np.array_equal(several.values, one.values)
+        assert several.card_share == 1.0 / n_cards
+        # Energy of a batch: power of all cards, times the share of them that it keeps busy.
+        assert several.card_active_w * several.card_share == pytest.approx(one.card_active_w)
+        divided = make(setting(n_cards=n_cards), LENGTHS)
+        assert divided.card_share == 1.0
+    assert np.all(column(divided, "reward_card_s") < column(one, "reward_card_s"))
+
+
+def test_cards_that_answer_alone_need_not_agree_about_a_model():
+    small = replace(U55C, figures=dict(U55C.figures))
+    memory = small.figures["memory_bytes"]
+    one_model = model_shape("1b").n_params
+    small.figures["memory_bytes"] = replace(memory, value=1.5 * one_model)
+    two = roofline_table(setting(card=small, n_cards=2, divides_rows=False), LENGTHS)
+    assert two.card_usable[:2] == (True, True)
+    roomy = roofline_table(setting(n_cards=2, divides_rows=False), LENGTHS)
+    assert np.array_equal(column(two, "reward_card_s"), column(roomy, "reward_card_s"))
+    divided = roofline_table(setting(card=small, n_cards=2), LENGTHS)
+    assert np.all(
+        column(divided, "reward_card_s")
+        > column(roofline_table(setting(n_cards=2), LENGTHS), "reward_card_s")
+    )
+    alone = roofline_table(setting(card=small, divides_rows=False), LENGTHS)
+    assert alone.card_usable == (False, False, False)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ecorl.records import Algorithm, Stage
+from ecorl.records import Abilities, Algorithm, Stage
 from ecorl.scheduler.features import N_FEATURES, NAMES, objective
-from ecorl.sim.scenario import Abilities, Limits
+from ecorl.sim.scenario import Limits
 from ecorl.sim.simulation import N_STAGES, STAGES, Simulation, play
 from ecorl.sim.trace import draw_trace
 from ecorl.stages import CONCURRENT, FPGA, GPU, gpu_only

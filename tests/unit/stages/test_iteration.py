@@ -68,6 +68,44 @@ def test_the_gpus_wait_for_a_blocking_stage_and_for_what_is_queued_before_it():
     assert totals.after.backlog_s == 0.0
 
 
+def test_of_two_cards_the_second_batch_finds_half_the_queue():
+    work = BY_HAND._replace(n_cards=2.0, card_share=0.5)
+    carries, totals = run(work, CLEAN, [GPU, CONCURRENT, CONCURRENT, GPU, GPU, GPU])
+    # Reward 8 to 12 s, of which the server is busy until 10 s; then the reference until 16 s.
+    assert (carries[2].pending_s, carries[2].card_s) == (near(12.0), near(10.0))
+    assert (carries[3].pending_s, carries[3].card_s) == (near(16.0), near(13.0))
+    assert totals.bubble_s == near(5.0)
+    assert totals.card_j == near(2.0 * totals.time_s + 3.0 * 5)
+
+
+def test_of_streamed_rows_only_the_last_hand_over_is_still_on_its_way():
+    work = BY_HAND._replace(n_cards=2.0, card_share=0.5)
+    carries, _ = run(work, CLEAN, [CONCURRENT, CONCURRENT, GPU, GPU, GPU, GPU])
+    # 2 s of both cards from 2 s on; the last quarter comes at 8 s and takes one card 1 s.
+    assert carries[2].pending_s == near(9.0)
+    assert carries[2].card_s == near(8.5)
+
+
+@given(works(), BEFORE, CODES, st.sampled_from([2, 3, 8]))
+def test_more_cards_that_answer_a_batch_each_never_make_an_iteration_longer(
+    work, before, codes, n_cards
+):
+    several = work._replace(card_share=1.0 / n_cards)
+    carries, totals = run(several, before, codes)
+    _, alone = run(work, before, codes)
+    assert totals.time_s <= alone.time_s * (1 + 1e-12)
+    for stage, carry, after in zip(Stage, carries, carries[1:], strict=False):
+        if stage in (RW, RF, C) and codes[list(Stage).index(stage)] == CONCURRENT:
+            _, card_s = card_done_s(stage, carry, several, 1.0)
+            # A batch itself is as long as ever, and so is each hand-over.
+            sent = [(carry.t_s, 1.0)]
+            if carry.streaming and stage is not C:
+                parts = np.subtract(work.tail, (*work.tail[1:], 0.0))
+                sent = [(s * carry.stretch, x) for s, x in zip(work.handover_s, parts, strict=True)]
+            done_s = max(since_s + card_s * part for since_s, part in sent)
+            assert after.pending_s >= done_s * (1 - 1e-12)
+
+
 def test_concurrent_stages_queue_and_join_before_the_backward_pass():
     _, totals = run(BY_HAND, CLEAN, [GPU, CONCURRENT, CONCURRENT, GPU, GPU, GPU])
     # Cards: reward 8 to 12 s, reference 12 to 18 s. GPUs: critic 8 to 11 s, then they wait.

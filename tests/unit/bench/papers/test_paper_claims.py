@@ -25,7 +25,6 @@ from ecorl.records import Provenance, Stage
 from ecorl.sim.scenario import Scenario
 from ecorl.stages import GPU
 
-pytestmark = pytest.mark.xdist_group("paper_claims")
 ROOT = Path(__file__).resolve().parents[4]
 
 PRINTED = {

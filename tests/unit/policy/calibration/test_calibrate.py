@@ -9,9 +9,9 @@ from ecorl.bench.hidden_runs.scenario import hidden_scenario
 from ecorl.ledger import LedgerReader
 from ecorl.policy.calibration.calibrate import calibrate
 from ecorl.policy.calibration.readings import LONGEST_METRIC
-from ecorl.records import Algorithm, Stage
+from ecorl.records import Abilities, Algorithm, Stage
 from ecorl.scheduler.tables import COLUMN, COLUMNS, LONG, SHORT
-from ecorl.sim.scenario import Abilities, Limits
+from ecorl.sim.scenario import Limits
 from ecorl.sim.simulation import Simulation, play
 from ecorl.sim.trace import draw_trace
 from tests.fakes.hidden_runs import PLAIN, wrote

@@ -8,9 +8,9 @@ import pytest
 
 from ecorl.policy.calibration.calibrate import calibrate
 from ecorl.policy.calibration.readings import LONGEST_METRIC, read_run
-from ecorl.records import Algorithm
+from ecorl.records import Abilities, Algorithm
 from ecorl.scheduler.tables import COLUMN
-from ecorl.sim.scenario import Abilities, Limits
+from ecorl.sim.scenario import Limits
 from tests.fakes.hidden_runs import PLAIN, REWARD_CARD, ROWS, edited, wrote
 
 

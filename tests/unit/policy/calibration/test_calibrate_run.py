@@ -13,11 +13,11 @@ from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreBatch, Scor
 from ecorl.errors import UserError
 from ecorl.ledger import LEDGER_FILE, Ledger
 from ecorl.policy.calibration.calibrate import calibrate
-from ecorl.records import Action, Algorithm, ModelShape, Provenance, Stage, StageWork
+from ecorl.records import Abilities, Algorithm, ModelShape, Provenance, Stage, StageWork
 from ecorl.runtime.local import LocalRuntime
-from ecorl.runtime.training import FrozenModel, TrainingSide
+from ecorl.runtime.protocol import join
+from ecorl.runtime.training import FrozenModel, TrainingSide, this_node
 from ecorl.scheduler.tables import COLUMN
-from ecorl.sim.scenario import Abilities
 
 TINY = ModelShape(1, 8, 16, 1, 1, 8, 64, 1_500, 1_000)
 N_ROWS, PROMPT = 8, 4
@@ -71,7 +71,11 @@ def ran(folder, monkeypatch, n_iterations, gpu_power="modelled"):
     )
     made = config(gpu_power)
     ledger = Ledger.create(
-        folder / LEDGER_FILE, run_id="toy", config_toml=config_toml(made), meta={}
+        folder / LEDGER_FILE,
+        run_id="toy",
+        config_toml=config_toml(made),
+        meta={},
+        node=this_node(),
     )
     side = TrainingSide(
         models=dict.fromkeys(Stage, TINY), frozen=dict.fromkeys(FROZEN, FrozenModel(folder))
@@ -96,19 +100,19 @@ def step(runtime, iteration):
         return StageWork(stage, N_ROWS, batch.n_tokens, N_ROWS * n_out, len(row), TINY)
 
     def on_host(stage):
-        run = runtime.on_stage_start(work(stage))
-        if run.placement.action is not Action.GPU:
-            runtime.submit(run, batch)
+        run = runtime.on_stage_start(opened, work(stage))
+        if not run.placement.on_gpu:
+            assert runtime.submit(run, lambda: batch)
             return run
         time.sleep(1e-4 * n_out)
         runtime.on_stage_end(run)
         return None
 
-    runtime.begin_iteration(iteration)
+    opened = runtime.begin_iteration(iteration)
     on_host(Stage.GENERATION)
     for run in [on_host(stage) for stage in FROZEN]:
         if run is not None:
-            runtime.join(run, lambda rows: pytest.fail("the toy answers every row"))
+            join(runtime, run, lambda rows: pytest.fail("the toy answers every row"))
     on_host(Stage.ACTOR_TRAIN)
 
 

@@ -72,8 +72,9 @@ def test_the_look_ahead_is_never_worse_in_its_first_iteration_than_any_sequence(
         assert (play(Simulation(trace), StaticBaseline(sequence))[0] <= ahead + 1e-9).all()
 
 
-def test_nobody_beats_the_optimum_and_the_planner_beats_the_rules():
-    trace = draw(HARD, n=6, seed=3)
+@pytest.mark.parametrize("n_iterations", [12, pytest.param(30, marks=pytest.mark.deep)])
+def test_nobody_beats_the_optimum_and_the_planner_beats_the_rules(n_iterations):
+    trace = draw(replace(HARD, n_iterations=n_iterations), n=6, seed=3)
     optimum = play(Simulation(trace), Clairvoyant(trace))[0]
     planner = play(Simulation(trace), Planner(trace.scenarios))[0]
     rules = {

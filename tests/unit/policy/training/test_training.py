@@ -106,10 +106,21 @@ def test_labels_price_the_planners_choice_at_nothing_and_refused_actions_at_a1()
     assert (labels.regrets[refused, 1] == labels.regrets[refused, 0]).all()
 
 
-def test_a_trained_network_is_nearer_to_the_planner_than_an_untrained_one(tmp_path):
-    pool = [replace(s, n_iterations=20) for s in paper_scenarios(2, 6, harder=True)]
+@pytest.mark.parametrize(
+    ("n_scenarios", "n_iterations"), [(2, 10), pytest.param(6, 20, marks=pytest.mark.deep)]
+)
+def test_a_trained_network_is_nearer_to_the_planner_than_an_untrained_one(
+    tmp_path, n_scenarios, n_iterations
+):
+    drawn = paper_scenarios(2, n_scenarios, harder=True)
+    pool = [replace(s, n_iterations=n_iterations) for s in drawn]
     plan = TrainingPlan(
-        "paper", n_scenarios=6, n_iterations=20, n_rounds=2, n_epochs=15, ppo_steps=0
+        "paper",
+        n_scenarios=n_scenarios,
+        n_iterations=n_iterations,
+        n_rounds=2,
+        n_epochs=15,
+        ppo_steps=0,
     )
     made = train(plan, tmp_path / "run", scenarios=pool, tensorboard=False)
     trace = draw_trace(pool, np.random.default_rng(77))

@@ -36,7 +36,7 @@ from ecorl.telemetry.sampling.sampler import Sampler
 from ecorl.telemetry.sources.specs import DeviceInfo, MeteredDevice, PowerModel, SourceSpec
 
 WAIT_S = 20.0
-MODEL = PowerModel(20.0, 65.0, os.getpid(), n_threads=os.cpu_count() or 1)
+MODEL = PowerModel(20.0, 65.0, (os.getpid(),), n_threads=os.cpu_count() or 1)
 DEVICE = MeteredDevice("gpu0", DeviceKind.GPU, model=MODEL)
 MODELLED = SourceSpec((ModelledSourceConfig(interval_s=0.05),), DEVICE)
 NVML = SourceSpec((NvmlSourceConfig(interval_s=0.05),))
@@ -379,7 +379,7 @@ from ecorl.telemetry.sampling.sampler import Sampler
 from ecorl.config import ModelledSourceConfig
 from ecorl.telemetry.sources.specs import MeteredDevice, PowerModel, SourceSpec
 print("imported", flush=True)  # a second time if the child imported this script
-device = MeteredDevice(model=PowerModel(1, 2, os.getpid(), 1))
+device = MeteredDevice(model=PowerModel(1, 2, (os.getpid(),), 1))
 sampler = Sampler([SourceSpec((ModelledSourceConfig(),), device)])
 sampler.start(20)
 print(sampler.pid, flush=True)

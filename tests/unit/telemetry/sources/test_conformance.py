@@ -98,7 +98,7 @@ def modelled_case(request, tmp_path):
     request.addfinalizer(end)
     return Case(
         lambda: ModelledSource(
-            MeteredDevice("cpu0", DeviceKind.CPU, model=PowerModel(20.0, 65.0, process.pid, 2))
+            MeteredDevice("cpu0", DeviceKind.CPU, model=PowerModel(20.0, 65.0, (process.pid,), 2))
         ),
         ("cpu0",),
         Provenance.MODELLED,

@@ -23,7 +23,7 @@ HEADER = "t_s,device_id,power_w,energy_j,utilisation\n"
 
 def modelled_source(monkeypatch, cpu_s, clock_s):
     monkeypatch.setattr(modelled, "process_cpu_time_s", lambda pid: cpu_s[0])
-    source = ModelledSource(MeteredDevice(model=PowerModel(20.0, 70.0, pid=1, n_threads=2)))
+    source = ModelledSource(MeteredDevice(model=PowerModel(20.0, 70.0, pids=(1,), n_threads=2)))
     source._clock = lambda: clock_s[0]
     source.open()
     return source
@@ -132,7 +132,7 @@ def test_cpu_time_counts_work():
 )
 def test_impossible_parameters(idle_w, active_w, n):
     with pytest.raises(ConfigError):
-        ModelledSource(MeteredDevice(model=PowerModel(idle_w, active_w, pid=1, n_threads=n)))
+        ModelledSource(MeteredDevice(model=PowerModel(idle_w, active_w, pids=(1,), n_threads=n)))
 
 
 def test_a_model_needs_its_figures():

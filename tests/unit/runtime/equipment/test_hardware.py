@@ -10,8 +10,8 @@ from ecorl.config import Config
 from ecorl.errors import ConfigError, LibraryNotFound
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.records import DeviceKind, Stage, StageWork
-from ecorl.runtime import hardware
-from ecorl.runtime.hardware import gpu_path
+from ecorl.runtime.equipment import hardware
+from ecorl.runtime.equipment.hardware import gpu_path
 from ecorl.runtime.local import LocalRuntime
 from ecorl.runtime.training import FrozenModel, TrainingSide
 from ecorl.telemetry.sources.registry import build
@@ -91,7 +91,7 @@ def test_on_the_cpu_the_host_is_the_gpu_path_and_power_is_modelled(rapl):
     assert (path.profile.name, path.source.type) == ("host_cpu", "modelled")
     device = path.source.device
     assert (device.device_id, device.kind) == ("cpu0", DeviceKind.CPU)
-    assert device.model.pid == os.getpid()
+    assert device.model.pids == (os.getpid(),)
     assert device.model.n_threads == path.profile.value("n_cores")
     assert 0 < device.model.idle_w < device.model.active_w
     assert "no powercap here" in path.note
@@ -195,8 +195,7 @@ def test_a_run_goes_on_without_figures(nvml, tmp_path):
     ledger = Ledger.create(path, run_id="t", config_toml="", meta={})
     runtime = LocalRuntime(run, ledger, GPU)
     runtime.start()
-    runtime.begin_iteration(1)
-    runtime.on_stage_end(runtime.on_stage_start(work))
+    runtime.on_stage_end(runtime.on_stage_start(runtime.begin_iteration(1), work))
     runtime.close()
     ledger.close()
     with LedgerReader(tmp_path) as reader:

@@ -59,6 +59,8 @@ class BatchOutcome:
         wait_s: how long the training thread waited, s, measured.
         n_missing: number of rows without a result before the deadline.
         n_late: number of rows that came too late and were dropped since the last join.
+        n_duplicates: number of answers beyond the first for a row.
+        n_unknown: number of answers for rows that were never sent.
         report: the engine's own figures, or None when it gave none.
         t_done_s: when the engine answered, monotonic s; the end of the wait when it did not.
         fault: a `FaultKind`, the class name of a foreign exception, or None.
@@ -74,6 +76,23 @@ class BatchOutcome:
     t_done_s: float
     fault: FaultKind | str | None
     detail: str
+    n_duplicates: int = 0
+    n_unknown: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LanePlace:
+    """Where an engine computes.
+
+    Attributes:
+        node: name of the machine.
+        device_ids: the devices, by their names on that machine.
+        is_metered: whether their power is read; else the engine reports its energy itself.
+    """
+
+    node: str
+    device_ids: tuple[str, ...]
+    is_metered: bool = False
 
 
 class OffloadLane:
@@ -82,6 +101,7 @@ class OffloadLane:
     Args:
         engine: the engine; the lane closes it.
         max_faults: consecutive faults after which the engine is quarantined.
+        place: where it computes.
 
     Attributes:
         retired: whether the engine gets no batches any more.
@@ -89,8 +109,8 @@ class OffloadLane:
         cards_at_s: when that was, monotonic s.
     """
 
-    def __init__(self, engine: AsyncEngine, max_faults: int) -> None:
-        self.engine = engine
+    def __init__(self, engine: AsyncEngine, max_faults: int, place: LanePlace) -> None:
+        self.engine, self.place = engine, place
         self._quarantine = Quarantine(max_faults)
         self._barrier = CompletionBarrier()
         self._n_late_seen = 0
@@ -181,15 +201,7 @@ class OffloadLane:
             fault = FaultKind.INVALID_RESULT
             reasons = sorted(set(outcome.invalid.values()))
             detail = f"{len(outcome.invalid)} rows: {'; '.join(reasons)}"
-        if fault != FaultKind.ENGINE_QUARANTINED:
-            # Where most rows can be used the engine works: a few rows do not fit its formats.
-            mostly_good = fault == FaultKind.INVALID_RESULT and 2 * len(outcome.arrived) > len(
-                pending.batch
-            )
-            if fault is None or mostly_good:
-                self._quarantine.succeeded()
-            else:
-                self._quarantine.failed(fault)
+        self._count(fault, len(outcome.arrived), len(pending.batch))
         n_late, self._n_late_seen = self._barrier.n_late - self._n_late_seen, self._barrier.n_late
         ids = pending.batch.sample_ids
         values = {i: outcome.arrived[key] for i, key in enumerate(ids) if key in outcome.arrived}
@@ -203,6 +215,8 @@ class OffloadLane:
             t_done_s=pending.t_done_s or time.monotonic(),
             fault=fault,
             detail=detail,
+            n_duplicates=outcome.n_duplicates,
+            n_unknown=len(outcome.unknown_ids),
         )
 
     def _count(self, fault: FaultKind | str | None, n_good: int, n_rows: int) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 from ecorl import config as cfg
 from ecorl.devices import DeviceProfile, load_profile, profile_names
@@ -17,19 +15,18 @@ from ecorl.drivers.rapl import find_zones
 from ecorl.engines.cards import real_cards
 from ecorl.errors import ConfigError, DriverError
 from ecorl.records import Action, DeviceKind, Stage
+from ecorl.runtime.equipment.profiles import named_profile, nameless_profile, titled_profile
+from ecorl.runtime.equipment.role_places import RolePlaces, role_places
 from ecorl.runtime.training import TrainingSide
-from ecorl.telemetry.sources.specs import MeteredDevice, PowerModel, SourceConfig, SourceSpec
+from ecorl.telemetry.sources.specs import (
+    MeteredDevice,
+    PowerModel,
+    SourceConfig,
+    SourceSpec,
+    card_id,
+)
 
 logger = logging.getLogger(__name__)
-
-_PROFILE_BY_WORDS = {
-    frozenset({"H200"}): "h200",
-    frozenset({"H100", "80GB", "HBM3"}): "h100_sxm",
-    frozenset({"A100", "SXM4", "80GB"}): "a100_sxm",
-    frozenset({"L4"}): "l4",
-}
-"""All words of NVML's product names but the maker's. Part of them is not enough: the PCIe, NVL and
-40 GB boards of the same chip have other limits of power and other memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +37,18 @@ class GpuPath:
         profile: its profile; the host's CPU when the trainer runs there.
         source: where its power is read.
         note: how both were chosen, one sentence.
+        roles: the devices of roles that run elsewhere.
     """
 
     profile: DeviceProfile
     source: SourceSpec
     note: str
+    roles: RolePlaces = field(default_factory=RolePlaces)
+
+    @property
+    def sources(self) -> list[SourceSpec]:
+        """Where the power of all its devices is read, those of roles elsewhere among them."""
+        return [self.source, *([self.roles.source] if self.roles.source else [])]
 
 
 def gpu_path(config: cfg.Config, training: TrainingSide) -> GpuPath:
@@ -66,7 +70,7 @@ def gpu_path(config: cfg.Config, training: TrainingSide) -> GpuPath:
     else:
         profile, why = _host_profile(config.devices)
     source, how = _source(config, profile, training)
-    return GpuPath(profile, source, f"{why}; {how}")
+    return GpuPath(profile, source, f"{why}; {how}", role_places(config, training))
 
 
 def card_power(config: cfg.Config) -> SourceSpec | None:
@@ -79,6 +83,30 @@ def card_power(config: cfg.Config) -> SourceSpec | None:
     if not cards or _all_on_gpu(config.placement.policy):
         return None
     return SourceSpec((cfg.XrtSourceConfig(),), MeteredDevice(cards=tuple(cards)))
+
+
+def real_card_ids(config: cfg.Config) -> tuple[str, ...]:
+    """Ids of the real cards of a run, as telemetry names them."""
+    offload = config.engine.offload
+    cards = offload.cards if isinstance(offload, cfg.FpgaEngineConfig) else (0,)
+    return tuple(map(card_id, cards))
+
+
+def gpu_ids(gpu_uuids: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Ids of GPUs as telemetry names them; None where NVML cannot tell.
+
+    Args:
+        gpu_uuids: their UUIDs.
+    """
+    driver = NvmlDriver()
+    try:
+        driver.open()
+        return tuple(f"gpu{device.index}" for device in driver.select(gpu_uuids))
+    except DriverError as error:
+        logger.warning("the GPUs of this process cannot be named: %s", error)
+        return None
+    finally:
+        driver.close()
 
 
 def _host_profile(devices: cfg.DeviceConfig) -> tuple[DeviceProfile, str]:
@@ -108,9 +136,9 @@ def _gpu_profile(config: cfg.Config, training: TrainingSide) -> tuple[DeviceProf
     if len(titles) > 1:
         raise ConfigError("devices.gpu", "auto", f"GPUs of one model; the run uses {titles}")
     title = titles.pop()
-    words = frozenset(title.replace("-", " ").split()) - {"NVIDIA"}
-    if words in _PROFILE_BY_WORDS:
-        return load_profile(_PROFILE_BY_WORDS[words]), f"NVML names a {title}"
+    known = titled_profile(title)
+    if known is not None:
+        return known, f"NVML names a {title}"
     if _needs_figures(config):
         allowed = (
             f'the path of a TOML profile with kind = "gpu": none is known for {title}, and '
@@ -122,14 +150,7 @@ def _gpu_profile(config: cfg.Config, training: TrainingSide) -> tuple[DeviceProf
         "devices.gpu may name a profile file",
         title,
     )
-    return _nameless(title), f"NVML names a {title}, for which no profile is known"
-
-
-def _nameless(title: str) -> DeviceProfile:
-    """A profile of which nothing is known but the title: every figure is missing."""
-    words = re.findall("[a-z0-9]+", title.lower().replace("nvidia", " "))
-    # The prefix keeps it apart from the profiles that travel with the package.
-    return DeviceProfile("_".join(["nvidia", *(words or ["gpu"])]), title or "GPU", DeviceKind.GPU)
+    return nameless_profile(title), f"NVML names a {title}, for which no profile is known"
 
 
 def _needs_figures(config: cfg.Config) -> bool:
@@ -178,29 +199,6 @@ def _check_card(config: cfg.Config, training: TrainingSide) -> None:
     raise ConfigError("devices.fpga", name, allowed)
 
 
-def named_profile(key: str, name: str, kind: DeviceKind) -> DeviceProfile:
-    """Load a profile that the configuration names, of the kind that is wanted there.
-
-    Args:
-        key: the configuration's key, for the message.
-        name: a profile's name or the path of a file.
-        kind: the kind of device that the key stands for.
-
-    Raises:
-        ConfigError: when there is none of this name, or it is of another kind: seconds of one
-            device times the watts of another would be a figure of neither.
-    """
-    of_kind = ["auto"] if key == "devices.gpu" else []
-    of_kind += [known for known in profile_names() if load_profile(known).kind == kind]
-    allowed = f'one of {of_kind} or the path of a TOML file with kind = "{kind}"'
-    if name not in profile_names() and not Path(name).expanduser().is_file():
-        raise ConfigError(key, name, allowed)
-    profile = load_profile(name)
-    if profile.kind != kind:
-        raise ConfigError(key, name, allowed)
-    return profile
-
-
 def _used_gpus(training: TrainingSide) -> tuple[NvmlDevice, ...]:
     driver = NvmlDriver()
     try:
@@ -231,31 +229,43 @@ def _source(
         "gpu0" if on_gpu else "cpu0",
         DeviceKind.GPU if on_gpu else DeviceKind.CPU,
         gpus=training.gpu_uuids,
+        model=_power_model(profile, training),
     )
     if isinstance(chosen, cfg.AutoSourceConfig):
-        return _auto_gpu(profile, device) if on_gpu else _auto_host(profile, device)
+        return _auto_gpu(device) if on_gpu else _auto_host(profile, device)
     if isinstance(chosen, cfg.ModelledSourceConfig):
-        device = replace(device, model=_power_model(profile))
+        _check_power_figures(profile)
+    else:
+        device = replace(device, model=None)
     return SourceSpec((chosen,), device), f"power source {chosen.type} as configured"
 
 
-def _power_model(profile: DeviceProfile) -> PowerModel:
+def _check_power_figures(profile: DeviceProfile) -> None:
+    """Refuse a profile without the figures of a power model; the message names the file."""
+    for key in ("idle_w", "active_w"):
+        profile.figure(key)
+
+
+def _power_model(profile: DeviceProfile, training: TrainingSide) -> PowerModel | None:
+    """The model of a device's power, or None where its profile holds no power."""
+    idle_w, active_w = profile.get("idle_w"), profile.get("active_w")
+    if idle_w is None or active_w is None:
+        return None
     return PowerModel(
-        idle_w=profile.value("idle_w"),
-        active_w=profile.value("active_w"),
-        pid=os.getpid(),
+        idle_w=idle_w,
+        active_w=active_w,
+        pids=training.pids or (os.getpid(),),
         # Utilisation is of the whole device: on the host all its cores, else one feeding thread.
         n_threads=int(profile.get("n_cores") or 1),
     )
 
 
-def _auto_gpu(profile: DeviceProfile, device: MeteredDevice) -> tuple[SourceSpec, str]:
+def _auto_gpu(device: MeteredDevice) -> tuple[SourceSpec, str]:
     # Not RAPL: the processor's joules are not the GPU's.
     candidates: tuple[SourceConfig, ...] = (cfg.NvmlSourceConfig(),)
-    if profile.get("idle_w") is None or profile.get("active_w") is None:
+    if device.model is None:
         spec = SourceSpec(candidates, device, asked="auto")
         return spec, "power by NVML, else missing: the profile holds no power to model it from"
-    device = replace(device, model=_power_model(profile))
     candidates = (*candidates, cfg.ModelledSourceConfig())
     return SourceSpec(candidates, device, asked="auto"), "power by NVML, else modelled"
 
@@ -265,7 +275,8 @@ def _auto_host(profile: DeviceProfile, device: MeteredDevice) -> tuple[SourceSpe
     try:
         find_zones()
     except DriverError as error:
-        device = replace(device, model=_power_model(profile))
+        _check_power_figures(profile)
         spec = SourceSpec((cfg.ModelledSourceConfig(),), device)
         return spec, f"power modelled, since RAPL: {error}"
-    return SourceSpec((cfg.RaplSourceConfig(),), device), "power by RAPL, the whole package"
+    rapl = SourceSpec((cfg.RaplSourceConfig(),), replace(device, model=None))
+    return rapl, "power by RAPL, the whole package"

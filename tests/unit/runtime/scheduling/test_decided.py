@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ecorl.records import Action, Stage
+from ecorl.runtime.protocol import join
 from ecorl.scheduler.policies import Static
 
 
@@ -21,15 +22,15 @@ class _Noting(Static):
 def test_the_decisions_of_an_iteration_reach_the_next_ones(bench, toys, use_engines, monkeypatch):
     use_engines(toys.threaded())
     policy = _Noting(dict.fromkeys((Stage.REWARD, Stage.REFERENCE), Action.CONCURRENT))
-    monkeypatch.setattr("ecorl.runtime.local.build_policy", lambda *_: policy)
+    monkeypatch.setattr("ecorl.runtime.scheduling.stage_scheduler.build_policy", lambda *_: policy)
     runtime = bench.build(stages=(Stage.REWARD, Stage.REFERENCE))
     runtime.start()
     batch = toys.make_batch(4)
-    runtime.begin_iteration(1)
-    runtime.on_stage_end(runtime.on_stage_start(toys.work_of(batch, Stage.GENERATION)))
-    sent = runtime.on_stage_start(toys.work_of(batch, Stage.REWARD))
-    runtime.submit(sent, batch)
-    runtime.on_stage_start(toys.work_of(batch, Stage.REFERENCE), may_offload=False)
+    bench.iteration = runtime.begin_iteration(1)
+    runtime.on_stage_end(bench.start(toys.work_of(batch, Stage.GENERATION)))
+    sent = bench.start(toys.work_of(batch, Stage.REWARD))
+    assert runtime.submit(sent, lambda: batch)
+    bench.start(toys.work_of(batch, Stage.REFERENCE), may_offload=False)
     generated = (Stage.GENERATION, Action.GPU)
     assert [state.decided for state in policy.asked] == [
         (),
@@ -38,12 +39,18 @@ def test_the_decisions_of_an_iteration_reach_the_next_ones(bench, toys, use_engi
     ]
     assert policy.asked[2].fpga_queue == 1
     # A batch that could not be sent is answered on the GPU path.
-    runtime.refuse(sent, RuntimeError("no room"))
-    runtime.on_stage_start(toys.work_of(batch, Stage.REFERENCE))
-    assert policy.asked[3].decided == (
+    run = bench.start(toys.work_of(batch, Stage.REWARD))
+
+    def broken():
+        raise RuntimeError("no room")
+
+    assert not runtime.submit(run, broken)
+    assert run.placement.action is Action.GPU
+    bench.start(toys.work_of(batch, Stage.REFERENCE))
+    assert policy.asked[4].decided == (
         generated, (Stage.REWARD, Action.GPU), (Stage.REFERENCE, Action.GPU),
     )  # fmt: skip
-    runtime.begin_iteration(2)
-    runtime.on_stage_start(toys.work_of(batch, Stage.REWARD))
-    assert policy.asked[4].decided == ()
-    runtime.join(sent, bench.exact(batch))
+    bench.iteration = runtime.begin_iteration(2)
+    bench.start(toys.work_of(batch, Stage.REWARD))
+    assert policy.asked[5].decided == ()
+    join(runtime, sent, bench.exact(batch))

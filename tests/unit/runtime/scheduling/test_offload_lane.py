@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from ecorl.engines.protocol import EngineReport
 from ecorl.errors import EngineCrashed, EngineTimeout
 from ecorl.records import Provenance, Stage
-from ecorl.runtime.offload import OffloadLane
+from ecorl.runtime.scheduling.offload import LanePlace, OffloadLane
 from ecorl.scheduler import Quarantine
 
 SHORT_S = 0.02
+
+PLACE = LanePlace("here", ("fpga0",))
 
 
 def same_bits(a, b):
@@ -24,7 +26,7 @@ def same_bits(a, b):
 
 
 def join_one(toys, reply, batch, stage=Stage.REWARD, deadline_s=5.0):
-    lane = OffloadLane(toys.Told(reply, stage), max_faults=3)
+    lane = OffloadLane(toys.Told(reply, stage), max_faults=3, place=PLACE)
     return lane.join(lane.submit(batch), deadline_s), lane
 
 
@@ -94,7 +96,7 @@ def test_no_answer_before_the_deadline_restarts_the_engine(toys):
 def test_a_late_answer_is_dropped_and_counted_at_the_next_join(toys):
     first, second = toys.make_batch(3, seed=1), toys.make_batch(2, seed=2)
     replies = [None, *[toys.answer(second, Stage.REWARD)] * 2]
-    lane = OffloadLane(toys.Told(lambda b: replies.pop(0)), max_faults=3)
+    lane = OffloadLane(toys.Told(lambda b: replies.pop(0)), max_faults=3, place=PLACE)
     assert lane.join(lane.submit(first), SHORT_S).n_late == 0
     lane.engine.futures[0].set_result(toys.answer(first, Stage.REWARD))
     outcome = lane.join(lane.submit(second), 5.0)
@@ -106,7 +108,7 @@ def test_a_late_answer_is_dropped_and_counted_at_the_next_join(toys):
 def test_quarantine_keeps_batches_away_and_a_probe_ends_it(toys):
     batch = toys.make_batch(2)
     replies = [EngineCrashed("a"), EngineCrashed("b"), toys.answer(batch, Stage.REWARD)]
-    lane = OffloadLane(toys.Told(lambda b: replies.pop(0)), max_faults=2)
+    lane = OffloadLane(toys.Told(lambda b: replies.pop(0)), max_faults=2, place=PLACE)
     clock = [0.0]
     lane._quarantine = Quarantine(2, backoff_s=10.0, clock=lambda: clock[0])
     for name in ("a", "b"):
@@ -130,7 +132,7 @@ def test_a_few_rows_that_an_engine_cannot_take_do_not_quarantine_it(toys, n_bad,
     good = toys.answer(batch, Stage.REWARD)
     values = good.values.copy()
     values[:n_bad] = np.nan
-    lane = OffloadLane(toys.Told(lambda b: replace(good, values=values)), max_faults=2)
+    lane = OffloadLane(toys.Told(lambda b: replace(good, values=values)), max_faults=2, place=PLACE)
     for _ in range(3):
         if lane.available:
             outcome = lane.join(lane.submit(batch), 5.0)
@@ -139,7 +141,7 @@ def test_a_few_rows_that_an_engine_cannot_take_do_not_quarantine_it(toys, n_bad,
 
 
 def test_an_unavailable_engine_makes_the_lane_unavailable(toys):
-    lane = OffloadLane(toys.Told(lambda b: None), max_faults=3)
+    lane = OffloadLane(toys.Told(lambda b: None), max_faults=3, place=PLACE)
     lane.engine.available = False
     assert not lane.available
 
@@ -175,7 +177,7 @@ def test_with_a_thread_and_injected_faults(toys):
         FaultInjection(kind="nan", calls=(1,), rows=(1, 3)),
         FaultInjection(kind="shape", calls=(2,)),
     )
-    lane = OffloadLane(toys.threaded(faults)(Stage.REFERENCE, "u55c"), max_faults=9)
+    lane = OffloadLane(toys.threaded(faults)(Stage.REFERENCE, "u55c"), max_faults=9, place=PLACE)
     try:
         batch = toys.make_batch(4)
         seen = [lane.join(lane.submit(batch), 5.0) for _ in range(4)]
@@ -192,7 +194,9 @@ def test_a_hung_thread_is_left_behind_and_serves_again(toys):
     from ecorl.config import FaultInjection
 
     faults = (FaultInjection(kind="hang", calls=(0,)),)
-    lane = OffloadLane(toys.threaded(faults, hang_s=0.2)(Stage.REWARD, "u55c"), max_faults=9)
+    lane = OffloadLane(
+        toys.threaded(faults, hang_s=0.2)(Stage.REWARD, "u55c"), max_faults=9, place=PLACE
+    )
     try:
         batch = toys.make_batch(2)
         assert lane.join(lane.submit(batch), SHORT_S).fault == "EngineTimeout"

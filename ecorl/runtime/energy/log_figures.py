@@ -1,0 +1,82 @@
+"""The energy of a run as figures for a trainer's own log, which its users look at anyway.
+
+| key | figure |
+|---|---|
+| ``energy/<stage>_j`` | J of the stage's executions |
+| ``energy/<stage>_j_per_token`` | J per output token of them |
+| ``energy/total_j`` | J that the metered devices drew in the run so far |
+| ``energy/idle_j`` | J of that beside all executions |
+| ``energy/provenance`` | weakest provenance of the energies, as a number of `PROVENANCES` |
+| ``power/gpu_w`` | W that the GPU path's devices draw now, smoothed |
+| ``device/<stage>`` | where the stage was placed last, as a number of `ACTIONS` |
+
+The figures of a stage are those of the executions that were settled since the last log: an
+execution is settled when the power readings behind its end are in, so that the last one before a
+log may count in the next. Of several models of a stage each has its own, ``energy/reward.math_j``.
+A figure that is missing has no key.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ecorl.records import Action, Provenance
+from ecorl.runtime.handles import RoleTotals, RunTotals
+
+PROVENANCES = tuple(Provenance)
+"""The provenance that each number of ``energy/provenance`` stands for, the strongest first."""
+
+ACTIONS = tuple(Action)
+"""The action that each number of ``device/<stage>`` stands for."""
+
+LEGEND = (
+    "energy in the trainer's log: device/<stage> is "
+    + ", ".join(f"{i} {action}" for i, action in enumerate(ACTIONS))
+    + "; energy/provenance is "
+    + ", ".join(f"{i} {provenance}" for i, provenance in enumerate(PROVENANCES))
+)
+"""What the numbers of both keys stand for, in one line."""
+
+_NOTHING = RoleTotals(0.0, 0, 0, 0, None)
+
+
+def log_figures(before: RunTotals, now: RunTotals) -> dict[str, float]:
+    """Make the figures of the time between two states of a run.
+
+    Args:
+        before: the run when it was logged last.
+        now: the run as it is.
+
+    Returns:
+        Finite figures by key; a missing one has no key.
+    """
+    figures: dict[str, float] = {}
+    for role, sums in now.roles.items():
+        more = _since(before.roles.get(role, _NOTHING), sums)
+        if more.n_executions == more.n_missing:
+            continue  # nothing was settled, or nothing that has an energy
+        name = role.replace(":", ".")
+        if not more.n_missing:
+            figures[f"energy/{name}_j"] = more.energy_j
+        if more.n_output_tokens > 0:
+            figures[f"energy/{name}_j_per_token"] = more.energy_j / more.n_output_tokens
+    known = {"energy/total_j": now.drawn_j, "energy/idle_j": now.beside_j}
+    known["power/gpu_w"] = now.gpu_power_w
+    figures |= {key: value for key, value in known.items() if value is not None}
+    figures = {key: value for key, value in figures.items() if math.isfinite(value)}
+    if figures and now.provenance is not None:
+        figures["energy/provenance"] = float(PROVENANCES.index(now.provenance))
+    for role, action in now.placed.items():
+        figures[f"device/{role.replace(':', '.')}"] = float(ACTIONS.index(action))
+    return figures
+
+
+def _since(before: RoleTotals, now: RoleTotals) -> RoleTotals:
+    """The part of a role's sums that has come in since an earlier state."""
+    return RoleTotals(
+        energy_j=now.energy_j - before.energy_j,
+        n_output_tokens=now.n_output_tokens - before.n_output_tokens,
+        n_executions=now.n_executions - before.n_executions,
+        n_missing=now.n_missing - before.n_missing,
+        provenance=now.provenance,
+    )

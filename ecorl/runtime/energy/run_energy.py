@@ -1,0 +1,115 @@
+"""The energy of a run so far: its EDI matrix, and sums by role."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from ecorl.edi import EdiMatrix, edi_reading
+from ecorl.records import PathCost, Role, StageResult, weakest
+from ecorl.runtime.handles import RoleTotals, RunTotals
+from ecorl.runtime.monitor import Monitor, added_up
+
+
+class RunEnergy:
+    """Takes each settled execution once, from whatever machine; thread-safe.
+
+    Args:
+        edi: the matrix to keep.
+        before: what earlier attempts of the run have drawn.
+    """
+
+    def __init__(self, edi: EdiMatrix, before: RunTotals | None = None) -> None:
+        self.edi = edi
+        self._before = before or RunTotals(drawn_j=0.0, beside_j=0.0)
+        self._roles: dict[Role, RoleTotals] = dict(self._before.roles)
+        self._lock = threading.Lock()
+
+    def add(self, result: StageResult) -> None:
+        """Add one settled execution to the sums, and its price to the EDI matrix.
+
+        Args:
+            result: the execution, with its energy if there is one.
+        """
+        with self._lock:
+            self._roles[result.role] = added(self._roles.get(result.role), result)
+            if result.energy is None or result.fault is not None:
+                # The joules of a faulty execution count in the sums, not as the price of a token.
+                return
+            self.edi.update(edi_reading(result))
+
+    def edi_json(self) -> str:
+        """The EDI matrix as it is now."""
+        with self._lock:
+            return self.edi.to_json()
+
+    def path_costs(self, device: str, elsewhere: Mapping[Role, str]) -> tuple[PathCost, ...]:
+        """Mean cost of each role so far on the devices that serve it on the GPU path.
+
+        Args:
+            device: profile name of the trainer's.
+            elsewhere: profile names of the roles that others serve.
+        """
+        with self._lock:
+            found = [c for c in self.edi.path_costs(device) if c.role not in elsewhere]
+            for role, other in elsewhere.items():
+                found += [c for c in self.edi.path_costs(other) if c.role == role]
+        return tuple(found)
+
+    def totals(self, monitors: Iterable[Monitor]) -> RunTotals:
+        """Sum up the run so far.
+
+        Args:
+            monitors: of all machines.
+        """
+        before, parts = self._before, [monitor.drawn() for monitor in monitors]
+        # A machine without metered devices draws nothing that this sum could miss.
+        metered = [p for p in parts if p.provenance is not None]
+        drawn_j = added_up([before.drawn_j, *(p.drawn_j for p in metered)]) if metered else None
+        beside_j = added_up([before.beside_j, *(p.beside_j for p in metered)]) if metered else None
+        with self._lock:
+            roles = dict(self._roles)
+        found = [r.provenance for r in roles.values()]
+        if drawn_j is not None:
+            found += [before.provenance, *(p.provenance for p in metered)]
+        known = [p for p in found if p is not None]
+        return RunTotals(
+            roles=roles,
+            drawn_j=drawn_j,
+            beside_j=beside_j,
+            provenance=weakest(*known) if known else None,
+        )
+
+
+def added(sums: RoleTotals | None, result: StageResult) -> RoleTotals:
+    """The sums of a role with one more execution.
+
+    Args:
+        sums: before it; None at the first.
+        result: the execution.
+    """
+    energy_j = result.energy.energy_j if result.energy else None
+    before = sums or RoleTotals(0.0, 0, 0, 0, None)
+    more = replace(before, n_executions=before.n_executions + 1)
+    if energy_j is None or result.energy is None:
+        return replace(more, n_missing=before.n_missing + 1)
+    known = [p for p in (before.provenance, result.energy.provenance) if p is not None]
+    return replace(
+        more,
+        energy_j=before.energy_j + energy_j,
+        n_output_tokens=before.n_output_tokens + result.n_output_tokens,
+        provenance=weakest(*known),
+    )
+
+
+def sums_by_role(results: Iterable[StageResult]) -> Mapping[Role, RoleTotals]:
+    """Sum up executions that a record holds.
+
+    Args:
+        results: the executions.
+    """
+    sums: dict[Role, RoleTotals] = {}
+    for result in results:
+        sums[result.role] = added(sums.get(result.role), result)
+    return sums

@@ -1,0 +1,1 @@
+"""A training of several processes that run the same program in step."""

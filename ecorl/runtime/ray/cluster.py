@@ -1,0 +1,154 @@
+"""The machines of a Ray cluster, and actors on them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from ecorl.config import RayRuntimeConfig
+from ecorl.engines.lanes.cluster.worker import RESOURCE
+from ecorl.errors import ConfigError
+from ecorl.ledger import node_name
+from ecorl.runtime.training import this_node
+
+RESTARTS = -1
+"""Ray starts an actor anew however often it ends; who asks too often is told by its caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNode:
+    """A machine of the cluster.
+
+    Attributes:
+        node_id: Ray's id.
+        name: its name in device ids and in the run's record: the one that it was started with
+            (``ray start --node-name``), else its address.
+        n_fpgas: units of the resource ``FPGA``.
+    """
+
+    node_id: str
+    name: str
+    n_fpgas: float
+
+
+def connect(config: RayRuntimeConfig) -> bool:
+    """Join the cluster, unless this process has already.
+
+    Args:
+        config: the table ``[runtime]``.
+
+    Returns:
+        Whether this call has joined it, so that the caller leaves it again.
+
+    Raises:
+        ConfigError: when there is no cluster.
+    """
+    if ray.is_initialized():
+        return False
+    try:
+        ray.init(
+            address=config.address,
+            namespace=config.namespace,
+            log_to_driver=False,
+            configure_logging=False,
+            include_dashboard=False if config.address == "local" else None,
+        )
+    except (ConnectionError, ValueError, RayError) as error:
+        reason = (str(error).strip().splitlines() or ["no reason"])[0]
+        allowed = f"a Ray cluster that answers ({reason}); `ray start --head` makes one"
+        raise ConfigError("runtime.address", config.address, allowed) from error
+    return True
+
+
+def nodes() -> list[ClusterNode]:
+    """The machines that are alive; a part of their ids tells those of one name apart."""
+    rows: list[dict[str, Any]] = ray.nodes()
+    alive = [row for row in rows if row["Alive"]]
+    own = ray.get_runtime_context().get_node_id()
+    # This machine's name is the one in the head's record.
+    names = [this_node() if row["NodeID"] == own else node_name(row["NodeName"]) for row in alive]
+    return [
+        ClusterNode(
+            row["NodeID"],
+            name if names.count(name) == 1 else f"{name}-{row['NodeID'][:6]}",
+            float(row["Resources"].get(RESOURCE, 0.0)),
+        )
+        for row, name in zip(alive, names, strict=True)
+    ]
+
+
+def node_named(wanted: str, key: str) -> ClusterNode:
+    """Find a machine by its name.
+
+    Args:
+        wanted: the name.
+        key: the config's key, for the message.
+
+    Raises:
+        ConfigError: when the cluster has none of this name.
+    """
+    there = nodes()
+    for node in there:
+        if node.name == wanted:
+            return node
+    raise ConfigError(key, wanted, f"one of {sorted(node.name for node in there)}")
+
+
+def own_node() -> ClusterNode:
+    """The machine of this process."""
+    own = ray.get_runtime_context().get_node_id()
+    return next(node for node in nodes() if node.node_id == own)
+
+
+def on_node(node: ClusterNode) -> NodeAffinitySchedulingStrategy:
+    """Scheduling options of an actor that has to be on one machine."""
+    return NodeAffinitySchedulingStrategy(node.node_id, soft=False)
+
+
+def check_accelerators(n_workers: int, patience_s: float) -> None:
+    """Wait until the cluster has an accelerator for each worker.
+
+    Args:
+        n_workers: number of workers.
+        patience_s: longest wait, s.
+
+    Raises:
+        ConfigError: when it has not.
+    """
+    limit_s = time.monotonic() + patience_s
+    while (found := sum(node.n_fpgas for node in nodes())) < n_workers:
+        if time.monotonic() > limit_s:
+            allowed = (
+                f"local, or a cluster with {n_workers} of the resource {RESOURCE} "
+                f"(it has {found:g}): ray start --resources '{{\"{RESOURCE}\": {n_workers}}}'"
+            )
+            raise ConfigError("runtime.type", "ray", allowed)
+        time.sleep(0.2)
+
+
+@contextmanager
+def ended_on_error(actors: Sequence[Any]) -> Iterator[None]:
+    """End actors when the block fails: Ray itself would keep them until the driver ends.
+
+    Args:
+        actors: their handles; the list may grow inside the block.
+    """
+    try:
+        yield
+    except BaseException:
+        end(actors)
+        raise
+
+
+def end(actors: Sequence[Any]) -> None:
+    """End actors for good; those that have ended already are no error."""
+    for actor in actors:
+        if ray.is_initialized():
+            ray.kill(actor)

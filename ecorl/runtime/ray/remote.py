@@ -1,0 +1,230 @@
+"""`RemoteRuntime`: the runtime of a process whose decisions are made in the scheduler's actor.
+
+What has to be decided is asked for and waited for; everything else is told, in order, and not
+waited for. A scheduler that does not answer costs energy at most: until it is back all stages run
+on the GPU path, rows that were with it are computed there, and what was told meanwhile is told
+again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ecorl.config import Config
+from ecorl.edi import EdiMatrix
+from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.lanes.messages import Fault, error_of
+from ecorl.engines.protocol import ScoreBatch
+from ecorl.errors import EngineError
+from ecorl.records import Action, FaultEvent, FaultKind, GuardRefusal, Placement, Role, StageWork
+from ecorl.runtime.handles import Iteration, Landed, PlacedStage, RunTotals, Span, StageRun
+from ecorl.runtime.hooks import StageHooks
+from ecorl.runtime.overhead import HookClock
+from ecorl.runtime.protocol import Command, RecordWriter
+from ecorl.runtime.ray.link import ANSWER_S, SchedulerLink
+from ecorl.runtime.ray.record import RemoteRecord
+from ecorl.runtime.scheduling.iterations import new_iteration
+from ecorl.runtime.training import TrainingSide
+
+logger = logging.getLogger(__name__)
+
+_MARGIN_S = 10.0
+"""What the scheduler is given beyond the barrier's deadline, s: it keeps the deadline itself."""
+
+_ABSENT = "the scheduler does not answer, so the GPU it is"
+
+
+class RemoteRuntime(StageHooks):
+    """Takes part in a run whose scheduler another process has made; see `Runtime`.
+
+    It owns nothing: to close it ends neither the run nor its record.
+
+    Args:
+        config: the run's configuration.
+        training: what the framework's adapter says of this process.
+        link: to the scheduler.
+        engines: checkpoint folder of each role that has an engine.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        training: TrainingSide,
+        link: SchedulerLink,
+        engines: Mapping[Role, Path],
+    ) -> None:
+        super().__init__(training, HookClock())
+        self.config = config
+        self._link, self._engines = link, dict(engines)
+        self._retired: set[Role] = set()
+
+    # ------------------------------------------------------------ life
+
+    @property
+    def is_head(self) -> bool:
+        """Whether this process keeps the record: the one that made the scheduler does."""
+        return False
+
+    @property
+    def record(self) -> RecordWriter:
+        """The run's record; to close it here does nothing but wait until all has arrived."""
+        return RemoteRecord(self._link, self.close)
+
+    def start(self) -> None:
+        """Do nothing: the run is under way. See `Runtime`."""
+
+    def close(self) -> None:
+        """Wait until the scheduler has all that it was told; the run goes on. See `Runtime`."""
+        self._link.drain(ANSWER_S)
+
+    # ------------------------------------------------------------ event path
+
+    def begin_iteration(self, number: int, batch: int | None = None) -> Iteration:
+        """Open an iteration; those that were opened before stay open. See `Runtime`."""
+        return new_iteration(number, batch)
+
+    def _place(self, iteration: Iteration, work: StageWork, may_offload: bool) -> PlacedStage:
+        placement = _on_gpu(iteration, work)
+        if work.role in self._engines:
+            may = may_offload and work.role not in self._retired
+            decided = self._link.ask("start_stage", iteration, work, may)
+            if isinstance(decided, PlacedStage):
+                return decided
+            placement = replace(placement, reason=_ABSENT, refusal=GuardRefusal.UNAVAILABLE)
+        # Nothing to decide: the scheduler is told, and not waited for.
+        stage = PlacedStage(time.monotonic_ns(), iteration, work, placement)
+        self._link.tell("start_stage", iteration, work, False, stage.serial)
+        return stage
+
+    def _hold(self, stage: PlacedStage, spans: Sequence[Span]) -> None:
+        self._link.tell("hold", stage, list(spans))
+
+    def end_when_ready(
+        self, run: StageRun, refs: Sequence[Any], work: StageWork | None = None
+    ) -> None:
+        """Record a stage that runs as tasks of Ray: it ends when their objects are there.
+
+        Returns at once; the scheduler waits, up to eight stages beside each other, and takes the
+        time. Tasks that fail end their stage too.
+
+        Args:
+            run: from `on_stage_start`, on the GPU path.
+            refs: references of the objects, at least one.
+            work: the work as it turned out, when it was not known before.
+        """
+        started_s = time.monotonic() if run.t_start_s is None else run.t_start_s
+        spans = [*run.spans(), Span(started_s, float("inf"))]
+        run.t_start_s = None
+        stage = replace(run.stage, work=work or run.work)
+        with self.clock:
+            self._link.end_when_ready(stage, spans, self.training.home, list(refs))
+
+    def account(self, stage: PlacedStage, spans: Sequence[Span], node: str) -> None:
+        """Record a stage of the GPU path that is over. See `Runtime`."""
+        with self.clock:
+            self._link.tell("end_stage", stage, list(spans), node)
+
+    def submit(self, run: StageRun, batch: Callable[[], ScoreBatch]) -> bool:
+        """Send the rows of a placed stage to its worker. See `Runtime`."""
+        with EngineBoundary() as boundary, self.clock:
+            rows = batch()
+            told = self._link.ask("submit", run.stage, rows)
+            if isinstance(told, Fault):
+                raise error_of(told)
+            if told is None:
+                # It may have sent them all the same.
+                self._link.tell("forget", run.stage)
+                raise EngineError(_ABSENT)
+            run.batch = rows
+        if boundary.error is not None:
+            kind, reason = type(boundary.error).__name__, str(boundary.error)
+            self._link.tell("refuse", run.stage, kind, reason)
+            placement = replace(run.placement, action=Action.GPU)
+            run.stage = replace(run.stage, placement=placement)
+            logger.warning("%s: the batch could not be sent: %s", run.work.role, reason)
+        return run.sent
+
+    def land(self, run: StageRun) -> Landed:
+        """Wait for a submitted batch at the completion barrier. See `Runtime`."""
+        if run.batch is None:
+            raise EngineError(f"the rows of {run.work.role} were not submitted")
+        limit_s = self.config.placement.deadline_s + _MARGIN_S
+        landed = self._link.ask("land", run.stage, timeout_s=limit_s)
+        if isinstance(landed, Landed):
+            return landed
+        # The scheduler is gone, and with it what had arrived; or it was started anew meanwhile.
+        detail = "the scheduler that it was submitted to is gone"
+        n_rows = len(run.batch)
+        number = run.stage.iteration.number
+        lost = FaultEvent(number, FaultKind.SCHEDULER_LOST, run.work.role, detail, n_rows)
+        self._link.tell("fault", lost)
+        self._link.tell("forget", run.stage)
+        return Landed({}, tuple(range(n_rows)))
+
+    def forget(self, run: StageRun) -> None:
+        """Give up a stage that will not end. See `Runtime`."""
+        self._link.tell("forget", run.stage)
+
+    # ------------------------------------------------------------ engines
+
+    def offloads(self, role: Role) -> bool:
+        """Whether an engine for this role is loaded and not retired."""
+        if role not in self._engines or role in self._retired:
+            return False
+        # A scheduler that does not answer is started anew, and loads the engine again.
+        return self._link.ask("ask", "offloads", role) is not False
+
+    def checkpoint(self, role: Role) -> Path | None:
+        """Checkpoint folder that a role's engine was loaded from, or None without an engine."""
+        return self._engines.get(role)
+
+    def retire(self, role: Role, why: str) -> None:
+        """Take a role back to the GPU path for the rest of the run. See `Runtime`."""
+        self._retired.add(role)
+        self._link.tell("retire", role, why)
+
+    def refreshing(self, role: Role) -> bool:
+        """Whether a role's engine is taking over weights just now."""
+        return bool(self._link.ask("ask", "refreshing", role))
+
+    def refresh(self, role: Role, checkpoint: Path) -> None:
+        """Give a role's engine the weights of its refreshed model. See `Runtime`."""
+        self._link.tell("refresh", role, checkpoint)
+
+    # ------------------------------------------------------------ between iterations
+
+    def settle(self) -> None:
+        """Record executions whose power readings have come in; call between iterations."""
+        with self.clock:
+            if self._link.is_up:
+                self._link.tell("settle")
+                self._link.confirm()
+
+    def tick(self, now_s: float) -> Command:
+        """Ask the control path what the trainer is to do. See `Runtime`."""
+        return "run"
+
+    def edi_json(self) -> str:
+        """The EDI matrix as JSON; an empty one when the scheduler does not answer."""
+        told = self._link.ask("ask", "edi_json")
+        if isinstance(told, str):
+            return told
+        placement = self.config.placement
+        return EdiMatrix(placement.edi_alpha, placement.n_profiling).to_json()
+
+    def totals(self) -> RunTotals:
+        """Energy of the run so far; nothing is known when the scheduler does not answer."""
+        told = self._link.ask("ask", "totals")
+        return told if isinstance(told, RunTotals) else RunTotals()
+
+
+def _on_gpu(iteration: Iteration, work: StageWork) -> Placement:
+    """The placement of a stage that is not asked about; the scheduler records its own."""
+    return Placement(
+        iteration.number, work.stage, Action.GPU, Action.GPU, "", "", role_name=work.role_name
+    )

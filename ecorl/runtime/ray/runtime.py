@@ -1,0 +1,244 @@
+"""`RayRuntime`: makes the actors of a run over a Ray cluster, and owns them."""
+
+from __future__ import annotations
+
+import atexit
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import ray
+
+from ecorl.config import Config, RayRuntimeConfig
+from ecorl.edi import EdiMatrix
+from ecorl.engines.lanes.messages import error_of
+from ecorl.errors import ConfigError
+from ecorl.ledger import Ledger, node_file
+from ecorl.records import DeviceKind, stage_of
+from ecorl.runtime.equipment.hardware import card_power, gpu_path, stays_on_gpu
+from ecorl.runtime.equipment.profiles import named_profile
+from ecorl.runtime.equipment.role_places import RolePlaces
+from ecorl.runtime.handles import RunTotals
+from ecorl.runtime.protocol import RecordWriter
+from ecorl.runtime.ray import cluster
+from ecorl.runtime.ray.handle import RuntimeHandle
+from ecorl.runtime.ray.link import ANSWER_S, SchedulerLink
+from ecorl.runtime.ray.monitor import MonitorActor, MonitorPlan
+from ecorl.runtime.ray.node_records import left_over, node_folder, run_token
+from ecorl.runtime.ray.record import RemoteRecord
+from ecorl.runtime.ray.remote import RemoteRuntime
+from ecorl.runtime.ray.scheduler import SchedulerActor, SchedulerPlan
+from ecorl.runtime.ray.workers import RESTART_S, START_S, PlacedWorker, make_workers
+from ecorl.runtime.training import TrainingSide
+
+_FINISH_S = 70.0
+"""Longest wait for the end of one of a run's actors, s. Invented: a monitor that hangs is given a
+minute, and its machine's record a few seconds more."""
+
+
+@dataclass(slots=True)
+class _Actors:
+    """The actors that this process has made and owns."""
+
+    scheduler: Any = None
+    plan: Any = None
+    made: list[Any] = field(default_factory=list)
+    joined: bool = False
+
+
+class RayRuntime(RemoteRuntime):
+    """Measures and places the stages of a training over the machines of a Ray cluster.
+
+    Args:
+        config: the run's configuration, with ``runtime.type = "ray"``.
+        ledger: the run's record, open; it is closed here, and the scheduler goes on with it.
+        training: what the framework's adapter says of its processes.
+        edi: a matrix to go on with (a resumed run).
+        before: what earlier attempts of the run have drawn.
+
+    Raises:
+        UserError: for a profile, policy, engine, checkpoint or cluster that cannot be used.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        ledger: Ledger,
+        training: TrainingSide,
+        *,
+        edi: EdiMatrix | None = None,
+        before: RunTotals | None = None,
+    ) -> None:
+        if not isinstance(config.runtime, RayRuntimeConfig):
+            raise ConfigError("runtime.type", config.runtime.type, "ray")
+        super().__init__(config, training, SchedulerLink(None), {})
+        self._ray = config.runtime
+        self._gpu = gpu_path(config, training)
+        self._card = named_profile("devices.fpga", config.devices.fpga, DeviceKind.FPGA)
+        self._edi, self._before = edi, before
+        self._path, self._attempt = ledger.path, ledger.attempt
+        self._token = run_token(ledger.path)
+        self._ledger = ledger
+        self._actors = _Actors()
+        self._started = self._closed = self._ended = False
+
+    # ------------------------------------------------------------ life
+
+    @property
+    def is_head(self) -> bool:
+        """Whether this process keeps the record: it made the scheduler, which does."""
+        return True
+
+    @property
+    def record(self) -> RecordWriter:
+        """The run's record; to close it ends the run's actors too."""
+        if self._actors.scheduler is None:
+            return self._ledger
+        return RemoteRecord(self._link, self._end)
+
+    def start(self) -> None:
+        """Make the actors, load the engines and start sampling. See `Runtime`."""
+        if self._started:
+            return
+        self._started = True
+        self._actors.joined = cluster.connect(self._ray)
+        try:
+            with cluster.ended_on_error(self._actors.made):
+                plan = self._plan()
+                # One writer at a time: from here on the scheduler keeps the record.
+                self._ledger.close()
+                self._start_scheduler(plan)
+        except BaseException:
+            self._actors.scheduler = None  # it was ended: there is nobody to close
+            self._leave()
+            raise
+        # An exception that ends the training must not lose the last executions.
+        atexit.register(self._end)
+
+    def _plan(self) -> SchedulerPlan:
+        """Make workers and monitors, and put together what the scheduler has to know."""
+        home = cluster.own_node()
+        self.training = replace(self.training, node=home.name)
+        models = {
+            role: frozen
+            for role, frozen in self.training.frozen.items()
+            if not stays_on_gpu(self.config.placement.policy, stage_of(role))
+        }
+        cluster.check_accelerators(len(models), self._ray.patience_s)
+        workers = make_workers(self.config, self._ray, models, self._actors.made)
+        self._engines = {worker.role: worker.model.folder for worker in workers}
+        names = dict.fromkeys([home.name, *(worker.node for worker in workers)])
+        there = {node.name: node for node in cluster.nodes()}
+        monitors = tuple(self._monitor(there[name], home, workers) for name in names)
+        # Each worker has a card of its own, and the costs of waiting for one follow.
+        devices = self.config.devices.model_copy(update={"n_fpgas": max(1, len(workers))})
+        return SchedulerPlan(
+            config=self.config.model_copy(update={"devices": devices}),
+            path=self._path,
+            training=self.training.without_fence(),
+            gpu=self._gpu,
+            card=self._card,
+            edi_json=self._edi.to_json() if self._edi is not None else None,
+            before=self._before,
+            workers=tuple(workers),
+            monitors=monitors,
+            left_over=left_over(self._path, self._attempt),
+        )
+
+    def _monitor(
+        self, node: cluster.ClusterNode, home: cluster.ClusterNode, workers: list[PlacedWorker]
+    ) -> tuple[MonitorPlan, Any]:
+        sources = list(self._gpu.sources) if node == home else []
+        cards = card_power(self.config)
+        if cards is not None and any(worker.node == node.name for worker in workers):
+            sources.append(cards)
+        folder = self._path.parent if node == home else node_folder(self._token)
+        plan = MonitorPlan(
+            node=node.name,
+            node_id=node.node_id,
+            sources=tuple(sources),
+            telemetry=self.config.telemetry,
+            path=folder / node_file(node.name, self._attempt),
+            run_id=f"{self.config.name}-{self.config.seed}",
+            attempt=self._attempt,
+            raw_samples=self.config.ledger.raw_samples,
+            profiles={
+                DeviceKind.GPU: self._gpu.profile,
+                DeviceKind.CPU: self._gpu.profile,
+                DeviceKind.FPGA: self._card,
+            },
+            roles=self._gpu.roles if node == home else RolePlaces(),
+        )
+        actor = (
+            ray.remote(MonitorActor)
+            .options(
+                num_cpus=0,
+                max_restarts=cluster.RESTARTS,
+                scheduling_strategy=cluster.on_node(node),
+            )
+            .remote(plan)
+        )
+        self._actors.made.append(actor)
+        return plan, actor
+
+    @property
+    def _scheduler_name(self) -> str:
+        return f"ecorl-scheduler-{self._token}-{self._attempt}"
+
+    def handle(self) -> RuntimeHandle:
+        """What another process of the cluster needs to take part in this run; after `start`."""
+        return RuntimeHandle(self._scheduler_name, self._ray.namespace, self.training.home)
+
+    def _start_scheduler(self, plan: SchedulerPlan) -> None:
+        # Held here: Ray needs it again when it starts the actor anew.
+        self._actors.plan = ray.put(plan)
+        # Waits at the barrier stand beside everything else, which keeps its order.
+        groups = {"waits": 8, "ends": 8}
+        remote: Any = ray.remote(concurrency_groups=groups)
+        actor = (
+            remote(SchedulerActor)
+            .options(
+                name=self._scheduler_name,
+                namespace=self._ray.namespace,
+                num_cpus=0,
+                max_restarts=cluster.RESTARTS,
+                scheduling_strategy=cluster.on_node(cluster.own_node()),
+            )
+            .remote(self._actors.plan)
+        )
+        self._actors.made.append(actor)
+        self._actors.scheduler = actor
+        self._link = SchedulerLink(actor)
+        fault = ray.get(actor.start.remote(False), timeout=START_S + self._ray.patience_s)
+        if fault is not None:
+            raise error_of(fault)
+
+    def close(self) -> None:
+        """Record what waits for readings, fetch the machines' records, end the engines."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._actors.scheduler is None:
+            self._ledger.close()
+            return
+        # One that is being started anew just now has to fetch the machines' records.
+        self._link.await_up(RESTART_S + ANSWER_S)
+        self._link.drain(ANSWER_S)
+        told = f"{self.clock.hook_s:.6f} s in {self.clock.n_events} events"
+        self._link.ask("finish", told, timeout_s=_FINISH_S * len(self._actors.made))
+
+    def _end(self) -> None:
+        """End the record and all actors; Ray ends them by SIGKILL, so nothing may be left."""
+        if self._ended:
+            return
+        self._ended = True
+        atexit.unregister(self._end)
+        self.close()
+        if self._actors.scheduler is not None and ray.is_initialized():
+            self._link.drain(ANSWER_S)
+            self._link.ask("close_record", timeout_s=60.0)
+            cluster.end(self._actors.made)
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._actors.joined and ray.is_initialized():
+            ray.shutdown()

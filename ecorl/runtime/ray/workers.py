@@ -1,0 +1,147 @@
+"""The accelerator workers of a run: actors that hold one unit of the resource ``FPGA`` each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from ecorl.config import Config, RayRuntimeConfig
+from ecorl.engines.lanes.cluster.engine import RayEngine, engine_error
+from ecorl.engines.lanes.cluster.worker import RESOURCE, AcceleratorWorker, WorkerLife
+from ecorl.engines.registry import engine_spec
+from ecorl.errors import CheckpointError
+from ecorl.records import Role, stage_of
+from ecorl.runtime.equipment.hardware import real_card_ids
+from ecorl.runtime.ray.cluster import RESTARTS, node_named, nodes, on_node
+from ecorl.runtime.scheduling.accounting import REAL_HOST
+from ecorl.runtime.scheduling.offload import LanePlace, OffloadLane
+from ecorl.runtime.training import FrozenModel
+from ecorl.telemetry.sources.specs import card_id
+
+START_S = 600.0
+"""Longest wait for a worker's model, with a first build of the kernels, s; as for an engine in a
+process of this machine."""
+
+RESTART_S = 60.0
+"""Longest wait of a scheduler that was started anew for a worker's model, s. Invented: the worker
+has loaded it long ago, or is being started anew itself."""
+
+
+class WorkerActor(AcceleratorWorker):
+    """An accelerator worker that can tell on which machine of the cluster it runs."""
+
+    def machine(self) -> str:
+        """Ray's id of its machine."""
+        return str(ray.get_runtime_context().get_node_id())
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedWorker:
+    """A worker of a run.
+
+    Attributes:
+        actor: its handle.
+        role: whose rows it answers.
+        model: the model that it loads.
+        node: name of its machine.
+        card: number of its simulated card on that machine: each worker has one of its own.
+    """
+
+    actor: Any
+    role: Role
+    model: FrozenModel
+    node: str
+    card: int
+
+    def lane(self, config: Config, max_faults: int, start_s: float) -> OffloadLane:
+        """Load its engine, and make the lane to it.
+
+        Args:
+            config: the run's configuration.
+            max_faults: faults in a row that quarantine the engine.
+            start_s: longest wait for the model, s.
+
+        Raises:
+            UserError: as raised in the worker, e.g. `CheckpointError`.
+            EngineError: when it does not start.
+        """
+        try:
+            engine = RayEngine(self.actor, stage_of(self.role), self.model.folder, start_s)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"the {self.role} model: {error}; it stays on the GPU path with "
+                'placement.policy.type = "static"'
+            ) from error
+        is_real = engine.host == REAL_HOST
+        cards = real_card_ids(config) if is_real else (card_id(self.card),)
+        return OffloadLane(engine, max_faults, LanePlace(self.node, cards, is_metered=is_real))
+
+
+def make_workers(
+    config: Config, runtime: RayRuntimeConfig, models: dict[Role, FrozenModel], made: list[Any]
+) -> list[PlacedWorker]:
+    """Make one worker a role, on the machine that the config names or on any with a card.
+
+    Args:
+        config: the run's configuration.
+        runtime: its table ``[runtime]``.
+        models: by role.
+        made: takes the handles of the actors as they are made.
+
+    Raises:
+        ConfigError: for a machine or an engine that is not there.
+        EngineError: when a worker cannot be placed in time.
+    """
+    actors: dict[Role, Any] = {}
+    for role, model in models.items():
+        spec = engine_spec(
+            config.engine, model.folder, stage_of(role), config.devices.fpga, dtype=model.dtype
+        )
+        options: dict[str, Any] = {
+            "num_cpus": 0,
+            "resources": {RESOURCE: 1},
+            "max_restarts": RESTARTS,
+        }
+        place = config.place(role)
+        if place is not None and place.node is not None:
+            options["scheduling_strategy"] = on_node(node_named(place.node, f"places.{role}.node"))
+        actors[role] = ray.remote(WorkerActor).options(**options).remote(spec, spec.threads)
+        made.append(actors[role])
+    names = {node.node_id: node.name for node in nodes()}
+    placed: list[PlacedWorker] = []
+    cards = Counter[str]()
+    for role, actor in actors.items():
+        try:
+            life: WorkerLife = ray.get(actor.life.remote(), timeout=runtime.patience_s)
+            node = names[life.machine]
+        except (RayError, KeyError) as error:
+            what = f"the accelerator worker of {role} was not placed"
+            raise engine_error(error, what) from error
+        placed.append(PlacedWorker(actor, role, models[role], node, cards[node]))
+        cards[node] += 1
+    return placed
+
+
+def make_lanes(
+    workers: list[PlacedWorker], config: Config, start_s: float
+) -> tuple[dict[Role, OffloadLane], dict[Role, BaseException]]:
+    """Load all engines, beside each other.
+
+    Args:
+        workers: of the run.
+        config: its configuration.
+        start_s: longest wait for a model, s.
+
+    Returns:
+        The lanes, and why the other engines did not start.
+    """
+    max_faults = config.placement.max_faults
+    with ThreadPoolExecutor(max_workers=max(1, len(workers))) as pool:
+        loading = {w.role: pool.submit(w.lane, config, max_faults, start_s) for w in workers}
+    failed = {role: error for role, f in loading.items() if (error := f.exception()) is not None}
+    return {role: f.result() for role, f in loading.items() if role not in failed}, failed

@@ -1,0 +1,1 @@
+"""What a run has once: decisions, engines and their barriers, and how they are accounted."""

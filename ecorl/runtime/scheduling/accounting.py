@@ -1,0 +1,298 @@
+"""Writes stage executions, barrier waits, faults and devices into the run's record."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ecorl.config import Config
+from ecorl.devices import DeviceProfile, check_execution
+from ecorl.engines.cards import memory_conflict
+from ecorl.engines.lanes.threaded import AsyncEngine
+from ecorl.engines.protocol import EngineReport, ScoreBatch
+from ecorl.errors import ConfigError, PhysicalBoundError
+from ecorl.ledger import DeviceRecord, Ledger
+from ecorl.records import (
+    Action,
+    BarrierWait,
+    FaultEvent,
+    FaultKind,
+    Provenance,
+    StageEnergy,
+    StageResult,
+    StageWork,
+)
+from ecorl.runtime.energy.stage_energy import card_energy
+from ecorl.runtime.handles import PlacedStage, Span
+from ecorl.runtime.monitor import Monitor
+from ecorl.runtime.scheduling.offload import BatchOutcome, OffloadLane, PendingBatch
+
+logger = logging.getLogger(__name__)
+
+HOST_PROCESS_ID = "host_process"
+"""An engine that computes on the host: its time is measured, nothing meters its energy."""
+
+ELSEWHERE_ID = "elsewhere"
+"""Devices that are not the trainer's and that nobody has named: nothing meters their energy."""
+
+_SOURCES = {
+    "csim": "cycle model; computed by C-simulation on this host",
+    "xrt (noop)": "cycle model; computed by C-simulation behind XRT's noop driver on this host",
+}
+"""Source of a modelled card's figures, by the host that runs its kernels."""
+
+REAL_HOST = "xrt"
+"""An engine whose kernels run on real cards."""
+
+
+class Recorder:
+    """Writes waits, faults and devices to the record, and executions to their machines' accounts.
+
+    Args:
+        config: the run's configuration.
+        record: the head's part of the run's record.
+        monitors: of each machine, by its name.
+        gpu: profile of the GPU path.
+        card: profile of the card.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        record: Ledger,
+        monitors: Mapping[str, Monitor],
+        gpu: DeviceProfile,
+        card: DeviceProfile,
+    ) -> None:
+        self._config, self._record, self._monitors = config, record, monitors
+        self._gpu, self._card = gpu, card
+
+    def record_cards(self, lanes: Iterable[OffloadLane]) -> None:
+        """Record the cards that engines simulate, on the machines where they do.
+
+        Args:
+            lanes: of all engines of the run.
+        """
+        hosts: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for lane in lanes:
+            if self._on_card(lane.engine) and lane.engine.host != REAL_HOST:
+                for device_id in lane.place.device_ids:
+                    hosts[lane.place.node, device_id].add(str(lane.engine.host))
+        for (node, device_id), found in sorted(hosts.items()):
+            self._monitors[node].device(
+                DeviceRecord(
+                    device_id,
+                    self._card.name,
+                    Provenance.MODELLED,
+                    "; ".join(_SOURCES.get(host, _SOURCES["csim"]) for host in sorted(found)),
+                    self._card.get("idle_w"),
+                    kind=self._card.kind,
+                )
+            )
+
+    def check_card_memory(self, lanes: Iterable[OffloadLane]) -> None:
+        """Check that all models on each card fit into its memory together.
+
+        Args:
+            lanes: of all engines of the run.
+
+        Raises:
+            ConfigError: when they do not.
+        """
+        cards: dict[tuple[str, tuple[str, ...]], list[AsyncEngine]] = defaultdict(list)
+        for lane in lanes:
+            if self._on_card(lane.engine):
+                cards[lane.place.node, lane.place.device_ids].append(lane.engine)
+        for engines in cards.values():
+            self._check_one_card(engines)
+
+    def _check_one_card(self, engines: Sequence[AsyncEngine]) -> None:
+        why = memory_conflict(engines)
+        if why:
+            allowed = f"a card that holds its models together: they need {why}"
+            raise ConfigError("devices.fpga", self._config.devices.fpga, allowed)
+        needed = sum(engine.card_bytes or 0 for engine in engines)
+        there = self._card.get("memory_bytes")
+        if there is not None and needed > there:
+            allowed = (
+                f"a card that holds its models together: {needed / 1e9:.2f} GB are needed, "
+                f"{self._card.name} has {there / 1e9:.2f} GB"
+            )
+            raise ConfigError("devices.fpga", self._config.devices.fpga, allowed)
+
+    def record_gpu_path(
+        self, stage: PlacedStage, node: str, spans: Sequence[Span], device: str
+    ) -> None:
+        """Record a stage that ran on the GPU path; its energy follows when the readings are in.
+
+        Args:
+            stage: the stage execution, with its work as it turned out.
+            node: the machine on which it ran.
+            spans: which devices it held when.
+            device: profile name of the devices.
+        """
+        monitor, work = self._monitors[node], stage.work
+        t_start_s = min(span.t_start_s for span in spans)
+        t_end_s = max(span.t_end_s for span in spans)
+        own = {i for span in spans for i in self._ids(monitor, span)}
+        monitor.add(
+            stage.serial,
+            StageResult(
+                iteration=stage.iteration.number,
+                stage=work.stage,
+                action=Action.GPU,
+                device_ids=tuple(sorted(own)) or (_unread_id(spans),),
+                device=device,
+                t_start_s=t_start_s,
+                t_end_s=t_end_s,
+                time_s=t_end_s - t_start_s,
+                time_provenance=Provenance.MEASURED,
+                host_time_s=t_end_s - t_start_s,
+                wait_s=0.0,
+                n_sequences=work.n_sequences,
+                n_tokens=work.n_tokens,
+                n_output_tokens=work.n_output_tokens,
+                energy=None,
+                role_name=work.role_name,
+                node=node,
+            ),
+            spans,
+        )
+
+    def _ids(self, monitor: Monitor, span: Span) -> tuple[str, ...]:
+        return monitor.gpu_path_ids() if span.device_ids is None else span.device_ids
+
+    def record_outcome(
+        self, stage: PlacedStage, pending: PendingBatch, outcome: BatchOutcome, lane: OffloadLane
+    ) -> None:
+        """Record what a join at the barrier brought: the wait, a fault, the engine's execution.
+
+        Args:
+            stage: the stage execution.
+            pending: the batch that was sent.
+            outcome: what the join brought.
+            lane: the engine that was asked, and where it computes.
+        """
+        fault = outcome.fault
+        self._wait(stage, outcome)
+        if fault is not None:
+            n_bad = len(outcome.bad_rows)
+            self._record.fault(
+                FaultEvent(stage.iteration.number, fault, stage.work.role, outcome.detail, n_bad)
+            )
+            logger.warning(
+                "%s: %s (%s); %d rows go to the exact path",
+                stage.work.role, fault, outcome.detail, n_bad,
+            )  # fmt: skip
+        on_card, is_real = self._on_card(lane.engine), lane.place.is_metered
+        report = outcome.report or _silent_report(on_card and not is_real)
+        if on_card:
+            # Time and energy may be those of the rows that could be run.
+            done = rows_of(pending.batch, sorted(outcome.values), stage.work)
+            beyond = self._beyond_physics(done, report)
+            if beyond:
+                fault = FaultKind.PHYSICAL_BOUND_ERROR
+                report = replace(report, device_time_s=None, device_energy_j=None)
+                self._record.fault(
+                    FaultEvent(stage.iteration.number, fault, stage.work.role, beyond)
+                )
+        # In the clock of the machine on which the engine computes, which may be another one.
+        ahead_s = self._monitors[lane.place.node].ahead_s
+        span = report.span_s or (pending.t_submit_s + ahead_s, outcome.t_done_s + ahead_s)
+        device_ids = lane.place.device_ids if on_card else (HOST_PROCESS_ID,)
+        self._monitors[lane.place.node].add(
+            stage.serial,
+            StageResult(
+                iteration=stage.iteration.number,
+                stage=stage.work.stage,
+                action=stage.placement.action,
+                device_ids=device_ids,
+                device=lane.engine.device,
+                t_start_s=span[0],
+                t_end_s=span[1],
+                time_s=report.device_time_s,
+                time_provenance=report.provenance,
+                host_time_s=report.host_time_s if outcome.report else span[1] - span[0],
+                wait_s=outcome.wait_s,
+                n_sequences=stage.work.n_sequences,
+                n_tokens=stage.work.n_tokens,
+                n_output_tokens=stage.work.n_output_tokens,
+                energy=None if is_real else _reported_energy(device_ids, span[0], report),
+                n_rows_fallback=len(outcome.bad_rows),
+                fault=fault,
+                role_name=stage.work.role_name,
+                node=lane.place.node,
+            ),
+            # The energy of a real card follows from its readings, once they are in.
+            [Span(*span, device_ids)] if is_real else [],
+        )
+
+    def _wait(self, stage: PlacedStage, outcome: BatchOutcome) -> None:
+        self._record.barrier(
+            BarrierWait(
+                iteration=stage.iteration.number,
+                stage=stage.work.stage,
+                wait_s=outcome.wait_s,
+                n_rows=stage.work.n_sequences,
+                n_missing=outcome.n_missing,
+                n_late=outcome.n_late,
+                n_duplicates=outcome.n_duplicates,
+                n_unknown=outcome.n_unknown,
+                role_name=stage.work.role_name,
+            )
+        )
+
+    def _on_card(self, engine: AsyncEngine) -> bool:
+        return engine.device == self._card.name
+
+    def _beyond_physics(self, work: StageWork, report: EngineReport) -> str | None:
+        """Check a card's figures against the device's bounds; the contradiction, or None."""
+        if report.device_time_s is None:
+            return None
+        try:
+            check_execution(
+                self._card, work, report.device_time_s, report.device_energy_j, report.provenance
+            )
+        except PhysicalBoundError as error:
+            return str(error)
+        return None
+
+
+def _unread_id(spans: Sequence[Span]) -> str:
+    """What stands for devices that nothing meters: the GPU path's, or those of a role elsewhere."""
+    return "gpu" if any(span.device_ids is None for span in spans) else ELSEWHERE_ID
+
+
+def _silent_report(is_modelled: bool) -> EngineReport:
+    """What stands for the report of an engine that gave none: nothing is known."""
+    provenance = Provenance.MODELLED if is_modelled else Provenance.MEASURED
+    return EngineReport(None, None, provenance, 0.0)
+
+
+def _reported_energy(
+    device_ids: tuple[str, ...], t_start_s: float, report: EngineReport
+) -> StageEnergy:
+    """The energy that an engine reports of itself."""
+    return card_energy(
+        device_ids, t_start_s, report.device_time_s, report.device_energy_j, report.provenance
+    )
+
+
+def rows_of(batch: ScoreBatch, rows: Sequence[int], work: StageWork) -> StageWork:
+    """Count the work of some rows of a batch, row by row.
+
+    Args:
+        batch: the batch.
+        rows: indices of the rows.
+        work: the work of the whole batch.
+    """
+    lengths = [len(batch.token_ids[i]) for i in rows]
+    return replace(
+        work,
+        n_sequences=len(rows),
+        n_tokens=sum(lengths),
+        n_output_tokens=sum(batch.n_completion[i] for i in rows),
+        max_length=max(lengths, default=0),
+    )

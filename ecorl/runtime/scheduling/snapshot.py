@@ -1,0 +1,91 @@
+"""Collects the state that a stage is placed by: iteration, devices, engines and costs so far."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from ecorl.records import Algorithm, DeviceKind, Role, SchedulerState, StageWork, stage_of
+from ecorl.runtime.monitor import NodePower
+from ecorl.runtime.scheduling.iterations import IterationState
+from ecorl.runtime.scheduling.offload import OffloadLane
+
+OCCUPANCY_AGE_S = 60.0
+"""Age beyond which a reported occupancy of a card is ignored, s; invented."""
+
+
+class StateReader:
+    """Collects the scheduler's state as it is now.
+
+    Args:
+        algorithm: the algorithm that is trained with.
+        power: what the devices of the trainer's machine draw now.
+        tdp_w: design power of one device of the GPU path, W; None where it is not known.
+        lanes: the engines by role; engines may be added later.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        power: Callable[[], NodePower],
+        tdp_w: float | None,
+        lanes: Mapping[Role, OffloadLane],
+    ) -> None:
+        self._algorithm, self._power, self._tdp_w = algorithm, power, tdp_w
+        self._lanes = lanes
+
+    def state(
+        self, iteration: IterationState, work: StageWork, *, may_offload: bool = True
+    ) -> SchedulerState:
+        """Collect the state that a stage is placed by.
+
+        Args:
+            iteration: the iteration that it belongs to.
+            work: the stage to place, as far as its work is known.
+            may_offload: False when only the GPU path can take this call of the stage.
+        """
+        lane = self._lanes.get(work.role)
+        shares, utilisation = self._gpu_load()
+        return SchedulerState(
+            iteration=iteration.handle.number,
+            batch=iteration.handle.batch,
+            algorithm=self._algorithm,
+            stage=work.stage,
+            gpu_power_share=shares,
+            gpu_utilisation=utilisation,
+            # Batches that were sent and not yet joined. How fast a simulation of the card answers
+            # on this host must not decide which rows leave the GPU.
+            fpga_queue=sum(lane.n_open for lane in self._lanes.values()),
+            fpga_available=may_offload and lane is not None and lane.available,
+            fpga_occupancy=occupancy_of(self._lanes.values()),
+            work=work,
+            paths=iteration.paths,
+            decided=tuple((stage_of(role), action) for role, action in iteration.decided.items()),
+        )
+
+    def _gpu_load(self) -> tuple[tuple[float | None, ...], tuple[float | None, ...]]:
+        """Smoothed power as a share of the design power, and utilisation; one each a device."""
+        power, shares, utilisation = self._power(), [], []
+        for device, now in zip(power.devices, power.smoothed, strict=True):
+            if device.kind is DeviceKind.FPGA:
+                continue
+            known = now.power_w is not None and self._tdp_w
+            shares.append(now.power_w / self._tdp_w if known else None)  # type: ignore[operator]
+            utilisation.append(now.utilisation)
+        return tuple(shares), tuple(utilisation)
+
+
+def occupancy_of(lanes: Iterable[OffloadLane]) -> float | None:
+    """Mean occupancy of the cards in service, as last reported; None without real cards.
+
+    Each engine reports the share of a card's time that it used itself, so that the shares of
+    several engines on one card add up.
+    """
+    busy: dict[tuple[str, int], float] = {}
+    oldest_s = time.monotonic() - OCCUPANCY_AGE_S
+    for lane in lanes:
+        for card in lane.cards if lane.cards_at_s > oldest_s else ():
+            if card.in_service:
+                key = (lane.place.node, card.index)
+                busy[key] = min(1.0, busy.get(key, 0.0) + card.occupancy)
+    return sum(busy.values()) / len(busy) if busy else None

@@ -1,0 +1,428 @@
+"""What a run has once: policy and guards, engines and their barriers, EDI matrix, and its record.
+
+A run in one process calls it directly (`LocalRuntime`); on a Ray cluster it lives in an actor, and
+the training processes call it through that (`ecorl.runtime.ray`). All that its methods take and
+return can be pickled, and they may be called from several threads.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from ecorl import config as cfg
+from ecorl.devices import DeviceProfile
+from ecorl.edi import EdiMatrix
+from ecorl.engines.lanes.threaded import Result
+from ecorl.engines.protocol import Refreshed, ScoreBatch
+from ecorl.errors import EngineError
+from ecorl.ledger import Ledger
+from ecorl.records import (
+    Action,
+    DeviceKind,
+    EventKind,
+    FaultEvent,
+    FaultKind,
+    PathCost,
+    Role,
+    StageResult,
+    StageWork,
+    weakest,
+)
+from ecorl.runtime.energy.run_energy import RunEnergy
+from ecorl.runtime.equipment.hardware import GpuPath
+from ecorl.runtime.handles import Iteration, Landed, PlacedStage, RunTotals, Span
+from ecorl.runtime.monitor import Monitor, NodePower, added_up
+from ecorl.runtime.protocol import Command
+from ecorl.runtime.scheduling.accounting import Recorder
+from ecorl.runtime.scheduling.iterations import OpenIterations
+from ecorl.runtime.scheduling.offload import OffloadLane, PendingBatch
+from ecorl.runtime.scheduling.snapshot import StateReader
+from ecorl.runtime.training import TrainingSide, models_by_stage
+from ecorl.scheduler import CostModel, Guards, RoleDevices, build_policy, place
+
+logger = logging.getLogger(__name__)
+
+UNTIMED = nullcontext()
+"""Stands for a clock where nobody counts."""
+
+
+class StageScheduler:
+    """Decides where stages run, sends their rows to engines, and has what came of it accounted.
+
+    Args:
+        config: the run's configuration.
+        ledger: the head's part of the run's record; the caller closes it.
+        training: what the framework's adapter says of its processes.
+        gpu: the GPU path.
+        card: profile of the cards.
+        edi: a matrix to go on with (a resumed run).
+        before: what earlier attempts of the run have drawn.
+    """
+
+    def __init__(
+        self,
+        config: cfg.Config,
+        ledger: Ledger,
+        training: TrainingSide,
+        gpu: GpuPath,
+        card: DeviceProfile,
+        edi: EdiMatrix | None = None,
+        before: RunTotals | None = None,
+    ) -> None:  # fmt: skip
+        self.config, self.ledger, self._training = config, ledger, training
+        self._gpu = gpu
+        models = models_by_stage(training.models)
+        by_role = {r: RoleDevices(p.profile, p.n_gpus) for r, p in gpu.roles.by_role.items()}
+        costs = CostModel(gpu.profile, card, config.devices, models, by_role)
+        abilities = training.abilities
+        self._guards = Guards.from_config(config.placement, costs, abilities)
+        self._policy = build_policy(
+            config.placement, gpu.profile, card, config.devices, models, abilities
+        )
+        placement = config.placement
+        self._energy = RunEnergy(
+            edi or EdiMatrix(placement.edi_alpha, placement.n_profiling), before
+        )
+        self._monitors: dict[str, Monitor] = {}
+        self._lanes: dict[Role, OffloadLane] = {}
+        self._states = StateReader(
+            config.algorithm_enum, self._power, gpu.profile.get("tdp_w"), self._lanes
+        )
+        self._recorder = Recorder(config, ledger, self._monitors, gpu.profile, card)
+        self._profiles = {
+            DeviceKind.GPU: gpu.profile,
+            DeviceKind.CPU: gpu.profile,
+            DeviceKind.FPGA: card,
+        }
+        self._lock = threading.Lock()
+        self._iterations = OpenIterations()
+        # Not from 1: a scheduler that is started anew gives no number twice.
+        self._serials = itertools.count(time.monotonic_ns())
+        self._pending: dict[int, PendingBatch] = {}
+        self._placed: dict[Role, Action] = {}
+        self._closed = False
+
+    # ------------------------------------------------------------ life
+
+    @property
+    def profiles(self) -> Mapping[DeviceKind, DeviceProfile]:
+        """The profile that stands for each kind of metered device."""
+        return self._profiles
+
+    @property
+    def edi(self) -> EdiMatrix:
+        """The EDI matrix so far."""
+        return self._energy.edi
+
+    def equip(self, monitors: Mapping[str, Monitor], lanes: Mapping[Role, OffloadLane]) -> None:
+        """Take over the machines' monitors and the engines, before the first stage.
+
+        Args:
+            monitors: by the name of the machine; one is of the trainer's machine.
+            lanes: engines by role; the scheduler closes them.
+
+        Raises:
+            ConfigError: when models that share a card do not fit into its memory together.
+        """
+        self._monitors.update(monitors)
+        self._lanes.update(lanes)
+        self._recorder.check_card_memory(self._lanes.values())
+
+    def record_start(self) -> None:
+        """Record the devices that engines simulate, and what stands for the GPU path."""
+        self._recorder.record_cards(self._lanes.values())
+        self.ledger.event(EventKind.GPU_PATH, self._gpu.note)
+        for gap in self._gpu.roles.gaps:
+            self.ledger.event(EventKind.POWER_UNREAD, gap)
+
+    def close_engines(self) -> None:
+        """Record how the engines fared and end them; safe to call twice."""
+        self._closed = True
+        # Before the engines are closed: their ends from here on are wanted, and no fault.
+        self._record_engine_ends()
+        for lane in self._lanes.values():
+            lane.close()
+
+    # ------------------------------------------------------------ event path
+
+    def start_stage(
+        self,
+        iteration: Iteration,
+        work: StageWork,
+        may_offload: bool = True,
+        serial: int | None = None,
+    ) -> PlacedStage:
+        """Decide where a stage runs.
+
+        Args:
+            iteration: that it belongs to.
+            work: what is to be done, as far as it is known.
+            may_offload: False when only the GPU path can take this call of the stage.
+            serial: number of the execution, where the caller has given it one already.
+        """
+        self._record_engine_ends()
+        with self._lock:
+            of = self._iterations.of(iteration, self._paths)
+            # Snapshot and state: devices, engines and costs as they are now.
+            state = self._states.state(of, work, may_offload=may_offload)
+            # Placement: the policy's proposal, and what the guards make of it.
+            placement = place(state, self._policy, self._guards)
+            of.decided[work.role] = self._placed[work.role] = placement.action
+            serial = next(self._serials) if serial is None else serial
+        # Ledger: the decision.
+        self.ledger.placement(placement)
+        return PlacedStage(serial, iteration, work, placement)
+
+    def hold(self, stage: PlacedStage, spans: Sequence[Span]) -> None:
+        """Note which devices a stage of the GPU path has held so far, and holds now.
+
+        Args:
+            stage: the execution.
+            spans: all of them, on the trainer's machine.
+        """
+        held = self._gpu.roles.charged(stage.work.role, spans)
+        self._monitors[self._training.home].hold(stage.serial, held)
+
+    def end_stage(self, stage: PlacedStage, spans: Sequence[Span], node: str) -> None:
+        """Record a stage that ran on the GPU path; its energy follows with the power readings.
+
+        Args:
+            stage: the execution, with its work as it turned out.
+            spans: which devices it held when.
+            node: the machine that they are of.
+        """
+        roles, role = self._gpu.roles, stage.work.role
+        device = roles.profile_names.get(role, self._gpu.profile.name)
+        if role in roles.by_role:
+            node = self._training.home  # where its devices are named, whoever waited for them
+        self._recorder.record_gpu_path(stage, node, roles.charged(role, spans), device)
+
+    def submit(self, stage: PlacedStage, batch: ScoreBatch) -> None:
+        """Send a placed inference batch to its engine; returns at once.
+
+        Args:
+            stage: the execution.
+            batch: the rows to score.
+
+        Raises:
+            EngineError: when the role has no engine (the placement was to the GPU), or the batch's
+                ids repeat.
+        """
+        lane = self._lanes.get(stage.work.role)
+        if lane is None:
+            raise EngineError(f"no engine is loaded for {stage.work.role}")
+        pending = lane.submit(batch)
+        self._pending[stage.serial] = pending
+        if lane.place.is_metered:
+            monitor = self._monitors[lane.place.node]
+            t_start_s = pending.t_submit_s + monitor.ahead_s
+            monitor.hold(stage.serial, [Span(t_start_s, math.inf, lane.place.device_ids)])
+
+    def land(self, stage: PlacedStage, clock: AbstractContextManager[object] = UNTIMED) -> Landed:
+        """Wait for a batch at the completion barrier, and record what came.
+
+        Args:
+            stage: the execution; the deadline of its iteration limits the wait.
+            clock: counts the time of everything but the wait.
+
+        Raises:
+            EngineError: when nothing was submitted for it.
+        """
+        pending = self._pending.pop(stage.serial, None)
+        if pending is None:
+            raise EngineError(f"the rows of {stage.work.role} were not submitted")
+        lane = self._lanes[stage.work.role]
+        with self._lock:
+            state = self._iterations.of(stage.iteration, self._paths)
+            left_s = state.time_left_s(self.config.placement.deadline_s)
+        # Barrier: the only wait for an engine.
+        outcome = lane.join(pending, left_s)
+        # Ledger: the wait, a fault, and the engine's execution with its energy.
+        with clock:
+            self._recorder.record_outcome(stage, pending, outcome, lane)
+        return Landed(outcome.values, outcome.bad_rows)
+
+    def forget(self, stage: PlacedStage) -> None:
+        """Give up a stage that will not end: an exception has cut its iteration short.
+
+        Args:
+            stage: the execution.
+        """
+        node, pending = self._training.home, self._pending.pop(stage.serial, None)
+        if pending is not None:
+            lane = self._lanes[stage.work.role]
+            lane.forget(pending)
+            node = lane.place.node
+        self._monitors[node].drop(stage.serial)
+
+    def refuse(self, stage: PlacedStage, kind: str, reason: str) -> PlacedStage:
+        """Record a batch that could not be sent, and place it on the GPU path.
+
+        Args:
+            stage: the execution.
+            kind: name of the error.
+            reason: its text.
+        """
+        work = stage.work
+        with self._lock:
+            of = self._iterations.of(stage.iteration, self._paths)
+            of.decided[work.role] = Action.GPU
+            self._placed[work.role] = Action.GPU
+        detail = f"the batch could not be sent ({reason})"
+        self.record_fault(kind, work.role, detail, work.n_sequences)
+        logger.warning("%s: the batch could not be sent: %s", work.role, reason)
+        return replace(stage, placement=replace(stage.placement, action=Action.GPU))
+
+    def settle(self) -> None:
+        """Account executions whose power readings have come in."""
+        for monitor in self._monitors.values():
+            monitor.settle()
+
+    def tick(self, now_s: float) -> Command:
+        """Answer what the trainer is to do: to go on, as long as no controller says otherwise.
+
+        Args:
+            now_s: time, monotonic s.
+        """
+        return "run"
+
+    # ------------------------------------------------------------ engines
+
+    def offloads(self, role: Role) -> bool:
+        """Whether an engine for this role is loaded and not retired."""
+        return role in self._lanes and not self._lanes[role].retired
+
+    def offloadable(self) -> tuple[Role, ...]:
+        """The roles that have an engine, whether or not it is retired."""
+        return tuple(self._lanes)
+
+    def retire(self, role: Role, why: str) -> None:
+        """Take a role back to the GPU path for the rest of the run.
+
+        Args:
+            role: the role.
+            why: one sentence for the record.
+        """
+        lane = self._lanes.get(role)
+        if lane is not None and not lane.retired:
+            lane.retire()
+            self.record_fault(FaultKind.ENGINE_RETIRED, role, why)
+            logger.warning("%s stays on the GPU path from here on: %s", role, why)
+
+    def refreshing(self, role: Role) -> bool:
+        """Whether a role's engine is taking over weights just now."""
+        lane = self._lanes.get(role)
+        return lane is not None and lane.refreshing
+
+    def refresh(self, role: Role, checkpoint: Path) -> None:
+        """Give a role's engine the weights of its refreshed model; returns at once.
+
+        Args:
+            role: whose model was refreshed.
+            checkpoint: the model as it is now; it must stay where it is.
+        """
+        lane = self._lanes.get(role)
+        if lane is None or lane.retired:
+            return
+        iteration = self._iterations.newest.number
+
+        # The engine's thread calls this, long after `refresh` has returned: the step that the
+        # weights come from was noted above.
+        def done(future: Future[Result]) -> None:
+            error = CancelledError() if future.cancelled() else future.exception()
+            if self._closed:
+                return  # the run has ended: the weights are not needed any more
+            if error is None:
+                found = future.result()
+                digest = found.digest if isinstance(found, Refreshed) else "unknown"
+                self.ledger.event(
+                    EventKind.WEIGHTS, f"{role}: sha256:{digest} from step {iteration}"
+                )
+                return
+            why = f"refreshed weights were not taken over ({error or 'cancelled'})"
+            self.ledger.fault(FaultEvent(iteration, FaultKind.ENGINE_RETIRED, role, why))
+            logger.warning("%s stays on the GPU path from here on: %s", role, why)
+
+        lane.refresh(checkpoint, done)
+
+    # ------------------------------------------------------------ energy and faults
+
+    def edi_json(self) -> str:
+        """The EDI matrix as JSON, whole even while readings come in."""
+        return self._energy.edi_json()
+
+    def totals(self) -> RunTotals:
+        """Energy of the run so far."""
+        sums, now = self._energy.totals(self._monitors.values()), self._power()
+        own = [
+            smoothed
+            for device, smoothed in zip(now.devices, now.smoothed, strict=True)
+            if device.kind is not DeviceKind.FPGA
+        ]
+        power_w = added_up(s.power_w for s in own) if own else None
+        found = [sums.provenance] if sums.provenance is not None else []
+        found += [s.provenance for s in own] if power_w is not None else []
+        return replace(
+            sums,
+            placed=dict(self._placed),
+            gpu_power_w=power_w,
+            provenance=weakest(*found) if found else None,
+        )
+
+    def on_settled(self, result: StageResult) -> None:
+        """Take over an execution that has its energy; monitors call it."""
+        self._energy.add(result)
+
+    def on_power_fault(self, device_id: str, error: str | None, t_s: float) -> None:
+        """Record that a device's readings are missing, or are back; monitors call it.
+
+        Args:
+            device_id: the device.
+            error: name of the error; None when readings are back.
+            t_s: when, monotonic s.
+        """
+        kind = FaultKind.POWER_RESTORED if error is None else error
+        detail = "readings are back" if error is None else "readings are missing from here on"
+        self.record_fault(kind, device_id, detail)
+
+    def record_fault(self, kind: FaultKind | str, where: str, detail: str, n_rows: int = 0) -> None:
+        """Record something that went wrong in the newest iteration.
+
+        Args:
+            kind: of the fault.
+            where: the role, device or part.
+            detail: one sentence.
+            n_rows: rows that it affected.
+        """
+        number = self._iterations.newest.number
+        self.ledger.fault(FaultEvent(number, kind, where, detail, n_rows))
+
+    # ------------------------------------------------------------ inside
+
+    def _paths(self, batch: int) -> tuple[PathCost, ...]:
+        """What the roles have cost on the GPU path, for an iteration that begins now."""
+        # Not before: the first executions are slower than all that follow.
+        if batch < self.config.placement.n_profiling:
+            return ()
+        return self._energy.path_costs(self._gpu.profile.name, self._gpu.roles.profile_names)
+
+    def _power(self) -> NodePower:
+        """What the trainer's own devices and cards draw; not those of roles elsewhere."""
+        home = self._monitors.get(self._training.home)
+        power = home.power() if home is not None else NodePower()
+        return power.without(self._gpu.roles.others)
+
+    def _record_engine_ends(self) -> None:
+        """Record the ends of engines that no batch shows: they were idle, or are given up."""
+        for role, lane in self._lanes.items():
+            for end in lane.engine.take_ends():
+                self.record_fault(end.kind, role, end.reason)

@@ -1,0 +1,169 @@
+"""One TRL training in two processes, started by torchrun on the loopback device."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from ecorl.bench.frameworks.samples import count_samples
+from ecorl.ledger import LedgerReader
+from ecorl.records import Action, EventKind, FaultKind, Stage
+from tests.integration.checks import BOTH, assert_same_bits
+
+ROOT = Path(__file__).parents[2]
+N_ROWS, N_STEPS = 8, 3
+TRAINER = {"per_device_train_batch_size": N_ROWS, "max_steps": N_STEPS}
+
+
+def run_training(tiny, folder, placement=None, engine=None, *, check=True, **settings):
+    """Train in two processes; returns each process's outcome."""
+    folder.mkdir(exist_ok=True)
+    config = None
+    if placement is not None:
+        config = {
+            "algorithm": settings.get("algorithm", "grpo"),
+            "run_dir": str(folder / "run"),
+            "placement": {"policy": placement},
+            "engine": engine or {},
+            "telemetry": {"gpu": {"type": "modelled", "interval_s": 0.02}},
+        }
+    told = {
+        "tiny": {k: str(v) for k, v in asdict(tiny).items()},
+        "folder": str(folder),
+        "algorithm": "grpo",
+        "config": config,
+        **settings,
+        "trainer": TRAINER | settings.get("trainer", {}),
+    }
+    path = folder / "settings.json"
+    path.write_text(json.dumps(told), "utf-8")
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2",
+            "--standalone", "--local_addr", "127.0.0.1",
+            str(ROOT / "tests/integration/train_script.py"), str(path),
+        ],
+        cwd=ROOT,
+        env=os.environ
+        | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )  # fmt: skip
+    if check:
+        assert done.returncode == 0, done.stderr[-4000:]
+        return [torch.load(folder / f"outcome-{r}.pt", weights_only=False) for r in (0, 1)]
+    return done
+
+
+@pytest.fixture
+def train(tiny, tmp_path):
+    def train(name, *args, **options):
+        return run_training(tiny, tmp_path / name, *args, **options)
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def plain(tiny, tmp_path_factory):
+    return run_training(tiny, tmp_path_factory.mktemp("plain"))
+
+
+def assert_close(plain, other):
+    """Log and weights of all processes agree to 1e-6."""
+    for mine, theirs in zip(plain, other, strict=True):
+        for one, another in zip(mine["log"], theirs["log"], strict=True):
+            assert one.keys() == another.keys()
+            for key in one:
+                assert float(another[key]) == pytest.approx(float(one[key]), abs=1e-6), key
+        for name, weight in mine["weights"].items():
+            assert torch.allclose(weight, theirs["weights"][name], rtol=0, atol=1e-6), name
+
+
+def reader_of(tmp_path, name):
+    return LedgerReader(tmp_path / name / "run")
+
+
+def test_on_the_gpu_path_the_numbers_are_those_of_plain_trl(train, plain, tmp_path):
+    attached = train("attached", {"type": "static"})
+    for one, other in zip(plain, attached, strict=True):
+        assert_same_bits(one, other)
+    with reader_of(tmp_path, "attached") as reader:
+        rows = [row.result for row in reader.executions()]
+        assert reader.faults() == []
+        assert EventKind.FINISH in {event.kind for event in reader.events()}
+        assert reader.run().meta["n_processes"] == "2"
+    # One execution a stage and step, of both processes together.
+    for stage in (Stage.GENERATION, Stage.REWARD, Stage.REFERENCE):
+        own = [r for r in rows if r.stage is stage]
+        assert [r.n_sequences for r in own] == [2 * N_ROWS] * N_STEPS, stage
+        assert all(r.energy is not None and r.energy.energy_j > 0 for r in own)
+    trained = [r for r in rows if r.stage is Stage.ACTOR_TRAIN and r.n_output_tokens]
+    assert sum(r.n_sequences for r in trained) == 2 * N_ROWS * N_STEPS
+
+
+def test_one_engine_answers_the_rows_of_both_processes(train, plain, tmp_path):
+    offloaded = train("offloaded", BOTH, {"offload": {"type": "torch"}})
+    assert_close(plain, offloaded)
+    with reader_of(tmp_path, "offloaded") as reader:
+        rows = [row.result for row in reader.executions()]
+        placements = [row.placement for row in reader.placements()]
+        assert reader.faults() == []
+    for stage in (Stage.REWARD, Stage.REFERENCE):
+        own = [r for r in rows if r.stage is stage]
+        assert [(r.action, r.n_sequences, r.n_rows_fallback) for r in own] == [
+            (Action.CONCURRENT, 2 * N_ROWS, 0)
+        ] * N_STEPS
+        assert len([p for p in placements if p.stage is stage]) == N_STEPS
+
+
+def test_after_the_kill_of_a_process_training_and_record_go_on_together(train, plain, tmp_path):
+    saving = {"save_strategy": "steps", "save_steps": 1}
+    kill = {"rank": 1, "step": 2}
+    told = {"trainer": saving, "kill": kill}
+    killed = train("killed", {"type": "static"}, check=False, **told)
+    assert killed.returncode != 0
+    resumed = train("killed", {"type": "static"}, resume=True, **told)
+    for one, other in zip(plain, resumed, strict=True):
+        assert_same_bits(one, other)
+    with reader_of(tmp_path, "killed") as reader:
+        (first, second) = reader.attempts()
+        assert second.from_step == 2
+        rows = reader.executions()
+        losses = [(m.iteration, m.attempt) for m in reader.metrics("loss") if not m.superseded]
+        stages = (Stage.GENERATION, Stage.REWARD, Stage.REFERENCE)
+        steps = range(1, N_STEPS + 1)
+        expected = {(n, str(stage)): 2 * N_ROWS for n in steps for stage in stages}
+        assert count_samples(reader, expected) == (0, 0)
+        assert EventKind.FINISH in {event.kind for event in reader.events()}
+    assert losses == [(1, first.attempt), (2, first.attempt), (3, second.attempt)]
+    # What the first attempt did beyond its newest checkpoint was thrown away.
+    assert all(row.superseded == (row.result.iteration > 2) for row in rows if row.attempt == 1)
+    assert not any(row.superseded for row in rows if row.attempt == 2)
+
+
+def test_a_model_that_one_process_changes_leaves_its_engine_on_all(train, tmp_path):
+    change = {"rank": 1, "step": 1}
+    plain = train("plain", change=change)
+    offloaded = train("offloaded", BOTH, {"offload": {"type": "torch"}}, change=change)
+    assert_close(plain, offloaded)
+    with reader_of(tmp_path, "offloaded") as reader:
+        rows = [row.result for row in reader.executions()]
+        faults = [(f.kind, f.where) for f in reader.faults()]
+        expected = {
+            (n, str(stage)): 2 * N_ROWS
+            for n in range(1, N_STEPS + 1)
+            for stage in (Stage.REWARD, Stage.REFERENCE)
+        }
+        assert count_samples(reader, expected) == (0, 0)
+    assert faults == [(FaultKind.ENGINE_RETIRED, "reward")]
+    actions = {r.iteration: r.action for r in rows if r.stage is Stage.REWARD}
+    assert actions == {1: Action.CONCURRENT, 2: Action.GPU, 3: Action.GPU}
+    assert {r.action for r in rows if r.stage is Stage.REFERENCE} == {Action.CONCURRENT}

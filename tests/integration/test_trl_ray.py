@@ -1,0 +1,114 @@
+"""A TRL training whose rewards and reference are answered on another machine of a Ray cluster."""
+
+from __future__ import annotations
+
+import contextlib
+
+import psutil
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from ecorl.bench.frameworks.samples import count_samples
+from ecorl.config import validate_config
+from ecorl.ledger import LedgerReader
+from ecorl.records import Action, EventKind, FaultKind, Stage
+from ecorl.runtime.training import this_node
+from roll_adapters.trl_hooks import attach
+from tests.cluster import CARDS, two_nodes
+from tests.conftest import demand
+from tests.integration.checks import BOTH, outcome
+from tests.integration.tiny_trainer import tiny_trainer
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    demand("ray")
+    with two_nodes() as found:
+        yield found
+
+
+def config(cluster, tmp_path, offload, policy=BOTH):
+    return validate_config(
+        {
+            "run_dir": str(tmp_path / "run"),
+            "runtime": {"type": "ray", "address": cluster.address},
+            "placement": {"policy": policy},
+            "engine": {"offload": offload},
+            "telemetry": {"gpu": {"type": "modelled", "interval_s": 0.02}},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def plain(tiny, tmp_path_factory):
+    """What plain TRL ends with."""
+    trainer = tiny_trainer(tiny, tmp_path_factory.mktemp("plain"))
+    trainer.train()
+    return outcome(trainer)
+
+
+def assert_close(one, other):
+    for mine, theirs in zip(one["log"], other["log"], strict=True):
+        for key in mine:
+            assert float(theirs[key]) == pytest.approx(float(mine[key]), abs=1e-6), key
+    for name, weight in one["weights"].items():
+        assert torch.allclose(weight, other["weights"][name], rtol=0, atol=1e-6), name
+
+
+class Kill(TrainerCallback):
+    """Ends actors of the run at once when steps begin."""
+
+    def __init__(self, actors):
+        self.actors = actors
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                name = " ".join(process.cmdline())
+                if state.global_step in self.actors and name.startswith(
+                    f"ray::{self.actors[state.global_step]}"
+                ):
+                    process.kill()
+
+
+def test_with_workers_and_scheduler_killed_the_numbers_are_those_of_plain_trl(
+    cluster, make_trainer, plain, tmp_path
+):
+    trainer = make_trainer(name="killed")
+    attach(trainer, config(cluster, tmp_path, {"type": "torch"}))
+    trainer.add_callback(Kill({1: "WorkerActor", 2: "SchedulerActor"}))
+    trainer.train()
+    assert_close(plain, outcome(trainer))
+    roles = (str(Stage.REWARD), str(Stage.REFERENCE))
+    expected = {(step, role): 16 for step in range(1, 5) for role in roles}
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        assert count_samples(reader, expected) == (0, 0)
+        assert FaultKind.SCHEDULER_LOST in {fault.kind for fault in reader.faults()}
+        assert EventKind.FINISH in {event.kind for event in reader.events()}
+        metrics = [(m.iteration, m.value) for m in reader.metrics("loss")]
+    assert {number for number, _ in metrics} == {1, 2, 3, 4}
+
+
+def test_an_exact_engine_on_a_worker_gives_the_numbers_of_plain_trl(
+    cluster, make_trainer, plain, tmp_path
+):
+    trainer = make_trainer(name="ray")
+    attach(trainer, config(cluster, tmp_path, {"type": "torch"}))
+    trainer.train()
+    assert_close(plain, outcome(trainer))
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        rows = [row.result for row in reader.executions()]
+        assert reader.lost_nodes() == []
+        assert {row.node for row in reader.nodes()} == {this_node(), CARDS}
+        assert EventKind.FINISH in {event.kind for event in reader.events()}
+        assert reader.faults() == []
+    for stage in (Stage.REWARD, Stage.REFERENCE):
+        own = [r for r in rows if r.stage is stage]
+        assert [(r.action, r.node, r.n_rows_fallback) for r in own] == [
+            (Action.CONCURRENT, CARDS, 0)
+        ] * 4
+    for stage in (Stage.GENERATION, Stage.ACTOR_TRAIN):
+        own = [r for r in rows if r.stage is stage and r.n_output_tokens]
+        assert {r.node for r in own} == {this_node()}
+        assert all(r.energy.energy_j > 0 for r in own)

@@ -1,0 +1,71 @@
+"""A user's training script, as torchrun starts it: make a trainer, attach, train, save what came.
+
+    torchrun --nproc_per_node 2 train_script.py settings.json
+
+The settings hold the task's paths, the trainer's options, the config to attach (or null) and the
+folder for what each process ends with: its log, its weights and the ids of the rows that it had.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+
+from ecorl.config import validate_config
+from roll_adapters.trl_hooks import attach
+from tests.integration.checks import outcome
+from tests.integration.tiny_trainer import TinyTask, tiny_trainer
+
+
+def main(path: str) -> None:
+    """Run one process of a training."""
+    settings = json.loads(Path(path).read_text("utf-8"))
+    rank = int(os.environ.get("RANK", "0"))
+    tiny = TinyTask(**{name: Path(value) for name, value in settings["tiny"].items()})
+    folder = Path(settings["folder"])
+    trainer = tiny_trainer(tiny, folder, settings["algorithm"], **settings["trainer"])
+    resume = settings.get("resume")
+    if settings["config"] is not None:
+        attach(trainer, validate_config(settings["config"]), resume_from_checkpoint=resume)
+    kill = settings.get("kill")
+    if kill is not None and kill["rank"] == rank and resume is None:
+        trainer.add_callback(killer(kill["step"]))
+    change = settings.get("change")
+    if change is not None and change["rank"] == rank:
+        trainer.add_callback(changer(trainer.reward_funcs[0], change["step"]))
+    trainer.train(resume_from_checkpoint=resume)
+    torch.save(outcome(trainer), folder / f"outcome-{rank}.pt")
+
+
+def killer(step: int):
+    """Make a callback that ends this process at once when a step begins."""
+    from transformers import TrainerCallback
+
+    class Kill(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return Kill()
+
+
+def changer(model, step: int):
+    """Make a callback that changes a frozen model when a step begins."""
+    from transformers import TrainerCallback
+
+    class Change(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == step:
+                with torch.no_grad():
+                    model.score.weight.mul_(0.5)
+
+    return Change()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
