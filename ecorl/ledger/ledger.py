@@ -8,8 +8,9 @@ import logging
 import math
 import os
 import sqlite3
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ecorl.errors import LedgerError, RunError
@@ -21,7 +22,7 @@ from ecorl.ledger.nodes import NODE, check_node
 from ecorl.ledger.rollup import HOLD_S
 from ecorl.ledger.rows import DeviceRecord, NodeRecord
 from ecorl.ledger.samples import SampleStore, seal_all
-from ecorl.ledger.writer import RowWriter
+from ecorl.ledger.writer import RowWriter, Write
 from ecorl.records import (
     BarrierWait,
     EventKind,
@@ -63,6 +64,9 @@ class Ledger:
         self._samples = SampleStore(attempt, raw_samples, int(next_seq))
         self._samples.go_on(connection)
         connection.execute("DELETE FROM raw_sample WHERE slot >= ?", (raw_samples,))
+        sql = "SELECT teller, number FROM teller WHERE attempt = ?"
+        self._kept: dict[str, int] = dict(connection.execute(sql, (attempt,)))
+        self._together = threading.local()
         self._writer = RowWriter(connection, self)
         self._closed = False
         atexit.register(self.close)
@@ -261,7 +265,7 @@ class Ledger:
         """Record power readings: 1 s roll-ups per series, and the raw ring."""
         kept = tuple(samples)
         if kept:
-            self._writer.put(lambda c: self._samples.add(c, kept), len(kept))
+            self._put(lambda c: self._samples.add(c, kept), len(kept))
 
     def begin_now(self) -> None:
         """Let the attempt begin now, before its first reading.
@@ -275,7 +279,7 @@ class Ledger:
             sql = "UPDATE attempt SET unix_anchor_s = ?, monotonic_anchor_s = ? WHERE attempt = ?"
             connection.execute(sql, (unix_s, monotonic_s, self.attempt))
 
-        self._writer.put(write, 0)
+        self._put(write, 0)
 
     def hold_readings(self, hold_s: float) -> None:
         """Set for how long a power reading stands without a successor, s; `HOLD_S` until then.
@@ -290,7 +294,7 @@ class Ledger:
             sql = "UPDATE attempt SET hold_s = ? WHERE attempt = ?"
             connection.execute(sql, (float(hold_s), self.attempt))
 
-        self._writer.put(write, 0)
+        self._put(write, 0)
 
     def device(self, device: DeviceRecord) -> None:
         """Record a device: its profile, where its power comes from, what it draws idle."""
@@ -329,7 +333,47 @@ class Ledger:
 
     def _insert(self, table: str, columns: Callable[[], Columns]) -> None:
         # Converted on the writing thread: a value of the wrong kind must not raise into the run.
-        self._writer.put(lambda c: _insert(c, table, {"attempt": self.attempt, **columns()}))
+        self._put(lambda c: _insert(c, table, {"attempt": self.attempt, **columns()}))
+
+    def _put(self, write: Write, n_rows: int = 1) -> None:
+        together: list[tuple[Write, int]] | None = getattr(self._together, "writes", None)
+        if together is None:
+            self._writer.put(write, n_rows)
+        else:
+            together.append((write, n_rows))
+
+    # ------------------------------------------------------------ what other processes tell
+
+    @contextlib.contextmanager
+    def note(self, teller: str, number: int) -> Iterator[None]:
+        """Record what this thread records inside together with the number of a process's note.
+
+        Both stand in the file or neither, so that a process can tell a writer that was started
+        anew what is missing, and nothing twice.
+
+        Args:
+            teller: the process.
+            number: of its note; higher than those before.
+        """
+        row = {"attempt": self.attempt, "teller": teller, "number": number}
+        self._together.writes = writes = []
+        try:
+            yield
+        finally:
+            del self._together.writes
+            writes.append((lambda c: _insert(c, "teller", row), 0))
+            self._writer.put_together(writes, lambda: self._keep(teller, number))
+
+    def _keep(self, teller: str, number: int) -> None:
+        self._kept[teller] = number
+
+    def kept(self, teller: str) -> int:
+        """Number of the newest note of a process that is in the file, or was dropped; 0: none.
+
+        Args:
+            teller: as in `note`.
+        """
+        return self._kept.get(teller, 0)
 
     def flush(self, timeout_s: float = 30.0) -> bool:
         """Wait until all that was recorded before is in the file; also the second that runs.
@@ -375,7 +419,7 @@ class Ledger:
 
 def _insert(connection: sqlite3.Connection, table: str, columns: Columns) -> None:
     marks = ", ".join("?" * len(columns))
-    # REPLACE matters to `device`, `node` and `edi` alone, the tables with a key of their own.
+    # REPLACE matters to the tables with a key of their own: `device`, `node`, `teller` and `edi`.
     connection.execute(
         f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}) VALUES ({marks})",
         tuple(columns.values()),

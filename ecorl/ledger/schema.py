@@ -34,7 +34,8 @@ SCHEMA_VERSION = 4
 APPLICATION_ID = 0x45434F4C
 """``PRAGMA application_id``: the letters ECOL."""
 
-NODE_TABLE = """
+NEW_TABLES = (
+    """
 -- The machines of each attempt. file: where the machine's own record lies, relative to the run
 -- folder (NULL: this file is its record); offset_s: its monotonic clock minus the head's, measured
 -- at t_s of the head's, to within offset_error_s; lost: why its record could not be fetched
@@ -42,8 +43,16 @@ NODE_TABLE = """
 CREATE TABLE node (
   attempt INTEGER NOT NULL, node TEXT NOT NULL, file TEXT, offset_s REAL, offset_error_s REAL,
   t_s REAL, lost TEXT, PRIMARY KEY (attempt, node)) WITHOUT ROWID;
-"""
-"""The table that version 4 brought."""
+""",
+    """
+-- The processes that tell the head what to record, and the number of the newest of their notes
+-- that is in this file: a head that was killed is told again what came after it, and only that.
+CREATE TABLE teller (
+  attempt INTEGER NOT NULL, teller TEXT NOT NULL, number INTEGER NOT NULL,
+  PRIMARY KEY (attempt, teller)) WITHOUT ROWID;
+""",
+)
+"""The tables that version 4 brought."""
 
 TABLES = """
 -- One row: what ran.
@@ -156,7 +165,7 @@ SUPERSEDED_TABLES = ("placement", "execution", "barrier", "fault", "metric", "ch
 
 def create_tables(connection: sqlite3.Connection) -> None:
     """Lay out an empty file; the caller commits."""
-    connection.executescript(f"BEGIN; {TABLES} {NODE_TABLE} COMMIT;")
+    connection.executescript(f"BEGIN; {TABLES} {' '.join(NEW_TABLES)} COMMIT;")
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 

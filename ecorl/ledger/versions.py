@@ -4,8 +4,9 @@ Version 2 has no ``refusal`` in table ``placement`` and no ``kind`` in table ``d
 guard's refusal is a sentence in the reason alone, and a device's kind shows in its name. Both are
 told from the text here and nowhere else, once, where the file is read or resumed.
 
-Version 3 knows one machine and one model a stage: it has no table ``node``, and no columns for
-nodes, roles, gears, widths, clocks and rows that were delivered twice or to nobody.
+Version 3 knows one machine and one model a stage: it has no tables ``node`` and
+``teller``, and no columns for nodes, roles, gears, widths, clocks and rows that were delivered
+twice or to nobody.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sqlite3
 from pathlib import Path
 
 from ecorl.errors import LedgerError
-from ecorl.ledger.schema import APPLICATION_ID, NODE_TABLE, SCHEMA_VERSION
+from ecorl.ledger.schema import APPLICATION_ID, NEW_TABLES, SCHEMA_VERSION
 from ecorl.records import Action, DeviceKind, GuardRefusal
 
 READABLE_VERSIONS = (2, 3, SCHEMA_VERSION)
@@ -88,10 +89,11 @@ def upgrade(connection: sqlite3.Connection, version: int) -> None:
     if version < 3:
         _add_refusals_and_kinds(connection)
     if version < WITH_NODES:
-        for table, columns in _NEW_IN_4.items():
+        for changed, columns in _NEW_IN_4.items():
             for column in columns:
-                connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
-        connection.execute(NODE_TABLE)
+                connection.execute(f"ALTER TABLE {changed} ADD COLUMN {column}")
+        for table in NEW_TABLES:
+            connection.execute(table)
     if version < SCHEMA_VERSION:
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 

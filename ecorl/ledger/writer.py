@@ -12,7 +12,8 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,25 @@ _BAD_ROW = (
 """Errors that one unusable row raises: it alone is dropped, the rest of its batch is kept."""
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A write in the queue.
+
+    Attributes:
+        write: as `RowWriter.put` was given it.
+        n_rows: rows that it stands for.
+        done: called once it is on the disk, or will never be.
+    """
+
+    write: Write
+    n_rows: int
+    done: Callable[[], object] = _nothing
+
+
 class RowWriter:
     """Writes rows on its own thread, in the order in which they were put.
 
@@ -86,7 +106,7 @@ class RowWriter:
         self._connection = connection
         self._hooks = hooks
         self._max_pending = max_pending
-        self._queue: deque[tuple[Write, int]] = deque()
+        self._queue: deque[_Waiting] = deque()
         self._pending = 0
         self._wake = threading.Condition()
         self._put_count = self._done_count = 0
@@ -110,21 +130,39 @@ class RowWriter:
             write: called with the connection inside a transaction.
             n_rows: rows that it stands for, as they are counted when it is dropped.
         """
+        self._put([_Waiting(write, n_rows)])
+
+    def put_together(self, writes: Sequence[tuple[Write, int]], done: Callable[[], object]) -> None:
+        """Queue writes that are to stand in one transaction; as `put` otherwise.
+
+        Args:
+            writes: at least one, each with the rows that it stands for.
+            done: called once they are on the disk, or dropped; mostly on the writing thread.
+        """
+        *earlier, (write, n_rows) = writes
+        entries = [*(_Waiting(w, n) for w, n in earlier), _Waiting(write, n_rows, done)]
+        if not self._put(entries):
+            done()
+
+    def _put(self, entries: Sequence[_Waiting]) -> bool:
+        """Queue entries, all of them or none; whether there was room."""
+        n_rows = sum(entry.n_rows for entry in entries)
         with self._wake:
             if self._stopping:
                 self._note_drop(n_rows, "the ledger is closed")
-                return
+                return False
             if self._pending + n_rows > self._max_pending:
                 self._note_drop(n_rows, f"{self._pending} rows wait for the disk already")
-                return
-            self._queue.append((write, n_rows))
+                return False
+            self._queue.extend(entries)
             self._pending += n_rows
-            self._put_count += 1
+            self._put_count += len(entries)
             # Between two commits the thread sleeps on: waking it for every row would
             # interrupt the training thread again and again.
             if self._idle:
                 self._idle = False
                 self._wake.notify_all()
+        return True
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all that was put before has been dealt with, or the time is over.
@@ -137,7 +175,7 @@ class RowWriter:
             dropped_before = self._dropped
             if not self._stopping:
                 # An empty write: even behind an empty queue, what is gathered must be written.
-                self._queue.append((lambda _: None, 0))
+                self._queue.append(_Waiting(lambda _: None, 0))
                 self._put_count += 1
             target = self._flush_to = self._put_count
             self._wake.notify_all()
@@ -190,8 +228,10 @@ class RowWriter:
             if kept:
                 self._queue.extendleft(reversed(batch))
             else:
-                self._pending -= sum(n for _, n in batch)
+                self._pending -= sum(entry.n_rows for entry in batch)
                 self._done_count += len(batch)
+                for entry in batch:
+                    entry.done()
             self._wake.notify_all()
             if stopping:
                 return False
@@ -202,7 +242,7 @@ class RowWriter:
                 )
         return True
 
-    def _commit(self, batch: list[tuple[Write, int]], *, everything: bool, may_retry: bool) -> bool:
+    def _commit(self, batch: list[_Waiting], *, everything: bool, may_retry: bool) -> bool:
         """Write a batch in one transaction; True when it is to be tried again."""
         begun = False
         try:
@@ -211,8 +251,8 @@ class RowWriter:
             told = self._told
             if self._in_outage:
                 told = self._tell_of_drops(told)
-            for write, n_rows in batch:
-                self._write_one(write, n_rows)
+            for entry in batch:
+                self._write_one(entry)
             self._hooks.after_batch(self._connection, everything)
             if everything:
                 told = self._tell_of_drops(told)
@@ -224,7 +264,7 @@ class RowWriter:
                 return True
             self._rollback()
             with self._wake:
-                self._note_drop(sum(n for _, n in batch), str(error), outage=True)
+                self._note_drop(sum(entry.n_rows for entry in batch), str(error), outage=True)
             return False
         self._told = told
         if self._in_outage:
@@ -239,12 +279,12 @@ class RowWriter:
             self._hooks.lost(self._connection, dropped - told, self._why)
         return dropped
 
-    def _write_one(self, write: Write, n_rows: int) -> None:
+    def _write_one(self, entry: _Waiting) -> None:
         try:
-            write(self._connection)
+            entry.write(self._connection)
         except _BAD_ROW as error:
             with self._wake:
-                self._note_drop(n_rows, f"a row cannot be stored: {error}")
+                self._note_drop(entry.n_rows, f"a row cannot be stored: {error}")
 
     def _rollback(self) -> None:
         try:

@@ -7,6 +7,7 @@ The engines are toys, so that right answers are known bit for bit; the exact pat
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -155,6 +156,9 @@ def test_a_scheduler_that_is_killed_goes_on_where_it_was(make):
     steps.by_engine()
     wait_until(lambda: len(run.runtime.totals().roles) == 3)
     before = run.runtime.totals()
+    # Told just before and just after its end: not all of it can be on the disk.
+    told = itertools.count(1)
+    tell(run, told)
     # With a batch in flight.
     batch = make_batch(seed=3, first=SLOW)
     started = run.start(steps.next(), batch)
@@ -162,13 +166,17 @@ def test_a_scheduler_that_is_killed_goes_on_where_it_was(make):
     gate = run.folder / "gate"
     brief = start_tasks(run, Stage.ACTOR_TRAIN, nap.remote(0.3))
     start_tasks(run, Stage.CRITIC, until_there.remote(gate))
+    tell(run, told)
     kill("SchedulerActor")
+    tell(run, told)
     ray.get(brief)
     assert same(run.end(started, batch), batch, exact_rows=ALL)
     # Until it is back the GPU path answers, and what happens is recorded later.
     assert same(*steps.one(), exact_rows=ALL)
     generate(run, steps.number, 0.2)
+    tell(run, told)
     steps.until_engine()
+    tell(run, told)
     other = make_batch(seed=99)
     assert same(
         run.step(steps.number, other, Stage.REFERENCE), other, Stage.REFERENCE, exact_rows=ALL
@@ -181,6 +189,8 @@ def test_a_scheduler_that_is_killed_goes_on_where_it_was(make):
     assert after.roles[Stage.GENERATION].energy_j >= before.roles[Stage.GENERATION].energy_j
     assert '"reward"' in run.runtime.edi_json()
     run.close()
+    with run.reader() as reader:
+        assert [row.value for row in reader.metrics("told")] == list(range(1, next(told)))
     kinds = Counter(fault.kind for fault in run.faults())
     assert kinds[FaultKind.SCHEDULER_LOST] == 3  # the batch's, the brief stage's and its own
     (critic,) = [r for r in run.executions() if r.stage is Stage.CRITIC]
@@ -311,6 +321,12 @@ def resumed(made, make):
     with contextlib.suppress(RunError):
         made.append(make())
     return bool(made)
+
+
+def tell(run, numbers):
+    """Tell the scheduler 40 metrics, whose values go on from those before."""
+    for value in itertools.islice(numbers, 40):
+        run.runtime.record.metric(1, "told", value)
 
 
 def wait_for_file(path):

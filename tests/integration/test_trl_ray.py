@@ -86,8 +86,7 @@ def test_with_workers_and_scheduler_killed_the_numbers_are_those_of_plain_trl(
         assert count_samples(reader, expected) == (0, 0)
         assert FaultKind.SCHEDULER_LOST in {fault.kind for fault in reader.faults()}
         assert EventKind.FINISH in {event.kind for event in reader.events()}
-        metrics = [(m.iteration, m.value) for m in reader.metrics("loss")]
-    assert {number for number, _ in metrics} == {1, 2, 3, 4}
+        assert [m.iteration for m in reader.metrics("loss")] == [1, 2, 3, 4]
 
 
 def test_an_exact_engine_on_a_worker_gives_the_numbers_of_plain_trl(

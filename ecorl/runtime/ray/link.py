@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
+import uuid
 from collections import deque
 from typing import Any
 
@@ -13,7 +15,7 @@ from ray.exceptions import RayError
 
 from ecorl.engines.lanes.messages import Fault, error_of
 from ecorl.records import FaultKind
-from ecorl.runtime.ray.scheduler import NotStarted
+from ecorl.runtime.ray.scheduler import Note, NotStarted
 
 logger = logging.getLogger(__name__)
 
@@ -23,25 +25,29 @@ ANSWER_S = 10.0
 _RETRY_S = 1.0
 """How long the scheduler is left alone between two attempts to bring it back, s. Invented."""
 
-Note = tuple[str, tuple[Any, ...]]
-"""Something that is told: the name of a method, and its arguments."""
+MAX_NOTES = 200_000
+"""Notes that are kept for a scheduler that does not come back, about 100 MB. Invented."""
 
 
 class SchedulerLink:
     """Asks and tells the scheduler, which may be killed and started anew at any time; thread-safe.
 
     What has to be decided is asked for and waited for. Everything else is told in order and not
-    waited for; it is kept until it has arrived, and told again to a scheduler that was started
-    anew. What the killed one had noted and not confirmed may then stand in the record twice, but
-    for executions: machines' monitors know each by its number.
+    waited for. Each note has a number and is kept until the record's file holds it: a scheduler
+    that was started anew is told what was not in the file, and takes no note twice.
 
     Args:
         actor: the scheduler's handle.
+        max_notes: notes that are kept; beyond them notes are lost, which the record will say.
     """
 
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
-        self._told: deque[tuple[Note, Any]] = deque()
+    def __init__(self, actor: Any, max_notes: int = MAX_NOTES) -> None:
+        self._actor, self._max_notes = actor, max_notes
+        self._teller = uuid.uuid4().hex
+        self._numbers = itertools.count(1)
+        self._open: deque[tuple[Note, Any]] = deque()  # not answered, each with its answer to come
+        self._arrived: deque[Note] = deque()  # answered, and not known to be in the file
+        self._n_lost = 0
         self._lasting: list[tuple[tuple[Any, ...], Any]] = []
         self._revival: Any = None
         self._why = ""
@@ -65,6 +71,9 @@ class SchedulerLink:
             logger.warning("the scheduler is back")
             self._send_again()
             detail = f"{self._why}; stages ran on the GPU path until it was back"
+            if self._n_lost:
+                detail += f"; {self._n_lost} notes for the record could not be kept"
+                self._n_lost = 0
             self.tell("record_fault", FaultKind.SCHEDULER_LOST, "scheduler", detail)
             return True
 
@@ -106,9 +115,23 @@ class SchedulerLink:
             *args: its arguments.
         """
         with self._lock:
-            self.confirm()  # the fewer are open, the fewer may stand in the record twice
-            note = (method, args)
-            self._told.append((note, self._send(note) if self._revival is None else None))
+            self.confirm()
+            if len(self._open) + len(self._arrived) >= self._max_notes and not self._forget_one():
+                return
+            note = Note(next(self._numbers), method, args)
+            self._open.append((note, self._send(note) if self._revival is None else None))
+
+    def _forget_one(self) -> bool:
+        """Make room for a note; False where there is none, and the note is lost."""
+        if self._arrived and self._revival is None:
+            self._arrived.popleft()  # the scheduler has it, and its disk hangs
+            return True
+        self._n_lost += 1
+        if self._n_lost == 1:
+            logger.warning(
+                "%d notes wait for the scheduler: further ones are lost", len(self._open)
+            )
+        return False
 
     def end_when_ready(self, *args: Any) -> None:
         """Have the scheduler wait for the end of a stage, beside everything else.
@@ -124,21 +147,28 @@ class SchedulerLink:
             self._lasting.append((args, ref))
 
     def confirm(self) -> None:
-        """Forget what has arrived; call now and then."""
+        """Forget what is in the record's file; call now and then."""
         with self._lock:
-            while self._told and self._revival is None:
-                _, ref = self._told[0]
+            while self._open and self._revival is None:
+                note, ref = self._open[0]
                 if not ray.wait([ref], timeout=0)[0]:
                     return
                 try:
-                    answer = ray.get(ref)
+                    kept = ray.get(ref)
                 except RayError as error:
                     self._lose(type(error).__name__)
                     return
-                if isinstance(answer, NotStarted):
+                if isinstance(kept, NotStarted):
                     self._lose("it was started anew")
                     return
-                self._told.popleft()
+                self._arrived.append(note)
+                self._open.popleft()
+                self._drop_kept(kept)
+
+    def _drop_kept(self, number: int) -> None:
+        """Forget the notes that are in the file: those up to a number."""
+        while self._arrived and self._arrived[0].number <= number:
+            self._arrived.popleft()
 
     def await_up(self, timeout_s: float) -> bool:
         """Wait until the scheduler answers, or the time is over.
@@ -157,7 +187,7 @@ class SchedulerLink:
         return self.is_up
 
     def drain(self, timeout_s: float) -> None:
-        """Wait until all that was told has arrived, or the time is over.
+        """Wait until all that was told is in the record's file, or the time is over.
 
         Args:
             timeout_s: longest wait, s.
@@ -168,14 +198,19 @@ class SchedulerLink:
                 self.confirm()
             with self._lock:
                 ended = all(self._has_arrived(ref) for _, ref in self._lasting)
-                if not self._told and ended:
-                    return
-            time.sleep(0.01)
+                n_open, n_arrived = len(self._open), len(self._arrived)
+            if ended and not n_open and not n_arrived:
+                return
+            if n_arrived and not n_open:
+                kept = self.ask("kept", self._teller)
+                with self._lock:
+                    self._drop_kept(kept or 0)
+            time.sleep(0.02)
 
     # ------------------------------------------------------------ inside
 
-    def _send(self, note: Note) -> Any:
-        return self._actor.note.remote([note])
+    def _send(self, note: Note, may_skip: bool = False) -> Any:
+        return self._actor.note.remote(self._teller, note, may_skip)
 
     def _has_arrived(self, ref: Any) -> bool:
         """Whether the end of a stage was noted; False where the scheduler died before."""
@@ -187,10 +222,12 @@ class SchedulerLink:
             return False
 
     def _send_again(self) -> None:
-        self._told = deque((note, self._send(note)) for note, _ in self._told)
+        notes = [*self._arrived, *(note for note, _ in self._open)]
+        self._arrived.clear()
+        # Those between are in the file, or were forgotten for want of room.
+        self._open = deque((note, self._send(note, n == 0)) for n, note in enumerate(notes))
         left = [args for args, ref in self._lasting if not self._has_arrived(ref)]
-        again = self._actor.end_when_ready
-        self._lasting = [(args, again.remote(*args, True)) for args in left]
+        self._lasting = [(a, self._actor.end_when_ready.remote(*a, True)) for a in left]
 
     def _lose(self, why: str) -> None:
         with self._lock:

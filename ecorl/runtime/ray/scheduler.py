@@ -68,6 +68,21 @@ class NotStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """Something that a training process tells.
+
+    Attributes:
+        number: 1 for a process's first, one more for each after it.
+        method: name of a method of the scheduler or of the record.
+        args: its arguments.
+    """
+
+    number: int
+    method: str
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerFacts:
     """What a process has to know of a run to take part in it.
 
@@ -96,6 +111,8 @@ class SchedulerActor:
         self._monitors: dict[str, RemoteMonitor] = {}
         self._records: NodeRecords | None = None
         self._changes = ModelChanges()
+        self._taken: dict[str, int] = {}
+        self._notes: dict[str, Callable[..., Any]] = {}
         self._folder = plan.path.parent
 
     # ------------------------------------------------------------ life
@@ -136,6 +153,7 @@ class SchedulerActor:
         self._records.measure_clocks()
         self._equip(scheduler, is_anew)
         scheduler.record_start()
+        self._notes = self._known_notes(scheduler, ledger)
         self._scheduler = scheduler
         for role, why in self._changes.retired.items():
             scheduler.retire(role, why)
@@ -273,16 +291,45 @@ class SchedulerActor:
         }
         return asked[method](*args)
 
-    def note(self, notes: Sequence[tuple[str, tuple[Any, ...]]]) -> NotStarted | None:
-        """Take over what the training processes tell, in its order.
+    def note(self, teller: str, note: Note, may_skip: bool) -> int | NotStarted:
+        """Take over what a training process tells, in its order, each note once.
 
         Args:
-            notes: name of a method of the scheduler or of the record, and its arguments.
+            teller: the process.
+            note: what it tells.
+            may_skip: whether notes before it may be missing; else a scheduler that was started
+                anew asks for them by its answer.
+
+        Returns:
+            Number of the newest note of this process that the record's file holds.
         """
         scheduler, ledger = self._scheduler, self._ledger
         if scheduler is None or ledger is None:
             return NotStarted()
-        known: dict[str, Callable[..., Any]] = {
+        taken = self._taken.get(teller, ledger.kept(teller))
+        if note.number > taken + 1 and not may_skip:
+            return NotStarted()
+        if note.number <= taken:
+            return ledger.kept(teller)
+        self._taken[teller] = note.number
+        with ledger.note(teller, note.number):
+            # A note that cannot be taken must not be told for ever.
+            with EngineBoundary() as boundary:
+                self._notes[note.method](*note.args)
+            if boundary.error is not None:
+                kind, reason = type(boundary.error).__name__, str(boundary.error)
+                detail = f"{note.method} was not noted ({reason})"
+                scheduler.record_fault(kind, "scheduler", detail)
+                logger.warning("%s was not noted: %s: %s", note.method, kind, reason)
+            if note.method == "end_stage":
+                self._confirm()  # the execution is on its machine before the note counts as taken
+        return ledger.kept(teller)
+
+    def _known_notes(
+        self, scheduler: StageScheduler, ledger: Ledger
+    ) -> dict[str, Callable[..., Any]]:
+        """What can be told, by its name."""
+        return {
             "start_stage": scheduler.start_stage,
             "hold": scheduler.hold,
             "end_stage": scheduler.end_stage,
@@ -299,17 +346,14 @@ class SchedulerActor:
             "checkpoint": ledger.checkpoint,
             "edi": ledger.edi,
         }
-        for method, args in notes:
-            # A note that cannot be taken must not be told for ever.
-            with EngineBoundary() as boundary:
-                known[method](*args)
-            if boundary.error is not None:
-                kind, reason = type(boundary.error).__name__, str(boundary.error)
-                scheduler.record_fault(kind, "scheduler", f"{method} was not noted ({reason})")
-                logger.warning("%s was not noted: %s: %s", method, kind, reason)
-        if any(method == "end_stage" for method, _ in notes):
-            self._confirm()  # what was told is told again unless it is known to have arrived
-        return None
+
+    def kept(self, teller: str) -> int | NotStarted:
+        """Number of the newest note of a process that the record's file holds.
+
+        Args:
+            teller: the process.
+        """
+        return NotStarted() if self._ledger is None else self._ledger.kept(teller)
 
     @ray.method(concurrency_group="ends")  # type: ignore[untyped-decorator]
     def end_when_ready(

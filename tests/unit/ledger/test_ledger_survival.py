@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -389,3 +390,34 @@ def test_a_day_of_36_devices_fits_100_mb(tmp_path):
 def test_a_whole_day_of_36_devices_fits_100_mb(tmp_path):
     size_mb, _ = size_of_day(tmp_path, 86_400)
     assert size_mb < 100
+
+
+def test_notes_of_other_processes_stand_with_their_numbers_or_not_at_all(tmp_path):
+    ledger = Ledger.create(tmp_path / "l.sqlite", run_id="r", config_toml="", meta={})
+    with ledger.note("one", 1):
+        ledger.metric(1, "loss", 1.0)
+        ledger.metric(2, "loss", 2.0)
+    with ledger.note("two", 5):
+        pass
+    assert ledger.flush()
+    assert (ledger.kept("one"), ledger.kept("two"), ledger.kept("three")) == (1, 5, 0)
+    with pytest.raises(ZeroDivisionError), ledger.note("one", 2):
+        ledger.metric(3, "loss", 1 / 0)
+    ledger.metric(4, "loss", 4.0)
+    ledger.close()
+    with contextlib.closing(Ledger.reopen(tmp_path / "l.sqlite")) as again:
+        assert (again.kept("one"), again.kept("two")) == (2, 5)
+    resumed = Ledger.open_for_resume(tmp_path / "l.sqlite", from_step=0)
+    assert resumed.kept("one") == 0  # the processes of another attempt are others
+    resumed.close()
+    with LedgerReader(tmp_path / "l.sqlite") as reader:
+        assert [m.iteration for m in reader.metrics("loss")] == [1, 2, 4]
+
+
+def test_a_note_whose_rows_were_dropped_counts_as_dealt_with(tmp_path):
+    ledger = Ledger.create(tmp_path / "l.sqlite", run_id="r", config_toml="", meta={})
+    ledger.close()
+    with ledger.note("one", 1):
+        ledger.metric(1, "loss", 1.0)
+    assert ledger.dropped_rows == 1
+    assert ledger.kept("one") == 1
