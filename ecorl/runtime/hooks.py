@@ -90,6 +90,10 @@ class StageHooks(ABC):
         self.on_stage_end(again)
         return landed.filled(answers)
 
+    def machine_name(self, host: str) -> str:
+        """Name of a machine of the trainer in device ids and in the record. See `Runtime`."""
+        return host
+
     # ------------------------------------------------------------ what the runtimes differ in
 
     @abstractmethod

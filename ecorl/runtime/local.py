@@ -177,10 +177,9 @@ class LocalRuntime(StageHooks):
     def account(self, stage: PlacedStage, spans: Sequence[Span], node: str) -> None:
         """Record a stage of the GPU path that is over. See `Runtime`."""
         with self.clock:
-            # Result: it waits for the power readings that follow its end.
+            # Result: it waits for the power readings that follow its end. Energy, EDI and ledger
+            # follow on the sampler's thread as they come in.
             self._scheduler.end_stage(stage, spans, node)
-            # Energy, EDI and ledger: of earlier results whose readings have come in by now.
-            self._scheduler.settle()
 
     def submit(self, run: StageRun, batch: Callable[[], ScoreBatch]) -> bool:
         """Send the rows of a placed stage to its engine. See `Runtime`."""

@@ -63,8 +63,8 @@ class NodeEnergy:
 
     Attributes:
         drawn_j: energy of all metered devices together, J; None when readings are missing.
-        beside_j: the part of it beside all executions, J; None likewise, and where nobody tells
-            the monitor that all executions so far are noted (`Monitor.settle`).
+        beside_j: the part of it beside all executions, J; None likewise, and until the monitor is
+            told for the first time that all executions so far are noted (`Monitor.settle`).
         provenance: the weakest of its devices, or None where none is metered.
     """
 
@@ -261,10 +261,15 @@ class NodeMonitor:
         devices = self.sampler.devices
         return NodePower(devices, tuple(self.sampler.smoothed(d.device_id) for d in devices))
 
-    def drawn(self) -> NodeEnergy:
-        """What they have drawn so far."""
+    def drawn(self, *, all_noted: bool = True) -> NodeEnergy:
+        """What they have drawn so far.
+
+        Args:
+            all_noted: whether all executions so far are noted here, as after `settle`; without
+                that the energy beside them is that of the newest `settle`.
+        """
         self._add_up(at_once=True)
-        if self._is_told:
+        if self._is_told and all_noted:
             self._add_free(at_once=True)
         devices = self.sampler.devices
         if not devices:
@@ -288,7 +293,8 @@ class NodeMonitor:
 
     def add(self, serial: int, result: StageResult, spans: Sequence[Span]) -> None:
         """Account a finished execution. See `Monitor`."""
-        if any(s.device_ids is None for s in spans) and not self.gpu_path_ids():
+        unnamed = any(s.device_ids is None for s in spans) and not self.gpu_path_ids()
+        if unnamed and self._has_meters:
             with self._lock:
                 self._late.append((serial, result, spans))
             return
@@ -298,11 +304,15 @@ class NodeMonitor:
         """Note that an execution will never be accounted. See `Monitor`."""
         self.accounts.drop(serial)
 
-    def settle(self) -> None:
-        """Account the executions whose readings have come in."""
+    def settle(self, noted_to_s: float = math.inf) -> None:
+        """Account the executions whose readings have come in.
+
+        Args:
+            noted_to_s: all executions that began before are noted here, monotonic s.
+        """
         self._is_told = True
         # First: executions that were noted just now are needed until their times are taken.
-        self._add_free()
+        self._add_free(noted_to_s)
         self._place_late()
         self.accounts.settle()
         self._add_up()
@@ -361,29 +371,30 @@ class NodeMonitor:
                 meter.drawn_j += energy_j
                 meter.drawn_to_s = now_s
 
-    def _add_free(self, *, at_once: bool = False) -> None:
+    def _add_free(self, noted_to_s: float = math.inf, *, at_once: bool = False) -> None:
         """Add what each device drew beside all executions since the last sum.
 
         Only where the training thread calls: an execution of another process is noted after its
         end, and its times would count as free before that.
         """
         with self._lock:
-            for name, now_s in self._read_to_s():
+            for name, read_to_s in self._read_to_s():
                 meter = self._meters.get(name)
                 if meter is None or not meter.has_begun or meter.is_lost:
                     continue
-                length_s = now_s - meter.beside_to_s
+                to_s = min(read_to_s, noted_to_s)
+                length_s = to_s - meter.beside_to_s
                 if length_s <= 0 or not (at_once or length_s >= _SUMMED_EVERY_S):
                     continue
-                whole_j = self._energy_j(name, meter.beside_to_s, now_s)
+                whole_j = self._energy_j(name, meter.beside_to_s, to_s)
                 if whole_j is None:
                     continue
-                for start_s, end_s in self.accounts.take_free(name, now_s):
+                for start_s, end_s in self.accounts.take_free(name, to_s):
                     energy_j = self._energy_j(name, start_s, end_s)
                     # Between two readings the mean power of all this time has to do.
                     mean_j = whole_j * (end_s - start_s) / length_s
                     meter.beside_j += mean_j if energy_j is None else energy_j
-                meter.beside_to_s = now_s
+                meter.beside_to_s = to_s
 
     def _read_to_s(self) -> list[tuple[str, float]]:
         """The devices with readings, and the time of the newest of each."""

@@ -247,6 +247,14 @@ class Runtime(Protocol):
         """Whether an engine for this role is loaded and not retired."""
         ...
 
+    def machine_name(self, host: str) -> str:
+        """Name of a machine of the trainer in device ids and in the record; after `start`.
+
+        Args:
+            host: its host name, as `this_node` spells it there.
+        """
+        ...
+
     def checkpoint(self, role: Role) -> Path | None:
         """Checkpoint folder that a role's engine was loaded from, or None without an engine."""
         ...

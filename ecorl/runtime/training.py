@@ -11,7 +11,9 @@ from typing import Literal
 from ecorl.ledger import node_name
 from ecorl.records import NO_ABILITIES, Abilities, ModelShape, Role, Stage, stage_of
 
-TrainerDevice = Literal["cuda", "cpu"]
+TrainerDevice = Literal["cuda", "cpu", "none"]
+"""Where a process trains. ``none``: a driver that computes on no device, while other processes do
+the work of all stages."""
 
 
 def _nothing_to_wait_for() -> None:
@@ -38,6 +40,14 @@ class FrozenModel:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainerMachine:
+    """The processes of a trainer on one machine, and their GPUs by UUID."""
+
+    pids: tuple[int, ...] = ()
+    gpu_uuids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingSide:
     """Facts of one training process, given by the framework's adapter.
 
@@ -54,6 +64,7 @@ class TrainingSide:
             for the report, e.g. ``a vLLM server``.
         pids: its processes on this machine, where it has several; empty: this one.
         node: name of the machine on which it trains; empty: this one.
+        machines: further machines on which processes of this trainer run, by their host names.
         abilities: what the framework's training loop lets ecorl do beyond moving whole batches.
     """
 
@@ -65,7 +76,15 @@ class TrainingSide:
     elsewhere: Mapping[Role, str] = field(default_factory=dict)
     pids: tuple[int, ...] = ()
     node: str = ""
+    machines: Mapping[str, TrainerMachine] = field(default_factory=dict)
     abilities: Abilities = NO_ABILITIES
+
+    @property
+    def served_elsewhere(self) -> Mapping[Role, str]:
+        """Roles that devices other than this process's serve, and what these are, in words."""
+        if self.device != "none":
+            return self.elsewhere
+        return {**dict.fromkeys(self.models, "processes of their own"), **self.elsewhere}
 
     @property
     def home(self) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +15,7 @@ from ecorl.runtime.equipment.hardware import gpu_ids, stays_on_gpu
 from ecorl.runtime.processes.ranked import RankedRuntime
 from ecorl.runtime.processes.ranks import Ranks, TorchRanks
 from ecorl.runtime.protocol import Runtime
-from ecorl.runtime.training import TrainingSide, this_node
+from ecorl.runtime.training import TrainerMachine, TrainingSide, this_node
 from roll_adapters.trl.description import gpu_uuids
 
 REPLICATED = ("NO", "MULTI_CPU", "MULTI_GPU")
@@ -48,9 +50,9 @@ class TrainerProcesses:
         self._all = self.ranks.all_gather(own) if self.ranks is not None else [own]
         self._own = own
         nodes = sorted({one.node for one in self._all})
-        if len(nodes) > 1:
-            allowed = f"1: the processes of a trainer on one machine; here {', '.join(nodes)}"
-            raise ConfigError("the trainer's machines", len(nodes), allowed)
+        if len(nodes) > 1 and config.runtime.type != "ray":
+            allowed = f"ray: the trainer's processes are on several machines, {', '.join(nodes)}"
+            raise ConfigError("runtime.type", config.runtime.type, allowed)
 
     @property
     def is_head(self) -> bool:
@@ -67,15 +69,22 @@ class TrainerProcesses:
         return {} if self.ranks is None else {"n_processes": str(self.ranks.size)}
 
     def described(self, training: TrainingSide) -> TrainingSide:
-        """Add to a trainer's description the processes and GPUs of its machine.
+        """Add to a trainer's description the processes and GPUs of its machines.
 
         Args:
             training: of this process alone.
         """
-        here = [one for one in self._all if one.node == self._own.node]
-        uuids = dict.fromkeys(uuid for one in here for uuid in one.gpu_uuids)
-        pids = tuple(one.pid for one in here)
-        return replace(training, pids=pids, gpu_uuids=tuple(uuids) or training.gpu_uuids)
+        by_node: dict[str, list[ProcessFacts]] = defaultdict(list)
+        for one in self._all:
+            by_node[one.node].append(one)
+        machines = {node: _machine(them) for node, them in by_node.items()}
+        here = machines.pop(self._own.node)
+        return replace(
+            training,
+            pids=here.pids,
+            gpu_uuids=here.gpu_uuids or training.gpu_uuids,
+            machines=machines,
+        )
 
     def runtime(self, training: TrainingSide, head: Runtime | None) -> Runtime:
         """Make this process's runtime.
@@ -90,6 +99,11 @@ class TrainerProcesses:
             raise ValueError("one process alone is the head")
         own = gpu_ids(self._own.gpu_uuids) if self._own.gpu_uuids else None
         return RankedRuntime(self.ranks, training, head, own)
+
+
+def _machine(processes: Sequence[ProcessFacts]) -> TrainerMachine:
+    uuids = dict.fromkeys(uuid for one in processes for uuid in one.gpu_uuids)
+    return TrainerMachine(tuple(one.pid for one in processes), tuple(uuids))
 
 
 def _uuids(trainer: Any) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from ecorl.errors import ConfigError, DriverError
 from ecorl.records import Action, DeviceKind, Stage
 from ecorl.runtime.equipment.profiles import named_profile, nameless_profile, titled_profile
 from ecorl.runtime.equipment.role_places import RolePlaces, role_places
-from ecorl.runtime.training import TrainingSide
+from ecorl.runtime.training import TrainerMachine, TrainingSide
 from ecorl.telemetry.sources.specs import (
     MeteredDevice,
     PowerModel,
@@ -35,24 +35,24 @@ class GpuPath:
 
     Attributes:
         profile: its profile; the host's CPU when the trainer runs there.
-        source: where its power is read.
+        source: where its power is read; None where the trainer's process has no device.
         note: how both were chosen, one sentence.
         roles: the devices of roles that run elsewhere.
     """
 
     profile: DeviceProfile
-    source: SourceSpec
+    source: SourceSpec | None
     note: str
     roles: RolePlaces = field(default_factory=RolePlaces)
 
     @property
     def sources(self) -> list[SourceSpec]:
         """Where the power of all its devices is read, those of roles elsewhere among them."""
-        return [self.source, *([self.roles.source] if self.roles.source else [])]
+        return [source for source in (self.source, self.roles.source) if source is not None]
 
 
 def gpu_path(config: cfg.Config, training: TrainingSide) -> GpuPath:
-    """Resolve ``devices.gpu`` and ``telemetry.gpu`` for a trainer on a GPU or on the CPU.
+    """Resolve ``devices.gpu`` and ``telemetry.gpu`` for a trainer on a GPU, the CPU, or neither.
 
     Args:
         config: the run's configuration.
@@ -65,6 +65,9 @@ def gpu_path(config: cfg.Config, training: TrainingSide) -> GpuPath:
             device's power, or the card's profile lacks what its engine needs.
     """
     _check_card(config, training)
+    if training.device == "none":
+        note = "the trainer's process computes on no device: [places] names those of the roles"
+        return GpuPath(_driver_profile(config), None, note, role_places(config, training))
     if training.on_gpu:
         profile, why = _gpu_profile(config, training)
     else:
@@ -109,6 +112,32 @@ def gpu_ids(gpu_uuids: tuple[str, ...]) -> tuple[str, ...] | None:
         driver.close()
 
 
+def source_elsewhere(
+    config: cfg.Config, path: GpuPath, training: TrainingSide, machine: TrainerMachine
+) -> SourceSpec:
+    """Where the power of a trainer's devices on another of its machines is read.
+
+    Args:
+        config: the run's configuration.
+        path: the GPU path on the trainer's own machine, whose profile counts there too.
+        training: the training process.
+        machine: the other machine.
+
+    Raises:
+        ConfigError: when the power source cannot tell this device's power.
+    """
+    there = replace(training, pids=machine.pids, gpu_uuids=machine.gpu_uuids)
+    return _source(config, path.profile, there)[0]
+
+
+def _driver_profile(config: cfg.Config) -> DeviceProfile:
+    """The profile that stands for the devices of a driver's stages: nobody can ask for it here."""
+    if config.devices.gpu == "auto":
+        allowed = "the name or path of a profile: the trainer's process has no GPU to ask"
+        raise ConfigError("devices.gpu", "auto", allowed)
+    return named_profile("devices.gpu", config.devices.gpu, DeviceKind.GPU)
+
+
 def _host_profile(devices: cfg.DeviceConfig) -> tuple[DeviceProfile, str]:
     if devices.n_gpus != 1:
         # The cost model would price as many hosts.
@@ -126,7 +155,8 @@ def _host_profile(devices: cfg.DeviceConfig) -> tuple[DeviceProfile, str]:
 
 
 def _gpu_profile(config: cfg.Config, training: TrainingSide) -> tuple[DeviceProfile, str]:
-    devices, n_used = config.devices, len(training.gpu_uuids)
+    devices, others = config.devices, training.machines.values()
+    n_used = len(training.gpu_uuids) + sum(len(machine.gpu_uuids) for machine in others)
     if n_used and n_used != devices.n_gpus:
         raise ConfigError("devices.n_gpus", devices.n_gpus, f"{n_used}: the trainer uses so many")
     if devices.gpu != "auto":

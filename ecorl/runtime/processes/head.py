@@ -13,7 +13,7 @@ from ecorl.errors import EngineError
 from ecorl.records import Placement, Role, StageWork
 from ecorl.runtime.handles import Iteration, Landed, Span, StageRun
 from ecorl.runtime.protocol import Runtime
-from ecorl.runtime.training import TrainingSide
+from ecorl.runtime.training import TrainingSide, this_node
 
 _KEPT = 1024
 """Stages and iterations that rank 0 remembers. Invented: many more than a step has."""
@@ -30,6 +30,19 @@ class ProcessPart:
     spans: tuple[Span, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What each process has to know of a run that rank 0 has started.
+
+    Attributes:
+        engines: checkpoint folder of each role that has an engine.
+        machines: names of the trainer's machines in device ids, by their host names.
+    """
+
+    engines: Mapping[Role, Path]
+    machines: Mapping[str, str]
+
+
 class HeadProcess:
     """Rank 0's side: the runtime that decides, and its handles by the numbers of all processes."""
 
@@ -39,11 +52,15 @@ class HeadProcess:
         self._runs: dict[int, StageRun] = {}
         self._n_rows: dict[int, list[int]] = {}
 
-    def start(self, training: TrainingSide) -> dict[Role, Path]:
-        """Start the runtime; the checkpoint folders of the roles that have an engine."""
+    def start(self, training: TrainingSide) -> RunFacts:
+        """Start the runtime; what all processes have to know of it."""
         self.runtime.start()
         found = {role: self.runtime.checkpoint(role) for role in training.frozen}
-        return {role: folder for role, folder in found.items() if folder is not None}
+        hosts = [this_node(), *training.machines]
+        return RunFacts(
+            {role: folder for role, folder in found.items() if folder is not None},
+            {host: self.runtime.machine_name(host) for host in hosts},
+        )
 
     def begin_iteration(self, handle: Iteration) -> None:
         """Open an iteration under the processes' own number."""

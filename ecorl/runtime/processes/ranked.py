@@ -29,11 +29,17 @@ from ecorl.records import Action, Placement, Role, StageWork
 from ecorl.runtime.handles import Iteration, Landed, PlacedStage, RunTotals, Span, StageRun
 from ecorl.runtime.hooks import StageHooks
 from ecorl.runtime.overhead import HookClock
-from ecorl.runtime.processes.head import HeadProcess, ProcessPart, repetition_of, sum_of
+from ecorl.runtime.processes.head import (
+    HeadProcess,
+    ProcessPart,
+    RunFacts,
+    repetition_of,
+    sum_of,
+)
 from ecorl.runtime.processes.no_record import NoRecord
 from ecorl.runtime.processes.ranks import Ranks
 from ecorl.runtime.protocol import Command, RecordWriter, Runtime
-from ecorl.runtime.training import TrainingSide
+from ecorl.runtime.training import TrainingSide, this_node
 
 _Kept = TypeVar("_Kept")
 
@@ -101,8 +107,11 @@ class RankedRuntime(StageHooks):
     def start(self) -> None:
         """Start rank 0's runtime and tell all processes which roles have an engine."""
         head, training = self._head, self.training
-        engines = together(self._ranks, lambda: head.start(training) if head is not None else {})
-        self._engines = self._ranks.broadcast(engines)
+        own = together(self._ranks, lambda: head.start(training) if head is not None else None)
+        facts: RunFacts = self._ranks.broadcast(own)
+        self._engines = facts.engines
+        # The record may know this machine by another name.
+        self.training = replace(training, node=facts.machines.get(this_node(), training.node))
 
     def close(self) -> None:
         """End rank 0's runtime; not collective, so that it is safe when other processes are gone.

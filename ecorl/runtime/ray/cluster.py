@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +13,14 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ecorl.config import RayRuntimeConfig
+from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.lanes.cluster.engine import engine_error
 from ecorl.engines.lanes.cluster.worker import RESOURCE
+from ecorl.engines.lanes.messages import Fault, error_of, fault_of
 from ecorl.errors import ConfigError
 from ecorl.ledger import node_name
+from ecorl.records import Role
+from ecorl.runtime.equipment.role_places import NamedGpus, named_gpus
 from ecorl.runtime.training import this_node
 
 RESTARTS = -1
@@ -30,11 +35,13 @@ class ClusterNode:
         node_id: Ray's id.
         name: its name in device ids and in the run's record: the one that it was started with
             (``ray start --node-name``), else its address.
+        host: its host name, as `this_node` spells it there.
         n_fpgas: units of the resource ``FPGA``.
     """
 
     node_id: str
     name: str
+    host: str
     n_fpgas: float
 
 
@@ -78,6 +85,7 @@ def nodes() -> list[ClusterNode]:
         ClusterNode(
             row["NodeID"],
             name if names.count(name) == 1 else f"{name}-{row['NodeID'][:6]}",
+            node_name(row["NodeManagerHostname"]),
             float(row["Resources"].get(RESOURCE, 0.0)),
         )
         for row, name in zip(alive, names, strict=True)
@@ -101,6 +109,23 @@ def node_named(wanted: str, key: str) -> ClusterNode:
     raise ConfigError(key, wanted, f"one of {sorted(node.name for node in there)}")
 
 
+def node_of_host(host: str) -> ClusterNode:
+    """Find a machine by its host name.
+
+    Args:
+        host: as `this_node` spells it there.
+
+    Raises:
+        ConfigError: when the cluster has none of this name.
+    """
+    there = nodes()
+    for node in there:
+        if node.host == host:
+            return node
+    allowed = f"machines of the Ray cluster: {sorted(node.host for node in there)}"
+    raise ConfigError("the trainer's machines", host, allowed)
+
+
 def own_node() -> ClusterNode:
     """The machine of this process."""
     own = ray.get_runtime_context().get_node_id()
@@ -110,6 +135,38 @@ def own_node() -> ClusterNode:
 def on_node(node: ClusterNode) -> NodeAffinitySchedulingStrategy:
     """Scheduling options of an actor that has to be on one machine."""
     return NodeAffinitySchedulingStrategy(node.node_id, soft=False)
+
+
+def gpus_of(name: str, roles: Mapping[Role, Sequence[str]], patience_s: float) -> NamedGpus:
+    """Ask a machine's NVML for GPUs by name.
+
+    Args:
+        name: of the machine.
+        roles: names of each role's GPUs there.
+        patience_s: longest wait, s.
+
+    Raises:
+        ConfigError: when the cluster has no such machine, or NVML there no such GPU.
+        EngineError: when the machine does not answer.
+    """
+    first = next(iter(roles))
+    node = node_named(name, f"places.{first}.node")
+    task = ray.remote(_named_gpus).options(num_cpus=0, scheduling_strategy=on_node(node))
+    named = {gpu: role for role, gpus in roles.items() for gpu in gpus}
+    try:
+        answer: NamedGpus | Fault = ray.get(task.remote(named, f"on {name}"), timeout=patience_s)
+    except RayError as error:
+        raise engine_error(error, f"{name} did not tell its GPUs") from error
+    if isinstance(answer, Fault):
+        raise error_of(answer)
+    return answer
+
+
+def _named_gpus(named: Mapping[str, Role], where: str) -> NamedGpus | Fault:
+    """Run `named_gpus` as a task; what went wrong is an answer, since Ray would wrap an error."""
+    with EngineBoundary() as boundary:
+        return named_gpus(named, where)
+    return fault_of(boundary.caught())
 
 
 def check_accelerators(n_workers: int, patience_s: float) -> None:

@@ -22,6 +22,10 @@ from ecorl.runtime.handles import Span
 from ecorl.runtime.monitor import NodeEnergy, NodeMonitor, NodePower
 from ecorl.telemetry.sources.specs import SourceSpec
 
+NOTED_WITHIN_S = 1.0
+"""How long after its begin an execution is noted here at the latest, s. Invented: a message takes
+milliseconds, through two actors."""
+
 Settled = tuple[int, StageResult]
 """Serial number of an execution, and the execution with its energy."""
 
@@ -152,13 +156,13 @@ class MonitorActor:
             self._serials[key] = serial
         monitor.add(serial, result, spans)
 
+    def settle(self) -> None:
+        """Take the time up to now as told of: what held no device in it was idle."""
+        self._running().settle(time.monotonic() - NOTED_WITHIN_S)
+
     def drop(self, serial: int) -> None:
         """Note that an execution will never be accounted."""
         self._running().drop(serial)
-
-    def settle(self) -> None:
-        """Account executions whose readings are in."""
-        self._running().settle()
 
     def adopt(self) -> tuple[MonitorNews, list[StageResult]]:
         """Meet a new scheduler: tell it of all that the machine has recorded in this attempt.
@@ -196,9 +200,9 @@ class MonitorActor:
             settled = tuple(self._settled)
             faults, self._faults = tuple(self._faults), []
             n_told = self._n_taken + len(settled)
-        drawn = monitor.drawn()
-        if self._is_anew:  # what was drawn before, and meanwhile, is missing from the sum
-            drawn = replace(drawn, drawn_j=None)
+        drawn = monitor.drawn(all_noted=False)
+        if self._is_anew:  # what was drawn before, and meanwhile, is missing from the sums
+            drawn = replace(drawn, drawn_j=None, beside_j=None)
         return MonitorNews(self._life, monitor.power(), drawn, settled, faults, n_told)
 
     def finish(self, life: str, n_taken: int) -> MonitorNews:

@@ -177,7 +177,8 @@ class RemoteMonitor:
         self._actor.drop.remote(serial)
 
     def settle(self) -> None:
-        """Do nothing: the monitor settles by itself as readings come in."""
+        """Tell the monitor that all executions so far are noted."""
+        self._actor.settle.remote()
 
     # ------------------------------------------------------------ end
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,9 +15,14 @@ from ecorl.engines.lanes.messages import error_of
 from ecorl.errors import ConfigError
 from ecorl.ledger import Ledger, node_file
 from ecorl.records import DeviceKind, stage_of
-from ecorl.runtime.equipment.hardware import card_power, gpu_path, stays_on_gpu
+from ecorl.runtime.equipment.hardware import (
+    card_power,
+    gpu_path,
+    source_elsewhere,
+    stays_on_gpu,
+)
 from ecorl.runtime.equipment.profiles import named_profile
-from ecorl.runtime.equipment.role_places import RolePlaces
+from ecorl.runtime.equipment.role_places import RolePlaces, far_places, far_roles
 from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.protocol import RecordWriter
 from ecorl.runtime.ray import cluster
@@ -28,7 +34,8 @@ from ecorl.runtime.ray.record import RemoteRecord
 from ecorl.runtime.ray.remote import RemoteRuntime
 from ecorl.runtime.ray.scheduler import SchedulerActor, SchedulerPlan
 from ecorl.runtime.ray.workers import RESTART_S, START_S, PlacedWorker, make_workers
-from ecorl.runtime.training import TrainingSide
+from ecorl.runtime.training import TrainerMachine, TrainingSide
+from ecorl.telemetry.sources.specs import SourceSpec
 
 _FINISH_S = 70.0
 """Longest wait for the end of one of a run's actors, s. Invented: a monitor that hangs is given a
@@ -79,6 +86,7 @@ class RayRuntime(RemoteRuntime):
         self._token = run_token(ledger.path)
         self._ledger = ledger
         self._actors = _Actors()
+        self._names: dict[str, str] = {}
         self._started = self._closed = self._ended = False
 
     # ------------------------------------------------------------ life
@@ -126,16 +134,25 @@ class RayRuntime(RemoteRuntime):
         cluster.check_accelerators(len(models), self._ray.patience_s)
         workers = make_workers(self.config, self._ray, models, self._actors.made)
         self._engines = {worker.role: worker.model.folder for worker in workers}
-        names = dict.fromkeys([home.name, *(worker.node for worker in workers)])
+        trainers = self._trainers(home)
+        places = self._far_places(trainers)
+        names = dict.fromkeys([home.name, *trainers, *places, *(w.node for w in workers)])
         there = {node.name: node for node in cluster.nodes()}
-        monitors = tuple(self._monitor(there[name], home, workers) for name in names)
+        sources = {name: self._sources(name, home, trainers, places) for name in names}
+        monitors = tuple(
+            self._monitor(there[name], name == home.name, sources[name], workers, places.get(name))
+            for name in names
+        )
+        by_role = dict(self._gpu.roles.by_role)
+        for far in places.values():
+            by_role |= far.by_role
         # Each worker has a card of its own, and the costs of waiting for one follow.
         devices = self.config.devices.model_copy(update={"n_fpgas": max(1, len(workers))})
         return SchedulerPlan(
             config=self.config.model_copy(update={"devices": devices}),
             path=self._path,
             training=self.training.without_fence(),
-            gpu=self._gpu,
+            gpu=replace(self._gpu, roles=replace(self._gpu.roles, by_role=by_role)),
             card=self._card,
             edi_json=self._edi.to_json() if self._edi is not None else None,
             before=self._before,
@@ -144,14 +161,53 @@ class RayRuntime(RemoteRuntime):
             left_over=left_over(self._path, self._attempt),
         )
 
+    def _trainers(self, home: cluster.ClusterNode) -> dict[str, TrainerMachine]:
+        """The other machines of the trainer's processes, by their names in the cluster."""
+        found = {}
+        self._names = {home.host: home.name}
+        for host, machine in self.training.machines.items():
+            self._names[host] = cluster.node_of_host(host).name
+            found[self._names[host]] = machine
+        return found
+
+    def _far_places(self, trainers: Mapping[str, TrainerMachine]) -> dict[str, RolePlaces]:
+        """The devices of roles on other machines, as these machines' NVML names them."""
+        wanted = far_roles(self.config, self.training)
+        found = {}
+        for name, roles in wanted.items():
+            gpus = cluster.gpus_of(name, roles, self._ray.patience_s)
+            own = trainers[name].gpu_uuids if name in trainers else ()
+            found[name] = far_places(self.config, name, roles, gpus, own)
+        return found
+
+    def _sources(
+        self,
+        name: str,
+        home: cluster.ClusterNode,
+        trainers: Mapping[str, TrainerMachine],
+        places: Mapping[str, RolePlaces],
+    ) -> list[SourceSpec]:
+        """Where the power of a machine's devices is read, but for cards."""
+        if name == home.name:
+            return self._gpu.sources
+        found = []
+        if name in trainers:
+            found.append(source_elsewhere(self.config, self._gpu, self.training, trainers[name]))
+        source = places[name].source if name in places else None
+        return found if source is None else [*found, source]
+
     def _monitor(
-        self, node: cluster.ClusterNode, home: cluster.ClusterNode, workers: list[PlacedWorker]
+        self,
+        node: cluster.ClusterNode,
+        is_home: bool,
+        sources: list[SourceSpec],
+        workers: list[PlacedWorker],
+        places: RolePlaces | None,
     ) -> tuple[MonitorPlan, Any]:
-        sources = list(self._gpu.sources) if node == home else []
         cards = card_power(self.config)
         if cards is not None and any(worker.node == node.name for worker in workers):
-            sources.append(cards)
-        folder = self._path.parent if node == home else node_folder(self._token)
+            sources = [*sources, cards]
+        folder = self._path.parent if is_home else node_folder(self._token)
         plan = MonitorPlan(
             node=node.name,
             node_id=node.node_id,
@@ -166,7 +222,7 @@ class RayRuntime(RemoteRuntime):
                 DeviceKind.CPU: self._gpu.profile,
                 DeviceKind.FPGA: self._card,
             },
-            roles=self._gpu.roles if node == home else RolePlaces(),
+            roles=self._gpu.roles if is_home else places or RolePlaces(),
         )
         actor = (
             ray.remote(MonitorActor)
@@ -179,6 +235,10 @@ class RayRuntime(RemoteRuntime):
         )
         self._actors.made.append(actor)
         return plan, actor
+
+    def machine_name(self, host: str) -> str:
+        """Name of a machine of the trainer in device ids and in the record. See `Runtime`."""
+        return self._names.get(host, host)
 
     @property
     def _scheduler_name(self) -> str:

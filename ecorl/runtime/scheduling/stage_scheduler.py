@@ -189,8 +189,9 @@ class StageScheduler:
             stage: the execution.
             spans: all of them, on the trainer's machine.
         """
-        held = self._gpu.roles.charged(stage.work.role, spans)
-        self._monitors[self._training.home].hold(stage.serial, held)
+        home = self._training.home
+        node, held = self._charged(stage.work.role, spans, home)
+        self._monitors[node].hold(stage.serial, held)
 
     def end_stage(self, stage: PlacedStage, spans: Sequence[Span], node: str) -> None:
         """Record a stage that ran on the GPU path; its energy follows with the power readings.
@@ -200,11 +201,31 @@ class StageScheduler:
             spans: which devices it held when.
             node: the machine that they are of.
         """
-        roles, role = self._gpu.roles, stage.work.role
-        device = roles.profile_names.get(role, self._gpu.profile.name)
-        if role in roles.by_role:
-            node = self._training.home  # where its devices are named, whoever waited for them
-        self._recorder.record_gpu_path(stage, node, roles.charged(role, spans), device)
+        role = stage.work.role
+        device = self._gpu.roles.profile_names.get(role, self._gpu.profile.name)
+        self._recorder.record_gpu_path(stage, *self._charged(role, spans, node), device)
+
+    def _charged(self, role: Role, spans: Sequence[Span], node: str) -> tuple[str, Sequence[Span]]:
+        """The machine and the devices that an execution is charged to.
+
+        Args:
+            role: of the execution.
+            spans: when it ran, on a machine of the trainer and in its clock.
+            node: that machine.
+
+        Returns:
+            The machine of the role's devices, and when these were held, in its clock.
+        """
+        roles = self._gpu.roles
+        if role not in roles.by_role:
+            return node, spans
+        # Where its devices are, whoever waited for them.
+        there = roles.node_of(role) or self._training.home
+        later_s = self._monitors[there].ahead_s - self._monitors[node].ahead_s
+        return there, [
+            replace(s, t_start_s=s.t_start_s + later_s, t_end_s=s.t_end_s + later_s)
+            for s in roles.charged(role, spans)
+        ]
 
     def submit(self, stage: PlacedStage, batch: ScoreBatch) -> None:
         """Send a placed inference batch to its engine; returns at once.
@@ -257,7 +278,8 @@ class StageScheduler:
         Args:
             stage: the execution.
         """
-        node, pending = self._training.home, self._pending.pop(stage.serial, None)
+        node = self._gpu.roles.node_of(stage.work.role) or self._training.home
+        pending = self._pending.pop(stage.serial, None)
         if pending is not None:
             lane = self._lanes[stage.work.role]
             lane.forget(pending)
