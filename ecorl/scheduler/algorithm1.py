@@ -19,7 +19,7 @@ that of whole rows. It is never below the generated one: the guard is the strict
 
 The fifth guard is off by default. With it on, an unknown cost counts as too high: whoever asks
 for proof that offloading pays gets the GPU where there is none. The energy is that which the run
-will book for rows of one length (see `ecorl.scheduler.costs` for uneven ones).
+will book for rows that are alike and share no prompt (see `ecorl.scheduler.costs` for others).
 
 A framework may be able to do more (`ecorl.records.Abilities`). Then the critic may leave the GPU
 under the same guards, and generation and training steps, which never leave it, may run otherwise

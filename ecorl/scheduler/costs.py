@@ -1,12 +1,28 @@
 """What each action is expected to cost in a given state, from profiles and the stage function.
 
 Under the ``roofline`` calibration the card's cost is that of the cycle model, the same that the
-FPGA engine reports and the run books; only the lengths of the rows are not in `StageWork`, so they
-count as equal. Rows of one length are booked at what was decided by. Of uneven rows only attention
-differs, so decision and booking are never further apart than the longer of their attention times;
-as attention grows with the square of a row, the booked cost is then the higher one. With rows
-between 110 and 2,000 tokens it was found up to 3 % higher for a 7 B model and one of 0.5 B, and
-5 % for two layers of 64; with rows of up to 25 tokens within 0.2 % for all of them.
+FPGA engine reports and the run books. `StageWork` holds sums over rows, not the rows: they count as
+alike, each with a prompt of its own. Rows that are so are booked at what was decided by.
+
+Of uneven rows two things differ:
+
+- attention, the writing of its pages included;
+- at most one kernel start a layer for each group of `GROUP_TOKENS` tokens: a second one of the
+  router, needed where the wanted tokens of any row begin inside a page. It may be needed for the
+  rows as they are and not for even ones, or the reverse.
+
+So decision and booking are never further apart than the longer of their attention times plus these
+starts. Either can be the higher. Attention grows with the square of a row, so uneven rows are
+booked higher as a rule. But pages count in full, so the decision is too high where even rows end
+just behind the end of a page; and so it is for log-probs where long completions have short prompts
+and the reverse. With rows of 110 to 2,000 tokens the booked cost was found from 0.7 % lower to 5 %
+higher for a 7 B model and one of 0.5 B, and from 1.5 % lower to 8 % higher for two layers of 64;
+with rows of up to 25 tokens it was within 0.6 % for all of them.
+
+Two more things `StageWork` does not tell. A prompt that rows share is computed and booked once, but
+decided by once for each row: 8 rewards of a 7 B model behind one prompt of 200 tokens, with 56
+tokens each, are booked at 34 % of what was decided by. And where the model has a gate, the token at
+which it is read is booked as wanted as well.
 """
 
 from __future__ import annotations
@@ -129,7 +145,7 @@ class CostModel:
         return stage_cost(work, served.gpu, served.n_gpus, self.devices.calibration)
 
     def fpga_cost(self, work: StageWork) -> StageCost:
-        """Cost of some work on one card: what the engine would book for rows of one length.
+        """Cost of some work on one card: what the engine would book for rows that are alike.
 
         In the paper's calibration it is the printed figure, which no engine books.
         """

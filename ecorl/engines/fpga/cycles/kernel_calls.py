@@ -165,7 +165,7 @@ def _router_starts(batch: BatchShape) -> int:
 def token_calls(
     model: ModelShape, n_tokens: int, n_wanted: int, head_rows: int, n_results: int
 ) -> Calls:
-    """List the calls that depend on sums over rows alone: all but the pages and attention.
+    """List the calls that depend on sums over rows alone: all but those of router and attention.
 
     Args:
         model: the decoder's shape.

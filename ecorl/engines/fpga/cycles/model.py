@@ -10,16 +10,17 @@ assumes. No synthesis report backs any figure. In short:
   profile's DSP budget (``n_dsp_used`` x ``macs_per_dsp``) decides how many arrays of the former
   there are, and every other kernel has as many copies;
 - every start of a kernel adds its share of the profile's ``launch_s``, where the profile has it:
-  a thirteenth, since a layer has 13 starts (`LAYER_STARTS`). Slices of long products, rows behind
-  shared prompts, the embedding and the head come on top;
+  a thirteenth, since a layer has 13 starts (`LAYER_STARTS`). Slices of long products, rows that go
+  on inside a page (`kernel_starts`), the embedding and the head come on top;
 - the link: a record of 64 bytes a token to the card and back, results, and ``link_latency_s`` for
   each transfer that no kernel covers (`link_bytes` and `TRANSFERS` in `kernel_calls`).
 
 Energy is the profile's ``active_w`` over the whole time.
 
 Before a batch is placed its rows are not all known, only their number, their tokens and their
-completion tokens: `mean_rows` spreads these evenly. All but the pages and attention depends on the
-sums alone, so the modelled time is then off by the error of these two, and exact for equal rows.
+completion tokens: `mean_rows` spreads these evenly. All but pages, attention and the router's
+second start depends on the sums alone, so the modelled time is then off by the error of these
+three, and exact for rows that are alike and share no prompt.
 """
 
 from __future__ import annotations
@@ -239,7 +240,7 @@ def _batch_time(model: ModelShape, card: CardFigures, batch: BatchShape) -> Card
 def mean_rows(work: StageWork) -> BatchShape:
     """A batch of the work's sums with rows, and completions in them, as even as can be.
 
-    Rows of one length are as given; otherwise see the module's text for what that changes.
+    Rows that are alike are as given; otherwise see the module's text for what that changes.
     """
     n_rows = min(work.n_sequences, work.n_tokens)
     if n_rows <= 0:

@@ -228,8 +228,7 @@ AFTER_ATTENTION: tuple[ProductStep | VectorStep, ...] = (
 """The rest of a layer, in the last one for the wanted rows only."""
 
 LAYER_STARTS = len(BEFORE_ATTENTION) + len(ATTENTION) + len(AFTER_ATTENTION)
-"""Kernel starts of a layer whose products take one slice each and whose rows share no prompt: 13.
-"""
+"""Kernel starts of a layer whose products take one slice each and whose router starts once: 13."""
 
 FINAL_NORM = _norm("final_norm")
 """Comes before the head, for the wanted rows."""
