@@ -85,7 +85,9 @@ class ToyRun:
         expected: rows of each iteration and role.
     """
 
-    def __init__(self, folder, runtime_table=None, ranked=False, from_step=None, **config):
+    def __init__(
+        self, folder, runtime_table=None, ranked=False, from_step=None, side=None, **config
+    ):
         self.folder, self.iterations = folder, {}
         self.asked, self.delivered, self.expected = [], {}, {}
         engine = dict(config.pop("engine", {}))
@@ -113,7 +115,8 @@ class ToyRun:
         else:
             self.ledger = Ledger.open_for_resume(path, from_step=from_step)
         frozen = {stage: FrozenModel(make_checkpoint(folder / "model")) for stage in STAGES}
-        self.training = TrainingSide(models=dict.fromkeys(Stage, MODEL), frozen=frozen)
+        models = dict.fromkeys(Stage, MODEL)
+        self.training = TrainingSide(models=models, frozen=frozen, **(side or {}))
         inner = build_runtime(self.config, self.ledger, self.training)
         self.inner = inner
         self.runtime = RankedRuntime(OneRank(), self.training, inner) if ranked else inner

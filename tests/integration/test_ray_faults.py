@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from ecorl.ledger import LEDGER_FILE
 from ecorl.records import Action, FaultKind, Stage
 from ecorl.report.nodes import lost_energy
 from ecorl.runtime.ray.node_records import node_folder, run_token
-from tests.cluster import CARDS, LOOPBACK, OBJECT_STORE_BYTES, two_nodes
+from tests.cluster import CARDS, LOOPBACK, OBJECT_STORE_BYTES, node_behind, two_nodes
 from tests.conftest import demand
 from tests.toy_engine import HANG, SHORT, SLOW
 from tests.toy_runs import (
@@ -395,36 +394,7 @@ def wait_until(condition, meanwhile=lambda: None, limit_s=40.0):
         time.sleep(0.1)
 
 
-@contextlib.contextmanager
 def node_ahead(address, seconds):
     """A node of the cluster whose clocks, but for the time of day, are ahead of this machine's."""
-    import ray
-
-    unshare = shutil.which("unshare")
-    clocks = [unshare or "unshare", "-T", "--monotonic", str(seconds), "--boottime", str(seconds)]
-    try:
-        allowed = subprocess.run([*clocks, "--fork", "true"], capture_output=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("unshare is not on this machine")
-    if allowed.returncode:
-        pytest.skip("time namespaces are not permitted here")
-    program = "from ray.scripts.scripts import main; main()"
-    command = [
-        *clocks, "--fork", "--kill-child", sys.executable, "-c", program,
-        "start", "--address", address, "--node-ip-address", LOOPBACK, "--node-name", AHEAD,
-        "--num-cpus", "1", "--resources", '{"FPGA": 1}', "--block",
-        "--object-store-memory", str(OBJECT_STORE_BYTES),
-    ]  # fmt: skip
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as node:
-        try:
-            wait_until(lambda: any(n["NodeName"] == AHEAD and n["Alive"] for n in ray.nodes()))
-            yield
-        finally:
-            below = psutil.Process(node.pid).children(recursive=True)
-            for process in below:
-                with contextlib.suppress(psutil.Error):
-                    process.terminate()
-            _, alive = psutil.wait_procs(below, timeout=10)
-            for process in alive:
-                process.kill()
-            node.kill()
+    ahead = ["--monotonic", str(seconds), "--boottime", str(seconds)]
+    return node_behind(address, AHEAD, ["unshare", "-T", *ahead, "--fork", "--kill-child"])

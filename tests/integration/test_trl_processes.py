@@ -2,65 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from dataclasses import asdict
-from pathlib import Path
-
 import pytest
-import torch
 
 from ecorl.bench.frameworks.samples import count_samples
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, EventKind, FaultKind, Stage
 from tests.integration.checks import BOTH, assert_same_bits
-
-ROOT = Path(__file__).parents[2]
-N_ROWS, N_STEPS = 8, 3
-TRAINER = {"per_device_train_batch_size": N_ROWS, "max_steps": N_STEPS}
-
-
-def run_training(tiny, folder, placement=None, engine=None, *, check=True, **settings):
-    """Train in two processes; returns each process's outcome."""
-    folder.mkdir(exist_ok=True)
-    config = None
-    if placement is not None:
-        config = {
-            "algorithm": settings.get("algorithm", "grpo"),
-            "run_dir": str(folder / "run"),
-            "placement": {"policy": placement},
-            "engine": engine or {},
-            "telemetry": {"gpu": {"type": "modelled", "interval_s": 0.02}},
-        }
-    told = {
-        "tiny": {k: str(v) for k, v in asdict(tiny).items()},
-        "folder": str(folder),
-        "algorithm": "grpo",
-        "config": config,
-        **settings,
-        "trainer": TRAINER | settings.get("trainer", {}),
-    }
-    path = folder / "settings.json"
-    path.write_text(json.dumps(told), "utf-8")
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2",
-            "--standalone", "--local_addr", "127.0.0.1",
-            str(ROOT / "tests/integration/train_script.py"), str(path),
-        ],
-        cwd=ROOT,
-        env=os.environ
-        | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )  # fmt: skip
-    if check:
-        assert done.returncode == 0, done.stderr[-4000:]
-        return [torch.load(folder / f"outcome-{r}.pt", weights_only=False) for r in (0, 1)]
-    return done
+from tests.integration.two_processes import N_ROWS, N_STEPS, assert_close, run_training
 
 
 @pytest.fixture
@@ -74,17 +22,6 @@ def train(tiny, tmp_path):
 @pytest.fixture(scope="module")
 def plain(tiny, tmp_path_factory):
     return run_training(tiny, tmp_path_factory.mktemp("plain"))
-
-
-def assert_close(plain, other):
-    """Log and weights of all processes agree to 1e-6."""
-    for mine, theirs in zip(plain, other, strict=True):
-        for one, another in zip(mine["log"], theirs["log"], strict=True):
-            assert one.keys() == another.keys()
-            for key in one:
-                assert float(another[key]) == pytest.approx(float(one[key]), abs=1e-6), key
-        for name, weight in mine["weights"].items():
-            assert torch.allclose(weight, theirs["weights"][name], rtol=0, atol=1e-6), name
 
 
 def reader_of(tmp_path, name):

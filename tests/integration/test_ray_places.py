@@ -1,0 +1,196 @@
+"""A run over a Ray cluster whose stages compute on further machines: each is metered where it is.
+
+GPUs are those of a stand-in for NVML's library, which nvidia-ml-py opens on every node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import pytest
+
+from ecorl.bench.frameworks.samples import count_samples
+from ecorl.errors import ConfigError
+from ecorl.ledger import LedgerReader
+from ecorl.records import Action, Provenance, Stage
+from ecorl.runtime.training import this_node
+from tests.cluster import CARDS, node_behind, two_nodes
+from tests.conftest import demand
+from tests.fakes.nvml.fake_nvml import BASE_W, CONTROL, PEAK_W, FakeNvml, build
+from tests.integration.checks import BOTH
+from tests.integration.two_processes import (
+    N_ROWS,
+    N_STEPS,
+    assert_close,
+    run_on_two_hosts,
+    run_training,
+)
+from tests.toy_runs import REWARD_ALONE, ToyRun, install_toy, make_batch, same, work_of
+
+SERVER = {"elsewhere": {Stage.GENERATION: "a vLLM server"}}
+POWER = {"gpu": {"type": "auto"}}
+SECOND = "second"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    demand("ray")
+    demand("cc")
+    import ray
+
+    folder = tmp_path_factory.mktemp("nvml")
+    fake = FakeNvml(build(folder), folder / "control")
+    fake.set("devices 2")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        for key, value in fake.child_environment().items():
+            patch.setenv(key, value)
+        assert CONTROL in fake.child_environment()
+        install_toy(tmp_path_factory.mktemp("plugin"), patch)
+        with two_nodes() as found:
+            ray.init(
+                address=found.address,
+                namespace="ecorl",
+                log_to_driver=False,
+                configure_logging=False,
+            )
+            yield found
+
+
+@pytest.fixture
+def make(cluster, tmp_path):
+    made = []
+
+    def run(**options):
+        table = {"type": "ray", "address": cluster.address, "patience_s": 20.0}
+        options = {"placement": REWARD_ALONE, "telemetry": POWER, **options}
+        made.append(ToyRun(tmp_path / "run", table, **options))
+        made[-1].runtime.start()
+        return made[-1]
+
+    yield run
+    for one in made:
+        one.close()
+
+
+def lasting(run, stage, time_s):
+    """A stage of the GPU path in the newest iteration."""
+    started = run.runtime.on_stage_start(run.iterations[1], work_of(make_batch(), stage))
+    time.sleep(time_s)
+    run.runtime.on_stage_end(started)
+
+
+def test_a_role_on_another_machine_is_charged_that_machine_s_gpus(make):
+    run = make(places={"generation": {"node": CARDS, "devices": ["1"]}}, side=SERVER)
+    batch = make_batch()
+    assert same(run.step(1, batch), batch)
+    lasting(run, Stage.GENERATION, 1.2)
+    lasting(run, Stage.ACTOR_TRAIN, 0.3)
+    run.close()
+    rows = {r.stage: r for r in run.executions()}
+    served, trained = rows[Stage.GENERATION], rows[Stage.ACTOR_TRAIN]
+    assert (served.node, served.device_ids) == (CARDS, (f"{CARDS}/gpu1",))
+    assert served.energy.provenance is Provenance.MEASURED
+    assert BASE_W < served.energy.energy_j / served.time_s < PEAK_W
+    assert trained.node == this_node()
+    assert trained.energy.provenance is Provenance.MODELLED
+    with run.reader() as reader:
+        (device,) = [d for d in reader.devices() if d.device_id == f"{CARDS}/gpu1"]
+        assert device.provenance is Provenance.MEASURED
+        assert "POWER_UNREAD" not in {e.kind.name for e in reader.events()}
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "allowed"),
+    [
+        ({"node": CARDS, "devices": ["7"]}, "places.generation.devices", f"finds on {CARDS}"),
+        ({"node": "nowhere", "devices": ["0"]}, "places.generation.node", CARDS),
+    ],
+)
+def test_a_machine_or_a_gpu_that_is_not_there_is_refused(make, place, key, allowed):
+    with pytest.raises(ConfigError, match=key) as refused:
+        make(places={"generation": place}, side=SERVER)
+    assert allowed in str(refused.value)
+
+
+def test_a_driver_without_a_device_is_charged_nothing(make):
+    run = make(
+        places={
+            "generation": {"node": CARDS, "devices": ["0"]},
+            "actor_train": {"node": CARDS, "devices": ["0", "1"]},
+        },
+        side={"device": "none"},
+        devices={"gpu": "h100_sxm"},
+    )
+    batch = make_batch()
+    assert same(run.step(1, batch), batch)
+    for stage in (Stage.GENERATION, Stage.ACTOR_TRAIN, Stage.CRITIC):
+        lasting(run, stage, 0.5)
+    run.close()
+    rows = {r.stage: r for r in run.executions()}
+    assert rows[Stage.GENERATION].device_ids == (f"{CARDS}/gpu0",)
+    assert rows[Stage.ACTOR_TRAIN].device_ids == (f"{CARDS}/gpu0", f"{CARDS}/gpu1")
+    for stage in (Stage.GENERATION, Stage.ACTOR_TRAIN):
+        assert rows[stage].energy.energy_j > 0
+    # Nobody has named its devices: its energy is missing, not that of the driver's machine.
+    assert rows[Stage.CRITIC].energy is None or rows[Stage.CRITIC].energy.energy_j is None
+    with run.reader() as reader:
+        details = [e.detail for e in reader.events() if e.kind.name == "POWER_UNREAD"]
+        assert any(d.startswith("critic ran on") for d in details)
+        assert not any(d.startswith("generation ran on") for d in details)
+        assert {d.device_id for d in reader.devices()} >= {f"{CARDS}/gpu0", f"{CARDS}/gpu1"}
+        assert not any(d.device_id.startswith(this_node()) for d in reader.devices())
+
+
+def test_what_is_drawn_beside_all_stages_is_known(make):
+    run = make(telemetry={"gpu": {"type": "modelled", "interval_s": 0.02}})
+    batch = make_batch()
+    assert same(run.step(1, batch), batch)
+    lasting(run, Stage.GENERATION, 0.3)
+    limit_s = time.monotonic() + 30
+    while not run.runtime.totals().beside_j:
+        assert time.monotonic() < limit_s
+        run.runtime.settle()
+        time.sleep(0.2)
+    totals = run.runtime.totals()
+    assert 0 < totals.beside_j < totals.drawn_j
+
+
+def test_a_trainer_over_two_machines_has_one_record_and_the_numbers_of_plain_trl(
+    cluster, tiny, tmp_path
+):
+    name_it = ["unshare", "--uts", "sh", "-c", f'hostname {SECOND} && exec "$@"', "sh"]
+    plain = run_training(tiny, tmp_path / "plain")
+    with node_behind(cluster.address, "of-the-second", name_it, n_fpgas=0):
+        attached = run_on_two_hosts(
+            tiny,
+            tmp_path / "attached",
+            name_it,
+            BOTH,
+            {"offload": {"type": "torch"}},
+            more={"runtime": {"type": "ray", "address": cluster.address}},
+        )
+    assert_close(plain, attached)
+    expected = {
+        (step, str(stage)): 2 * N_ROWS
+        for step in range(1, N_STEPS + 1)
+        for stage in (Stage.REWARD, Stage.REFERENCE)
+    }
+    with contextlib.closing(LedgerReader(tmp_path / "attached" / "run")) as reader:
+        assert count_samples(reader, expected) == (0, 0)
+        assert reader.faults() == []
+        assert reader.lost_nodes() == []
+        machines = {row.node for row in reader.nodes()}
+        rows = [row.result for row in reader.executions()]
+    assert machines == {this_node(), "of-the-second", CARDS}
+    for stage in (Stage.REWARD, Stage.REFERENCE):
+        own = [(r.node, r.action, r.n_sequences) for r in rows if r.stage is stage]
+        assert own == [(CARDS, Action.CONCURRENT, 2 * N_ROWS)] * N_STEPS
+    # Each machine's own part of a stage, with what its own devices drew.
+    generated = [r for r in rows if r.stage is Stage.GENERATION]
+    for machine in (this_node(), "of-the-second"):
+        own = [r for r in generated if r.node == machine]
+        assert [r.n_sequences for r in own] == [N_ROWS] * N_STEPS
+        assert {i for r in own for i in r.device_ids} == {f"{machine}/cpu0"}
+        assert all(r.energy.energy_j > 0 for r in own)

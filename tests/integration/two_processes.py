@@ -1,0 +1,117 @@
+"""Trainings in two processes, run by the script of `train_script`."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "tests/integration/train_script.py"
+N_ROWS, N_STEPS = 8, 3
+TRAINER = {"per_device_train_batch_size": N_ROWS, "max_steps": N_STEPS}
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true"}
+LIMIT_S = 240
+
+
+def write_settings(tiny, folder, placement=None, engine=None, **settings):
+    """Write what both processes are to do; without a placement they train without ecorl."""
+    folder.mkdir(exist_ok=True)
+    config = None
+    if placement is not None:
+        config = {
+            "algorithm": settings.get("algorithm", "grpo"),
+            "run_dir": str(folder / "run"),
+            "placement": {"policy": placement},
+            "engine": engine or {},
+            "telemetry": {"gpu": {"type": "modelled", "interval_s": 0.02}},
+            **settings.pop("more", {}),
+        }
+    told = {
+        "tiny": {k: str(v) for k, v in asdict(tiny).items()},
+        "folder": str(folder),
+        "algorithm": "grpo",
+        "config": config,
+        **settings,
+        "trainer": TRAINER | settings.get("trainer", {}),
+    }
+    path = folder / "settings.json"
+    path.write_text(json.dumps(told), "utf-8")
+    return path
+
+
+def run_training(tiny, folder, *args, check=True, **settings):
+    """Train in two processes of torchrun; returns each process's outcome."""
+    path = write_settings(tiny, folder, *args, **settings)
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2",
+            "--standalone", "--local_addr", "127.0.0.1", str(SCRIPT), str(path),
+        ],
+        cwd=ROOT,
+        env=os.environ | ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )  # fmt: skip
+    if check:
+        assert done.returncode == 0, done.stderr[-4000:]
+        return outcomes(folder)
+    return done
+
+
+def run_on_two_hosts(tiny, folder, second, *args, **settings):
+    """Train in two processes, the second of them behind a command; returns each one's outcome.
+
+    Args:
+        second: command that runs what follows it on another host.
+    """
+    path = write_settings(tiny, folder, *args, **settings)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {
+        "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
+    }  # fmt: skip
+    processes = [
+        subprocess.Popen(
+            [*before, sys.executable, str(SCRIPT), str(path)],
+            cwd=ROOT,
+            env=os.environ | ENVIRONMENT | common | {"RANK": str(rank)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, before in enumerate([[], second])
+    ]
+    try:
+        told = [process.communicate(timeout=LIMIT_S)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], "".join(told)[-4000:]
+    return outcomes(folder)
+
+
+def outcomes(folder):
+    """What both processes ended with."""
+    return [torch.load(folder / f"outcome-{r}.pt", weights_only=False) for r in (0, 1)]
+
+
+def assert_close(plain, other):
+    """Log and weights of all processes agree to 1e-6."""
+    for mine, theirs in zip(plain, other, strict=True):
+        for one, another in zip(mine["log"], theirs["log"], strict=True):
+            assert one.keys() == another.keys()
+            for key in one:
+                assert float(another[key]) == pytest.approx(float(one[key]), abs=1e-6), key
+        for name, weight in mine["weights"].items():
+            assert torch.allclose(weight, theirs["weights"][name], rtol=0, atol=1e-6), name
