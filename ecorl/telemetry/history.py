@@ -194,17 +194,19 @@ class PowerHistory:
         """
         if t_end_s < t_start_s:
             raise ValueError(f"the window ends {t_start_s - t_end_s:g} s before it starts")
-        window, back_s = (t_start_s, t_end_s), min(t_start_s, t_end_s - CONTEXT_S)
+        window = (t_start_s, t_end_s)
         with self._lock:
             track = self._tracks.get(device_id)
-            readings = [] if track is None else track.around(back_s, t_end_s, self._hold_s)
             provenance = Provenance.MODELLED if track is None else track.provenance
+            is_model = provenance is Provenance.MODELLED
+            back_s = t_start_s if is_model else min(t_start_s, t_end_s - CONTEXT_S)
+            readings = [] if track is None else track.around(back_s, t_end_s, self._hold_s)
         counter_j, integral_j, coverage = self._figures(readings, window)
         verdict = CounterVerdict.FINE
-        if counter_j is not None and provenance is not Provenance.MODELLED:
+        if counter_j is not None and not is_model:
             verdict = self._verdict(readings, window)
         energy_j, method = _choose(counter_j, integral_j, coverage, verdict)
-        if method is EnergyMethod.COUNTER and provenance is Provenance.MODELLED:
+        if method is EnergyMethod.COUNTER and is_model:
             method = EnergyMethod.MODEL
         length_s = t_end_s - t_start_s
         return StageEnergy(

@@ -77,7 +77,7 @@ def make(cluster, tmp_path):
 
 
 def test_a_worker_that_is_killed_hangs_or_answers_wrongly(make):
-    run = make(placement=REWARD_ALONE | {"deadline_s": 4.0, "max_faults": 10})
+    run = make(placement=REWARD_ALONE | {"deadline_s": 4.0, "max_faults": 1000})
     steps = Steps(run)
     steps.by_engine()
     # In the middle of a batch.
@@ -386,7 +386,7 @@ def kill(actor, holding=""):
     return pid
 
 
-def wait_until(condition, meanwhile=lambda: None, limit_s=40.0):
+def wait_until(condition, meanwhile=lambda: None, limit_s=90.0):
     limit_s += time.monotonic()
     while not condition():
         assert time.monotonic() < limit_s
