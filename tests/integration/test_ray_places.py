@@ -23,8 +23,9 @@ from tests.integration.two_processes import (
     N_ROWS,
     N_STEPS,
     assert_close,
-    run_on_two_hosts,
-    run_training,
+    outcomes,
+    run_trainings,
+    training,
 )
 from tests.toy_runs import REWARD_ALONE, ToyRun, install_toy, make_batch, same, work_of
 
@@ -161,17 +162,15 @@ def test_a_trainer_over_two_machines_has_one_record_and_the_numbers_of_plain_trl
     cluster, tiny, tmp_path
 ):
     name_it = ["unshare", "--uts", "sh", "-c", f'hostname {SECOND} && exec "$@"', "sh"]
-    plain = run_training(tiny, tmp_path / "plain")
+    ray_table = {"runtime": {"type": "ray", "address": cluster.address}}
+    engine = {"offload": {"type": "torch"}}
     with node_behind(cluster.address, "of-the-second", name_it, n_fpgas=0):
-        attached = run_on_two_hosts(
-            tiny,
-            tmp_path / "attached",
-            name_it,
-            BOTH,
-            {"offload": {"type": "torch"}},
-            more={"runtime": {"type": "ray", "address": cluster.address}},
+        run_trainings(
+            training(tiny, tmp_path / "plain"),
+            training(tiny, tmp_path / "attached", BOTH, engine, ray_table),
+            second=name_it,
         )
-    assert_close(plain, attached)
+    assert_close(outcomes(tmp_path / "plain"), outcomes(tmp_path / "attached"))
     expected = {
         (step, str(stage)): 2 * N_ROWS
         for step in range(1, N_STEPS + 1)

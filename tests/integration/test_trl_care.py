@@ -22,7 +22,8 @@ from ecorl.runtime.frozen_models import Watch, frozen_checkpoint
 from roll_adapters.trl_hooks import attach
 from tests.integration.checks import BOTH, assert_same_bits, config, outcome
 
-EXACT = {"offload": {"type": "torch"}}
+EXACT = {"offload": {"type": "torch", "isolated": False}}
+ISOLATED = {"offload": {"type": "torch"}}
 
 
 class AtStep(TrainerCallback):
@@ -49,7 +50,7 @@ def fault_kinds(folder: Path) -> list[str]:
 def assert_as_plain(make, settings, habit) -> None:
     """Train without ecorl and with it, the user's habit put on both: the same weights.
 
-    Within 1e-6, as from the exact engine in another process.
+    Within 1e-6, as from the exact engine.
     """
     weights = []
     for name in ("plain", "attached"):
@@ -323,7 +324,7 @@ def test_old_logprobs_are_training_work_with_and_without_a_reference(make_traine
 
 def test_an_engine_that_dies_between_two_steps_is_a_fault_in_the_record(make_trainer, tmp_path):
     trainer = make_trainer()
-    attachment = attach(trainer, config(tmp_path, policy=BOTH, engine=EXACT))
+    attachment = attach(trainer, config(tmp_path, policy=BOTH, engine=ISOLATED))
 
     def kill():
         for lane in attachment.runtime._scheduler._lanes.values():
@@ -340,7 +341,7 @@ def test_sigterm_to_the_whole_group_leaves_engine_and_sampler_to_the_trainer(
     make_trainer, tmp_path
 ):
     trainer = make_trainer()
-    attachment = attach(trainer, config(tmp_path, policy=BOTH, engine=EXACT))
+    attachment = attach(trainer, config(tmp_path, policy=BOTH, engine=ISOLATED))
 
     def terminate():
         runtime = attachment.runtime

@@ -8,31 +8,42 @@ from ecorl.bench.frameworks.samples import count_samples
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, EventKind, FaultKind, Stage
 from tests.integration.checks import BOTH, assert_same_bits
-from tests.integration.two_processes import N_ROWS, N_STEPS, assert_close, run_training
+from tests.integration.two_processes import (
+    N_ROWS,
+    N_STEPS,
+    assert_close,
+    outcomes,
+    run_trainings,
+    training,
+)
 
-
-@pytest.fixture
-def train(tiny, tmp_path):
-    def train(name, *args, **options):
-        return run_training(tiny, tmp_path / name, *args, **options)
-
-    return train
+EXACT = {"offload": {"type": "torch"}}
+CHANGE = {"rank": 1, "step": 1}
 
 
 @pytest.fixture(scope="module")
-def plain(tiny, tmp_path_factory):
-    return run_training(tiny, tmp_path_factory.mktemp("plain"))
+def folder(tiny, tmp_path_factory):
+    """Trainings that end well, in folders by name: the processes start once for all of them."""
+    root = tmp_path_factory.mktemp("trainings")
+    run_trainings(
+        training(tiny, root / "plain"),
+        training(tiny, root / "attached", {"type": "static"}),
+        training(tiny, root / "offloaded", BOTH, EXACT),
+        training(tiny, root / "changed", change=CHANGE),
+        training(tiny, root / "changed-offloaded", BOTH, EXACT, change=CHANGE),
+    )
+    return root
 
 
-def reader_of(tmp_path, name):
-    return LedgerReader(tmp_path / name / "run")
+def reader_of(folder, name):
+    return LedgerReader(folder / name / "run")
 
 
-def test_on_the_gpu_path_the_numbers_are_those_of_plain_trl(train, plain, tmp_path):
-    attached = train("attached", {"type": "static"})
-    for one, other in zip(plain, attached, strict=True):
+def test_on_the_gpu_path_the_numbers_are_those_of_plain_trl(folder):
+    both = outcomes(folder / "plain"), outcomes(folder / "attached")
+    for one, other in zip(*both, strict=True):
         assert_same_bits(one, other)
-    with reader_of(tmp_path, "attached") as reader:
+    with reader_of(folder, "attached") as reader:
         rows = [row.result for row in reader.executions()]
         assert reader.faults() == []
         assert EventKind.FINISH in {event.kind for event in reader.events()}
@@ -46,10 +57,9 @@ def test_on_the_gpu_path_the_numbers_are_those_of_plain_trl(train, plain, tmp_pa
     assert sum(r.n_sequences for r in trained) == 2 * N_ROWS * N_STEPS
 
 
-def test_one_engine_answers_the_rows_of_both_processes(train, plain, tmp_path):
-    offloaded = train("offloaded", BOTH, {"offload": {"type": "torch"}})
-    assert_close(plain, offloaded)
-    with reader_of(tmp_path, "offloaded") as reader:
+def test_one_engine_answers_the_rows_of_both_processes(folder):
+    assert_close(outcomes(folder / "plain"), outcomes(folder / "offloaded"))
+    with reader_of(folder, "offloaded") as reader:
         rows = [row.result for row in reader.executions()]
         placements = [row.placement for row in reader.placements()]
         assert reader.faults() == []
@@ -61,14 +71,14 @@ def test_one_engine_answers_the_rows_of_both_processes(train, plain, tmp_path):
         assert len([p for p in placements if p.stage is stage]) == N_STEPS
 
 
-def test_after_the_kill_of_a_process_training_and_record_go_on_together(train, plain, tmp_path):
+def test_after_the_kill_of_a_process_training_and_record_go_on_together(tiny, folder, tmp_path):
     saving = {"save_strategy": "steps", "save_steps": 1}
-    kill = {"rank": 1, "step": 2}
-    told = {"trainer": saving, "kill": kill}
-    killed = train("killed", {"type": "static"}, check=False, **told)
-    assert killed.returncode != 0
-    resumed = train("killed", {"type": "static"}, resume=True, **told)
-    for one, other in zip(plain, resumed, strict=True):
+    told = {"trainer": saving, "kill": {"rank": 1, "step": 2}}
+    run = tmp_path / "killed", {"type": "static"}
+    ((code, _),) = run_trainings(training(tiny, *run, **told), check=False)
+    assert code != 0
+    run_trainings(training(tiny, *run, resume=True, **told))
+    for one, other in zip(outcomes(folder / "plain"), outcomes(run[0]), strict=True):
         assert_same_bits(one, other)
     with reader_of(tmp_path, "killed") as reader:
         (first, second) = reader.attempts()
@@ -86,12 +96,9 @@ def test_after_the_kill_of_a_process_training_and_record_go_on_together(train, p
     assert not any(row.superseded for row in rows if row.attempt == 2)
 
 
-def test_a_model_that_one_process_changes_leaves_its_engine_on_all(train, tmp_path):
-    change = {"rank": 1, "step": 1}
-    plain = train("plain", change=change)
-    offloaded = train("offloaded", BOTH, {"offload": {"type": "torch"}}, change=change)
-    assert_close(plain, offloaded)
-    with reader_of(tmp_path, "offloaded") as reader:
+def test_a_model_that_one_process_changes_leaves_its_engine_on_all(folder):
+    assert_close(outcomes(folder / "changed"), outcomes(folder / "changed-offloaded"))
+    with reader_of(folder, "changed-offloaded") as reader:
         rows = [row.result for row in reader.executions()]
         faults = [(f.kind, f.where) for f in reader.faults()]
         expected = {

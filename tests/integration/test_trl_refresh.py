@@ -153,7 +153,9 @@ def test_refreshes_faster_than_the_engine_are_taken_over_one_at_a_time(
 
 def test_an_engine_that_cannot_follow_leaves_the_reference_on_the_gpu(make_trainer, tmp_path):
     trainer = make_trainer(**(REFRESHED | {"max_steps": 2}))
-    settings = config(tmp_path, policy=BOTH, engine={"offload": {"type": "torch"}})
+    settings = config(
+        tmp_path, policy=BOTH, engine={"offload": {"type": "torch", "isolated": False}}
+    )
     attachment = attach(trainer, settings)
     assert not attachment.runtime.offloads(Stage.REFERENCE)
     assert attachment.runtime.offloads(Stage.REWARD)

@@ -170,7 +170,7 @@ def test_both_models_offloaded_to_an_exact_engine_agree(make_several, tmp_path):
     plain = make_several()
     plain.train()
     attached = make_several(name="attached")
-    engine = {"offload": {"type": "torch"}}
+    engine = {"offload": {"type": "torch", "isolated": False}}
     attach(attached, config(tmp_path, policy=BOTH, engine=engine))
     attached.train()
     assert_close(plain, attached)
@@ -191,7 +191,7 @@ def test_one_model_offloaded_and_one_on_the_gpu_path_agree(make_several, tmp_pat
     change(plain)
     plain.train()
     attached = make_several(name="attached")
-    engine = {"offload": {"type": "torch"}}
+    engine = {"offload": {"type": "torch", "isolated": False}}
     attach(attached, config(tmp_path, policy=BOTH, engine=engine))
     change(attached)
     attached.train()

@@ -2,8 +2,9 @@
 
     torchrun --nproc_per_node 2 train_script.py settings.json
 
-The settings hold the task's paths, the trainer's options, the config to attach (or null) and the
-folder for what each process ends with: its log, its weights and the ids of the rows that it had.
+The settings are a list of trainings, done one after another. Each holds the task's paths, the
+trainer's options, the config to attach (or null) and the folder for what each process ends with:
+its log, its weights and the ids of the rows that it had.
 """
 
 from __future__ import annotations
@@ -23,9 +24,13 @@ from tests.integration.tiny_trainer import TinyTask, tiny_trainer
 
 
 def main(path: str) -> None:
+    """Run one process of some trainings."""
+    for settings in json.loads(Path(path).read_text("utf-8")):
+        train(settings, int(os.environ.get("RANK", "0")))
+
+
+def train(settings, rank: int) -> None:
     """Run one process of a training."""
-    settings = json.loads(Path(path).read_text("utf-8"))
-    rank = int(os.environ.get("RANK", "0"))
     tiny = TinyTask(**{name: Path(value) for name, value in settings["tiny"].items()})
     folder = Path(settings["folder"])
     trainer = tiny_trainer(tiny, folder, settings["algorithm"], **settings["trainer"])

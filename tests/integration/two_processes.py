@@ -21,8 +21,12 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ACCELERATE_USE_
 LIMIT_S = 240
 
 
-def write_settings(tiny, folder, placement=None, engine=None, **settings):
-    """Write what both processes are to do; without a placement they train without ecorl."""
+def training(tiny, folder, placement=None, engine=None, more=None, **settings):
+    """What both processes of one training are to do; without a placement they go without ecorl.
+
+    Args:
+        more: tables of the config.
+    """
     folder.mkdir(exist_ok=True)
     config = None
     if placement is not None:
@@ -32,9 +36,9 @@ def write_settings(tiny, folder, placement=None, engine=None, **settings):
             "placement": {"policy": placement},
             "engine": engine or {},
             "telemetry": {"gpu": {"type": "modelled", "interval_s": 0.02}},
-            **settings.pop("more", {}),
+            **(more or {}),
         }
-    told = {
+    return {
         "tiny": {k: str(v) for k, v in asdict(tiny).items()},
         "folder": str(folder),
         "algorithm": "grpo",
@@ -42,14 +46,26 @@ def write_settings(tiny, folder, placement=None, engine=None, **settings):
         **settings,
         "trainer": TRAINER | settings.get("trainer", {}),
     }
-    path = folder / "settings.json"
-    path.write_text(json.dumps(told), "utf-8")
-    return path
 
 
-def run_training(tiny, folder, *args, check=True, **settings):
-    """Train in two processes of torchrun; returns each process's outcome."""
-    path = write_settings(tiny, folder, *args, **settings)
+def run_trainings(*trainings, second=None, check=True):
+    """Run trainings one after another in the same two processes.
+
+    Args:
+        trainings: of `training`.
+        second: command that runs what follows it on another host, for the second process; by
+            default torchrun starts both on this one.
+        check: whether they must succeed.
+    """
+    path = Path(trainings[0]["folder"]) / "settings.json"
+    path.write_text(json.dumps(trainings), "utf-8")
+    told = _by_torchrun(path) if second is None else _on_two_hosts(path, second)
+    if check:
+        assert not any(code for code, _ in told), "".join(text for _, text in told)[-4000:]
+    return told
+
+
+def _by_torchrun(path):
     done = subprocess.run(
         [
             sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2",
@@ -61,19 +77,10 @@ def run_training(tiny, folder, *args, check=True, **settings):
         text=True,
         timeout=LIMIT_S,
     )  # fmt: skip
-    if check:
-        assert done.returncode == 0, done.stderr[-4000:]
-        return outcomes(folder)
-    return done
+    return [(done.returncode, done.stderr)]
 
 
-def run_on_two_hosts(tiny, folder, second, *args, **settings):
-    """Train in two processes, the second of them behind a command; returns each one's outcome.
-
-    Args:
-        second: command that runs what follows it on another host.
-    """
-    path = write_settings(tiny, folder, *args, **settings)
+def _on_two_hosts(path, second):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -93,12 +100,11 @@ def run_on_two_hosts(tiny, folder, second, *args, **settings):
         for rank, before in enumerate([[], second])
     ]
     try:
-        told = [process.communicate(timeout=LIMIT_S)[1] for process in processes]
+        texts = [process.communicate(timeout=LIMIT_S)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()
-    assert [process.returncode for process in processes] == [0, 0], "".join(told)[-4000:]
-    return outcomes(folder)
+    return [(process.returncode, text) for process, text in zip(processes, texts, strict=True)]
 
 
 def outcomes(folder):
