@@ -27,7 +27,7 @@ class Segments:
         ids: ``[n_tokens] int32``, the tokens that are computed.
         begin: ``[n_segments + 1] int64``, first token of each segment.
         parent: ``[n_segments] int32``, the segment that each continues, or -1. Parents have no
-            parent, and their children follow them.
+            parent, and their children come right behind them.
         rows: for each row of the batch its segments, parent first.
     """
 

@@ -66,7 +66,8 @@ class BatchShape:
             of completion tokens for log-probs).
         head_rows: outputs of the head: 1, or the vocabulary.
         first_positions: position of the first token of each row, for rows that continue a shared
-            prompt, which is a row by itself; empty: all 0.
+            prompt; empty: all 0. The prompt is a row by itself, the last one before them that
+            begins at position 0.
         n_results: results that cross the link; None: one a row for a reward, else all wanted.
     """
 
@@ -143,22 +144,23 @@ def kernel_starts(model: ModelShape, batch: BatchShape) -> int:
 
 
 def _router_starts(batch: BatchShape) -> int:
-    """Starts of the router in a layer: how many writes of one page follow each other at most.
+    """Count the starts of the router in a layer: one more than a part waits for at most.
 
-    Where rows with different prompts differ this can be one more than the host needs: a batch's
-    shape does not tell which row continues which prompt. The wanted tokens of a row are assumed to
-    end it.
+    A part that goes on inside a page waits for the one that began it
+    (`ecorl.engines.fpga.card.tokens`). A row's wanted tokens are assumed to end it.
     """
-    # A row without a prompt needs a second start for wanted tokens that begin inside a page; a row
-    # behind a prompt needs one more when it begins inside the prompt's last page.
-    roots, others = 0, 0
+    most, prompt = 0, 0
     for first, n, wanted in zip(batch.firsts, batch.lengths, batch.wanted, strict=True):
-        apart = int(0 < wanted < n and (first + n - wanted) % PAGE != 0)
+        # Wanted tokens that begin inside a page wait for the row's tokens before them. A row that
+        # begins inside its prompt's last page waits for all of the prompt, wanted token included;
+        # one that begins with a page of its own waits for nothing.
+        waits = int(0 < wanted < n and (first + n - wanted) % PAGE != 0)
         if first == 0:
-            roots = max(roots, apart)
-        else:
-            others = max(others, apart + (1 if first % PAGE else -1 - roots))
-    return 1 + roots + max(others, 0)
+            prompt = waits
+        elif first % PAGE:
+            waits += 1 + prompt
+        most = max(most, waits)
+    return 1 + most
 
 
 @lru_cache(maxsize=1024)
