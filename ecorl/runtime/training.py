@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ def _nothing_to_wait_for() -> None:
     """Return at once: on a CPU work is done when the call returns."""
 
 
+@functools.cache
 def this_node() -> str:
     """Name of this machine, as device ids and files of a run's record spell it."""
     return node_name(platform.node())
