@@ -7,7 +7,7 @@ callable that takes the configured path (or None) and returns a `Policy`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -29,10 +29,11 @@ from ecorl.records import (
     ActionCost,
     GuardRefusal,
     ModelShape,
+    Role,
     SchedulerState,
     Stage,
 )
-from ecorl.scheduler.costs import CostModel
+from ecorl.scheduler.costs import CostModel, RoleDevices
 from ecorl.stages import may_leave_gpu
 
 GROUP = "ecorl.policies"
@@ -98,6 +99,7 @@ class RunSetting:
         energy_margin: of the energy guard; None: it is off.
         abilities: of the framework's training loop.
         n_cards: cards; each answers a batch on its own.
+        by_role: devices of the roles that the training's own do not serve, where they are known.
     """
 
     gpu: DeviceProfile
@@ -109,6 +111,7 @@ class RunSetting:
     energy_margin: float | None
     abilities: Abilities = NO_ABILITIES
     n_cards: int = 1
+    by_role: Mapping[Role, RoleDevices] = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -284,6 +287,7 @@ def build_policy(
     devices: DeviceConfig | None = None,
     models: Mapping[Stage, ModelShape] | None = None,
     abilities: Abilities = NO_ABILITIES,
+    by_role: Mapping[Role, RoleDevices] | None = None,
 ) -> Policy:
     """Build the policy that the configuration asks for.
 
@@ -294,6 +298,7 @@ def build_policy(
         devices: how many of each, and the calibration.
         models: shapes of the models by stage, for what may overlap.
         abilities: of the framework's training loop.
+        by_role: devices of the roles that the training's own do not serve.
 
     Raises:
         ConfigError: when a learned policy cannot be loaded.
@@ -301,7 +306,7 @@ def build_policy(
     devices = devices or DeviceConfig()
     setting = RunSetting(
         gpu, fpga, devices, dict(models or {}), config.q_max, config.l_max, config.energy_margin,
-        abilities, devices.n_fpgas,
+        abilities, devices.n_fpgas, dict(by_role or {}),
     )  # fmt: skip
     policy = _chosen(config, setting)
     if not config.profile_both_paths:
@@ -318,7 +323,9 @@ def _chosen(config: PlacementConfig, setting: RunSetting) -> Policy:
     if isinstance(chosen, ThresholdPolicyConfig):
         return Threshold(chosen.max_length, chosen.max_queue)
     if isinstance(chosen, LookaheadPolicyConfig):
-        costs = CostModel(setting.gpu, setting.card, setting.devices, setting.models)
+        costs = CostModel(
+            setting.gpu, setting.card, setting.devices, setting.models, setting.by_role
+        )
         return Lookahead(costs, chosen.energy_weight, chosen.time_weight)
     if isinstance(chosen, LearnedPolicyConfig):
         learned = load_policy(chosen.name, chosen.path)

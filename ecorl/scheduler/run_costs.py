@@ -84,6 +84,7 @@ def priced(setting: RunSetting, kind: BatchKind, margin: float | None) -> RunTab
         n_cards=setting.n_cards,
         with_reference=Stage.REFERENCE in setting.models,
         divides_rows=False,
+        by_role=setting.by_role,
     )
     lengths = np.geomspace(_OCTAVES**kind.octave, _OCTAVES ** (kind.octave + 1), _N_LENGTHS)
     make = paper_table if setting.devices.calibration == "paper" else roofline_table

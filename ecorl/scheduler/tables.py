@@ -22,8 +22,8 @@ import numpy.typing as npt
 from ecorl.config import DeviceConfig
 from ecorl.devices import DeviceProfile
 from ecorl.errors import ConfigError, PhysicalBoundError
-from ecorl.records import Algorithm, ModelShape, Provenance, Stage, StageWork
-from ecorl.scheduler.costs import CostModel
+from ecorl.records import Algorithm, ModelShape, Provenance, Role, Stage, StageWork
+from ecorl.scheduler.costs import CostModel, RoleDevices
 from ecorl.stages import stage_graph
 
 Float64 = npt.NDArray[np.float64]
@@ -79,6 +79,7 @@ class Setting:
         with_reference: whether there is a KL term; None: what the algorithm prescribes.
         reward_calls: times that a row is scored while it grows (process rewards); each call
             passes over the row so far, at evenly spaced ends of steps.
+        by_role: devices of the roles that the training's own do not serve.
     """
 
     algorithm: Algorithm
@@ -92,6 +93,7 @@ class Setting:
     with_reference: bool | None = None
     reward_calls: int = 1
     divides_rows: bool = True
+    by_role: Mapping[Role, RoleDevices] = field(default_factory=dict)
 
     @property
     def cards_per_batch(self) -> int:
@@ -188,7 +190,7 @@ def roofline_table(setting: Setting, lengths: Float64, rows: Float64 | None = No
             fit.
     """
     device = DeviceConfig(n_gpus=setting.n_gpus)
-    costs = CostModel(setting.gpu, setting.card, device, setting.models)
+    costs = CostModel(setting.gpu, setting.card, device, setting.models, setting.by_role)
     values = np.zeros((len(lengths), len(COLUMNS)))
     usable, notes = _usable_cards(setting, costs, float(lengths[0]))
     n_rows = np.full(len(lengths), float(setting.n_rows)) if rows is None else rows

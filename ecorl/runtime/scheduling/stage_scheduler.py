@@ -85,8 +85,10 @@ class StageScheduler:
         costs = CostModel(gpu.profile, card, config.devices, models, by_role)
         abilities = training.abilities
         self._guards = Guards.from_config(config.placement, costs, abilities)
+        # A policy prices whole iterations: devices of which nothing is known would leave it none.
+        priced = {r: d for r, d in by_role.items() if d.gpu.figures}
         self._policy = build_policy(
-            config.placement, gpu.profile, card, config.devices, models, abilities
+            config.placement, gpu.profile, card, config.devices, models, abilities, priced
         )
         placement = config.placement
         self._energy = RunEnergy(

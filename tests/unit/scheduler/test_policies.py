@@ -14,6 +14,7 @@ from ecorl.scheduler import (
     Guards,
     Lookahead,
     Policy,
+    RoleDevices,
     Static,
     Threshold,
     build_policy,
@@ -72,6 +73,19 @@ def test_lookahead_says_do_not_offload_an_8_b_model_and_shows_the_arithmetic(mak
     by_action = {c.action: c for c in costs}
     assert by_action[Action.FPGA].energy_j > 5 * by_action[Action.GPU].energy_j
     assert {c.provenance for c in costs} == {Provenance.MODELLED}
+
+
+def test_lookahead_prices_a_role_on_the_devices_that_serve_it(make_state):
+    by_role = {Stage.REWARD: RoleDevices(load_profile("l4"))}
+
+    def joules(gpu, roles=None):
+        policy = build_policy(placement(type="lookahead"), gpu, U55C, by_role=roles)
+        costs = parts(policy.propose(make_state()))[2]
+        return next(c.energy_j for c in costs if c.action is Action.GPU)
+
+    served = joules(GPU, by_role)
+    assert served == pytest.approx(joules(load_profile("l4")))
+    assert served != pytest.approx(joules(GPU))
 
 
 def test_lookahead_offloads_where_the_gpu_path_is_slow(make_state):

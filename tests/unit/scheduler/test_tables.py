@@ -10,7 +10,7 @@ from ecorl.devices import load_profile
 from ecorl.devices.llama import MODEL_SIZES, model_shape
 from ecorl.errors import ConfigError
 from ecorl.records import Algorithm, Stage
-from ecorl.scheduler import CostModel
+from ecorl.scheduler import CostModel, RoleDevices
 from ecorl.scheduler.paper_table import GENERATION_W, INFERENCE_W, TRAINING_W, paper_table
 from ecorl.scheduler.tables import (
     COLUMN,
@@ -41,6 +41,18 @@ def setting(sizes="1b", **changes):
 
 def column(table, name):
     return table.values[:, COLUMN[name]]
+
+
+def test_a_role_with_devices_of_its_own_is_priced_on_them():
+    l4 = load_profile("l4")
+    served = setting(by_role={Stage.REWARD: RoleDevices(l4)})
+    one, other, alone = (
+        roofline_table(s, LENGTHS) for s in (setting(), served, setting(gpu=l4, n_gpus=1))
+    )
+    for name in ("reward_s", "reward_j"):
+        assert column(other, name) == pytest.approx(column(alone, name))
+    for name in ("reference_s", "reference_j", "actor_train_s"):
+        assert column(other, name) == pytest.approx(column(one, name))
 
 
 # ------------------------------------------------------------ the table itself
