@@ -107,8 +107,6 @@ class EventKind(StrEnum):
     POWER_UNREAD = "power_unread"  # a role ran on devices whose power nobody reads, and why
     WEIGHTS = "weights"  # an engine took over the weights of a refreshed model
     HOOK_CLOCK = "hook_clock"  # how long ecorl itself took on the training thread
-    # a machine of the run: how far its clock is from the head's, and how well that is known
-    NODE_CLOCK = "node_clock"
     LEDGER_ROWS_DROPPED = "ledger_rows_dropped"  # the record lacks rows that could not be written
 
 

@@ -51,6 +51,7 @@ class Ledger:
     Attributes:
         path: the ledger's file.
         attempt: 1 for a fresh run, one more for each resume; as the head counts them.
+        machine: name of the machine that began it; None where it names none.
     """
 
     def __init__(self, path: Path, attempt: int, raw_samples: int, lock: WriterLock) -> None:
@@ -64,6 +65,8 @@ class Ledger:
         self._samples = SampleStore(attempt, raw_samples, int(next_seq))
         self._samples.go_on(connection)
         connection.execute("DELETE FROM raw_sample WHERE slot >= ?", (raw_samples,))
+        named = connection.execute("SELECT value FROM meta WHERE key = ?", (NODE,)).fetchone()
+        self.machine: str | None = named[0] if named is not None else None
         sql = "SELECT teller, number FROM teller WHERE attempt = ?"
         self._kept: dict[str, int] = dict(connection.execute(sql, (attempt,)))
         self._together = threading.local()
@@ -293,6 +296,20 @@ class Ledger:
             self._samples.hold(float(hold_s))
             sql = "UPDATE attempt SET hold_s = ? WHERE attempt = ?"
             connection.execute(sql, (float(hold_s), self.attempt))
+
+        self._put(write, 0)
+
+    def found(self, attempt: int, node: str) -> None:
+        """Note that a machine's record of an earlier attempt is there after all.
+
+        Args:
+            attempt: that attempt.
+            node: the machine.
+        """
+
+        def write(connection: sqlite3.Connection) -> None:
+            sql = "UPDATE node SET lost = NULL WHERE attempt = ? AND node = ?"
+            connection.execute(sql, (int(attempt), str(node)))
 
         self._put(write, 0)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ecorl import config as cfg
@@ -35,7 +36,7 @@ from ecorl.runtime.scheduling.accounting import REAL_HOST
 from ecorl.runtime.scheduling.iterations import new_iteration
 from ecorl.runtime.scheduling.offload import LanePlace, OffloadLane
 from ecorl.runtime.scheduling.stage_scheduler import StageScheduler
-from ecorl.runtime.training import FrozenModel, TrainingSide
+from ecorl.runtime.training import FrozenModel, TrainingSide, this_node
 from ecorl.telemetry.sources.specs import card_id
 
 CARD_ID = card_id(0)
@@ -65,9 +66,13 @@ class LocalRuntime(StageHooks):
         edi: EdiMatrix | None = None,
         before: RunTotals | None = None,
     ) -> None:
+        here, training = training.home, replace(training, node=ledger.machine or training.home)
         super().__init__(training, HookClock())
         self.config, self.ledger = config, ledger
         gpu = gpu_path(config, training)
+        if here != training.home:
+            # A record has one name for its head: a run that is resumed elsewhere keeps it.
+            gpu = replace(gpu, note=f"{gpu.note}; on {here}, recorded as {training.home}")
         card = named_profile("devices.fpga", config.devices.fpga, DeviceKind.FPGA)
         facts = training.without_fence()
         self._scheduler = StageScheduler(config, ledger, facts, gpu, card, edi, before)
@@ -167,6 +172,10 @@ class LocalRuntime(StageHooks):
     def begin_iteration(self, number: int, batch: int | None = None) -> Iteration:
         """Open an iteration; those that were opened before stay open. See `Runtime`."""
         return new_iteration(number, batch)
+
+    def machine_name(self, host: str) -> str:
+        """Name of the trainer's machine in device ids and in the record. See `Runtime`."""
+        return self.training.home if host == this_node() else host
 
     def _place(self, iteration: Iteration, work: StageWork, may_offload: bool) -> PlacedStage:
         return self._scheduler.start_stage(iteration, work, may_offload)

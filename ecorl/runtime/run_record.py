@@ -23,6 +23,7 @@ from ecorl.config import Config, config_toml, parse_config
 from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
+from ecorl.ledger.nodes import NODES_FOLDER
 from ecorl.records import EventKind
 from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.training import this_node
@@ -191,6 +192,8 @@ def remove_run(folder: Path, before: Collection[Path] | None) -> None:
     for file in (folder / "config.toml", *folder.glob(f"{LEDGER_FILE}*")):
         if file not in before:
             file.unlink(missing_ok=True)
+    if folder / NODES_FOLDER not in before:
+        shutil.rmtree(folder / NODES_FOLDER, ignore_errors=True)
 
 
 def resumable_config(folder: Path) -> Config:

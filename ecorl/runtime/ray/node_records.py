@@ -99,6 +99,7 @@ class NodeRecords:
                 why = _fetch(monitor, one.source, self._folder / (one.row.file or ""))
                 if why is None:
                     monitor.remove(one.source)
+                    self._ledger.found(one.row.attempt, node)
             if why is not None:
                 self._on_lost(node, f"of attempt {one.row.attempt}, {why}")
 

@@ -93,7 +93,8 @@ def old_ledger(folder: Path, of_version: int = 2) -> Path:
         for columns in (own for later, own in NEW_COLUMNS.items() if later > of_version):
             for table, column in columns:
                 connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-        connection.execute("DROP TABLE node")
+        for table in ("node", "teller"):
+            connection.execute(f"DROP TABLE {table}")
         connection.execute(f"PRAGMA user_version = {of_version}")
     return path
 
