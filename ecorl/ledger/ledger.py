@@ -19,9 +19,9 @@ from ecorl.ledger.damage import one_line
 from ecorl.ledger.encoding import Columns
 from ecorl.ledger.lock import WriterLock
 from ecorl.ledger.nodes import NODE, check_node
-from ecorl.ledger.rollup import HOLD_S
 from ecorl.ledger.rows import DeviceRecord, NodeRecord
 from ecorl.ledger.samples import SampleStore, seal_all
+from ecorl.ledger.statements import insert, insert_attempt, printable, supersede
 from ecorl.ledger.writer import RowWriter, Write
 from ecorl.records import (
     BarrierWait,
@@ -127,13 +127,13 @@ class Ledger:
                     "INSERT INTO run VALUES (?, ?, ?)", (run_id, config_toml, time.time())
                 )
                 connection.executemany("INSERT INTO meta VALUES (?, ?)", encoding.meta_rows(facts))
-                _insert_attempt(connection, int(attempt), from_step=0)
+                insert_attempt(connection, int(attempt), from_step=0)
             os.link(fresh, path)
             ledger = cls(path, int(attempt), raw_samples, lock)
             return ledger
         except UnicodeError as error:
             raise RunError(
-                f"{_printable(path)}: the config, the run's name or a fact about it is no "
+                f"{printable(path)}: the config, the run's name or a fact about it is no "
                 "valid text (UTF-8); is there a file name in it that is not?"
             ) from error
         except (sqlite3.Error, OSError) as error:
@@ -202,9 +202,9 @@ class Ledger:
                 if attempt is None:
                     raise LedgerError(f"{path}: damaged (it holds no attempt)")
                 if from_step is not None:
-                    _supersede(connection, from_step)
+                    supersede(connection, from_step)
                     attempt += 1
-                    _insert_attempt(connection, attempt, from_step)
+                    insert_attempt(connection, attempt, from_step)
                     seal_all(connection)
                 connection.execute("COMMIT")
             ledger = cls(path, int(attempt), raw_samples, lock)
@@ -350,7 +350,7 @@ class Ledger:
 
     def _insert(self, table: str, columns: Callable[[], Columns]) -> None:
         # Converted on the writing thread: a value of the wrong kind must not raise into the run.
-        self._put(lambda c: _insert(c, table, {"attempt": self.attempt, **columns()}))
+        self._put(lambda c: insert(c, table, {"attempt": self.attempt, **columns()}))
 
     def _put(self, write: Write, n_rows: int = 1) -> None:
         together: list[tuple[Write, int]] | None = getattr(self._together, "writes", None)
@@ -378,7 +378,7 @@ class Ledger:
             yield
         finally:
             del self._together.writes
-            writes.append((lambda c: _insert(c, "teller", row), 0))
+            writes.append((lambda c: insert(c, "teller", row), 0))
             self._writer.put_together(writes, lambda: self._keep(teller, number))
 
     def _keep(self, teller: str, number: int) -> None:
@@ -427,42 +427,8 @@ class Ledger:
         detail = f"{n_rows} rows of the run's record were dropped ({why})"
         columns = {"attempt": self.attempt, "t_s": time.monotonic(), "detail": detail}
         columns["kind"] = str(EventKind.LEDGER_ROWS_DROPPED)
-        _insert(connection, "event", columns)
+        insert(connection, "event", columns)
 
     def rolled_back(self) -> None:
         """Forget series of a transaction that was undone; see `BatchHooks`."""
         self._samples.forget_series()
-
-
-def _insert(connection: sqlite3.Connection, table: str, columns: Columns) -> None:
-    marks = ", ".join("?" * len(columns))
-    # REPLACE matters to the tables with a key of their own: `device`, `node`, `teller` and `edi`.
-    connection.execute(
-        f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}) VALUES ({marks})",
-        tuple(columns.values()),
-    )
-
-
-def _supersede(connection: sqlite3.Connection, from_step: int) -> None:
-    """Mark what came after a step: a new attempt goes on from there."""
-    for table in schema.SUPERSEDED_TABLES:
-        connection.execute(
-            f"UPDATE {table} SET superseded = 1 WHERE iteration > ?", (int(from_step),)
-        )
-
-
-def _insert_attempt(connection: sqlite3.Connection, attempt: int, from_step: int) -> None:
-    columns = {
-        "attempt": attempt,
-        "from_step": int(from_step),
-        "unix_anchor_s": time.time(),
-        "monotonic_anchor_s": time.monotonic(),
-        "pid": os.getpid(),
-        "hold_s": HOLD_S,
-    }
-    _insert(connection, "attempt", columns)
-
-
-def _printable(path: Path) -> str:
-    """A path for a message: what is no UTF-8 in it stands as escapes."""
-    return str(path).encode("utf-8", "backslashreplace").decode("utf-8")

@@ -40,9 +40,10 @@ from ecorl.records import (
 from ecorl.runtime.energy.run_energy import RunEnergy
 from ecorl.runtime.equipment.hardware import GpuPath
 from ecorl.runtime.handles import Iteration, Landed, PlacedStage, RunTotals, Span
-from ecorl.runtime.monitor import Monitor, NodePower, added_up
+from ecorl.runtime.monitor import Monitor, added_up
 from ecorl.runtime.protocol import Command
 from ecorl.runtime.scheduling.accounting import Recorder
+from ecorl.runtime.scheduling.charges import DeviceCharges
 from ecorl.runtime.scheduling.iterations import OpenIterations
 from ecorl.runtime.scheduling.offload import OffloadLane, PendingBatch
 from ecorl.runtime.scheduling.snapshot import StateReader
@@ -96,8 +97,9 @@ class StageScheduler:
         )
         self._monitors: dict[str, Monitor] = {}
         self._lanes: dict[Role, OffloadLane] = {}
+        self._charges = DeviceCharges(gpu, self._monitors, training.home)
         self._states = StateReader(
-            config.algorithm_enum, self._power, gpu.profile.get("tdp_w"), self._lanes
+            config.algorithm_enum, self._charges.own_power, gpu.profile.get("tdp_w"), self._lanes
         )
         self._recorder = Recorder(config, ledger, self._monitors, gpu.profile, card)
         self._profiles = {
@@ -191,8 +193,7 @@ class StageScheduler:
             stage: the execution.
             spans: all of them, on the trainer's machine.
         """
-        home = self._training.home
-        node, held = self._charged(stage.work.role, spans, home)
+        node, held = self._charges.charged(stage.work.role, spans)
         self._monitors[node].hold(stage.serial, held)
 
     def end_stage(self, stage: PlacedStage, spans: Sequence[Span], node: str) -> None:
@@ -204,30 +205,8 @@ class StageScheduler:
             node: the machine that they are of.
         """
         role = stage.work.role
-        device = self._gpu.roles.profile_names.get(role, self._gpu.profile.name)
-        self._recorder.record_gpu_path(stage, *self._charged(role, spans, node), device)
-
-    def _charged(self, role: Role, spans: Sequence[Span], node: str) -> tuple[str, Sequence[Span]]:
-        """The machine and the devices that an execution is charged to.
-
-        Args:
-            role: of the execution.
-            spans: when it ran, on a machine of the trainer and in its clock.
-            node: that machine.
-
-        Returns:
-            The machine of the role's devices, and when these were held, in its clock.
-        """
-        roles = self._gpu.roles
-        if role not in roles.by_role:
-            return node, spans
-        # Where its devices are, whoever waited for them.
-        there = roles.node_of(role) or self._training.home
-        later_s = self._monitors[there].ahead_s - self._monitors[node].ahead_s
-        return there, [
-            replace(s, t_start_s=s.t_start_s + later_s, t_end_s=s.t_end_s + later_s)
-            for s in roles.charged(role, spans)
-        ]
+        charged = self._charges.charged(role, spans, node)
+        self._recorder.record_gpu_path(stage, *charged, self._charges.device(role))
 
     def submit(self, stage: PlacedStage, batch: ScoreBatch) -> None:
         """Send a placed inference batch to its engine; returns at once.
@@ -280,13 +259,13 @@ class StageScheduler:
         Args:
             stage: the execution.
         """
-        node = self._gpu.roles.node_of(stage.work.role) or self._training.home
+        monitor = self._charges.monitor(stage.work.role)
         pending = self._pending.pop(stage.serial, None)
         if pending is not None:
             lane = self._lanes[stage.work.role]
             lane.forget(pending)
-            node = lane.place.node
-        self._monitors[node].drop(stage.serial)
+            monitor = self._monitors[lane.place.node]
+        monitor.drop(stage.serial)
 
     def refuse(self, stage: PlacedStage, kind: str, reason: str) -> PlacedStage:
         """Record a batch that could not be sent, and place it on the GPU path.
@@ -386,7 +365,7 @@ class StageScheduler:
 
     def totals(self) -> RunTotals:
         """Energy of the run so far."""
-        sums, now = self._energy.totals(self._monitors.values()), self._power()
+        sums, now = self._energy.totals(self._monitors.values()), self._charges.own_power()
         own = [
             smoothed
             for device, smoothed in zip(now.devices, now.smoothed, strict=True)
@@ -438,12 +417,6 @@ class StageScheduler:
         if batch < self.config.placement.n_profiling:
             return ()
         return self._energy.path_costs(self._gpu.profile.name, self._gpu.roles.profile_names)
-
-    def _power(self) -> NodePower:
-        """What the trainer's own devices and cards draw; not those of roles elsewhere."""
-        home = self._monitors.get(self._training.home)
-        power = home.power() if home is not None else NodePower()
-        return power.without(self._gpu.roles.others)
 
     def _record_engine_ends(self) -> None:
         """Record the ends of engines that no batch shows: they were idle, or are given up."""
