@@ -14,7 +14,7 @@ CSIM_LDFLAGS := -shared
 CSIM_FLAGS_fast := -DECORL_CSIM=1 -DECORL_NATIVE=1
 CSIM_FLAGS_strict := -DECORL_CSIM=1 -DECORL_STRICT=1 -Wno-uninitialized
 # UBSan without shift: the ap_int headers shift negative numbers on purpose.
-CSIM_SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize=shift -fno-sanitize-recover=undefined
+CSIM_SANITIZE := -O1 -g1 -fsanitize=address,undefined -fno-sanitize=shift -fno-sanitize-recover=undefined
 
 # ---- test benches: a kernel's Makefile sets KERNEL and includes this file --------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 
 import pytest
@@ -65,3 +66,21 @@ def demand(tool: str) -> None:
 @pytest.fixture
 def require_tool():
     return demand
+
+
+_ON_RAY = re.compile(r"tests/integration/test_(ray_\w+|trl_ray|runtime_conformance)\.py")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give a file's tests to one worker, and all files with tests on Ray to the same one.
+
+    A worker starts one cluster for all of its tests.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneCluster(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "on ray" if _ON_RAY.match(nodeid) else super()._split_scope(nodeid)
+
+    return OneCluster(config, log) if config.getvalue("dist") == "loadfile" else None

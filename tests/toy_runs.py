@@ -28,12 +28,17 @@ MISTAKE = np.float32(1000)
 """What the exact path of these runs adds, so that one can tell its answers apart."""
 
 
-def install_toy(folder, monkeypatch):
-    """Register the toy engine by entry point, for this process and for those it starts."""
+def make_toy_plugin(folder):
+    """Write what registers the toy engine by entry point, for `use_toy_plugin`."""
     info = folder / "toy_engine-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-engine\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[ecorl.engines]\ntoy = tests.toy_engine:Engine\n")
+    return folder
+
+
+def use_toy_plugin(folder, monkeypatch):
+    """Register the toy engine in this process and in those that it starts."""
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{folder}:{':'.join(filter(None, sys.path))}")
 

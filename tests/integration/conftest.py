@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.cluster import two_nodes
 from tests.conftest import demand
+from tests.fakes.nvml.fake_nvml import FakeNvml, build
 from tests.integration.tiny_trainer import TinyTask, tiny_trainer
+from tests.toy_runs import make_toy_plugin, use_toy_plugin
 
 
 @pytest.fixture(scope="session")
@@ -90,3 +94,46 @@ def make_trainer(tiny, tmp_path):
         return tiny_trainer(tiny, tmp_path / name, algorithm, **changes)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def toy_plugin(tmp_path_factory) -> Path:
+    """What registers the toy engine; the same folder for the nodes of the cluster."""
+    return make_toy_plugin(tmp_path_factory.mktemp("plugin"))
+
+
+@pytest.fixture(scope="session")
+def ray_nodes(tmp_path_factory, toy_plugin):
+    """A Ray cluster of two nodes for all tests, which nobody has joined yet.
+
+    Its processes know the toy engine, and two GPUs by a stand-in for NVML's library.
+    """
+    demand("ray")
+    demand("cc")
+    folder = tmp_path_factory.mktemp("nvml")
+    fake = FakeNvml(build(folder), folder / "control")
+    fake.set("devices 2")
+    with contextlib.ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            use_toy_plugin(toy_plugin, patch)
+            patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+            for key, value in fake.child_environment().items():
+                patch.setenv(key, value)
+            nodes = stack.enter_context(two_nodes())
+        yield nodes
+
+
+@pytest.fixture
+def ray_cluster(ray_nodes, toy_plugin, monkeypatch):
+    """The cluster, which this process has joined."""
+    import ray
+
+    use_toy_plugin(toy_plugin, monkeypatch)
+    if not ray.is_initialized():
+        ray.init(
+            address=ray_nodes.address,
+            namespace="ecorl",
+            log_to_driver=False,
+            configure_logging=False,
+        )
+    return ray_nodes

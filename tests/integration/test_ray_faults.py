@@ -23,14 +23,12 @@ from ecorl.ledger import LEDGER_FILE
 from ecorl.records import Action, FaultKind, Stage
 from ecorl.report.nodes import lost_energy
 from ecorl.runtime.ray.node_records import node_folder, run_token
-from tests.cluster import CARDS, LOOPBACK, OBJECT_STORE_BYTES, node_behind, two_nodes
-from tests.conftest import demand
+from tests.cluster import CARDS, LOOPBACK, OBJECT_STORE_BYTES, node_behind
 from tests.toy_engine import HANG, SHORT, SLOW
 from tests.toy_runs import (
     REWARD_ALONE,
     ROOT,
     ToyRun,
-    install_toy,
     make_batch,
     make_checkpoint,
     same,
@@ -41,21 +39,9 @@ ALL = range(5)
 SPARE, AHEAD = "spare", "ahead"
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    demand("ray")
-    import ray
-
-    with pytest.MonkeyPatch.context() as patch:
-        install_toy(tmp_path_factory.mktemp("plugin"), patch)
-        with two_nodes() as found:
-            ray.init(
-                address=found.address,
-                namespace="ecorl",
-                log_to_driver=False,
-                configure_logging=False,
-            )
-            yield found
+@pytest.fixture
+def cluster(ray_cluster):
+    return ray_cluster
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ from ecorl.errors import ConfigError
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, Provenance, Stage
 from ecorl.runtime.training import this_node
-from tests.cluster import CARDS, node_behind, two_nodes
-from tests.conftest import demand
-from tests.fakes.nvml.fake_nvml import BASE_W, CONTROL, PEAK_W, FakeNvml, build
+from tests.cluster import CARDS, node_behind
+from tests.fakes.nvml.fake_nvml import BASE_W, PEAK_W
 from tests.integration.checks import BOTH
 from tests.integration.two_processes import (
     N_ROWS,
@@ -27,36 +26,16 @@ from tests.integration.two_processes import (
     run_trainings,
     training,
 )
-from tests.toy_runs import REWARD_ALONE, ToyRun, install_toy, make_batch, same, work_of
+from tests.toy_runs import REWARD_ALONE, ToyRun, make_batch, same, work_of
 
 SERVER = {"elsewhere": {Stage.GENERATION: "a vLLM server"}}
 POWER = {"gpu": {"type": "auto"}}
 SECOND = "second"
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    demand("ray")
-    demand("cc")
-    import ray
-
-    folder = tmp_path_factory.mktemp("nvml")
-    fake = FakeNvml(build(folder), folder / "control")
-    fake.set("devices 2")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        for key, value in fake.child_environment().items():
-            patch.setenv(key, value)
-        assert CONTROL in fake.child_environment()
-        install_toy(tmp_path_factory.mktemp("plugin"), patch)
-        with two_nodes() as found:
-            ray.init(
-                address=found.address,
-                namespace="ecorl",
-                log_to_driver=False,
-                configure_logging=False,
-            )
-            yield found
+@pytest.fixture
+def cluster(ray_cluster):
+    return ray_cluster
 
 
 @pytest.fixture

@@ -16,40 +16,25 @@ from ecorl.errors import CheckpointError, ConfigError, EngineError
 from ecorl.records import Action, EventKind, FaultKind, Provenance, Stage
 from ecorl.runtime.handles import Landed, Span
 from ecorl.runtime.protocol import Runtime, join
-from tests.cluster import CARDS, two_nodes
-from tests.conftest import demand
+from tests.cluster import CARDS
 from tests.toy_engine import SLOW
 from tests.toy_runs import (
     REWARD_ALONE,
     STAGES,
     ToyRun,
-    install_toy,
     make_batch,
     make_checkpoint,
     same,
+    use_toy_plugin,
     work_of,
 )
 
 BACKENDS = ("local", "ranked", "ray")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def toy(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        install_toy(tmp_path_factory.mktemp("plugin"), patch)
-        yield
-
-
-@pytest.fixture(scope="module")
-def cluster(toy):
-    demand("ray")
-    with two_nodes() as found:
-        import ray
-
-        ray.init(
-            address=found.address, namespace="ecorl", log_to_driver=False, configure_logging=False
-        )
-        yield found
+@pytest.fixture(autouse=True)
+def toy(toy_plugin, monkeypatch):
+    use_toy_plugin(toy_plugin, monkeypatch)
 
 
 @pytest.fixture(params=BACKENDS)
@@ -62,7 +47,7 @@ def cluster_of(backend, request):
     """The table ``[runtime]`` of the back-end, whose cluster is up."""
     if backend != "ray":
         return None
-    return {"type": "ray", "address": request.getfixturevalue("cluster").address}
+    return {"type": "ray", "address": request.getfixturevalue("ray_cluster").address}
 
 
 @pytest.fixture
@@ -324,10 +309,10 @@ def test_a_start_that_fails_leaves_nothing_behind(make, backend, what):
 # ---------------------------------------------------------------- over a cluster alone
 
 
-def test_another_process_takes_part_by_a_handle_and_stages_end_with_their_tasks(cluster, tmp_path):
+def test_another_process_takes_part_by_a_handle_and_stages_end_with_their_tasks(ray_cluster, tmp_path):
     import ray
 
-    run = ToyRun(tmp_path / "run", {"type": "ray", "address": cluster.address})
+    run = ToyRun(tmp_path / "run", {"type": "ray", "address": ray_cluster.address})
     run.runtime.start()
     handle = pickle.loads(pickle.dumps(run.runtime.handle()))
     batch, step = make_batch(), run.begin(1)

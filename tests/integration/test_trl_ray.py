@@ -15,17 +15,18 @@ from ecorl.ledger import LedgerReader
 from ecorl.records import Action, EventKind, FaultKind, Stage
 from ecorl.runtime.training import this_node
 from roll_adapters.trl_hooks import attach
-from tests.cluster import CARDS, two_nodes
-from tests.conftest import demand
+from tests.cluster import CARDS
 from tests.integration.checks import BOTH, outcome
 from tests.integration.tiny_trainer import tiny_trainer
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    demand("ray")
-    with two_nodes() as found:
-        yield found
+@pytest.fixture
+def cluster(ray_nodes):
+    """The cluster; attach joins it, and leaves it again."""
+    import ray
+
+    ray.shutdown()
+    return ray_nodes
 
 
 def config(cluster, tmp_path, offload, policy=BOTH):

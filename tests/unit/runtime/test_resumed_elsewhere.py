@@ -12,12 +12,19 @@ from ecorl.ledger import LEDGER_FILE
 from ecorl.records import EventKind, Stage
 from ecorl.runtime.processes.ranked import RankedRuntime
 from ecorl.runtime.training import this_node
-from tests.toy_runs import ToyRun, install_toy, make_batch, same, work_of
+from tests.toy_runs import (
+    ToyRun,
+    make_batch,
+    make_toy_plugin,
+    same,
+    use_toy_plugin,
+    work_of,
+)
 
 
 @pytest.fixture(autouse=True)
 def toy(tmp_path, monkeypatch):
-    install_toy(tmp_path / "plugin", monkeypatch)
+    use_toy_plugin(make_toy_plugin(tmp_path / "plugin"), monkeypatch)
 
 
 @pytest.mark.parametrize("ranked", [False, True])
