@@ -374,7 +374,9 @@ class SchedulerActor:
         found = list(refs)
         if is_again and len(ray.wait(found, num_returns=len(found), timeout=0)[0]) == len(found):
             detail = "it ended while the scheduler was away: its time and energy are unknown"
-            self._scheduler.record_fault(FaultKind.SCHEDULER_LOST, stage.work.role, detail)
+            self._scheduler.record_fault(
+                FaultKind.SCHEDULER_LOST, stage.work.role, detail, iteration=stage.iteration
+            )
             self._scheduler.forget(stage)
             return None
         # Where they are computed: bringing them here would take its time.

@@ -281,7 +281,7 @@ class StageScheduler:
             of.decided[work.role] = Action.GPU
             self._placed[work.role] = Action.GPU
         detail = f"the batch could not be sent ({reason})"
-        self.record_fault(kind, work.role, detail, work.n_sequences)
+        self.record_fault(kind, work.role, detail, work.n_sequences, stage.iteration)
         logger.warning("%s: the batch could not be sent: %s", work.role, reason)
         return replace(stage, placement=replace(stage.placement, action=Action.GPU))
 
@@ -397,16 +397,24 @@ class StageScheduler:
         detail = "readings are back" if error is None else "readings are missing from here on"
         self.record_fault(kind, device_id, detail)
 
-    def record_fault(self, kind: FaultKind | str, where: str, detail: str, n_rows: int = 0) -> None:
-        """Record something that went wrong in the newest iteration.
+    def record_fault(
+        self,
+        kind: FaultKind | str,
+        where: str,
+        detail: str,
+        n_rows: int = 0,
+        iteration: Iteration | None = None,
+    ) -> None:
+        """Record something that went wrong.
 
         Args:
             kind: of the fault.
             where: the role, device or part.
             detail: one sentence.
             n_rows: rows that it affected.
+            iteration: that it belongs to; None: what is no stage's, while the newest was open.
         """
-        number = self._iterations.newest.number
+        number = (iteration or self._iterations.newest).number
         self.ledger.fault(FaultEvent(number, kind, where, detail, n_rows))
 
     # ------------------------------------------------------------ inside
