@@ -309,7 +309,9 @@ def test_a_start_that_fails_leaves_nothing_behind(make, backend, what):
 # ---------------------------------------------------------------- over a cluster alone
 
 
-def test_another_process_takes_part_by_a_handle_and_stages_end_with_their_tasks(ray_cluster, tmp_path):
+def test_another_process_takes_part_by_a_handle_and_stages_end_with_their_tasks(
+    ray_cluster, tmp_path
+):
     import ray
 
     run = ToyRun(tmp_path / "run", {"type": "ray", "address": ray_cluster.address})
