@@ -21,6 +21,7 @@ from ecorl.ledger import (
     LedgerReader,
     NodeRecord,
     node_file,
+    statements,
 )
 from ecorl.ledger import ledger as ledger_module
 from ecorl.records import (
@@ -56,7 +57,10 @@ class Note:
 def clock(t_s: float, offset_s: float) -> Iterator[None]:
     """The clocks of a machine whose monotonic one is ahead of the head's."""
     now = SimpleNamespace(monotonic=lambda: t_s + offset_s, time=lambda: WALL_S + t_s)
-    with mock.patch.object(ledger_module, "time", now):
+    with (
+        mock.patch.object(ledger_module, "time", now),
+        mock.patch.object(statements, "time", now),
+    ):
         yield
 
 

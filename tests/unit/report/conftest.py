@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from ecorl.config import save_config, validate_config
-from ecorl.ledger import LEDGER_FILE, DeviceRecord, Ledger, LedgerReader
+from ecorl.ledger import LEDGER_FILE, DeviceRecord, Ledger, LedgerReader, statements
 from ecorl.ledger import ledger as ledger_module
 from ecorl.records import (
     Action,
@@ -148,7 +148,8 @@ def now(monkeypatch):
     """The monotonic time that ledgers see, s, in a list of one."""
     now = [1000.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: 1.8e9 + now[0])
-    monkeypatch.setattr(ledger_module, "time", clock)
+    for module in (ledger_module, statements):
+        monkeypatch.setattr(module, "time", clock)
     return now
 
 
