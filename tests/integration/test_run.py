@@ -17,7 +17,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from ecorl import cli
-from ecorl.ledger import Ledger, LedgerReader
+from ecorl.ledger import LedgerReader
 from ecorl.records import Action
 
 STEPS = 12
@@ -216,11 +216,18 @@ def test_a_resume_goes_by_the_recorded_config_and_leaves_a_living_run_alone(
     (run_dir / "config.toml").write_text("steps = nonsense")
     half = run_dir / "checkpoints" / "checkpoint-99"
     half.mkdir()
-    alive = Ledger.open_for_resume(run_dir / "ledger.sqlite", from_step=STEPS)
-    try:
-        done = ecorl("run", "--resume", str(run_dir))
-    finally:
-        alive.close()
+    code = (
+        "import sys; from pathlib import Path; from ecorl.ledger import Ledger;"
+        "ledger = Ledger.open_for_resume(Path(sys.argv[1]), from_step=int(sys.argv[2]));"
+        "print('open', flush=True); sys.stdin.read(); ledger.close()"
+    )
+    command = [sys.executable, "-c", code, str(run_dir / "ledger.sqlite"), str(STEPS)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as alive:
+        assert alive.stdout.readline() == "open\n"
+        done = here("run", "--resume", str(run_dir))
+        alive.stdin.close()
+        alive.wait()
     assert done.returncode != 0
     assert "another process is writing this run" in done.stderr
     assert half.is_dir()

@@ -32,13 +32,14 @@ def test_gpu_only_is_bit_equal_to_plain_trl(make_trainer, tmp_path, algorithm):
         assert all(row.placement.action is Action.GPU for row in reader.placements())
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "rloo"])
-def test_exact_engine_in_another_process_agrees_within_1e_6(make_trainer, tmp_path, algorithm):
+@pytest.mark.parametrize(("algorithm", "isolated"), [("grpo", True), ("rloo", False)])
+def test_an_exact_engine_agrees_within_1e_6(make_trainer, tmp_path, algorithm, isolated):
+    """In a process of its own, as by default, and in this one."""
     plain = make_trainer(algorithm)
     plain.train()
     attached = make_trainer(algorithm, "attached")
-    settings = config(tmp_path, algorithm, policy=BOTH, engine={"offload": {"type": "torch"}})
-    attach(attached, settings)
+    engine = {"offload": {"type": "torch", "isolated": isolated}}
+    attach(attached, config(tmp_path, algorithm, policy=BOTH, engine=engine))
     attached.train()
     one, other = outcome(plain), outcome(attached)
     for mine, theirs in zip(one["log"], other["log"], strict=True):

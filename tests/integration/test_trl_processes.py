@@ -19,19 +19,29 @@ from tests.integration.two_processes import (
 
 EXACT = {"offload": {"type": "torch"}}
 CHANGE = {"rank": 1, "step": 1}
+KILLED = {
+    "trainer": {"save_strategy": "steps", "save_steps": 1},
+    "kill": {"rank": 1, "step": 2},
+}
 
 
 @pytest.fixture(scope="module")
 def folder(tiny, tmp_path_factory):
-    """Trainings that end well, in folders by name: the processes start once for all of them."""
+    """Trainings in folders by name: the processes start once for all of them.
+
+    In the last one a process is killed.
+    """
     root = tmp_path_factory.mktemp("trainings")
-    run_trainings(
+    ((code, _),) = run_trainings(
         training(tiny, root / "plain"),
         training(tiny, root / "attached", {"type": "static"}),
         training(tiny, root / "offloaded", BOTH, EXACT),
         training(tiny, root / "changed", change=CHANGE),
         training(tiny, root / "changed-offloaded", BOTH, EXACT, change=CHANGE),
+        training(tiny, root / "killed", {"type": "static"}, **KILLED),
+        check=False,
     )
+    assert code != 0
     return root
 
 
@@ -71,16 +81,11 @@ def test_one_engine_answers_the_rows_of_both_processes(folder):
         assert len([p for p in placements if p.stage is stage]) == N_STEPS
 
 
-def test_after_the_kill_of_a_process_training_and_record_go_on_together(tiny, folder, tmp_path):
-    saving = {"save_strategy": "steps", "save_steps": 1}
-    told = {"trainer": saving, "kill": {"rank": 1, "step": 2}}
-    run = tmp_path / "killed", {"type": "static"}
-    ((code, _),) = run_trainings(training(tiny, *run, **told), check=False)
-    assert code != 0
-    run_trainings(training(tiny, *run, resume=True, **told))
-    for one, other in zip(outcomes(folder / "plain"), outcomes(run[0]), strict=True):
+def test_after_the_kill_of_a_process_training_and_record_go_on_together(tiny, folder):
+    run_trainings(training(tiny, folder / "killed", {"type": "static"}, resume=True, **KILLED))
+    for one, other in zip(outcomes(folder / "plain"), outcomes(folder / "killed"), strict=True):
         assert_same_bits(one, other)
-    with reader_of(tmp_path, "killed") as reader:
+    with reader_of(folder, "killed") as reader:
         (first, second) = reader.attempts()
         assert second.from_step == 2
         rows = reader.executions()

@@ -58,6 +58,7 @@ def test_good_source_passes(lint, tmp_path):
     assert code == 0
 
 
+@pytest.mark.deep  # `make lint-hls` is a part of `make test`
 def test_kernels_of_the_project_pass(lint):
     code, _, text = lint()
     assert code == 0, text

@@ -200,7 +200,7 @@ def sums(seconds):
     return {key: [round(v, 4) for v in values] for key, values in found.items()}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.tuples(notes(0), notes(1)),
     st.integers(0, 4),
