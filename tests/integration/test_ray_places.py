@@ -54,6 +54,14 @@ def make(cluster, tmp_path):
         one.close()
 
 
+def await_power(run):
+    """Wait until the devices of all machines are read."""
+    limit_s = time.monotonic() + 90
+    while run.runtime.totals().drawn_j is None:
+        assert time.monotonic() < limit_s
+        time.sleep(0.1)
+
+
 def lasting(run, stage, time_s):
     """A stage of the GPU path in the newest iteration."""
     started = run.runtime.on_stage_start(run.iterations[1], work_of(make_batch(), stage))
@@ -65,6 +73,7 @@ def test_a_role_on_another_machine_is_charged_that_machine_s_gpus(make):
     run = make(places={"generation": {"node": CARDS, "devices": ["1"]}}, side=SERVER)
     batch = make_batch()
     assert same(run.step(1, batch), batch)
+    await_power(run)
     lasting(run, Stage.GENERATION, 1.2)
     lasting(run, Stage.ACTOR_TRAIN, 0.3)
     run.close()
@@ -105,6 +114,7 @@ def test_a_driver_without_a_device_is_charged_nothing(make):
     )
     batch = make_batch()
     assert same(run.step(1, batch), batch)
+    await_power(run)
     for stage in (Stage.GENERATION, Stage.ACTOR_TRAIN, Stage.CRITIC):
         lasting(run, stage, 0.5)
     run.close()
@@ -127,8 +137,9 @@ def test_what_is_drawn_beside_all_stages_is_known(make):
     run = make(telemetry={"gpu": {"type": "modelled", "interval_s": 0.02}})
     batch = make_batch()
     assert same(run.step(1, batch), batch)
+    await_power(run)
     lasting(run, Stage.GENERATION, 0.3)
-    limit_s = time.monotonic() + 30
+    limit_s = time.monotonic() + 90
     while not run.runtime.totals().beside_j:
         assert time.monotonic() < limit_s
         run.runtime.settle()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -30,6 +31,14 @@ logger = logging.getLogger(__name__)
 MAX_RESTARTS = 3
 """Ends of the worker without a good answer in between, before it is given up; invented, as for an
 engine in a process of this machine."""
+
+_PATIENCE_S = 60.0
+"""How long a worker that ended may be out of reach before it is given up, s. Invented: Ray starts a
+process within seconds, on a busy machine within a minute."""
+
+_ASKED_EVERY_S = 0.5
+"""How often a worker that is out of reach is asked again, s. Ray refuses calls at once between the
+end of a worker and the moment in which it has noticed it."""
 
 _MOVED = "its worker came back on another machine, whose devices the run does not know"
 
@@ -249,28 +258,42 @@ class RayEngine:
     def _await_restart(self, *, dead: bool = False) -> None:
         """Take the worker back once Ray has started it anew and it has loaded its model."""
         with self._lock:
-            if self._closed:
-                return
             self._failures += 1
             if dead or self._failures > MAX_RESTARTS:
                 self._give_up("its worker ended and does not come back")
-            if self._given_up:
+        self._ask_to_load(time.monotonic() + _PATIENCE_S)
+
+    def _ask_to_load(self, limit_s: float) -> None:
+        """Ask the worker to load its model, now and then until it is back or the time is over."""
+        with self._lock:
+            if self._closed or self._given_up:
                 return
         try:
             ref = self._worker.load.remote(self._manifest, self._n_calls)
-            ref.future().add_done_callback(self._on_restart)
+            ref.future().add_done_callback(lambda done: self._on_restart(done, limit_s))
         except RayError as error:
-            logger.warning("engine %s: its worker is out of reach: %s", self.name, error)
+            self._ask_later(error, limit_s)
 
-    def _on_restart(self, done: Future[Any]) -> None:
+    def _on_restart(self, done: Future[Any], limit_s: float) -> None:
         error = done.exception()
-        if error is None and isinstance(done.result().outcome, Ready):
-            told: WorkerAnswer = done.result()
-            if self._meet(told.life):
-                with self._lock:
-                    self._adopt(told)
+        if error is not None:
+            self._ask_later(error, limit_s)
             return
-        self._await_restart(dead=isinstance(error, _DEAD))
+        told: WorkerAnswer = done.result()
+        if not isinstance(told.outcome, Ready):
+            self._await_restart()  # it is there, and cannot load its model
+        elif self._meet(told.life):
+            with self._lock:
+                self._adopt(told)
+
+    def _ask_later(self, error: BaseException, limit_s: float) -> None:
+        if isinstance(error, _DEAD) or time.monotonic() > limit_s:
+            with self._lock:
+                self._give_up("its worker ended and does not come back")
+            return
+        later = threading.Timer(_ASKED_EVERY_S, self._ask_to_load, (limit_s,))
+        later.daemon = True
+        later.start()
 
     def _unavailable(self) -> EngineCrashed:
         state = "given up" if self._given_up else "closed" if self._closed else "restarting"
