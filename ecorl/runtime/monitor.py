@@ -33,6 +33,10 @@ from ecorl.telemetry.sources.specs import DeviceInfo, SourceSpec
 _SUMMED_EVERY_S = 1.0
 """How often what the devices drew is added up, s: summing is not worth it more often."""
 
+_IDLE_EVERY_S = 0.25
+"""How old the sum beside all executions may be when it is asked for, s: it costs a look at each gap
+between two stages, and trainers of small models log ten times a second."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodePower:
@@ -52,6 +56,8 @@ class NodePower:
         Args:
             device_ids: of the devices to leave out.
         """
+        if not device_ids:
+            return self
         both = zip(self.devices, self.smoothed, strict=True)
         kept = [(device, now) for device, now in both if device.device_id not in device_ids]
         return NodePower(tuple(d for d, _ in kept), tuple(now for _, now in kept))
@@ -270,7 +276,7 @@ class NodeMonitor:
         """
         self._add_up(at_once=True)
         if self._is_told and all_noted:
-            self._add_free(at_once=True)
+            self._add_free(every_s=_IDLE_EVERY_S)
         devices = self.sampler.devices
         if not devices:
             return NodeEnergy()
@@ -371,7 +377,7 @@ class NodeMonitor:
                 meter.drawn_j += energy_j
                 meter.drawn_to_s = now_s
 
-    def _add_free(self, noted_to_s: float = math.inf, *, at_once: bool = False) -> None:
+    def _add_free(self, noted_to_s: float = math.inf, *, every_s: float = _SUMMED_EVERY_S) -> None:
         """Add what each device drew beside all executions since the last sum.
 
         Only where the training thread calls: an execution of another process is noted after its
@@ -384,7 +390,7 @@ class NodeMonitor:
                     continue
                 to_s = min(read_to_s, noted_to_s)
                 length_s = to_s - meter.beside_to_s
-                if length_s <= 0 or not (at_once or length_s >= _SUMMED_EVERY_S):
+                if length_s < every_s:
                     continue
                 whole_j = self._energy_j(name, meter.beside_to_s, to_s)
                 if whole_j is None:
