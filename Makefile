@@ -32,9 +32,9 @@ demo-ray: install csim
 	@$(BIN)/python -m roll_adapters.demo.two_machines --set run_dir=runs/demo-ray-$$(date +%Y%m%d-%H%M%S)
 
 # A file's tests go to one worker, which makes what they share once. In the order of the folders the
-# longest files come first, so that the workers end together. Tests wait for processes now and then:
-# on two cores a third worker fills that time.
-PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=25
+# longest files come first, so that the workers end together. More workers than two cores gain
+# nothing: the trainings over several processes then wait for each other.
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=25
 # The checks run beside each other; the tests take all cores.
 test: install
 	@$(MAKE) --no-print-directory -j 2 checks

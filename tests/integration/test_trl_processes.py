@@ -17,6 +17,8 @@ from tests.integration.two_processes import (
     training,
 )
 
+pytestmark = pytest.mark.timeout(600)  # several processes that train share two slow cores
+
 EXACT = {"offload": {"type": "torch"}}
 CHANGE = {"rank": 1, "step": 1}
 KILLED = {

@@ -18,7 +18,7 @@ SCRIPT = ROOT / "tests/integration/train_script.py"
 N_ROWS, N_STEPS = 8, 3
 TRAINER = {"per_device_train_batch_size": N_ROWS, "max_steps": N_STEPS}
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true"}
-LIMIT_S = 240
+LIMIT_S = 500
 
 
 def training(tiny, folder, placement=None, engine=None, more=None, **settings):
