@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import demand
-
-demand("ray")
+pytest.importorskip("ray")
 
 from ray.exceptions import ActorUnavailableError  # noqa: E402
 
