@@ -6,10 +6,10 @@ import pytest
 
 pytest.importorskip("ray")
 
-from ray.exceptions import ActorUnavailableError  # noqa: E402
+from ray.exceptions import ActorUnavailableError
 
-from ecorl.runtime.ray import link  # noqa: E402
-from ecorl.runtime.ray.scheduler import NotStarted  # noqa: E402
+from ecorl.runtime.ray import link
+from ecorl.runtime.ray.scheduler import NotStarted
 
 
 class Method:
