@@ -37,10 +37,20 @@ def record_checkpoint(runtime: Runtime, checkpoint: Path, step: int) -> None:
             only recorded.
         step: after which it was saved.
     """
-    ledger = runtime.record
     runtime.settle()
-    if not runtime.is_head:
-        return
+    if runtime.is_head:
+        complete_checkpoint(runtime, checkpoint, step)
+
+
+def complete_checkpoint(runtime: Runtime, checkpoint: Path, step: int) -> None:
+    """Record a checkpoint and complete it, from whichever process of the run saved it.
+
+    Args:
+        runtime: of the run.
+        checkpoint: the framework's folder; one that is not there is only recorded.
+        step: after which it was saved.
+    """
+    ledger = runtime.record
     edi = runtime.edi_json()
     ledger.edi(edi)
     ledger.checkpoint(step, str(checkpoint))

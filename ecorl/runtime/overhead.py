@@ -32,6 +32,17 @@ class HookClock:
         """Stage starts, ends, submissions and joins so far, on all threads."""
         return self._n_events
 
+    def add(self, hook_s: float, n_events: int) -> None:
+        """Count what another process of the training needed.
+
+        Args:
+            hook_s: its `hook_s`.
+            n_events: its `n_events`.
+        """
+        with self._lock:
+            self._hook_s += hook_s
+            self._n_events += n_events
+
     def __enter__(self) -> HookClock:
         depth = getattr(self._own, "depth", 0)
         self._own.depth = depth + 1

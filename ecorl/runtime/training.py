@@ -67,6 +67,8 @@ class TrainingSide:
         pids: its processes on this machine, where it has several; empty: this one.
         node: name of the machine on which it trains; empty: this one.
         machines: further machines on which processes of this trainer run, by their host names.
+        gpu_title: NVML's name of the GPUs of a driver's processes (device ``none``); empty: it
+            cannot tell.
         abilities: what the framework's training loop lets ecorl do beyond moving whole batches.
     """
 
@@ -79,6 +81,7 @@ class TrainingSide:
     pids: tuple[int, ...] = ()
     node: str = ""
     machines: Mapping[str, TrainerMachine] = field(default_factory=dict)
+    gpu_title: str = ""
     abilities: Abilities = NO_ABILITIES
 
     @property

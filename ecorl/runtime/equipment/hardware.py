@@ -67,7 +67,8 @@ def gpu_path(config: cfg.Config, training: TrainingSide) -> GpuPath:
     _check_card(config, training)
     if training.device == "none":
         note = "the trainer's process computes on no device: [places] names those of the roles"
-        return GpuPath(_driver_profile(config), None, note, role_places(config, training))
+        profile = _driver_profile(config, training.gpu_title)
+        return GpuPath(profile, None, note, role_places(config, training))
     if training.on_gpu:
         profile, why = _gpu_profile(config, training)
     else:
@@ -130,12 +131,25 @@ def source_elsewhere(
     return _source(config, path.profile, there)[0]
 
 
-def _driver_profile(config: cfg.Config) -> DeviceProfile:
-    """The profile that stands for the devices of a driver's stages: nobody can ask for it here."""
-    if config.devices.gpu == "auto":
+def _driver_profile(config: cfg.Config, title: str) -> DeviceProfile:
+    """The profile that stands for the devices of a driver's stages; it has none itself to ask."""
+    if config.devices.gpu != "auto":
+        return named_profile("devices.gpu", config.devices.gpu, DeviceKind.GPU)
+    if not title:
         allowed = "the name or path of a profile: the trainer's process has no GPU to ask"
         raise ConfigError("devices.gpu", "auto", allowed)
-    return named_profile("devices.gpu", config.devices.gpu, DeviceKind.GPU)
+    known = titled_profile(title)
+    if known is None and _needs_figures(config):
+        raise _no_profile(title)
+    return known or nameless_profile(title)
+
+
+def _no_profile(title: str) -> ConfigError:
+    allowed = (
+        f'the path of a TOML profile with kind = "gpu": none is known for {title}, and '
+        "modelled costs or power need its figures"
+    )
+    return ConfigError("devices.gpu", "auto", allowed)
 
 
 def _host_profile(devices: cfg.DeviceConfig) -> tuple[DeviceProfile, str]:
@@ -170,11 +184,7 @@ def _gpu_profile(config: cfg.Config, training: TrainingSide) -> tuple[DeviceProf
     if known is not None:
         return known, f"NVML names a {title}"
     if _needs_figures(config):
-        allowed = (
-            f'the path of a TOML profile with kind = "gpu": none is known for {title}, and '
-            "modelled costs or power need its figures"
-        )
-        raise ConfigError("devices.gpu", "auto", allowed)
+        raise _no_profile(title)
     logger.warning(
         "no profile is known for %s: its power is measured or missing, never modelled; "
         "devices.gpu may name a profile file",

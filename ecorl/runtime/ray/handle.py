@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import ray
 from ray.exceptions import RayError
 
 from ecorl.errors import ConfigError, EngineTimeout
-from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.ray import cluster
 from ecorl.runtime.ray.link import ANSWER_S, SchedulerLink
+from ecorl.runtime.ray.node_records import run_token
 from ecorl.runtime.ray.remote import RemoteRuntime
 from ecorl.runtime.ray.scheduler import SchedulerFacts
 from ecorl.runtime.training import TrainingSide
@@ -23,14 +24,23 @@ class RuntimeHandle:
     Attributes:
         scheduler: name of the scheduler's actor.
         namespace: Ray namespace in which it has this name.
-        node: name of the machine on which the run was started.
     """
 
     scheduler: str
     namespace: str
-    node: str
 
-    def open(self, training: TrainingSide) -> Runtime:
+    @classmethod
+    def of_run(cls, ledger: Path, attempt: int, namespace: str) -> RuntimeHandle:
+        """The handle of a run's attempt, which need not have started yet.
+
+        Args:
+            ledger: the head's record.
+            attempt: number of the attempt.
+            namespace: of the run's actors.
+        """
+        return cls(f"ecorl-scheduler-{run_token(ledger)}-{attempt}", namespace)
+
+    def open(self, training: TrainingSide) -> RemoteRuntime:
         """Take part in the run, from a process that has joined the Ray cluster.
 
         Decisions are shared with all other processes by the handles of iterations. To close the
@@ -57,5 +67,5 @@ class RuntimeHandle:
             # Nothing meters it for this run: what a stage drew here would be unknown.
             here, known = cluster.own_node().name, sorted(facts.nodes.values())
             raise ConfigError("node", here, f"a machine of the run: {', '.join(known)}")
-        own = replace(training, node=home)
+        own = replace(training, node=home, models={**facts.models, **training.models})
         return RemoteRuntime(facts.config, own, SchedulerLink(actor), facts.engines)

@@ -136,8 +136,11 @@ class RayRuntime(RemoteRuntime):
         self._engines = {worker.role: worker.model.folder for worker in workers}
         trainers = self._trainers(home)
         places = self._far_places(trainers)
-        names = dict.fromkeys([home.name, *trainers, *places, *(w.node for w in workers)])
         there = {node.name: node for node in cluster.nodes()}
+        names = dict.fromkeys([home.name, *trainers, *places, *(w.node for w in workers)])
+        if self.training.device == "none":
+            # A driver's processes may be on any machine, and their clocks have to be known.
+            names |= dict.fromkeys(there)
         sources = {name: self._sources(name, home, trainers, places) for name in names}
         monitors = tuple(
             self._monitor(there[name], name == home.name, sources[name], workers, places.get(name))
@@ -240,13 +243,9 @@ class RayRuntime(RemoteRuntime):
         """Name of a machine of the trainer in device ids and in the record. See `Runtime`."""
         return self._names.get(host, host)
 
-    @property
-    def _scheduler_name(self) -> str:
-        return f"ecorl-scheduler-{self._token}-{self._attempt}"
-
     def handle(self) -> RuntimeHandle:
         """What another process of the cluster needs to take part in this run; after `start`."""
-        return RuntimeHandle(self._scheduler_name, self._ray.namespace, self.training.home)
+        return RuntimeHandle.of_run(self._path, self._attempt, self._ray.namespace)
 
     def _start_scheduler(self, plan: SchedulerPlan) -> None:
         # Held here: Ray needs it again when it starts the actor anew.
@@ -257,7 +256,7 @@ class RayRuntime(RemoteRuntime):
         actor = (
             remote(SchedulerActor)
             .options(
-                name=self._scheduler_name,
+                name=self.handle().scheduler,
                 namespace=self._ray.namespace,
                 num_cpus=0,
                 max_restarts=cluster.RESTARTS,

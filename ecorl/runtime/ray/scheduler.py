@@ -19,7 +19,7 @@ from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.lanes.messages import Fault, fault_of
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.ledger import Ledger
-from ecorl.records import EventKind, FaultKind, Role, StageWork
+from ecorl.records import EventKind, FaultKind, ModelShape, Role, StageWork
 from ecorl.runtime.equipment.hardware import GpuPath
 from ecorl.runtime.handles import Iteration, Landed, PlacedStage, RunTotals, Span
 from ecorl.runtime.ray.changes import ModelChanges
@@ -90,11 +90,13 @@ class SchedulerFacts:
         config: the run's configuration.
         engines: checkpoint folder of each role that has an engine.
         nodes: names of the machines that have a monitor, by Ray's ids of them.
+        models: shapes of the roles' models.
     """
 
     config: Config
     engines: Mapping[Role, Path]
     nodes: Mapping[str, str]
+    models: Mapping[Role, ModelShape]
 
 
 class SchedulerActor:
@@ -220,7 +222,8 @@ class SchedulerActor:
         """What a process has to know to take part in the run."""
         plan = self._plan
         engines = {worker.role: worker.model.folder for worker in plan.workers}
-        return SchedulerFacts(plan.config, engines, {m.node_id: m.node for m, _ in plan.monitors})
+        nodes = {m.node_id: m.node for m, _ in plan.monitors}
+        return SchedulerFacts(plan.config, engines, nodes, plan.training.models)
 
     def _end_all(self) -> None:
         for monitor in self._monitors.values():

@@ -1,0 +1,63 @@
+"""Takes part in a run, from a process of OpenRLHF's trainer."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ecorl.engines.containment import EngineBoundary
+from ecorl.records import Role
+from ecorl.runtime.ray.handle import RuntimeHandle
+from ecorl.runtime.training import TrainingSide
+from roll_adapters.openrlhf.hooks import TrainerHooks
+
+logger = logging.getLogger(__name__)
+
+KEY = "ecorl"
+"""Name under which `Invitation` travels beside OpenRLHF's flags, as a plain dict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """What a process of the trainer needs to take part in the run.
+
+    Attributes:
+        scheduler: name of the run's scheduler.
+        namespace: Ray namespace in which it has this name.
+        from_step: step that the training goes on from, 0 for a fresh one.
+        normalised: mean and standard deviation of the roles whose values are normalised.
+    """
+
+    scheduler: str
+    namespace: str
+    from_step: int
+    normalised: dict[Role, tuple[float, float]]
+
+
+def invite(args: Any, invitation: Invitation) -> None:
+    """Put an invitation beside OpenRLHF's flags, which all of its actors get.
+
+    Args:
+        args: OpenRLHF's flags, nested.
+        invitation: to the run.
+    """
+    setattr(args, KEY, asdict(invitation))
+
+
+def open_hooks(args: Any) -> TrainerHooks | None:
+    """Open the run that the flags invite to; None without one, or where it does not answer.
+
+    Args:
+        args: OpenRLHF's flags, nested.
+    """
+    told = getattr(args, KEY, None)
+    if told is None:
+        return None
+    with EngineBoundary() as boundary:
+        invitation = Invitation(**told)
+        handle = RuntimeHandle(invitation.scheduler, invitation.namespace)
+        runtime = handle.open(TrainingSide("none"))
+        return TrainerHooks(runtime, args, invitation.from_step, invitation.normalised)
+    logger.warning("ecorl takes no part in this training: %s", boundary.error)
+    return None

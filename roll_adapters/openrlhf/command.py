@@ -1,0 +1,152 @@
+"""The command ``ecorl-openrlhf``: OpenRLHF's PPO trainer, measured and placed by ecorl.
+
+It takes the place of ``python -m openrlhf.cli.train_ppo_ray`` and passes all flags on to it but its
+own, which begin with ``--ecorl.``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import runpy
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NoReturn
+
+from ecorl.cli.exits import STOPPED_TEXT, Stopped, run_to_exit
+from ecorl.errors import ConfigError, MissingToolError
+from roll_adapters.openrlhf.flags import VERSION, check_names
+
+MODULE = "openrlhf.cli.train_ppo_ray"
+
+_ABOUT = f"""Train with OpenRLHF, measured and placed by ecorl.
+
+Use it in place of `python -m {MODULE}`, with the same flags and with those below. The config
+says where stages may run (placement), by which engine (engine), and where power is read
+(telemetry); its tables task and trainer are not used. `ecorl report` shows the run."""
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the command and exit.
+
+    Args:
+        argv: the command line; None: that of this process.
+    """
+    given = list(sys.argv[1:] if argv is None else argv)
+
+    def app(*, standalone_mode: bool) -> int:
+        try:
+            return _run(given)
+        except KeyboardInterrupt as error:
+            raise Stopped(STOPPED_TEXT) from error
+
+    run_to_exit(app)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ecorl-openrlhf",
+        description=_ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        add_help=False,
+        usage="ecorl-openrlhf --ecorl.config ecorl.toml <flags of OpenRLHF>",
+    )
+    own = parser.add_argument_group("ecorl's flags")
+    own.add_argument(
+        "--ecorl.config", dest="config", metavar="FILE", help="config of ecorl: a TOML file"
+    )
+    own.add_argument(
+        "--ecorl.set",
+        dest="overrides",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="one setting of the config in place of the file's, e.g. placement.q_max=4",
+    )
+    own.add_argument("-h", "--help", dest="help", action="store_true", help="show both helps")
+    return parser
+
+
+def _run(given: list[str]) -> int:
+    parser = _parser()
+    own, flags = parser.parse_known_args(given)
+    if own.help:
+        return _help(parser)
+    for flag in flags:
+        if flag.startswith("--ecorl."):
+            name, _, value = flag.partition("=")
+            raise ConfigError(name, value or None, "--ecorl.config or --ecorl.set")
+    if own.config is None:
+        raise ConfigError("--ecorl.config", None, "a TOML file with ecorl's settings")
+    check_names(flags)
+    _check_installed()
+    return _train(own.config, own.overrides, flags)
+
+
+def _help(parser: argparse.ArgumentParser) -> int:
+    parser.print_help()
+    if importlib.util.find_spec("openrlhf") is None:
+        sys.stdout.write("\nOpenRLHF is not installed here: its flags cannot be shown.\n")
+        return 0
+    sys.stdout.write("\nOpenRLHF's flags follow.\n\n")
+    sys.stdout.flush()
+    _run_openrlhf(["--help"])
+    return 0
+
+
+def _check_installed() -> None:
+    """Check that OpenRLHF is here, in a release that this adapter knows.
+
+    Raises:
+        MissingToolError: when it is not.
+    """
+    try:
+        found = version("openrlhf")
+    except PackageNotFoundError as error:
+        raise MissingToolError(
+            f"ecorl-openrlhf needs OpenRLHF {VERSION}: pip install openrlhf (it is not installed)"
+        ) from error
+    if not found.startswith(f"{VERSION}."):
+        raise MissingToolError(f"ecorl-openrlhf needs OpenRLHF {VERSION}.x; this is {found}")
+
+
+def _train(source: str, overrides: Sequence[str], flags: Sequence[str]) -> int:
+    from ecorl.config import load_config
+    from roll_adapters.openrlhf import driver
+    from roll_adapters.openrlhf.checks import on_ray
+
+    config = on_ray(load_config(source, overrides))
+    run = driver.current = driver.Driver(config)
+    ended: BaseException | None = None
+    try:
+        run.connect()
+        run.replace_names()
+        _run_openrlhf(flags)
+    except SystemExit as error:
+        ended = error if error.code else None
+        raise
+    except BaseException as error:
+        ended = error
+        raise
+    finally:
+        run.end(ended)
+    folder = Path(config.resolved_run_dir())
+    sys.stdout.write(f"ecorl: the run's record is in {folder}: ecorl report {folder}\n")
+    return 0
+
+
+def _run_openrlhf(flags: Sequence[str]) -> None:
+    """Run OpenRLHF's own command in this process, as ``python -m`` does."""
+    before = sys.argv
+    sys.argv = [MODULE, *flags]
+    try:
+        runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+    finally:
+        sys.argv = before
+
+
+if __name__ == "__main__":
+    main()

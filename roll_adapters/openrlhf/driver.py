@@ -1,0 +1,263 @@
+"""The driver's side of a run: it checks the flags, starts the runtime and ends it.
+
+OpenRLHF's own command runs in the driver, with three names replaced before it looks them up: the
+class of its groups of actors, the function that makes its strategy (there the flags are parsed and
+checked, and nothing has started yet), and its trainers (so that they can be asked at the end).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from ecorl.config import Config, PluginEngineConfig, RayRuntimeConfig
+from ecorl.engines.containment import EngineBoundary
+from ecorl.errors import ConfigError
+from ecorl.ledger import LEDGER_FILE, Ledger
+from ecorl.records import EventKind, Stage
+from ecorl.runtime.building import build_runtime
+from ecorl.runtime.energy.recorded_energy import recorded_totals
+from ecorl.runtime.protocol import Runtime
+from ecorl.runtime.ray.handle import RuntimeHandle
+from ecorl.runtime.run_record import open_attached_run, remove_run, run_facts
+from roll_adapters.openrlhf import workers
+from roll_adapters.openrlhf.attach import Invitation, invite
+from roll_adapters.openrlhf.checkpoints import checkpoint_to_resume, read_progress
+from roll_adapters.openrlhf.checks import ENGINE, fitted
+from roll_adapters.openrlhf.description import Job, describe, job_facts, normalised, tell
+from roll_adapters.openrlhf.engine_options import options_for
+from roll_adapters.openrlhf.flags import value_of
+
+logger = logging.getLogger(__name__)
+
+PACKAGES = ("torch", "transformers", "openrlhf", "ray", "deepspeed", "vllm")
+"""Packages whose versions stand in the ledger's head."""
+
+SETUP_HOOK = "roll_adapters.openrlhf.workers.install"
+
+_DRAIN_S = 60.0
+"""Longest wait for the trainer's processes at the end, s. Invented."""
+
+current: Driver | None = None
+"""The run of this process; None in all processes but the driver."""
+
+
+@dataclass(slots=True)
+class _Opened:
+    """The run's record and what it goes on from."""
+
+    ledger: Ledger
+    folder: Path
+    from_step: int
+    edi: Any
+    before: Any
+    existed: set[Path] | None
+
+
+@dataclass(slots=True)
+class _Found:
+    """What OpenRLHF has made so far."""
+
+    asked: dict[Stage, list[Any]] = field(default_factory=dict)
+    actors: dict[Stage, list[Any]] = field(default_factory=dict)
+    trainer: Any = None
+
+
+class Driver:
+    """One run in the process of OpenRLHF's driver.
+
+    Args:
+        config: the run's configuration, on Ray.
+        run_dir: folder of the run's record; None: that of the config.
+    """
+
+    def __init__(self, config: Config, run_dir: Path | None = None) -> None:
+        self._config, self._run_dir = config, run_dir
+        self._opened: _Opened | None = None
+        self._found = _Found()
+        self._runtime: Runtime | None = None
+        self._max_steps = 0
+
+    # ------------------------------------------------------------ begin
+
+    def connect(self) -> None:
+        """Join the Ray cluster as OpenRLHF would, with the hook for the processes of the job.
+
+        Raises:
+            ConfigError: when there is no cluster at the config's address.
+        """
+        runtime = self._config.runtime
+        assert isinstance(runtime, RayRuntimeConfig)
+        env = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}
+        env["RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"] = "1"
+        given = {name: os.environ.get(name, value) for name, value in env.items()}
+        job = {"env_vars": given, "worker_process_setup_hook": SETUP_HOOK}
+        try:
+            ray.init(address=runtime.address, runtime_env=job)
+        except (ConnectionError, ValueError, RayError) as error:
+            reason = (str(error).strip().splitlines() or ["no reason"])[0]
+            allowed = f"a Ray cluster that answers ({reason}); `ray start --head` makes one"
+            raise ConfigError("runtime.address", runtime.address, allowed) from error
+
+    def replace_names(self) -> None:
+        """Put ecorl's classes in the place of OpenRLHF's, before its command looks them up."""
+        import openrlhf.trainer.ppo_trainer as sync_trainer
+        import openrlhf.trainer.ppo_trainer_async as async_trainer
+        import openrlhf.utils
+        from openrlhf.trainer.ray import launcher
+
+        from roll_adapters.openrlhf.groups import WatchedActorGroup
+
+        launcher.RayActorGroup = WatchedActorGroup
+        make_strategy = openrlhf.utils.get_strategy
+
+        def get_strategy(args: Any) -> Any:
+            self.accept(args)
+            return make_strategy(args)
+
+        openrlhf.utils.get_strategy = get_strategy
+        sync_trainer.PPOTrainer = _Noted(sync_trainer.PPOTrainer, self._found)
+        async_trainer.PPOTrainerAsync = _Noted(async_trainer.PPOTrainerAsync, self._found)
+
+    def accept(self, args: Any) -> None:
+        """Check OpenRLHF's flags, open the run's record, and invite the trainer's processes.
+
+        Args:
+            args: OpenRLHF's flags, nested.
+
+        Raises:
+            UserError: for a setting or a run folder that cannot be used.
+        """
+        config = fitted(self._config, args)
+        offload = config.engine.offload
+        if isinstance(offload, PluginEngineConfig) and offload.name == ENGINE:
+            # What its own classes compute follows from the job's flags.
+            engine = offload.model_copy(update={"options": options_for(args)})
+            self._config = config.model_copy(
+                update={"engine": config.engine.model_copy(update={"offload": engine})}
+            )
+        else:
+            self._config = config
+        self._opened = opened = _open(config, self._run_dir, args)
+        assert isinstance(config.runtime, RayRuntimeConfig)
+        handle = RuntimeHandle.of_run(
+            opened.ledger.path, opened.ledger.attempt, config.runtime.namespace
+        )
+        told = Invitation(handle.scheduler, handle.namespace, opened.from_step, normalised(args))
+        invite(args, told)
+
+    def add_group(self, stage: Stage, actors: Iterable[Any]) -> None:
+        """Note a group of actors that OpenRLHF has made.
+
+        Args:
+            stage: that its model is trained in or answers in.
+            actors: their handles.
+        """
+        self._found.actors[stage] = list(actors)
+
+    def ask_processes(self, engines: Iterable[Any]) -> None:
+        """Ask all of OpenRLHF's processes for their devices, without waiting.
+
+        Args:
+            engines: handles of the rollout engines.
+        """
+        actors = {**self._found.actors, Stage.GENERATION: list(engines)}
+        self._found.asked = {
+            stage: [actor.__ray_call__.remote(tell) for actor in made]
+            for stage, made in actors.items()
+        }
+
+    def start(self, args: Any, max_steps: int | None) -> None:
+        """Start the runtime: engines are loaded and power is read from here on.
+
+        Args:
+            args: OpenRLHF's flags, nested.
+            max_steps: steps of the whole training.
+
+        Raises:
+            UserError: for an engine, checkpoint or device that cannot be used.
+            EngineError: when an engine does not start.
+        """
+        assert self._opened is not None
+        self._max_steps = max_steps or 0
+        config, training = describe(self._config, args, Job.ask(self._found.asked))
+        opened = self._opened
+        self._runtime = build_runtime(
+            config, opened.ledger, training, edi=opened.edi, before=opened.before
+        )
+        self._runtime.start()
+        kind = EventKind.RESUME if opened.from_step else EventKind.START
+        what = f"training from step {opened.from_step} of {self._max_steps}"
+        self._runtime.record.event(kind, what)
+
+    # ------------------------------------------------------------ end
+
+    def end(self, error: BaseException | None) -> None:
+        """End the run: take what the trainer's processes still tell, and close the record.
+
+        Args:
+            error: what ended the training; None when it is complete.
+        """
+        if self._runtime is None:
+            self._withdraw()
+            return
+        self._drain()
+        record = self._runtime.record
+        if error is None:
+            record.event(EventKind.TRAINING_END, f"{self._max_steps} of {self._max_steps} steps")
+            record.event(EventKind.FINISH, f"training ended after {self._max_steps} steps")
+        else:
+            record.event(EventKind.STOP, f"training ended with {type(error).__name__}")
+        self._runtime.close()
+        record.close()
+
+    def _drain(self) -> None:
+        with EngineBoundary() as boundary:
+            if self._found.trainer is not None and self._runtime is not None:
+                asked = self._found.trainer.__ray_call__.remote(workers.close_hooks)
+                self._runtime.clock.add(*ray.get(asked, timeout=_DRAIN_S))
+        if boundary.error is not None:
+            logger.warning("ecorl: the trainer's last notes may be missing: %s", boundary.error)
+
+    def _withdraw(self) -> None:
+        """Close a record whose run never began, and remove it where it is new."""
+        opened, self._opened = self._opened, None
+        if opened is None:
+            return
+        opened.ledger.close()
+        if opened.existed is None or opened.folder / LEDGER_FILE not in opened.existed:
+            remove_run(opened.folder, opened.existed)
+
+
+class _Noted:
+    """Stands for an actor class of Ray; notes the actor that is made of it."""
+
+    def __init__(self, kind: Any, found: _Found) -> None:
+        self._kind, self._found = kind, found
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        """Make the actor. See Ray."""
+        self._found.trainer = self._kind.remote(*args, **kwargs)
+        return self._found.trainer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kind, name)
+
+
+def _open(config: Config, run_dir: Path | None, args: Any) -> _Opened:
+    folder = run_dir or config.resolved_run_dir()
+    checkpoint = checkpoint_to_resume(args)
+    step, edi = read_progress(checkpoint) if checkpoint else (None, None)
+    existed = set(folder.iterdir()) if folder.is_dir() else None
+    spent = recorded_totals(folder)
+    reward = value_of(args, "reward.remote_url") or value_of(args, "reward.model_name_or_path")
+    facts = run_facts(value_of(args, "actor.model_name_or_path"), reward, PACKAGES)
+    ledger = open_attached_run(config, folder, step, facts | job_facts(args))
+    return _Opened(ledger, folder, step or 0, edi, spent, existed)

@@ -1,0 +1,141 @@
+"""Times what of a rollout was generation and what was reward.
+
+OpenRLHF fetches rewards inside the rollout: as soon as a completion is there, its actor asks the
+reward service or function, while other completions are still generated. Each response brings the
+times of its own parts along; generation then lasted while at least one completion was computed, and
+the reward while at least one was waited for.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ecorl.records import ModelShape, Stage, StageWork
+
+TIMES = "_ecorl_times"
+"""Key of a response under which its times travel."""
+
+_fetches: contextvars.ContextVar[list[tuple[float, float]] | None] = contextvars.ContextVar(
+    "ecorl_reward_fetches", default=None
+)
+
+Interval = tuple[float, float]
+
+
+class TimedEngine:
+    """A rollout engine that notes when it generates.
+
+    Args:
+        engine: OpenRLHF's own.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self.intervals: list[Interval] = []
+
+    async def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Generate one completion. See OpenRLHF."""
+        start_s = time.time()
+        try:
+            return await self._engine.generate(*args, **kwargs)
+        finally:
+            self.intervals.append((start_s, time.time()))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
+async def timed_execution(execute: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Run one rollout of OpenRLHF's executor, and let its response tell its times.
+
+    They are times of the day: the response may be read on another machine.
+
+    Args:
+        execute: OpenRLHF's own method.
+        arguments: of the call, by name.
+    """
+    engine = TimedEngine(arguments["llm_engine"])
+    fetches: list[Interval] = []
+    token = _fetches.set(fetches)
+    try:
+        response = await execute(**{**arguments, "llm_engine": engine})
+    finally:
+        _fetches.reset(token)
+    if isinstance(response, dict):
+        response[TIMES] = (engine.intervals, fetches)
+    return response
+
+
+async def timed_fetch(fetch: Callable[[], Any]) -> Any:
+    """Fetch a reward, and note when.
+
+    Args:
+        fetch: OpenRLHF's own way.
+    """
+    start_s = time.time()
+    try:
+        return await fetch()
+    finally:
+        noted = _fetches.get()
+        if noted is not None:
+            noted.append((start_s, time.time()))
+
+
+class ResponseTimes:
+    """The responses of one rollout batch: their tokens, and when their parts were computed."""
+
+    def __init__(self) -> None:
+        self.n_responses = 0
+        self._n_tokens = self._n_output = self._longest = 0
+        self._generated: list[Interval] = []
+        self._fetched: list[Interval] = []
+
+    def add(self, response: Mapping[str, Any]) -> None:
+        """Add a response of OpenRLHF's executor."""
+        n_tokens = len(response["observation_tokens"])
+        self.n_responses += 1
+        self._n_tokens += n_tokens
+        self._n_output += sum(end - start for start, end in response["action_ranges"])
+        self._longest = max(self._longest, n_tokens)
+        generated, fetched = response.get(TIMES, ((), ()))
+        self._generated += generated
+        self._fetched += fetched
+
+    def work(self, stage: Stage, shape: ModelShape | None) -> StageWork:
+        """Describe generation, or the rewards of all responses.
+
+        Args:
+            stage: which of the two.
+            shape: of its model.
+        """
+        n, longest = self.n_responses, self._longest
+        return StageWork(stage, n, self._n_tokens, self._n_output, longest, shape)
+
+    @property
+    def generation(self) -> list[Interval]:
+        """When at least one completion was computed, monotonic s of this machine."""
+        return _monotonic(_union(self._generated))
+
+    @property
+    def rewards(self) -> list[Interval]:
+        """When at least one reward was waited for, monotonic s of this machine."""
+        return _monotonic(_union(self._fetched))
+
+
+def _union(intervals: Sequence[Interval]) -> list[Interval]:
+    """The times that lie in at least one of the intervals, in order."""
+    found: list[Interval] = []
+    for start_s, end_s in sorted(intervals):
+        if found and start_s <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end_s, found[-1][1]))
+        else:
+            found.append((start_s, end_s))
+    return found
+
+
+def _monotonic(intervals: Sequence[Interval]) -> list[Interval]:
+    ahead_s = time.monotonic() - time.time()
+    return [(start_s + ahead_s, end_s + ahead_s) for start_s, end_s in intervals]

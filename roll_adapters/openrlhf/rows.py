@@ -1,0 +1,149 @@
+"""The rows of one rollout, between OpenRLHF's padded micro-batches and an engine's plain rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ecorl.engines.protocol import Float32, ScoreBatch
+from ecorl.records import ModelShape, Stage, StageWork
+
+
+class RolloutRows:
+    """The rows of a rollout batch in OpenRLHF's micro-batches.
+
+    A micro-batch has ``sequences`` ``[n, length] int64``, padded on the right, ``attention_mask``
+    ``[n, length]`` and ``action_mask`` ``[n, length - 1]``, whose entry j is of token j + 1.
+    Log-probs have a column fewer than tokens too, since the first token has none.
+
+    Args:
+        micro_batches: OpenRLHF's ``Experience`` objects, in the order of their forward passes.
+        ids: ids of the rows, by the number in ``Experience.index``; the rows of a micro-batch are
+            found by it, and never by their place.
+    """
+
+    def __init__(self, micro_batches: Sequence[Any], ids: Sequence[str]) -> None:
+        self._parts = list(micro_batches)
+        self.sample_ids = tuple(ids[i] for part in self._parts for i in part.index)
+        self._lengths = [part.attention_mask.long().sum(1) for part in self._parts]
+        counts = [int(part.sequences.shape[0]) for part in self._parts]
+        self._where = [(m, i) for m, n in enumerate(counts) for i in range(n)]
+        self._starts = np.cumsum([0, *counts]).tolist()
+        self.n_output_tokens = sum(int(part.action_mask.sum()) for part in self._parts)
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def work(
+        self, stage: Stage, shape: ModelShape | None, *, passes: int = 1, has_output: bool = True
+    ) -> StageWork:
+        """Describe a stage that reads all rows.
+
+        Args:
+            stage: the stage.
+            shape: of its model.
+            passes: how often it reads them.
+            has_output: whether the tokens of the completions are its output.
+        """
+        return StageWork(
+            stage=stage,
+            n_sequences=len(self) * passes,
+            n_tokens=sum(int(lengths.sum()) for lengths in self._lengths) * passes,
+            n_output_tokens=self.n_output_tokens * passes if has_output else 0,
+            max_length=max((int(lengths.max()) for lengths in self._lengths), default=0),
+            model=shape,
+        )
+
+    def batch(self, stage: Stage, temperature: float) -> ScoreBatch:
+        """Make the rows for an engine, without padding.
+
+        A completion reaches from the first to the last token of a row's actions; where another
+        party spoke in between (several turns) its tokens are computed and masked later.
+
+        Args:
+            stage: reward or reference.
+            temperature: the logits are divided by it.
+        """
+        rows, counts = [], []
+        for part in self._parts:
+            for ids, mask, actions in zip(
+                part.sequences, part.attention_mask, part.action_mask, strict=True
+            ):
+                rows.append(ids[mask.bool()].cpu().numpy().astype(np.int64))
+                counts.append(len(rows[-1]) - 1 - _first_action(actions, len(rows[-1]) - 1))
+        is_even = len({len(part.index) for part in self._parts[:-1]}) <= 1
+        return ScoreBatch(
+            sample_ids=self.sample_ids,
+            token_ids=tuple(rows),
+            n_completion=tuple(counts),
+            temperature=temperature if stage is Stage.REFERENCE else 1.0,
+            micro_batch=len(self._parts[0].index) if is_even and self._parts else None,
+        )
+
+    # ------------------------------------------------------------ answers
+
+    def rewards(self, values: Sequence[Float32]) -> list[torch.Tensor]:
+        """Put one reward a row into OpenRLHF's shape: ``[n] float32`` a micro-batch."""
+        flat = torch.from_numpy(np.asarray(values, dtype=np.float32).reshape(-1))
+        return list(torch.split(flat, [len(part.index) for part in self._parts]))
+
+    def logprobs(self, values: Sequence[Float32]) -> list[torch.Tensor]:
+        """Put the log-probs of completions into OpenRLHF's shape, 0 where there is no action.
+
+        Args:
+            values: one ``[n_completion] float32`` a row.
+
+        Returns:
+            ``[n, length - 1] float32`` a micro-batch.
+        """
+        found = []
+        for m, part in enumerate(self._parts):
+            filled = torch.zeros(part.action_mask.shape, dtype=torch.float32)
+            for i in range(len(filled)):
+                row = torch.from_numpy(np.asarray(values[self._starts[m] + i], dtype=np.float32))
+                end = int(self._lengths[m][i]) - 1
+                filled[i, end - len(row) : end] = row
+            found.append(filled * part.action_mask.cpu().float())
+        return found
+
+    # ------------------------------------------------------------ the exact path
+
+    def micro_batches_of(self, rows: Sequence[int]) -> list[int]:
+        """Numbers of the micro-batches that hold some rows, ascending.
+
+        Args:
+            rows: indices of the rows.
+        """
+        return sorted({self._where[row][0] for row in rows})
+
+    def picked(
+        self, stage: Stage, rows: Sequence[int], tensors: dict[int, torch.Tensor]
+    ) -> list[Float32]:
+        """Pick the answers to some rows out of OpenRLHF's own.
+
+        Args:
+            stage: reward or reference.
+            rows: indices of the rows.
+            tensors: what OpenRLHF's forward gave, by number of the micro-batch.
+
+        Returns:
+            One float32 scalar or ``[n_completion]`` vector a row.
+        """
+        found = []
+        for row in rows:
+            m, i = self._where[row]
+            answer = tensors[m][i].float().cpu()
+            if stage is Stage.REFERENCE:
+                end = int(self._lengths[m][i]) - 1
+                answer = answer[_first_action(self._parts[m].action_mask[i], end) : end]
+            found.append(answer.numpy())
+        return found
+
+
+def _first_action(actions: torch.Tensor, end: int) -> int:
+    """Place of a row's first action in its mask; its end for a row without one."""
+    where = torch.nonzero(actions)
+    return int(where[0]) if len(where) else end
