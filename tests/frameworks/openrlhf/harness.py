@@ -96,15 +96,16 @@ def as_arguments(flags: dict[str, Any]) -> list[str]:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """Of the driver and of Ray's processes; `folder` keeps their caches."""
-    cache = Path(os.environ.get("ECORL_OPENRLHF_CACHE", folder))
+    """Of the driver and of Ray's processes; `folder` is for their caches."""
+    binaries = Path(sys.executable).parent
     path = [CPU, ROOT, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return os.environ | {
         "PYTHONPATH": os.pathsep.join(map(str, path)),
         "PYTHONUNBUFFERED": "1",
         "DS_ACCELERATOR": "cpu",
-        # The optimiser's kernel is compiled once.
-        "TORCH_EXTENSIONS_DIR": str(cache / "torch-extensions"),
+        # DeepSpeed's optimiser was compiled there by environment.sh; it looks for ninja even so.
+        "TORCH_EXTENSIONS_DIR": str(Path(sys.prefix) / "torch-extensions"),
+        "PATH": os.pathsep.join([str(binaries), os.environ["PATH"]]),
         "HF_HOME": str(folder / "hf"),
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1",
