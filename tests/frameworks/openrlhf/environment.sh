@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
 # Makes the environment of `make test-openrlhf` and prints its folder.
 #   environment.sh [PYTHON]
-# It is made once a machine, for all clones: nothing of ecorl is in it. Its name tells what it was
-# made from; the file `.built` comes last, so that one that was interrupted is made anew.
+# It is made once a machine, for all clones: nothing of ecorl is in it. Its name tells of which
+# versions it is; the file `.built` comes last, so that one that was interrupted is made anew.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 python=${1:-python3}
-files=("$here/requirements.txt" "$here/requirements-sources.txt" "$here/environment.sh")
-key=$({ cat "${files[@]}"; "$python" -VV; } | sha256sum | cut -c1-12)
+key=$({ cat "$here"/requirements*.txt; "$python" -VV; } | sha256sum | cut -c1-12)
 env=${XDG_CACHE_HOME:-$HOME/.cache}/ecorl/openrlhf-$key
 mkdir -p "$(dirname "$env")"
 exec 9>"$env.lock"
@@ -16,7 +15,8 @@ if [[ ! -e $env/.built ]]; then
   echo "building OpenRLHF's environment in $env (some minutes, the first time)" >&2
   rm -rf "$env"
   "$python" -m venv "$env"
-  install=("$env/bin/pip" install --quiet --disable-pip-version-check --no-deps)
+  start=$SECONDS
+  install=("$env/bin/pip" install -qq --disable-pip-version-check --no-deps)
   {
     # The list is complete: pip chooses nothing, and what is missing shows below.
     "${install[@]}" -r "$here/requirements.txt"
@@ -35,5 +35,6 @@ for name in ("FusedAdamBuilder", "ShareMemCommBuilder"):
 END
   } >&2
   touch "$env/.built"
+  echo "built in $((SECONDS - start)) s" >&2
 fi
 echo "$env"

@@ -104,7 +104,9 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "DS_ACCELERATOR": "cpu",
         # DeepSpeed's optimiser was compiled there by environment.sh; it looks for ninja even so.
-        "TORCH_EXTENSIONS_DIR": str(Path(sys.prefix) / "torch-extensions"),
+        "TORCH_EXTENSIONS_DIR": os.environ.get(
+            "TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch-extensions")
+        ),
         "PATH": os.pathsep.join([str(binaries), os.environ["PATH"]]),
         "HF_HOME": str(folder / "hf"),
         "HF_HUB_OFFLINE": "1",
