@@ -77,7 +77,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-# A training is seven processes that each load torch, transformers and DeepSpeed, which is most of its
-# time; Python's collector would take a sixth of that.
+# A training is seven processes that each load torch, transformers and DeepSpeed: most of its
+# time, of which the collector would take a sixth.
 gc.set_threshold(100_000, 50, 50)
 sys.meta_path.insert(0, _Finder())
