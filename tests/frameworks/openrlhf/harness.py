@@ -24,7 +24,7 @@ from tests.frameworks.openrlhf.tiny import Tiny
 ROOT = Path(__file__).parents[3]
 CPU = Path(__file__).parent / "cpu"
 COMMAND = (sys.executable, "-m", "openrlhf.cli.train_ppo_ray")
-LIMIT_S = 300
+LIMIT_S = 600
 N_STEPS, N_ROWS, MICRO = 4, 8, 4
 
 # Every role has a GPU of its own; `common` gives the rest that has no place on the CPU.
@@ -159,7 +159,8 @@ def cluster(folder: Path, *, n_gpus: int = 8, n_fpgas: int = 2, **more: str) -> 
         "--num-cpus", "16", "--num-gpus", str(n_gpus),
         "--resources", json.dumps({"FPGA": n_fpgas}), "--include-dashboard", "false",
         "--object-store-memory", "100000000", "--temp-dir", str(folder / "ray"),
-        "--disable-usage-stats",
+        # Its default port would be that of every cluster on this machine.
+        "--ray-client-server-port", str(free_port()), "--disable-usage-stats",
     ]  # fmt: skip
     with (folder / "ray.log").open("w") as log:
         head = subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=log)
