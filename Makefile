@@ -3,6 +3,7 @@
 # make test        lint, types, import layers and all tests but the deep ones
 # make test-all    the same with the deep ones: longer sweeps
 # make test-numpy1  tests of the rooms that need no framework, under NumPy before 2
+# make test-openrlhf  tests with OpenRLHF itself on the CPU, in an environment that all clones share
 # make lint-hls    check that the kernel sources keep to what Vitis HLS can synthesise
 # make bitstream   build what XRT loads: TARGET=csim (default) sw_emu hw_emu hw, PLATFORM=name or .xpfm
 # make bench       run the benchmarks
@@ -20,7 +21,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 POLICY_RUN ?= runs/policy-$$(date +%Y%m%d-%H%M%S)
 
-.PHONY: demo demo-ray policy test test-all test-numpy1 checks lint lint-hls types layers format install csim bitstream prerequisites bench bench-long wheel clean help
+.PHONY: demo demo-ray policy test test-all test-numpy1 test-openrlhf checks lint lint-hls types layers format install csim bitstream prerequisites bench bench-long wheel clean help
 
 help:
 	@grep -E '^# make' Makefile | cut -c3-
@@ -67,6 +68,9 @@ $(NUMPY1_STAMP): pyproject.toml constraints.txt Makefile
 	@$(NUMPY1)/bin/pip install --quiet --disable-pip-version-check -c $(NUMPY1)/constraints.txt $(NUMPY1_NEEDS)
 	@$(NUMPY1)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
+
+test-openrlhf: prerequisites
+	PYTHON=$(PYTHON) tests/frameworks/openrlhf/run.sh -m "not deep" --durations=15
 
 prerequisites:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \

@@ -33,6 +33,7 @@ def _present(tool: str) -> bool:
         "hls_headers": lambda: importlib.util.find_spec("hls4ml") is not None,
         "ray": lambda: importlib.util.find_spec("ray") is not None,
         "trl": lambda: importlib.util.find_spec("trl") is not None,
+        "openrlhf": lambda: importlib.util.find_spec("openrlhf") is not None,
         "torch": lambda: importlib.util.find_spec("torch") is not None,
         "onnxruntime": lambda: importlib.util.find_spec("onnxruntime") is not None,
         "libclang": lambda: importlib.util.find_spec("clang") is not None,

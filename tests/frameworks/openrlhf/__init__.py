@@ -1,0 +1,1 @@
+"""OpenRLHF itself, unmodified, on a machine without a GPU (`make test-openrlhf`)."""

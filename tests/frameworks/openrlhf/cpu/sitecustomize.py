@@ -1,0 +1,83 @@
+"""Lets OpenRLHF's own code run on the CPU, in each process that has this folder on its path.
+
+Python imports this module when it starts, so that Ray's workers have it as well and Ray's own
+hooks stay free. It loads nothing large itself: a module is changed once it was loaded.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.abc
+import importlib.machinery
+import sys
+
+
+class _Cpu(str):
+    """What torch takes as the CPU; in ``cuda:{...}`` it stands for a card that nobody uses."""
+
+    __slots__ = ()
+
+    def __format__(self, spec):
+        return "0"
+
+
+def _torch(torch):
+    torch.cuda.current_device = lambda: _Cpu("cpu")
+    for name in ("empty_cache", "synchronize", "set_device", "current_stream"):
+        # A function for each name: torch's compiler has a rule for each, and they differ.
+        setattr(torch.cuda, name, lambda *_args, **_kwargs: None)
+    torch.set_num_threads(1)
+    # The trainer shuffles the prompts and nothing in OpenRLHF seeds its process.
+    torch.default_generator.manual_seed(0)
+
+
+def _device_mesh(module):
+    make = module.init_device_mesh
+    module.init_device_mesh = lambda _device, *args, **kwargs: make("cpu", *args, **kwargs)
+
+
+def _samples_generator(module):
+    """Samples come in the order of their prompts, not in that in which they were ready."""
+
+    class InOrder:
+        def __getattr__(self, name):
+            return getattr(ray, name)
+
+        def wait(self, refs, num_returns=1, timeout=None):
+            ray.wait(refs[:num_returns], num_returns=len(refs[:num_returns]))
+            return refs[:num_returns], refs[num_returns:]
+
+    ray, module.ray = module.ray, InOrder()
+
+
+_AFTER = {
+    "torch": _torch,
+    "torch.distributed.device_mesh": _device_mesh,
+    "openrlhf.trainer.ppo_utils.samples_generator": _samples_generator,
+}
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the modules of `_AFTER` where they are, and adds the change to their loading."""
+
+    def find_spec(self, fullname, path=None, target=None):
+        change = _AFTER.get(fullname)
+        if change is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            change(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+# A training is seven processes that each load torch, transformers and DeepSpeed: most of its
+# time, of which the collector would take a sixth.
+gc.set_threshold(100_000, 50, 50)
+sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,2 @@
+class TokensPrompt(dict):
+    """A prompt of token ids."""

@@ -1,0 +1,277 @@
+"""Runs OpenRLHF's own PPO command in a process of its own, over a Ray cluster of fake GPUs.
+
+`cluster` starts Ray once for any number of trainings; `run_training` runs one of them and reads
+what it left: the scalars of its TensorBoard files and the saved weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tests.frameworks.openrlhf.tiny import Tiny
+
+ROOT = Path(__file__).parents[3]
+CPU = Path(__file__).parent / "cpu"
+COMMAND = (sys.executable, "-m", "openrlhf.cli.train_ppo_ray")
+LIMIT_S = 600
+N_STEPS, N_ROWS, MICRO = 4, 8, 4
+
+# Every role has a GPU of its own; `common` gives the rest that has no place on the CPU.
+ROLES = ("actor", "ref", "reward", "critic")
+
+
+def common(tiny: Tiny, folder: Path, n_steps: int = N_STEPS) -> dict[str, Any]:
+    """Flags of every training: models, data, sizes, where it writes. True is a bare flag."""
+    return {
+        "actor.model_name_or_path": tiny.actor,
+        "reward.model_name_or_path": tiny.reward,
+        "data.prompt_dataset": tiny.prompts,
+        "data.input_key": "input",
+        "data.label_key": "label",
+        "data.max_samples": n_steps * N_ROWS,
+        "data.max_len": 64,
+        "rollout.max_new_tokens": 12,
+        "rollout.temperature": 0.7,
+        "rollout.batch_size": N_ROWS,
+        "rollout.micro_batch_size": MICRO,
+        "train.batch_size": N_ROWS,
+        "train.micro_batch_size": MICRO,
+        "train.seed": 11,
+        "actor.adam.lr": 1e-3,
+        "critic.adam.lr": 1e-3,
+        # With a warm-up the first step would have the learning rate 0.
+        "actor.lr_warmup_ratio": 0,
+        "critic.lr_warmup_ratio": 0,
+        "algo.kl.init_coef": 0.05,
+        "vllm.num_engines": 1,
+        "vllm.sync_backend": "gloo",
+        "ds.attn_implementation": "eager",
+        "ds.zero_stage": 0,
+        "ckpt.output_dir": folder / "final",
+        "ckpt.path": folder / "checkpoints",
+        "critic.save_value_network": True,
+        "logger.tensorboard_dir": folder / "tensorboard",
+        **{f"{role}.num_gpus_per_node": 1 for role in ROLES},
+    }
+
+
+# What changes a training with critic, reward model and reference (PPO with GAE) into another.
+# None takes a flag away.
+PPO: dict[str, Any] = {}
+NO_REFERENCE = {"algo.kl.init_coef": 0}
+REINFORCE = {"algo.advantage.estimator": "reinforce"}
+RLOO = {"algo.advantage.estimator": "rloo", "rollout.n_samples_per_prompt": 2}
+GROUP_NORM = {"algo.advantage.estimator": "group_norm", "rollout.n_samples_per_prompt": 2}
+ASYNC = {"train.async_enable": True}
+COLOCATED = {"train.colocate_all": True}
+SAVES = {"ckpt.save_steps": 2}
+RESUMES = {"ckpt.save_steps": 2, "ckpt.load_enable": True}
+
+
+def remote_reward(url: str | Path) -> dict[str, Any]:
+    """Rewards of a server at http://..., or of the function `reward_func` in a file x.py."""
+    return {"reward.remote_url": url, "reward.model_name_or_path": None}
+
+
+def as_arguments(flags: dict[str, Any]) -> list[str]:
+    words = []
+    for name, value in flags.items():
+        if value is None or value is False:
+            continue
+        words.append(f"--{name}")
+        if value is not True:
+            words.append(str(value))
+    return words
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """Of the driver and of Ray's processes; `folder` is for their caches."""
+    binaries = Path(sys.executable).parent
+    path = [CPU, ROOT, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, path)),
+        "PYTHONUNBUFFERED": "1",
+        "DS_ACCELERATOR": "cpu",
+        # DeepSpeed's optimiser was compiled there by environment.sh; it looks for ninja even so.
+        "TORCH_EXTENSIONS_DIR": os.environ.get(
+            "TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch-extensions")
+        ),
+        "PATH": os.pathsep.join([str(binaries), os.environ["PATH"]]),
+        "HF_HOME": str(folder / "hf"),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "TQDM_DISABLE": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_prestart_worker_first_driver": "0",
+        "RAY_worker_niceness": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        **more,
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    address: str
+    folder: Path
+    environment: dict[str, str]
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, *, n_gpus: int = 8, n_fpgas: int = 2, **more: str) -> Iterator[Cluster]:
+    """Start a Ray node with GPUs and cards that are names alone; ends what it started.
+
+    Args:
+        folder: of Ray's session and of caches. Its path must be short, for Ray's sockets.
+        n_gpus: as Ray counts them.
+        n_fpgas: cards, the resource ``FPGA``.
+        **more: environment of all processes of the trainings.
+    """
+    import psutil
+
+    folder.mkdir(parents=True, exist_ok=True)
+    env = environment(folder, **more)
+    port = free_port()
+    command = [
+        sys.executable, "-c", "from ray.scripts.scripts import main; main()",
+        "start", "--head", "--block", "--node-ip-address", "127.0.0.1", "--port", str(port),
+        "--num-cpus", "16", "--num-gpus", str(n_gpus),
+        "--resources", json.dumps({"FPGA": n_fpgas}), "--include-dashboard", "false",
+        "--object-store-memory", "100000000", "--temp-dir", str(folder / "ray"),
+        # Its default port would be that of every cluster on this machine.
+        "--ray-client-server-port", str(free_port()), "--disable-usage-stats",
+    ]  # fmt: skip
+    with (folder / "ray.log").open("w") as log:
+        head = subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=log)
+    try:
+        address = f"127.0.0.1:{port}"
+        limit_s = time.monotonic() + 60
+        while "Ray runtime started" not in (folder / "ray.log").read_text():
+            assert head.poll() is None, (folder / "ray.log").read_text()
+            assert time.monotonic() < limit_s, "Ray did not start"
+            time.sleep(0.1)
+        yield Cluster(address, folder, env | {"RAY_ADDRESS": address})
+    finally:
+        with contextlib.suppress(psutil.Error):
+            below = [psutil.Process(head.pid), *psutil.Process(head.pid).children(recursive=True)]
+            for process in below:
+                with contextlib.suppress(psutil.Error):
+                    process.terminate()
+            _, alive = psutil.wait_procs(below, timeout=10)
+            for process in alive:
+                process.kill()
+        head.wait()
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one training left.
+
+    Attributes:
+        folder: the training's.
+        code: of the process.
+        text: what the driver and its actors printed.
+        seconds: of the process.
+    """
+
+    folder: Path
+    code: int
+    text: str
+    seconds: float
+    flags: dict[str, Any] = field(repr=False)
+
+    @cached_property
+    def metrics(self) -> dict[str, dict[int, float]]:
+        """All scalars by name and step."""
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        values: dict[str, dict[int, float]] = {}
+        for file in sorted((self.folder / "tensorboard").rglob("events.*")):
+            events = EventAccumulator(str(file), size_guidance={"scalars": 0}).Reload()
+            for name in events.Tags()["scalars"]:
+                steps = values.setdefault(name, {})
+                steps.update({event.step: event.value for event in events.Scalars(name)})
+        return values
+
+    @property
+    def numbers(self) -> dict[str, dict[int, float]]:
+        """The scalars that are not times."""
+        return {name: v for name, v in self.metrics.items() if "/timing/" not in name}
+
+    @cached_property
+    def weights(self) -> dict[str, Any]:
+        """Tensors of the saved models by ``actor.<name>`` and ``critic.<name>``."""
+        from safetensors.torch import load_file
+
+        folders = {"actor": self.folder / "final", "critic": self.folder / "final_critic"}
+        return {
+            f"{role}.{name}": tensor
+            for role, folder in folders.items()
+            for file in sorted(folder.glob("*.safetensors"))
+            for name, tensor in load_file(file).items()
+        }
+
+
+def run_training(
+    where: Cluster,
+    tiny: Tiny,
+    folder: Path,
+    changes: dict[str, Any] | None = None,
+    *,
+    n_steps: int = N_STEPS,
+    command: Sequence[str] = COMMAND,
+    env: dict[str, str] | None = None,
+    check: bool = True,
+) -> Result:
+    """Run one training to its end.
+
+    Args:
+        where: of `cluster`.
+        tiny: models and prompts.
+        folder: for what it writes. A training that resumes is given the folder of the first one.
+        changes: flags besides and in place of those of `common`; see `PPO` and the others here.
+        n_steps: length of the training.
+        command: what the flags are given to.
+        env: of the driver, besides the cluster's. Ray's workers do not see it.
+        check: whether the training must succeed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    flags = common(tiny, folder, n_steps) | (changes or {})
+    start = time.monotonic()
+    done = subprocess.run(
+        [*command, *as_arguments(flags)],
+        cwd=folder,
+        env=where.environment | (env or {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=LIMIT_S,
+        check=False,
+    )
+    result = Result(folder, done.returncode, done.stdout, time.monotonic() - start, flags)
+    (folder / "output.txt").write_text(result.text, "utf-8")
+    if check:
+        assert result.code == 0, result.text[-8000:]
+    return result
