@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ecorl.config import Config, FilesTask
 from ecorl.devices import load_profile, profile_names
@@ -38,7 +38,8 @@ _TRAINER_FACTS = (
     "beta",
     "temperature",
 )
-"""What the record of an attached run says of the trainer that its user made."""
+"""What the record of an attached run says of the trainer that its user made, beside flags of a
+command line, whose keys begin with two dashes."""
 
 
 def head(
@@ -83,8 +84,13 @@ def head(
         meta=run.meta,
         path=path_name(executions, devices),
         attached=attached,
-        trainer={k: run.meta[k] for k in _TRAINER_FACTS if attached and k in run.meta},
+        trainer=_trainer(run.meta) if attached else {},
     )
+
+
+def _trainer(meta: Mapping[str, str]) -> dict[str, str]:
+    """Settings of the trainer of an attached run."""
+    return {k: meta[k] for k in meta if k in _TRAINER_FACTS or k.startswith("--")}
 
 
 def _done(reader: LedgerReader, executions: Sequence[ExecutionRow]) -> int:

@@ -31,6 +31,7 @@ from ecorl.report.render.numbers import (
     with_spread,
 )
 from ecorl.report.training import is_correctness, is_reward
+from ecorl.runtime.run_record import BY_SCRIPT, GO_ON
 
 SIGNIFICANT_SE = 2.0
 """Standard errors from which a gain is no chance: 95 % of a normal distribution, rounded up."""
@@ -105,7 +106,7 @@ def _course(head: Head) -> list[str]:
 
 def _how_to_go_on(head: Head) -> str:
     if head.attached:
-        return "its own script goes on from there with resume_from_checkpoint"
+        return f"to go on from there {head.meta.get(GO_ON, BY_SCRIPT)}"
     return "'ecorl run --resume' goes on from there"
 
 

@@ -31,6 +31,12 @@ from ecorl.runtime.training import this_node
 ORIGIN, ATTACH = "origin", "attach"
 """Key and value in the ledger's head of a run whose trainer the user's script made."""
 
+GO_ON = "go_on"
+"""Key in the ledger's head of how such a run is gone on with, where that is not `BY_SCRIPT`."""
+
+BY_SCRIPT = "start its script again, with the same resume_from_checkpoint for attach and for train"
+"""How a run is gone on with whose trainer the user's script made."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
@@ -215,15 +221,15 @@ def resumable_config(folder: Path) -> Config:
     if record.meta.get(ORIGIN) == ATTACH:
         # Its trainer was made by the user's code; what a config holds is not that trainer.
         raise RunError(
-            f"{folder} was started by a script: start that again, with the same "
-            "resume_from_checkpoint for attach and train"
+            f"{folder} was started by another command: {record.meta.get(GO_ON, BY_SCRIPT)}"
         )
     return parse_config(record.config_toml, f"the ledger of {folder}")
 
 
 def _check_continues(folder: Path, from_step: int | None) -> None:
     with contextlib.closing(LedgerReader(folder)) as reader:
-        attached = reader.run().meta.get(ORIGIN) == ATTACH
+        meta = reader.run().meta
+        attached = meta.get(ORIGIN) == ATTACH
         finished = any(event.kind is EventKind.FINISH for event in reader.events())
         # Cut off before its first checkpoint a training can only start again, and its record with
         # it: what was recorded stays as superseded.
@@ -235,8 +241,8 @@ def _check_continues(folder: Path, from_step: int | None) -> None:
         raise RunError(f"{folder} holds a run that has finished: choose another folder")
     if from_step is None and has_checkpoint:
         raise RunError(
-            f"{folder} holds a run already: to go on with it give attach the "
-            f"resume_from_checkpoint that train gets, {elsewhere}"
+            f"{folder} holds a run already: to go on with it {meta.get(GO_ON, BY_SCRIPT)}, "
+            f"{elsewhere}"
         )
 
 

@@ -18,10 +18,13 @@ from ecorl.errors import CheckpointError, ConfigError
 from ecorl.records import ModelShape, Role, Stage
 from ecorl.runtime.equipment.hardware import stays_on_gpu
 from ecorl.runtime.ray.cluster import nodes
+from ecorl.runtime.run_record import GO_ON
 from ecorl.runtime.training import FrozenModel, TrainingSide
 from roll_adapters.openrlhf.flags import value_of
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+
+_GO_ON = "start ecorl-openrlhf again with the same flags and --ckpt.load_enable"
 
 _ANSWER_S = 1800.0
 """Longest wait for OpenRLHF's processes, s. Invented: vLLM answers when its engine is loaded."""
@@ -275,5 +278,5 @@ def job_facts(args: Any) -> dict[str, str]:
         "vllm.num_engines",
     )  # fmt: skip
     told = {name: value_of(args, name) for name in names}
-    found = {name: str(value) for name, value in told.items() if value is not None}
-    return {"trainer": "OpenRLHF", **found}
+    found = {f"--{name}": str(value) for name, value in told.items() if value is not None}
+    return {"trainer": "OpenRLHF", GO_ON: _GO_ON, **found}

@@ -189,10 +189,11 @@ class Driver:
         self._max_steps = max_steps or 0
         config, training = describe(self._config, args, Job.ask(self._found.asked))
         opened = self._opened
-        self._runtime = build_runtime(
+        runtime = build_runtime(
             config, opened.ledger, training, edi=opened.edi, before=opened.before
         )
-        self._runtime.start()
+        runtime.start()
+        self._runtime = runtime
         kind = EventKind.RESUME if opened.from_step else EventKind.START
         what = f"training from step {opened.from_step} of {self._max_steps}"
         self._runtime.record.event(kind, what)

@@ -23,7 +23,7 @@ import torch
 
 from ecorl.engines.protocol import Int64, LogprobResult, ScoreBatch, ScoreResult
 from ecorl.engines.torch.engine import micro_batches, pad_right
-from ecorl.engines.torch.loading import host_report, loading_errors, shape_of
+from ecorl.engines.torch.loading import HOST_DEVICE, host_report, loading_errors, shape_of
 from ecorl.engines.validate import check_batch
 from ecorl.errors import CheckpointError, EngineCrashed, EngineError
 from ecorl.records import ModelShape, Stage
@@ -36,7 +36,8 @@ class OpenRlhfEngine:
     Args:
         checkpoint: Hugging Face checkpoint folder.
         stage: reward or reference.
-        device: not used: the class takes the process's first GPU, or the CPU without one.
+        device: profile of the card that the worker is named for; the class computes on the
+            process's first GPU, or on the host without one.
         flags: OpenRLHF's flags as JSON, from `options_for`.
 
     Raises:
@@ -48,7 +49,9 @@ class OpenRlhfEngine:
     row_invariant = False
 
     def __init__(self, checkpoint: Path, stage: Stage, device: str, flags: str) -> None:
-        self.device, self.stage = device, stage
+        # Without a GPU it computes on the host, whatever card the worker is named for.
+        self.device = device if torch.cuda.is_available() else HOST_DEVICE
+        self.stage = stage
         # One forward at a time, as in an actor.
         self._lock = threading.Lock()
         args = args_of(flags)

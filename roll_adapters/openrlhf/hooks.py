@@ -233,7 +233,7 @@ class TrainerHooks:
             is_training = stage is Stage.ACTOR_TRAIN
             work = rows.work(stage, self._shape(stage), has_output=not is_training)
         # Images are no tokens: what an engine would make of them is not known.
-        may = kwargs.get("mm_train_inputs_list") is None
+        may = not _has_images(kwargs)
         run = self.runtime.on_stage_start(iteration, work, may_offload=may, starts_now=False)
         if run.placement.on_gpu:
             self.runtime.restart(run)
@@ -348,6 +348,8 @@ class TrainerHooks:
 
     def _log(self, status: dict[str, Any]) -> None:
         now = self.runtime.totals()
+        if not now.roles:
+            return  # nothing has ended yet, or the scheduler does not answer just now
         if self._logged is None:
             logger.info(LEGEND)
         status.update(log_figures(self._logged or RunTotals(), now))
@@ -371,6 +373,12 @@ _FORWARDS = {
     Stage.REWARD: Stage.REWARD,
 }
 """The stage of a group's forward pass; old log-probs are training work of the policy."""
+
+
+def _has_images(kwargs: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether a forward pass is given images; OpenRLHF lists a None for each row without one."""
+    given = kwargs.get("mm_train_inputs_list") or ()
+    return any(item is not None for part in given for item in part or ())
 
 
 def gathered(refs: Sequence[Any]) -> list[Any]:

@@ -66,7 +66,9 @@ def test_training_and_record_go_on_together(make_trainer, tmp_path, cut_run, whi
 
 
 def test_a_run_that_is_there_is_not_written_over(make_trainer, tmp_path, cut_run):
-    with pytest.raises(RunError, match="give attach the resume_from_checkpoint that train gets"):
+    with pytest.raises(
+        RunError, match="with the same resume_from_checkpoint for attach and for train"
+    ):
         attach(make_trainer(name="attached", **STEPS), config(tmp_path))
 
 

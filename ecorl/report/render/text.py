@@ -107,7 +107,8 @@ def _facts(report: Report, width: int) -> Lines:
     lines = wrapped(text, width, "") if text else []
     if head.trainer:
         told = ", ".join(f"{k} {v}" for k, v in head.trainer.items() if k != "trainer")
-        lines += wrapped(f"{head.trainer.get('trainer', 'trainer')} of a script: {told}", width, "")
+        whose = "" if any(k.startswith("--") for k in head.trainer) else " of a script"
+        lines += wrapped(f"{head.trainer.get('trainer', 'trainer')}{whose}: {told}", width, "")
     if head.config_remark:
         lines += wrapped(f"config: {head.config_remark}", width, "")
     return lines

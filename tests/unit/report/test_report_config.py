@@ -157,7 +157,7 @@ def test_the_newest_word_of_the_trainer_is_its_plan(attached):
     report = attached.report()
     assert report.head.n_steps_planned == 700
     text = " ".join(report.verdict)
-    assert "its own script goes on from there with resume_from_checkpoint" in text
+    assert "to go on from there start its script again" in " ".join(text.split())
     assert "ecorl run --resume" not in text
 
 
