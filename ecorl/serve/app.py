@@ -32,12 +32,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ecorl.engines.lanes.threaded import AsyncEngine
 from ecorl.records import Stage
 from ecorl.serve.access import is_allowed
-from ecorl.serve.batcher import MicroBatcher, PendingRequest
+from ecorl.serve.batcher import MicroBatcher
 from ecorl.serve.body_reader import BodyReader
 from ecorl.serve.http_errors import HttpError
 from ecorl.serve.metrics import CONTENT_TYPE, ServiceMetrics
 from ecorl.serve.parsing import BodyParser, ScoreRows
 from ecorl.serve.responses import Answer, as_json, dump
+from ecorl.serve.row_queue import PendingRequest
 from ecorl.serve.settings import ServedModel, ServeSettings
 
 logger = logging.getLogger(__name__)
