@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ecorl.devices import DeviceFigure
+from ecorl.engines.models.text_tokenizer import TextTokenizer
 from ecorl.records import Provenance, Stage
 
 
@@ -69,6 +70,8 @@ class ServedModel:
             run as C-simulation.
         device_figures: the figures on which the modelled time and energy of the device rest, by
             name.
+        tokenizer: the model's own, for rewards of texts; None where they are not offered.
+        why_no_texts: why they are not.
     """
 
     name: str
@@ -77,3 +80,5 @@ class ServedModel:
     max_row_tokens: int
     provenance: Provenance
     device_figures: Mapping[str, DeviceFigure]
+    tokenizer: TextTokenizer | None = None
+    why_no_texts: str = "the service was started without a tokenizer"
