@@ -36,7 +36,7 @@ from ecorl.records import Stage
 from ecorl.serve.access import behind, is_allowed, is_same
 from ecorl.serve.batcher import MicroBatcher
 from ecorl.serve.body_reader import BodyReader
-from ecorl.serve.http_errors import HttpError
+from ecorl.serve.http_errors import DRAINING, HttpError
 from ecorl.serve.metrics import CONTENT_TYPE, ServiceMetrics
 from ecorl.serve.parsing import BodyParser, ScoreRows, one_line
 from ecorl.serve.responses import Answer, as_json, dump
@@ -189,8 +189,15 @@ class ScoringService:
             raise HttpError(409, f"{OPENRLHF} is not offered: {why}", "no_tokenizer")
 
         async def score() -> bytes:
-            rows = await self._rows_of(request, texts.parse, _LARGE_TEXT_BYTES)
-            pending = self.batcher.submit(rows, patient=True)
+            try:
+                rows = await self._rows_of(request, texts.parse, _LARGE_TEXT_BYTES)
+                pending = self.batcher.submit(rows, patient=True)
+            except HttpError as refusal:
+                if refusal.kind == DRAINING:
+                    # At the end of the drain the refusal costs its client one of few tries; at
+                    # once it would cost all of them while the others are still being answered.
+                    await self.batcher.idle()
+                raise
             return as_rewards(await self._answer(request, pending, until_s))
 
         return await self._answered(request, score)
