@@ -61,10 +61,10 @@ class TextLoad:
 
     size: ModelSize = _SIZE
     n_requests: int = 64
-    words: tuple[int, int] = (24, 120)
+    words: tuple[int, int] = (16, 80)
     clients: int = 32
     n_rounds: int = 12
-    box_s: float = 8.0
+    box_s: float = 6.0
     batch_delay_ms: float = 3.0
     seed: int = 0
 
@@ -77,7 +77,7 @@ def measure_text_ratio(load: TextLoad | None = None) -> dict[str, object]:
     ``ratio_without_delay`` has that time taken off.
 
     Args:
-        load: what is asked; the default takes about 15 s on two cores.
+        load: what is asked; the default is made for about 15 s on two cores that are free.
 
     Returns:
         The median ratio under `ID`, its ``spread``, and what it was measured on. The ratio is None
