@@ -166,13 +166,18 @@ class Clients:
         url: of the service.
         bodies: what is sent in each pass.
         n: clients, each with one request at a time.
+        path: of the endpoint.
+        keep: whether a client keeps its connection; else each request has one of its own.
 
     Attributes:
         answers: of all passes, by the place of the request.
     """
 
-    def __init__(self, url: str, bodies: Sequence[bytes], n: int) -> None:
+    def __init__(
+        self, url: str, bodies: Sequence[bytes], n: int, path: str = PATH, *, keep: bool = True
+    ) -> None:
         self.answers: list[list[Answered]] = []
+        self._path, self._keep = path, keep
         self._bodies, self._loop = bodies, asyncio.Runner()
         self._connections = [LoadConnection(url) for _ in range(n)]
 
@@ -199,18 +204,20 @@ class Clients:
 
         async def client(connection: LoadConnection) -> None:
             for k in left:
-                answers[k] = await _ask(connection, self._bodies[k])
+                answers[k] = await _ask(connection, self._path, self._bodies[k])
+                if not self._keep:
+                    connection.close()
 
         await asyncio.gather(*map(client, self._connections))
         return [answers[k] for k in range(len(self._bodies))]
 
 
-async def _ask(connection: LoadConnection, body: bytes) -> Answered:
+async def _ask(connection: LoadConnection, path: str, body: bytes) -> Answered:
     start_s = time.perf_counter()
     status, answer = None, b""
     try:
         async with asyncio.timeout(_ANSWER_S):
-            status, answer = await connection.post(PATH, body)
+            status, answer = await connection.post(path, body)
     except (OSError, EOFError, asyncio.LimitOverrunError):  # a time-out is an OSError too
         connection.close()
     return Answered(status, answer, time.perf_counter() - start_s)

@@ -56,8 +56,23 @@ def is_allowed(header: str | None, token: str | None) -> bool:
     if token is None:
         return True
     scheme, _, shown = (header or "").partition(" ")
-    same = hmac.compare_digest(shown.strip().encode("latin-1", "replace"), token.encode("ascii"))
-    return same and scheme.lower() == "bearer"
+    return is_same(shown.strip(), token) and scheme.lower() == "bearer"
+
+
+def is_same(shown: str, token: str) -> bool:
+    """Whether a client shows the token, compared in constant time."""
+    return hmac.compare_digest(shown.encode("utf-8", "replace"), token.encode("ascii"))
+
+
+def behind(base: str, path: str) -> str | None:
+    """The token that stands behind a path, for clients that send no header; None without one.
+
+    Args:
+        base: path of an endpoint.
+        path: path of a request, without percent-encoding.
+    """
+    shown = path.removeprefix(base + "/")
+    return shown if shown != path else None
 
 
 def is_loopback(host: str) -> bool:

@@ -2,6 +2,8 @@
 
     POST /v1/rewards    rewards from a reward model
     POST /v1/logprobs   log-probs of completions from a causal language model
+    POST /openrlhf      rewards of texts, for the remote rewards of OpenRLHF, ROLL and verl; clients
+                        that send no header ask /openrlhf/TOKEN
     GET  /v1/model      the model, its limits, and the figures behind modelled time and energy
     GET  /metrics       metrics for Prometheus
     GET  /healthz       alive, draining or failed, and engine faults; needs no token
@@ -16,7 +18,7 @@ import contextlib
 import logging
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,27 +33,32 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ecorl.engines.lanes.threaded import AsyncEngine
 from ecorl.records import Stage
-from ecorl.serve.access import is_allowed
-from ecorl.serve.batcher import MicroBatcher, PendingRequest
+from ecorl.serve.access import behind, is_allowed, is_same
+from ecorl.serve.batcher import MicroBatcher
 from ecorl.serve.body_reader import BodyReader
-from ecorl.serve.http_errors import HttpError
+from ecorl.serve.http_errors import DRAINING, HttpError
 from ecorl.serve.metrics import CONTENT_TYPE, ServiceMetrics
-from ecorl.serve.parsing import BodyParser, ScoreRows
+from ecorl.serve.parsing import BodyParser, ScoreRows, one_line
 from ecorl.serve.responses import Answer, as_json, dump
+from ecorl.serve.row_queue import PendingRequest
 from ecorl.serve.settings import ServedModel, ServeSettings
+from ecorl.serve.texts import TextParser, as_rewards
 
 logger = logging.getLogger(__name__)
 
-REWARDS, LOGPROBS, MODEL, METRICS, HEALTH = (
-    "/v1/rewards", "/v1/logprobs", "/v1/model", "/metrics", "/healthz",
+REWARDS, LOGPROBS, OPENRLHF, MODEL, METRICS, HEALTH = (
+    "/v1/rewards", "/v1/logprobs", "/openrlhf", "/v1/model", "/metrics", "/healthz",
 )  # fmt: skip
-_PATHS = (REWARDS, LOGPROBS, MODEL, METRICS, HEALTH)
+_PATHS = (REWARDS, LOGPROBS, OPENRLHF, MODEL, METRICS, HEALTH)
 SERVICE = "service"
 """Key of the service in the application's state, where its connections find it."""
 
 _LARGE_BODY_BYTES = 64 << 10
 """Larger bodies are parsed on a thread, one at a time: the memory for parsing is bounded once, and
 the event loop serves other clients meanwhile. Assumed: parsing a smaller one takes 1 or 2 ms."""
+
+_LARGE_TEXT_BYTES = 4 << 10
+"""The same for texts, which are tokenised as well: a smaller body takes about 2 ms, measured."""
 
 _CLIENT_GONE = 499
 """Status in the metrics for a client that went away before its response; no client sees it."""
@@ -95,11 +102,16 @@ class ScoringService:
         self._lane, self._served = lane, served
         self._reader = BodyReader(self.settings)
         self._parser = BodyParser(served, self.settings.request_rows)
+        self._texts: TextParser | None = None
+        if served.tokenizer is not None:
+            self._texts = TextParser(served, served.tokenizer, self.settings.request_rows)
+        self._token = token
         self._parsing = asyncio.Lock()
         self.app = Starlette(
             routes=[
                 Route(REWARDS, self._rewards, methods=["POST"]),
                 Route(LOGPROBS, self._logprobs, methods=["POST"]),
+                Route(OPENRLHF, self._openrlhf, methods=["POST"]),
                 Route(MODEL, self._model, methods=["GET"]),
                 Route(METRICS, self._metrics, methods=["GET"]),
                 Route(HEALTH, self._health, methods=["GET"]),
@@ -160,41 +172,87 @@ class ScoringService:
 
     async def _scored(self, request: Request, stage: Stage) -> Response:
         self._check_stage(stage)
+
+        async def score() -> bytes:
+            rows = await self._rows_of(request, self._parser.parse, _LARGE_BODY_BYTES)
+            answer = await self._answer(request, self.batcher.submit(rows))
+            return as_json(rows, answer, self._served, self._lane.device)
+
+        return await self._answered(request, score)
+
+    async def _openrlhf(self, request: Request) -> Response:
+        """Answer rewards of texts to a client that gives up after few tries: it waits instead."""
+        self._check_stage(Stage.REWARD)
+        texts, until_s = self._texts, time.monotonic() + self.settings.wait_s
+        if texts is None:
+            why = self._served.why_no_texts
+            raise HttpError(409, f"{OPENRLHF} is not offered: {why}", "no_tokenizer")
+
+        async def score() -> bytes:
+            try:
+                rows = await self._rows_of(request, texts.parse, _LARGE_TEXT_BYTES)
+                pending = self.batcher.submit(rows, patient=True)
+            except HttpError as refusal:
+                if refusal.kind == DRAINING:
+                    # At the end of the drain the refusal costs its client one of few tries; at
+                    # once it would cost all of them while the others are still being answered.
+                    await self.batcher.idle()
+                raise
+            return as_rewards(await self._answer(request, pending, until_s))
+
+        return await self._answered(request, score)
+
+    async def _answered(
+        self, request: Request, score: Callable[[], Coroutine[Any, Any, bytes]]
+    ) -> Response:
         _check_type(request)
         try:
-            rows = await self._rows_of(request)
-            pending = self.batcher.submit(rows)
-            answer = await self._answer(request, pending)
+            return _json(await score())
         except ClientDisconnect:
             self.metrics.refused.labels("client_gone").inc()
             return Response(status_code=_CLIENT_GONE)
-        return _json(as_json(rows, answer, self._served, self._lane.device))
 
-    async def _rows_of(self, request: Request) -> ScoreRows:
+    async def _rows_of(
+        self, request: Request, parse: Callable[[bytearray], ScoreRows], large_bytes: int
+    ) -> ScoreRows:
         """Read and parse the rows. The body is freed here, and not kept while the rows wait."""
         async with self._reader.reading(request) as body:
-            if len(body) <= _LARGE_BODY_BYTES:
-                return self._parser.parse(body)
+            if len(body) <= large_bytes:
+                return parse(body)
             async with self._parsing:
-                return await asyncio.to_thread(self._parser.parse, body)
+                return await asyncio.to_thread(parse, body)
 
-    async def _answer(self, request: Request, pending: PendingRequest) -> Answer:
-        """Wait for the results, or until the client goes away.
+    async def _answer(
+        self, request: Request, pending: PendingRequest, until_s: float | None = None
+    ) -> Answer:
+        """Wait for the results, until the client goes away or a time (monotonic, s) has come.
 
         Raises:
-            HttpError: when the engine failed.
+            HttpError: when the engine failed, or the time has come.
             ClientDisconnect: when the client went away; its rows leave the queue.
         """
         gone = asyncio.create_task(_gone(request))
         try:
             either: set[asyncio.Future[Any]] = {pending.future, gone}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if not pending.future.done():
+            limit_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+            done, _ = await asyncio.wait(
+                either, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                self.batcher.give_up(pending, self._too_late())
+            elif not pending.future.done():
                 raise ClientDisconnect
             return pending.future.result()
         finally:
             gone.cancel()
             self.batcher.withdraw(pending)
+
+    def _too_late(self) -> HttpError:
+        message = f"no answer within {self.settings.wait_s:g} s"
+        faults = self.batcher.faults
+        if faults.in_a_row:
+            message += one_line(f": the engine failed: {faults.last}")
+        return HttpError(503, message, "wait_over", retry_after_s=1)
 
     def _check_stage(self, asked: Stage) -> None:
         if asked is self._served.stage:
@@ -213,6 +271,11 @@ class ScoringService:
                     "model": served.name,
                     "stage": str(served.stage),
                     "answers": path_of(served.stage),
+                    "texts": {
+                        "path": OPENRLHF,
+                        "offered": self._texts is not None,
+                        "why_not": None if self._texts else served.why_no_texts,
+                    },
                     "provenance": str(served.provenance),
                     "engine": self._lane.name,
                     "row_invariant": self._lane.row_invariant,
@@ -222,6 +285,9 @@ class ScoringService:
                         "row_tokens": served.max_row_tokens,
                         "request_rows": limits.request_rows,
                         "queue_rows": limits.queue_rows,
+                        "waiting_rows": limits.waiting_rows,
+                        "waiting_tokens": limits.waiting_tokens,
+                        "wait_s": limits.wait_s,
                         "body_bytes": limits.max_body_bytes,
                         "batch_rows": limits.max_batch_rows,
                         "batch_tokens": limits.max_batch_tokens,
@@ -275,8 +341,10 @@ class ScoringService:
             allowed = (error.headers or {}).get("Allow", "")
             message, kind = f"method = {method!r}: allowed is {allowed} at {path}", "wrong_method"
         else:
+            # A client may have put its token into a wrong path; no error shows it.
+            shown = "(with the token)" if self._token and self._token in path else repr(path)
             message, kind = (
-                f"path = {path!r}: allowed is one of {', '.join(_PATHS)}",
+                f"path = {shown}: allowed is one of {', '.join(_PATHS)}",
                 "unknown_path",
             )
         self.metrics.refused.labels(kind).inc()
@@ -291,18 +359,26 @@ class _Access:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] != HEALTH:
-            shown = Request(scope).headers.get("authorization")
-            if not is_allowed(shown, self._token):
-                self._metrics.refused.labels("unauthorised").inc()
-                given = "(not given)" if shown is None else "(not the one)"
-                message = (
-                    f"authorization = {given}: allowed is 'Bearer TOKEN' with the service's own"
-                )
-                headers = {"www-authenticate": "Bearer"}
-                refusal = HttpError(401, message, "unauthorised", headers=headers)
+            in_path = behind(OPENRLHF, scope["path"])
+            if in_path:  # from here on the token is in no path that a message could show
+                scope = {**scope, "path": OPENRLHF, "raw_path": OPENRLHF.encode()}
+            refusal = self._refusal(scope, in_path)
+            if refusal is not None:
+                self._metrics.refused.labels(refusal.kind).inc()
                 await _error(refusal)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Scope, in_path: str | None) -> HttpError | None:
+        """The error for a request that does not show the token, by header or path; else None."""
+        shown = Request(scope).headers.get("authorization")
+        if is_allowed(shown, self._token) or (self._token and is_same(in_path or "", self._token)):
+            return None
+        given = "(not given)" if shown is None and not in_path else "(not the one)"
+        message = f"authorization = {given}: allowed is 'Bearer TOKEN' with the service's own"
+        if scope["path"] == OPENRLHF:
+            message += f", or POST {OPENRLHF}/TOKEN"
+        return HttpError(401, message, "unauthorised", headers={"www-authenticate": "Bearer"})
 
 
 class _Counting:
@@ -315,7 +391,8 @@ class _Counting:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        path = scope["path"] if scope["path"] in _PATHS else "other"
+        path = OPENRLHF if behind(OPENRLHF, scope["path"]) else scope["path"]
+        path = path if path in _PATHS else "other"
         start_s = time.monotonic()
 
         async def counted(message: Message) -> None:

@@ -12,66 +12,31 @@ import asyncio
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ecorl.engines.lanes.threaded import AsyncEngine, Result
-from ecorl.engines.protocol import EngineReport, Float32, Int64, ScoreBatch
+from ecorl.engines.protocol import EngineReport, Float32, ScoreBatch
 from ecorl.engines.validate import check_result
 from ecorl.errors import EcorlError, EngineTimeout, InvalidResult
 from ecorl.serve.http_errors import HttpError, draining
 from ecorl.serve.metrics import ServiceMetrics
 from ecorl.serve.parsing import ScoreRows
-from ecorl.serve.responses import UNKNOWN, Answer, Effort, share_of
+from ecorl.serve.responses import UNKNOWN, Answer, share_of
+from ecorl.serve.row_queue import PendingRequest, RowQueue, WaitingRow
 from ecorl.serve.settings import ServeSettings
 
 logger = logging.getLogger(__name__)
 
+_PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Pauses after which a patient request whose micro-batch failed goes to the engine again, s: about
+16 s in all, which a reset of a card takes. Then its client gets the error. Assumed."""
+
+_UNAVAILABLE_S = 0.5
+"""Pause after which patient requests ask again whether the engine is available, s. Assumed."""
+
 _LONGEST_RETRY_S = 60
 """Upper bound of the retry time, s: the estimate rests on a single micro-batch. Assumed."""
-
-
-@dataclass(eq=False, slots=True)
-class PendingRequest:
-    """An accepted request: its future gets the results or an error, or is cancelled.
-
-    Attributes:
-        rows: the rows of the request.
-        number: serial number of the request, from which the ids of its rows in a batch are made.
-        future: the results, for the endpoint that waits for them.
-        values: results so far, in the order of the rows.
-        n_left: rows without a result yet.
-        effort: device time and energy so far.
-    """
-
-    rows: ScoreRows
-    number: int
-    future: asyncio.Future[Answer]
-    values: list[Float32 | None]
-    n_left: int
-    effort: Effort | None = None
-
-    def add_effort(self, effort: Effort) -> None:
-        """Add this request's share of one micro-batch's time and energy."""
-        self.effort = effort if self.effort is None else self.effort + effort
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """One row in the queue, with its time of arrival (monotonic, s)."""
-
-    pending: PendingRequest
-    index: int
-    since_s: float
-
-    @property
-    def token_ids(self) -> Int64:
-        return self.pending.rows.token_ids[self.index]
-
-    @property
-    def temperature(self) -> float:
-        return self.pending.rows.temperature
 
 
 @dataclass(slots=True)
@@ -89,48 +54,6 @@ class EngineFaultCounts:
     last: str | None = None
 
 
-@dataclass(slots=True)
-class _Queue:
-    """Waiting rows in the order of their arrival, and the number of their tokens."""
-
-    rows: deque[_Waiting] = field(default_factory=deque)
-    n_tokens: int = 0
-
-    def add(self, row: _Waiting) -> None:
-        self.rows.append(row)
-        self.n_tokens += len(row.token_ids)
-
-    def next_batch(self, max_rows: int, max_tokens: int) -> list[_Waiting]:
-        """Remove and return the next rows that share the oldest row's temperature; at least one."""
-        taken: list[_Waiting] = []
-        kept: list[_Waiting] = []
-        n_tokens = 0
-        while self.rows and len(taken) < max_rows:
-            row = self.rows.popleft()
-            # One forward has one temperature; rows with another one keep their place in the queue.
-            if row.temperature != (taken[0] if taken else row).temperature:
-                kept.append(row)
-                continue
-            # The batch ends here, even if a later row would fit: a long row must not be overtaken
-            # for ever. A row above the limit by itself goes alone.
-            if taken and n_tokens + len(row.token_ids) > max_tokens:
-                kept.append(row)
-                break
-            taken.append(row)
-            n_tokens += len(row.token_ids)
-        self.rows.extendleft(reversed(kept))
-        self.n_tokens -= n_tokens
-        return taken
-
-    def drop(self, pending: PendingRequest) -> int:
-        """Take a request's rows out; returns how many there were."""
-        kept = deque(row for row in self.rows if row.pending is not pending)
-        n_dropped = len(self.rows) - len(kept)
-        self.rows = kept
-        self.n_tokens = sum(len(row.token_ids) for row in kept)
-        return n_dropped
-
-
 class MicroBatcher:
     """Gathers rows into micro-batches, submits them to the engine and hands the results back.
 
@@ -143,14 +66,16 @@ class MicroBatcher:
         faults: failures of the engine.
         n_accepted: accepted requests.
         n_withdrawn: accepted requests whose clients went away before the response.
-        n_failed: accepted requests that got an error because the engine failed.
+        n_failed: accepted requests that got an error because the engine failed or took too long.
     """
 
     def __init__(self, lane: AsyncEngine, settings: ServeSettings, metrics: ServiceMetrics) -> None:
         self.faults = EngineFaultCounts()
         self._lane, self._settings, self._metrics = lane, settings, metrics
-        self._queue = _Queue()
+        self._queue = RowQueue()
         self._pending: set[PendingRequest] = set()
+        self._paused: dict[PendingRequest, list[WaitingRow]] = {}
+        self._n_paused = 0
         self._changed, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
         self._draining = False
@@ -161,8 +86,8 @@ class MicroBatcher:
 
     @property
     def n_waiting(self) -> int:
-        """Number of rows in the queue, without those in the engine."""
-        return len(self._queue.rows)
+        """Number of rows that wait, without those in the engine."""
+        return len(self._queue.rows) + self._n_paused
 
     @property
     def n_unanswered(self) -> int:
@@ -174,30 +99,49 @@ class MicroBatcher:
         """Whether further requests are refused."""
         return self._draining
 
-    def submit(self, rows: ScoreRows) -> PendingRequest:
+    def submit(self, rows: ScoreRows, *, patient: bool = False) -> PendingRequest:
         """Accept all rows of a request, or none.
 
+        Args:
+            rows: the request.
+            patient: whether it also waits where the queue is full, and until a failed engine works
+                again; its caller limits the time (`give_up`).
+
         Raises:
-            HttpError: 429 when the queue is full, 503 when the service is stopping.
+            HttpError: 429 when the queue is full, 503 when the service is stopping, or when so many
+                patient requests wait that another one would not fit into the memory for them.
         """
         if self._draining:
             raise draining()
-        if self.n_waiting >= self._settings.queue_rows:
-            # The size of the request does not matter, so that large requests do not starve.
-            raise HttpError(
-                429, f"the queue is full: {self.n_waiting} rows wait",
-                "queue_full", self._retry_after_s(),
-            )  # fmt: skip
+        self._check_room(patient)
         self.n_accepted += 1
         future = asyncio.get_running_loop().create_future()
-        pending = PendingRequest(rows, self.n_accepted, future, [None] * len(rows), len(rows))
+        pending = PendingRequest(
+            rows, self.n_accepted, future, [None] * len(rows), len(rows), patient=patient
+        )
         self._pending.add(pending)
         self._idle.clear()
         now_s = time.monotonic()
         for index in range(len(rows)):
-            self._queue.add(_Waiting(pending, index, now_s))
+            self._queue.add(WaitingRow(pending, index, now_s))
         self._queue_changed()
         return pending
+
+    def _check_room(self, patient: bool) -> None:
+        """Refuse a request without room; its own size does not matter, so that none starves."""
+        limits = self._settings
+        told = f"the queue is full: {self.n_waiting} rows wait"
+        if not patient and self.n_waiting >= limits.queue_rows:
+            raise HttpError(429, told, "queue_full", self._retry_after_s())
+        if (
+            self.n_waiting >= limits.queue_rows + limits.waiting_rows
+            or self._n_tokens() >= limits.waiting_tokens
+        ):
+            raise HttpError(503, told, "waiting_full", self._retry_after_s())
+
+    def _n_tokens(self) -> int:
+        paused = (len(row.token_ids) for rows in self._paused.values() for row in rows)
+        return self._queue.n_tokens + sum(paused)
 
     def withdraw(self, pending: PendingRequest) -> None:
         """Cancel a request whose client has gone away; other requests are not affected."""
@@ -207,6 +151,15 @@ class MicroBatcher:
         self.n_withdrawn += 1
         self._metrics.rows.labels("withdrawn").inc(pending.n_left)
         self._settle(pending)
+
+    def give_up(self, pending: PendingRequest, refusal: HttpError) -> None:
+        """Send an error to a request that is not waited for any longer.
+
+        Args:
+            pending: the request; nothing happens when it has been answered.
+            refusal: what its client is told.
+        """
+        self._refuse(pending, refusal)
 
     def drain(self) -> None:
         """Refuse further requests, and answer the accepted ones without waiting for batch-mates."""
@@ -225,6 +178,8 @@ class MicroBatcher:
             while True:
                 await self._gather()
                 batch = self._queue.next_batch(limits.max_batch_rows, limits.max_batch_tokens)
+                if not self._lane.available:
+                    batch = self._kept_back(batch)
                 self._metrics.queue_rows.set(self.n_waiting)
                 if batch:
                     await self._answer(batch)
@@ -261,7 +216,7 @@ class MicroBatcher:
             return 0.0
         return queue.rows[0].since_s + self._settings.batch_delay_s - time.monotonic()
 
-    async def _answer(self, rows: Sequence[_Waiting]) -> None:
+    async def _answer(self, rows: Sequence[WaitingRow]) -> None:
         batch = _batch_of(rows)
         self._metrics.batch_rows.observe(len(batch))
         self._metrics.batch_tokens.observe(batch.n_tokens)
@@ -300,7 +255,7 @@ class MicroBatcher:
         return checked.values, checked.report
 
     def _deliver(
-        self, rows: Sequence[_Waiting], values: Sequence[Float32 | None], report: EngineReport
+        self, rows: Sequence[WaitingRow], values: Sequence[Float32 | None], report: EngineReport
     ) -> None:
         shares = _shares(rows, values)
         for row, value, share in zip(rows, values, shares, strict=True):
@@ -316,17 +271,50 @@ class MicroBatcher:
                 pending.future.set_result(Answer(pending.values, pending.effort or UNKNOWN))
                 self._settle(pending)
 
-    def _failed(self, rows: Sequence[_Waiting], error: EcorlError) -> None:
-        """Send an error to all requests of a micro-batch on which the engine failed."""
+    def _kept_back(self, rows: Sequence[WaitingRow]) -> list[WaitingRow]:
+        """Pause the rows that wait for an engine to be available again; returns the others."""
+        self._pause([row for row in rows if row.pending.patient], _UNAVAILABLE_S)
+        return [row for row in rows if not row.pending.patient]
+
+    def _failed(self, rows: Sequence[WaitingRow], error: EcorlError) -> None:
+        """Send an error to the requests of a micro-batch on which the engine failed, or pause them.
+
+        Where the engine is not available any more, that was not the fault of any row.
+        """
         self.faults.n += 1
         self.faults.in_a_row += 1
         self.faults.last = f"{type(error).__name__}: {error}"
         self._metrics.faults.inc()
-        affected = {row.pending.number: row.pending for row in rows}
+        affected: dict[PendingRequest, list[WaitingRow]] = {}
+        for row in rows:
+            if not row.pending.future.done():  # else withdrawn
+                affected.setdefault(row.pending, []).append(row)
         logger.warning("the engine failed on %d requests: %s", len(affected), self.faults.last)
-        for pending in affected.values():
-            message = " ".join(f"the engine failed: {self.faults.last}".split())
-            self._refuse(pending, HttpError(503, message, "engine_fault", retry_after_s=1))
+        message = " ".join(f"the engine failed: {self.faults.last}".split())
+        for pending, its_rows in affected.items():
+            if pending.patient and not self._lane.available:
+                self._pause(its_rows, _UNAVAILABLE_S)
+            elif pending.patient and pending.n_faults < len(_PAUSES_S):
+                self._pause(its_rows, _PAUSES_S[pending.n_faults])
+                pending.n_faults += 1
+            else:
+                self._refuse(pending, HttpError(503, message, "engine_fault", retry_after_s=1))
+
+    def _pause(self, rows: Sequence[WaitingRow], pause_s: float) -> None:
+        """Take rows back into the queue after a pause."""
+        loop = asyncio.get_running_loop()
+        for row in rows:
+            if row.pending not in self._paused:
+                loop.call_later(pause_s, self._resume, row.pending)
+            self._paused.setdefault(row.pending, []).append(row)
+        self._n_paused += len(rows)
+        self._queue_changed()
+
+    def _resume(self, pending: PendingRequest) -> None:
+        rows = self._paused.pop(pending, [])  # none where it was withdrawn
+        self._n_paused -= len(rows)
+        self._queue.put_back(rows)
+        self._queue_changed()
 
     def _refuse(self, pending: PendingRequest, refusal: HttpError) -> None:
         if pending.future.done():
@@ -338,7 +326,9 @@ class MicroBatcher:
 
     def _settle(self, pending: PendingRequest) -> None:
         self._pending.discard(pending)
-        if pending.n_left and self._queue.drop(pending):
+        paused = self._paused.pop(pending, [])
+        self._n_paused -= len(paused)
+        if pending.n_left and (self._queue.drop(pending) or paused):
             self._queue_changed()
         if not self._pending:
             self._idle.set()
@@ -353,7 +343,7 @@ class MicroBatcher:
         return min(_LONGEST_RETRY_S, max(1, math.ceil(n_batches * self._last_batch_s)))
 
 
-def _batch_of(rows: Sequence[_Waiting]) -> ScoreBatch:
+def _batch_of(rows: Sequence[WaitingRow]) -> ScoreBatch:
     return ScoreBatch(
         sample_ids=tuple(f"{row.pending.number}.{row.index}" for row in rows),
         token_ids=tuple(row.token_ids for row in rows),
@@ -362,7 +352,7 @@ def _batch_of(rows: Sequence[_Waiting]) -> ScoreBatch:
     )
 
 
-def _shares(rows: Sequence[_Waiting], values: Sequence[Float32 | None]) -> list[float | None]:
+def _shares(rows: Sequence[WaitingRow], values: Sequence[Float32 | None]) -> list[float | None]:
     """Each row's share of a batch's time and energy, by tokens; None for a row without a value."""
     tokens = [
         0 if value is None else len(row.token_ids) for row, value in zip(rows, values, strict=True)

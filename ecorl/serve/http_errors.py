@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 from ecorl.errors import EcorlError
 
+DRAINING = "draining"
+"""Label of the refusals after the signal to stop."""
+
 
 class HttpError(EcorlError):
     """A request is refused or has failed; its client gets this error as JSON.
@@ -38,7 +41,7 @@ def draining() -> HttpError:
     return HttpError(
         503,
         "the service is stopping and takes no further requests",
-        "draining",
+        DRAINING,
         retry_after_s=5,  # assumed: about the time that a restart with a small model needs
         headers={"connection": "close"},
     )

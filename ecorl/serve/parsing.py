@@ -145,7 +145,7 @@ class BodyParser:
             n = sum(body.count(mark) for mark in marks)
             if n > max(_HARMLESS, 2 + n_rows * most_a_row):
                 allowed = f"at most {n_rows} rows of at most {n_tokens} token ids"
-                raise _bad("body", f"({n} {name})", allowed)
+                raise bad_request("body", f"({n} {name})", allowed)
 
     def _array(self, where: str, row: _Row) -> Int64:
         """Check a row's number of completion tokens and return its ids ``[length] int64``."""
@@ -155,7 +155,7 @@ class BodyParser:
         if row.n_completion > most:
             why = "; the first needs a token before it" if most < len(ids) else ""
             allowed = f"a whole number from 0 to {most} (the row's length is {len(ids)}{why})"
-            raise _bad(f"{where}.n_completion", _shown(row.n_completion), allowed)
+            raise bad_request(f"{where}.n_completion", shown(row.n_completion), allowed)
         return ids
 
     def _explained(self, error: ValidationError) -> HttpError:
@@ -163,23 +163,25 @@ class BodyParser:
         first = error.errors(include_url=False)[0]
         kind, loc = first["type"], first["loc"]
         if kind == "json_invalid":
-            why = _one_line(str(first["ctx"]["error"]))
-            return _bad("body", f"({why})", "JSON in UTF-8")
+            why = one_line(str(first["ctx"]["error"]))
+            return bad_request("body", f"({why})", "JSON in UTF-8")
         if kind == "extra_forbidden":
             known = sorted((self._row if loc[:-1] else self._body).model_fields)
-            return _bad(_path(loc), _shown(first["input"]), f"one of the keys {', '.join(known)}")
+            return bad_request(
+                _path(loc), shown(first["input"]), f"one of the keys {', '.join(known)}"
+            )
         names = [part for part in loc if isinstance(part, str)]
         name = names[-1] if names else "body"
         if kind == "too_long":
             unit = "tokens" if name == "token_ids" else "rows"
             value = f"({first['ctx']['actual_length']} {unit})"
-            return _bad(_path(loc), value, self._allowed(name))
+            return bad_request(_path(loc), value, self._allowed(name))
         if name == "token_ids" and isinstance(loc[-1], int):
             name = "token_id"
         elif name == "rows" and isinstance(loc[-1], int):
             name = "row"
-        value = "(not given)" if kind == "missing" else _shown(first["input"])
-        return _bad(_path(loc), value, self._allowed(name))
+        value = "(not given)" if kind == "missing" else shown(first["input"])
+        return bad_request(_path(loc), value, self._allowed(name))
 
     def _allowed(self, name: str) -> str:
         keys = "id (optional), token_ids, n_completion"
@@ -235,7 +237,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Twice:
 
 
 def _repeated(path: Sequence[int | str]) -> HttpError:
-    return _bad(_path(path), "(given more than once)", "each key once")
+    return bad_request(_path(path), "(given more than once)", "each key once")
 
 
 def _check_ids(rows: Sequence[_Row]) -> None:
@@ -243,7 +245,7 @@ def _check_ids(rows: Sequence[_Row]) -> None:
     for i, row in enumerate(rows):
         if row.id is not None and first.setdefault(row.id, i) != i:
             allowed = f"an id that no other row of the request has (rows[{first[row.id]}] has it)"
-            raise _bad(f"rows[{i}].id", _shown(row.id), allowed)
+            raise bad_request(f"rows[{i}].id", shown(row.id), allowed)
 
 
 def _path(loc: Sequence[int | str]) -> str:
@@ -252,19 +254,21 @@ def _path(loc: Sequence[int | str]) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            plain = part if part.isidentifier() and len(part) <= MAX_ID_LENGTH else _shown(part)
+            plain = part if part.isidentifier() and len(part) <= MAX_ID_LENGTH else shown(part)
             text += f".{plain}" if text else plain
     return text or "body"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """A value on one line, shortened when it is long."""
-    return _one_line(reprlib.repr(value))
+    return one_line(reprlib.repr(value))
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """A text with each run of white space as one space."""
     return " ".join(text.split())
 
 
-def _bad(field: str, value: str, allowed: str) -> HttpError:
+def bad_request(field: str, value: str, allowed: str) -> HttpError:
+    """The error for a mistake in a request: the field, its value and what is allowed."""
     return HttpError(400, f"{field} = {value}: allowed is {allowed}", "bad_request")

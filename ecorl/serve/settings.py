@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ecorl.devices import DeviceFigure
+from ecorl.engines.models.text_tokenizer import TextTokenizer
 from ecorl.records import Provenance, Stage
 
 
@@ -21,6 +22,12 @@ class ServeSettings:
         queue_rows: requests are refused while so many rows wait. A request is accepted whole as
             long as one place is free, whatever its size, so that large requests do not starve
             beside small ones: at most `request_rows` - 1 rows wait beyond this limit.
+        waiting_rows: rows that wait beyond `queue_rows`, of the endpoint for texts alone, whose
+            clients do not know a 429: four rollouts of 1,024 samples.
+        waiting_tokens: requests for texts are refused while so many tokens wait: 256 MiB, at 8
+            bytes each.
+        wait_s: longest time from a request for texts to its answer, s: below the 180 s after which
+            OpenRLHF's client gives up.
         max_body_bytes: largest body of a request, bytes: 256 rows of 2,048 tokens of 6 digits need
             4 MiB; ids and white space may take the rest.
         max_reading_bytes: bodies that are being read or parsed, all together, bytes.
@@ -35,6 +42,9 @@ class ServeSettings:
     max_batch_rows: int = 64
     max_batch_tokens: int = 16_384
     queue_rows: int = 1024
+    waiting_rows: int = 4096
+    waiting_tokens: int = 32 << 20
+    wait_s: float = 170.0
     max_body_bytes: int = 16 << 20
     max_reading_bytes: int = 256 << 20
     read_timeout_s: float = 30.0
@@ -60,6 +70,8 @@ class ServedModel:
             run as C-simulation.
         device_figures: the figures on which the modelled time and energy of the device rest, by
             name.
+        tokenizer: the model's own, for rewards of texts; None where they are not offered.
+        why_no_texts: why they are not.
     """
 
     name: str
@@ -68,3 +80,5 @@ class ServedModel:
     max_row_tokens: int
     provenance: Provenance
     device_figures: Mapping[str, DeviceFigure]
+    tokenizer: TextTokenizer | None = None
+    why_no_texts: str = "the service was started without a tokenizer"

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib.util
 import os
+import resource
 import signal
 import socket
 import sys
@@ -31,6 +32,8 @@ _BODIES_AT_ONCE = 16
 """Bodies of the largest size that may be read or parsed at once. Assumed: a quarter of 64
 clients."""
 
+_OTHER_FILES = 512
+"""Open files beside the connections of clients that wait. Assumed."""
 
 _Model = Annotated[Path, typer.Option(help="Folder of a checkpoint (Hugging Face).")]
 _Host = Annotated[
@@ -66,6 +69,14 @@ _BatchTokens = Annotated[
     int, typer.Option(min=1, help="Tokens of a micro-batch at most; a longer row goes alone.")
 ]
 _QueueRows = Annotated[int, typer.Option(min=1, help="Requests get a 429 while so many rows wait.")]
+_WaitingRows = Annotated[
+    int,
+    typer.Option(min=0, help="Rows that wait beyond it at /openrlhf, whose clients know no 429."),
+]
+_WaitS = Annotated[
+    float,
+    typer.Option(min=1, max=86400, help="Longest time to an answer at /openrlhf, s."),
+]
 _BodyMiB = Annotated[int, typer.Option(min=1, max=1024, help="Largest body of a request, MiB.")]
 _ReadS = Annotated[
     float,
@@ -95,12 +106,18 @@ def serve(
     max_batch_rows: _BatchRows = 64,
     max_batch_tokens: _BatchTokens = 16_384,
     queue_rows: _QueueRows = 1024,
+    waiting_rows: _WaitingRows = 4096,
+    wait_s: _WaitS = 170.0,
     max_body_mib: _BodyMiB = 16,
     read_timeout_s: _ReadS = 30.0,
     engine_timeout_s: _EngineS = 300.0,
     drain_s: _DrainS = 30.0,
 ) -> None:
     """Answer rewards (a reward model) or log-probs (a causal language model) over HTTP.
+
+    A reward model with a tokenizer.json also answers rewards of texts at /openrlhf, for OpenRLHF's
+    --reward.remote_url http://127.0.0.1:8642/openrlhf (with a token: /openrlhf/TOKEN), and for the
+    remote rewards of ROLL and verl.
 
     SIGTERM or Ctrl-C answers what was accepted and ends with exit code 0, also while the model is
     still loading; a second one ends at once, with exit code 1, as does a defect.
@@ -114,6 +131,8 @@ def serve(
         max_batch_rows=max_batch_rows,
         max_batch_tokens=max_batch_tokens,
         queue_rows=queue_rows,
+        waiting_rows=waiting_rows,
+        wait_s=wait_s,
         max_body_bytes=max_body_mib << 20,
         max_reading_bytes=_BODIES_AT_ONCE * max_body_mib << 20,
         read_timeout_s=read_timeout_s,
@@ -124,8 +143,11 @@ def serve(
     options = _engine_options(via, bitstream, devices, threads)
     ended = None
     with _stopped_while_loading(), access.bind(host, port, token) as bound:
-        engine, served = _loaded(model.expanduser(), card, options, devices)
+        # Clients connect while the model loads, and wait: those that retry for a few seconds alone
+        # survive a restart of the service whatever the size of its model.
         access.listen(bound, host, port)
+        _allow_connections(queue_rows + waiting_rows)
+        engine, served = _loaded(model.expanduser(), card, options, devices)
         ended = _run(engine, served, settings, token, bound)
     if ended is not None:
         _tell_end(ended)
@@ -153,6 +175,16 @@ def _stopped_while_loading() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _allow_connections(n: int) -> None:
+    """Raise this process's limit of open files, where it may: OpenRLHF connects for each sample."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = n + _OTHER_FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _check_libraries() -> None:
@@ -199,6 +231,8 @@ def _loaded(
     from ecorl.engines.fpga.csim.decoder import MAX_ROW
     from ecorl.engines.fpga.engine import FpgaEngine
     from ecorl.engines.models.decoder_config import read_config
+    from ecorl.engines.models.text_tokenizer import TextTokenizer
+    from ecorl.errors import CheckpointError
     from ecorl.records import Provenance, Stage
     from ecorl.serve.settings import ServedModel
 
@@ -209,6 +243,12 @@ def _loaded(
         engine.close()
         allowed = "a card of XRT, which is not installed or cannot run this model; else none"
         raise ConfigError("--device", devices, allowed)
+    tokenizer, why = None, "a causal language model answers log-probs"
+    if config.is_reward:
+        try:
+            tokenizer = TextTokenizer(folder)
+        except CheckpointError as error:
+            why = str(error)
     served = ServedModel(
         name=folder.resolve().name,
         stage=stage,
@@ -216,6 +256,8 @@ def _loaded(
         max_row_tokens=min(config.max_positions, MAX_ROW),
         provenance=Provenance.MEASURED if engine.on_card else Provenance.EMULATED,
         device_figures=load_profile(card).figures,
+        tokenizer=tokenizer,
+        why_no_texts=why,
     )
     return engine, served
 
@@ -228,16 +270,23 @@ def _run(
     listening: socket.socket,
 ) -> ServiceEnd:
     from ecorl.engines.lanes.threaded import ThreadedEngine
+    from ecorl.records import Stage
     from ecorl.serve.access import url_of
-    from ecorl.serve.app import ScoringService, path_of
+    from ecorl.serve.app import OPENRLHF, ScoringService, path_of
     from ecorl.serve.server import Runner
 
-    url = url_of(listening) + path_of(engine.stage)
+    url = url_of(listening)
 
     def started() -> None:
-        say(f"serving {served.name}: POST {url}, token {'needed' if token else 'not needed'}")
+        at = url + path_of(engine.stage)
+        say(f"serving {served.name}: POST {at}, token {'needed' if token else 'not needed'}")
         figures = "time measured" if engine.on_card else "time and energy modelled"
         say(f"values {served.provenance}, by {engine.host}; {engine.device}: {figures}")
+        if served.tokenizer is not None:
+            at = url + OPENRLHF + ("/TOKEN" if token else "")
+            say(f"rewards of texts: POST {at}; OpenRLHF: --reward.remote_url {at}")
+        elif engine.stage is Stage.REWARD:
+            say(f"rewards of texts: {OPENRLHF} is not offered: {served.why_no_texts}")
         sys.stdout.flush()
 
     lane = ThreadedEngine(engine)

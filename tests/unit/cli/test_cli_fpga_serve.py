@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import sys
@@ -104,6 +105,43 @@ def test_a_signal_while_the_model_loads_ends_with_one_line(monkeypatch, capsys, 
     told = "stopped while the model was loading: nothing was accepted"
     assert (streams.out.splitlines(), streams.err) == ([told], "")
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_clients_connect_while_the_model_loads(monkeypatch, capsys):
+    """Those that retry for a few seconds alone would not survive the loading of a large model."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+    seen = []
+
+    def load(*_):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            seen.append(client.getpeername()[1])
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(fpga_serve, "_loaded", load)
+    words = ["ecorl", "fpga", "serve", "--model", "m", "--port", str(port)]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert seen == [port]
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ((1024, 20_000), [(1512, 20_000)]),
+        ((1024, 1200), [(1200, 1200)]),
+        ((1024, resource.RLIM_INFINITY), [(1512, resource.RLIM_INFINITY)]),
+        ((4096, 20_000), []),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), []),
+    ],
+)
+def test_open_files_are_allowed_for_the_clients_that_may_wait(monkeypatch, limits, expected):
+    made = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, given: made.append(given))
+    fpga_serve._allow_connections(1000)
+    assert made == expected
 
 
 ENDED = ServiceEnd(9, 1, 2, 0, 0, forced=False, failure=None)

@@ -8,6 +8,7 @@ import json
 import threading
 
 import numpy as np
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from ecorl.devices import DeviceFigure
 from ecorl.engines.lanes.threaded import ThreadedEngine
@@ -19,7 +20,7 @@ from ecorl.serve.app import ScoringService
 from ecorl.serve.server import Runner
 from ecorl.serve.settings import ServedModel, ServeSettings
 
-VOCAB, POSITIONS = 1000, 64
+VOCAB, POSITIONS, EOS = 1000, 64, 999
 RAISE, REFUSE, NO_NUMBER = 901, 902, 903
 """Tokens: the engine raises, raises an error of its own kind, answers NaN."""
 
@@ -73,15 +74,29 @@ def logprobs_of(row, n, temperature=1.0):
     return np.full_like(values, np.nan) if NO_NUMBER in row else values
 
 
-def served(stage=Stage.REWARD):
+def served(stage=Stage.REWARD, tokenizer=None):
     figures = {"active_w": DeviceFigure(16.0, "W", Provenance.PUBLISHED, "a test")}
-    return ServedModel("stub-model", stage, VOCAB, POSITIONS, Provenance.EMULATED, figures)
-
-
-def service_of(engine, token=None, **settings):
-    return ScoringService(
-        ThreadedEngine(engine), served(engine.stage), ServeSettings(**settings), token
+    return ServedModel(
+        "stub-model", stage, VOCAB, POSITIONS, Provenance.EMULATED, figures, tokenizer=tokenizer
     )
+
+
+def service_of(engine, token=None, tokenizer=None, **settings):
+    model = served(engine.stage, tokenizer)
+    return ScoringService(ThreadedEngine(engine), model, ServeSettings(**settings), token)
+
+
+def save_tokenizer(folder):
+    """Each number is a token with that id; `<eos>` is special; `beyond` is not in the model."""
+    vocab = {str(n): n for n in range(VOCAB - 1)} | {"<eos>": EOS, "beyond": VOCAB}
+    made = Tokenizer(models.WordLevel(vocab, unk_token="0"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.add_special_tokens(["<eos>"])
+    # What a training may have left in the file, and must not change a row.
+    made.post_processor = processors.TemplateProcessing("1 $A", special_tokens=[("1", 1)])
+    made.enable_truncation(2)
+    made.enable_padding(length=9)
+    made.save(str(folder / "tokenizer.json"))
 
 
 def body_of(*rows, **more):

@@ -20,6 +20,7 @@ from stub_service import (
 from ecorl.engines.lanes.threaded import ThreadedEngine
 from ecorl.engines.protocol import EngineReport, ScoreResult
 from ecorl.records import Provenance, Stage
+from ecorl.serve import batcher as module
 from ecorl.serve.batcher import MicroBatcher
 from ecorl.serve.http_errors import HttpError
 from ecorl.serve.metrics import ServiceMetrics
@@ -292,3 +293,91 @@ async def test_the_end_refuses_what_is_unanswered():
         assert pending.future.exception().status == 503
     with pytest.raises(HttpError, match="stopping"):
         batcher.submit(rows_of([3]))
+
+
+@run
+async def test_patient_requests_wait_beyond_the_queue_in_order_and_within_bounds():
+    engine = StubEngine()
+    limits = {"queue_rows": 2, "max_batch_rows": 1, "waiting_rows": 3}
+    async with batching(engine, **limits) as batcher:
+        await held(engine, batcher)
+        waiting = [batcher.submit(rows_of([n]), patient=True) for n in range(2, 7)]
+        with pytest.raises(HttpError, match="the queue is full: 5 rows wait") as caught:
+            batcher.submit(rows_of([7]), patient=True)
+        assert (caught.value.status, caught.value.kind) == (503, "waiting_full")
+        assert int(caught.value.headers["retry-after"]) >= 1
+        with pytest.raises(HttpError) as caught:
+            batcher.submit(rows_of([7]))
+        assert caught.value.status == 429
+        batcher.withdraw(waiting.pop(2))  # a client that goes away makes room
+        waiting.append(batcher.submit(rows_of([8]), patient=True))
+        batcher.drain()  # what waits is answered
+        engine.gate.set()
+        await asyncio.gather(*(p.future for p in waiting))
+        assert [int(b.token_ids[0][0]) for b in engine.batches] == [1, 2, 3, 5, 6, 8]
+
+
+@run
+async def test_the_tokens_of_waiting_requests_are_bounded():
+    engine = StubEngine()
+    async with batching(engine, waiting_tokens=10) as batcher:
+        await held(engine, batcher)
+        batcher.submit(rows_of([1] * 9), patient=True)
+        batcher.submit(rows_of([1] * 9), patient=True)
+        with pytest.raises(HttpError) as caught:
+            batcher.submit(rows_of([1]), patient=True)
+        assert caught.value.status == 503
+
+
+@pytest.fixture
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(module, "_PAUSES_S", (0.01, 0.01))
+    monkeypatch.setattr(module, "_UNAVAILABLE_S", 0.01)
+
+
+def test_a_patient_request_survives_a_fault_and_its_batch_mates_do_too(short_pauses):
+    async def test():
+        engine = StubEngine()
+        async with batching(engine) as batcher:
+            await held(engine, batcher)
+            good = [batcher.submit(rows_of([n], [n + 1]), patient=True) for n in (2, 5)]
+            bad = batcher.submit(rows_of([REFUSE]), patient=True)
+            impatient = batcher.submit(rows_of([9]))
+            engine.gate.set()
+            await asyncio.wait({bad.future, impatient.future})
+            assert (impatient.future.exception().status, bad.future.exception().status) == (
+                503,
+            ) * 2
+            answers = await asyncio.gather(*(p.future for p in good))
+            assert [a.values[0] for a in answers] == [reward_of([2]), reward_of([5])]
+            assert answers[0].effort.energy_j == pytest.approx(8.0)
+            # Once all together, then each request alone; the bad one gets all its tries.
+            assert sorted(len(b) for b in engine.batches) == [1, 1, 1, 2, 2, 6]
+            assert (batcher.n_waiting, batcher.n_failed, batcher.faults.n) == (0, 2, 3)
+
+    asyncio.run(test())
+
+
+def test_patient_requests_wait_until_a_stuck_engine_is_back(short_pauses):
+    async def test():
+        engine = StubEngine()
+        async with batching(engine, engine_timeout_s=0.05) as batcher:
+            engine.gate.clear()
+            first = batcher.submit(rows_of([1]), patient=True)
+            await until(lambda: batcher.faults.n == 1)
+            second = batcher.submit(rows_of([2]), patient=True)
+            gone = batcher.submit(rows_of([3]), patient=True)
+            late = batcher.submit(rows_of([4]), patient=True)
+            await asyncio.sleep(0.1)  # several pauses
+            assert not any(p.future.done() for p in (first, second))
+            assert (batcher.n_waiting, batcher.faults.n) == (4, 1)
+            batcher.withdraw(gone)
+            batcher.give_up(late, HttpError(503, "too late", "late"))
+            batcher.give_up(late, HttpError(503, "too late", "late"))
+            assert (batcher.n_waiting, batcher.n_failed) == (2, 1)
+            engine.gate.set()
+            answers = await asyncio.gather(first.future, second.future)
+            assert [a.values[0] for a in answers] == [reward_of([1]), reward_of([2])]
+            await batcher.idle()
+
+    asyncio.run(test())
