@@ -21,7 +21,13 @@ from ecorl.report.model import DeviceTelemetry, PowerTrace, Report, RunEnding
 from ecorl.report.nodes import lost_energy, node_facts
 from ecorl.report.notes import notes
 from ecorl.report.run_config import RunConfig
-from ecorl.report.training import barrier_summary, metric_series, paired_gains, rank_flips
+from ecorl.report.training import (
+    barrier_summary,
+    logprob_shifts,
+    metric_series,
+    paired_gains,
+    rank_flips,
+)
 from ecorl.report.verdict import offloading, verdict
 
 _LEAST_INTENSITY = 5.0
@@ -87,6 +93,7 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
         metrics=metrics,
         gains=gains,
         flips=rank_flips(evaluations),
+        shifts=logprob_shifts(evaluations),
         decisions=decision_groups(placements),
         placements=tuple(placements),
         faults=tuple(reader.faults()),
@@ -122,7 +129,7 @@ def _absent(
         "no power reading was recorded": not any(t.n_readings for t in report.telemetry),
         "no metric of the trainer was recorded": not metrics,
         f"all metrics of the trainer {by_resume}": len(metrics) > 0 and not report.metrics,
-        "no evaluation was recorded": not report.gains and not report.flips,
+        "no evaluation was recorded": not (report.gains or report.flips or report.shifts),
         "no placement decision was recorded": not report.placements,
         "the end of the run was not recorded": report.head.state is RunEnding.NO_END,
     }

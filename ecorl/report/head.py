@@ -90,7 +90,8 @@ def head(
 
 def _trainer(meta: Mapping[str, str]) -> dict[str, str]:
     """Settings of the trainer of an attached run."""
-    return {k: meta[k] for k in meta if k in _TRAINER_FACTS or k.startswith("--")}
+    keys = [*_TRAINER_FACTS, *(k for k in meta if k.startswith("--"))]
+    return {k: meta[k] for k in keys if k in meta}
 
 
 def _done(reader: LedgerReader, executions: Sequence[ExecutionRow]) -> int:

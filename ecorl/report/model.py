@@ -166,6 +166,22 @@ class RankFlips:
 
 
 @dataclass(frozen=True, slots=True)
+class LogprobShift:
+    """How far the log-probs of an INT8 reference lie from the float model's, nats.
+
+    Attributes:
+        n_rows: rows that were computed by both.
+        mean_nats: mean over the rows of each row's mean absolute shift.
+        max_nats: largest of them.
+    """
+
+    phase: str
+    n_rows: int
+    mean_nats: float
+    max_nats: float
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionGroup:
     """Decisions that agree in role, policy, proposal, action and reason but for its numbers.
 
@@ -276,3 +292,4 @@ class Report:
     power: tuple[PowerTrace, ...]
     notes: tuple[str, ...]
     nodes: tuple[NodeFacts, ...] = ()
+    shifts: tuple[LogprobShift, ...] = ()

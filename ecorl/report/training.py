@@ -13,12 +13,13 @@ import numpy as np
 from ecorl.ledger import BarrierRow, EvaluationRow, MetricRow
 from ecorl.records import EvaluationPhase
 from ecorl.report.energy.stages import present, total
-from ecorl.report.model import BarrierSummary, PairedGain, RankFlips
+from ecorl.report.model import BarrierSummary, LogprobShift, PairedGain, RankFlips
 from ecorl.statistics import wilson_interval
 
 RANK_FLIP = "rank_flip"
 """Evaluation with 1 for each held-out pair that INT8 and float order differently, else 0."""
 SCORE_SHIFT = "score_shift"
+LOGPROB_SHIFT = "logprob_shift"
 """Evaluation whose values are INT8 score minus float score, one per scored row."""
 
 _CORRECTNESS = frozenset({"correct", "correctness", "accuracy", "exact"})
@@ -89,7 +90,7 @@ def paired_gains(evaluations: Sequence[EvaluationRow]) -> tuple[PairedGain, ...]
     """Compare ``after`` (or each other phase) with ``before``, item by item."""
     gains = []
     for name, phases in _newest(evaluations).items():
-        if name in (RANK_FLIP, SCORE_SHIFT):
+        if name in (RANK_FLIP, SCORE_SHIFT, LOGPROB_SHIFT):
             continue
         before = phases.get(EvaluationPhase.BEFORE)
         others = [p for p in phases if p != EvaluationPhase.BEFORE]
@@ -144,6 +145,17 @@ def _paired(before: EvaluationRow, after: EvaluationRow) -> PairedGain:
         standard_error=None if spread is None else spread / math.sqrt(len(pairs)),
         n_pairs=len(pairs),
         note=f"{left_out} items without both values are left out" if left_out else None,
+    )
+
+
+def logprob_shifts(evaluations: Sequence[EvaluationRow]) -> tuple[LogprobShift, ...]:
+    """Summarise shifts of log-probs, INT8 against float, one entry per phase."""
+    rows = _newest(evaluations).get(LOGPROB_SHIFT, {})
+    known = {phase: present(row.values) for phase, row in rows.items()}
+    return tuple(
+        LogprobShift(phase, len(shifts), statistics.fmean(shifts), max(shifts))
+        for phase, shifts in known.items()
+        if shifts
     )
 
 

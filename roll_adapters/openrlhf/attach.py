@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ecorl.engines.containment import EngineBoundary
-from ecorl.records import Role
+from ecorl.records import Role, Stage
 from ecorl.runtime.ray.handle import RuntimeHandle
 from ecorl.runtime.training import TrainingSide
 from roll_adapters.openrlhf.hooks import TrainerHooks
@@ -27,12 +27,14 @@ class Invitation:
         namespace: Ray namespace in which it has this name.
         from_step: step that the training goes on from, 0 for a fresh one.
         normalised: mean and standard deviation of the roles whose values are normalised.
+        compared: stages whose first batch from an engine is compared with the exact path.
     """
 
     scheduler: str
     namespace: str
     from_step: int
     normalised: dict[Role, tuple[float, float]]
+    compared: tuple[Stage, ...] = ()
 
 
 def invite(args: Any, invitation: Invitation) -> None:
@@ -58,6 +60,8 @@ def open_hooks(args: Any) -> TrainerHooks | None:
         invitation = Invitation(**told)
         handle = RuntimeHandle(invitation.scheduler, invitation.namespace)
         runtime = handle.open(TrainingSide("none"))
-        return TrainerHooks(runtime, args, invitation.from_step, invitation.normalised)
+        return TrainerHooks(
+            runtime, args, invitation.from_step, invitation.normalised, invitation.compared
+        )
     logger.warning("ecorl takes no part in this training: %s", boundary.error)
     return None

@@ -81,7 +81,7 @@ def _check_overlap(config: Config, args: Any) -> None:
         if not value_of(args, flag, False):
             continue
         policy = config.placement.policy
-        why = f"--{flag} makes OpenRLHF run them one after the other"
+        why = f"with --{flag} OpenRLHF runs one model after the other"
         if not isinstance(policy, StaticPolicyConfig):
             kind = "learned" if isinstance(policy, LearnedPolicyConfig) else policy.type
             allowed = f"static, with gpu or fpga for {' and '.join(stages)}: {why}"

@@ -137,7 +137,8 @@ class Driver:
         """
         config = fitted(self._config, args)
         offload = config.engine.offload
-        if isinstance(offload, PluginEngineConfig) and offload.name == ENGINE:
+        is_exact = isinstance(offload, PluginEngineConfig) and offload.name == ENGINE
+        if is_exact:
             # What its own classes compute follows from the job's flags.
             engine = offload.model_copy(update={"options": options_for(args)})
             self._config = config.model_copy(
@@ -150,7 +151,10 @@ class Driver:
         handle = RuntimeHandle.of_run(
             opened.ledger.path, opened.ledger.attempt, config.runtime.namespace
         )
-        told = Invitation(handle.scheduler, handle.namespace, opened.from_step, normalised(args))
+        compared = () if is_exact else (Stage.REWARD, Stage.REFERENCE)
+        told = Invitation(
+            handle.scheduler, handle.namespace, opened.from_step, normalised(args), compared
+        )
         invite(args, told)
 
     def add_group(self, stage: Stage, actors: Iterable[Any]) -> None:

@@ -26,6 +26,7 @@ from ecorl.runtime.handles import Float32, Iteration, RunTotals, Span, StageRun
 from ecorl.runtime.protocol import join
 from ecorl.runtime.ray.remote import RemoteRuntime
 from roll_adapters.openrlhf.checkpoints import record_saved
+from roll_adapters.openrlhf.comparison import record_comparison
 from roll_adapters.openrlhf.flags import value_of
 from roll_adapters.openrlhf.metrics import trainer_metrics
 from roll_adapters.openrlhf.rewards import ResponseTimes
@@ -70,6 +71,7 @@ class TrainerHooks:
         args: OpenRLHF's flags, nested.
         from_step: step that the training goes on from, 0 for a fresh one.
         normalised: roles whose values are (value - mean) / std, with these two.
+        compared: stages whose first batch from an engine is compared with the exact path.
     """
 
     def __init__(
@@ -78,9 +80,10 @@ class TrainerHooks:
         args: Any,
         from_step: int,
         normalised: Mapping[Role, tuple[float, float]],
+        compared: Sequence[Stage] = (),
     ) -> None:
         self.runtime, self._args, self._step = runtime, args, from_step
-        self._normalised = normalised
+        self._normalised, self._compared = normalised, set(compared)
         self._iteration: Iteration | None = None
         self._rows: RolloutRows | None = None
         self._ids: Sequence[str] = ()
@@ -261,6 +264,7 @@ class TrainerHooks:
         rows, stage = pending.rows, pending.run.work.stage
         with EngineBoundary() as boundary:
             values = join(self.runtime, pending.run, lambda bad: self._exact(pending, bad))
+            self._compare(pending, values)
             with self.runtime.clock:
                 if stage is Stage.REFERENCE:
                     pending.answers = rows.logprobs(values)
@@ -273,6 +277,17 @@ class TrainerHooks:
             found = pending.group.run_batches(pending.kwargs, everything)
             pending.answers = [found[i] for i in everything]
         return pending.answers
+
+    def _compare(self, pending: _Pending, values: list[Float32]) -> None:
+        """Have OpenRLHF's actors compute the first batch that an engine has answered too."""
+        stage = pending.run.work.stage
+        if stage not in self._compared:
+            return
+        self._compared.discard(stage)
+        with EngineBoundary() as boundary:
+            exact = self._exact(pending, range(len(pending.rows)))
+            record_comparison(self.runtime.record, stage, values, exact)
+        self._tell(boundary)
 
     def _exact(self, pending: _Pending, bad: Sequence[int]) -> list[Float32]:
         rows, stage = pending.rows, pending.run.work.stage

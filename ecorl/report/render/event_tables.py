@@ -9,7 +9,14 @@ from ecorl.ledger import FaultRow, PlacementRow
 from ecorl.records import Action, EvaluationPhase, Provenance, weakest
 from ecorl.report.energy.stages import present
 from ecorl.report.head import action_name
-from ecorl.report.model import DeviceTelemetry, NodeFacts, PairedGain, RankFlips, Report
+from ecorl.report.model import (
+    DeviceTelemetry,
+    LogprobShift,
+    NodeFacts,
+    PairedGain,
+    RankFlips,
+    Report,
+)
 from ecorl.report.render.layout import Section, Table, table
 from ecorl.report.render.numbers import MISSING, count, duration, figure, interval_95
 
@@ -24,6 +31,8 @@ def training_section(report: Report) -> Section:
         tables.append(_gain_table(report.gains))
     if report.flips:
         tables.append(_flip_table(report.flips))
+    if report.shifts:
+        tables.append(_shift_table(report.shifts))
     if report.metrics:
         tables.append(_metric_table(report))
     lead = "" if tables else "No metric or evaluation was recorded, or none was kept."
@@ -67,8 +76,14 @@ def _flip_table(flips: Sequence[RankFlips]) -> Table:
         )
         for f in flips
     ]
-    caption = "Rank flips of INT8 against float on held-out pairs; shift = INT8 minus float score"
+    caption = "Rank flips of INT8 against float; shift = INT8 minus float score"
     return table(heads, rows, 1, caption)
+
+
+def _shift_table(shifts: Sequence[LogprobShift]) -> Table:
+    heads = ("phase", "rows", "mean |shift|, nats", "largest row, nats")
+    rows = [(s.phase, count(s.n_rows), figure(s.mean_nats), figure(s.max_nats)) for s in shifts]
+    return table(heads, rows, 1, "Log-probs of the INT8 reference against the float model's")
 
 
 def _metric_table(report: Report) -> Table:

@@ -240,6 +240,18 @@ def _learned(report: Report, width: int) -> Lines:
             f"{count(f.n_pairs)} pairs, {figure(100 * f.share, 2)} % ({interval_95(f.interval)})",
             width,
         )
+        if f.shift_abs_mean is not None:
+            lines += wrapped(
+                f"scores, INT8 against float ({f.phase}): mean |shift| {figure(f.shift_abs_mean)} "
+                f"over {count(f.n_scores)}",
+                width,
+            )
+    for s in report.shifts:
+        lines += wrapped(
+            f"log-probs, INT8 against float ({s.phase}): mean |shift| {figure(s.mean_nats)} nats "
+            f"over {count(s.n_rows)} rows, at most {figure(s.max_nats)}",
+            width,
+        )
     return lines
 
 
