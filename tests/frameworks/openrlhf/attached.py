@@ -115,6 +115,26 @@ def await_step(record: Path, step: int, limit_s: float = 200.0) -> None:
         time.sleep(0.05)
 
 
+def await_checkpoint(record: Path, limit_s: float = 200.0) -> None:
+    """Wait until a checkpoint is in the record."""
+    end_s = time.monotonic() + limit_s
+    while time.monotonic() < end_s:
+        with suppress(Exception), LedgerReader(record) as reader:
+            if reader.checkpoints():
+                return
+        time.sleep(0.02)
+    raise AssertionError("no checkpoint came")
+
+
+def toml(value: Any) -> str:
+    """A value of a config as it stands in TOML."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return json.dumps(value)
+
+
 def processes(name: str) -> list[psutil.Process]:
     """Ray's processes of an actor class."""
     found = []

@@ -18,7 +18,7 @@ from tests.frameworks.openrlhf.attached import (
     processes,
     train,
 )
-from tests.frameworks.openrlhf.test_attached import INFERENCE, ROWS, expected
+from tests.frameworks.openrlhf.test_attached import expected
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * harness.LIMIT_S + 60)]
 
@@ -30,43 +30,6 @@ N = 2 * harness.N_STEPS
 def plain_longer(tiny, cluster, tmp_path_factory):
     """As long again as the other plain training."""
     return harness.run_training(cluster, tiny, tmp_path_factory.mktemp("longer"), EPISODES)
-
-
-# Calls of each engine: a NaN, a value too few, an error, no answer, the end of its process.
-FAULTS = (
-    EXACT
-    + """
-placement.deadline_s = 6.0
-placement.max_faults = 100
-engine.faults = [
-  {kind = "nan", calls = [0], rows = [1, 5]},
-  {kind = "shape", calls = [1]},
-  {kind = "raise", calls = [2]},
-  {kind = "exit", calls = [3]},
-  {kind = "hang", calls = [5]},
-]
-"""
-)
-
-
-def test_engines_that_fail_cost_no_sample_and_no_number(plain_longer, tiny, cluster, tmp_path):
-    run = train(cluster, tiny, tmp_path, FAULTS, EPISODES)
-    assert largest_difference(plain_longer, run) <= 1e-6
-    with run.read() as reader:
-        assert count_samples(reader, expected(n_steps=N)) == (0, 0)
-        faults = [(f.kind, f.where, f.n_rows) for f in reader.faults() if f.iteration]
-    kinds = {str(kind) for kind, where, _ in faults if where in map(str, INFERENCE)}
-    assert {"InvalidResult", "EngineCrashed"} <= kinds
-    # Faulted rows are the exact path's, and those alone.
-    rows = run.rows()
-    fallen = Counter()
-    for r in rows:
-        fallen[str(r.stage)] += r.n_rows_fallback
-    repeated = Counter()
-    for r in rows:
-        if r.stage in INFERENCE and r.action is Action.GPU:
-            repeated[str(r.stage)] += r.n_sequences
-    assert all(2 <= repeated[str(stage)] < N * ROWS for stage in INFERENCE), (fallen, repeated)
 
 
 def test_a_scheduler_and_a_worker_that_are_killed(plain_longer, tiny, cluster, tmp_path):

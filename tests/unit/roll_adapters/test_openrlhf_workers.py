@@ -237,7 +237,15 @@ def test_a_rollout_brings_its_times_however_it_is_called(write):
         async def generate(self, prompt):
             return prompt.upper()
 
-    names = "prompt label sampling_params max_length hf_tokenizer llm_engine images".split()
+    names = [
+        "prompt",
+        "label",
+        "sampling_params",
+        "max_length",
+        "hf_tokenizer",
+        "llm_engine",
+        "images",
+    ]
     given = ("a", "b", None, 9, None, Engine(), None)
     for args, kwargs in ((given[:6], {}), ((), dict(zip(names, given, strict=True)))):
         told = asyncio.run(executor.execute(*args, **kwargs))
