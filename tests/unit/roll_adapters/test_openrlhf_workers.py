@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 import subprocess
 import sys
 from dataclasses import asdict
@@ -237,15 +238,7 @@ def test_a_rollout_brings_its_times_however_it_is_called(write):
         async def generate(self, prompt):
             return prompt.upper()
 
-    names = [
-        "prompt",
-        "label",
-        "sampling_params",
-        "max_length",
-        "hf_tokenizer",
-        "llm_engine",
-        "images",
-    ]
+    names = list(inspect.signature(executor.execute).parameters)
     given = ("a", "b", None, 9, None, Engine(), None)
     for args, kwargs in ((given[:6], {}), ((), dict(zip(names, given, strict=True)))):
         told = asyncio.run(executor.execute(*args, **kwargs))
