@@ -22,7 +22,6 @@ from tests.frameworks.openrlhf import harness
 GPU = 'placement.policy = {type = "static"}\n'
 AWAY = 'placement.policy = {type = "static", reward = "concurrent", reference = "concurrent"}\n'
 EXACT = AWAY + 'engine.offload = {type = "plugin", name = "openrlhf"}\n'
-INT8 = AWAY + 'engine.offload = {type = "fpga"}\n'
 
 TIMES = re.compile(r"/(timing|energy|power|device)/")
 
