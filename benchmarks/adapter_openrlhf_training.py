@@ -22,25 +22,29 @@ from tests.frameworks.openrlhf import harness
 from tests.frameworks.openrlhf.attached import EXACT, Attached, largest_difference, train
 from tests.frameworks.openrlhf.tiny import make_tiny
 
-EPISODES = 2
-N_STEPS = EPISODES * 8
+N_ROWS, STEPS_AN_EPISODE, EPISODES = 32, 2, 4
+N_STEPS = STEPS_AN_EPISODE * EPISODES
 INFERENCE = (Stage.REWARD, Stage.REFERENCE)
 
-# One value of each engine is spoilt: 2 of 256 rows, so that the workers still answer 99 %.
-CONFIG = EXACT + 'engine.faults = [{kind = "nan", calls = [3], rows = [2]}]\n'
+# Two values of each engine are spoilt: 4 of 512 rows, so that the workers still answer 99 %.
+CONFIG = EXACT + 'engine.faults = [{kind = "nan", calls = [3], rows = [2, 17]}]\n'
 
 
 def main(folder: Path) -> None:
     """Run both trainings and write what they tell."""
     tiny = make_tiny(folder / "tiny")
-    changes: dict[str, Any] = {"train.num_episodes": EPISODES}
+    changes: dict[str, Any] = {
+        "train.num_episodes": EPISODES,
+        "rollout.batch_size": N_ROWS,
+        "train.batch_size": N_ROWS,
+        "data.max_samples": N_ROWS * STEPS_AN_EPISODE,
+    }
     with (
         tempfile.TemporaryDirectory(prefix="ecorl-", ignore_cleanup_errors=True) as ray,
         harness.cluster(Path(ray)) as cluster,
     ):
-        n_steps = N_STEPS // EPISODES
-        plain = harness.run_training(cluster, tiny, folder / "plain", changes, n_steps=n_steps)
-        run = train(cluster, tiny, folder / "exact", CONFIG, changes, n_steps=n_steps)
+        plain = harness.run_training(cluster, tiny, folder / "plain", changes)
+        run = train(cluster, tiny, folder / "exact", CONFIG, changes)
     with run.read() as reader:
         told = {**_samples(reader), **_hooks(reader, run)}
     told["max_abs_diff"] = largest_difference(plain, run)
@@ -50,9 +54,8 @@ def main(folder: Path) -> None:
 
 def _samples(reader: LedgerReader) -> dict[str, Any]:
     """Who answered how many rows, and whether each was answered once."""
-    expected = {
-        (step, str(stage)): harness.N_ROWS for step in range(1, N_STEPS + 1) for stage in INFERENCE
-    }
+    steps = range(1, N_STEPS + 1)
+    expected = {(step, str(stage)): N_ROWS for step in steps for stage in INFERENCE}
     lost, doubled = count_samples(reader, expected)
     rows = [row.result for row in reader.executions() if row.result.stage in INFERENCE]
     away = [r for r in rows if r.action is not Action.GPU]
