@@ -214,15 +214,16 @@ class SchedulerLink:
             Whether it answers.
         """
         begun_s = time.monotonic()
-        while True:
+        while not self._is_copy:
             self.confirm()
             waited_s = time.monotonic() - begun_s
             # What was told last tells whether it is there.
             if self.is_up and (not self._outbox.is_open or waited_s > ANSWER_S):
                 return True
-            if waited_s > timeout_s or self._is_copy:
-                return self.is_up
-            time.sleep(0.05 if self._revival is not None else 0.005)
+            if waited_s > timeout_s:
+                break
+            time.sleep(0.005 if self.is_up else 0.05)
+        return self.is_up
 
     def drain(self, timeout_s: float) -> None:
         """Wait until all that was told is in the record's file, or the time is over.
@@ -259,7 +260,7 @@ class SchedulerLink:
         """Send what waits, and give it a moment to arrive."""
         limit_s = time.monotonic() + _EXIT_S
         self._sender.stop()
-        while ray.is_initialized() and self._outbox.is_open and not self._is_copy:
+        while not self._is_copy and ray.is_initialized() and self._outbox.is_open:
             self.confirm()
             if not self.is_up or time.monotonic() > limit_s:
                 return
@@ -290,6 +291,7 @@ class SchedulerLink:
                 item.ref = self._actor.end_when_ready.remote(*item.args, *stage)
             else:
                 item.ref = getattr(self._actor, item.method).remote(*item.args)
+                item.args = ()  # they may be a whole batch
         except RayError as error:
             self._lose(type(error).__name__)
 

@@ -83,7 +83,8 @@ class Outbox:
     @property
     def is_open(self) -> bool:
         """Whether something has not been sent, or notes have not been answered."""
-        return bool(self._waiting or self._sent)
+        with self._lock:
+            return bool(self._waiting or self._sent)
 
     @property
     def n_arrived(self) -> int:

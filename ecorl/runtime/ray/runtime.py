@@ -295,10 +295,10 @@ class RayRuntime(RemoteRuntime):
         if self._actors.scheduler is not None and ray.is_initialized():
             self._link.drain(ANSWER_S)
             self._link.ask("close_record", timeout_s=60.0)
-            self._link.close()
             cluster.end(self._actors.made)
         self._leave()
 
     def _leave(self) -> None:
+        self._link.close()
         if self._actors.joined and ray.is_initialized():
             ray.shutdown()

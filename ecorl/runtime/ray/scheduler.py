@@ -118,6 +118,7 @@ class SchedulerActor:
         self._records: NodeRecords | None = None
         self._changes = ModelChanges()
         self._taken: dict[str, int] = {}
+        self._ended: dict[int, object] = {}
         self._notes: dict[str, Callable[..., Any]] = {}
         self._folder = plan.path.parent
 
@@ -396,10 +397,11 @@ class SchedulerActor:
         if is_again and len(ray.wait(found, num_returns=len(found), timeout=0)[0]) == len(found):
             detail = "it ended while the scheduler was away: its time and energy are unknown"
             self._await_note(teller, after)
-            self._scheduler.record_fault(
-                FaultKind.SCHEDULER_LOST, stage.work.role, detail, iteration=stage.iteration
-            )
-            self._scheduler.forget(stage)
+            if self._is_first_end(stage):
+                self._scheduler.record_fault(
+                    FaultKind.SCHEDULER_LOST, stage.work.role, detail, iteration=stage.iteration
+                )
+                self._scheduler.forget(stage)
             return None
         # Where they are computed: bringing them here would take its time.
         ray.wait(found, num_returns=len(found), timeout=None, fetch_local=False)
@@ -407,8 +409,15 @@ class SchedulerActor:
         *earlier, last = spans
         ended = [*earlier, replace(last, t_end_s=max(t_end_s, last.t_start_s))]
         self._await_note(teller, after)
-        self._scheduler.end_stage(stage, ended, node)
+        if self._is_first_end(stage):
+            self._scheduler.end_stage(stage, ended, node)
         return None
+
+    def _is_first_end(self, stage: PlacedStage) -> bool:
+        """Whether a stage has not ended before."""
+        # A process that had no answer in time asks again, though nothing was killed.
+        own = object()
+        return self._ended.setdefault(stage.serial, own) is own
 
     def _await_note(self, teller: str, number: int) -> None:
         """Wait until a note has been taken: notes and ends of stages run beside each other."""

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
-from ecorl.runtime.ray import link, outbox
+from ecorl.runtime.handles import Span
+from ecorl.runtime.ray import link, outbox, scheduler
 from ecorl.runtime.ray.scheduler import Note, NotStarted, SchedulerActor
 from tests.ray_stand_in import Actor, Ray
 
@@ -205,6 +206,29 @@ def test_a_note_that_cannot_be_taken_or_sent_keeps_no_other(actor, make, tmp_pat
     assert [n.number for n in actor.named("record_fault")] == [2]
 
 
+def test_a_stage_ends_once_and_after_the_notes_that_were_told_before(tmp_path, monkeypatch):
+    ledger = Ledger.create(tmp_path / LEDGER_FILE, run_id="", config_toml="", meta={}, node="here")
+    actor = actor_with(ledger, lambda: None)
+    order = actor._scheduler.order
+    monkeypatch.setattr(scheduler, "ray", SimpleNamespace(wait=lambda refs, **_: (refs, [])))
+    stage = SimpleNamespace(serial=7, iteration=1, work=SimpleNamespace(role="critic"))
+    args = (stage, [Span(1.0, float("inf"))], "here", ["ref"], "me", 2)
+    ends = [threading.Thread(target=actor.end_when_ready, args=(*args, False)) for _ in range(2)]
+    for thread in ends:
+        thread.start()
+    time.sleep(0.05)
+    assert order == []
+    actor.notes("me", [Note(1, "hold", (1,)), Note(2, "hold", (2,))], False)
+    for thread in ends:
+        thread.join()
+    assert order == [1, 2, "end"]
+    # Asked for again by a process that had no answer in time.
+    actor.end_when_ready(*args, True)
+    assert order == [1, 2, "end"]
+    assert actor._scheduler.faults == []
+    ledger.close()
+
+
 # ---------------------------------------------------------------- order, and the thread that sends
 
 
@@ -340,17 +364,23 @@ def test_the_end_of_a_process_sends_what_waits(actor, make):
 
 class Scheduler:
     def __init__(self):
-        self.faults = []
+        self.faults, self.order = [], []
 
-    def record_fault(self, kind, where, detail):
+    def record_fault(self, kind, where, detail, **_):
         self.faults.append(kind)
+
+    def end_stage(self, stage, spans, node):
+        assert spans[-1].t_end_s < float("inf")
+        self.order.append("end")
 
 
 def actor_with(ledger, cut):
     """A scheduler's own actor, outside Ray, that writes to a ledger."""
     actor = SchedulerActor(SimpleNamespace(path=ledger.path))
-    actor._scheduler, actor._ledger = Scheduler(), ledger
-    actor._notes = {"metric": ledger.metric, "cut": cut}
+    actor._scheduler, actor._ledger, actor._records = Scheduler(), ledger, object()
+    actor._monitors = {"here": SimpleNamespace(ahead_s=0.0)}
+    hold = actor._scheduler.order.append
+    actor._notes = {"metric": ledger.metric, "cut": cut, "hold": hold}
     return actor
 
 
