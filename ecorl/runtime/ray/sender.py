@@ -14,7 +14,7 @@ from ecorl.engines.containment import EngineBoundary
 logger = logging.getLogger(__name__)
 
 _AFTER_ERROR_S = 1.0
-"""Pause after a round that has failed, s. Invented: nothing is known to fail, so it is no race."""
+"""Pause after a round that has failed, s. Invented: so that no error fills the log."""
 
 _STOP_S = 2.0
 """Longest wait for the end of the thread, s. Invented: a call of Ray takes a millisecond."""
@@ -49,7 +49,7 @@ class Sender:
                 self._begin()
 
     def stop(self) -> None:
-        """End the thread, for good; safe to call twice and from a thread of any kind."""
+        """End the thread, for good; safe to call twice."""
         self._stopped.set()
         self._woken.set()
         atexit.unregister(self._at_exit)
