@@ -69,8 +69,9 @@ $(NUMPY1_STAMP): pyproject.toml constraints.txt Makefile
 	@$(NUMPY1)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
+OPENRLHF := tests/frameworks/openrlhf
 test-openrlhf: prerequisites
-	PYTHON=$(PYTHON) tests/frameworks/openrlhf/run.sh -m "not deep" --durations=15
+	PYTHON=$(PYTHON) $(OPENRLHF)/run.sh -m pytest $(OPENRLHF) -m "not deep" --durations=15
 
 prerequisites:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -117,10 +118,13 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/clang-format -i $$(find hls_kernels -name '*.hpp' -o -name '*.cpp' -o -name '*.h')
 
+# OpenRLHF's environment is made before the clock of any benchmark starts.
 bench: install csim
+	@$(OPENRLHF)/environment.sh $(PYTHON) >/dev/null
 	$(BIN)/python -m benchmarks
 
 bench-long: install csim
+	@$(OPENRLHF)/environment.sh $(PYTHON) >/dev/null
 	$(BIN)/python -m benchmarks --long
 
 policy: install

@@ -2,9 +2,10 @@
 
 Plain TRL GRPO in two processes (torchrun) against the same with ecorl attached: rewards and
 reference are answered by an exact engine in workers on a second node of a Ray cluster on this
-machine; then once more with faults in those engines. Beside it: what a decision of the scheduler's
-actor takes, what ecorl needs of the training thread where every stage stays on the GPU path, and
-whether joules of a shared device add up.
+machine; then once more with faults in those engines. OpenRLHF's own PPO without and with ecorl, in
+its own environment, and its remote rewards from the real service. Beside it: what a decision of the
+scheduler's actor takes, what ecorl needs of the training thread where every stage stays on the GPU
+path, and whether joules of a shared device add up.
 """
 
 from __future__ import annotations
@@ -17,12 +18,17 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from benchmarks.adapter_openrlhf import (
+    openrlhf_figures,
+    remote_reward_figure,
+    train_with_openrlhf,
+)
 from benchmarks.adapter_training import EXACT, FAULTED, PLAIN
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure, Target, missing
@@ -69,9 +75,12 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         # Models are made before anything is measured, and before two processes want them.
         resolve_task(load_config("demo", overrides), Console(file=sys.stderr))
         told = _train_in_two_processes(folder, overrides)
+        openrlhf = train_with_openrlhf(folder / "openrlhf")
         figures = [
             *_equality(folder, told),
-            *_samples(folder),
+            *openrlhf_figures(openrlhf),
+            *_samples(folder, openrlhf),
+            remote_reward_figure(),
             _decision(told),
             _hook_share(folder / "hooks", overrides, n_hook_steps),
             _split_error(),
@@ -85,6 +94,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         "hook_steps": n_hook_steps,
         "nodes": 2,
         "runs": [PLAIN, EXACT, FAULTED],
+        "openrlhf_seconds": openrlhf["seconds"],
     }
     return config, figures
 
@@ -157,17 +167,20 @@ def _answered(run_dir: Path) -> tuple[int, int]:
     )
 
 
-def _samples(folder: Path) -> list[Figure]:
+def _samples(folder: Path, openrlhf: Mapping[str, Any]) -> list[Figure]:
     """Samples that are missing from, or counted more than once in, the records of all runs."""
     rows = N_PROCESSES * N_ROWS
     expected = {(step, str(s)): rows for step in range(1, N_STEPS + 1) for s in INFERENCE}
-    lost = doubled = n_faults = 0
+    lost, doubled, n_faults = (openrlhf[key] for key in ("lost", "doubled", "n_faults"))
     for arm in (EXACT, FAULTED):
         with LedgerReader(folder / arm) as reader:
             own_lost, own_doubled = count_samples(reader, expected)
             n_faults += len(reader.faults())
         lost, doubled = lost + own_lost, doubled + own_doubled
-    note = f"rewards and references of 2 runs with {n_faults} faults, by the ledger"
+    note = (
+        f"rewards and references of 2 runs of TRL and one of OpenRLHF with {n_faults} faults, by "
+        "the ledger"
+    )
     return [
         Figure("adapter.lost_samples", float(lost), "1", MEASURED, target=Target(high=0),
                note=note),

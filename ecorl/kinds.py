@@ -105,6 +105,8 @@ class EventKind(StrEnum):
     STOP = "stop"  # the run ended before it was complete
     GPU_PATH = "gpu_path"  # which device profile and power source stand for the GPU path, and why
     POWER_UNREAD = "power_unread"  # a role ran on devices whose power nobody reads, and why
+    # what the framework's training loop lets ecorl do beyond moving whole batches
+    ABILITIES = "abilities"
     WEIGHTS = "weights"  # an engine took over the weights of a refreshed model
     HOOK_CLOCK = "hook_clock"  # how long ecorl itself took on the training thread
     LEDGER_ROWS_DROPPED = "ledger_rows_dropped"  # the record lacks rows that could not be written

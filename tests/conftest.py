@@ -21,6 +21,7 @@ from tests.fakes.xrt_noop import noop_driver
 settings.register_profile("few", parent=settings(), max_examples=10)
 if "HYPOTHESIS_PROFILE" in os.environ:
     settings.load_profile(os.environ["HYPOTHESIS_PROFILE"])
+pytest.register_assert_rewrite("tests.frameworks.conformance", "tests.frameworks.joules")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

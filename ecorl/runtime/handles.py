@@ -5,6 +5,7 @@ A hook in another process holds neither a lock nor a thread of the runtime, only
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -62,6 +63,19 @@ class Span:
     t_start_s: float
     t_end_s: float
     device_ids: tuple[str, ...] | None = None
+
+
+def held_s(spans: Sequence[Span]) -> float:
+    """Time in which at least one of the spans lasted, s.
+
+    Args:
+        spans: of one execution; all have ended.
+    """
+    found_s, until_s = 0.0, -math.inf
+    for span in sorted(spans, key=lambda s: s.t_start_s):
+        found_s += max(0.0, span.t_end_s - max(span.t_start_s, until_s))
+        until_s = max(until_s, span.t_end_s)
+    return found_s
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@
     POST /openrlhf      rewards of texts, for the remote rewards of OpenRLHF, ROLL and verl; clients
                         that send no header ask /openrlhf/TOKEN
     GET  /v1/model      the model, its limits, and the figures behind modelled time and energy
+    GET  /v1/tokenizer  its tokenizer.json, for a check that a policy's token ids survive as text
     GET  /metrics       metrics for Prometheus
     GET  /healthz       alive, draining or failed, and engine faults; needs no token
 
@@ -46,10 +47,11 @@ from ecorl.serve.texts import TextParser, as_rewards
 
 logger = logging.getLogger(__name__)
 
-REWARDS, LOGPROBS, OPENRLHF, MODEL, METRICS, HEALTH = (
-    "/v1/rewards", "/v1/logprobs", "/openrlhf", "/v1/model", "/metrics", "/healthz",
+REWARDS, LOGPROBS, OPENRLHF, MODEL, TOKENIZER, METRICS, HEALTH = (
+    "/v1/rewards", "/v1/logprobs", "/openrlhf", "/v1/model", "/v1/tokenizer", "/metrics",
+    "/healthz",
 )  # fmt: skip
-_PATHS = (REWARDS, LOGPROBS, OPENRLHF, MODEL, METRICS, HEALTH)
+_PATHS = (REWARDS, LOGPROBS, OPENRLHF, MODEL, TOKENIZER, METRICS, HEALTH)
 SERVICE = "service"
 """Key of the service in the application's state, where its connections find it."""
 
@@ -113,6 +115,7 @@ class ScoringService:
                 Route(LOGPROBS, self._logprobs, methods=["POST"]),
                 Route(OPENRLHF, self._openrlhf, methods=["POST"]),
                 Route(MODEL, self._model, methods=["GET"]),
+                Route(TOKENIZER, self._tokenizer, methods=["GET"]),
                 Route(METRICS, self._metrics, methods=["GET"]),
                 Route(HEALTH, self._health, methods=["GET"]),
             ],
@@ -302,6 +305,13 @@ class ScoringService:
                 }
             )
         )
+
+    async def _tokenizer(self, request: Request) -> Response:
+        tokenizer = self._served.tokenizer
+        if tokenizer is None:
+            why = self._served.why_no_texts
+            raise HttpError(409, f"there is no tokenizer: {why}", "no_tokenizer")
+        return _json(tokenizer.to_json().encode())
 
     async def _metrics(self, request: Request) -> Response:
         return Response(self.metrics.text(), headers={"content-type": CONTENT_TYPE})

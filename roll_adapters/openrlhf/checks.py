@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -15,15 +21,29 @@ from ecorl.config import (
     RayRuntimeConfig,
     StaticPolicyConfig,
 )
+from ecorl.engines.models.text_survival import survives_text
+from ecorl.engines.models.text_tokenizer import TOKENIZER_FILE
 from ecorl.errors import ConfigError
 from ecorl.records import Action, Stage
 from ecorl.runtime.equipment.hardware import stays_on_gpu
 from ecorl.runtime.ray.cluster import check_accelerators
-from roll_adapters.openrlhf.description import frozen_models
+from roll_adapters.openrlhf.description import frozen_models, local_folder
 from roll_adapters.openrlhf.flags import ALGORITHMS, value_of
+
+logger = logging.getLogger(__name__)
 
 ENGINE = "openrlhf"
 """Name of the engine that computes with OpenRLHF's own classes."""
+
+_SERVICE = re.compile(r"(https?://[^/]+)/openrlhf(?:/([^/]+))?")
+"""URL of ``ecorl fpga serve`` for OpenRLHF: its base, and the token that may stand in the path."""
+
+_SERVICE_S = 10.0
+"""Longest wait for a service at the start, s. Invented: one that is loading its model answers
+later, and is not waited for."""
+
+_TOKENIZER_BYTES = 64 << 20
+"""Largest tokenizer.json that is read, bytes; those of today's models have up to 20 MB."""
 
 
 def on_ray(config: Config) -> Config:
@@ -65,6 +85,7 @@ def fitted(config: Config, args: Any) -> Config:
         raise ConfigError("algorithm", config.algorithm, allowed)
     _check_overlap(config, args)
     _check_exact_engine(config, args)
+    _check_tokenizers(config, args)
     n_engines = len(frozen_models(config, args))
     if n_engines and ray.is_initialized():
         assert isinstance(config.runtime, RayRuntimeConfig)
@@ -104,3 +125,48 @@ def _check_exact_engine(config: Config, args: Any) -> None:
         if size > 1:
             allowed = f"1 with engine.offload.name = {ENGINE!r}: a worker is one process"
             raise ConfigError(f"--{flag}", size, allowed)
+
+
+def _check_tokenizers(config: Config, args: Any) -> None:
+    """Refuse a reward model that would read other tokens than the policy wrote.
+
+    An engine is given the policy's ids as they are, and a service of ecorl's their text.
+    """
+    policy = local_folder(str(value_of(args, "actor.model_name_or_path")))
+    if policy is None:
+        return
+    model = value_of(args, "reward.model_name_or_path")
+    urls = value_of(args, "reward.remote_url") or ()
+    if not urls and model and not stays_on_gpu(config.placement.policy, Stage.REWARD):
+        folder = local_folder(str(model))
+        # Many a reward model comes without a tokenizer: then nothing can be told.
+        if folder is not None and (folder / TOKENIZER_FILE).is_file():
+            _refuse("--reward.model_name_or_path", model, survives_text(policy, folder))
+    for url in [urls] if isinstance(urls, str) else urls:
+        found = _SERVICE.fullmatch(str(url))
+        if found is not None:
+            _refuse("--reward.remote_url", found[1], _why_not_by_text(policy, found[1], found[2]))
+
+
+def _refuse(flag: str, value: object, why: str | None) -> None:
+    if why is not None:
+        allowed = f"a reward model that reads the policy's tokens as they are ({why})"
+        raise ConfigError(flag, str(value), allowed)
+
+
+def _why_not_by_text(policy: Path, base: str, token: str | None) -> str | None:
+    """Why the policy's ids do not survive on the way to a service; None where nothing is known."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(f"{base}/v1/tokenizer", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=_SERVICE_S) as answer:
+            text = answer.read(_TOKENIZER_BYTES)
+    except urllib.error.HTTPError as error:
+        return f"the service answers {error.code} at /v1/tokenizer"
+    except OSError as error:
+        # It may be started later; OpenRLHF tries for some seconds too.
+        logger.warning("the reward service does not answer yet: %s", error)
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / TOKENIZER_FILE).write_bytes(text)
+        return survives_text(policy, Path(folder))

@@ -19,14 +19,18 @@ from ecorl.runtime.protocol import RecordWriter
 PHASE = "first batch"
 """Phase under which the comparison stands in the record."""
 
+PAIRED_ROWS = 128
+"""Rows whose places are compared with each other. Invented: 8128 pairs tell a share to about a
+percent, and the training waits while they are counted; those of 8192 rows would be 33 million."""
+
 
 def record_comparison(
     record: RecordWriter, stage: Stage, ours: Sequence[Float32], exact: Sequence[Float32]
 ) -> None:
     """Record how far an engine's values are from the exact ones.
 
-    Rewards: the shift of each, and for each pair of rows whether they change places. Log-probs: the
-    mean absolute shift of each row's tokens, nats.
+    Rewards: the shift of each, and for each pair of the first rows whether they change places.
+    Log-probs: the mean absolute shift of each row's tokens, nats.
 
     Args:
         record: of the run.
@@ -41,7 +45,7 @@ def record_comparison(
     a, b = (np.asarray(values, dtype=np.float64).reshape(-1) for values in (ours, exact))
     flips = [
         float(np.sign(a[i] - a[j]) != np.sign(b[i] - b[j]))
-        for i, j in combinations(range(len(a)), 2)
+        for i, j in combinations(range(min(len(a), PAIRED_ROWS)), 2)
     ]
     record.evaluation("score_shift", PHASE, [float(shift) for shift in a - b])
     record.evaluation("rank_flip", PHASE, flips)

@@ -30,7 +30,8 @@ def _plain(value: Any) -> Any:
         found = {key: _plain(item) for key, item in vars(value).items()}
         return {key: item for key, item in found.items() if item is not _LEFT_OUT}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        items = [_plain(item) for item in value]
+        return [item for item in items if item is not _LEFT_OUT]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     return _LEFT_OUT

@@ -117,8 +117,12 @@ class TrainerHooks:
                 self.runtime.forget(run)
             raise
         with EngineBoundary() as boundary:
+            samples = output[0]
+            if samples and self.is_async:
+                # This process sees no training step: each batch that it hands over is one.
+                self._step += 1
             if run is not None:
-                self._end_generation(run, output[0])
+                self._end_generation(run, samples)
         self._tell(boundary)
         return output
 
@@ -131,9 +135,6 @@ class TrainerHooks:
                 # A sample of an earlier call that was kept back has its id already.
                 tag = (iteration, getattr(sample, TAG, tag)[1])
                 setattr(sample, TAG, tag)
-        if samples and self.is_async:
-            # This process sees no training step: each batch that it hands over is one.
-            self._step += 1
         if times is None or not times.n_responses:
             self.runtime.forget(run)
             return
@@ -176,6 +177,8 @@ class TrainerHooks:
         Args:
             samples: as they were generated, one row each.
         """
+        # Those of an earlier step are not this one's, whatever fails below.
+        self._iteration, self._ids, self._rows = None, (), None
         with EngineBoundary() as boundary, self.runtime.clock:
             tags = [getattr(sample, TAG, None) for sample in samples]
             first = next((tag for tag in tags if tag is not None), None)

@@ -74,13 +74,15 @@ class RolloutRows:
             ):
                 rows.append(ids[mask.bool()].cpu().numpy().astype(np.int64))
                 counts.append(len(rows[-1]) - 1 - _first_action(actions, len(rows[-1]) - 1))
-        is_even = len({len(part.index) for part in self._parts[:-1]}) <= 1
+        sizes = [len(part.index) for part in self._parts]
+        # An engine cuts the rows evenly; the last micro-batch may be shorter.
+        is_even = bool(sizes) and len(set(sizes[:-1])) <= 1 and sizes[-1] <= sizes[0]
         return ScoreBatch(
             sample_ids=self.sample_ids,
             token_ids=tuple(rows),
             n_completion=tuple(counts),
             temperature=temperature if stage is Stage.REFERENCE else 1.0,
-            micro_batch=len(self._parts[0].index) if is_even and self._parts else None,
+            micro_batch=sizes[0] if is_even else None,
         )
 
     # ------------------------------------------------------------ answers

@@ -12,7 +12,7 @@ import importlib.machinery
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -72,14 +72,17 @@ def _wrapped(wrap: Callable[[Any], None], module: ModuleType) -> None:
         logger.warning("ecorl: %s is not as expected: %s", module.__name__, error)
 
 
-def _replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Any]) -> None:
-    """Replace a method by a wrapper of itself, once."""
-    original = getattr(owner, name)
-    if getattr(original, _MARK, False):
-        return
-    wrapper = functools.wraps(original)(make(original))
-    setattr(wrapper, _MARK, True)
-    setattr(owner, name, wrapper)
+def _replace(owner: Any, wrappers: Mapping[str, Callable[[Callable[..., Any]], Any]]) -> None:
+    """Replace methods by wrappers of themselves, once; all of them, or none where one is missing.
+
+    Half of them would break the training: rows that one sends away are what another brings back.
+    """
+    originals = {name: getattr(owner, name) for name in wrappers}
+    for name, original in originals.items():
+        if not getattr(original, _MARK, False):
+            wrapper = functools.wraps(original)(wrappers[name](original))
+            setattr(wrapper, _MARK, True)
+            setattr(owner, name, wrapper)
 
 
 # ---------------------------------------------------------------- OpenRLHF's modules
@@ -120,9 +123,10 @@ def _wrap_trainer(module: Any) -> None:
 
         return wrapped
 
-    _replace(trainer, "__init__", init)
-    _replace(trainer, "train_step", train_step)
-    _replace(trainer, "save_logs_and_checkpoints", save)
+    _replace(
+        trainer,
+        {"__init__": init, "train_step": train_step, "save_logs_and_checkpoints": save},
+    )
 
 
 def _wrap_generator(module: Any) -> None:
@@ -153,9 +157,14 @@ def _wrap_generator(module: Any) -> None:
 
         return wrapped
 
-    _replace(generator, "__init__", init)
-    _replace(generator, "generate_samples", generate)
-    _replace(generator, "_process_response_into_experience", process)
+    _replace(
+        generator,
+        {
+            "__init__": init,
+            "generate_samples": generate,
+            "_process_response_into_experience": process,
+        },
+    )
 
 
 def _wrap_experience_maker(module: Any) -> None:
@@ -188,9 +197,10 @@ def _wrap_experience_maker(module: Any) -> None:
 
         return wrapped
 
-    _replace(maker, "make_experience_batch", batch)
-    _replace(maker, "make_experience", make)
-    _replace(maker, "_flatten_results", flatten)
+    _replace(
+        maker,
+        {"make_experience_batch": batch, "make_experience": make, "_flatten_results": flatten},
+    )
 
 
 def _wrap_executor(module: Any) -> None:
@@ -198,6 +208,8 @@ def _wrap_executor(module: Any) -> None:
 
     executor = module.SingleTurnAgentExecutor
     order = [name for name in inspect.signature(executor.execute).parameters if name != "self"]
+    if "llm_engine" not in order:
+        raise TypeError("SingleTurnAgentExecutor.execute takes no llm_engine")
 
     def execute(original: Callable[..., Any]) -> Any:
         async def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -212,9 +224,14 @@ def _wrap_executor(module: Any) -> None:
 
         return wrapped
 
-    _replace(executor, "execute", execute)
-    _replace(executor, "_fetch_rewards_via_http", fetch)
-    _replace(executor, "_fetch_rewards_via_func", fetch)
+    _replace(
+        executor,
+        {
+            "execute": execute,
+            "_fetch_rewards_via_http": fetch,
+            "_fetch_rewards_via_func": fetch,
+        },
+    )
 
 
 _WRAPPERS: dict[str, Callable[[Any], None]] = {

@@ -8,6 +8,7 @@ methods take and return.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -114,6 +115,7 @@ class TrlAttachment:
 
     def begin_step(self) -> None:
         """Begin an optimizer step; it may generate one batch, several or none."""
+        self.runtime.tick(time.monotonic())
         self._rollout.begin_step(*self._step())
 
     def end_training_stage(self) -> None:

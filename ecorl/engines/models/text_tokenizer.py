@@ -45,6 +45,11 @@ class TextTokenizer:
         ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
         return ids
 
+    def to_json(self) -> str:
+        """The content of a tokenizer.json for it."""
+        text: str = self._inner.to_str()
+        return text
+
     @cached_property
     def vocab(self) -> dict[str, int]:
         """Id of each token, the added ones too."""

@@ -25,7 +25,7 @@ from ecorl.records import (
     StageWork,
 )
 from ecorl.runtime.energy.stage_energy import card_energy
-from ecorl.runtime.handles import PlacedStage, Span
+from ecorl.runtime.handles import PlacedStage, Span, held_s
 from ecorl.runtime.monitor import Monitor
 from ecorl.runtime.scheduling.offload import BatchOutcome, OffloadLane, PendingBatch
 
@@ -147,7 +147,8 @@ class Recorder:
                 device=device,
                 t_start_s=t_start_s,
                 t_end_s=t_end_s,
-                time_s=t_end_s - t_start_s,
+                # Without the times at which its clock stood: other stages had these.
+                time_s=held_s(spans),
                 time_provenance=Provenance.MEASURED,
                 host_time_s=t_end_s - t_start_s,
                 wait_s=0.0,

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from ecorl import config as cfg
@@ -26,6 +26,7 @@ from ecorl.engines.protocol import Refreshed, ScoreBatch
 from ecorl.errors import EngineError
 from ecorl.ledger import Ledger
 from ecorl.records import (
+    Abilities,
     Action,
     DeviceKind,
     EventKind,
@@ -84,7 +85,7 @@ class StageScheduler:
         models = models_by_stage(training.models)
         by_role = {r: RoleDevices(p.profile, p.n_gpus) for r, p in gpu.roles.by_role.items()}
         costs = CostModel(gpu.profile, card, config.devices, models, by_role)
-        abilities = training.abilities
+        self._abilities = abilities = training.abilities
         self._guards = Guards.from_config(config.placement, costs, abilities)
         # A policy prices whole iterations: devices of which nothing is known would leave it none.
         priced = {r: d for r, d in by_role.items() if d.gpu.figures}
@@ -142,9 +143,11 @@ class StageScheduler:
         self._recorder.check_card_memory(self._lanes.values())
 
     def record_start(self) -> None:
-        """Record the devices that engines simulate, and what stands for the GPU path."""
+        """Record the devices that engines simulate, what stands for the GPU path, and abilities."""
         self._recorder.record_cards(self._lanes.values())
         self.ledger.event(EventKind.GPU_PATH, self._gpu.note)
+        able = [field.name for field in fields(Abilities) if getattr(self._abilities, field.name)]
+        self.ledger.event(EventKind.ABILITIES, ", ".join(able) or "none")
         for gap in self._gpu.roles.gaps:
             self.ledger.event(EventKind.POWER_UNREAD, gap)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests with OpenRLHF, in the environment of environment.sh:  run.sh [pytest's arguments]
+# Runs Python with OpenRLHF, in the environment of environment.sh:  run.sh [Python's arguments]
 # ecorl is not installed in that environment, which other clones use too: it is found on the path,
 # and its entry points in its metadata, which are made here.
 set -euo pipefail
@@ -8,18 +8,25 @@ root=$(cd "$here/../../.." && pwd)
 env=$("$here/environment.sh" "${PYTHON:-python3}")
 metadata=$root/build/openrlhf-metadata
 cd "$root"
-rm -rf "$metadata"
-mkdir -p "$metadata"
-"$env/bin/python" - "$metadata" >/dev/null <<'END'
+mkdir -p "$root/build"
+exec 8>"$root/build/openrlhf.lock"
+flock 8
+if [[ ! $metadata/.made -nt pyproject.toml ]]; then
+  rm -rf "$metadata"
+  mkdir -p "$metadata"
+  "$env/bin/python" - "$metadata" >/dev/null <<'END'
 import sys
 
 from setuptools import build_meta
 
 build_meta.prepare_metadata_for_build_editable(sys.argv[1])
 END
+  touch "$metadata/.made"
+fi
+flock -u 8
 export PYTHONPATH=$root:$metadata ECORL_REQUIRE=openrlhf,ray,torch,onnxruntime
 if "$env/bin/pip" check --disable-pip-version-check | grep '^ecorl '; then
   echo "OpenRLHF's versions are none that ecorl takes" >&2
   exit 1
 fi
-exec "$env/bin/python" -m pytest "$here" "$@"
+exec "$env/bin/python" "$@"

@@ -60,7 +60,11 @@ class _Worker:
     @torch.no_grad()
     def _load(self, weights: list[tuple[str, torch.Tensor]]) -> None:
         for name, weight in weights:
-            self._weights[name].copy_(weight)
+            # vLLM knows none of PEFT's names, so that OpenRLHF 0.11 ends here with LoRA (its issue
+            # 1349). The frozen weights are taken, for the rest of such a training to be seen.
+            plain = name.removeprefix("base_model.model.").replace(".base_layer", "")
+            if "lora_" not in plain:
+                self._weights[plain].copy_(weight)
             self.n_loaded += 1
 
 

@@ -1,0 +1,92 @@
+"""OpenRLHF's PPO, with critic, reward model and reference, keeps what every adapter has to."""
+
+from __future__ import annotations
+
+import shutil
+from functools import cached_property
+
+import pytest
+
+from ecorl.ledger import LedgerReader
+from ecorl.records import NO_ABILITIES
+from tests.frameworks.conformance import FAULTS, N_STEPS, AdapterConformance, TrainedRun
+from tests.frameworks.openrlhf import harness
+from tests.frameworks.openrlhf.attached import EXACT, GPU, await_checkpoint, processes, toml, train
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * harness.LIMIT_S + 60)]
+
+ROLES = ("generation", "reward", "reference", "critic", "actor_train", "critic_train")
+TRIES = 3
+
+
+class OpenRlhfUnderTest:
+    """PPO in actors of Ray; the exact engine is OpenRLHF's own classes on accelerator workers."""
+
+    rows = dict.fromkeys(ROLES, harness.N_ROWS)
+    # Old log-probs are training work of the policy, which then reads the tokens twice.
+    same_tokens = tuple(role for role in ROLES if role != "actor_train")
+    offloaded = ("reward", "reference")
+    abilities = NO_ABILITIES
+    # The end of a stage is when the scheduler has heard of it.
+    slack_s = 0.5
+    # It does not restore the random state with which it shuffles.
+    resume_repeats = False
+
+    def __init__(self, tiny, cluster, plain, folder):
+        assert harness.N_STEPS == N_STEPS
+        self.tiny, self.cluster, self.folder = tiny, cluster, folder
+        self.plain = TrainedRun(plain.numbers, plain.weights)
+        self.refusal = ""
+
+    def attached(self, name, config, changes=None, **options):
+        return train(self.cluster, self.tiny, self.folder / name, config, changes, **options)
+
+    def left_by(self, run):
+        drawn = run.result.metrics.get("train/energy/total_j", {})
+        return TrainedRun(run.numbers, run.result.weights, run.record, drawn)
+
+    @cached_property
+    def gpu_path(self):
+        return self.left_by(self.attached("gpu_path", GPU))
+
+    @cached_property
+    def exact(self):
+        return self.left_by(self.attached("exact", EXACT))
+
+    @cached_property
+    def faulty(self):
+        faults = f"engine.faults = {toml(FAULTS)}\nplacement.deadline_s = 5.0\n"
+        return self.left_by(self.attached("faulty", EXACT + faults))
+
+    @cached_property
+    def resumed(self):
+        for _ in range(TRIES):
+            # The trainer may be through before it is killed.
+            shutil.rmtree(self.folder / "resumed", ignore_errors=True)
+            if self.attached("resumed", GPU, harness.SAVES, beside=kill, check=False).result.code:
+                break
+        refused = self.attached("resumed", GPU, harness.SAVES, check=False).result
+        assert refused.code == 2
+        self.refusal = refused.text.strip().splitlines()[-1]
+        return self.left_by(self.attached("resumed", GPU, harness.RESUMES))
+
+
+def kill(record):
+    """Kill the trainer when it has saved its first checkpoint."""
+    await_checkpoint(record)
+    for process in processes("PPOTrainer"):
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def adapter(tiny, cluster, plain, tmp_path_factory):
+    return OpenRlhfUnderTest(tiny, cluster, plain, tmp_path_factory.mktemp("conformance"))
+
+
+class TestOpenRlhf(AdapterConformance):
+    def test_its_log_tells_the_energy(self, adapter):
+        run = adapter.gpu_path
+        with LedgerReader(run.folder) as reader:
+            clock = next(e.detail for e in reader.events() if e.kind == "hook_clock")
+        assert int(clock.split()[3]) > 10 * N_STEPS  # the trainer's process is counted
+        assert sorted(run.drawn_j.values()) == list(run.drawn_j.values()) != []

@@ -1,0 +1,72 @@
+"""Faults under OpenRLHF: the training goes on with the right numbers, and the record tells."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ecorl.bench.frameworks.samples import count_samples
+from ecorl.records import Action, Stage
+from tests.frameworks.openrlhf import harness
+from tests.frameworks.openrlhf.attached import (
+    EXACT,
+    await_step,
+    largest_difference,
+    processes,
+    train,
+)
+from tests.frameworks.openrlhf.test_attached import expected
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * harness.LIMIT_S + 60)]
+
+EPISODES = {"train.num_episodes": 2}
+N = 2 * harness.N_STEPS
+
+
+@pytest.fixture(scope="module")
+def plain_longer(tiny, cluster, tmp_path_factory):
+    """As long again as the other plain training."""
+    return harness.run_training(cluster, tiny, tmp_path_factory.mktemp("longer"), EPISODES)
+
+
+def test_a_scheduler_and_a_worker_that_are_killed(plain_longer, tiny, cluster, tmp_path):
+    def disturb(record):
+        await_step(record, 2)
+        for process in processes("SchedulerActor"):
+            process.kill()
+        await_step(record, 4)
+        processes("WorkerActor")[0].kill()
+
+    run = train(cluster, tiny, tmp_path, EXACT, EPISODES, beside=disturb)
+    assert largest_difference(plain_longer, run) <= 1e-6
+    assert "SchedulerLost" in run.faults()
+    with run.read() as reader:
+        assert count_samples(reader, expected(n_steps=N)) == (0, 0)
+        metrics = Counter((m.iteration, m.name) for m in reader.metrics())
+    # Told around the kill, and each once.
+    assert set(metrics.values()) == {1}
+    assert {i for i, name in metrics if name == "reward"} == set(range(1, N + 1))
+
+
+def test_a_node_that_is_lost(plain_longer, tiny, tmp_path):
+    with (
+        tempfile.TemporaryDirectory(prefix="ecorl-", ignore_cleanup_errors=True) as folder,
+        harness.cluster(Path(folder), n_fpgas=1) as cluster,
+        harness.further_node(cluster, "cards") as lose,
+    ):
+
+        def disturb(record):
+            await_step(record, 2)
+            lose()
+
+        config = EXACT + 'places.reference.node = "cards"\nplacement.deadline_s = 6.0\n'
+        run = train(cluster, tiny, tmp_path, config, EPISODES, beside=disturb)
+    assert largest_difference(plain_longer, run) <= 1e-6
+    assert "NodeRecordLost" in run.faults()
+    with run.read() as reader:
+        assert count_samples(reader, expected(n_steps=N)) == (0, 0)
+    last = [r for r in run.rows() if (r.iteration, r.stage) == (N, Stage.REFERENCE)]
+    assert [r.action for r in last] == [Action.GPU]

@@ -1,0 +1,156 @@
+"""The command ecorl-openrlhf where OpenRLHF is not installed, and its own flags."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import runpy
+import subprocess
+import sys
+
+import pytest
+
+from roll_adapters.openrlhf import command
+
+
+@pytest.fixture(autouse=True)
+def absent(monkeypatch):
+    """OpenRLHF is not installed, whatever this machine has."""
+    find_spec = importlib.util.find_spec
+
+    def version(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(command, "version", version)
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *a: None if name == "openrlhf" else find_spec(name, *a),
+    )
+
+
+@pytest.fixture
+def run(capsys):
+    """Run the command; gives its exit code and what it wrote."""
+
+    def run(*words):
+        with pytest.raises(SystemExit) as ended:
+            command.main(words)
+        written = capsys.readouterr()
+        return ended.value.code or 0, written.out, written.err
+
+    return run
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """What is trained, in place of a training; the release is one that is known."""
+    monkeypatch.setattr(command, "version", lambda name: "0.11.2")
+    calls = []
+
+    def train(*call):
+        calls.append(call)
+        return 0
+
+    monkeypatch.setattr(command, "_train", train)
+    return calls
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_needs_no_openrlhf(run, flag):
+    code, out, err = run(flag)
+    assert code == 0
+    assert "--ecorl.config FILE" in out
+    assert "OpenRLHF is not installed here" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "--ecorl.config = (not given): allowed is a TOML file"),
+        (("--train.seed", "1"), "--ecorl.config = (not given)"),
+        (("--ecorl.confg", "a.toml"), "--ecorl.confg = (not given): allowed is --ecorl.config or"),
+        (("--ecorl.dir=x",), "--ecorl.dir = 'x': allowed is --ecorl.config or --ecorl.set"),
+        (
+            ("--ecorl.config", "a.toml", "--init_kl_coef", "0.1"),
+            "--init_kl_coef = '0.1': allowed is its new name: OpenRLHF 0.11 calls it "
+            "--algo.kl.init_coef",
+        ),
+        (("--ecorl.config", "a.toml"), "ecorl-openrlhf needs OpenRLHF 0.11: pip install openrlhf"),
+    ],
+)
+def test_a_mistake_is_one_line(run, words, said):
+    code, out, err = run(*words)
+    assert code == 2
+    assert err.startswith("ecorl: ")
+    assert said in err
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+@pytest.mark.parametrize("release", ["0.10.3", "0.9", "0.110.1", "1.0"])
+def test_another_release_is_refused(run, monkeypatch, release):
+    monkeypatch.setattr(command, "version", lambda name: release)
+    code, _, err = run("--ecorl.config", "a.toml")
+    assert code == 2
+    assert f"needs OpenRLHF 0.11.x; this is {release}" in err
+
+
+def test_flags_of_openrlhf_pass_in_order_and_ecorl_s_own_do_not(run, trained):
+    words = [
+        "--train.seed", "1", "--ecorl.config", "a.toml", "--ds.packing_samples",
+        "--ecorl.set", "seed=3", "--reward.clip_range", "-1", "2", "--ecorl.set=placement.q_max=4",
+    ]  # fmt: skip
+    assert run(*words)[0] == 0
+    assert trained == [
+        (
+            "a.toml",
+            ["seed=3", "placement.q_max=4"],
+            ["--train.seed", "1", "--ds.packing_samples", "--reward.clip_range", "-1", "2"],
+        )
+    ]
+
+
+def test_ctrl_c_ends_with_one_line(run, monkeypatch, trained):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "_train", stop)
+    code, _, err = run("--ecorl.config", "a.toml")
+    assert (code, err) == (130, "ecorl: stopped from the keyboard\n")
+
+
+def test_a_config_that_is_not_there_is_one_line(run, monkeypatch, tmp_path):
+    pytest.importorskip("ray")
+    monkeypatch.setattr(command, "version", lambda name: "0.11.2")
+    code, _, err = run("--ecorl.config", str(tmp_path / "none.toml"))
+    assert code == 2
+    assert "none.toml" in err
+
+
+def test_openrlhf_s_command_runs_as_a_module_with_its_own_arguments(monkeypatch):
+    seen = []
+
+    def run_module(name, *, run_name, alter_sys):
+        seen.append((name, run_name, alter_sys, list(sys.argv)))
+        raise SystemExit(3)
+
+    monkeypatch.setattr(runpy, "run_module", run_module)
+    before = list(sys.argv)
+    with pytest.raises(SystemExit):
+        command._run_openrlhf(["--train.seed", "1"])
+    module = "openrlhf.cli.train_ppo_ray"
+    assert seen == [(module, "__main__", True, [module, "--train.seed", "1"])]
+    assert sys.argv == before
+
+
+def test_it_runs_as_a_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "roll_adapters.openrlhf", "--ecorl.nothing"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,357 @@
+"""An OpenRLHF job as its driver sees it: checkpoints, settings that cannot work, its devices."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("ray")
+
+import ray
+
+from ecorl.config import validate_config
+from ecorl.edi import EdiMatrix
+from ecorl.errors import ConfigError, RunError
+from ecorl.records import Stage
+from ecorl.runtime.checkpoints import write_state
+from ecorl.runtime.ray.cluster import ClusterNode
+from ecorl.runtime.run_record import GO_ON
+from roll_adapters.openrlhf import checkpoints, checks, description
+from roll_adapters.openrlhf.checkpoints import checkpoint_to_resume, read_progress, record_saved
+from roll_adapters.openrlhf.checks import fitted, on_ray
+from roll_adapters.openrlhf.description import Job, ProcessFacts, describe, local_folder
+from tests.fakes.openrlhf import FakeRuntime, flags
+
+CONCURRENT = {"type": "static", "reward": "concurrent", "reference": "concurrent"}
+
+
+def config(policy=None, **tables):
+    return validate_config({"placement": {"policy": policy or {"type": "static"}}, **tables})
+
+
+def job_flags(**changed):
+    return flags(**{
+        "algo__advantage__estimator": "gae", "algo__kl__init_coef": 0.01,
+        "reward__remote_url": None, "train__colocate_all": False,
+        "train__colocate_actor_ref": False, "ds__param_dtype": "bf16", "ds__ring_attn_size": 1,
+        "ds__tensor_parallel_size": 1, "actor__model_name_or_path": None,
+        "reward__model_name_or_path": None, "critic__model_name_or_path": None, **changed,
+    })  # fmt: skip
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A folder of checkpoints whose newest is that of step 12."""
+    folder = tmp_path / "_actor"
+    for step in (6, 12):
+        (folder / f"global_step{step}").mkdir(parents=True)
+    (folder / "latest").write_text("global_step12\n")
+    return folder
+
+
+def test_the_checkpoint_that_openrlhf_takes_is_found(saved, tmp_path):
+    args = flags(ckpt__path=str(tmp_path), ckpt__load_enable=True)
+    assert checkpoint_to_resume(args) == saved / "global_step12"
+    args.ckpt.load_enable = False
+    assert checkpoint_to_resume(args) is None
+
+
+@pytest.mark.parametrize("lost", ["latest", "folder"])
+def test_without_a_checkpoint_a_job_begins_anew(saved, tmp_path, lost):
+    (saved / "latest").unlink()
+    where = tmp_path if lost == "latest" else tmp_path / "nowhere"
+    assert checkpoint_to_resume(flags(ckpt__path=str(where), ckpt__load_enable=True)) is None
+    assert checkpoint_to_resume(flags()) is None
+
+
+def test_progress_is_read_with_and_without_ecorl_s_own_state(saved, caplog):
+    assert read_progress(saved / "global_step12") == (12, None)
+    assert "has no ecorl_state.json: the EDI matrix starts anew" in caplog.text
+    write_state(saved / "global_step12", 12, EdiMatrix(0.05, 20).to_json())
+    step, edi = read_progress(saved / "global_step12")
+    assert step == 12
+    assert isinstance(edi, EdiMatrix)
+    assert read_progress(Path("x/best_global_step3"))[0] == 3
+
+
+@pytest.mark.parametrize("name", ["_actor", "global_step", "global_step3_old", "checkpoint-3"])
+def test_a_folder_that_tells_no_step_is_refused(tmp_path, name):
+    with pytest.raises(RunError, match="does not tell its step"):
+        read_progress(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("every", "disabled", "due"),
+    [(2, False, True), (-1, False, False), (float("inf"), False, False), (3, False, False),
+     (2, True, False)],
+)  # fmt: skip
+def test_only_steps_that_openrlhf_saves_are_recorded(monkeypatch, every, disabled, due):
+    told = []
+    monkeypatch.setattr(checkpoints, "complete_checkpoint", lambda *call: told.append(call[1:]))
+    args = flags(ckpt__path="/c", ckpt__save_steps=every, ckpt__disable_ds=disabled)
+    record_saved(FakeRuntime(), args, 4)
+    assert told == ([(Path("/c/_actor/global_step4"), 4)] if due else [])
+
+
+# ---------------------------------------------------------------- settings
+
+
+def test_a_run_is_on_ray_unless_the_user_says_otherwise(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert on_ray(config()).runtime.address == "auto"
+    for given, expected in (("10.0.0.1:6379", "10.0.0.1:6379"), ("ray://head:10001", "auto")):
+        monkeypatch.setenv("RAY_ADDRESS", given)
+        assert on_ray(config()).runtime.address == expected
+    own = config(runtime={"type": "ray", "address": "local"})
+    assert on_ray(own) is own
+    with pytest.raises(ConfigError, match=r"runtime\.type = 'local': allowed is ray"):
+        on_ray(config(runtime={"type": "local"}))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "algorithm"),
+    [("gae", "ppo"), ("group_norm", "grpo"), ("rloo", "rloo"), ("reinforce", "reinforce++")],
+)
+def test_the_algorithm_is_that_of_the_flags(estimator, algorithm):
+    args = job_flags(algo__advantage__estimator=estimator)
+    found = fitted(config(), args)
+    assert (found.algorithm, found.adapter) == (algorithm, "openrlhf")
+    assert fitted(config(algorithm=algorithm), args).algorithm == algorithm
+    wrong = "dapo"
+    with pytest.raises(ConfigError, match=f"estimator is {estimator}"):
+        fitted(config(algorithm=wrong), args)
+
+
+OVERLAP = [
+    ("train__colocate_all", "reward", "concurrent"),
+    ("train__colocate_all", "reference", "concurrent"),
+    ("train__colocate_actor_ref", "reference", "concurrent"),
+]
+
+
+@pytest.mark.parametrize(("flag", "stage", "action"), OVERLAP)
+def test_overlap_is_refused_where_openrlhf_knows_none(flag, stage, action):
+    args = job_flags(**{flag: True})
+    policy = {"type": "static", stage: action}
+    with pytest.raises(ConfigError) as refused:
+        checks._check_overlap(config(policy), args)
+    assert refused.value.key == f"placement.policy.{stage}"
+    assert f"--{flag.replace('__', '.')}" in str(refused.value)
+    checks._check_overlap(config(policy), job_flags())
+    checks._check_overlap(config({"type": "static", stage: "fpga"}), args)
+
+
+def test_overlap_of_models_on_devices_of_their_own_is_fine():
+    args = job_flags(train__colocate_actor_ref=True)
+    checks._check_overlap(config({"type": "static", "reward": "concurrent"}), args)
+
+
+@pytest.mark.parametrize("policy", [{"type": "lookahead"}, {"type": "learned"}])
+def test_a_policy_that_may_overlap_is_refused_too(policy):
+    with pytest.raises(ConfigError, match=r"placement\.policy\.type = .*allowed is static"):
+        checks._check_overlap(config(policy), job_flags(train__colocate_all=True))
+    checks._check_overlap(config(policy), job_flags())
+
+
+def test_an_exact_worker_is_one_process():
+    engine = {"offload": {"type": "plugin", "name": "openrlhf"}}
+    args = job_flags(ds__ring_attn_size=2)
+    with pytest.raises(ConfigError, match=r"--ds\.ring_attn_size = 2: allowed is 1"):
+        checks._check_exact_engine(config(CONCURRENT, engine=engine), args)
+    checks._check_exact_engine(config(engine=engine), args)  # nothing leaves the GPU
+    checks._check_exact_engine(config(CONCURRENT), args)  # another engine
+
+
+# ---------------------------------------------------------------- models
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Makes a folder with the config of a small decoder."""
+
+    def make(name, head="CausalLM", **more):
+        folder = tmp_path / name
+        folder.mkdir()
+        told = {
+            "model_type": "llama", "architectures": [f"LlamaFor{head}"], "hidden_size": 32,
+            "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "vocab_size": 64, "hidden_act": "silu",
+            "max_position_embeddings": 64, **more,
+        }  # fmt: skip
+        (folder / "config.json").write_text(json.dumps(told))
+        return str(folder)
+
+    return make
+
+
+def test_shapes_are_those_of_the_folders(model, tmp_path):
+    (tmp_path / "broken").mkdir()
+    args = job_flags(
+        actor__model_name_or_path=model("actor"),
+        critic__model_name_or_path=model("critic", num_hidden_layers=3),
+        reward__model_name_or_path=str(tmp_path / "broken"),
+    )
+    found = description.shapes(args)
+    policy = {Stage.GENERATION, Stage.ACTOR_TRAIN, Stage.REFERENCE}
+    assert set(found) == policy | {Stage.CRITIC, Stage.CRITIC_TRAIN}
+    assert {found[stage].n_layers for stage in policy} == {2}
+    assert {found[Stage.CRITIC].n_layers, found[Stage.CRITIC_TRAIN].n_layers} == {3}
+    assert description.shapes(job_flags()) == {}
+
+
+def test_frozen_models_are_those_that_the_policy_may_send(model):
+    args = job_flags(
+        actor__model_name_or_path=model("actor"), reward__model_name_or_path=model("reward")
+    )
+    assert description.frozen_models(config(), args) == {}
+    both = description.frozen_models(config(CONCURRENT), args)
+    assert {role: (m.folder.name, m.dtype) for role, m in both.items()} == {
+        "reward": ("reward", "bfloat16"),
+        "reference": ("actor", "bfloat16"),
+    }
+    args.ds.param_dtype, args.algo.kl.init_coef = "fp32", 0
+    alone = description.frozen_models(config({"type": "lookahead"}), args)
+    assert {role: m.dtype for role, m in alone.items()} == {"reward": "float32"}
+    args.reward.remote_url = ["http://x"]
+    assert description.frozen_models(config(CONCURRENT), args) == {}
+
+
+def test_a_frozen_model_that_is_not_here_is_named():
+    args = job_flags(actor__model_name_or_path="nobody/has-it")
+    with pytest.raises(ConfigError, match=r"--actor\.model_name_or_path = 'nobody/has-it'"):
+        description.frozen_models(config(CONCURRENT), args)
+
+
+def test_a_model_s_folder_is_a_path_or_the_hub_s_cache(model, monkeypatch):
+    import huggingface_hub
+
+    assert local_folder(model("here")).name == "here"
+    assert local_folder("nobody/has-it") is None
+    assert local_folder("not/a/name of a model") is None
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: f"/hub/{name}")
+    assert local_folder("some/model") == Path("/hub/some/model")
+
+
+def test_normalised_rewards_bring_their_mean(model):
+    args = job_flags(reward__model_name_or_path=model("reward", mean=1.5, std=0.5))
+    assert description.normalised(args) == {}
+    args.reward.normalize_enable = True
+    assert description.normalised(args) == {Stage.REWARD: (1.5, 0.5)}
+    args.reward.model_name_or_path = model("plain")
+    assert description.normalised(args) == {Stage.REWARD: (0.0, 1.0)}
+    args.reward.model_name_or_path = None
+    assert description.normalised(args) == {}
+
+
+# ---------------------------------------------------------------- processes and their devices
+
+
+@pytest.fixture(autouse=True)
+def cluster(monkeypatch):
+    """Two machines; the driver is on the first."""
+    found = [ClusterNode("id-a", "a", "a", 0.0), ClusterNode("id-b", "b", "b", 0.0)]
+    monkeypatch.setattr(description, "nodes", lambda: found)
+    context = SimpleNamespace(get_node_id=lambda: "id-a")
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+
+
+def process(node, *gpus, title="H100", pid=7):
+    return ProcessFacts(f"id-{node}", pid, gpus, (title,) * len(gpus))
+
+
+def test_stages_on_gpus_become_places(model):
+    args = job_flags(
+        actor__model_name_or_path=model("actor"), critic__model_name_or_path=model("critic")
+    )
+    job = Job({
+        Stage.GENERATION: [process("b", "GPU-4"), process("b", "GPU-5")],
+        Stage.ACTOR_TRAIN: [process("a", "GPU-0"), process("a", "GPU-1"), process("a", "GPU-0")],
+        Stage.CRITIC_TRAIN: [process("a", "GPU-2")],
+        Stage.REFERENCE: [],
+    })  # fmt: skip
+    found, side = describe(config(), args, job)
+    places = {role: (place.node, place.devices) for role, place in found.places.items()}
+    assert places == {
+        "generation": ("b", ("GPU-4", "GPU-5")),
+        "actor_train": ("a", ("GPU-0", "GPU-1")),
+        "critic": ("a", ("GPU-2",)),
+        "critic_train": ("a", ("GPU-2",)),
+    }
+    assert (side.device, side.gpu_title) == ("none", "H100")
+    assert set(side.models) == {*places, "reference"}
+
+
+def test_the_user_s_own_places_win():
+    mine = {"node": "c", "devices": ["3"]}
+    job = Job({Stage.REWARD: [process("a", "GPU-0")], Stage.REFERENCE: [process("b", "GPU-1")]})
+    found, _ = describe(config(places={"reward": mine}), job_flags(), job)
+    assert (found.places["reward"].node, found.places["reward"].devices) == ("c", ("3",))
+    assert found.places["reference"].node == "b"
+
+
+def test_a_role_over_several_machines_is_not_placed_and_the_reason_is_told():
+    job = Job({Stage.ACTOR_TRAIN: [process("a", "GPU-0"), process("b", "GPU-1", title="H200")]})
+    found, side = describe(config(), job_flags(), job)
+    assert found.places == {}
+    assert side.elsewhere == {Stage.ACTOR_TRAIN: "GPUs of 2 machines"}
+    assert side.gpu_title == ""
+
+
+def test_without_gpus_the_processes_of_this_machine_are_the_trainer():
+    job = Job({
+        Stage.ACTOR_TRAIN: [process("a", pid=1), process("b", pid=2)],
+        Stage.REWARD: [process("a", pid=3)],
+    })  # fmt: skip
+    before = config()
+    found, side = describe(before, job_flags(), job)
+    assert found is before
+    assert (side.device, side.pids) == ("cpu", (1, 3))
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        (["http://a:5000"], "a service"),
+        (["https://a", "http://b"], "2 reward services"),
+        (["reward.py"], None),
+        ("agent", None),
+        (None, None),
+    ],
+)
+def test_rewards_of_services_are_served_elsewhere(url, told):
+    _, side = describe(config(), job_flags(reward__remote_url=url), Job({}))
+    assert side.elsewhere == ({Stage.REWARD: told} if told else {})
+
+
+def test_processes_that_do_not_answer_leave_their_devices_unknown(monkeypatch):
+    def get(refs, timeout):
+        if "lost" in refs:
+            raise ray.exceptions.GetTimeoutError("too late")
+        return [process("a", ref) for ref in refs]
+
+    monkeypatch.setattr(ray, "get", get)
+    job = Job.ask({Stage.GENERATION: ["lost"], Stage.REWARD: ["GPU-0"]})
+    assert job.of(Stage.GENERATION) == []
+    assert job.on_gpus
+    assert set(describe(config(), job_flags(), job)[0].places) == {"reward"}
+
+
+def test_a_process_without_gpus_tells_so(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert description.tell(None) == ProcessFacts("id-a", os.getpid(), (), ())
+
+
+def test_the_head_of_the_record_tells_the_flags():
+    told = description.job_facts(job_flags(rollout__temperature=0.7))
+    assert told["trainer"] == "OpenRLHF"
+    assert told["--rollout.temperature"] == "0.7"
+    assert told["--algo.kl.init_coef"] == "0.01"
+    assert "--train.async_enable" not in told
+    assert "--ckpt.load_enable" in told[GO_ON]
