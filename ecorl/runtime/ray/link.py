@@ -190,7 +190,8 @@ class SchedulerLink:
         """
         if not self._is_copy:
             self._outbox.ending(args)
-            self._sender.wake()
+            # The scheduler takes the time at which the stage ends: it must not come to it late.
+            self._sender.wake(at_once=True)
 
     def confirm(self) -> None:
         """Send what waits, and forget what is in the record's file; without waiting.

@@ -32,6 +32,9 @@ from ecorl.runtime.training import TrainingSide
 
 logger = logging.getLogger(__name__)
 
+_ENDED = 4096
+"""Stages whose end is remembered. Invented: many more than are under way at once."""
+
 _NOTES_S = 10.0
 """Longest wait for the notes that were told before a stage's end, s. Invented: they were sent
 before it, and only a scheduler that was started anew still has to be told them."""
@@ -417,7 +420,10 @@ class SchedulerActor:
         """Whether a stage has not ended before."""
         # A process that had no answer in time asks again, though nothing was killed.
         own = object()
-        return self._ended.setdefault(stage.serial, own) is own
+        is_first = self._ended.setdefault(stage.serial, own) is own
+        while len(self._ended) > _ENDED:
+            self._ended.pop(next(iter(self._ended)), None)
+        return is_first
 
     def _await_note(self, teller: str, number: int) -> None:
         """Wait until a note has been taken: notes and ends of stages run beside each other."""

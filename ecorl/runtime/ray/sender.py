@@ -38,11 +38,18 @@ class Sender:
     ) -> None:
         self._work, self._gather_s, self._at_exit = work, gather_s, at_exit
         self._woken, self._stopped = threading.Event(), threading.Event()
+        self._urgent = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def wake(self) -> None:
-        """Have a round done soon; takes microseconds."""
+    def wake(self, *, at_once: bool = False) -> None:
+        """Have a round done soon; takes microseconds.
+
+        Args:
+            at_once: whether it must not wait for more.
+        """
+        if at_once:
+            self._urgent.set()
         if not self._woken.is_set():
             self._woken.set()
             if self._thread is None:
@@ -51,6 +58,7 @@ class Sender:
     def stop(self) -> None:
         """End the thread, for good; safe to call twice."""
         self._stopped.set()
+        self._urgent.set()
         self._woken.set()
         atexit.unregister(self._at_exit)
         thread = self._thread
@@ -75,8 +83,9 @@ class Sender:
         pause_s: float | None = None
         while True:
             if self._woken.wait(pause_s):
-                self._stopped.wait(self._gather_s)
+                self._urgent.wait(self._gather_s)
                 # Before the round: what is told during it wakes the thread once more.
+                self._urgent.clear()
                 self._woken.clear()
             if self._stopped.is_set():
                 return
