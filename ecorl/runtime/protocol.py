@@ -211,7 +211,9 @@ class Runtime(Protocol):
 
         Returns:
             Whether they were sent. If not (the batch cannot be made, or there is no engine) the
-            fault is recorded and the stage is the GPU path's.
+            fault is recorded and the stage is the GPU path's. Where the scheduler is another
+            process, what goes wrong there shows at `land`: then all rows are bad, and the fault is
+            recorded once.
         """
         ...
 

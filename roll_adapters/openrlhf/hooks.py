@@ -319,6 +319,8 @@ class TrainerHooks:
                 passes = int(value_of(self._args, "train.max_epochs", 1))
                 work = self._rows.work(stage, self._shape(stage), passes=passes)
                 run = self.runtime.on_stage_start(self._iteration, work, may_offload=False)
+            # For the end of the step, which then has not to wait for them.
+            self.runtime.expect_totals()
         self._tell(boundary)
         return self._ended_when_ready(run, send())
 

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 
@@ -151,9 +152,10 @@ def test_a_scheduler_that_is_killed_goes_on_where_it_was(make):
     gate = run.folder / "gate"
     brief = start_tasks(run, Stage.ACTOR_TRAIN, nap.remote(0.3))
     start_tasks(run, Stage.CRITIC, until_there.remote(gate))
-    tell(run, told)
-    kill("SchedulerActor")
-    tell(run, told)
+    with telling_beside(run) as beside:
+        tell(run, told)
+        kill("SchedulerActor")
+        tell(run, told)
     ray.get(brief)
     assert same(run.end(started, batch), batch, exact_rows=ALL)
     # Until it is back the GPU path answers, and what happens is recorded later.
@@ -176,6 +178,8 @@ def test_a_scheduler_that_is_killed_goes_on_where_it_was(make):
     run.close()
     with run.reader() as reader:
         assert [row.value for row in reader.metrics("told")] == list(range(1, next(told)))
+        # Of these the kill has cut a batch, or nearly.
+        assert [row.value for row in reader.metrics("beside")] == list(range(next(beside)))
     kinds = Counter(fault.kind for fault in run.faults())
     assert kinds[FaultKind.SCHEDULER_LOST] == 3  # the batch's, the brief stage's and its own
     (critic,) = [r for r in run.executions() if r.stage is Stage.CRITIC]
@@ -312,6 +316,26 @@ def tell(run, numbers):
     """Tell the scheduler 40 metrics, whose values go on from those before."""
     for value in itertools.islice(numbers, 40):
         run.runtime.record.metric(1, "told", value)
+
+
+@contextlib.contextmanager
+def telling_beside(run):
+    """Tell the scheduler metrics all the time, from a thread; yields their values to come."""
+    numbers, is_over = itertools.count(), threading.Event()
+
+    def go_on():
+        while not is_over.wait(0.0005):
+            run.runtime.record.metric(1, "beside", next(numbers))
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        time.sleep(0.3)
+        yield numbers
+        time.sleep(0.3)
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def wait_for_file(path):

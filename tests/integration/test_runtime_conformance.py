@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from ecorl.bench.frameworks.samples import count_samples
+from ecorl.engines.protocol import ScoreBatch
 from ecorl.errors import CheckpointError, ConfigError, EngineError
 from ecorl.records import Action, EventKind, FaultKind, Provenance, Stage
 from ecorl.runtime.handles import Landed, Span
@@ -368,6 +369,28 @@ def test_another_process_takes_part_by_a_handle_and_stages_end_with_their_tasks(
         assert reader.faults() == []
     with pytest.raises(ConfigError, match="scheduler"):
         handle.open(run.training)
+
+
+def test_rows_that_the_scheduler_does_not_take_are_found_at_the_barrier(ray_cluster, tmp_path):
+    run = ToyRun(tmp_path / "run", {"type": "ray", "address": ray_cluster.address})
+    run.runtime.start()
+    batch = make_batch()
+    twice = ScoreBatch((*batch.sample_ids[:4], "s0.3"), batch.token_ids, batch.n_completion)
+    started = run.start(1, twice)
+    assert started.sent
+    run.runtime.expect_totals()
+    values = join(run.runtime, started, run.exact(batch, Stage.REWARD))
+    assert same(values, batch, exact_rows=range(5))
+    assert run.runtime.totals().roles == {}
+    wait_until(lambda: run.runtime.settle() or run.runtime.totals().roles)
+    other = make_batch(seed=2)
+    assert same(run.step(2, other), other)
+    run.close()
+    (fault,) = run.faults()
+    assert (fault.iteration, fault.where, fault.n_rows) == (1, "reward", 5)
+    assert "could not be sent" in fault.detail
+    assert [r.action for r in run.executions()] == [Action.GPU, Action.CONCURRENT]
+    assert run.counts() == (0, 0)
 
 
 # ---------------------------------------------------------------- helpers

@@ -1,7 +1,7 @@
 """`RemoteRuntime`: the runtime of a process whose decisions are made in the scheduler's actor.
 
-What has to be decided is asked for and waited for; everything else is told, in order, and not
-waited for. A scheduler that does not answer costs energy at most: until it is back all stages run
+What has to be decided is asked for and waited for; everything else is told, in order, by a thread
+of its own. A scheduler that does not answer costs energy at most: until it is back all stages run
 on the GPU path, rows that were with it are computed there, and what was told meanwhile is told
 again.
 """
@@ -27,6 +27,7 @@ from ecorl.runtime.hooks import StageHooks
 from ecorl.runtime.overhead import HookClock
 from ecorl.runtime.protocol import Command, RecordWriter
 from ecorl.runtime.ray.link import ANSWER_S, SchedulerLink
+from ecorl.runtime.ray.outbox import Call
 from ecorl.runtime.ray.record import RemoteRecord
 from ecorl.runtime.scheduling.iterations import new_iteration
 from ecorl.runtime.training import TrainingSide
@@ -35,6 +36,9 @@ logger = logging.getLogger(__name__)
 
 _MARGIN_S = 10.0
 """What the scheduler is given beyond the barrier's deadline, s: it keeps the deadline itself."""
+
+_MAX_SENT = 256
+"""Batches whose answers are kept until they land, invented: more than are ever on their way."""
 
 _ABSENT = "the scheduler does not answer, so the GPU it is"
 
@@ -62,6 +66,10 @@ class RemoteRuntime(StageHooks):
         self.config = config
         self._link, self._engines = link, dict(engines)
         self._retired: set[Role] = set()
+        # Rows that were sent and have not landed, by the stage's number: a handle to a stage can
+        # be pickled, and the reference of an answer is this process's.
+        self._sent: dict[int, Call] = {}
+        self._totals: Call | None = None
 
     # ------------------------------------------------------------ life
 
@@ -130,44 +138,66 @@ class RemoteRuntime(StageHooks):
             self._link.tell("end_stage", stage, list(spans), node)
 
     def submit(self, run: StageRun, batch: Callable[[], ScoreBatch]) -> bool:
-        """Send the rows of a placed stage to its worker. See `Runtime`."""
+        """Send the rows of a placed stage to its worker. See `Runtime`.
+
+        The scheduler's answer is not waited for: `land` looks at it.
+        """
         with EngineBoundary() as boundary, self.clock:
             rows = batch()
-            told = self._link.ask("submit", run.stage, rows)
-            if isinstance(told, Fault):
-                raise error_of(told)
-            if told is None:
-                # It may have sent them all the same.
-                self._link.tell("forget", run.stage)
+            sent = self._link.call("submit", run.stage, rows)
+            if sent.ref is None:
                 raise EngineError(_ABSENT)
+            self._sent[run.stage.serial] = sent
+            while len(self._sent) > _MAX_SENT:
+                del self._sent[next(iter(self._sent))]
             run.batch = rows
         if boundary.error is not None:
-            kind, reason = type(boundary.error).__name__, str(boundary.error)
-            self._link.tell("refuse", run.stage, kind, reason)
+            self._refuse(run, type(boundary.error).__name__, str(boundary.error))
             placement = replace(run.placement, action=Action.GPU)
             run.stage = replace(run.stage, placement=placement)
-            logger.warning("%s: the batch could not be sent: %s", run.work.role, reason)
         return run.sent
+
+    def _refuse(self, run: StageRun, kind: str, reason: str) -> None:
+        self._link.tell("refuse", run.stage, kind, reason)
+        logger.warning("%s: the batch could not be sent: %s", run.work.role, reason)
 
     def land(self, run: StageRun) -> Landed:
         """Wait for a submitted batch at the completion barrier. See `Runtime`."""
         if run.batch is None:
             raise EngineError(f"the rows of {run.work.role} were not submitted")
-        limit_s = self.config.placement.deadline_s + _MARGIN_S
-        landed = self._link.ask("land", run.stage, timeout_s=limit_s)
-        if isinstance(landed, Landed):
-            return landed
+        # Waits at the barrier pass by the scheduler's other calls: first the rows must be there.
+        told = self._answer_of_submit(run)
+        n_rows = len(run.batch)
+        nothing = Landed({}, tuple(range(n_rows)))
+        if isinstance(told, Fault):
+            error = error_of(told)
+            self._refuse(run, type(error).__name__, str(error))
+            return nothing
+        if told is not None:
+            limit_s = self.config.placement.deadline_s + _MARGIN_S
+            landed = self._link.ask("land", run.stage, timeout_s=limit_s)
+            if isinstance(landed, Landed):
+                return landed
         # The scheduler is gone, and with it what had arrived; or it was started anew meanwhile.
         detail = "the scheduler that it was submitted to is gone"
-        n_rows = len(run.batch)
         number = run.stage.iteration.number
         lost = FaultEvent(number, FaultKind.SCHEDULER_LOST, run.work.role, detail, n_rows)
         self._link.tell("fault", lost)
+        # It may have sent them all the same.
         self._link.tell("forget", run.stage)
-        return Landed({}, tuple(range(n_rows)))
+        return nothing
+
+    def _answer_of_submit(self, run: StageRun) -> Any:
+        """What the scheduler says of rows that were sent; None when it does not answer."""
+        sent = self._sent.pop(run.stage.serial, None)
+        if sent is not None:
+            return self._link.answer(sent)
+        # Another process has sent them: what is answered now was asked behind that.
+        return self._link.ask("ask", "offloads", run.work.role)
 
     def forget(self, run: StageRun) -> None:
         """Give up a stage that will not end. See `Runtime`."""
+        self._sent.pop(run.stage.serial, None)
         self._link.tell("forget", run.stage)
 
     # ------------------------------------------------------------ engines
@@ -203,7 +233,6 @@ class RemoteRuntime(StageHooks):
         with self.clock:
             if self._link.is_up:
                 self._link.tell("settle")
-                self._link.confirm()
 
     def tick(self, now_s: float) -> Command:
         """Ask the control path what the trainer is to do. See `Runtime`."""
@@ -217,9 +246,18 @@ class RemoteRuntime(StageHooks):
         placement = self.config.placement
         return EdiMatrix(placement.edi_alpha, placement.n_profiling).to_json()
 
+    def expect_totals(self) -> None:
+        """Have the next `totals` asked for now, so that it need not wait: it tells as of now."""
+        with self.clock:
+            self._totals = self._link.call_soon("ask", "totals")
+
     def totals(self) -> RunTotals:
-        """Energy of the run so far; nothing is known when the scheduler does not answer."""
-        told = self._link.ask("ask", "totals")
+        """Energy of the run so far; nothing is known when the scheduler does not answer.
+
+        After `expect_totals` it is the energy as of that call, once.
+        """
+        call, self._totals = self._totals or self._link.call("ask", "totals"), None
+        told = self._link.answer(call)
         return told if isinstance(told, RunTotals) else RunTotals()
 
 

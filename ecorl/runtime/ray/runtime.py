@@ -299,5 +299,6 @@ class RayRuntime(RemoteRuntime):
         self._leave()
 
     def _leave(self) -> None:
+        self._link.close()
         if self._actors.joined and ray.is_initialized():
             ray.shutdown()

@@ -32,6 +32,13 @@ from ecorl.runtime.training import TrainingSide
 
 logger = logging.getLogger(__name__)
 
+_ENDED = 4096
+"""Stages whose end is remembered. Invented: many more than are under way at once."""
+
+_NOTES_S = 10.0
+"""Longest wait for the notes that were told before a stage's end, s. Invented: they were sent
+before it, and only a scheduler that was started anew still has to be told them."""
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerPlan:
@@ -114,6 +121,7 @@ class SchedulerActor:
         self._records: NodeRecords | None = None
         self._changes = ModelChanges()
         self._taken: dict[str, int] = {}
+        self._ended: dict[int, object] = {}
         self._notes: dict[str, Callable[..., Any]] = {}
         self._folder = plan.path.parent
 
@@ -294,14 +302,17 @@ class SchedulerActor:
         }
         return asked[method](*args)
 
-    def note(self, teller: str, note: Note, may_skip: bool) -> int | NotStarted:
+    def notes(self, teller: str, notes: Sequence[Note], may_skip: bool) -> int | NotStarted:
         """Take over what a training process tells, in its order, each note once.
+
+        A kill in the middle leaves some of them in the record's file, each with all that came of
+        it: those are left out when they are told again.
 
         Args:
             teller: the process.
-            note: what it tells.
-            may_skip: whether notes before it may be missing; else a scheduler that was started
-                anew asks for them by its answer.
+            notes: what it tells, without a gap.
+            may_skip: whether notes before the first one may be missing; else a scheduler that was
+                started anew asks for them by its answer.
 
         Returns:
             Number of the newest note of this process that the record's file holds.
@@ -309,12 +320,22 @@ class SchedulerActor:
         scheduler, ledger = self._scheduler, self._ledger
         if scheduler is None or ledger is None:
             return NotStarted()
-        taken = self._taken.get(teller, ledger.kept(teller))
-        if note.number > taken + 1 and not may_skip:
-            return NotStarted()
-        if note.number <= taken:
-            return ledger.kept(teller)
-        self._taken[teller] = note.number
+        for note in notes:
+            taken = self._taken_of(teller, ledger)
+            if note.number > taken + 1 and not may_skip:
+                return NotStarted()
+            if note.number > taken:
+                try:
+                    self._take(teller, note, scheduler, ledger)
+                finally:
+                    self._taken[teller] = note.number
+        return ledger.kept(teller)
+
+    def _taken_of(self, teller: str, ledger: Ledger) -> int:
+        """Number of the newest note of a process that was taken over."""
+        return self._taken.get(teller, ledger.kept(teller))
+
+    def _take(self, teller: str, note: Note, scheduler: StageScheduler, ledger: Ledger) -> None:
         with ledger.note(teller, note.number):
             # A note that cannot be taken must not be told for ever.
             with EngineBoundary() as boundary:
@@ -326,7 +347,6 @@ class SchedulerActor:
                 logger.warning("%s was not noted: %s: %s", note.method, kind, reason)
             if note.method == "end_stage":
                 self._confirm()  # the execution is on its machine before the note counts as taken
-        return ledger.kept(teller)
 
     def _known_notes(
         self, scheduler: StageScheduler, ledger: Ledger
@@ -361,7 +381,7 @@ class SchedulerActor:
     @ray.method(concurrency_group="ends")  # type: ignore[untyped-decorator]
     def end_when_ready(
         self, stage: PlacedStage, spans: Sequence[Span], node: str, refs: Sequence[Any],
-        is_again: bool,
+        teller: str, after: int, is_again: bool,
     ) -> NotStarted | None:  # fmt: skip
         """Record a stage of the GPU path once Ray's objects are there; the time then is its end.
 
@@ -370,6 +390,8 @@ class SchedulerActor:
             spans: which devices it held when; the last is under way.
             node: the machine that they are of.
             refs: references of the objects, in a list: Ray resolves none in there.
+            teller: the process.
+            after: number of its last note before.
             is_again: whether a scheduler that was killed had been asked before.
         """
         if self._scheduler is None or self._records is None:
@@ -377,18 +399,39 @@ class SchedulerActor:
         found = list(refs)
         if is_again and len(ray.wait(found, num_returns=len(found), timeout=0)[0]) == len(found):
             detail = "it ended while the scheduler was away: its time and energy are unknown"
-            self._scheduler.record_fault(
-                FaultKind.SCHEDULER_LOST, stage.work.role, detail, iteration=stage.iteration
-            )
-            self._scheduler.forget(stage)
+            self._await_note(teller, after)
+            if self._is_first_end(stage):
+                self._scheduler.record_fault(
+                    FaultKind.SCHEDULER_LOST, stage.work.role, detail, iteration=stage.iteration
+                )
+                self._scheduler.forget(stage)
             return None
         # Where they are computed: bringing them here would take its time.
         ray.wait(found, num_returns=len(found), timeout=None, fetch_local=False)
         t_end_s = time.monotonic() + self._monitors[node].ahead_s
         *earlier, last = spans
         ended = [*earlier, replace(last, t_end_s=max(t_end_s, last.t_start_s))]
-        self._scheduler.end_stage(stage, ended, node)
+        self._await_note(teller, after)
+        if self._is_first_end(stage):
+            self._scheduler.end_stage(stage, ended, node)
         return None
+
+    def _is_first_end(self, stage: PlacedStage) -> bool:
+        """Whether a stage has not ended before."""
+        # A process that had no answer in time asks again, though nothing was killed.
+        own = object()
+        is_first = self._ended.setdefault(stage.serial, own) is own
+        while len(self._ended) > _ENDED:
+            self._ended.pop(next(iter(self._ended)), None)
+        return is_first
+
+    def _await_note(self, teller: str, number: int) -> None:
+        """Wait until a note has been taken: notes and ends of stages run beside each other."""
+        limit_s = time.monotonic() + _NOTES_S
+        while self._ledger is not None and time.monotonic() < limit_s:
+            if self._taken_of(teller, self._ledger) >= number:
+                return
+            time.sleep(0.005)
 
     # ------------------------------------------------------------ models that change
 

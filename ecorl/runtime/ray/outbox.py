@@ -1,0 +1,202 @@
+"""`Outbox`: what a process has told the scheduler, until the record's file holds it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ecorl.runtime.ray.scheduler import Note
+
+MAX_BATCH = 1000
+"""Notes of one call of the actor, about 500 kB. Invented: no step of a training has as many."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """Notes that are sent in one call.
+
+    Attributes:
+        notes: in their order, without a gap.
+        ref: of the answer; None until they are sent.
+    """
+
+    notes: list[Note]
+    ref: Any = None
+
+
+@dataclass(slots=True)
+class Ending:
+    """A stage whose end the scheduler waits for.
+
+    Attributes:
+        args: of `SchedulerActor.end_when_ready`, the first ones.
+        after: number of the last note before it.
+        ref: of the answer; None until it is sent.
+    """
+
+    args: tuple[Any, ...]
+    after: int
+    ref: Any = None
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of the actor whose answer is looked at later.
+
+    Attributes:
+        method: its name.
+        args: its arguments.
+        ref: of the answer; None until it is sent, and for ever when the scheduler was gone.
+    """
+
+    method: str
+    args: tuple[Any, ...]
+    ref: Any = None
+
+
+Item: TypeAlias = Batch | Ending | Call
+
+
+class Outbox:
+    """Keeps what was told in its order: what waits, what is under way, and what has arrived.
+
+    To put something in takes microseconds, whatever is done with the rest meanwhile; thread-safe.
+
+    Args:
+        max_notes: notes that are kept, in all.
+    """
+
+    def __init__(self, max_notes: int) -> None:
+        self._max_notes = max_notes
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._last = 0
+        self._waiting: deque[Note | Ending | Call] = deque()
+        self._sent: deque[Batch] = deque()  # not answered
+        self._arrived: deque[Note] = deque()  # answered, and not known to be in the file
+        self._n_notes = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something has not been sent, or notes have not been answered."""
+        with self._lock:
+            return bool(self._waiting or self._sent)
+
+    @property
+    def n_arrived(self) -> int:
+        """Notes that the scheduler has, and its file perhaps has not."""
+        return len(self._arrived)
+
+    def note(
+        self, method: str, args: tuple[Any, ...], may_forget: bool, at_any_rate: bool = False
+    ) -> bool:
+        """Put in a note.
+
+        Args:
+            method: a method that `SchedulerActor.notes` knows.
+            args: its arguments.
+            may_forget: whether the oldest one that the scheduler has may be given up for it.
+            at_any_rate: whether it is kept even if there is no room.
+
+        Returns:
+            Whether there was room for it.
+        """
+        with self._lock:
+            if self._n_notes >= self._max_notes:
+                if may_forget and self._arrived:
+                    self._arrived.popleft()
+                    self._n_notes -= 1
+                elif not at_any_rate:
+                    return False
+            self._last = next(self._numbers)
+            self._n_notes += 1
+            self._waiting.append(Note(self._last, method, args))
+        return True
+
+    def ending(self, args: tuple[Any, ...]) -> None:
+        """Put in a stage whose end is to be waited for.
+
+        Args:
+            args: of `SchedulerActor.end_when_ready`, the first ones.
+        """
+        with self._lock:
+            self._waiting.append(Ending(args, self._last))
+
+    def call(self, call: Call) -> None:
+        """Put in a call, whose answer is looked at later."""
+        with self._lock:
+            self._waiting.append(call)
+
+    # ------------------------------------------------------------ for whoever sends it
+
+    def next(self) -> Item | None:
+        """Take out what is to be sent next; notes that follow each other come together.
+
+        Notes are held as under way from here on, so that an error on the way loses none.
+        """
+        with self._lock:
+            if not self._waiting:
+                return None
+            first = self._waiting.popleft()
+            if not isinstance(first, Note):
+                return first
+            notes = [first]
+            while self._waiting and len(notes) < MAX_BATCH:
+                note = self._waiting[0]
+                if not isinstance(note, Note):
+                    break
+                notes.append(note)
+                self._waiting.popleft()
+            batch = Batch(notes)
+            self._sent.append(batch)
+            return batch
+
+    def oldest(self) -> Batch | None:
+        """The notes under way that were sent first."""
+        return self._sent[0] if self._sent else None
+
+    def arrive(self, kept: int) -> None:
+        """Note that those which were sent first have been answered.
+
+        Args:
+            kept: number of the newest note that the file holds.
+        """
+        with self._lock:
+            self._arrived.extend(self._sent.popleft().notes)
+        self.drop_kept(kept)
+
+    def drop_kept(self, number: int) -> None:
+        """Forget the notes that are in the file.
+
+        Args:
+            number: of the newest one of them.
+        """
+        with self._lock:
+            while self._arrived and self._arrived[0].number <= number:
+                self._arrived.popleft()
+                self._n_notes -= 1
+
+    def begin_again(self) -> tuple[Sequence[Batch], Sequence[Ending]]:
+        """Take out all that a scheduler which was started anew has to be told, in its order.
+
+        The notes are held as under way. Calls that wait are given up: who asked knows it by their
+        missing reference.
+
+        Returns:
+            All notes that are not known to be in the file, and the stages that were not yet sent.
+        """
+        with self._lock:
+            notes = [*self._arrived]
+            for batch in self._sent:
+                notes += batch.notes
+            notes += [item for item in self._waiting if isinstance(item, Note)]
+            endings = [item for item in self._waiting if isinstance(item, Ending)]
+            self._arrived.clear()
+            self._waiting.clear()
+            cuts = range(0, len(notes), MAX_BATCH)
+            self._sent = deque(Batch(notes[i : i + MAX_BATCH]) for i in cuts)
+            return list(self._sent), endings
