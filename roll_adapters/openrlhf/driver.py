@@ -18,7 +18,6 @@ import ray
 from ray.exceptions import RayError
 
 from ecorl.config import Config, PluginEngineConfig, RayRuntimeConfig
-from ecorl.engines.containment import EngineBoundary
 from ecorl.errors import ConfigError
 from ecorl.ledger import LEDGER_FILE, Ledger
 from ecorl.records import EventKind, Stage
@@ -224,12 +223,15 @@ class Driver:
         record.close()
 
     def _drain(self) -> None:
-        with EngineBoundary() as boundary:
-            if self._found.trainer is not None and self._runtime is not None:
-                asked = self._found.trainer.__ray_call__.remote(workers.close_hooks)
-                self._runtime.clock.add(*ray.get(asked, timeout=_DRAIN_S))
-        if boundary.error is not None:
-            logger.warning("ecorl: the trainer's last notes may be missing: %s", boundary.error)
+        """Wait until the trainer's processes have told all; one that is gone tells nothing more."""
+        if self._found.trainer is None or self._runtime is None:
+            return
+        try:
+            asked = self._found.trainer.__ray_call__.remote(workers.close_hooks)
+            self._runtime.clock.add(*ray.get(asked, timeout=_DRAIN_S))
+        except RayError as error:
+            why = type(error).__name__
+            logger.warning("ecorl: the trainer's last notes may be missing: %s", why)
 
     def _withdraw(self) -> None:
         """Close a record whose run never began, and remove it where it is new."""

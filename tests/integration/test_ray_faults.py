@@ -184,8 +184,10 @@ def test_a_scheduler_that_is_killed_goes_on_where_it_was(make):
     assert kinds[FaultKind.SCHEDULER_LOST] == 3  # the batch's, the brief stage's and its own
     (critic,) = [r for r in run.executions() if r.stage is Stage.CRITIC]
     assert critic.t_end_s >= opened_s
-    # When the other one ended nobody has seen: it has no time and no energy.
-    assert Stage.ACTOR_TRAIN not in {r.stage for r in run.executions()}
+    # When the other one ended nobody has seen: it has its rows, and no time and no energy.
+    (unseen,) = [r for r in run.executions() if r.stage is Stage.ACTOR_TRAIN]
+    assert (unseen.time_s, unseen.energy) == (None, None)
+    assert unseen.n_sequences > 0
     assert "actor_train" in {f.where for f in run.faults() if f.kind is FaultKind.SCHEDULER_LOST}
     check_whole(run)
 

@@ -405,6 +405,10 @@ class SchedulerActor:
                     FaultKind.SCHEDULER_LOST, stage.work.role, detail, iteration=stage.iteration
                 )
                 self._scheduler.forget(stage)
+                # Its rows were answered all the same.
+                until_s = time.monotonic() + self._monitors[node].ahead_s
+                closed = [replace(s, t_end_s=min(s.t_end_s, until_s)) for s in spans]
+                self._scheduler.end_stage(stage, closed, node, is_timed=False)
             return None
         # Where they are computed: bringing them here would take its time.
         ray.wait(found, num_returns=len(found), timeout=None, fetch_local=False)

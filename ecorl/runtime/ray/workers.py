@@ -14,7 +14,7 @@ from ecorl.config import Config, RayRuntimeConfig
 from ecorl.engines.lanes.cluster.engine import RayEngine, engine_error
 from ecorl.engines.lanes.cluster.worker import RESOURCE, AcceleratorWorker, WorkerLife
 from ecorl.engines.registry import engine_spec
-from ecorl.errors import CheckpointError
+from ecorl.errors import CheckpointError, EngineError
 from ecorl.records import Role, stage_of
 from ecorl.runtime.equipment.hardware import real_card_ids
 from ecorl.runtime.ray.cluster import RESTARTS, node_named, nodes, on_node
@@ -98,7 +98,9 @@ def make_workers(
         EngineError: when a worker cannot be placed in time.
     """
     actors: dict[Role, Any] = {}
-    for role, model in models.items():
+    # Those whose machine is named come first: another one must not take the card there.
+    for role in sorted(models, key=lambda role: not _is_named(config, role)):
+        model = models[role]
         spec = engine_spec(
             config.engine, model.folder, stage_of(role), config.devices.fpga, dtype=model.dtype
         )
@@ -112,19 +114,39 @@ def make_workers(
             options["scheduling_strategy"] = on_node(node_named(place.node, f"places.{role}.node"))
         actors[role] = ray.remote(WorkerActor).options(**options).remote(spec, spec.threads)
         made.append(actors[role])
+        if _is_named(config, role):
+            _life(actors[role], role, runtime.patience_s)
     names = {node.node_id: node.name for node in nodes()}
     placed: list[PlacedWorker] = []
     cards = Counter[str]()
     for role, actor in actors.items():
-        try:
-            life: WorkerLife = ray.get(actor.life.remote(), timeout=runtime.patience_s)
-            node = names[life.machine]
-        except (RayError, KeyError) as error:
-            what = f"the accelerator worker of {role} was not placed"
-            raise engine_error(error, what) from error
+        life = _life(actor, role, runtime.patience_s)
+        node = names.get(life.machine)
+        if node is None:
+            raise EngineError(f"the accelerator worker of {role} is on a machine that is lost")
         placed.append(PlacedWorker(actor, role, models[role], node, cards[node]))
         cards[node] += 1
     return placed
+
+
+def _is_named(config: Config, role: Role) -> bool:
+    """Whether the config names the machine of a role's worker."""
+    place = config.place(role)
+    return place is not None and place.node is not None
+
+
+def _life(actor: Any, role: Role, patience_s: float) -> WorkerLife:
+    """Wait until a worker has been placed.
+
+    Raises:
+        EngineError: when it is not in time.
+    """
+    try:
+        life: WorkerLife = ray.get(actor.life.remote(), timeout=patience_s)
+    except RayError as error:
+        what = f"the accelerator worker of {role} was not placed"
+        raise engine_error(error, what) from error
+    return life
 
 
 def make_lanes(

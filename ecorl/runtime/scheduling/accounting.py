@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -123,7 +124,13 @@ class Recorder:
             raise ConfigError("devices.fpga", self._config.devices.fpga, allowed)
 
     def record_gpu_path(
-        self, stage: PlacedStage, node: str, spans: Sequence[Span], device: str
+        self,
+        stage: PlacedStage,
+        node: str,
+        spans: Sequence[Span],
+        device: str,
+        *,
+        is_timed: bool = True,
     ) -> None:
         """Record a stage that ran on the GPU path; its energy follows when the readings are in.
 
@@ -132,6 +139,7 @@ class Recorder:
             node: the machine on which it ran.
             spans: which devices it held when.
             device: profile name of the devices.
+            is_timed: whether its end is known; else it has neither a time nor an energy.
         """
         monitor, work = self._monitors[node], stage.work
         t_start_s = min(span.t_start_s for span in spans)
@@ -148,9 +156,9 @@ class Recorder:
                 t_start_s=t_start_s,
                 t_end_s=t_end_s,
                 # Without the times at which its clock stood: other stages had these.
-                time_s=held_s(spans),
+                time_s=held_s(spans) if is_timed else None,
                 time_provenance=Provenance.MEASURED,
-                host_time_s=t_end_s - t_start_s,
+                host_time_s=t_end_s - t_start_s if is_timed else math.nan,
                 wait_s=0.0,
                 n_sequences=work.n_sequences,
                 n_tokens=work.n_tokens,
@@ -159,7 +167,7 @@ class Recorder:
                 role_name=work.role_name,
                 node=node,
             ),
-            spans,
+            spans if is_timed else (),
         )
 
     def _ids(self, monitor: Monitor, span: Span) -> tuple[str, ...]:

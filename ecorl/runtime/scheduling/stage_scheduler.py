@@ -199,17 +199,21 @@ class StageScheduler:
         node, held = self._charges.charged(stage.work.role, spans)
         self._monitors[node].hold(stage.serial, held)
 
-    def end_stage(self, stage: PlacedStage, spans: Sequence[Span], node: str) -> None:
+    def end_stage(
+        self, stage: PlacedStage, spans: Sequence[Span], node: str, *, is_timed: bool = True
+    ) -> None:
         """Record a stage that ran on the GPU path; its energy follows with the power readings.
 
         Args:
             stage: the execution, with its work as it turned out.
             spans: which devices it held when.
             node: the machine that they are of.
+            is_timed: whether its end is known; else it has neither a time nor an energy.
         """
         role = stage.work.role
         charged = self._charges.charged(role, spans, node)
-        self._recorder.record_gpu_path(stage, *charged, self._charges.device(role))
+        device = self._charges.device(role)
+        self._recorder.record_gpu_path(stage, *charged, device, is_timed=is_timed)
 
     def submit(self, stage: PlacedStage, batch: ScoreBatch) -> None:
         """Send a placed inference batch to its engine; returns at once.

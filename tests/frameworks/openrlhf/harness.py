@@ -175,7 +175,8 @@ def further_node(where: Cluster, name: str, n_fpgas: int = 1) -> Iterator[Callab
         n_fpgas: its cards.
     """
     options = [
-        "--address", where.address, "--node-name", name, "--num-cpus", "2",
+        # Nothing of OpenRLHF's own may be there.
+        "--address", where.address, "--node-name", name, "--num-cpus", "0",
         "--resources", json.dumps({"FPGA": n_fpgas}), "--disable-usage-stats",
     ]  # fmt: skip
     with _ray_node(where.folder / f"{name}.log", where.environment, options) as node:
