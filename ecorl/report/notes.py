@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from ecorl.ledger import ExecutionRow
+from ecorl.records import Action, Role
 from ecorl.report.energy.model import CardTimeline, Spending
 from ecorl.report.head import HOST_PATH
 from ecorl.report.model import NodeFacts
@@ -63,6 +65,12 @@ def notes(
             "are moved as wholes, by up to half a second too far or too little; their energy is "
             "exact."
         )
+    if _has_parts(executions):
+        found.append(
+            "A stage that ran on devices of several machines counts once on each of them: a call "
+            "with that machine's joules, its share of the rows and tokens, and the time of its "
+            "part, which is as long as the stage where all of them worked from begin to end."
+        )
     a = spending.accounting
     if a is not None:
         found.append(
@@ -97,3 +105,13 @@ def notes(
             "fallback; both efforts are in the energy."
         )
     return tuple(found)
+
+
+def _has_parts(executions: Sequence[ExecutionRow]) -> bool:
+    """Whether a stage has executions of the GPU path on more than one machine."""
+    nodes: dict[tuple[int, int, Role], set[str | None]] = defaultdict(set)
+    for row in executions:
+        r = row.result
+        if r.action is Action.GPU:
+            nodes[row.attempt, r.iteration, r.role].add(r.node)
+    return any(len(found) > 1 for found in nodes.values())

@@ -167,6 +167,7 @@ def test_without_a_card_there_is_no_word_of_one(run):
     assert (report.spending.card, report.spending.with_card) == (None, None)
     assert not any("simulated" in s for s in (*report.verdict, *shown(report)))
     assert not any("A card was simulated" in note for note in report.notes)
+    assert not any("several machines" in note for note in report.notes)
 
 
 def test_a_card_that_was_not_simulated_is_part_of_the_machine(run):
