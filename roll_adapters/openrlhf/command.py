@@ -123,7 +123,10 @@ def _train(source: str, overrides: Sequence[str], flags: Sequence[str]) -> int:
     ended: BaseException | None = None
     try:
         run.connect()
-        run.replace_names()
+        # Imported here, with OpenRLHF itself: what is wrong in the config is told before.
+        from roll_adapters.openrlhf.groups import WatchedActorGroup
+
+        run.replace_names(WatchedActorGroup)
         _run_openrlhf(flags)
     except SystemExit as error:
         ended = error if error.code else None

@@ -41,7 +41,7 @@ _MODELS = {
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessFacts:
+class ActorFacts:
     """What one of OpenRLHF's actors says of its process.
 
     Attributes:
@@ -57,7 +57,7 @@ class ProcessFacts:
     titles: tuple[str, ...]
 
 
-def tell(actor: object) -> ProcessFacts:
+def tell(actor: object) -> ActorFacts:
     """Tell the facts of the process in which this runs.
 
     Args:
@@ -68,7 +68,7 @@ def tell(actor: object) -> ProcessFacts:
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = [name.strip() for name in given.split(",") if name.strip()]
     found = _known_to_nvml(names) if names else {}
-    return ProcessFacts(node, pid, tuple(found), tuple(found.values()))
+    return ActorFacts(node, pid, tuple(found), tuple(found.values()))
 
 
 def _known_to_nvml(names: Sequence[str]) -> dict[str, str]:
@@ -95,7 +95,7 @@ class Job:
             under generation.
     """
 
-    processes: Mapping[Stage, Sequence[ProcessFacts]]
+    processes: Mapping[Stage, Sequence[ActorFacts]]
 
     @classmethod
     def ask(cls, refs: Mapping[Stage, Sequence[Any]]) -> Job:
@@ -117,7 +117,7 @@ class Job:
         """Whether some of the processes have GPUs that NVML knows."""
         return any(process.gpus for found in self.processes.values() for process in found)
 
-    def of(self, stage: Stage) -> Sequence[ProcessFacts]:
+    def of(self, stage: Stage) -> Sequence[ActorFacts]:
         """Processes that serve a stage; the critic's forward runs where it is trained."""
         return self.processes.get(Stage.CRITIC_TRAIN if stage is Stage.CRITIC else stage, ())
 
@@ -153,7 +153,7 @@ def describe(config: Config, args: Any, job: Job) -> TrainingSide:
 
 
 def by_machine(
-    processes: Sequence[ProcessFacts], names: Mapping[str, str]
+    processes: Sequence[ActorFacts], names: Mapping[str, str]
 ) -> tuple[MachineDevices, ...]:
     """Put the GPUs of processes together by machine, each GPU once.
 
@@ -161,7 +161,7 @@ def by_machine(
         processes: that serve a stage.
         names: of the machines, by Ray's ids.
     """
-    there: dict[str, list[ProcessFacts]] = {}
+    there: dict[str, list[ActorFacts]] = {}
     for process in processes:
         there.setdefault(names.get(process.node, process.node), []).append(process)
     found = []

@@ -105,16 +105,18 @@ class Driver:
             allowed = f"a Ray cluster that answers ({reason}); `ray start --head` makes one"
             raise ConfigError("runtime.address", runtime.address, allowed) from error
 
-    def replace_names(self) -> None:
-        """Put ecorl's classes in the place of OpenRLHF's, before its command looks them up."""
+    def replace_names(self, group: type[Any]) -> None:
+        """Put ecorl's classes in the place of OpenRLHF's, before its command looks them up.
+
+        Args:
+            group: stands for OpenRLHF's class of its groups of actors.
+        """
         import openrlhf.trainer.ppo_trainer as sync_trainer
         import openrlhf.trainer.ppo_trainer_async as async_trainer
         import openrlhf.utils
         from openrlhf.trainer.ray import launcher
 
-        from roll_adapters.openrlhf.groups import WatchedActorGroup
-
-        launcher.RayActorGroup = WatchedActorGroup
+        launcher.RayActorGroup = group
         make_strategy = openrlhf.utils.get_strategy
 
         def get_strategy(args: Any) -> Any:

@@ -42,8 +42,8 @@ POWER = {"gpu": {"type": "auto"}}
 SECOND = "second"
 
 CLOSE = 0.08
-"""How far off a GPU's joules may be: readings of a busy machine come late. Time that two stages share,
-counted twice, would be twice as far off."""
+"""How far off a GPU's joules may be: readings of a busy machine come late. Time that two stages
+share, counted twice, would be twice as far off."""
 
 
 @pytest.fixture

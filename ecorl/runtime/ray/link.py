@@ -17,8 +17,8 @@ from ray.exceptions import RayError
 
 from ecorl.engines.lanes.messages import Fault, error_of
 from ecorl.records import FaultKind
-from ecorl.runtime.ray.outbox import Batch, Call, Ending, Item, Outbox
-from ecorl.runtime.ray.scheduler import Note, NotStarted
+from ecorl.runtime.ray.outbox import Call, Ending, Item, Note, NoteBatch, Outbox
+from ecorl.runtime.ray.scheduler import NotStarted
 from ecorl.runtime.ray.sender import Sender
 
 logger = logging.getLogger(__name__)
@@ -83,6 +83,7 @@ class SchedulerLink:
         self._lasting: list[Ending] = []
         self._may_skip = False
         self._revival: Any = None
+        self._life = 0
         self._why = ""
         self._retry_at_s = 0.0
         # Held while something is sent, so that all threads' calls keep their order. Never taken by
@@ -157,10 +158,10 @@ class SchedulerLink:
         try:
             answer = ray.get(call.ref, timeout=timeout_s)
         except RayError as error:
-            self._lose(type(error).__name__)
+            self._lose(type(error).__name__, call.life)
             return None
         if isinstance(answer, NotStarted):
-            self._lose("it was started anew")
+            self._lose("it was started anew", call.life)
             return None
         return answer
 
@@ -284,7 +285,7 @@ class SchedulerLink:
     def _send(self, item: Item, is_again: bool = False) -> None:
         """Call the actor, and keep the reference of its answer with what was sent."""
         try:
-            if isinstance(item, Batch):
+            if isinstance(item, NoteBatch):
                 item.ref = self._send_notes(item)
                 self._may_skip = False
             elif isinstance(item, Ending):
@@ -292,11 +293,12 @@ class SchedulerLink:
                 item.ref = self._actor.end_when_ready.remote(*item.args, *stage)
             else:
                 item.ref = getattr(self._actor, item.method).remote(*item.args)
+                item.life = self._life
                 item.args = ()  # they may be a whole batch
         except RayError as error:
             self._lose(type(error).__name__)
 
-    def _send_notes(self, batch: Batch) -> Any:
+    def _send_notes(self, batch: NoteBatch) -> Any:
         try:
             return self._actor.notes.remote(self._teller, batch.notes, self._may_skip)
         except _UNSENDABLE as error:
@@ -333,9 +335,15 @@ class SchedulerLink:
 
     # ------------------------------------------------------------ a scheduler that is away
 
-    def _lose(self, why: str) -> None:
+    def _lose(self, why: str, life: int | None = None) -> None:
+        """Take the scheduler for lost, unless it has been started anew since.
+
+        Args:
+            why: how it shows.
+            life: in which of its lives it was asked; None: in this one.
+        """
         with self._wire:
-            if self._revival is None:
+            if self._revival is None and life in (None, self._life):
                 self._why = f"the scheduler did not answer ({why})"
                 logger.warning("%s: all stages run on the GPU path until it is back", self._why)
                 self._revive()
@@ -356,6 +364,7 @@ class SchedulerLink:
             return
         logger.warning("the scheduler is back")
         self._revival = None
+        self._life += 1
         self._send_again()
         detail = f"{self._why}; stages ran on the GPU path until it was back"
         if self._n_lost:

@@ -9,14 +9,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ecorl.runtime.ray.scheduler import Note
-
 MAX_BATCH = 1000
 """Notes of one call of the actor, about 500 kB. Invented: no step of a training has as many."""
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that a training process tells.
+
+    Attributes:
+        number: 1 for a process's first, one more for each after it.
+        method: name of a method of the scheduler or of the record.
+        args: its arguments.
+    """
+
+    number: int
+    method: str
+    args: tuple[Any, ...]
+
+
 @dataclass(slots=True)
-class Batch:
+class NoteBatch:
     """Notes that are sent in one call.
 
     Attributes:
@@ -51,14 +64,16 @@ class Call:
         method: its name.
         args: its arguments.
         ref: of the answer; None until it is sent, and for ever when the scheduler was gone.
+        life: how often the scheduler had been started anew when it was sent.
     """
 
     method: str
     args: tuple[Any, ...]
     ref: Any = None
+    life: int = 0
 
 
-Item: TypeAlias = Batch | Ending | Call
+Item: TypeAlias = NoteBatch | Ending | Call
 
 
 class Outbox:
@@ -76,7 +91,7 @@ class Outbox:
         self._numbers = itertools.count(1)
         self._last = 0
         self._waiting: deque[Note | Ending | Call] = deque()
-        self._sent: deque[Batch] = deque()  # not answered
+        self._sent: deque[NoteBatch] = deque()  # not answered
         self._arrived: deque[Note] = deque()  # answered, and not known to be in the file
         self._n_notes = 0
 
@@ -151,11 +166,11 @@ class Outbox:
                     break
                 notes.append(note)
                 self._waiting.popleft()
-            batch = Batch(notes)
+            batch = NoteBatch(notes)
             self._sent.append(batch)
             return batch
 
-    def oldest(self) -> Batch | None:
+    def oldest(self) -> NoteBatch | None:
         """The notes under way that were sent first."""
         return self._sent[0] if self._sent else None
 
@@ -180,7 +195,7 @@ class Outbox:
                 self._arrived.popleft()
                 self._n_notes -= 1
 
-    def begin_again(self) -> tuple[Sequence[Batch], Sequence[Ending]]:
+    def begin_again(self) -> tuple[Sequence[NoteBatch], Sequence[Ending]]:
         """Take out all that a scheduler which was started anew has to be told, in its order.
 
         The notes are held as under way. Calls that wait are given up: who asked knows it by their
@@ -198,5 +213,5 @@ class Outbox:
             self._arrived.clear()
             self._waiting.clear()
             cuts = range(0, len(notes), MAX_BATCH)
-            self._sent = deque(Batch(notes[i : i + MAX_BATCH]) for i in cuts)
+            self._sent = deque(NoteBatch(notes[i : i + MAX_BATCH]) for i in cuts)
             return list(self._sent), endings

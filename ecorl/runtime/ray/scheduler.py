@@ -26,6 +26,7 @@ from ecorl.runtime.ray.changes import ModelChanges
 from ecorl.runtime.ray.monitor import MonitorPlan
 from ecorl.runtime.ray.monitor_link import RemoteMonitor
 from ecorl.runtime.ray.node_records import LeftOver, NodeRecords
+from ecorl.runtime.ray.outbox import Note
 from ecorl.runtime.ray.workers import RESTART_S, START_S, PlacedWorker, make_lanes
 from ecorl.runtime.scheduling.stage_scheduler import StageScheduler
 from ecorl.runtime.training import TrainingSide
@@ -72,21 +73,6 @@ class SchedulerPlan:
 @dataclass(frozen=True, slots=True)
 class NotStarted:
     """The answer of a scheduler that Ray has started anew, until it is told to go on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something that a training process tells.
-
-    Attributes:
-        number: 1 for a process's first, one more for each after it.
-        method: name of a method of the scheduler or of the record.
-        args: its arguments.
-    """
-
-    number: int
-    method: str
-    args: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from ecorl.runtime.run_record import GO_ON
 from roll_adapters.openrlhf import checkpoints, checks, description
 from roll_adapters.openrlhf.checkpoints import checkpoint_to_resume, read_progress, record_saved
 from roll_adapters.openrlhf.checks import fitted, on_ray
-from roll_adapters.openrlhf.description import Job, ProcessFacts, describe, local_folder
+from roll_adapters.openrlhf.description import ActorFacts, Job, describe, local_folder
 from tests.fakes.openrlhf import FakeRuntime, flags
 
 CONCURRENT = {"type": "static", "reward": "concurrent", "reference": "concurrent"}
@@ -263,7 +263,7 @@ def cluster(monkeypatch):
 
 
 def process(node, *gpus, title="H100", pid=7):
-    return ProcessFacts(f"id-{node}", pid, gpus, (title,) * len(gpus))
+    return ActorFacts(f"id-{node}", pid, gpus, (title,) * len(gpus))
 
 
 def by_stage(side):
@@ -354,7 +354,7 @@ def test_processes_that_do_not_answer_leave_their_devices_unknown(monkeypatch):
 
 def test_a_process_without_gpus_tells_so(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert description.tell(None) == ProcessFacts("id-a", os.getpid(), (), ())
+    assert description.tell(None) == ActorFacts("id-a", os.getpid(), (), ())
 
 
 def test_the_head_of_the_record_tells_the_flags():

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.runtime.handles import Span
 from ecorl.runtime.ray import link, outbox, scheduler
-from ecorl.runtime.ray.scheduler import Note, NotStarted, SchedulerActor
+from ecorl.runtime.ray.outbox import Note
+from ecorl.runtime.ray.scheduler import NotStarted, SchedulerActor
 from tests.ray_stand_in import Actor, Ray
 
 LONG_S = 60.0
