@@ -50,6 +50,26 @@ class TrainerMachine:
 
 
 @dataclass(frozen=True, slots=True)
+class MachineDevices:
+    """The devices of a role on one machine.
+
+    Attributes:
+        node: name of the machine.
+        devices: its GPUs by index or UUID, as NVML names them there; empty where it tells none.
+        count: how many they are, where they are not named.
+    """
+
+    node: str
+    devices: tuple[str, ...] = ()
+    count: int = 1
+
+    @property
+    def n_gpus(self) -> int:
+        """How many they are."""
+        return len(self.devices) or self.count
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingSide:
     """Facts of one training process, given by the framework's adapter.
 
@@ -64,6 +84,8 @@ class TrainingSide:
             seconds and joules would count for the stage that happens to wait for them.
         elsewhere: roles that devices other than the trainer's serve, and what these are, in words
             for the report, e.g. ``a vLLM server``.
+        places: devices of roles that the trainer's do not serve, each machine once; they count
+            where the config names none for the role.
         pids: its processes on this machine, where it has several; empty: this one.
         node: name of the machine on which it trains; empty: this one.
         machines: further machines on which processes of this trainer run, by their host names.
@@ -78,6 +100,7 @@ class TrainingSide:
     frozen: Mapping[Role, FrozenModel] = field(default_factory=dict)
     fence: Callable[[], None] = _nothing_to_wait_for
     elsewhere: Mapping[Role, str] = field(default_factory=dict)
+    places: Mapping[Role, tuple[MachineDevices, ...]] = field(default_factory=dict)
     pids: tuple[int, ...] = ()
     node: str = ""
     machines: Mapping[str, TrainerMachine] = field(default_factory=dict)
@@ -89,7 +112,8 @@ class TrainingSide:
         """Roles that devices other than this process's serve, and what these are, in words."""
         if self.device != "none":
             return self.elsewhere
-        return {**dict.fromkeys(self.models, "processes of their own"), **self.elsewhere}
+        roles = [*self.models, *self.places]
+        return {**dict.fromkeys(roles, "processes of their own"), **self.elsewhere}
 
     @property
     def home(self) -> str:

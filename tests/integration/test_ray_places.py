@@ -14,9 +14,16 @@ from ecorl.bench.frameworks.samples import count_samples
 from ecorl.errors import ConfigError
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, Provenance, Stage
-from ecorl.runtime.training import this_node
+from ecorl.report import RunConfig, build_report
+from ecorl.runtime.training import MachineDevices, this_node
 from tests.cluster import CARDS, node_behind
-from tests.fakes.nvml.fake_nvml import BASE_W, PEAK_W
+from tests.fakes.nvml.fake_nvml import (
+    BASE_W,
+    PEAK_W,
+    fake_nvml,  # noqa: F401
+    fake_nvml_library,  # noqa: F401
+    true_energy_j,
+)
 from tests.integration.checks import BOTH
 from tests.integration.two_processes import (
     N_ROWS,
@@ -33,6 +40,10 @@ pytestmark = pytest.mark.timeout(600)  # several processes that train share two 
 SERVER = {"elsewhere": {Stage.GENERATION: "a vLLM server"}}
 POWER = {"gpu": {"type": "auto"}}
 SECOND = "second"
+
+CLOSE = 0.08
+"""How far off a GPU's joules may be: readings of a busy machine come late. Time that two stages
+share, counted twice, would be twice as far off."""
 
 
 @pytest.fixture
@@ -133,6 +144,72 @@ def test_a_driver_without_a_device_is_charged_nothing(make):
         assert not any(d.startswith("generation ran on") for d in details)
         assert {d.device_id for d in reader.devices()} >= {f"{CARDS}/gpu0", f"{CARDS}/gpu1"}
         assert not any(d.device_id.startswith(this_node()) for d in reader.devices())
+
+
+def drew_j(gpu, *held):
+    """What a GPU drew while any of some executions held it."""
+    t_s = [(r.t_start_s, r.t_end_s) for r in held]
+    start_s, end_s = min(t for t, _ in t_s), max(t for _, t in t_s)
+    return true_energy_j(end_s, gpu) - true_energy_j(start_s, gpu)
+
+
+@pytest.mark.usefixtures("fake_nvml")  # the driver asks its own machine's NVML
+def test_a_role_on_gpus_of_two_machines_is_charged_on_each(make):
+    both = (MachineDevices(this_node(), ("0",)), MachineDevices(CARDS, ("0", "1")))
+    shared = (MachineDevices(CARDS, ("1",)),)
+    places = {Stage.ACTOR_TRAIN: both, Stage.GENERATION: shared}
+    run = make(side={"device": "none", "places": places}, devices={"gpu": "h100_sxm"})
+    batch = make_batch()
+    assert same(run.step(1, batch), batch)
+    await_power(run)
+    work = work_of(batch, Stage.ACTOR_TRAIN)
+    # One that does not end gives back the devices of both machines.
+    run.runtime.forget(run.runtime.on_stage_start(run.iterations[1], work))
+    trained = run.runtime.on_stage_start(run.iterations[1], work)
+    time.sleep(0.6)
+    served = run.runtime.on_stage_start(run.iterations[1], work_of(batch, Stage.GENERATION))
+    time.sleep(2.0)
+    # Its energy is known before the other stage's: that one must have been told to hold the GPU.
+    run.runtime.on_stage_end(served)
+    time.sleep(0.6)
+    run.runtime.on_stage_end(trained)
+    run.close()
+
+    rows = {(r.stage, r.node): r for r in run.executions()}
+    here, there = (rows.pop((Stage.ACTOR_TRAIN, node)) for node in (this_node(), CARDS))
+    beside = rows.pop((Stage.GENERATION, CARDS))
+    assert {stage for stage, _ in rows} == {Stage.REWARD}
+    assert here.device_ids == (f"{this_node()}/gpu0",)
+    assert there.device_ids == (f"{CARDS}/gpu0", f"{CARDS}/gpu1")
+    assert here.energy.energy_j == pytest.approx(drew_j(0, here), rel=CLOSE)
+    # Of the GPU that both held at once each has its part, and all of it is counted once.
+    assert there.energy.energy_j + beside.energy.energy_j == pytest.approx(
+        drew_j(0, there) + drew_j(1, there, beside), rel=CLOSE
+    )
+    assert there.energy.energy_j < 0.92 * (drew_j(0, there) + drew_j(1, there))
+    parts = [(r.n_sequences, r.n_tokens, r.n_output_tokens) for r in (here, there)]
+    whole = (work.n_sequences, work.n_tokens, work.n_output_tokens)
+    assert tuple(map(sum, zip(*parts, strict=True))) == whole
+    assert [n for n, *_ in parts] == [2, 3]
+    run.expected |= {(1, str(stage)): len(batch) for stage in places}
+    assert run.counts() == (0, 0)
+    assert_reported_once(run, here, there, beside)
+
+
+def assert_reported_once(run, *executions):
+    """The report's totals are those of the executions, and name no gap of these roles."""
+    with run.reader() as reader:
+        report = build_report(reader, RunConfig(run.config))
+    stages = {row.stage: row for row in report.stages}
+    for stage in {r.stage for r in executions}:
+        own = [r for r in executions if r.stage is stage]
+        row = stages[stage]
+        assert (row.n_calls, row.n_with_energy) == (len(own), len(own))
+        assert row.energy_j == pytest.approx(sum(r.energy.energy_j for r in own))
+        assert row.n_output_tokens == sum(r.n_output_tokens for r in own)
+        assert row.edi_j_per_token == pytest.approx(row.energy_j / row.n_output_tokens)
+        assert not any(gap.startswith(f"{stage} ran on") for gap in report.missing)
+    assert any("counts once on each" in note for note in report.notes)
 
 
 def test_what_is_drawn_beside_all_stages_is_known(make):

@@ -26,18 +26,24 @@ class RunEnergy:
         self._roles: dict[Role, RoleTotals] = dict(self._before.roles)
         self._lock = threading.Lock()
 
-    def add(self, result: StageResult) -> None:
+    def add(self, result: StageResult, share: float = 1.0) -> None:
         """Add one settled execution to the sums, and its price to the EDI matrix.
 
         Args:
             result: the execution, with its energy if there is one.
+            share: of its stage's work, where it is one machine's part of a stage that ran on
+                several: its joules are its own, but its time is that of the whole stage.
         """
         with self._lock:
             self._roles[result.role] = added(self._roles.get(result.role), result)
             if result.energy is None or result.fault is not None:
                 # The joules of a faulty execution count in the sums, not as the price of a token.
                 return
-            self.edi.update(edi_reading(result))
+            reading = edi_reading(result)
+            if reading.time_s is not None:
+                # Else each machine's part would say that a token took so many times as long.
+                reading = replace(reading, time_s=reading.time_s * share)
+            self.edi.update(reading)
 
     def edi_json(self) -> str:
         """The EDI matrix as it is now."""

@@ -1,8 +1,9 @@
 """Finds the devices of roles that do not run on the trainer's own, such as generation by a server.
 
 A framework's adapter says which roles these are (`TrainingSide.elsewhere`), and ``[places.<role>]``
-of the config names their devices. Executions of such a role are charged to those devices alone, all
-others to the trainer's. Where nobody names them such an execution has no energy.
+of the config names their devices, or else the adapter does (`TrainingSide.places`), on several
+machines where they are. Executions of such a role are charged to those devices alone, all others to
+the trainer's. Where nobody names them such an execution has no energy.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from ecorl.devices import DeviceProfile
 from ecorl.drivers.instruments import NvmlDevice
 from ecorl.drivers.nvml import NvmlDriver, visible_devices
 from ecorl.errors import ConfigError, DriverError
-from ecorl.records import DeviceKind, Role
+from ecorl.records import DeviceKind, Role, stage_of
 from ecorl.runtime.equipment.profiles import named_profile, nameless_profile, titled_profile
 from ecorl.runtime.handles import Span
-from ecorl.runtime.training import TrainingSide
+from ecorl.runtime.training import MachineDevices, TrainingSide
 from ecorl.telemetry.sources.specs import MeteredDevice, SourceSpec
 
 _UNREAD = (cfg.NullSourceConfig, cfg.ModelledSourceConfig)
@@ -28,7 +29,7 @@ _UNREAD = (cfg.NullSourceConfig, cfg.ModelledSourceConfig)
 
 @dataclass(frozen=True, slots=True)
 class RolePlace:
-    """The devices that serve a role in place of the trainer's.
+    """The devices of one machine that serve a role in place of the trainer's.
 
     Attributes:
         profile: of one of them.
@@ -44,57 +45,76 @@ class RolePlace:
     node: str = ""
     gap: str = ""
 
+    def held(self, spans: Sequence[Span]) -> list[Span]:
+        """When an execution of the role held these devices.
+
+        Args:
+            spans: when it ran, with the trainer's devices.
+        """
+        return [replace(span, device_ids=self.device_ids) for span in spans]
+
 
 @dataclass(frozen=True, slots=True)
 class RolePlaces:
     """The devices of all roles that the trainer's own do not serve.
 
     Attributes:
-        by_role: by role; none where the trainer's devices serve all.
+        by_role: by role, each machine once; no role where the trainer's devices serve all.
         others: ids of those devices on the trainer's machine that are not its own.
         source: where the power of those is read that the trainer's source does not read.
     """
 
-    by_role: Mapping[Role, RolePlace] = field(default_factory=dict)
+    by_role: Mapping[Role, tuple[RolePlace, ...]] = field(default_factory=dict)
     others: frozenset[str] = frozenset()
     source: SourceSpec | None = None
 
     @property
+    def devices(self) -> dict[Role, tuple[DeviceProfile, int]]:
+        """What prices each role: the profile of most of its devices, and how many these are.
+
+        Where machines have unlike devices those that are read speak for all.
+        """
+        found = {}
+        for role, places in self.by_role.items():
+            most = max(places, key=lambda place: len(place.device_ids))
+            found[role] = most.profile, sum(place.n_gpus for place in places)
+        return found
+
+    @property
     def profile_names(self) -> dict[Role, str]:
         """Names of the profiles by role: columns of the EDI matrix."""
-        return {role: place.profile.name for role, place in self.by_role.items()}
+        return {role: profile.name for role, (profile, _) in self.devices.items()}
 
     @property
     def metered_profiles(self) -> dict[str, DeviceProfile]:
         """Profiles of the devices that are not the trainer's, by their ids."""
-        places = self.by_role.values()
-        return {i: p.profile for p in places for i in p.device_ids if i in self.others}
-
-    def node_of(self, role: Role) -> str:
-        """Name of the machine that serves a role; empty where it is the trainer's.
-
-        Args:
-            role: the role.
-        """
-        place = self.by_role.get(role)
-        return place.node if place is not None else ""
+        return {i: p.profile for p in self._all for i in p.device_ids if i in self.others}
 
     @property
     def gaps(self) -> list[str]:
         """Why the power of some of the roles is not read, one sentence each."""
-        return [place.gap for place in self.by_role.values() if place.gap]
+        return [place.gap for place in self._all if place.gap]
 
-    def charged(self, role: Role, spans: Sequence[Span]) -> list[Span]:
-        """When an execution held the devices that serve its role.
+    @property
+    def _all(self) -> list[RolePlace]:
+        return [place for places in self.by_role.values() for place in places]
+
+    def with_far(self, far: Mapping[str, RolePlaces]) -> RolePlaces:
+        """The same with the devices of other machines, as they are known there.
 
         Args:
-            role: of the execution.
-            spans: when it ran, with the trainer's devices.
+            far: by the name of the machine; what is not among them stays as it is.
         """
-        place = self.by_role.get(role)
-        if place is None:
-            return list(spans)
-        return [replace(span, device_ids=place.device_ids) for span in spans]
+
+        def known(role: Role, place: RolePlace) -> tuple[RolePlace, ...]:
+            there = far.get(place.node)
+            return there.by_role.get(role, (place,)) if there is not None else (place,)
+
+        by_role = {
+            role: tuple(found for place in places for found in known(role, place))
+            for role, places in self.by_role.items()
+        }
+        return replace(self, by_role=by_role)
 
 
 def role_places(config: cfg.Config, training: TrainingSide) -> RolePlaces:
@@ -107,23 +127,27 @@ def role_places(config: cfg.Config, training: TrainingSide) -> RolePlaces:
     Raises:
         ConfigError: when a device or a profile that the config names is not there.
     """
-    named = {role: _named_here(config, training, role) for role in training.served_elsewhere}
-    asked = {name: role for role, names in named.items() for name in names}
+    named = {role: _named(config, training, role) for role in training.served_elsewhere}
+    asked = {
+        name: role
+        for role, parts in named.items()
+        for part in parts
+        for name in _read_here(config, training, role, part)
+    }
     by_number = isinstance(config.telemetry.gpu, cfg.ReplaySourceConfig)
     found = _Found(training, asked) if asked and not by_number else None
-    by_role = {}
-    for role, names in named.items():
-        title, ids = "", tuple(f"gpu{name}" for name in names)
-        if found is not None and names:
-            title, ids = found.gpus.title_and_ids(names)
-        place = _place(config, role, title, ids)
-        by_role[role] = place if ids else replace(place, gap=_gap(config, training, role))
-    known = frozenset(i for place in by_role.values() for i in place.device_ids)
+    gpus = found.gpus if found is not None else None
+    by_role = {
+        role: tuple(_place_here(config, training, role, part, gpus) for part in parts)
+        for role, parts in named.items()
+    }
+    places = RolePlaces(by_role)
+    known = frozenset(i for here in by_role.values() for place in here for i in place.device_ids)
     if found is None or found.own_ids is None:
         # The trainer's source reads them too: a recording, or all GPUs of the machine.
-        return RolePlaces(by_role, known)
+        return replace(places, others=known)
     others = known - found.own_ids
-    return RolePlaces(by_role, others, found.gpus.source(config, others))
+    return replace(places, others=others, source=found.gpus.source(config, others))
 
 
 def far_roles(config: cfg.Config, training: TrainingSide) -> dict[str, dict[Role, tuple[str, ...]]]:
@@ -140,9 +164,9 @@ def far_roles(config: cfg.Config, training: TrainingSide) -> dict[str, dict[Role
     if isinstance(config.telemetry.gpu, (*_UNREAD, cfg.ReplaySourceConfig)):
         return found
     for role in training.served_elsewhere:
-        place = config.place(role)
-        if place is not None and place.devices and place.node not in (None, training.home):
-            found.setdefault(str(place.node), {})[role] = place.devices
+        for part in _named(config, training, role):
+            if part.devices and part.node != training.home:
+                found.setdefault(part.node, {})[role] = part.devices
     return found
 
 
@@ -165,44 +189,75 @@ def far_places(
     Raises:
         ConfigError: when a profile that the config names is not there.
     """
-    by_role = {
-        role: replace(_place(config, role, *gpus.title_and_ids(names)), node=node)
-        for role, names in roles.items()
-    }
+    by_role = {}
+    for role, names in roles.items():
+        title, ids = gpus.title_and_ids(names)
+        by_role[role] = (RolePlace(_profile(config, role, title), ids, len(ids), node),)
     others = frozenset(_id(gpu) for gpu in gpus.by_name.values() if gpu.uuid not in trainers)
     return RolePlaces(by_role, others, gpus.source(config, others))
 
 
-def _place(config: cfg.Config, role: Role, title: str, ids: tuple[str, ...]) -> RolePlace:
-    """Describe the devices of one role by their model and their ids, as far as these are known."""
+def _named(config: cfg.Config, training: TrainingSide, role: Role) -> tuple[MachineDevices, ...]:
+    """A role's devices by machine: those that the config names, else those that the adapter does.
+
+    At least one machine, whose name is empty where nobody tells anything.
+    """
     place = config.place(role)
-    profile = titled_profile(title) or nameless_profile(title)
-    if place is not None and place.profile is not None:
-        profile = named_profile(f"places.{role}.profile", place.profile, DeviceKind.GPU)
-    n_gpus = len(ids) or (place.count if place is not None else None) or 1
-    return RolePlace(profile, ids, n_gpus)
+    if place is not None and place.devices:
+        return (MachineDevices(place.node or training.home, place.devices),)
+    told = training.places.get(role) or training.places.get(stage_of(role))
+    count = place.count if place is not None else None
+    return told or (MachineDevices("", count=count or 1),)
 
 
-def _named_here(config: cfg.Config, training: TrainingSide, role: Role) -> tuple[str, ...]:
-    """Names of a role's devices on the trainer's machine whose power can be read there."""
-    place = config.place(role)
-    if place is None or place.node not in (None, training.home):
+def _read_here(
+    config: cfg.Config, training: TrainingSide, role: Role, part: MachineDevices
+) -> tuple[str, ...]:
+    """Names of a role's devices on a machine, where that is the trainer's and reads their power."""
+    if part.node != training.home or isinstance(config.telemetry.gpu, _UNREAD):
         return ()
-    if isinstance(config.telemetry.gpu, _UNREAD):
-        return ()
-    wrong = [name for name in place.devices if not name.isdecimal()]
+    wrong = [name for name in part.devices if not name.isdecimal()]
     if isinstance(config.telemetry.gpu, cfg.ReplaySourceConfig) and wrong:
         allowed = "numbers, as the recording counts GPUs"
-        raise ConfigError(f"places.{role}.devices", list(place.devices), allowed)
-    return place.devices
+        raise ConfigError(f"places.{role}.devices", list(part.devices), allowed)
+    return part.devices
 
 
-def _gap(config: cfg.Config, training: TrainingSide, role: Role) -> str:
-    what, place = training.served_elsewhere[role], config.place(role)
-    if place is None or not place.devices:
+def _place_here(
+    config: cfg.Config,
+    training: TrainingSide,
+    role: Role,
+    part: MachineDevices,
+    gpus: NamedGpus | None,
+) -> RolePlace:
+    """Describe a role's devices on one machine, as far as the trainer's machine knows them."""
+    names = _read_here(config, training, role, part)
+    title, ids = "", tuple(f"gpu{name}" for name in names)
+    if gpus is not None and names:
+        title, ids = gpus.title_and_ids(names)
+    profile = _profile(config, role, title)
+    if ids:
+        return RolePlace(profile, ids, len(ids))
+    node = "" if part.node == training.home else part.node
+    return RolePlace(profile, (), part.n_gpus, node, _gap(config, training, role, part))
+
+
+def _profile(config: cfg.Config, role: Role, title: str) -> DeviceProfile:
+    """The profile of a role's devices: the one that the config names, else their model's."""
+    place = config.place(role)
+    if place is not None and place.profile is not None:
+        return named_profile(f"places.{role}.profile", place.profile, DeviceKind.GPU)
+    return titled_profile(title) or nameless_profile(title)
+
+
+def _gap(config: cfg.Config, training: TrainingSide, role: Role, part: MachineDevices) -> str:
+    what = training.served_elsewhere[role]
+    if not part.node:
         return f"{role} ran on {what} whose GPUs are not named: [places.{role}] devices"
-    if place.node not in (None, training.home):
-        return f"{role} ran on {what} on {place.node}, a machine whose power is not read"
+    if not part.devices:
+        return f"{role} ran on {what} on {part.node}, where NVML does not tell their GPUs"
+    if part.node != training.home:
+        return f"{role} ran on {what} on {part.node}, a machine whose power is not read"
     source = config.telemetry.gpu.type
     return f"{role} ran on {what} whose power telemetry.gpu.type = {source!r} does not tell"
 

@@ -146,16 +146,13 @@ class RayRuntime(RemoteRuntime):
             self._monitor(there[name], name == home.name, sources[name], workers, places.get(name))
             for name in names
         )
-        by_role = dict(self._gpu.roles.by_role)
-        for far in places.values():
-            by_role |= far.by_role
         # Each worker has a card of its own, and the costs of waiting for one follow.
         devices = self.config.devices.model_copy(update={"n_fpgas": max(1, len(workers))})
         return SchedulerPlan(
             config=self.config.model_copy(update={"devices": devices}),
             path=self._path,
             training=self.training.without_fence(),
-            gpu=replace(self._gpu, roles=replace(self._gpu.roles, by_role=by_role)),
+            gpu=replace(self._gpu, roles=self._gpu.roles.with_far(places)),
             card=self._card,
             edi_json=self._edi.to_json() if self._edi is not None else None,
             before=self._before,

@@ -83,7 +83,7 @@ class StageScheduler:
         self.config, self.ledger, self._training = config, ledger, training
         self._gpu = gpu
         models = models_by_stage(training.models)
-        by_role = {r: RoleDevices(p.profile, p.n_gpus) for r, p in gpu.roles.by_role.items()}
+        by_role = {role: RoleDevices(*found) for role, found in gpu.roles.devices.items()}
         costs = CostModel(gpu.profile, card, config.devices, models, by_role)
         self._abilities = abilities = training.abilities
         self._guards = Guards.from_config(config.placement, costs, abilities)
@@ -196,8 +196,8 @@ class StageScheduler:
             stage: the execution.
             spans: all of them, on the trainer's machine.
         """
-        node, held = self._charges.charged(stage.work.role, spans)
-        self._monitors[node].hold(stage.serial, held)
+        for part in self._charges.charged(stage.work, spans):
+            self._monitors[part.node].hold(stage.serial, part.spans)
 
     def end_stage(self, stage: PlacedStage, spans: Sequence[Span], node: str) -> None:
         """Record a stage that ran on the GPU path; its energy follows with the power readings.
@@ -207,9 +207,9 @@ class StageScheduler:
             spans: which devices it held when.
             node: the machine that they are of.
         """
-        role = stage.work.role
-        charged = self._charges.charged(role, spans, node)
-        self._recorder.record_gpu_path(stage, *charged, self._charges.device(role))
+        for part in self._charges.charged(stage.work, spans, node):
+            own = replace(stage, work=part.work)
+            self._recorder.record_gpu_path(own, part.node, part.spans, part.device)
 
     def submit(self, stage: PlacedStage, batch: ScoreBatch) -> None:
         """Send a placed inference batch to its engine; returns at once.
@@ -262,13 +262,14 @@ class StageScheduler:
         Args:
             stage: the execution.
         """
-        monitor = self._charges.monitor(stage.work.role)
+        nodes = self._charges.nodes(stage.work.role)
         pending = self._pending.pop(stage.serial, None)
         if pending is not None:
             lane = self._lanes[stage.work.role]
             lane.forget(pending)
-            monitor = self._monitors[lane.place.node]
-        monitor.drop(stage.serial)
+            nodes = [lane.place.node]
+        for node in nodes:
+            self._monitors[node].drop(stage.serial)
 
     def refuse(self, stage: PlacedStage, kind: str, reason: str) -> PlacedStage:
         """Record a batch that could not be sent, and place it on the GPU path.
@@ -386,7 +387,7 @@ class StageScheduler:
 
     def on_settled(self, result: StageResult) -> None:
         """Take over an execution that has its energy; monitors call it."""
-        self._energy.add(result)
+        self._energy.add(result, self._charges.share(result))
 
     def on_power_fault(self, device_id: str, error: str | None, t_s: float) -> None:
         """Record that a device's readings are missing, or are back; monitors call it.

@@ -8,9 +8,9 @@ from ecorl.config import Config
 from ecorl.drivers.nvml import NvmlDriver
 from ecorl.errors import ConfigError
 from ecorl.records import Stage
-from ecorl.runtime.equipment.role_places import role_places
+from ecorl.runtime.equipment.role_places import far_places, far_roles, named_gpus, role_places
 from ecorl.runtime.handles import Span
-from ecorl.runtime.training import TrainingSide
+from ecorl.runtime.training import MachineDevices, TrainingSide, this_node
 from tests.fakes.nvml.fake_nvml import fake_nvml, fake_nvml_library  # noqa: F401
 
 SERVER = {Stage.GENERATION: "a vLLM server"}
@@ -36,32 +36,37 @@ def gpus(fake_nvml, monkeypatch):  # noqa: F811
         driver.close()
 
 
-def trainer(*uuids, device="cuda"):
-    return TrainingSide(device, gpu_uuids=uuids, elsewhere=SERVER)
+def trainer(*uuids, device="cuda", **told):
+    return TrainingSide(device, gpu_uuids=uuids, elsewhere=SERVER, **told)
+
+
+def served(found):
+    """The only machine of generation's devices."""
+    (place,) = found.by_role[Stage.GENERATION]
+    return place
 
 
 def test_without_roles_elsewhere_nothing_is_asked_and_nothing_changes():
     # No NVML here: it is not opened.
     found = role_places(config(devices=["5"]), TrainingSide("cuda", gpu_uuids=("GPU-1",)))
     assert (found.by_role, found.others, found.source) == ({}, frozenset(), None)
-    assert found.charged(Stage.GENERATION, SPANS) == SPANS
 
 
 def test_named_gpus_are_read_apart_and_charged_for_their_role_alone(gpus):
     found = role_places(config(devices=["2", gpus[1]]), trainer(gpus[0]))
     assert found.others == {"gpu1", "gpu2"}
     assert set(found.source.device.gpus) == set(gpus[1:])
-    assert found.by_role[Stage.GENERATION].n_gpus == 2
-    charged = found.charged(Stage.GENERATION, SPANS)
+    assert found.devices[Stage.GENERATION][1] == served(found).n_gpus == 2
+    charged = served(found).held(SPANS)
     assert [s.device_ids for s in charged] == [("gpu1", "gpu2")] * 2
     assert [(s.t_start_s, s.t_end_s) for s in charged] == [(1.0, 2.0), (3.0, 4.0)]
-    assert found.charged(Stage.REWARD, SPANS) == SPANS
+    assert Stage.REWARD not in found.by_role
     assert found.gaps == []
 
 
 def test_a_gpu_that_the_trainer_uses_too_is_read_once_and_stays_its_own(gpus):
     found = role_places(config(devices=["0", "1"]), trainer(gpus[0]))
-    assert found.by_role[Stage.GENERATION].device_ids == ("gpu0", "gpu1")
+    assert served(found).device_ids == ("gpu0", "gpu1")
     assert found.others == {"gpu1"}
     assert found.source.device.gpus == (gpus[1],)
 
@@ -104,9 +109,9 @@ def test_devices_that_are_not_read_have_no_energy_and_a_reason(power, place, gap
     (told,) = found.gaps
     assert told.startswith("generation ran on a vLLM server")
     assert gap in told
-    assert [s.device_ids for s in found.charged(Stage.GENERATION, SPANS)] == [(), ()]
+    assert [s.device_ids for s in served(found).held(SPANS)] == [(), ()]
     assert (found.others, found.source) == (frozenset(), None)
-    assert found.by_role[Stage.GENERATION].n_gpus == place.get("count", 1)
+    assert served(found).n_gpus == place.get("count", 1)
 
 
 def test_a_recording_counts_gpus_by_number():
@@ -120,3 +125,81 @@ def test_a_recording_counts_gpus_by_number():
 def test_a_gpu_that_is_not_there_is_refused(gpus, name):
     with pytest.raises(ConfigError, match=rf"places\.generation\.devices = '{name}'"):
         role_places(config(devices=[name]), trainer(gpus[0]))
+
+
+# ---------------------------------------------------------------- several machines
+
+
+def over_machines(*far, here=("0",)):
+    """A driver whose generation runs here and on other machines."""
+    parts = (MachineDevices(this_node(), here), *far)
+    return TrainingSide("none", places={Stage.GENERATION: parts})
+
+
+def test_gpus_that_an_adapter_names_are_found_on_each_machine(gpus):
+    side = over_machines(MachineDevices("far", ("1", "2")))
+    here = role_places(config(), side)
+    (own, unread) = here.by_role[Stage.GENERATION]
+    assert (own.node, own.device_ids, own.gap) == ("", ("gpu0",), "")
+    assert (unread.node, unread.device_ids, unread.n_gpus) == ("far", (), 2)
+    assert [gap.partition(" on ")[2] for gap in here.gaps] == [
+        "processes of their own on far, a machine whose power is not read"
+    ]
+    assert (here.others, here.source.device.gpus) == ({"gpu0"}, (gpus[0],))
+    assert far_roles(config(), side) == {"far": {Stage.GENERATION: ("1", "2")}}
+    named = named_gpus(dict.fromkeys(("1", "2"), Stage.GENERATION))
+    there = far_places(config(), "far", {Stage.GENERATION: ("1", "2")}, named)
+    whole = here.with_far({"far": there})
+    assert [(p.node, p.device_ids) for p in whole.by_role[Stage.GENERATION]] == [
+        ("", ("gpu0",)),
+        ("far", ("gpu1", "gpu2")),
+    ]
+    assert whole.gaps == []
+    # Ids are alike on all machines: those of another one are not metered here.
+    assert set(whole.metered_profiles) == {"gpu0"}
+    profile, n_gpus = whole.devices[Stage.GENERATION]
+    assert (profile.name, n_gpus) == (whole.profile_names[Stage.GENERATION], 3)
+
+
+def test_devices_that_the_config_names_win_over_the_adapter_s(gpus):
+    side = over_machines(MachineDevices("far", ("1",)))
+    mine = config(devices=["2"])
+    assert served(role_places(mine, side)).device_ids == ("gpu2",)
+    assert far_roles(mine, side) == {}
+    # A place without devices says where an accelerator worker is to be, or what model they are.
+    no_devices = config(node="cards", profile="l4")
+    assert [p.profile.name for p in role_places(no_devices, side).by_role[Stage.GENERATION]] == [
+        "l4",
+        "l4",
+    ]
+    assert far_roles(no_devices, side) == {"far": {Stage.GENERATION: ("1",)}}
+
+
+def test_a_machine_without_nvml_is_named(gpus):
+    side = over_machines(MachineDevices("far", count=4))
+    found = role_places(config(), side)
+    assert found.gaps == [
+        "generation ran on processes of their own on far, where NVML does not tell their GPUs"
+    ]
+    profile, n_gpus = found.devices[Stage.GENERATION]
+    assert (profile, n_gpus) == (found.by_role[Stage.GENERATION][0].profile, 5)
+    assert far_roles(config(), side) == {}
+
+
+def test_a_model_s_devices_may_be_named_for_its_stage(gpus):
+    side = TrainingSide(
+        "none",
+        elsewhere={"reward:math": "a process"},
+        places={Stage.REWARD: (MachineDevices(this_node(), ("1",)),)},
+    )
+    (place,) = role_places(config(), side).by_role["reward:math"]
+    assert place.device_ids == ("gpu1",)
+
+
+@pytest.mark.parametrize("power", ["null", "modelled"])
+def test_a_source_that_tells_nothing_of_other_processes_reads_no_machine(power):
+    side = over_machines(MachineDevices("far", ("1",)))
+    found = role_places(config(power), side)
+    assert [p.device_ids for p in found.by_role[Stage.GENERATION]] == [(), ()]
+    assert len(found.gaps) == 2
+    assert far_roles(config(power), side) == {}
