@@ -12,14 +12,14 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from ecorl.config import Config, Place
+from ecorl.config import Config
 from ecorl.engines.models.decoder_config import read_shape
 from ecorl.errors import CheckpointError, ConfigError
 from ecorl.records import ModelShape, Role, Stage
 from ecorl.runtime.equipment.hardware import stays_on_gpu
 from ecorl.runtime.ray.cluster import nodes
 from ecorl.runtime.run_record import GO_ON
-from ecorl.runtime.training import FrozenModel, TrainingSide
+from ecorl.runtime.training import FrozenModel, MachineDevices, TrainingSide
 from roll_adapters.openrlhf.flags import value_of
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
@@ -122,17 +122,13 @@ class Job:
         return self.processes.get(Stage.CRITIC_TRAIN if stage is Stage.CRITIC else stage, ())
 
 
-def describe(config: Config, args: Any, job: Job) -> tuple[Config, TrainingSide]:
+def describe(config: Config, args: Any, job: Job) -> TrainingSide:
     """Describe a job to the runtime.
 
     Args:
         config: the run's configuration.
         args: OpenRLHF's flags, nested.
         job: its processes.
-
-    Returns:
-        The configuration with the places of the roles that it does not name itself, and the
-        description.
 
     Raises:
         ConfigError: for a frozen model that an engine could not load.
@@ -143,28 +139,37 @@ def describe(config: Config, args: Any, job: Job) -> tuple[Config, TrainingSide]
     if not job.on_gpus:
         own = ray.get_runtime_context().get_node_id()
         here = [p.pid for found in job.processes.values() for p in found if p.node == own]
-        side = TrainingSide("cpu", (), models, frozen, elsewhere=elsewhere, pids=tuple(here))
-        return config, side
+        return TrainingSide("cpu", (), models, frozen, elsewhere=elsewhere, pids=tuple(here))
     names = {node.node_id: node.name for node in nodes()}
-    places: dict[str, Place] = dict(config.places)
-    titles: set[str] = set()
-    for stage in _MODELS:
-        found = job.of(stage)
-        machines = sorted({names.get(p.node, p.node) for p in found if p.gpus})
-        titles |= {title for p in found for title in p.titles}
-        if len(machines) > 1:
-            elsewhere.setdefault(stage, f"GPUs of {len(machines)} machines")
-        if len(machines) == 1 and config.place(stage) is None:
-            gpus = tuple(dict.fromkeys(gpu for p in found for gpu in p.gpus))
-            places[str(stage)] = Place(node=machines[0], devices=gpus)
-    side = TrainingSide(
+    titles = {title for stage in _MODELS for p in job.of(stage) for title in p.titles}
+    return TrainingSide(
         "none",
         models=models,
         frozen=frozen,
         elsewhere=elsewhere,
+        places={stage: by_machine(job.of(stage), names) for stage in _MODELS if job.of(stage)},
         gpu_title=titles.pop() if len(titles) == 1 else "",
     )
-    return config.model_copy(update={"places": places}), side
+
+
+def by_machine(
+    processes: Sequence[ProcessFacts], names: Mapping[str, str]
+) -> tuple[MachineDevices, ...]:
+    """Put the GPUs of processes together by machine, each GPU once.
+
+    Args:
+        processes: that serve a stage.
+        names: of the machines, by Ray's ids.
+    """
+    there: dict[str, list[ProcessFacts]] = {}
+    for process in processes:
+        there.setdefault(names.get(process.node, process.node), []).append(process)
+    found = []
+    for name, own in sorted(there.items()):
+        gpus = dict.fromkeys(gpu for process in own for gpu in process.gpus)
+        # Where NVML is silent: one a process, as OpenRLHF starts them.
+        found.append(MachineDevices(name, tuple(gpus), len(gpus) or len(own)))
+    return tuple(found)
 
 
 def shapes(args: Any) -> dict[Role, ModelShape]:

@@ -191,10 +191,10 @@ class Driver:
         """
         assert self._opened is not None
         self._max_steps = max_steps or 0
-        config, training = describe(self._config, args, Job.ask(self._found.asked))
+        training = describe(self._config, args, Job.ask(self._found.asked))
         opened = self._opened
         runtime = build_runtime(
-            config, opened.ledger, training, edi=opened.edi, before=opened.before
+            self._config, opened.ledger, training, edi=opened.edi, before=opened.before
         )
         runtime.start()
         self._runtime = runtime

@@ -266,6 +266,14 @@ def process(node, *gpus, title="H100", pid=7):
     return ProcessFacts(f"id-{node}", pid, gpus, (title,) * len(gpus))
 
 
+def by_stage(side):
+    """Machines and devices of each stage."""
+    return {
+        str(stage): [(part.node, part.devices) for part in parts]
+        for stage, parts in side.places.items()
+    }
+
+
 def test_stages_on_gpus_become_places(model):
     args = job_flags(
         actor__model_name_or_path=model("actor"), critic__model_name_or_path=model("critic")
@@ -276,32 +284,35 @@ def test_stages_on_gpus_become_places(model):
         Stage.CRITIC_TRAIN: [process("a", "GPU-2")],
         Stage.REFERENCE: [],
     })  # fmt: skip
-    found, side = describe(config(), args, job)
-    places = {role: (place.node, place.devices) for role, place in found.places.items()}
-    assert places == {
-        "generation": ("b", ("GPU-4", "GPU-5")),
-        "actor_train": ("a", ("GPU-0", "GPU-1")),
-        "critic": ("a", ("GPU-2",)),
-        "critic_train": ("a", ("GPU-2",)),
+    side = describe(config(), args, job)
+    assert by_stage(side) == {
+        "generation": [("b", ("GPU-4", "GPU-5"))],
+        "actor_train": [("a", ("GPU-0", "GPU-1"))],
+        "critic": [("a", ("GPU-2",))],
+        "critic_train": [("a", ("GPU-2",))],
     }
     assert (side.device, side.gpu_title) == ("none", "H100")
-    assert set(side.models) == {*places, "reference"}
+    assert set(side.models) == {*by_stage(side), "reference"}
+    assert set(side.served_elsewhere) == set(side.models)
 
 
-def test_the_user_s_own_places_win():
-    mine = {"node": "c", "devices": ["3"]}
-    job = Job({Stage.REWARD: [process("a", "GPU-0")], Stage.REFERENCE: [process("b", "GPU-1")]})
-    found, _ = describe(config(places={"reward": mine}), job_flags(), job)
-    assert (found.places["reward"].node, found.places["reward"].devices) == ("c", ("3",))
-    assert found.places["reference"].node == "b"
-
-
-def test_a_role_over_several_machines_is_not_placed_and_the_reason_is_told():
-    job = Job({Stage.ACTOR_TRAIN: [process("a", "GPU-0"), process("b", "GPU-1", title="H200")]})
-    found, side = describe(config(), job_flags(), job)
-    assert found.places == {}
-    assert side.elsewhere == {Stage.ACTOR_TRAIN: "GPUs of 2 machines"}
+def test_a_role_over_several_machines_has_devices_on_each():
+    job = Job({
+        Stage.ACTOR_TRAIN: [
+            process("b", "GPU-1", title="H200"), process("a", "GPU-0"), process("b", "GPU-2"),
+        ],
+    })  # fmt: skip
+    side = describe(config(), job_flags(), job)
+    assert by_stage(side) == {"actor_train": [("a", ("GPU-0",)), ("b", ("GPU-1", "GPU-2"))]}
+    assert side.elsewhere == {}
+    assert set(side.served_elsewhere) == {Stage.ACTOR_TRAIN}
     assert side.gpu_title == ""
+
+
+def test_a_machine_that_told_no_gpus_counts_its_processes():
+    job = Job({Stage.ACTOR_TRAIN: [process("a", "GPU-0"), process("b"), process("b")]})
+    silent = describe(config(), job_flags(), job).places[Stage.ACTOR_TRAIN][1]
+    assert (silent.node, silent.devices, silent.n_gpus) == ("b", (), 2)
 
 
 def test_without_gpus_the_processes_of_this_machine_are_the_trainer():
@@ -309,10 +320,8 @@ def test_without_gpus_the_processes_of_this_machine_are_the_trainer():
         Stage.ACTOR_TRAIN: [process("a", pid=1), process("b", pid=2)],
         Stage.REWARD: [process("a", pid=3)],
     })  # fmt: skip
-    before = config()
-    found, side = describe(before, job_flags(), job)
-    assert found is before
-    assert (side.device, side.pids) == ("cpu", (1, 3))
+    side = describe(config(), job_flags(), job)
+    assert (side.device, side.pids, side.places) == ("cpu", (1, 3), {})
 
 
 @pytest.mark.parametrize(
@@ -326,7 +335,7 @@ def test_without_gpus_the_processes_of_this_machine_are_the_trainer():
     ],
 )
 def test_rewards_of_services_are_served_elsewhere(url, told):
-    _, side = describe(config(), job_flags(reward__remote_url=url), Job({}))
+    side = describe(config(), job_flags(reward__remote_url=url), Job({}))
     assert side.elsewhere == ({Stage.REWARD: told} if told else {})
 
 
@@ -340,7 +349,7 @@ def test_processes_that_do_not_answer_leave_their_devices_unknown(monkeypatch):
     job = Job.ask({Stage.GENERATION: ["lost"], Stage.REWARD: ["GPU-0"]})
     assert job.of(Stage.GENERATION) == []
     assert job.on_gpus
-    assert set(describe(config(), job_flags(), job)[0].places) == {"reward"}
+    assert set(describe(config(), job_flags(), job).places) == {"reward"}
 
 
 def test_a_process_without_gpus_tells_so(monkeypatch):
