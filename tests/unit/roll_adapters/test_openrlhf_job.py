@@ -274,14 +274,6 @@ def by_stage(side):
     }
 
 
-def by_stage(side):
-    """Machines and devices of each stage."""
-    return {
-        str(stage): [(part.node, part.devices) for part in parts]
-        for stage, parts in side.places.items()
-    }
-
-
 def test_stages_on_gpus_become_places(model):
     args = job_flags(
         actor__model_name_or_path=model("actor"), critic__model_name_or_path=model("critic")
