@@ -201,6 +201,13 @@ def test_the_model_and_the_metrics_tell_of_it(client_of):
     assert 'ecorl_serve_requests_total{path="/openrlhf",status="200"} 1.0' in text
 
 
+def test_the_tokenizer_is_told_to_who_may_ask(client_of, tokenizer):
+    told = client_of().get("/v1/tokenizer")
+    assert told.json()["model"]["vocab"].items() <= tokenizer.vocab.items()
+    assert client_of(token="secret").get("/v1/tokenizer").status_code == 401
+    assert client_of(tokenizer=None).get("/v1/tokenizer").status_code == 409
+
+
 def test_tokenizers_that_cannot_be_used(tmp_path):
     with pytest.raises(CheckpointError, match=r"^the checkpoint holds no tokenizer.json$"):
         TextTokenizer(tmp_path)
