@@ -153,9 +153,9 @@ class Driver:
             opened.ledger.path, opened.ledger.attempt, config.runtime.namespace
         )
         compared = () if is_exact else (Stage.REWARD, Stage.REFERENCE)
-        told = Invitation(
-            handle.scheduler, handle.namespace, opened.from_step, normalised(args), compared
-        )
+        # OpenRLHF's own classes normalise on a worker as anywhere.
+        scales = {} if is_exact else normalised(args)
+        told = Invitation(handle.scheduler, handle.namespace, opened.from_step, scales, compared)
         invite(args, told)
 
     def add_group(self, stage: Stage, actors: Iterable[Any]) -> None:

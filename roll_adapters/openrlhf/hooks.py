@@ -16,14 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import ray
 import torch
 
 from ecorl.engines.containment import EngineBoundary
 from ecorl.records import Action, ModelShape, Role, Stage, StageWork
 from ecorl.runtime.energy.log_figures import LEGEND, log_figures
-from ecorl.runtime.handles import Float32, Iteration, RunTotals, Span, StageRun
-from ecorl.runtime.protocol import join
+from ecorl.runtime.handles import Float32, Iteration, Landed, RunTotals, Span, StageRun
 from ecorl.runtime.ray.remote import RemoteRuntime
 from roll_adapters.openrlhf.checkpoints import record_saved
 from roll_adapters.openrlhf.comparison import record_comparison
@@ -70,7 +70,8 @@ class TrainerHooks:
         runtime: opened from the run's handle.
         args: OpenRLHF's flags, nested.
         from_step: step that the training goes on from, 0 for a fresh one.
-        normalised: roles whose values are (value - mean) / std, with these two.
+        normalised: roles of whose model OpenRLHF gives (value - mean) / std, with these two, and
+            their engines the value.
         compared: stages whose first batch from an engine is compared with the exact path.
     """
 
@@ -266,13 +267,14 @@ class TrainerHooks:
             return pending.answers
         rows, stage = pending.rows, pending.run.work.stage
         with EngineBoundary() as boundary:
-            values = join(self.runtime, pending.run, lambda bad: self._exact(pending, bad))
+            landed = self._normal(stage, self.runtime.land(pending.run))
+            values = self.runtime.fill(pending.run, landed, lambda bad: self._exact(pending, bad))
             self._compare(pending, values)
             with self.runtime.clock:
                 if stage is Stage.REFERENCE:
                     pending.answers = rows.logprobs(values)
                 else:
-                    pending.answers = rows.rewards(self._normal(stage, values))
+                    pending.answers = rows.rewards(values)
         if pending.answers is None:
             self._tell(boundary)
             # Whatever went wrong here, the training gets OpenRLHF's own answers.
@@ -295,14 +297,15 @@ class TrainerHooks:
     def _exact(self, pending: _Pending, bad: Sequence[int]) -> list[Float32]:
         rows, stage = pending.rows, pending.run.work.stage
         numbers = rows.micro_batches_of(bad)
-        answers = rows.picked(stage, bad, pending.group.run_batches(pending.kwargs, numbers))
-        mean, std = self._normalised.get(stage, (0.0, 1.0))
-        # Normalised by OpenRLHF; the others of the batch are not yet.
-        return [a * std + mean for a in answers] if (mean, std) != (0.0, 1.0) else answers
+        return rows.picked(stage, bad, pending.group.run_batches(pending.kwargs, numbers))
 
-    def _normal(self, stage: Stage, values: list[Float32]) -> list[Float32]:
-        mean, std = self._normalised.get(stage, (0.0, 1.0))
-        return values if (mean, std) == (0.0, 1.0) else [(v - mean) / std for v in values]
+    def _normal(self, stage: Stage, landed: Landed) -> Landed:
+        """What an engine answered, as OpenRLHF's own model would give it."""
+        if stage not in self._normalised:
+            return landed
+        mean, std = (np.float32(figure) for figure in self._normalised[stage])
+        values = {i: np.asarray((v - mean) / std) for i, v in landed.values.items()}
+        return Landed(values, landed.bad_rows)
 
     # ------------------------------------------------------------ training
 
