@@ -7,17 +7,21 @@ own, which begin with ``--ecorl.``.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ecorl.cli.exits import STOPPED_TEXT, Stopped, run_to_exit
 from ecorl.errors import ConfigError, MissingToolError
 from roll_adapters.openrlhf.flags import VERSION, check_names
+
+if TYPE_CHECKING:
+    from ecorl.config import Config
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 
@@ -93,8 +97,22 @@ def _help(parser: argparse.ArgumentParser) -> int:
         return 0
     sys.stdout.write("\nOpenRLHF's flags follow.\n\n")
     sys.stdout.flush()
-    _run_openrlhf(["--help"])
+    with _complete_installation():
+        _run_openrlhf(["--help"])
     return 0
+
+
+@contextlib.contextmanager
+def _complete_installation() -> Iterator[None]:
+    """Turn a package that OpenRLHF needs and that is missing into one line.
+
+    Raises:
+        MissingToolError: in place of the import's error.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingToolError(f"OpenRLHF cannot be imported: {error}") from error
 
 
 def _check_installed() -> None:
@@ -114,19 +132,19 @@ def _check_installed() -> None:
 
 
 def _train(source: str, overrides: Sequence[str], flags: Sequence[str]) -> int:
-    from ecorl.config import load_config
     from roll_adapters.openrlhf import driver
     from roll_adapters.openrlhf.checks import on_ray
 
-    config = on_ray(load_config(source, overrides))
+    config = on_ray(_loaded(source, overrides))
     run = driver.current = driver.Driver(config)
     ended: BaseException | None = None
     try:
         run.connect()
         # Imported here, with OpenRLHF itself: what is wrong in the config is told before.
-        from roll_adapters.openrlhf.groups import WatchedActorGroup
+        with _complete_installation():
+            from roll_adapters.openrlhf.groups import WatchedActorGroup
 
-        run.replace_names(WatchedActorGroup)
+            run.replace_names(WatchedActorGroup)
         _run_openrlhf(flags)
     except SystemExit as error:
         ended = error if error.code else None
@@ -139,6 +157,17 @@ def _train(source: str, overrides: Sequence[str], flags: Sequence[str]) -> int:
     folder = Path(config.resolved_run_dir())
     sys.stdout.write(f"ecorl: the run's record is in {folder}: ecorl report {folder}\n")
     return 0
+
+
+def _loaded(source: str, overrides: Sequence[str]) -> Config:
+    from ecorl.config import load_config
+
+    try:
+        return load_config(source, overrides)
+    except ConfigError as error:
+        if error.key != "--config":
+            raise
+        raise ConfigError("--ecorl.config", error.value, error.allowed) from error
 
 
 def _run_openrlhf(flags: Sequence[str]) -> None:
