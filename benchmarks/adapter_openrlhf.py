@@ -10,7 +10,7 @@ from typing import Any
 
 from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.machine import repository
-from ecorl.bench.text_serving import measure_text_ratio
+from ecorl.bench.frameworks.text_serving import measure_text_ratio
 from ecorl.errors import EngineError
 from ecorl.records import Provenance
 

@@ -57,20 +57,7 @@ def notes(
         nodes: the machines of the run; empty where there is only one.
     """
     found = list(_ALWAYS)
-    if nodes:
-        found.append(
-            "All times are in the clock of the machine on which the run was started. A device "
-            "counts from when its machine joined the run until the machine left it, or until the "
-            "end where no leaving was recorded. The seconds of another machine's power readings "
-            "are moved as wholes, by up to half a second too far or too little; their energy is "
-            "exact."
-        )
-    if _has_parts(executions):
-        found.append(
-            "A stage that ran on devices of several machines counts once on each of them: a call "
-            "with that machine's joules, its share of the rows and tokens, and the time of its "
-            "part, which is as long as the stage where all of them worked from begin to end."
-        )
+    found += _of_machines(executions, nodes)
     a = spending.accounting
     if a is not None:
         found.append(
@@ -105,6 +92,26 @@ def notes(
             "fallback; both efforts are in the energy."
         )
     return tuple(found)
+
+
+def _of_machines(executions: Sequence[ExecutionRow], nodes: Sequence[NodeFacts]) -> list[str]:
+    """The notes about several machines."""
+    found = []
+    if nodes:
+        found.append(
+            "All times are in the clock of the machine on which the run was started. A device "
+            "counts from when its machine joined the run until the machine left it, or until the "
+            "end where no leaving was recorded. The seconds of another machine's power readings "
+            "are moved as wholes, by up to half a second too far or too little; their energy is "
+            "exact."
+        )
+    if _has_parts(executions):
+        found.append(
+            "A stage that ran on devices of several machines counts once on each of them: a call "
+            "with that machine's joules, its share of the rows and tokens, and the time of its "
+            "part, which is as long as the stage where all of them worked from begin to end."
+        )
+    return found
 
 
 def _has_parts(executions: Sequence[ExecutionRow]) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 
 from ecorl.bench.peers import ModelSize
 from ecorl.bench.serving import Answered
-from ecorl.bench.text_serving import ID, TextLoad, _judged, measure_text_ratio
+from ecorl.bench.frameworks.text_serving import ID, TextLoad, _judged, measure_text_ratio
 from tests.conftest import demand
 
 
