@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ecorl.bench.frameworks.text_serving import ID, TextLoad, _judged, measure_text_ratio
 from ecorl.bench.peers import ModelSize
 from ecorl.bench.serving import Answered
-from ecorl.bench.frameworks.text_serving import ID, TextLoad, _judged, measure_text_ratio
 from tests.conftest import demand
 
 
