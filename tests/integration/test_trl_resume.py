@@ -101,7 +101,7 @@ def test_training_from_another_step_than_the_record_is_refused_before_it_starts(
 
 def test_ecorl_run_does_not_take_over_a_script_s_run(tmp_path, cut_run):
     before = sorted(p.name for p in (tmp_path / "attached").iterdir())
-    with pytest.raises(RunError, match="was started by a script"):
+    with pytest.raises(RunError, match="was started by another command: start its script again"):
         trl_run.resume(cut_run, Console(quiet=True))
     with contextlib.closing(LedgerReader(cut_run)) as reader:
         assert len(reader.attempts()) == 1
