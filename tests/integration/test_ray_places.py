@@ -56,7 +56,7 @@ def make(cluster, tmp_path):
     made = []
 
     def run(**options):
-        table = {"type": "ray", "address": cluster.address, "patience_s": 20.0}
+        table = {"type": "ray", "address": cluster.address, "patience_s": 60.0}
         options = {"placement": REWARD_ALONE, "telemetry": POWER, **options}
         made.append(ToyRun(tmp_path / "run", table, **options))
         made[-1].runtime.start()
