@@ -31,8 +31,7 @@ from roll_adapters.openrlhf.attach import Invitation, invite
 from roll_adapters.openrlhf.checkpoints import checkpoint_to_resume, read_progress
 from roll_adapters.openrlhf.checks import ENGINE, fitted
 from roll_adapters.openrlhf.description import Job, describe, job_facts, normalised, tell
-from roll_adapters.openrlhf.engine_options import options_for
-from roll_adapters.openrlhf.flags import value_of
+from roll_adapters.openrlhf.flags import options_for, value_of
 
 logger = logging.getLogger(__name__)
 
@@ -217,8 +216,9 @@ class Driver:
         self._drain()
         record = self._runtime.record
         if error is None:
-            record.event(EventKind.TRAINING_END, f"{self._max_steps} of {self._max_steps} steps")
-            record.event(EventKind.FINISH, f"training ended after {self._max_steps} steps")
+            # How many steps that were is told by the steps in the record.
+            record.event(EventKind.TRAINING_END, "OpenRLHF's trainer has ended")
+            record.event(EventKind.FINISH, "OpenRLHF's command has ended, its models saved")
         else:
             record.event(EventKind.STOP, f"training ended with {type(error).__name__}")
         self._runtime.close()

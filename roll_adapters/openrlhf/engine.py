@@ -27,7 +27,7 @@ from ecorl.engines.torch.loading import HOST_DEVICE, host_report, loading_errors
 from ecorl.engines.validate import check_batch
 from ecorl.errors import CheckpointError, EngineCrashed, EngineError
 from ecorl.records import ModelShape, Stage
-from roll_adapters.openrlhf.engine_options import args_of
+from roll_adapters.openrlhf.flags import args_of
 
 
 class OpenRlhfEngine:

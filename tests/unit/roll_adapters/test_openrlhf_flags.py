@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from ecorl.errors import ConfigError
 from roll_adapters.openrlhf import flags
-from roll_adapters.openrlhf.engine_options import args_of, options_for
-from roll_adapters.openrlhf.flags import RENAMED, check_names, value_of
+from roll_adapters.openrlhf.flags import RENAMED, args_of, check_names, options_for, value_of
 from tests.fakes.openrlhf import flags as nested
 
 
