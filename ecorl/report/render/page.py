@@ -61,7 +61,11 @@ def _facts(report: Report, started: str) -> list[tuple[str, str]]:
         + (f" of {head.n_steps_planned}" if head.n_steps_planned is not None else ""),
         "attempts": str(head.n_attempts),
         "devices": ", ".join(head.devices),
-        **{name.replace("_", " "): value for name, value in head.trainer.items()},
+        # A flag is shown as it is typed.
+        **{
+            name if name.startswith("--") else name.replace("_", " "): value
+            for name, value in head.trainer.items()
+        },
         "models": ", ".join(f"{k} {_short(v)}" for k, v in head.models.items()),
         "commit": head.commit,
         "started": started,
