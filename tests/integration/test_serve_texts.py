@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -82,11 +83,14 @@ def post(url, data):
 
 
 def fetch(url, text, tried=None):
-    """OpenRLHF's `_post_request`: five tries, a second apart; any failure is a try."""
+    """OpenRLHF's `_post_request`: five tries, a second apart; any failure is a try.
+
+    HTTP errors are OSErrors; an answer cut off in its body is an HTTPException.
+    """
     for _ in range(5):
         try:
             return post(url, {"query": [text], "prompts": ["p"], "labels": [None]})
-        except (OSError, ValueError) as error:  # HTTP errors are OSErrors as well
+        except (OSError, http.client.HTTPException, ValueError) as error:
             if tried is not None:
                 tried.append(str(error))
         time.sleep(1)
