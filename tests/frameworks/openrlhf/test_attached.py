@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ecorl.bench.frameworks.samples import count_samples
 from ecorl.records import Action, Stage
 from ecorl.report import build_report, read_config
 from tests.frameworks.openrlhf import harness
@@ -98,6 +99,22 @@ def test_two_iterations_are_open_at_once(tiny, cluster, tmp_path):
     trained = {r.iteration: r.t_end_s for r in rows if r.stage is Stage.ACTOR_TRAIN}
     assert any(generated[i + 1].t_start_s < trained[i] for i in range(1, 2 * N))
     assert run.result.metrics["train/n_letters"].keys() == set(range(1, 2 * N + 1))
+
+
+@pytest.mark.parametrize("estimator", ["RLOO", pytest.param("GROUP_NORM", marks=pytest.mark.deep)])
+def test_several_samples_a_prompt_without_a_critic(estimator, tiny, cluster, tmp_path):
+    changes = getattr(harness, estimator)
+    plain = harness.run_training(cluster, tiny, tmp_path / "plain", changes, n_steps=2)
+    run = train(cluster, tiny, tmp_path / "attached", EXACT, changes, n_steps=2)
+    assert largest_difference(plain, run) <= 1e-6
+    rows = run.rows()
+    roles = {role: 2 * n for role, n in ROLES.items() if not role.startswith("critic")}
+    assert Counter(r.role for r in rows) == roles
+    n_rows = ROWS * changes["rollout.n_samples_per_prompt"]
+    assert {r.n_sequences for r in rows if r.stage is not Stage.ACTOR_TRAIN} == {n_rows}
+    with run.read() as reader:
+        assert count_samples(reader, expected(n_steps=2, n_rows=n_rows)) == (0, 0)
+    assert report_of(run).head.algorithm == ("rloo" if estimator == "RLOO" else "grpo")
 
 
 @pytest.mark.parametrize(
