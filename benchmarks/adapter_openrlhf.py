@@ -73,7 +73,8 @@ def openrlhf_figures(told: dict[str, Any]) -> list[Figure]:
         MEASURED,
         target=Target(high=0.01),
         note=f"{told['hook_s']:.4f} s in {told['n_events']} events of all processes, in "
-        f"{told['n_steps']} steps of {step_s:.3f} s; reward and reference on workers",
+        f"{told['n_steps']} steps of {step_s:.3f} s; reward and reference on workers; threads of "
+        f"ecorl's own needed {told['beside_s']:.4f} s of a processor beside them",
     )
     return [figure, share]
 

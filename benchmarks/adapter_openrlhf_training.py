@@ -18,6 +18,7 @@ from typing import Any
 from ecorl.bench.frameworks.samples import count_samples
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, EventKind, Stage
+from ecorl.runtime.overhead import HookTime
 from tests.frameworks.openrlhf import harness
 from tests.frameworks.openrlhf.attached import EXACT, Attached, largest_difference, train
 from tests.frameworks.openrlhf.tiny import make_tiny
@@ -70,11 +71,13 @@ def _samples(reader: LedgerReader) -> dict[str, Any]:
 
 def _hooks(reader: LedgerReader, run: Attached) -> dict[str, float]:
     """What ecorl needed in the driver and the trainer's processes, and what the steps took."""
-    clock = next(e.detail for e in reader.events() if e.kind is EventKind.HOOK_CLOCK)
+    told = next(e.detail for e in reader.events() if e.kind is EventKind.HOOK_CLOCK)
+    spent = HookTime.read(told)
     steps = run.result.metrics["train/timing/step_total"].values()
     return {
-        "hook_s": float(clock.split()[0]),
-        "n_events": int(clock.split()[3]),
+        "hook_s": spent.hook_s,
+        "n_events": spent.n_events,
+        "beside_s": spent.beside_s,
         "steps_s": sum(steps),
         "n_steps": len(steps),
     }

@@ -11,7 +11,8 @@ from ray.exceptions import ActorUnavailableError
 
 from ecorl.engines.lanes.messages import fault_of
 from ecorl.errors import EngineError
-from ecorl.runtime.handles import Landed, RunTotals
+from ecorl.records import Action, Placement
+from ecorl.runtime.handles import Landed, PlacedStage, RunTotals
 from ecorl.runtime.ray.scheduler import NotStarted
 
 
@@ -28,15 +29,16 @@ class Actor:
         breaks_after: notes that it still takes before it dies in the middle of a batch, or None.
         refuses: whether it takes no rows.
         stages_end: whether stages that end by themselves do so.
+        placed: the stages that it has placed: on an engine where they may leave the GPU.
     """
 
     def __init__(self):
         self.file, self.memory, self.calls, self.endings = [], [], [], []
         self.is_dead = self.is_fresh = self.refuses = False
         self.breaks_after, self.n_deaths, self.stages_end = None, 0, True
-        self.submitted = {}
+        self.submitted, self.placed = {}, []
         self.lock = threading.Lock()
-        for name in ("notes", "end_when_ready", "submit", "land", "ask"):
+        for name in ("notes", "end_when_ready", "start_stage", "submit", "land", "ask"):
             setattr(self, name, Method(self._called(name, getattr(self, f"_{name}"))))
         self.start = Method(self._start)
         self.kept = Method(lambda teller: self._away or (lambda: len(self.file)))
@@ -105,6 +107,12 @@ class Actor:
         ended.is_there = lambda: self.stages_end or self.n_deaths > n_deaths
         return ended
 
+    def _start_stage(self, iteration, work, may_offload):
+        action = Action.CONCURRENT if may_offload else Action.GPU
+        placement = Placement(iteration.number, work.stage, action, action, "", "")
+        self.placed.append(PlacedStage(len(self.placed) + 1, iteration, work, placement))
+        return self.placed[-1]
+
     def _submit(self, stage, batch):
         if self.refuses:
             return fault_of(EngineError("ids repeat"))
@@ -120,6 +128,22 @@ class Actor:
         if method == "totals":
             return RunTotals(drawn_j=float(len(self.named("metric"))))
         return {"told": self.told, "offloads": lambda role: True}[method](*args)
+
+
+class QuietSender:
+    """Stands for the thread that sends: nothing is sent but by those who ask or confirm."""
+
+    def __init__(self, work, gather_s, at_exit):
+        pass
+
+    def wake(self, *, at_once=False):
+        pass
+
+    def stop(self):
+        pass
+
+    def take_cpu_s(self):
+        return 0.0
 
 
 def raise_unavailable():

@@ -138,9 +138,7 @@ class LocalRuntime(StageHooks):
         if self._started:
             self._monitor.close()
             self.ledger.edi(self.edi_json())
-            self.ledger.event(
-                EventKind.HOOK_CLOCK, f"{self.clock.hook_s:.6f} s in {self.clock.n_events} events"
-            )
+            self.ledger.event(EventKind.HOOK_CLOCK, str(self.clock.time))
         self._scheduler.close_engines()
         self.ledger.flush()
 

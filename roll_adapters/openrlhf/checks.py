@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import logging
 import os
 import re
@@ -60,10 +61,13 @@ def on_ray(config: Config) -> Config:
     if "runtime" in config.model_fields_set:
         raise ConfigError("runtime.type", config.runtime.type, "ray: OpenRLHF runs on Ray")
     assert isinstance(config.runtime, LocalRuntimeConfig)
-    address = os.environ.get("RAY_ADDRESS") or "auto"
-    if "://" in address:
-        address = "auto"
-    return config.model_copy(update={"runtime": RayRuntimeConfig(address=address)})
+    address = os.environ.get("RAY_ADDRESS")
+    if not address or "://" in address:
+        # Ray itself finds the cluster.
+        runtime = RayRuntimeConfig()
+    else:
+        runtime = RayRuntimeConfig(address=address)
+    return config.model_copy(update={"runtime": runtime})
 
 
 def fitted(config: Config, args: Any) -> Config:
@@ -163,7 +167,7 @@ def _why_not_by_text(policy: Path, base: str, token: str | None) -> str | None:
             text = answer.read(_TOKENIZER_BYTES)
     except urllib.error.HTTPError as error:
         return f"the service answers {error.code} at /v1/tokenizer"
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         # It may be started later; OpenRLHF tries for some seconds too.
         logger.warning("the reward service does not answer yet: %s", error)
         return None

@@ -23,7 +23,9 @@ from ecorl.ledger import LEDGER_FILE, Ledger
 from ecorl.records import EventKind, Stage
 from ecorl.runtime.building import build_runtime
 from ecorl.runtime.energy.recorded_energy import recorded_totals
+from ecorl.runtime.equipment.hardware import stays_on_gpu
 from ecorl.runtime.protocol import Runtime
+from ecorl.runtime.ray.cluster import join
 from ecorl.runtime.ray.handle import RuntimeHandle
 from ecorl.runtime.run_record import open_attached_run, remove_run, run_facts
 from roll_adapters.openrlhf import workers
@@ -88,6 +90,9 @@ class Driver:
     def connect(self) -> None:
         """Join the Ray cluster as OpenRLHF would, with the hook for the processes of the job.
 
+        Where neither the config nor the environment names a cluster and this machine is part of
+        none, one is started for this run, as OpenRLHF does.
+
         Raises:
             ConfigError: when there is no cluster at the config's address.
         """
@@ -97,12 +102,14 @@ class Driver:
         env["RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"] = "1"
         given = {name: os.environ.get(name, value) for name, value in env.items()}
         job = {"env_vars": given, "worker_process_setup_hook": SETUP_HOOK}
+        stages = (Stage.REWARD, Stage.REFERENCE)
+        n_workers = sum(not stays_on_gpu(self._config.placement.policy, s) for s in stages)
         try:
-            ray.init(address=runtime.address, runtime_env=job)
-        except (ConnectionError, ValueError, RayError) as error:
-            reason = (str(error).strip().splitlines() or ["no reason"])[0]
-            allowed = f"a Ray cluster that answers ({reason}); `ray start --head` makes one"
-            raise ConfigError("runtime.address", runtime.address, allowed) from error
+            join(runtime.address, n_workers, runtime_env=job)
+        except ConfigError:
+            if "address" in runtime.model_fields_set or os.environ.get("RAY_ADDRESS"):
+                raise
+            join("local", n_workers, runtime_env=job)
 
     def replace_names(self, group: type[Any]) -> None:
         """Put ecorl's classes in the place of OpenRLHF's, before its command looks them up.
@@ -230,7 +237,7 @@ class Driver:
             return
         try:
             asked = self._found.trainer.__ray_call__.remote(workers.close_hooks)
-            self._runtime.clock.add(*ray.get(asked, timeout=_DRAIN_S))
+            self._runtime.clock.add(ray.get(asked, timeout=_DRAIN_S))
         except RayError as error:
             why = type(error).__name__
             logger.warning("ecorl: the trainer's last notes may be missing: %s", why)

@@ -30,7 +30,7 @@ from roll_adapters.openrlhf.comparison import record_comparison
 from roll_adapters.openrlhf.flags import value_of
 from roll_adapters.openrlhf.metrics import trainer_metrics
 from roll_adapters.openrlhf.rewards import ResponseTimes
-from roll_adapters.openrlhf.rows import RolloutRows
+from roll_adapters.openrlhf.rows import RolloutRows, RolloutSizes
 
 logger = logging.getLogger(__name__)
 
@@ -189,6 +189,10 @@ class TrainerHooks:
             self._ids = [
                 tag[1] if tag is not None else f"{fresh}.{i}" for i, tag in enumerate(tags)
             ]
+            # Decided while OpenRLHF makes its micro-batches of them.
+            sizes, stages = RolloutSizes.of(samples), (Stage.REWARD, Stage.REFERENCE)
+            works = [sizes.work(stage, self._shape(stage)) for stage in stages]
+            self.runtime.expect_stages(self._iteration, works)
         self._tell(boundary)
 
     def begin_forward(self, micro_batches: Sequence[Any]) -> None:
@@ -238,7 +242,7 @@ class TrainerHooks:
         stage = _FORWARDS[group.stage]
         with self.runtime.clock:
             is_training = stage is Stage.ACTOR_TRAIN
-            work = rows.work(stage, self._shape(stage), has_output=not is_training)
+            work = rows.sizes.work(stage, self._shape(stage), has_output=not is_training)
         # Images are no tokens: what an engine would make of them is not known.
         may = not _has_images(kwargs)
         run = self.runtime.on_stage_start(iteration, work, may_offload=may, starts_now=False)
@@ -246,7 +250,7 @@ class TrainerHooks:
             self.runtime.restart(run)
             return run
         temperature = float(value_of(self._args, "rollout.temperature", 1.0))
-        if not self.runtime.submit(run, lambda: rows.batch(stage, temperature)):
+        if not self.runtime.submit(run, lambda: rows.batch(stage, temperature), lands_here=True):
             self.runtime.restart(run)
         return run
 
@@ -320,7 +324,7 @@ class TrainerHooks:
         with EngineBoundary() as boundary:
             if self._rows is not None and self._iteration is not None:
                 passes = int(value_of(self._args, "train.max_epochs", 1))
-                work = self._rows.work(stage, self._shape(stage), passes=passes)
+                work = self._rows.sizes.work(stage, self._shape(stage), passes=passes)
                 run = self.runtime.on_stage_start(self._iteration, work, may_offload=False)
             # For the end of the step, which then has not to wait for them.
             self.runtime.expect_totals()

@@ -3,13 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from ecorl.engines.protocol import Float32, ScoreBatch
+from ecorl.engines.protocol import Float32, Int64, ScoreBatch
 from ecorl.records import ModelShape, Stage, StageWork
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSizes:
+    """How much a stage reads.
+
+    Attributes:
+        n_rows: rows.
+        n_tokens: tokens of all rows, without padding.
+        n_output_tokens: those of their completions.
+        max_length: tokens of the longest row.
+    """
+
+    n_rows: int
+    n_tokens: int
+    n_output_tokens: int
+    max_length: int
+
+    @classmethod
+    def of(cls, parts: Sequence[Any]) -> RolloutSizes:
+        """Count the tokens of samples or of micro-batches.
+
+        Args:
+            parts: OpenRLHF's ``Experience`` objects.
+        """
+        lengths = [part.attention_mask.long().sum(1) for part in parts]
+        return cls(
+            n_rows=sum(len(each) for each in lengths),
+            n_tokens=sum(int(each.sum()) for each in lengths),
+            n_output_tokens=sum(int(part.action_mask.sum()) for part in parts),
+            max_length=max((int(each.max()) for each in lengths), default=0),
+        )
+
+    def work(
+        self, stage: Stage, shape: ModelShape | None, *, passes: int = 1, has_output: bool = True
+    ) -> StageWork:
+        """Describe a stage that reads all rows.
+
+        Args:
+            stage: the stage.
+            shape: of its model.
+            passes: how often it reads them.
+            has_output: whether the tokens of the completions are its output.
+        """
+        return StageWork(
+            stage=stage,
+            n_sequences=self.n_rows * passes,
+            n_tokens=self.n_tokens * passes,
+            n_output_tokens=self.n_output_tokens * passes if has_output else 0,
+            max_length=self.max_length,
+            model=shape,
+        )
 
 
 class RolloutRows:
@@ -32,30 +87,10 @@ class RolloutRows:
         counts = [int(part.sequences.shape[0]) for part in self._parts]
         self._where = [(m, i) for m, n in enumerate(counts) for i in range(n)]
         self._starts = np.cumsum([0, *counts]).tolist()
-        self.n_output_tokens = sum(int(part.action_mask.sum()) for part in self._parts)
+        self.sizes = RolloutSizes.of(self._parts)
 
     def __len__(self) -> int:
         return len(self._where)
-
-    def work(
-        self, stage: Stage, shape: ModelShape | None, *, passes: int = 1, has_output: bool = True
-    ) -> StageWork:
-        """Describe a stage that reads all rows.
-
-        Args:
-            stage: the stage.
-            shape: of its model.
-            passes: how often it reads them.
-            has_output: whether the tokens of the completions are its output.
-        """
-        return StageWork(
-            stage=stage,
-            n_sequences=len(self) * passes,
-            n_tokens=sum(int(lengths.sum()) for lengths in self._lengths) * passes,
-            n_output_tokens=self.n_output_tokens * passes if has_output else 0,
-            max_length=max((int(lengths.max()) for lengths in self._lengths), default=0),
-            model=shape,
-        )
 
     def batch(self, stage: Stage, temperature: float) -> ScoreBatch:
         """Make the rows for an engine, without padding.
@@ -67,23 +102,29 @@ class RolloutRows:
             stage: reward or reference.
             temperature: the logits are divided by it.
         """
-        rows, counts = [], []
-        for part in self._parts:
-            for ids, mask, actions in zip(
-                part.sequences, part.attention_mask, part.action_mask, strict=True
-            ):
-                rows.append(ids[mask.bool()].cpu().numpy().astype(np.int64))
-                counts.append(len(rows[-1]) - 1 - _first_action(actions, len(rows[-1]) - 1))
         sizes = [len(part.index) for part in self._parts]
         # An engine cuts the rows evenly; the last micro-batch may be shorter.
         is_even = bool(sizes) and len(set(sizes[:-1])) <= 1 and sizes[-1] <= sizes[0]
         return ScoreBatch(
             sample_ids=self.sample_ids,
-            token_ids=tuple(rows),
-            n_completion=tuple(counts),
+            token_ids=self._token_ids[0],
+            n_completion=self._token_ids[1],
             temperature=temperature if stage is Stage.REFERENCE else 1.0,
             micro_batch=sizes[0] if is_even else None,
         )
+
+    @cached_property
+    def _token_ids(self) -> tuple[tuple[Int64, ...], tuple[int, ...]]:
+        """The rows without padding, and the number of each one's completion tokens."""
+        rows, counts = [], []
+        for part in self._parts:
+            tokens = part.sequences.cpu().numpy().astype(np.int64)
+            masks = part.attention_mask.cpu().numpy().astype(bool)
+            actions = part.action_mask.cpu().numpy()
+            for ids, mask, acts in zip(tokens, masks, actions, strict=True):
+                rows.append(ids[mask])
+                counts.append(len(rows[-1]) - 1 - _first_action(acts, len(rows[-1]) - 1))
+        return tuple(rows), tuple(counts)
 
     # ------------------------------------------------------------ answers
 
@@ -140,12 +181,13 @@ class RolloutRows:
             answer = tensors[m][i].float().cpu()
             if stage is Stage.REFERENCE:
                 end = int(self._lengths[m][i]) - 1
-                answer = answer[_first_action(self._parts[m].action_mask[i], end) : end]
+                actions = self._parts[m].action_mask[i].cpu().numpy()
+                answer = answer[_first_action(actions, end) : end]
             found.append(answer.numpy())
         return found
 
 
-def _first_action(actions: torch.Tensor, end: int) -> int:
+def _first_action(actions: npt.NDArray[Any], end: int) -> int:
     """Place of a row's first action in its mask; its end for a row without one."""
-    where = torch.nonzero(actions)
+    where = np.flatnonzero(actions)
     return int(where[0]) if len(where) else end

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from ecorl.runtime.overhead import HookTime
+
 logger = logging.getLogger(__name__)
 
 _MARK = "_ecorl_wrapper"
@@ -269,25 +271,23 @@ def _hooks() -> Any:
     return hooks.current
 
 
-def close_hooks(actor: Any) -> tuple[float, int]:
+def close_hooks(actor: Any) -> HookTime:
     """Wait until the run's scheduler has all that this process, and actors that it made, told it.
 
     Args:
         actor: the trainer; the asynchronous one has made two further actors.
 
     Returns:
-        Seconds and events of ecorl's own work in them.
+        Time of ecorl's own work in them.
     """
     import ray
 
     from roll_adapters.openrlhf import hooks
 
-    hook_s, n_events = 0.0, 0
     others = [getattr(actor, name, None) for name in ("trainer_actor", "generator_actor")]
-    for told in ray.get([o.__ray_call__.remote(close_hooks) for o in others if o is not None]):
-        hook_s, n_events = hook_s + told[0], n_events + told[1]
+    asked = [other.__ray_call__.remote(close_hooks) for other in others if other is not None]
+    spent = sum(ray.get(asked), HookTime())
     if hooks.current is not None:
-        runtime = hooks.current.runtime
-        runtime.close()
-        hook_s, n_events = hook_s + runtime.clock.hook_s, n_events + runtime.clock.n_events
-    return hook_s, n_events
+        hooks.current.runtime.close()
+        spent += hooks.current.runtime.clock.time
+    return spent

@@ -141,6 +141,10 @@ class FakeRuntime:
         self.numbers.append(number)
         return Iteration(number, number - 1 if batch is None else batch, len(self.calls))
 
+    def expect_stages(self, iteration, works):
+        for work in works:
+            self._note("expect_stages", work.role)
+
     def on_stage_start(self, iteration, work, *, may_offload=True, starts_now=True):
         self._note("on_stage_start", work.role)
         leaves = may_offload and work.stage in (Stage.REWARD, Stage.REFERENCE)
@@ -153,7 +157,7 @@ class FakeRuntime:
     def restart(self, run):
         self._note("restart", run.work.role)
 
-    def submit(self, run, batch):
+    def submit(self, run, batch, *, lands_here):
         self._note("submit", run.work.role)
         run.batch = batch()
         return True

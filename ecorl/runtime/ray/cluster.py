@@ -45,11 +45,12 @@ class ClusterNode:
     n_fpgas: float
 
 
-def connect(config: RayRuntimeConfig) -> bool:
+def connect(config: RayRuntimeConfig, n_workers: int) -> bool:
     """Join the cluster, unless this process has already.
 
     Args:
         config: the table ``[runtime]``.
+        n_workers: accelerator workers of the run.
 
     Returns:
         Whether this call has joined it, so that the caller leaves it again.
@@ -59,19 +60,37 @@ def connect(config: RayRuntimeConfig) -> bool:
     """
     if ray.is_initialized():
         return False
+    join(
+        config.address,
+        n_workers,
+        namespace=config.namespace,
+        log_to_driver=False,
+        configure_logging=False,
+        include_dashboard=False if config.address == "local" else None,
+    )
+    return True
+
+
+def join(address: str, n_workers: int, **options: Any) -> None:
+    """Join a cluster, or start one where the address is ``local``.
+
+    Args:
+        address: see `RayRuntimeConfig`.
+        n_workers: accelerator workers of the run. A cluster that is started for it has a place
+            for each of them; one that is there says itself what it has.
+        **options: of ``ray.init``.
+
+    Raises:
+        ConfigError: when there is no cluster.
+    """
+    if address == "local" and n_workers:
+        options["resources"] = {RESOURCE: n_workers}
     try:
-        ray.init(
-            address=config.address,
-            namespace=config.namespace,
-            log_to_driver=False,
-            configure_logging=False,
-            include_dashboard=False if config.address == "local" else None,
-        )
+        ray.init(address=address, **options)
     except (ConnectionError, ValueError, RayError) as error:
         reason = (str(error).strip().splitlines() or ["no reason"])[0]
         allowed = f"a Ray cluster that answers ({reason}); `ray start --head` makes one"
-        raise ConfigError("runtime.address", config.address, allowed) from error
-    return True
+        raise ConfigError("runtime.address", address, allowed) from error
 
 
 def nodes() -> list[ClusterNode]:

@@ -95,6 +95,10 @@ class SchedulerLink:
         """Whether the scheduler answers, as far as is known."""
         return self._revival is None
 
+    def take_sender_s(self) -> float:
+        """Time that the thread that sends has needed since this was last asked, s of processor."""
+        return self._sender.take_cpu_s()
+
     # ------------------------------------------------------------ what is asked
 
     def ask(self, method: str, *args: Any, timeout_s: float = ANSWER_S) -> Any:
@@ -139,7 +143,8 @@ class SchedulerLink:
         call = Call(method, args)
         if not self._is_copy and self.is_up:
             self._outbox.call(call)
-            self._sender.wake()
+            # Somebody will wait for it.
+            self._sender.wake(at_once=True)
         return call
 
     def answer(self, call: Call, timeout_s: float = ANSWER_S) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from ecorl.errors import EngineError
 from ecorl.records import Action, FaultEvent, FaultKind, GuardRefusal, Placement, Role, StageWork
 from ecorl.runtime.handles import Iteration, Landed, PlacedStage, RunTotals, Span, StageRun
 from ecorl.runtime.hooks import StageHooks
-from ecorl.runtime.overhead import HookClock
+from ecorl.runtime.overhead import HookClock, HookTime
 from ecorl.runtime.protocol import Command, RecordWriter
 from ecorl.runtime.ray.link import ANSWER_S, SchedulerLink
 from ecorl.runtime.ray.outbox import Call
@@ -41,6 +41,19 @@ _MAX_SENT = 256
 """Batches whose answers are kept until they land, invented: more than are ever on their way."""
 
 _ABSENT = "the scheduler does not answer, so the GPU it is"
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """A decision that was asked for before its stage starts."""
+
+    iteration: Iteration
+    work: StageWork
+    call: Call
+
+    def is_of(self, iteration: Iteration, work: StageWork) -> bool:
+        """Whether it is about this stage, as it is now."""
+        return self.iteration == iteration and self.work == work
 
 
 class RemoteRuntime(StageHooks):
@@ -70,6 +83,7 @@ class RemoteRuntime(StageHooks):
         # be pickled, and the reference of an answer is this process's.
         self._sent: dict[int, Call] = {}
         self._totals: Call | None = None
+        self._expected: dict[Role, _Expected] = {}
 
     # ------------------------------------------------------------ life
 
@@ -89,6 +103,11 @@ class RemoteRuntime(StageHooks):
     def close(self) -> None:
         """Wait until the scheduler has all that it was told; the run goes on. See `Runtime`."""
         self._link.drain(ANSWER_S)
+        self._count_sender()
+
+    def _count_sender(self) -> None:
+        """Count what the thread that sends has needed: it takes the interpreter from the others."""
+        self.clock.add(HookTime(beside_s=self._link.take_sender_s()))
 
     # ------------------------------------------------------------ event path
 
@@ -96,11 +115,47 @@ class RemoteRuntime(StageHooks):
         """Open an iteration; those that were opened before stay open. See `Runtime`."""
         return new_iteration(number, batch)
 
+    def expect_stages(self, iteration: Iteration, works: Sequence[StageWork]) -> None:
+        """Have it decided now where stages run, so that their starts need not wait for it.
+
+        A stage that then starts otherwise than described here is decided anew. What never starts
+        is forgotten with the next call.
+
+        Args:
+            iteration: that they belong to.
+            works: one a role, in the order in which they will start.
+        """
+        with self.clock:
+            for role in tuple(self._expected):
+                self._drop_expected(role)
+            for work in works:
+                if work.role in self._engines and work.role not in self._retired:
+                    call = self._link.call_soon("start_stage", iteration, work, True)
+                    self._expected[work.role] = _Expected(iteration, work, call)
+
+    def _drop_expected(self, role: Role) -> None:
+        expected = self._expected.pop(role, None)
+        if expected is not None:
+            decided = self._link.answer(expected.call)
+            if isinstance(decided, PlacedStage):
+                self._link.tell("forget", decided)
+
+    def _decided(self, iteration: Iteration, work: StageWork, may_offload: bool) -> Any:
+        """Where the scheduler puts a stage; something else when it does not answer."""
+        may = may_offload and work.role not in self._retired
+        expected = self._expected.get(work.role)
+        if expected is not None and may and expected.is_of(iteration, work):
+            del self._expected[work.role]
+            decided = self._link.answer(expected.call)
+            if isinstance(decided, PlacedStage):
+                return decided
+        self._drop_expected(work.role)
+        return self._link.ask("start_stage", iteration, work, may)
+
     def _place(self, iteration: Iteration, work: StageWork, may_offload: bool) -> PlacedStage:
         placement = _on_gpu(iteration, work)
         if work.role in self._engines:
-            may = may_offload and work.role not in self._retired
-            decided = self._link.ask("start_stage", iteration, work, may)
+            decided = self._decided(iteration, work, may_offload)
             if isinstance(decided, PlacedStage):
                 return decided
             placement = replace(placement, reason=_ABSENT, refusal=GuardRefusal.UNAVAILABLE)
@@ -137,15 +192,26 @@ class RemoteRuntime(StageHooks):
         with self.clock:
             self._link.tell("end_stage", stage, list(spans), node)
 
-    def submit(self, run: StageRun, batch: Callable[[], ScoreBatch]) -> bool:
+    def submit(
+        self, run: StageRun, batch: Callable[[], ScoreBatch], *, lands_here: bool = False
+    ) -> bool:
         """Send the rows of a placed stage to its worker. See `Runtime`.
 
         The scheduler's answer is not waited for: `land` looks at it.
+
+        Args:
+            run: from `on_stage_start`.
+            batch: makes the rows.
+            lands_here: whether this process itself will wait for the rows; then a thread sends
+                them, and this call takes microseconds.
         """
         with EngineBoundary() as boundary, self.clock:
             rows = batch()
-            sent = self._link.call("submit", run.stage, rows)
-            if sent.ref is None:
+            if not self._link.is_up:
+                raise EngineError(_ABSENT)
+            send = self._link.call_soon if lands_here else self._link.call
+            sent = send("submit", run.stage, rows)
+            if sent.ref is None and not lands_here:
                 raise EngineError(_ABSENT)
             self._sent[run.stage.serial] = sent
             while len(self._sent) > _MAX_SENT:

@@ -14,7 +14,7 @@ from ecorl.edi import EdiMatrix
 from ecorl.engines.lanes.messages import error_of
 from ecorl.errors import ConfigError
 from ecorl.ledger import Ledger, node_file
-from ecorl.records import DeviceKind, stage_of
+from ecorl.records import DeviceKind, Role, stage_of
 from ecorl.runtime.equipment.hardware import (
     card_power,
     gpu_path,
@@ -34,7 +34,7 @@ from ecorl.runtime.ray.record import RemoteRecord
 from ecorl.runtime.ray.remote import RemoteRuntime
 from ecorl.runtime.ray.scheduler import SchedulerActor, SchedulerPlan
 from ecorl.runtime.ray.workers import RESTART_S, START_S, PlacedWorker, make_workers
-from ecorl.runtime.training import TrainerMachine, TrainingSide
+from ecorl.runtime.training import FrozenModel, TrainerMachine, TrainingSide
 from ecorl.telemetry.sources.specs import SourceSpec
 
 _FINISH_S = 70.0
@@ -108,7 +108,7 @@ class RayRuntime(RemoteRuntime):
         if self._started:
             return
         self._started = True
-        self._actors.joined = cluster.connect(self._ray)
+        self._actors.joined = cluster.connect(self._ray, len(self._moved()))
         try:
             with cluster.ended_on_error(self._actors.made):
                 plan = self._plan()
@@ -126,11 +126,7 @@ class RayRuntime(RemoteRuntime):
         """Make workers and monitors, and put together what the scheduler has to know."""
         home = cluster.own_node()
         self.training = replace(self.training, node=home.name)
-        models = {
-            role: frozen
-            for role, frozen in self.training.frozen.items()
-            if not stays_on_gpu(self.config.placement.policy, stage_of(role))
-        }
+        models = self._moved()
         cluster.check_accelerators(len(models), self._ray.patience_s)
         workers = make_workers(self.config, self._ray, models, self._actors.made)
         self._engines = {worker.role: worker.model.folder for worker in workers}
@@ -160,6 +156,14 @@ class RayRuntime(RemoteRuntime):
             monitors=monitors,
             left_over=left_over(self._path, self._attempt),
         )
+
+    def _moved(self) -> dict[Role, FrozenModel]:
+        """The models that the policy may move to a worker."""
+        return {
+            role: frozen
+            for role, frozen in self.training.frozen.items()
+            if not stays_on_gpu(self.config.placement.policy, stage_of(role))
+        }
 
     def _trainers(self, home: cluster.ClusterNode) -> dict[str, TrainerMachine]:
         """The other machines of the trainer's processes, by their names in the cluster."""
@@ -279,8 +283,8 @@ class RayRuntime(RemoteRuntime):
         # One that is being started anew just now has to fetch the machines' records.
         self._link.await_up(RESTART_S + ANSWER_S)
         self._link.drain(ANSWER_S)
-        told = f"{self.clock.hook_s:.6f} s in {self.clock.n_events} events"
-        self._link.ask("finish", told, timeout_s=_FINISH_S * len(self._actors.made))
+        self._count_sender()
+        self._link.ask("finish", str(self.clock.time), timeout_s=_FINISH_S * len(self._actors.made))
 
     def _end(self) -> None:
         """End the record and all actors; Ray ends them by SIGKILL, so nothing may be left."""

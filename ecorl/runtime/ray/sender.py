@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from ray.exceptions import RayError
@@ -41,6 +42,12 @@ class Sender:
         self._urgent = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._cpu_s = self._taken_s = 0.0
+
+    def take_cpu_s(self) -> float:
+        """Time that the thread has needed on a processor since this was last asked, s."""
+        since_s, self._taken_s = self._cpu_s - self._taken_s, self._cpu_s
+        return since_s
 
     def wake(self, *, at_once: bool = False) -> None:
         """Have a round done soon; takes microseconds.
@@ -90,6 +97,7 @@ class Sender:
             if self._stopped.is_set():
                 return
             pause_s = self._round()
+            self._cpu_s = time.thread_time()
 
     def _round(self) -> float | None:
         why: Exception | None = None

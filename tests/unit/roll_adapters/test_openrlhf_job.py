@@ -24,6 +24,7 @@ from roll_adapters.openrlhf import checkpoints, checks, description
 from roll_adapters.openrlhf.checkpoints import checkpoint_to_resume, read_progress, record_saved
 from roll_adapters.openrlhf.checks import fitted, on_ray
 from roll_adapters.openrlhf.description import ActorFacts, Job, describe, local_folder
+from roll_adapters.openrlhf.driver import SETUP_HOOK, Driver
 from tests.fakes.openrlhf import FakeRuntime, flags
 
 CONCURRENT = {"type": "static", "reward": "concurrent", "reference": "concurrent"}
@@ -113,6 +114,46 @@ def test_a_run_is_on_ray_unless_the_user_says_otherwise(monkeypatch):
     assert on_ray(own) is own
     with pytest.raises(ConfigError, match=r"runtime\.type = 'local': allowed is ray"):
         on_ray(config(runtime={"type": "local"}))
+
+
+@pytest.mark.parametrize(
+    ("policy", "more"), [(CONCURRENT, {"resources": {"FPGA": 2}}), ({"type": "static"}, {})]
+)
+def test_a_machine_without_a_cluster_starts_one_with_a_place_for_each_worker(
+    monkeypatch, policy, more
+):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    asked = clusters_asked_for(monkeypatch)
+    Driver(on_ray(config(policy))).connect()
+    (auto, first), (local, second) = asked
+    assert (auto, local) == ("auto", "local")
+    assert second == first | more
+    assert second["runtime_env"]["worker_process_setup_hook"] == SETUP_HOOK
+
+
+@pytest.mark.parametrize("named_by", ["config", "environment"])
+def test_a_cluster_that_is_named_and_does_not_answer_is_refused(monkeypatch, named_by):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    own = {"type": "ray", "address": "10.0.0.1:6379"}
+    if named_by == "environment":
+        monkeypatch.setenv("RAY_ADDRESS", own.pop("address"))
+    asked = clusters_asked_for(monkeypatch)
+    with pytest.raises(ConfigError, match=r"runtime\.address = .*nobody there"):
+        Driver(on_ray(config(runtime=own))).connect()
+    assert len(asked) == 1
+
+
+def clusters_asked_for(monkeypatch):
+    """What Ray is asked to join; nothing answers but a cluster that it starts."""
+    asked = []
+
+    def init(address, **options):
+        asked.append((address, options))
+        if address != "local":
+            raise ConnectionError("nobody there")
+
+    monkeypatch.setattr(ray, "init", init)
+    return asked
 
 
 @pytest.mark.parametrize(

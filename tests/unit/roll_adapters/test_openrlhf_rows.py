@@ -105,12 +105,12 @@ def test_the_exact_path_s_answers_are_picked_row_by_row(rollout, data):
 def test_work_counts_real_tokens_and_actions(rollout, passes):
     rows, parts, ids = rollout
     found = RolloutRows(parts, ids)
-    work = found.work(Stage.ACTOR_TRAIN, None, passes=passes)
+    work = found.sizes.work(Stage.ACTOR_TRAIN, None, passes=passes)
     assert work.n_sequences == len(rows) * passes == len(found) * passes
     assert work.n_tokens == sum(len(tokens) for tokens, _ in rows) * passes
     assert work.n_output_tokens == sum(sum(actions) for _, actions in rows) * passes
     assert work.max_length == max(len(tokens) for tokens, _ in rows)
-    assert found.work(Stage.ACTOR_TRAIN, None, has_output=False).n_output_tokens == 0
+    assert found.sizes.work(Stage.ACTOR_TRAIN, None, has_output=False).n_output_tokens == 0
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_micro_batches_that_an_engine_would_cut_otherwise_are_not_named(sizes, e
 def test_no_rows_at_all():
     rows = RolloutRows([], [])
     assert len(rows) == 0
-    assert rows.work(Stage.REWARD, None).max_length == 0
+    assert rows.sizes.work(Stage.REWARD, None).max_length == 0
     assert len(rows.batch(Stage.REWARD, 1.0)) == 0
 
 

@@ -17,6 +17,7 @@ pytest.importorskip("ray")
 
 from ecorl.errors import ConfigError, EngineTimeout
 from ecorl.records import Stage
+from ecorl.runtime.overhead import HookTime
 from roll_adapters.openrlhf import attach, hooks, workers
 from roll_adapters.openrlhf.attach import KEY, Invitation, invite, open_hooks
 from roll_adapters.openrlhf.rewards import TIMES
@@ -257,12 +258,13 @@ def test_what_a_process_notes_is_waited_for_at_the_end(monkeypatch):
         return SimpleNamespace(__ray_call__=call)
 
     monkeypatch.setattr(hooks, "current", None)
-    assert workers.close_hooks(SimpleNamespace()) == (0.0, 0)
+    assert workers.close_hooks(SimpleNamespace()) == HookTime()
     runtime = FakeRuntime()
-    runtime.clock.add(0.25, 3)
+    runtime.clock.add(HookTime(0.25, 3, 0.125))
     monkeypatch.setattr(hooks, "current", SimpleNamespace(runtime=runtime))
-    actor = SimpleNamespace(trainer_actor=remote((0.5, 1)), generator_actor=remote((1.0, 2)))
-    assert workers.close_hooks(actor) == (1.75, 6)
+    trainer, generator = HookTime(0.5, 1), HookTime(1.0, 2, 0.5)
+    actor = SimpleNamespace(trainer_actor=remote(trainer), generator_actor=remote(generator))
+    assert workers.close_hooks(actor) == HookTime(1.75, 6, 0.625)
     assert runtime.roles("close") == [""]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,11 +12,11 @@ pytest.importorskip("ray")
 
 from ecorl.config import validate_config
 from ecorl.errors import EngineError
-from ecorl.records import Action, FaultKind, Placement, Stage
+from ecorl.records import Action, FaultKind, GuardRefusal, Placement, Stage
 from ecorl.runtime.handles import PlacedStage, RunTotals, StageRun
 from ecorl.runtime.ray import link, remote
 from ecorl.runtime.training import TrainingSide
-from tests.ray_stand_in import Actor, Ray
+from tests.ray_stand_in import Actor, QuietSender, Ray
 from tests.toy_runs import make_batch, work_of
 
 ALL = (0, 1, 2, 3, 4)
@@ -24,6 +26,7 @@ ALL = (0, 1, 2, 3, 4)
 def actor(monkeypatch):
     one = Actor()
     monkeypatch.setattr(link, "ray", Ray(one))
+    monkeypatch.setattr(link, "Sender", QuietSender)
     return one
 
 
@@ -31,10 +34,11 @@ def actor(monkeypatch):
 def make(actor):
     links = []
 
-    def make():
-        links.append(link.SchedulerLink(actor, gather_s=60.0))
+    def make(engines=()):
+        links.append(link.SchedulerLink(actor))
         config = validate_config({"run_dir": "unused"})
-        return remote.RemoteRuntime(config, TrainingSide(), links[-1], {})
+        engines = dict.fromkeys(engines, Path("model"))
+        return remote.RemoteRuntime(config, TrainingSide(), links[-1], engines)
 
     yield make
     for one in links:
@@ -60,11 +64,12 @@ def told(runtime, actor):
     return [(n.method, n.args[1:]) for n in actor.file + actor.memory]
 
 
-def test_rows_are_sent_without_waiting_and_land(runtime, actor):
+@pytest.mark.parametrize("lands_here", [False, True])
+def test_rows_are_sent_without_waiting_and_land(runtime, actor, lands_here):
     run, batch = start(runtime)
-    assert runtime.submit(run, lambda: batch)
+    assert runtime.submit(run, lambda: batch, lands_here=lands_here)
     assert run.sent
-    assert actor.calls == ["submit"]
+    assert actor.calls == ([] if lands_here else ["submit"])
     run = pickle.loads(pickle.dumps(run))
     assert runtime.land(run).bad_rows == ()
     assert actor.calls == ["submit", "land"]
@@ -112,12 +117,12 @@ def test_a_batch_that_cannot_be_made_or_sent_is_known_at_once(runtime, actor):
     assert [m for m, _ in told(runtime, actor) if m == "refuse"] == ["refuse", "refuse"]
 
 
-@pytest.mark.parametrize("is_back", [False, True])
+@pytest.mark.parametrize(("lands_here", "is_back"), [(False, False), (False, True), (True, False)])
 def test_a_scheduler_that_dies_before_the_rows_land_leaves_them_to_the_exact_path(
-    runtime, actor, is_back
+    runtime, actor, lands_here, is_back
 ):
     run, batch = start(runtime)
-    assert runtime.submit(run, lambda: batch)
+    assert runtime.submit(run, lambda: batch, lands_here=lands_here)
     actor.die()
     if is_back:
         # Another process has started it anew.
@@ -199,3 +204,75 @@ def test_settling_and_telling_call_nobody(runtime, actor):
     assert actor.calls == []
     runtime._link.confirm()
     assert actor.calls == ["notes", "end_when_ready"]
+
+
+# ---------------------------------------------------------------- decisions asked for beforehand
+
+
+@pytest.fixture
+def expecting(make):
+    """A process whose next two stages are expected, and these."""
+    runtime, batch = make([Stage.REWARD, Stage.REFERENCE]), make_batch()
+    iteration = runtime.begin_iteration(1)
+    works = [work_of(batch, stage) for stage in (Stage.REWARD, Stage.REFERENCE)]
+    runtime.expect_stages(iteration, works)
+    return runtime, iteration, works
+
+
+def test_an_expected_stage_starts_without_a_further_question(expecting, actor):
+    runtime, iteration, works = expecting
+    assert actor.calls == []
+    runs = [runtime.on_stage_start(iteration, work, starts_now=False) for work in works]
+    assert actor.calls == ["start_stage", "start_stage"]
+    assert [run.stage for run in runs] == actor.placed
+    # It was for one start: the next is decided anew.
+    assert runtime.on_stage_start(iteration, works[0], starts_now=False).stage == actor.placed[2]
+    assert "forget" not in [m for m, _ in told(runtime, actor)]
+
+
+@pytest.mark.parametrize("what", ["work", "iteration", "images", "retired"])
+def test_a_stage_that_is_not_as_expected_is_decided_anew_and_the_other_one_forgotten(
+    expecting, actor, what
+):
+    runtime, iteration, (work, _) = expecting
+    may_offload = what != "images"
+    if what == "work":
+        work = replace(work, n_sequences=work.n_sequences - 1)
+    if what == "iteration":
+        iteration = runtime.begin_iteration(2)
+    if what == "retired":
+        runtime.retire(Stage.REWARD, "its model changes")
+    run = runtime.on_stage_start(iteration, work, may_offload=may_offload, starts_now=False)
+    assert run.stage == actor.placed[-1]
+    assert (run.work, run.stage.iteration) == (work, iteration)
+    assert run.placement.on_gpu == (what in ("images", "retired"))
+    told(runtime, actor)
+    (note,) = actor.named("forget")
+    assert note.args == (actor.placed[0],)
+
+
+def test_what_never_starts_is_forgotten_when_the_next_stages_are_expected(expecting, actor):
+    runtime, iteration, works = expecting
+    runtime.expect_stages(iteration, works[1:])
+    run = runtime.on_stage_start(iteration, works[1], starts_now=False)
+    told(runtime, actor)
+    assert [n.args for n in actor.named("forget")] == [(stage,) for stage in actor.placed[:2]]
+    assert run.stage == actor.placed[2]
+
+
+def test_a_scheduler_that_dies_with_the_questions_leaves_the_stages_on_the_gpu(expecting, actor):
+    runtime, iteration, works = expecting
+    actor.die()
+    for work in works:
+        run = runtime.on_stage_start(iteration, work, starts_now=False)
+        assert run.placement.on_gpu
+        assert run.placement.refusal is GuardRefusal.UNAVAILABLE
+    assert actor.placed == []
+
+
+def test_roles_without_an_engine_are_not_asked_about(make, actor):
+    runtime = make([Stage.REFERENCE])
+    work = work_of(make_batch(), Stage.REWARD)
+    runtime.expect_stages(runtime.begin_iteration(1), [work])
+    runtime._link.confirm()
+    assert actor.calls == []

@@ -20,10 +20,7 @@ from ecorl.runtime.handles import Span
 from ecorl.runtime.ray import link, outbox, scheduler
 from ecorl.runtime.ray.outbox import Note
 from ecorl.runtime.ray.scheduler import NotStarted, SchedulerActor
-from tests.ray_stand_in import Actor, Ray
-
-LONG_S = 60.0
-"""With which the thread that sends leaves everything to the test."""
+from tests.ray_stand_in import Actor, QuietSender, Ray
 
 
 @pytest.fixture
@@ -34,11 +31,15 @@ def actor(monkeypatch):
 
 
 @pytest.fixture
-def make(actor):
+def make(actor, monkeypatch):
     made = []
 
-    def make(gather_s=LONG_S, **options):
-        made.append(link.SchedulerLink(actor, gather_s=gather_s, **options))
+    def make(gather_s=None, **options):
+        """A link; without a time it has no thread that sends."""
+        with monkeypatch.context() as patch:
+            if gather_s is None:
+                patch.setattr(link, "Sender", QuietSender)
+            made.append(link.SchedulerLink(actor, gather_s=gather_s or 0.0, **options))
         return made[-1]
 
     yield make
@@ -129,7 +130,8 @@ def test_a_kill_at_any_moment_neither_loses_nor_doubles_a_note(steps):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(link, "ray", Ray(actor))
         patch.setattr(outbox, "MAX_BATCH", 3)
-        one = link.SchedulerLink(actor, gather_s=LONG_S)
+        patch.setattr(link, "Sender", QuietSender)
+        one = link.SchedulerLink(actor)
         for what, n in steps:
             if what == "tell":
                 tell(one, *range(n_told, n_told + n))
