@@ -194,6 +194,8 @@ class NodeMonitor:
         others: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
         self.node, self._ledger, self._others = node, ledger, others
+        # The sampler's devices, and the GPU path's among them.
+        self._own: tuple[tuple[DeviceInfo, ...], tuple[str, ...]] = ((), ())
         self.ahead_s = 0.0
         self._has_meters = bool(sources)
         self._longest_s = max((spec.interval_s for spec in sources), default=0.1)
@@ -259,8 +261,11 @@ class NodeMonitor:
 
     def gpu_path_ids(self) -> tuple[str, ...]:
         """Ids of the GPU path's metered devices; the sampler may learn of them late."""
-        own = [d for d in self.sampler.devices if d.kind is not DeviceKind.FPGA]
-        return tuple(d.device_id for d in own if d.device_id not in self._others)
+        devices = self.sampler.devices
+        if devices is not self._own[0]:
+            own = [d.device_id for d in devices if d.kind is not DeviceKind.FPGA]
+            self._own = (devices, tuple(name for name in own if name not in self._others))
+        return self._own[1]
 
     def power(self) -> NodePower:
         """What the machine's devices draw now."""

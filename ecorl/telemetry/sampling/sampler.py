@@ -72,6 +72,7 @@ class Sampler:
         self._smoothers: dict[str, Smoother] = {}
         self._faults: dict[str, str] = {}
         self._reports: tuple[SourceReport, ...] = ()
+        self._devices: tuple[DeviceInfo, ...] = ()
         self._reasons: dict[str, str] = {}
         self._limits_s: dict[str, float] = {}
         self._since_s: dict[str, float] = {}
@@ -133,7 +134,7 @@ class Sampler:
     @property
     def devices(self) -> tuple[DeviceInfo, ...]:
         """The devices that are sampled."""
-        return tuple(device for report in self._reports for device in report.devices)
+        return self._devices
 
     @property
     def faults(self) -> dict[str, str]:
@@ -232,6 +233,8 @@ class Sampler:
                 self._specs[i] = self._specs[i].only(report.chosen)
         if first:
             self._reports = reports
+            # Asked for several times a stage.
+            self._devices = tuple(device for report in reports for device in report.devices)
         self._ready.set()
 
     def _smoother(self, device: DeviceInfo) -> Smoother:
