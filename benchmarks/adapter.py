@@ -203,7 +203,7 @@ def _decision(told: Sequence[dict[str, Any]]) -> Figure:
 
 
 def _hook_share(folder: Path, overrides: Sequence[str], n_runs: int, n_steps: int) -> Figure:
-    """Share of the training's time that ecorl's own code took, by its counter; several trainings."""
+    """Share of the time of trainings that ecorl itself took on their threads."""
     told = [_hooks(folder / str(run), overrides, n_steps) for run in range(n_runs)]
     shares = [spent.hook_s / train_s for spent, train_s in told]
     median = statistics.median(shares)
