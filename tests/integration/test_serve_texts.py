@@ -69,7 +69,9 @@ def address_of(process):
 def stopped(process):
     """End the service by a signal; what it wrote since."""
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
+    process.wait(60)
+    # Not `communicate`: lines that came with the first one are in the reader's buffer.
+    out, err = process.stdout.read(), process.stderr.read()
     assert process.returncode == 0, err
     return out, err
 
