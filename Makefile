@@ -4,6 +4,7 @@
 # make test-all    the same with the deep ones: longer sweeps
 # make test-numpy1  tests of the rooms that need no framework, under NumPy before 2
 # make test-openrlhf  tests with OpenRLHF itself on the CPU, in an environment that all clones share
+# make test-roll   tests with ROLL itself on the CPU, from a checkout: ROLL_SRC=FOLDER
 # make lint-hls    check that the kernel sources keep to what Vitis HLS can synthesise
 # make bitstream   build what XRT loads: TARGET=csim (default) sw_emu hw_emu hw, PLATFORM=name or .xpfm
 # make bench       run the benchmarks
@@ -21,7 +22,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 POLICY_RUN ?= runs/policy-$$(date +%Y%m%d-%H%M%S)
 
-.PHONY: demo demo-ray policy test test-all test-numpy1 test-openrlhf checks lint lint-hls types layers format install csim bitstream prerequisites bench bench-long wheel clean help
+.PHONY: demo demo-ray policy test test-all test-numpy1 test-openrlhf test-roll checks lint lint-hls types layers format install csim bitstream prerequisites bench bench-long wheel clean help
 
 help:
 	@grep -E '^# make' Makefile | cut -c3-
@@ -69,9 +70,16 @@ $(NUMPY1_STAMP): pyproject.toml constraints.txt Makefile
 	@$(NUMPY1)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
-OPENRLHF := tests/frameworks/openrlhf
+FRAMEWORKS := tests/frameworks
 test-openrlhf: prerequisites
-	PYTHON=$(PYTHON) $(OPENRLHF)/run.sh -m pytest $(OPENRLHF) -m "not deep" --durations=15
+	PYTHON=$(PYTHON) $(FRAMEWORKS)/run.sh openrlhf -m pytest $(FRAMEWORKS)/openrlhf -m "not deep" --durations=15
+
+# ROLL is in no registry: its checkout is named, put on the path, and nothing of it is built.
+test-roll: prerequisites
+	@test -f "$(ROLL_SRC)/roll/pipeline/rlvr/rlvr_pipeline.py" || { \
+	  echo "make test-roll needs ROLL_SRC=<a checkout of ROLL 0.3.0> (now: '$(ROLL_SRC)')"; exit 2; }
+	PYTHON=$(PYTHON) FRAMEWORK_SRC=$(abspath $(ROLL_SRC)) $(FRAMEWORKS)/run.sh roll \
+	  -m pytest $(FRAMEWORKS)/roll -m "not deep" --durations=15
 
 prerequisites:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -120,11 +128,11 @@ format: install
 
 # OpenRLHF's environment is made before the clock of any benchmark starts.
 bench: install csim
-	@$(OPENRLHF)/environment.sh $(PYTHON) >/dev/null
+	@$(FRAMEWORKS)/environment.sh openrlhf $(PYTHON) >/dev/null
 	$(BIN)/python -m benchmarks
 
 bench-long: install csim
-	@$(OPENRLHF)/environment.sh $(PYTHON) >/dev/null
+	@$(FRAMEWORKS)/environment.sh openrlhf $(PYTHON) >/dev/null
 	$(BIN)/python -m benchmarks --long
 
 policy: install

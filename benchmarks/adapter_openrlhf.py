@@ -15,7 +15,7 @@ from ecorl.errors import EngineError
 from ecorl.records import Provenance
 
 MEASURED = Provenance.MEASURED
-RUN = "tests/frameworks/openrlhf/run.sh"
+RUN = ("tests/frameworks/run.sh", "openrlhf")
 LEAST_ANSWERED = 0.99
 """Share of rows that the workers must have answered for the equality to count."""
 
@@ -33,7 +33,7 @@ def train_with_openrlhf(folder: Path) -> dict[str, Any]:
         EngineError: when they do not end well.
     """
     folder.mkdir(parents=True)
-    command = [RUN, "-m", "benchmarks.adapter_openrlhf_training", str(folder)]
+    command = [*RUN, "-m", "benchmarks.adapter_openrlhf_training", str(folder)]
     # Another environment than this one: nothing of it may be found there.
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     try:

@@ -1,6 +1,6 @@
 """The trainings of `benchmarks.adapter` with OpenRLHF itself, on the CPU, in its own environment.
 
-    tests/frameworks/openrlhf/run.sh -m benchmarks.adapter_openrlhf_training FOLDER
+    tests/frameworks/run.sh openrlhf -m benchmarks.adapter_openrlhf_training FOLDER
 
 Plain PPO with critic, reward model and reference, and the same with ecorl: an exact engine on
 accelerator workers answers reward and reference, and a few of its values are spoilt. What was found
@@ -21,7 +21,7 @@ from ecorl.records import Action, EventKind, Stage
 from ecorl.runtime.overhead import HookTime
 from tests.frameworks.openrlhf import harness
 from tests.frameworks.openrlhf.attached import EXACT, Attached, largest_difference, train
-from tests.frameworks.openrlhf.tiny import make_tiny
+from tests.frameworks.tiny import make_tiny
 
 N_ROWS, STEPS_AN_EPISODE, EPISODES = 32, 2, 4
 N_STEPS = STEPS_AN_EPISODE * EPISODES

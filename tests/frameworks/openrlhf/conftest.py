@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import demand, required_tools
 from tests.frameworks.openrlhf import harness
-from tests.frameworks.openrlhf.tiny import make_tiny
+from tests.frameworks.tiny import make_tiny
 
 # `make test` has another environment and says nothing of these; `make test-openrlhf` demands them.
 if importlib.util.find_spec("openrlhf") is None and "openrlhf" not in required_tools():

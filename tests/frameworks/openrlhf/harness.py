@@ -7,28 +7,25 @@ what it left: the scalars of its TensorBoard files and the saved weights.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.frameworks.openrlhf.tiny import Tiny
+from tests.frameworks import ray_nodes
+from tests.frameworks.ray_nodes import Cluster
+from tests.frameworks.tiny import Tiny
 
 ROOT = Path(__file__).parents[3]
 CPU = Path(__file__).parent / "cpu"
 COMMAND = (sys.executable, "-m", "openrlhf.cli.train_ppo_ray")
 LIMIT_S = 600
 N_STEPS, N_ROWS, MICRO = 4, 8, 4
-LOOPBACK = "127.0.0.2"
-"""Of the loopback device; Ray takes 127.0.0.1 for another name of the network's address."""
-
 # Every role has a GPU of its own; `common` gives the rest that has no place on the CPU.
 ROLES = ("actor", "ref", "reward", "critic")
 
@@ -127,100 +124,19 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
     }
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-@dataclass(frozen=True)
-class Cluster:
-    address: str
-    folder: Path
-    environment: dict[str, str]
-
-
 @contextlib.contextmanager
 def cluster(folder: Path, *, n_gpus: int = 8, n_fpgas: int = 2, **more: str) -> Iterator[Cluster]:
-    """Start a Ray node with GPUs and cards that are names alone; ends what it started.
+    """Start a Ray node for OpenRLHF's trainings. See `ray_nodes.cluster`.
 
     Args:
-        folder: of Ray's session and of caches. Its path must be short, for Ray's sockets.
+        folder: of Ray's session and of caches.
         n_gpus: as Ray counts them.
-        n_fpgas: cards, the resource ``FPGA``.
+        n_fpgas: cards.
         **more: environment of all processes of the trainings.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     env = environment(folder, **more)
-    port = free_port()
-    options = [
-        "--head", "--port", str(port), "--num-cpus", "16", "--num-gpus", str(n_gpus),
-        "--resources", json.dumps({"FPGA": n_fpgas}), "--include-dashboard", "false",
-        "--temp-dir", str(folder / "ray"),
-        # Its default port would be that of every cluster on this machine.
-        "--ray-client-server-port", str(free_port()), "--disable-usage-stats",
-    ]  # fmt: skip
-    with _ray_node(folder / "ray.log", env, options):
-        address = f"{LOOPBACK}:{port}"
-        yield Cluster(address, folder, env | {"RAY_ADDRESS": address})
-
-
-@contextlib.contextmanager
-def further_node(where: Cluster, name: str, n_fpgas: int = 1) -> Iterator[Callable[[], None]]:
-    """Start a second node of a cluster; yields what makes it disappear at once.
-
-    Args:
-        where: the cluster.
-        name: of the node.
-        n_fpgas: its cards.
-    """
-    options = [
-        # Nothing of OpenRLHF's own may be there.
-        "--address", where.address, "--node-name", name, "--num-cpus", "0",
-        "--resources", json.dumps({"FPGA": n_fpgas}), "--disable-usage-stats",
-    ]  # fmt: skip
-    with _ray_node(where.folder / f"{name}.log", where.environment, options) as node:
-        yield lambda: _end(node, at_once=True)
-
-
-@contextlib.contextmanager
-def _ray_node(
-    log: Path, env: dict[str, str], options: Sequence[str]
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Run ``ray start`` in the foreground until the block ends."""
-    command = [
-        sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start", "--block",
-        "--node-ip-address", LOOPBACK, "--object-store-memory", "100000000", *options,
-    ]  # fmt: skip
-    with log.open("w") as told:
-        node = subprocess.Popen(command, env=env, cwd=log.parent, stdout=told, stderr=told)
-    try:
-        limit_s = time.monotonic() + 60
-        while "Ray runtime started" not in log.read_text():
-            assert node.poll() is None, log.read_text()
-            assert time.monotonic() < limit_s, "Ray did not start"
-            time.sleep(0.1)
-        yield node
-    finally:
-        _end(node)
-
-
-def _end(node: subprocess.Popen[bytes], *, at_once: bool = False) -> None:
-    """End a node and all processes below it."""
-    import psutil
-
-    with contextlib.suppress(psutil.Error):
-        below = [psutil.Process(node.pid), *psutil.Process(node.pid).children(recursive=True)]
-        for process in below:
-            with contextlib.suppress(psutil.Error):
-                if at_once:
-                    process.kill()
-                else:
-                    process.terminate()
-        _, alive = psutil.wait_procs(below, timeout=10)
-        for process in alive:
-            process.kill()
-    node.wait()
+    with ray_nodes.cluster(folder, env, n_gpus=n_gpus, n_fpgas=n_fpgas) as started:
+        yield started
 
 
 @dataclass(frozen=True)

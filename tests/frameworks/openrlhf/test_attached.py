@@ -22,6 +22,7 @@ from tests.frameworks.openrlhf.attached import (
     reward_service,
     train,
 )
+from tests.frameworks.ray_nodes import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * harness.LIMIT_S + 60)]
 
@@ -45,7 +46,7 @@ def report_of(run):
 
 def test_rewards_of_the_real_service_survive_its_restart(tiny, cluster, tmp_path):
     """REINFORCE with LoRA: the reference is a model of its own, and moves."""
-    port = harness.free_port()
+    port = free_port()
     url = f"http://127.0.0.1:{port}/openrlhf"
     # OpenRLHF takes several services in turns.
     changes = harness.REINFORCE | harness.remote_reward(f"{url},{url}") | {"ds.lora.rank": 4}

@@ -19,6 +19,7 @@ from tests.frameworks.openrlhf.attached import (
     train,
 )
 from tests.frameworks.openrlhf.test_attached import expected
+from tests.frameworks.ray_nodes import further_node
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * harness.LIMIT_S + 60)]
 
@@ -55,7 +56,7 @@ def test_a_node_that_is_lost(plain_longer, tiny, tmp_path):
     with (
         tempfile.TemporaryDirectory(prefix="ecorl-", ignore_cleanup_errors=True) as folder,
         harness.cluster(Path(folder), n_fpgas=1) as cluster,
-        harness.further_node(cluster, "cards") as lose,
+        further_node(cluster, "cards") as lose,
     ):
 
         def disturb(record):

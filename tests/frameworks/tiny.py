@@ -1,4 +1,4 @@
-"""Tiny checkpoints and prompts on disk, as a user of OpenRLHF would have real ones."""
+"""Tiny checkpoints and prompts on disk, as a user of a framework would have real ones."""
 
 from __future__ import annotations
 
