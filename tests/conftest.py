@@ -35,6 +35,7 @@ def _present(tool: str) -> bool:
         "ray": lambda: importlib.util.find_spec("ray") is not None,
         "trl": lambda: importlib.util.find_spec("trl") is not None,
         "openrlhf": lambda: importlib.util.find_spec("openrlhf") is not None,
+        "roll": lambda: importlib.util.find_spec("roll") is not None,
         "torch": lambda: importlib.util.find_spec("torch") is not None,
         "onnxruntime": lambda: importlib.util.find_spec("onnxruntime") is not None,
         "libclang": lambda: importlib.util.find_spec("clang") is not None,

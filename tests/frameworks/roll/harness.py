@@ -1,0 +1,302 @@
+"""Runs ROLL's own RLVR script in a process of its own, over a Ray cluster of fake GPUs.
+
+`cluster` starts Ray once for any number of trainings; `run_training` runs one of them and reads
+the scalars that it left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.frameworks import ray_nodes
+from tests.frameworks.ray_nodes import Cluster
+from tests.frameworks.tiny import Tiny, make_prompts
+
+ROOT = Path(__file__).parents[3]
+CPU = Path(__file__).parent / "cpu"
+LIMIT_S = 600
+N_STEPS, N_ROWS, MICRO = 2, 8, 4
+N_GPUS = 4
+PROMPT_LENGTH, RESPONSE_LENGTH = 48, 12
+DOMAINS = ("long", "short")
+
+
+def source() -> Path | None:
+    """The checkout of ROLL that this process has on its path."""
+    for folder in sys.path:
+        if (Path(folder) / "examples" / "start_rlvr_pipeline.py").is_file():
+            return Path(folder).resolve()
+    return None
+
+
+def write_rows(file: Path) -> None:
+    """Prompts of two domains, as ROLL's data sets have them."""
+    rows = [
+        {"id": str(i), "prompt": f"{prompt:.<12}", "tag": DOMAINS[i % 2], "ground_truth": "0"}
+        for i, prompt in enumerate(make_prompts())
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+
+
+def critic_of(tiny: Tiny) -> Path:
+    """Write a critic of the reward model's weights, beside it.
+
+    ROLL's has a bias that a reward model lacks; what a checkpoint lacks is left as the memory was.
+    """
+    folder = tiny.reward.parent / "critic"
+    if not folder.exists():
+        import torch
+        from transformers import LlamaConfig, LlamaForTokenClassification
+
+        config = LlamaConfig.from_pretrained(tiny.reward, num_labels=1)
+        config.classifier_dropout = 0.0
+        model = LlamaForTokenClassification.from_pretrained(tiny.reward, config=config)
+        torch.nn.init.zeros_(model.score.bias)
+        model.save_pretrained(folder)
+        for file in tiny.reward.glob("tokenizer*"):
+            shutil.copy(file, folder)
+    return folder
+
+
+# ---------------------------------------------------------------- configs
+
+
+def rlvr(tiny: Tiny, folder: Path, n_steps: int = N_STEPS) -> dict[str, Any]:
+    """A config of RLVR with critic (GAE), reference and two domains, every role on its own GPU.
+
+    Rollouts and policy share theirs, since ROLL then hands over weights without collectives.
+    """
+    rows, critic = folder / "rows.jsonl", critic_of(tiny)
+    write_rows(rows)
+    return {
+        "exp_name": "tiny",
+        "seed": 42,
+        "logging_dir": str(folder / "logs"),
+        "output_dir": str(folder / "output"),
+        "profiler_output_dir": str(folder / "profiler"),
+        "length_profiler_dir": str(folder / "lengths"),
+        "checkpoint_config": {"type": "file_system", "output_dir": str(folder / "checkpoints")},
+        "track_with": "tensorboard",
+        "tracker_kwargs": {"log_dir": str(folder / "tensorboard")},
+        "num_gpus_per_node": N_GPUS,
+        "max_steps": n_steps,
+        "save_steps": 1000,
+        "eval_steps": 1000,
+        "rollout_batch_size": N_ROWS,
+        "prompt_length": PROMPT_LENGTH,
+        "response_length": RESPONSE_LENGTH,
+        "adv_estimator": "gae",
+        "init_kl_coef": 0.1,
+        "add_token_level_kl": True,
+        "whiten_advantages": True,
+        "actor_train": {
+            **_trained(tiny.actor, 0),
+            "data_args": {
+                "template": "native",
+                "file_name": [str(rows)],
+                "domain_interleave_probs": dict.fromkeys(DOMAINS, 1 / len(DOMAINS)),
+                "dataset_dir": "",
+                "prompt": "prompt",
+                "preprocessing_num_workers": 1,
+            },
+        },
+        "actor_infer": {
+            **_role(tiny.actor, 0, "vllm"),
+            "generating_args": {
+                "max_new_tokens": RESPONSE_LENGTH,
+                "top_p": 1.0,
+                "top_k": 0,
+                "num_beams": 1,
+                "temperature": 1.0,
+                "num_return_sequences": 1,
+            },
+        },
+        "reference": _role(tiny.actor, 1, "hf_infer"),
+        "critic": {
+            **_trained(critic, 2),
+            "model_args": _model(critic) | {"model_type": "auto_token_classification"},
+        },
+        "rewards": {
+            domain: {
+                "worker_cls": "tests.frameworks.roll.rewards.LengthReward",
+                "model_args": _model(tiny.reward),
+                "tag_included": [domain],
+                "world_size": 1,
+            }
+            for domain in DOMAINS
+        },
+    }
+
+
+def _model(folder: Path) -> dict[str, Any]:
+    return {
+        "model_name_or_path": str(folder),
+        "dtype": "fp32",
+        "disable_gradient_checkpointing": True,
+        "attn_implementation": "sdpa",
+    }
+
+
+def _role(folder: Path, gpu: int, strategy: str) -> dict[str, Any]:
+    return {
+        "model_args": _model(folder),
+        "data_args": {"template": "native"},
+        "strategy_args": {"strategy_name": strategy, "strategy_config": {}},
+        "device_mapping": f"[{gpu}]",
+        "infer_batch_size": MICRO,
+    }
+
+
+def _trained(folder: Path, gpu: int) -> dict[str, Any]:
+    role = _role(folder, gpu, "fsdp2_train")
+    role["strategy_args"]["strategy_config"] = {
+        "fsdp_size": 1,
+        "param_dtype": "float32",
+        "reduce_dtype": "float32",
+        "reshard_after_forward": True,
+        "offload_policy": False,
+    }
+    return role | {
+        "training_args": {
+            "learning_rate": 1e-3,
+            "weight_decay": 0,
+            "per_device_train_batch_size": MICRO,
+            "gradient_accumulation_steps": 1,
+            "warmup_steps": 0,
+        }
+    }
+
+
+# ---------------------------------------------------------------- processes
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """Of the driver and of Ray's processes; `folder` is for their caches."""
+    binaries = Path(sys.executable).parent
+    path = [CPU, ROOT, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, path)),
+        "PYTHONUNBUFFERED": "1",
+        # ROLL asks the command `ray` whether there is a cluster.
+        "PATH": os.pathsep.join([str(binaries), os.environ["PATH"]]),
+        "HF_HOME": str(folder / "hf"),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "TQDM_DISABLE": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_prestart_worker_first_driver": "0",
+        "RAY_worker_niceness": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "ROLL_TEST_GPUS": str(N_GPUS),
+        **more,
+    }
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, *, n_fpgas: int = 0, **more: str) -> Iterator[Cluster]:
+    """Start a Ray node for ROLL's trainings. See `ray_nodes.cluster`."""
+    env = environment(folder, **more)
+    with ray_nodes.cluster(folder, env, n_gpus=N_GPUS, n_fpgas=n_fpgas) as started:
+        yield started
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one training left.
+
+    Attributes:
+        folder: the training's.
+        code: of the process.
+        text: what the driver and its actors printed.
+        seconds: of the process.
+    """
+
+    folder: Path
+    code: int
+    text: str
+    seconds: float
+
+    @cached_property
+    def metrics(self) -> dict[str, dict[int, float]]:
+        """All scalars by name and step."""
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        values: dict[str, dict[int, float]] = {}
+        for file in sorted((self.folder / "tensorboard").rglob("events.*")):
+            events = EventAccumulator(str(file), size_guidance={"scalars": 0}).Reload()
+            for name in events.Tags()["scalars"]:
+                steps = values.setdefault(name, {})
+                steps.update({event.step: event.value for event in events.Scalars(name)})
+        return values
+
+    @property
+    def numbers(self) -> dict[str, dict[int, float]]:
+        """The scalars that are neither times nor made of times or of what a process holds."""
+        return {name: v for name, v in self.metrics.items() if not _is_measured(name)}
+
+
+def _is_measured(name: str) -> bool:
+    parts = name.split("/")
+    return bool({"time", "memory", "system"} & set(parts)) or "tps" in name
+
+
+def run_training(
+    where: Cluster,
+    folder: Path,
+    config: Mapping[str, Any],
+    *,
+    command: Sequence[str] | None = None,
+    check: bool = True,
+) -> Result:
+    """Run one training to its end.
+
+    Args:
+        where: of `cluster`.
+        folder: for what it writes.
+        config: ROLL's.
+        command: what takes ``--config_path`` and ``--config_name``; None: ROLL's own script.
+        check: whether the training must succeed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(dict(config), sort_keys=False), "utf-8")
+    path = str(folder)
+    if command is None:
+        checkout = source()
+        assert checkout is not None
+        script = checkout / "examples" / "start_rlvr_pipeline.py"
+        command, path = (sys.executable, str(script)), os.path.relpath(folder, script.parent)
+    start = time.monotonic()
+    done = subprocess.run(
+        [*command, "--config_path", path, "--config_name", "tiny"],
+        cwd=folder,
+        env=where.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=LIMIT_S,
+        check=False,
+    )
+    result = Result(folder, done.returncode, done.stdout, time.monotonic() - start)
+    (folder / "output.txt").write_text(result.text, "utf-8")
+    if check:
+        assert result.code == 0, result.text[-8000:]
+    return result

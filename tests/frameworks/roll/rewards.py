@@ -1,0 +1,27 @@
+"""Rewards by rules, as a user of ROLL writes them; their classes are named in a config."""
+
+from __future__ import annotations
+
+import torch
+from roll.distributed.executor.worker import Worker
+from roll.distributed.scheduler.decorator import Dispatch, register
+from roll.distributed.scheduler.protocol import DataProto
+
+
+class LengthReward(Worker):
+    """Rewards a completion by its length; each domain in its own way."""
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def initialize(self, pipeline_config):
+        pass
+
+    @register(dispatch_mode=Dispatch.DP_MP_COMPUTE, clear_cache=False)
+    def compute_rewards(self, data):
+        lengths = data.batch["response_mask"].sum(-1).float()
+        scores = lengths / 12 if self.cluster_name.endswith("long") else 1 - lengths / 12
+        tensors = {
+            "token_level_rewards": torch.zeros_like(data.batch["responses"], dtype=torch.float32),
+            "response_level_rewards": scores,
+            "scores": scores,
+        }
+        return DataProto.from_dict(tensors=tensors)

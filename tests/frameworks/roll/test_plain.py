@@ -1,0 +1,37 @@
+"""ROLL without ecorl. What the other tests compare with must be the same each time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.frameworks.roll import harness
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * harness.LIMIT_S + 60)]
+
+# ROLL logs the mean of none where no response is of a kind.
+MAY_BE_MISSING = ("token/right_response_length", "token/error_response_length")
+
+
+def test_plain_run_trains(plain):
+    steps = list(range(harness.N_STEPS))
+    for name, values in plain.numbers.items():
+        if not any(part in name for part in MAY_BE_MISSING):
+            assert sorted(values) == steps, name
+            assert all(map(math.isfinite, values.values())), name
+    assert {"critic/loss", "actor/total_loss", "actor_train/grad_norm"} <= plain.numbers.keys()
+    for domain in harness.DOMAINS:
+        kl = plain.numbers[f"{domain}/critic/kl"]
+        # The policy is another one after its first step, and the reference is not.
+        assert abs(kl[0]) < 1e-6 < 1e-3 < abs(kl[1])
+        length = plain.numbers[f"{domain}/token/response_length/mean"]
+        assert all(0 < mean <= harness.RESPONSE_LENGTH for mean in length.values())
+
+
+def test_plain_runs_repeat(plain, tiny, cluster, tmp_path):
+    again = harness.run_training(cluster, tmp_path, harness.rlvr(tiny, tmp_path))
+    assert again.numbers.keys() == plain.numbers.keys()
+    for name, values in plain.numbers.items():
+        np.testing.assert_equal(again.numbers[name], values, err_msg=name)
