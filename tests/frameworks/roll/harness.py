@@ -23,6 +23,7 @@ import yaml
 
 from tests.frameworks import ray_nodes
 from tests.frameworks.ray_nodes import Cluster
+from tests.frameworks.scalars import scalars_in
 from tests.frameworks.tiny import Tiny, make_prompts
 
 ROOT = Path(__file__).parents[3]
@@ -237,15 +238,7 @@ class Result:
     @cached_property
     def metrics(self) -> dict[str, dict[int, float]]:
         """All scalars by name and step."""
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-        values: dict[str, dict[int, float]] = {}
-        for file in sorted((self.folder / "tensorboard").rglob("events.*")):
-            events = EventAccumulator(str(file), size_guidance={"scalars": 0}).Reload()
-            for name in events.Tags()["scalars"]:
-                steps = values.setdefault(name, {})
-                steps.update({event.step: event.value for event in events.Scalars(name)})
-        return values
+        return scalars_in(self.folder / "tensorboard")
 
     @property
     def numbers(self) -> dict[str, dict[int, float]]:

@@ -7,9 +7,8 @@ hooks stay free. It loads nothing large itself: a module is changed once it was 
 from __future__ import annotations
 
 import gc
-import importlib.abc
-import importlib.machinery
-import sys
+
+from tests.frameworks.changed_imports import change_imports
 
 
 class _Cpu(str):
@@ -57,27 +56,7 @@ _AFTER = {
 }
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules of `_AFTER` where they are, and adds the change to their loading."""
-
-    def find_spec(self, fullname, path=None, target=None):
-        change = _AFTER.get(fullname)
-        if change is None:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is None or spec.loader is None:
-            return spec
-        load = spec.loader.exec_module
-
-        def exec_module(module):
-            load(module)
-            change(module)
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-
 # A training is seven processes that each load torch, transformers and DeepSpeed: most of its
 # time, of which the collector would take a sixth.
 gc.set_threshold(100_000, 50, 50)
-sys.meta_path.insert(0, _Finder())
+change_imports(_AFTER)

@@ -7,13 +7,11 @@ hooks stay free. It loads nothing large itself: a module is changed once it was 
 from __future__ import annotations
 
 import gc
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import os
 import pickle
-import sys
 from pathlib import Path
+
+from tests.frameworks.changed_imports import change_imports
 
 _NOUGHT = (
     "device_memory_used", "max_memory_allocated", "max_memory_cached", "max_memory_reserved",
@@ -85,29 +83,7 @@ _INSTEAD = {
 }
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules of `_AFTER` where they are, and those of `_INSTEAD` here."""
-
-    def find_spec(self, fullname, path=None, target=None):
-        if fullname in _INSTEAD:
-            return importlib.util.spec_from_file_location(fullname, _INSTEAD[fullname])
-        change = _AFTER.get(fullname)
-        if change is None:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is None or spec.loader is None:
-            return spec
-        load = spec.loader.exec_module
-
-        def exec_module(module):
-            load(module)
-            change(module)
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-
 # A training is ten processes that each load torch and transformers: most of its time, of which
 # the collector would take a sixth.
 gc.set_threshold(100_000, 50, 50)
-sys.meta_path.insert(0, _Finder())
+change_imports(_AFTER, _INSTEAD)
