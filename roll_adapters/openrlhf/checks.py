@@ -165,6 +165,9 @@ def _why_not_by_text(policy: Path, base: str, token: str | None) -> str | None:
     try:
         with urllib.request.urlopen(request, timeout=_SERVICE_S) as answer:
             text = answer.read(_TOKENIZER_BYTES)
+            if answer.length:
+                # A bounded read of an answer that breaks off is short without an error.
+                raise http.client.IncompleteRead(text, answer.length)
     except urllib.error.HTTPError as error:
         return f"the service answers {error.code} at /v1/tokenizer"
     except (OSError, http.client.HTTPException) as error:

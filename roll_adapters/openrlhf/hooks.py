@@ -189,8 +189,11 @@ class TrainerHooks:
             self._ids = [
                 tag[1] if tag is not None else f"{fresh}.{i}" for i, tag in enumerate(tags)
             ]
-            # Decided while OpenRLHF makes its micro-batches of them.
-            sizes, stages = RolloutSizes.of(samples), (Stage.REWARD, Stage.REFERENCE)
+            # Decided while OpenRLHF makes its micro-batches of them. A reference that is given
+            # images stays, and a decision that is not kept must not stand in the record.
+            images = [getattr(sample, "mm_train_inputs", None) for sample in samples]
+            stages = [Stage.REWARD] if _has_images(images) else [Stage.REWARD, Stage.REFERENCE]
+            sizes = RolloutSizes.of(samples)
             works = [sizes.work(stage, self._shape(stage)) for stage in stages]
             self.runtime.expect_stages(self._iteration, works)
         self._tell(boundary)
@@ -244,7 +247,7 @@ class TrainerHooks:
             is_training = stage is Stage.ACTOR_TRAIN
             work = rows.sizes.work(stage, self._shape(stage), has_output=not is_training)
         # Images are no tokens: what an engine would make of them is not known.
-        may = not _has_images(kwargs)
+        may = not _has_images(kwargs.get("mm_train_inputs_list") or ())
         run = self.runtime.on_stage_start(iteration, work, may_offload=may, starts_now=False)
         if run.placement.on_gpu:
             self.runtime.restart(run)
@@ -402,9 +405,8 @@ _FORWARDS = {
 """The stage of a group's forward pass; old log-probs are training work of the policy."""
 
 
-def _has_images(kwargs: Mapping[str, Sequence[Any]]) -> bool:
-    """Whether a forward pass is given images; OpenRLHF lists a None for each row without one."""
-    given = kwargs.get("mm_train_inputs_list") or ()
+def _has_images(given: Sequence[Sequence[Any] | None]) -> bool:
+    """Whether rows come with images; OpenRLHF lists a None for each row without one."""
     return any(item is not None for part in given for item in part or ())
 
 

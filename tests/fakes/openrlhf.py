@@ -122,6 +122,7 @@ class FakeRuntime:
         self.is_head = False
         self._action, self._bad, self._broken = action, tuple(bad), set(broken)
         self.calls, self.runs, self.accounted, self.numbers = [], [], [], []
+        self.expected = []
         self.sums = RunTotals()
 
     def _note(self, name, role=""):
@@ -144,6 +145,7 @@ class FakeRuntime:
     def expect_stages(self, iteration, works):
         for work in works:
             self._note("expect_stages", work.role)
+            self.expected.append(work)
 
     def on_stage_start(self, iteration, work, *, may_offload=True, starts_now=True):
         self._note("on_stage_start", work.role)

@@ -58,7 +58,9 @@ class Training:
         def generate():
             for _ in range(self.n_responses):
                 self.hooks.responded(response(times=times))
-            return [SimpleNamespace() for _ in range(self.n_responses)], None, 4, False
+            # The samples of the micro-batches' rows, by their numbers.
+            rows = [ROWS[(1, 2, 0, 3)[i % 4]] for i in range(self.n_responses)]
+            return [micro_batch([row], [0]) for row in rows], None, 4, False
 
         self.samples = self.hooks.generate(generate)[0]
         return self.samples
@@ -194,6 +196,26 @@ def test_images_stay_where_openrlhf_puts_them():
     assert runtime.roles("submit") == []
     run.forwards(mm_train_inputs_list=[[None, None], []])
     assert runtime.roles("submit") == ["reward", "reference"]
+
+
+@pytest.mark.parametrize(
+    ("images", "asked"), [([None], ["reward", "reference"]), ([{"pixels": 1}], ["reward"])]
+)
+def test_no_decision_is_asked_for_that_images_would_overrule(images, asked):
+    run = Training(runtime := FakeRuntime(Action.CONCURRENT))
+    run.generate()
+    for sample in run.samples:
+        sample.mm_train_inputs = images
+    run.hooks.begin_experience(run.samples)
+    assert runtime.roles("expect_stages") == asked
+
+
+def test_decisions_are_asked_for_of_the_stages_that_start():
+    run = Training(runtime := FakeRuntime(Action.CONCURRENT))
+    run.step()
+    started = {started.work.role: started.work for started in runtime.runs}
+    assert [work.role for work in runtime.expected] == ["reward", "reference"]
+    assert all(started[work.role] == work for work in runtime.expected)
 
 
 def test_the_first_batch_of_an_engine_is_compared_once():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -107,6 +108,22 @@ def test_a_service_without_texts_is_refused_and_an_absent_one_is_not(save, servi
     assert "does not answer yet" in caplog.text
     # Others' services are not known.
     fitted(Config(), job(policy, url=f"{base}/get_reward"))
+
+
+def test_a_service_that_breaks_off_is_taken_for_an_absent_one(save, caplog):
+    policy = save("policy", "abc")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}")
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/openrlhf"
+        fitted(Config(), job(policy, url=url))
+    assert "does not answer yet" in caplog.text
 
 
 def test_the_service_tells_its_tokenizer(save):
