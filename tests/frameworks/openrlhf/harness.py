@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,13 +17,11 @@ from typing import Any
 
 from tests.frameworks import ray_nodes
 from tests.frameworks.ray_nodes import Cluster
-from tests.frameworks.scalars import scalars_in
 from tests.frameworks.tiny import Tiny
+from tests.frameworks.trainings import Ended, cpu_environment, run_to_end
 
-ROOT = Path(__file__).parents[3]
 CPU = Path(__file__).parent / "cpu"
 COMMAND = (sys.executable, "-m", "openrlhf.cli.train_ppo_ray")
-LIMIT_S = 600
 N_STEPS, N_ROWS, MICRO = 4, 8, 4
 # Every role has a GPU of its own; `common` gives the rest that has no place on the CPU.
 ROLES = ("actor", "ref", "reward", "critic")
@@ -97,32 +93,11 @@ def as_arguments(flags: dict[str, Any]) -> list[str]:
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
     """Of the driver and of Ray's processes; `folder` is for their caches."""
-    binaries = Path(sys.executable).parent
-    path = [CPU, ROOT, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return os.environ | {
-        "PYTHONPATH": os.pathsep.join(map(str, path)),
-        "PYTHONUNBUFFERED": "1",
-        "DS_ACCELERATOR": "cpu",
-        # DeepSpeed's optimiser was compiled there by environment.sh; it looks for ninja even so.
-        "TORCH_EXTENSIONS_DIR": os.environ.get(
-            "TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch-extensions")
-        ),
-        "PATH": os.pathsep.join([str(binaries), os.environ["PATH"]]),
-        "HF_HOME": str(folder / "hf"),
-        "HF_HUB_OFFLINE": "1",
-        "HF_DATASETS_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "TQDM_DISABLE": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_DEDUP_LOGS": "0",
-        "RAY_prestart_worker_first_driver": "0",
-        "RAY_worker_niceness": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        **more,
-    }
+    # DeepSpeed's optimiser was compiled there when the environment was made.
+    extensions = os.environ.get("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch-extensions"))
+    return cpu_environment(
+        folder, CPU, **{"DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": extensions, **more}
+    )
 
 
 @contextlib.contextmanager
@@ -141,26 +116,10 @@ def cluster(folder: Path, *, n_gpus: int = 8, n_fpgas: int = 2, **more: str) -> 
 
 
 @dataclass(frozen=True)
-class Result:
-    """What one training left.
+class Result(Ended):
+    """What one training left; with the flags that it was given."""
 
-    Attributes:
-        folder: the training's.
-        code: of the process.
-        text: what the driver and its actors printed.
-        seconds: of the process.
-    """
-
-    folder: Path
-    code: int
-    text: str
-    seconds: float
     flags: dict[str, Any] = field(repr=False)
-
-    @cached_property
-    def metrics(self) -> dict[str, dict[int, float]]:
-        """All scalars by name and step."""
-        return scalars_in(self.folder / "tensorboard")
 
     @property
     def numbers(self) -> dict[str, dict[int, float]]:
@@ -206,20 +165,5 @@ def run_training(
     """
     folder.mkdir(parents=True, exist_ok=True)
     flags = common(tiny, folder, n_steps) | (changes or {})
-    start = time.monotonic()
-    done = subprocess.run(
-        [*command, *as_arguments(flags)],
-        cwd=folder,
-        env=where.environment | (env or {}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=LIMIT_S,
-        check=False,
-    )
-    result = Result(folder, done.returncode, done.stdout, time.monotonic() - start, flags)
-    (folder / "output.txt").write_text(result.text, "utf-8")
-    if check:
-        assert result.code == 0, result.text[-8000:]
-    return result
+    ended = run_to_end(where, folder, [*command, *as_arguments(flags)], env=env, check=check)
+    return Result(folder, *ended, flags)

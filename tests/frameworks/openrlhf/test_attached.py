@@ -23,8 +23,9 @@ from tests.frameworks.openrlhf.attached import (
     train,
 )
 from tests.frameworks.ray_nodes import free_port
+from tests.frameworks.trainings import LIMIT_S, ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * harness.LIMIT_S + 60)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * LIMIT_S + 60)]
 
 N, ROWS = harness.N_STEPS, harness.N_ROWS
 INFERENCE = (Stage.REWARD, Stage.REFERENCE)
@@ -162,7 +163,7 @@ def test_cards_that_no_node_has_are_missed_at_once(tiny, tmp_path):
 
 
 def test_the_example_trains_with_int8(tiny, cluster, tmp_path):
-    folder = harness.ROOT / "roll_adapters" / "examples" / "openrlhf"
+    folder = ROOT / "roll_adapters" / "examples" / "openrlhf"
     command = (str(folder / "train.sh"), "--ecorl.set", f"run_dir={tmp_path / 'record'}")
     env = {
         "ECORL_OPENRLHF": f"{sys.executable} -m roll_adapters.openrlhf",

@@ -13,8 +13,9 @@ from ecorl.runtime.overhead import HookTime
 from tests.frameworks.conformance import FAULTS, N_STEPS, AdapterConformance, TrainedRun
 from tests.frameworks.openrlhf import harness
 from tests.frameworks.openrlhf.attached import EXACT, GPU, await_checkpoint, processes, toml, train
+from tests.frameworks.trainings import LIMIT_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * harness.LIMIT_S + 60)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * LIMIT_S + 60)]
 
 ROLES = ("generation", "reward", "reference", "critic", "actor_train", "critic_train")
 TRIES = 3

@@ -20,8 +20,9 @@ from tests.frameworks.openrlhf.attached import (
 )
 from tests.frameworks.openrlhf.test_attached import expected
 from tests.frameworks.ray_nodes import further_node
+from tests.frameworks.trainings import LIMIT_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * harness.LIMIT_S + 60)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * LIMIT_S + 60)]
 
 EPISODES = {"train.num_episodes": 2}
 N = 2 * harness.N_STEPS

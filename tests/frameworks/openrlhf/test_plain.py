@@ -18,8 +18,9 @@ from ecorl.engines.protocol import ScoreBatch
 from ecorl.engines.torch.engine import TorchEngine
 from ecorl.records import Stage
 from tests.frameworks.openrlhf import harness
+from tests.frameworks.trainings import LIMIT_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * harness.LIMIT_S + 60)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * LIMIT_S + 60)]
 
 
 def test_plain_run_trains(plain, tiny):

@@ -10,12 +10,8 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +19,10 @@ import yaml
 
 from tests.frameworks import ray_nodes
 from tests.frameworks.ray_nodes import Cluster
-from tests.frameworks.scalars import scalars_in
 from tests.frameworks.tiny import Tiny, make_prompts
+from tests.frameworks.trainings import Ended, cpu_environment, run_to_end
 
-ROOT = Path(__file__).parents[3]
 CPU = Path(__file__).parent / "cpu"
-LIMIT_S = 600
 N_STEPS, N_ROWS, MICRO = 2, 8, 4
 N_GPUS = 4
 PROMPT_LENGTH, RESPONSE_LENGTH = 48, 12
@@ -184,61 +178,16 @@ def _trained(folder: Path, gpu: int) -> dict[str, Any]:
 # ---------------------------------------------------------------- processes
 
 
-def environment(folder: Path, **more: str) -> dict[str, str]:
-    """Of the driver and of Ray's processes; `folder` is for their caches."""
-    binaries = Path(sys.executable).parent
-    path = [CPU, ROOT, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return os.environ | {
-        "PYTHONPATH": os.pathsep.join(map(str, path)),
-        "PYTHONUNBUFFERED": "1",
-        # ROLL asks the command `ray` whether there is a cluster.
-        "PATH": os.pathsep.join([str(binaries), os.environ["PATH"]]),
-        "HF_HOME": str(folder / "hf"),
-        "HF_HUB_OFFLINE": "1",
-        "HF_DATASETS_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "TQDM_DISABLE": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_DEDUP_LOGS": "0",
-        "RAY_prestart_worker_first_driver": "0",
-        "RAY_worker_niceness": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "ROLL_TEST_GPUS": str(N_GPUS),
-        **more,
-    }
-
-
 @contextlib.contextmanager
 def cluster(folder: Path, *, n_fpgas: int = 0, **more: str) -> Iterator[Cluster]:
     """Start a Ray node for ROLL's trainings. See `ray_nodes.cluster`."""
-    env = environment(folder, **more)
+    env = cpu_environment(folder, CPU, ROLL_TEST_GPUS=str(N_GPUS), **more)
     with ray_nodes.cluster(folder, env, n_gpus=N_GPUS, n_fpgas=n_fpgas) as started:
         yield started
 
 
-@dataclass(frozen=True)
-class Result:
-    """What one training left.
-
-    Attributes:
-        folder: the training's.
-        code: of the process.
-        text: what the driver and its actors printed.
-        seconds: of the process.
-    """
-
-    folder: Path
-    code: int
-    text: str
-    seconds: float
-
-    @cached_property
-    def metrics(self) -> dict[str, dict[int, float]]:
-        """All scalars by name and step."""
-        return scalars_in(self.folder / "tensorboard")
+class Result(Ended):
+    """What one training left."""
 
     @property
     def numbers(self) -> dict[str, dict[int, float]]:
@@ -276,20 +225,5 @@ def run_training(
         assert checkout is not None
         script = checkout / "examples" / "start_rlvr_pipeline.py"
         command, path = (sys.executable, str(script)), os.path.relpath(folder, script.parent)
-    start = time.monotonic()
-    done = subprocess.run(
-        [*command, "--config_path", path, "--config_name", "tiny"],
-        cwd=folder,
-        env=where.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=LIMIT_S,
-        check=False,
-    )
-    result = Result(folder, done.returncode, done.stdout, time.monotonic() - start)
-    (folder / "output.txt").write_text(result.text, "utf-8")
-    if check:
-        assert result.code == 0, result.text[-8000:]
-    return result
+    flags = ["--config_path", path, "--config_name", "tiny"]
+    return Result(folder, *run_to_end(where, folder, [*command, *flags], check=check))

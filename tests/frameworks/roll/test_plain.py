@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tests.frameworks.roll import harness
+from tests.frameworks.trainings import LIMIT_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * harness.LIMIT_S + 60)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * LIMIT_S + 60)]
 
 # ROLL logs the mean of none where no response is of a kind.
 MAY_BE_MISSING = ("token/right_response_length", "token/error_response_length")
