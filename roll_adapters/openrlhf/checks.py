@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import logging
-import os
 import re
 import tempfile
 import urllib.error
@@ -17,7 +16,6 @@ import ray
 from ecorl.config import (
     Config,
     LearnedPolicyConfig,
-    LocalRuntimeConfig,
     PluginEngineConfig,
     RayRuntimeConfig,
     StaticPolicyConfig,
@@ -28,8 +26,9 @@ from ecorl.errors import ConfigError
 from ecorl.records import Action, Stage
 from ecorl.runtime.equipment.hardware import stays_on_gpu
 from ecorl.runtime.ray.cluster import check_accelerators
-from roll_adapters.openrlhf.description import frozen_models, local_folder
+from roll_adapters.openrlhf.description import frozen_models
 from roll_adapters.openrlhf.flags import ALGORITHMS, value_of
+from roll_adapters.ray_jobs.models import local_folder
 
 logger = logging.getLogger(__name__)
 
@@ -45,29 +44,6 @@ later, and is not waited for."""
 
 _TOKENIZER_BYTES = 64 << 20
 """Largest tokenizer.json that is read, bytes; those of today's models have up to 20 MB."""
-
-
-def on_ray(config: Config) -> Config:
-    """Put the run on Ray, where OpenRLHF's processes are anyway.
-
-    Args:
-        config: as the user wrote it.
-
-    Raises:
-        ConfigError: when it asks for a run in one process.
-    """
-    if isinstance(config.runtime, RayRuntimeConfig):
-        return config
-    if "runtime" in config.model_fields_set:
-        raise ConfigError("runtime.type", config.runtime.type, "ray: OpenRLHF runs on Ray")
-    assert isinstance(config.runtime, LocalRuntimeConfig)
-    address = os.environ.get("RAY_ADDRESS")
-    if not address or "://" in address:
-        # Ray itself finds the cluster.
-        runtime = RayRuntimeConfig()
-    else:
-        runtime = RayRuntimeConfig(address=address)
-    return config.model_copy(update={"runtime": runtime})
 
 
 def fitted(config: Config, args: Any) -> Config:

@@ -133,9 +133,9 @@ def _check_installed() -> None:
 
 def _train(source: str, overrides: Sequence[str], flags: Sequence[str]) -> int:
     from roll_adapters.openrlhf import driver
-    from roll_adapters.openrlhf.checks import on_ray
+    from roll_adapters.ray_jobs.run import on_ray
 
-    config = on_ray(_loaded(source, overrides))
+    config = on_ray(_loaded(source, overrides), "OpenRLHF")
     run = driver.current = driver.Driver(config)
     ended: BaseException | None = None
     try:

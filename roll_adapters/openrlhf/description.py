@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
 
 from ecorl.config import Config
 from ecorl.engines.models.decoder_config import read_shape
@@ -19,15 +16,14 @@ from ecorl.records import ModelShape, Role, Stage
 from ecorl.runtime.equipment.hardware import stays_on_gpu
 from ecorl.runtime.ray.cluster import nodes
 from ecorl.runtime.run_record import GO_ON
-from ecorl.runtime.training import FrozenModel, MachineDevices, TrainingSide
+from ecorl.runtime.training import FrozenModel, TrainingSide
 from roll_adapters.openrlhf.flags import value_of
+from roll_adapters.ray_jobs.models import local_folder
+from roll_adapters.ray_jobs.processes import ActorFacts, answered, by_machine
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 _GO_ON = "start ecorl-openrlhf again with the same flags and --ckpt.load_enable"
-
-_ANSWER_S = 1800.0
-"""Longest wait for OpenRLHF's processes, s. Invented: vLLM answers when its engine is loaded."""
 
 _MODELS = {
     Stage.GENERATION: "actor",
@@ -38,52 +34,6 @@ _MODELS = {
     Stage.REWARD: "reward",
 }
 """Whose ``--<section>.model_name_or_path`` the model of a stage is."""
-
-
-@dataclass(frozen=True, slots=True)
-class ActorFacts:
-    """What one of OpenRLHF's actors says of its process.
-
-    Attributes:
-        node: Ray's id of its machine.
-        pid: its number there.
-        gpus: its GPUs, by index or UUID as NVML knows them; empty without any.
-        titles: NVML's names of them.
-    """
-
-    node: str
-    pid: int
-    gpus: tuple[str, ...]
-    titles: tuple[str, ...]
-
-
-def tell(actor: object) -> ActorFacts:
-    """Tell the facts of the process in which this runs.
-
-    Args:
-        actor: not looked at; Ray passes the actor.
-    """
-    node, pid = ray.get_runtime_context().get_node_id(), os.getpid()
-    # Ray hides the GPUs of other actors by this variable, and leaves it empty without any.
-    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    names = [name.strip() for name in given.split(",") if name.strip()]
-    found = _known_to_nvml(names) if names else {}
-    return ActorFacts(node, pid, tuple(found), tuple(found.values()))
-
-
-def _known_to_nvml(names: Sequence[str]) -> dict[str, str]:
-    """NVML's titles of some GPUs; none on a machine without NVML."""
-    from ecorl.drivers.nvml import NvmlDriver
-    from ecorl.errors import DriverError
-
-    driver = NvmlDriver()
-    try:
-        driver.open()
-        return {name: driver.find(name).name for name in names}
-    except DriverError:
-        return {}
-    finally:
-        driver.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +54,7 @@ class Job:
         Args:
             refs: references of `tell`'s answers, by stage.
         """
-        found = {}
-        for stage, asked in refs.items():
-            try:
-                found[stage] = ray.get(list(asked), timeout=_ANSWER_S)
-            except RayError:
-                found[stage] = []  # its devices stay unknown, and its energy missing
-        return cls(found)
+        return cls({stage: answered(asked) for stage, asked in refs.items()})
 
     @property
     def on_gpus(self) -> bool:
@@ -150,26 +94,6 @@ def describe(config: Config, args: Any, job: Job) -> TrainingSide:
         places={stage: by_machine(job.of(stage), names) for stage in _MODELS if job.of(stage)},
         gpu_title=titles.pop() if len(titles) == 1 else "",
     )
-
-
-def by_machine(
-    processes: Sequence[ActorFacts], names: Mapping[str, str]
-) -> tuple[MachineDevices, ...]:
-    """Put the GPUs of processes together by machine, each GPU once.
-
-    Args:
-        processes: that serve a stage.
-        names: of the machines, by Ray's ids.
-    """
-    there: dict[str, list[ActorFacts]] = {}
-    for process in processes:
-        there.setdefault(names.get(process.node, process.node), []).append(process)
-    found = []
-    for name, own in sorted(there.items()):
-        gpus = dict.fromkeys(gpu for process in own for gpu in process.gpus)
-        # Where NVML is silent: one a process, as OpenRLHF starts them.
-        found.append(MachineDevices(name, tuple(gpus), len(gpus) or len(own)))
-    return tuple(found)
 
 
 def shapes(args: Any) -> dict[Role, ModelShape]:
@@ -240,23 +164,6 @@ def normalised(args: Any) -> dict[Role, tuple[float, float]]:
         return {}
     told = json.loads((folder / "config.json").read_text("utf-8"))
     return {Stage.REWARD: (float(told.get("mean", 0.0)), float(told.get("std", 1.0)))}
-
-
-def local_folder(name: str) -> Path | None:
-    """Folder of a model on this machine: a path, or the hub's cache; None without one.
-
-    Args:
-        name: as ``--*.model_name_or_path`` has it.
-    """
-    if Path(name).expanduser().is_dir():
-        return Path(name).expanduser().resolve()
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(name, local_files_only=True))
-    except (HFValidationError, LocalEntryNotFoundError, OSError):
-        return None
 
 
 def _elsewhere(args: Any) -> dict[Role, str]:

@@ -18,22 +18,20 @@ import ray
 from ray.exceptions import RayError
 
 from ecorl.config import Config, PluginEngineConfig, RayRuntimeConfig
-from ecorl.errors import ConfigError
-from ecorl.ledger import LEDGER_FILE, Ledger
 from ecorl.records import EventKind, Stage
 from ecorl.runtime.building import build_runtime
-from ecorl.runtime.energy.recorded_energy import recorded_totals
 from ecorl.runtime.equipment.hardware import stays_on_gpu
 from ecorl.runtime.protocol import Runtime
-from ecorl.runtime.ray.cluster import join
 from ecorl.runtime.ray.handle import RuntimeHandle
-from ecorl.runtime.run_record import open_attached_run, remove_run, run_facts
+from ecorl.runtime.run_record import run_facts
 from roll_adapters.openrlhf import workers
 from roll_adapters.openrlhf.attach import Invitation, invite
 from roll_adapters.openrlhf.checkpoints import checkpoint_to_resume, read_progress
 from roll_adapters.openrlhf.checks import ENGINE, fitted
-from roll_adapters.openrlhf.description import Job, describe, job_facts, normalised, tell
+from roll_adapters.openrlhf.description import Job, describe, job_facts, normalised
 from roll_adapters.openrlhf.flags import options_for, value_of
+from roll_adapters.ray_jobs.processes import tell
+from roll_adapters.ray_jobs.run import OpenedRun, join_or_start
 
 logger = logging.getLogger(__name__)
 
@@ -47,18 +45,6 @@ _DRAIN_S = 60.0
 
 current: Driver | None = None
 """The run of this process; None in all processes but the driver."""
-
-
-@dataclass(slots=True)
-class _Opened:
-    """The run's record and what it goes on from."""
-
-    ledger: Ledger
-    folder: Path
-    from_step: int
-    edi: Any
-    before: Any
-    existed: set[Path] | None
 
 
 @dataclass(slots=True)
@@ -80,7 +66,7 @@ class Driver:
 
     def __init__(self, config: Config, run_dir: Path | None = None) -> None:
         self._config, self._run_dir = config, run_dir
-        self._opened: _Opened | None = None
+        self._opened: OpenedRun | None = None
         self._found = _Found()
         self._runtime: Runtime | None = None
         self._max_steps = 0
@@ -96,20 +82,13 @@ class Driver:
         Raises:
             ConfigError: when there is no cluster at the config's address.
         """
-        runtime = self._config.runtime
-        assert isinstance(runtime, RayRuntimeConfig)
         env = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}
         env["RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"] = "1"
         given = {name: os.environ.get(name, value) for name, value in env.items()}
         job = {"env_vars": given, "worker_process_setup_hook": SETUP_HOOK}
         stages = (Stage.REWARD, Stage.REFERENCE)
         n_workers = sum(not stays_on_gpu(self._config.placement.policy, s) for s in stages)
-        try:
-            join(runtime.address, n_workers, runtime_env=job)
-        except ConfigError:
-            if "address" in runtime.model_fields_set or os.environ.get("RAY_ADDRESS"):
-                raise
-            join("local", n_workers, runtime_env=job)
+        join_or_start(self._config, n_workers, runtime_env=job)
 
     def replace_names(self, group: type[Any]) -> None:
         """Put ecorl's classes in the place of OpenRLHF's, before its command looks them up.
@@ -243,13 +222,9 @@ class Driver:
             logger.warning("ecorl: the trainer's last notes may be missing: %s", why)
 
     def _withdraw(self) -> None:
-        """Close a record whose run never began, and remove it where it is new."""
         opened, self._opened = self._opened, None
-        if opened is None:
-            return
-        opened.ledger.close()
-        if opened.existed is None or opened.folder / LEDGER_FILE not in opened.existed:
-            remove_run(opened.folder, opened.existed)
+        if opened is not None:
+            opened.withdraw()
 
 
 class _Noted:
@@ -267,13 +242,10 @@ class _Noted:
         return getattr(self._kind, name)
 
 
-def _open(config: Config, run_dir: Path | None, args: Any) -> _Opened:
+def _open(config: Config, run_dir: Path | None, args: Any) -> OpenedRun:
     folder = run_dir or config.resolved_run_dir()
     checkpoint = checkpoint_to_resume(args)
-    step, edi = read_progress(checkpoint) if checkpoint else (None, None)
-    existed = set(folder.iterdir()) if folder.is_dir() else None
-    spent = recorded_totals(folder)
+    progress = read_progress(checkpoint) if checkpoint else (None, None)
     reward = value_of(args, "reward.remote_url") or value_of(args, "reward.model_name_or_path")
     facts = run_facts(value_of(args, "actor.model_name_or_path"), reward, PACKAGES)
-    ledger = open_attached_run(config, folder, step, facts | job_facts(args))
-    return _Opened(ledger, folder, step or 0, edi, spent, existed)
+    return OpenedRun.of(config, folder, progress, facts | job_facts(args))

@@ -26,11 +26,11 @@ from ecorl.runtime.energy.log_figures import LEGEND, log_figures
 from ecorl.runtime.handles import Float32, Iteration, Landed, RunTotals, Span, StageRun
 from ecorl.runtime.ray.remote import RemoteRuntime
 from roll_adapters.openrlhf.checkpoints import record_saved
-from roll_adapters.openrlhf.comparison import record_comparison
 from roll_adapters.openrlhf.flags import value_of
 from roll_adapters.openrlhf.metrics import trainer_metrics
 from roll_adapters.openrlhf.rewards import ResponseTimes
 from roll_adapters.openrlhf.rows import RolloutRows, RolloutSizes
+from roll_adapters.ray_jobs.comparison import record_comparison
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextvars
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ecorl.records import ModelShape, Stage, StageWork
+from roll_adapters.ray_jobs.intervals import Interval, monotonic, union
 
 TIMES = "_ecorl_times"
 """Key of a response under which its times travel."""
@@ -21,8 +22,6 @@ TIMES = "_ecorl_times"
 _fetches: contextvars.ContextVar[list[tuple[float, float]] | None] = contextvars.ContextVar(
     "ecorl_reward_fetches", default=None
 )
-
-Interval = tuple[float, float]
 
 
 class TimedEngine:
@@ -117,25 +116,9 @@ class ResponseTimes:
     @property
     def generation(self) -> list[Interval]:
         """When at least one completion was computed, monotonic s of this machine."""
-        return _monotonic(_union(self._generated))
+        return monotonic(union(self._generated))
 
     @property
     def rewards(self) -> list[Interval]:
         """When at least one reward was waited for, monotonic s of this machine."""
-        return _monotonic(_union(self._fetched))
-
-
-def _union(intervals: Sequence[Interval]) -> list[Interval]:
-    """The times that lie in at least one of the intervals, in order."""
-    found: list[Interval] = []
-    for start_s, end_s in sorted(intervals):
-        if found and start_s <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end_s, found[-1][1]))
-        else:
-            found.append((start_s, end_s))
-    return found
-
-
-def _monotonic(intervals: Sequence[Interval]) -> list[Interval]:
-    ahead_s = time.monotonic() - time.time()
-    return [(start_s + ahead_s, end_s + ahead_s) for start_s, end_s in intervals]
+        return monotonic(union(self._fetched))

@@ -22,9 +22,12 @@ from ecorl.runtime.ray.cluster import ClusterNode
 from ecorl.runtime.run_record import GO_ON
 from roll_adapters.openrlhf import checkpoints, checks, description
 from roll_adapters.openrlhf.checkpoints import checkpoint_to_resume, read_progress, record_saved
-from roll_adapters.openrlhf.checks import fitted, on_ray
-from roll_adapters.openrlhf.description import ActorFacts, Job, describe, local_folder
+from roll_adapters.openrlhf.checks import fitted
+from roll_adapters.openrlhf.description import Job, describe
 from roll_adapters.openrlhf.driver import SETUP_HOOK, Driver
+from roll_adapters.ray_jobs.models import local_folder
+from roll_adapters.ray_jobs.processes import ActorFacts, tell
+from roll_adapters.ray_jobs.run import on_ray
 from tests.fakes.openrlhf import FakeRuntime, flags
 
 CONCURRENT = {"type": "static", "reward": "concurrent", "reference": "concurrent"}
@@ -106,14 +109,14 @@ def test_only_steps_that_openrlhf_saves_are_recorded(monkeypatch, every, disable
 
 def test_a_run_is_on_ray_unless_the_user_says_otherwise(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert on_ray(config()).runtime.address == "auto"
+    assert on_ray(config(), "OpenRLHF").runtime.address == "auto"
     for given, expected in (("10.0.0.1:6379", "10.0.0.1:6379"), ("ray://head:10001", "auto")):
         monkeypatch.setenv("RAY_ADDRESS", given)
-        assert on_ray(config()).runtime.address == expected
+        assert on_ray(config(), "OpenRLHF").runtime.address == expected
     own = config(runtime={"type": "ray", "address": "local"})
-    assert on_ray(own) is own
+    assert on_ray(own, "OpenRLHF") is own
     with pytest.raises(ConfigError, match=r"runtime\.type = 'local': allowed is ray"):
-        on_ray(config(runtime={"type": "local"}))
+        on_ray(config(runtime={"type": "local"}), "OpenRLHF")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +127,7 @@ def test_a_machine_without_a_cluster_starts_one_with_a_place_for_each_worker(
 ):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     asked = clusters_asked_for(monkeypatch)
-    Driver(on_ray(config(policy))).connect()
+    Driver(on_ray(config(policy), "OpenRLHF")).connect()
     (auto, first), (local, second) = asked
     assert (auto, local) == ("auto", "local")
     assert second == first | more
@@ -139,7 +142,7 @@ def test_a_cluster_that_is_named_and_does_not_answer_is_refused(monkeypatch, nam
         monkeypatch.setenv("RAY_ADDRESS", own.pop("address"))
     asked = clusters_asked_for(monkeypatch)
     with pytest.raises(ConfigError, match=r"runtime\.address = .*nobody there"):
-        Driver(on_ray(config(runtime=own))).connect()
+        Driver(on_ray(config(runtime=own), "OpenRLHF")).connect()
     assert len(asked) == 1
 
 
@@ -395,7 +398,7 @@ def test_processes_that_do_not_answer_leave_their_devices_unknown(monkeypatch):
 
 def test_a_process_without_gpus_tells_so(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert description.tell(None) == ActorFacts("id-a", os.getpid(), (), ())
+    assert tell(None) == ActorFacts("id-a", os.getpid(), (), ())
 
 
 def test_the_head_of_the_record_tells_the_flags():

@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ecorl.records import Stage
-from roll_adapters.openrlhf.comparison import PAIRED_ROWS, PHASE, record_comparison
 from roll_adapters.openrlhf.metrics import trainer_metrics
 from roll_adapters.openrlhf.rewards import (
     TIMES,
     ResponseTimes,
     TimedEngine,
-    _union,
     timed_execution,
     timed_fetch,
 )
+from roll_adapters.ray_jobs.comparison import PAIRED_ROWS, PHASE, record_comparison
+from roll_adapters.ray_jobs.intervals import union
 from tests.fakes.openrlhf import FakeRecord
 
 intervals = st.lists(
@@ -32,14 +32,14 @@ intervals = st.lists(
 
 @given(intervals)
 def test_a_union_holds_each_instant_once(found):
-    joined = _union(found)
+    joined = union(found)
     for start, end in joined:
         assert start <= end
     assert all(a[1] < b[0] for a, b in pairwise(joined))
     for instant in np.arange(-0.5, 40, 0.5):
         inside = any(start <= instant <= end for start, end in found)
         assert inside == any(start <= instant <= end for start, end in joined)
-    assert _union(joined) == joined
+    assert union(joined) == joined
 
 
 def answer(n_prompt=2, n_output=3, times=None):

@@ -1,8 +1,8 @@
-"""Compares an engine that is not exact with OpenRLHF's own model, on rows of the training.
+"""Compares an engine that is not exact with the framework's own model, on rows of the training.
 
 INT8 changes rewards and log-probs, and a user wants to know by how much on the own data. The first
-batch that an engine answers is computed by OpenRLHF's actors too, once an attempt of a run; the
-training goes on with the engine's values. The time and energy of it are no stage's.
+batch that an engine answers is computed by the framework's own model too, once an attempt of a run;
+the training goes on with the engine's values. The time and energy of it are no stage's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def record_comparison(
         record: of the run.
         stage: reward or reference.
         ours: one float32 scalar or ``[n_completion]`` vector a row, by the engine.
-        exact: the same by OpenRLHF's own model.
+        exact: the same by the framework's own model.
     """
     if stage is Stage.REFERENCE:
         shifts = [float(np.abs(a - b).mean()) for a, b in zip(ours, exact, strict=True) if len(a)]
