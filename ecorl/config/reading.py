@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from importlib import resources
 from pathlib import Path
@@ -106,8 +106,8 @@ def parse_config(text: str, name: str, overrides: Sequence[str] = ()) -> Config:
         raise _syntax_error(error, text, name) from error
     overridden = set()
     for item in overrides:
-        key, value = _parse_override(item)
-        _set_dotted(data, key, value)
+        key, value = parse_override(item)
+        set_dotted(data, key, value)
         overridden.add(key)
     return validate_config(data, name, text, overridden)
 
@@ -117,14 +117,16 @@ def validate_config(
     name: str | None = None,
     text: str = "",
     overridden: set[str] | None = None,
+    find_line: Callable[[str, Sequence[str | int]], int | None] = line_of,
 ) -> Config:
     """Validate plain data into a `Config`.
 
     Args:
         data: tables and values as TOML has them.
         name: where they come from, for the errors; None where that is not known.
-        text: the TOML text, to find the line of a mistake.
+        text: the text, to find the line of a mistake.
         overridden: dotted keys that ``--set`` gave.
+        find_line: finds the line of a key, part by part, in the text; by default in TOML.
 
     Raises:
         ConfigError: for the first mistake found, with its line when known.
@@ -137,7 +139,7 @@ def validate_config(
             if any(_comes_from(override, mistake) for override in overridden or ()):
                 key = f"--set {mistake.key}"
                 raise ConfigError(key, mistake.value, mistake.allowed) from error
-        line = line_of(text, found.parts)
+        line = find_line(text, found.parts)
         raise ConfigError(found.key, found.value, found.allowed, name, line) from error
 
 
@@ -183,7 +185,15 @@ def _syntax_error(error: tomllib.TOMLDecodeError, text: str, name: str) -> Confi
     return ConfigError("(syntax)", lines[line - 1].strip(), f"valid TOML ({reason})", name, line)
 
 
-def _parse_override(item: str) -> tuple[str, Any]:
+def parse_override(item: str) -> tuple[str, Any]:
+    """Read ``dotted.key=value`` with a TOML value; a bare word counts as a string.
+
+    Args:
+        item: as ``--set`` was given it.
+
+    Raises:
+        ConfigError: when it is something else.
+    """
     try:
         item.encode("utf-8")
     except UnicodeEncodeError as error:  # bytes of the command line that are no text
@@ -201,7 +211,17 @@ def _parse_override(item: str) -> tuple[str, Any]:
     return key, data["v"]
 
 
-def _set_dotted(data: dict[str, Any], key: str, value: Any) -> None:
+def set_dotted(data: dict[str, Any], key: str, value: Any) -> None:
+    """Set a value in nested tables; tables that are missing are made.
+
+    Args:
+        data: the tables.
+        key: dotted.
+        value: for the key.
+
+    Raises:
+        ConfigError: when a part of the key is a value.
+    """
     *parents, last = key.split(".")
     node = data
     for part in parents:

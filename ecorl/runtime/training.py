@@ -7,7 +7,7 @@ import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ecorl.ledger import node_name
 from ecorl.records import NO_ABILITIES, Abilities, ModelShape, Role, Stage, stage_of
@@ -92,6 +92,8 @@ class TrainingSide:
         gpu_title: NVML's name of the GPUs of a driver's processes (device ``none``); empty: it
             cannot tell.
         abilities: what the framework's training loop lets ecorl do beyond moving whole batches.
+        cards: Ray's placement groups that reserve a card for a role's accelerator worker; a role
+            without one takes any card of the cluster.
     """
 
     device: TrainerDevice = "cpu"
@@ -106,6 +108,7 @@ class TrainingSide:
     machines: Mapping[str, TrainerMachine] = field(default_factory=dict)
     gpu_title: str = ""
     abilities: Abilities = NO_ABILITIES
+    cards: Mapping[Role, Any] = field(default_factory=dict)
 
     @property
     def served_elsewhere(self) -> Mapping[Role, str]:

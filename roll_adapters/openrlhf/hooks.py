@@ -29,7 +29,7 @@ from roll_adapters.openrlhf.checkpoints import record_saved
 from roll_adapters.openrlhf.flags import value_of
 from roll_adapters.openrlhf.metrics import trainer_metrics
 from roll_adapters.openrlhf.rewards import ResponseTimes
-from roll_adapters.openrlhf.rows import RolloutRows, RolloutSizes
+from roll_adapters.openrlhf.rows import RolloutRows, sizes_of
 from roll_adapters.ray_jobs.comparison import record_comparison
 
 logger = logging.getLogger(__name__)
@@ -193,7 +193,7 @@ class TrainerHooks:
             # images stays, and a decision that is not kept must not stand in the record.
             images = [getattr(sample, "mm_train_inputs", None) for sample in samples]
             stages = [Stage.REWARD] if _has_images(images) else [Stage.REWARD, Stage.REFERENCE]
-            sizes = RolloutSizes.of(samples)
+            sizes = sizes_of(samples)
             works = [sizes.work(stage, self._shape(stage)) for stage in stages]
             self.runtime.expect_stages(self._iteration, works)
         self._tell(boundary)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,59 +11,17 @@ import numpy.typing as npt
 import torch
 
 from ecorl.engines.protocol import Float32, Int64, ScoreBatch
-from ecorl.records import ModelShape, Stage, StageWork
+from ecorl.records import Stage
+from roll_adapters.ray_jobs.sizes import RolloutSizes
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutSizes:
-    """How much a stage reads.
+def sizes_of(parts: Sequence[Any]) -> RolloutSizes:
+    """Count the tokens of samples or of micro-batches.
 
-    Attributes:
-        n_rows: rows.
-        n_tokens: tokens of all rows, without padding.
-        n_output_tokens: those of their completions.
-        max_length: tokens of the longest row.
+    Args:
+        parts: OpenRLHF's ``Experience`` objects.
     """
-
-    n_rows: int
-    n_tokens: int
-    n_output_tokens: int
-    max_length: int
-
-    @classmethod
-    def of(cls, parts: Sequence[Any]) -> RolloutSizes:
-        """Count the tokens of samples or of micro-batches.
-
-        Args:
-            parts: OpenRLHF's ``Experience`` objects.
-        """
-        lengths = [part.attention_mask.long().sum(1) for part in parts]
-        return cls(
-            n_rows=sum(len(each) for each in lengths),
-            n_tokens=sum(int(each.sum()) for each in lengths),
-            n_output_tokens=sum(int(part.action_mask.sum()) for part in parts),
-            max_length=max((int(each.max()) for each in lengths), default=0),
-        )
-
-    def work(
-        self, stage: Stage, shape: ModelShape | None, *, passes: int = 1, has_output: bool = True
-    ) -> StageWork:
-        """Describe a stage that reads all rows.
-
-        Args:
-            stage: the stage.
-            shape: of its model.
-            passes: how often it reads them.
-            has_output: whether the tokens of the completions are its output.
-        """
-        return StageWork(
-            stage=stage,
-            n_sequences=self.n_rows * passes,
-            n_tokens=self.n_tokens * passes,
-            n_output_tokens=self.n_output_tokens * passes if has_output else 0,
-            max_length=self.max_length,
-            model=shape,
-        )
+    return RolloutSizes.of((part.attention_mask, part.action_mask) for part in parts)
 
 
 class RolloutRows:
@@ -87,7 +44,7 @@ class RolloutRows:
         counts = [int(part.sequences.shape[0]) for part in self._parts]
         self._where = [(m, i) for m, n in enumerate(counts) for i in range(n)]
         self._starts = np.cumsum([0, *counts]).tolist()
-        self.sizes = RolloutSizes.of(self._parts)
+        self.sizes = sizes_of(self._parts)
 
     def __len__(self) -> int:
         return len(self._where)

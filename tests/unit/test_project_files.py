@@ -11,8 +11,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-NOT_ON_PYPI = {"pyxrt"}
-"""Comes with the card's own runtime; asked for where it is used."""
+NOT_ON_PYPI = {"pyxrt", "roll"}
+"""What comes with the card's own runtime, and the RLHF framework ROLL: asked for where it is used.
+PyPI's project `roll` is another one."""
 
 
 def imported(folder: Path) -> set[str]:
@@ -45,6 +46,7 @@ def test_every_package_that_is_imported_is_declared():
         if not {d.lower().replace("_", "-") for d in known.get(name, [name])} & declared()
     }
     assert not missing
+    assert not declared() & NOT_ON_PYPI
 
 
 def test_make_help_tells_every_target_for_users():

@@ -128,7 +128,8 @@ class RayRuntime(RemoteRuntime):
         self.training = replace(self.training, node=home.name)
         models = self._moved()
         cluster.check_accelerators(len(models), self._ray.patience_s)
-        workers = make_workers(self.config, self._ray, models, self._actors.made)
+        reserved = self.training.cards
+        workers = make_workers(self.config, self._ray, models, self._actors.made, reserved)
         self._engines = {worker.role: worker.model.folder for worker in workers}
         trainers = self._trainers(home)
         places = self._far_places(trainers)

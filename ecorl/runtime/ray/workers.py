@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ecorl.config import Config, RayRuntimeConfig
 from ecorl.engines.lanes.cluster.engine import RayEngine, engine_error
@@ -83,7 +85,11 @@ class PlacedWorker:
 
 
 def make_workers(
-    config: Config, runtime: RayRuntimeConfig, models: dict[Role, FrozenModel], made: list[Any]
+    config: Config,
+    runtime: RayRuntimeConfig,
+    models: dict[Role, FrozenModel],
+    made: list[Any],
+    reserved: Mapping[Role, Any],
 ) -> list[PlacedWorker]:
     """Make one worker a role, on the machine that the config names or on any with a card.
 
@@ -92,6 +98,7 @@ def make_workers(
         runtime: its table ``[runtime]``.
         models: by role.
         made: takes the handles of the actors as they are made.
+        reserved: placement groups of roles whose card is reserved.
 
     Raises:
         ConfigError: for a machine or an engine that is not there.
@@ -112,6 +119,8 @@ def make_workers(
         place = config.place(role)
         if place is not None and place.node is not None:
             options["scheduling_strategy"] = on_node(node_named(place.node, f"places.{role}.node"))
+        elif role in reserved:
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(reserved[role])
         actors[role] = ray.remote(WorkerActor).options(**options).remote(spec, spec.threads)
         made.append(actors[role])
         if _is_named(config, role):

@@ -1,0 +1,1 @@
+"""Plugs ecorl into ROLL, without a change to ROLL."""

@@ -1,0 +1,86 @@
+"""What happens in the actors that schedule ROLL's rollouts: generation and rewards are timed.
+
+ROLL generates and rewards sample by sample inside these actors, past the dispatch of its driver.
+`WatchedScheduler` stands in the place of its class and keeps the times until the driver asks for
+them. Generation lasted while at least one response was computed, a reward while at least one was
+waited for; both are booked to the step in which the sample was begun.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from roll.distributed.scheduler import generate_scheduler
+
+from roll_adapters.ray_jobs.intervals import Interval
+from roll_adapters.ray_jobs.sizes import RolloutSizes
+from roll_adapters.roll.rows import sizes_of
+from roll_adapters.roll.times import RolloutTimes
+
+OWN_WORKERS = "roll_adapters."
+"""With which the paths of ecorl's own worker classes begin; they tell of themselves."""
+
+
+class WatchedContext(generate_scheduler.RolloutContext):
+    """The rollout of one prompt, whose calls are timed."""
+
+    async def generate(self, req: Any, domain: str) -> Any:
+        """Generate the responses to a prompt. See ROLL."""
+        start_s = time.time()
+        data = await super().generate(req=req, domain=domain)
+        self._note(lambda times, step: times.generated(step, _sizes(req, data), _since(start_s)))
+        return data
+
+    async def compute_rewards(self, req: Any, domain: str) -> Any:
+        """Reward the responses to a prompt. See ROLL."""
+        start_s = time.time()
+        rewards = await super().compute_rewards(req=req, domain=domain)
+        if domain not in getattr(self._scheduler, "ecorl_told_elsewhere", ()):
+            self._note(
+                lambda times, step: times.rewarded(step, domain, sizes_of(req), _since(start_s))
+            )
+        return rewards
+
+    def _note(self, note: Callable[[RolloutTimes, int], None]) -> None:
+        """Note a call of training; what cannot be counted is not measured."""
+        times = getattr(self._scheduler, "ecorl_times", None)
+        if times is None or self.is_val:
+            return
+        step = self.sampling_start_step
+        try:
+            note(times, int(self.meta_info["global_step"] if step is None else step))
+        except (LookupError, AttributeError, TypeError, ValueError, RuntimeError):
+            return  # a rollout loop of the user's may hand over what ROLL's own does not
+
+
+class WatchedScheduler(generate_scheduler.DynamicSamplingScheduler):
+    """Schedules rollouts as ROLL's own class does, and keeps their times."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        generate_scheduler.RolloutContext = WatchedContext
+        self.ecorl_times = RolloutTimes()
+        super().__init__(*args, **kwargs)
+        self.ecorl_told_elsewhere = frozenset(
+            domain
+            for domain, cluster in self.reward_clusters.items()
+            if str(cluster.worker_config.worker_cls).startswith(OWN_WORKERS)
+        )
+
+    async def take_rollout_times(self) -> RolloutTimes:
+        """Give what was seen since this was asked last."""
+        taken, self.ecorl_times = self.ecorl_times, RolloutTimes()
+        return taken.condensed()
+
+
+def _since(start_s: float) -> Interval:
+    return start_s, time.time()
+
+
+def _sizes(req: Any, data: Any) -> RolloutSizes:
+    """Rows and tokens of the responses to one prompt."""
+    responses = data.meta_info["output_token_ids"] if data is not None else []
+    n_prompt, n_output = int(req.batch["attention_mask"][0].sum()), sum(map(len, responses))
+    longest = n_prompt + max(map(len, responses), default=0)
+    return RolloutSizes(len(responses), len(responses) * n_prompt + n_output, n_output, longest)
