@@ -14,8 +14,8 @@ from ecorl.records import Action, Stage, stage_of
 from ecorl.runtime.equipment.hardware import stays_on_gpu
 from ecorl.runtime.ray.cluster import check_accelerators, nodes
 from roll_adapters.ray_jobs.models import local_folder
+from roll_adapters.roll.config.settings import RollConfig
 from roll_adapters.roll.description import ModelRole, references_of, uses_lora
-from roll_adapters.roll.settings import RollConfig
 
 ENGINE = "roll"
 """Name of the engine that computes with ROLL's own classes."""
@@ -97,7 +97,7 @@ def _check_moves(read: RollConfig, pipeline_config: Any, *, moves: bool) -> None
             )
             raise read.error(key, str(action), why)
         if stage is Stage.REFERENCE and not references_of(pipeline_config):
-            raise read.error(key, str(action), "gpu: enable_reference is false")
+            raise read.error(key, str(action), "gpu: the job has no reference of its own")
         rewards = read.data.get("rewards") or {}
         if stage is Stage.REWARD and not any(
             _is_movable_reward(read, domain) for domain in rewards

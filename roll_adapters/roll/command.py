@@ -147,7 +147,7 @@ def _check(file: Path, overrides: Sequence[str], settings: Sequence[str]) -> int
 
 
 def _convert(file: Path, output: str | None) -> int:
-    from roll_adapters.roll.convert import convert, difference
+    from roll_adapters.roll.config.convert import convert, difference
 
     try:
         text = file.read_bytes().decode("utf-8-sig")

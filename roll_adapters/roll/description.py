@@ -17,11 +17,14 @@ from ecorl.runtime.run_record import GO_ON
 from ecorl.runtime.training import FrozenModel, TrainingSide
 from roll_adapters.ray_jobs.models import local_folder
 from roll_adapters.ray_jobs.processes import ActorFacts, answered, by_machine, tell
-from roll_adapters.roll.roles import REWARD_PREFIX, kind_of_cluster, reference_name, reward_role
-from roll_adapters.roll.settings import RollConfig
-
-MOVABLE_REWARD = "roll_adapters.roll.workers.RewardModelWorker"
-"""Class of the workers whose reward model can move."""
+from roll_adapters.roll.config.convert import MOVABLE_MODEL
+from roll_adapters.roll.config.settings import RollConfig
+from roll_adapters.roll.stages.roles import (
+    REWARD_PREFIX,
+    kind_of_cluster,
+    reference_name,
+    reward_role,
+)
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
@@ -128,7 +131,7 @@ def movable(
     for own in roles if moves else ():
         stage = Stage(own.role.partition(":")[0])
         is_model = stage is Stage.REFERENCE or (
-            stage is Stage.REWARD and read.role(own.key).get("worker_cls") == MOVABLE_REWARD
+            stage is Stage.REWARD and read.role(own.key).get("worker_cls") == MOVABLE_MODEL
         )
         if is_model and own.model and not stays_on_gpu(read.config.placement.policy, stage):
             found.append(own)

@@ -26,14 +26,17 @@ from ecorl.runtime.ray.handle import RuntimeHandle
 from ecorl.runtime.ray.runtime import RayRuntime
 from ecorl.runtime.run_record import run_facts
 from roll_adapters.ray_jobs.run import OpenedRun, join_or_start, on_ray
-from roll_adapters.roll import checks, description, hooks, names, pipelines
+from roll_adapters.roll import checks, description
 from roll_adapters.roll.checkpoints import progress_of
-from roll_adapters.roll.dispatch import watched_generator
+from roll_adapters.roll.config import names, pipelines
+from roll_adapters.roll.config.convert import MOVABLE_MODEL
+from roll_adapters.roll.config.settings import RollConfig, read
 from roll_adapters.roll.engine import packed
-from roll_adapters.roll.hooks import PipelineHooks
-from roll_adapters.roll.invitation import Invitation, invite
-from roll_adapters.roll.references import ReferenceCall, References
-from roll_adapters.roll.settings import RollConfig, read
+from roll_adapters.roll.invitation import WorkerInvitation, invite
+from roll_adapters.roll.stages import hooks
+from roll_adapters.roll.stages.dispatch import watched_generator
+from roll_adapters.roll.stages.hooks import PipelineHooks
+from roll_adapters.roll.stages.references import ReferenceRequest, References
 
 logger = logging.getLogger(__name__)
 
@@ -94,11 +97,14 @@ class AutoDeviceMapping:
         Raises:
             UserError: for the first setting that cannot work.
         """
+        from dacite import Config as DaciteConfig
         from dacite import DaciteError, from_dict
 
         kind = pipelines.load(self._kind.config)
         try:
-            self.pipeline_config = from_dict(data_class=kind, data=self.read.data)
+            # ROLL's own script for on-policy distillation does not check types either.
+            own = DaciteConfig(check_types=not self.read.data.get("is_pure_opd", False))
+            self.pipeline_config = from_dict(kind, self.read.data, own)
         except (
             DaciteError,
             AssertionError,
@@ -173,7 +179,7 @@ class AutoDeviceMapping:
         handle = RuntimeHandle.of_run(ledger.path, ledger.attempt, self.config.runtime.namespace)
         invite(
             self.pipeline_config,
-            Invitation(handle.scheduler, handle.namespace, compares=not self._is_exact()),
+            WorkerInvitation(handle.scheduler, handle.namespace, compares=not self._is_exact()),
         )
 
     def _is_exact(self) -> bool:
@@ -183,12 +189,12 @@ class AutoDeviceMapping:
     # ------------------------------------------------------------ names
 
     def _replace_names(self) -> None:
-        from roll_adapters.roll.resources import CardPool, CardResourceManager
+        from roll_adapters.roll.resources import CardGroups, CardResourceManager
 
         def generator(original: Any) -> Any:
             return watched_generator(original, self._note)
 
-        self._pool = CardPool()
+        self._pool = CardGroups()
         CardResourceManager.pool = self._pool
         self._replace(names.DISPATCH, generator)
         self._replace(names.RESOURCES, lambda _: CardResourceManager)
@@ -391,7 +397,7 @@ class AutoDeviceMapping:
         workers = [
             worker
             for cluster in self._clusters.values()
-            if str(cluster.worker_config.worker_cls) == description.MOVABLE_REWARD
+            if str(cluster.worker_config.worker_cls) == MOVABLE_MODEL
             for worker in cluster.workers
         ]
         try:
@@ -413,7 +419,7 @@ def _put_off(original: Callable[..., Any]) -> Callable[..., Any]:
         domain_values: Any = None,
         metrics_fn: Any = None,
     ) -> Any:
-        call = ReferenceCall(
+        call = ReferenceRequest(
             batch, references, pipeline_config, domain_to_teacher_names, domain_values, metrics_fn
         )
         if hooks.current is None:

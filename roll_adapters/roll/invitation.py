@@ -18,7 +18,7 @@ _KEY = "ecorl_invitation"
 
 
 @dataclass(frozen=True, slots=True)
-class Invitation:
+class WorkerInvitation:
     """What a worker needs to take part in a run.
 
     Attributes:
@@ -39,7 +39,7 @@ class Invitation:
         return None
 
 
-def invite(pipeline_config: Any, invitation: Invitation) -> None:
+def invite(pipeline_config: Any, invitation: WorkerInvitation) -> None:
     """Put an invitation into ROLL's config.
 
     Args:
@@ -50,11 +50,11 @@ def invite(pipeline_config: Any, invitation: Invitation) -> None:
     setattr(pipeline_config, _KEY, asdict(invitation))
 
 
-def invited(pipeline_config: Any) -> Invitation | None:
+def invited(pipeline_config: Any) -> WorkerInvitation | None:
     """The invitation in ROLL's config; None without one.
 
     Args:
         pipeline_config: ROLL's.
     """
     told = getattr(pipeline_config, _KEY, None)
-    return None if told is None else Invitation(**told)
+    return None if told is None else WorkerInvitation(**told)

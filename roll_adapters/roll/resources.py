@@ -41,7 +41,7 @@ class CardHandles(list[int]):
         return CardHandles, (self.cards,)
 
 
-class CardPool:
+class CardGroups:
     """The placement groups of a run's cards, made when they are asked for first."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class CardResourceManager(ResourceManager):
         pool: of the run's cards; set by the override before ROLL makes this object.
     """
 
-    pool: CardPool
+    pool: CardGroups
 
     def allocate_placement_group(
         self, world_size: int, device_mapping: list[int] | None = None

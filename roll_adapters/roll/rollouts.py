@@ -16,7 +16,7 @@ from roll.distributed.scheduler import generate_scheduler
 
 from roll_adapters.ray_jobs.intervals import Interval
 from roll_adapters.ray_jobs.sizes import RolloutSizes
-from roll_adapters.roll.rows import sizes_of
+from roll_adapters.roll.stages.rows import sizes_of
 from roll_adapters.roll.times import RolloutTimes
 
 OWN_WORKERS = "roll_adapters."

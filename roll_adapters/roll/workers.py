@@ -37,8 +37,8 @@ from ecorl.runtime.ray.remote import RemoteRuntime
 from roll_adapters.ray_jobs.comparison import record_comparison
 from roll_adapters.ray_jobs.models import local_folder
 from roll_adapters.ray_jobs.sizes import RolloutSizes
-from roll_adapters.roll.invitation import Invitation, invited
-from roll_adapters.roll.roles import REWARD_PREFIX, reward_role
+from roll_adapters.roll.invitation import WorkerInvitation, invited
+from roll_adapters.roll.stages.roles import REWARD_PREFIX, reward_role
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class RewardModelWorker(Worker):
         self._thread = ThreadPoolExecutor(1, "ecorl-reward")
         self._exact_lock = threading.Lock()
         self._runtime: RemoteRuntime | None = None
-        self._invitation: Invitation | None = None
+        self._invitation: WorkerInvitation | None = None
         self._iterations: dict[int, Iteration] = {}
         self._count = 0
 

@@ -7,14 +7,11 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from ecorl.ledger import LedgerReader
 from tests.frameworks.openrlhf import harness
@@ -99,32 +96,6 @@ def largest_difference(plain: harness.Result, attached: Attached) -> float:
     return worst
 
 
-def steps_done(record: Path) -> int:
-    """Number of the newest step whose metrics are in the record."""
-    with suppress(Exception), LedgerReader(record) as reader:
-        return max((m.iteration for m in reader.metrics()), default=0)
-    return 0
-
-
-def await_step(record: Path, step: int, limit_s: float = 200.0) -> None:
-    """Wait until a step is in the record."""
-    end_s = time.monotonic() + limit_s
-    while steps_done(record) < step:
-        assert time.monotonic() < end_s, f"step {step} did not come"
-        time.sleep(0.05)
-
-
-def await_checkpoint(record: Path, limit_s: float = 200.0) -> None:
-    """Wait until a checkpoint is in the record."""
-    end_s = time.monotonic() + limit_s
-    while time.monotonic() < end_s:
-        with suppress(Exception), LedgerReader(record) as reader:
-            if reader.checkpoints():
-                return
-        time.sleep(0.02)
-    raise AssertionError("no checkpoint came")
-
-
 def toml(value: Any) -> str:
     """A value of a config as it stands in TOML."""
     if isinstance(value, dict):
@@ -132,15 +103,6 @@ def toml(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(toml, value)) + "]"
     return json.dumps(value)
-
-
-def processes(name: str) -> list[psutil.Process]:
-    """Ray's processes of an actor class."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if (process.info["cmdline"] or [""])[0].startswith(f"ray::{name}"):
-            found.append(process)
-    return found
 
 
 @contextmanager

@@ -17,13 +17,13 @@ from tests.frameworks.openrlhf.attached import (
     EXACT,
     GPU,
     Attached,
-    await_step,
     largest_difference,
     reward_service,
     train,
 )
 from tests.frameworks.ray_nodes import free_port
 from tests.frameworks.trainings import LIMIT_S, ROOT
+from tests.frameworks.watching import await_step
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * LIMIT_S + 60)]
 

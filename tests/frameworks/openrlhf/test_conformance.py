@@ -12,8 +12,9 @@ from ecorl.records import NO_ABILITIES
 from ecorl.runtime.overhead import HookTime
 from tests.frameworks.conformance import FAULTS, N_STEPS, AdapterConformance, TrainedRun
 from tests.frameworks.openrlhf import harness
-from tests.frameworks.openrlhf.attached import EXACT, GPU, await_checkpoint, processes, toml, train
+from tests.frameworks.openrlhf.attached import EXACT, GPU, toml, train
 from tests.frameworks.trainings import LIMIT_S
+from tests.frameworks.watching import await_checkpoint, processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * LIMIT_S + 60)]
 

@@ -13,14 +13,13 @@ from ecorl.records import Action, Stage
 from tests.frameworks.openrlhf import harness
 from tests.frameworks.openrlhf.attached import (
     EXACT,
-    await_step,
     largest_difference,
-    processes,
     train,
 )
 from tests.frameworks.openrlhf.test_attached import expected
 from tests.frameworks.ray_nodes import further_node
 from tests.frameworks.trainings import LIMIT_S
+from tests.frameworks.watching import await_step, processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * LIMIT_S + 60)]
 

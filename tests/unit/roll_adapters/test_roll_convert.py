@@ -11,7 +11,7 @@ import yaml
 import roll_adapters
 from ecorl.config.reading import validate_config
 from ecorl.errors import ConfigError
-from roll_adapters.roll.convert import (
+from roll_adapters.roll.config.convert import (
     MOVABLE_MODEL,
     ROLLS_MODEL,
     convert,

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ecorl.errors import ConfigError
-from roll_adapters.roll.yaml_text import line_of, load, scalar_at, with_block, with_value
+from roll_adapters.roll.config.yaml_text import line_of, load, scalar_at, with_block, with_value
 
 CONFIG = """\
 # a job

@@ -11,7 +11,7 @@ REWARD_PREFIX = "reward-"
 """With which the names of RLVR's reward clusters begin; the domain follows."""
 
 
-class Call(NamedTuple):
+class StageCall(NamedTuple):
     """What a call is to ecorl.
 
     Attributes:
@@ -31,13 +31,13 @@ _KINDS = (
 )  # fmt: skip
 """What clusters do, by what their names begin with; the first that fits."""
 
-_CALLS: dict[tuple[str, str], Call] = {
-    ("actor", "compute_log_probs"): Call(Stage.ACTOR_TRAIN, has_output=False),
-    ("actor", "train_step"): Call(Stage.ACTOR_TRAIN),
-    ("critic", "compute_values"): Call(Stage.CRITIC),
-    ("critic", "train_step"): Call(Stage.CRITIC_TRAIN),
-    ("reference", "compute_log_probs"): Call(Stage.REFERENCE),
-    ("reference", "forward"): Call(Stage.REFERENCE),
+_CALLS: dict[tuple[str, str], StageCall] = {
+    ("actor", "compute_log_probs"): StageCall(Stage.ACTOR_TRAIN, has_output=False),
+    ("actor", "train_step"): StageCall(Stage.ACTOR_TRAIN),
+    ("critic", "compute_values"): StageCall(Stage.CRITIC),
+    ("critic", "train_step"): StageCall(Stage.CRITIC_TRAIN),
+    ("reference", "compute_log_probs"): StageCall(Stage.REFERENCE),
+    ("reference", "forward"): StageCall(Stage.REFERENCE),
 }
 
 
@@ -50,7 +50,7 @@ def kind_of_cluster(name: str) -> str:
     return next((kind for begin, kind in _KINDS if name.startswith(begin)), "")
 
 
-def call_of(kind: str, method: str) -> Call | None:
+def call_of(kind: str, method: str) -> StageCall | None:
     """Which stage a call is, or None for one that is no stage's.
 
     Args:

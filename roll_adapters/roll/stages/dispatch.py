@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from roll_adapters.roll import hooks
+from roll_adapters.roll.stages import hooks
 
 
 class WatchedCall:

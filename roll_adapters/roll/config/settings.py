@@ -24,9 +24,9 @@ from ecorl.config.mistakes import Part, explain
 from ecorl.config.reading import parse_override, set_dotted
 from ecorl.errors import ConfigError
 from ecorl.records import Algorithm
-from roll_adapters.roll import handles
-from roll_adapters.roll.convert import Kind, kind_of
-from roll_adapters.roll.yaml_text import line_of
+from roll_adapters.roll.config import handles
+from roll_adapters.roll.config.convert import Kind, kind_of
+from roll_adapters.roll.config.yaml_text import line_of
 
 BLOCK = "ecorl"
 """Top-level key of ecorl's settings in a config of ROLL's."""
@@ -110,6 +110,9 @@ def read(folder: Path, name: str, overrides: Sequence[str], own: Sequence[str]) 
     text = file.read_text("utf-8-sig")
     line_of(text, (), str(file))  # what is no YAML is told with its line
     data = _composed(file, overrides)
+    if "student_train" in data:
+        # As ROLL's own script for on-policy distillation does.
+        data["is_pure_opd"] = True
     config, settings = _block(data.pop(BLOCK, None), text, file, own, data)
     cards = _take_cards(data, text, file)
     return RollConfig(data, config, settings, kind_of(data), cards, file)

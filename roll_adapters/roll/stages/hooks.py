@@ -26,10 +26,10 @@ from ecorl.runtime.handles import Iteration, RunTotals, Span, StageRun
 from ecorl.runtime.ray.remote import RemoteRuntime
 from roll_adapters.ray_jobs.intervals import monotonic, union
 from roll_adapters.ray_jobs.sizes import RolloutSizes
-from roll_adapters.roll.metrics import trainer_metrics
-from roll_adapters.roll.references import ReferenceCall, References
-from roll_adapters.roll.roles import call_of, kind_of_cluster, reference_name
-from roll_adapters.roll.rows import sizes_of
+from roll_adapters.roll.stages.metrics import trainer_metrics
+from roll_adapters.roll.stages.references import ReferenceRequest, References
+from roll_adapters.roll.stages.roles import call_of, kind_of_cluster, reference_name
+from roll_adapters.roll.stages.rows import sizes_of
 from roll_adapters.roll.times import RolloutTimes, StageTimes
 
 logger = logging.getLogger(__name__)
@@ -280,7 +280,7 @@ class PipelineHooks:
 
     # ------------------------------------------------------------ references
 
-    def compute_references(self, call: ReferenceCall) -> Any:
+    def compute_references(self, call: ReferenceRequest) -> Any:
         """Compute the references of the step, or have them computed; see `References.start`.
 
         Args:

@@ -28,8 +28,8 @@ from ecorl.records import Action, ModelShape, Role, Stage, role_of
 from ecorl.runtime.handles import Iteration, StageRun
 from ecorl.runtime.ray.remote import RemoteRuntime
 from roll_adapters.ray_jobs.comparison import record_comparison
-from roll_adapters.roll.roles import reference_name
-from roll_adapters.roll.rows import ORDER, StepRows, sizes_of
+from roll_adapters.roll.stages.roles import reference_name
+from roll_adapters.roll.stages.rows import ORDER, StepRows, sizes_of
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ Compute = Callable[..., Any]
 
 
 @dataclass(slots=True)
-class ReferenceCall:
+class ReferenceRequest:
     """The arguments of ROLL's call, by name.
 
     Attributes:
@@ -115,7 +115,7 @@ class _Moved:
 class _Step:
     """What was started in a step and is not joined yet."""
 
-    call: ReferenceCall
+    call: ReferenceRequest
     n_rows: int
     moved: list[_Moved] = field(default_factory=list)
     beside: Future[Any] | None = None
@@ -171,7 +171,7 @@ class References:
 
     # ------------------------------------------------------------ start
 
-    def start(self, iteration: Iteration, call: ReferenceCall) -> Any:
+    def start(self, iteration: Iteration, call: ReferenceRequest) -> Any:
         """Compute the references of a step, or have them computed.
 
         Args:
@@ -304,7 +304,7 @@ class References:
     def _own_answers(self, step: _Step, moved: _Moved, rows: Sequence[int]) -> torch.Tensor:
         """Have the reference's own cluster compute some rows, unseen; ``[n, S - 1] float32``."""
         some = _copy(moved.copy, torch.tensor(list(rows), dtype=torch.long))
-        call = ReferenceCall(some, step.call.references, step.call.pipeline_config)
+        call = ReferenceRequest(some, step.call.references, step.call.pipeline_config)
         with self._unseen_here():
             answered = call.again(some, (moved.name,), self._compute)
         found: torch.Tensor = answered.batch[f"ref_log_probs_{moved.name}"]

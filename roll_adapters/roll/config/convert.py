@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from ecorl.errors import ConfigError
 from ecorl.records import Action
-from roll_adapters.roll.yaml_text import line_of, load, scalar_at, with_block, with_value
+from roll_adapters.roll.config.yaml_text import line_of, load, scalar_at, with_block, with_value
 
 Kind = Literal["rlvr", "agentic", "dpo", "distill", "sft"]
 

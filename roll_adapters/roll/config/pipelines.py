@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ecorl.errors import ConfigError
-from roll_adapters.roll.convert import Kind
-from roll_adapters.roll.settings import RollConfig
+from roll_adapters.roll.config.convert import Kind, reads_images
+from roll_adapters.roll.config.settings import RollConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,13 @@ PIPELINES: dict[Kind, Pipeline] = {
 }
 
 
+_WITH_IMAGES = Pipeline(
+    "roll.pipeline.rlvr.rlvr_config.RLVRConfig",
+    "roll.pipeline.rlvr.rlvr_vlm_pipeline.RLVRVLMPipeline",
+)
+"""RLVR of models that see: it computes its reference by another way."""
+
+
 def pipeline_of(read: RollConfig) -> Pipeline:
     """The pipeline that a config is for; ``pipeline_cls`` in it names another class.
 
@@ -62,6 +69,8 @@ def pipeline_of(read: RollConfig) -> Pipeline:
         allowed = "a config for RLVR, agentic training, DPO, distillation or fine-tuning"
         raise ConfigError("--config_name", read.file.name, allowed, read.file)
     found = PIPELINES[read.kind]
+    if read.kind == "rlvr" and reads_images(read.data):
+        found = _WITH_IMAGES
     named = read.data.get("pipeline_cls")
     if not isinstance(named, str) or named == found.pipeline:
         return found

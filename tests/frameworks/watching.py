@@ -1,0 +1,46 @@
+"""What is done to a training while it runs: its record is watched, its processes are found."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from ecorl.ledger import LedgerReader
+
+
+def steps_done(record: Path) -> int:
+    """Number of the newest step whose metrics are in the record."""
+    with suppress(Exception), LedgerReader(record) as reader:
+        return max((m.iteration for m in reader.metrics()), default=0)
+    return 0
+
+
+def await_step(record: Path, step: int, limit_s: float = 200.0) -> None:
+    """Wait until a step is in the record."""
+    end_s = time.monotonic() + limit_s
+    while steps_done(record) < step:
+        assert time.monotonic() < end_s, f"step {step} did not come"
+        time.sleep(0.05)
+
+
+def await_checkpoint(record: Path, limit_s: float = 200.0) -> None:
+    """Wait until a checkpoint is in the record."""
+    end_s = time.monotonic() + limit_s
+    while time.monotonic() < end_s:
+        with suppress(Exception), LedgerReader(record) as reader:
+            if reader.checkpoints():
+                return
+        time.sleep(0.02)
+    raise AssertionError("no checkpoint came")
+
+
+def processes(name: str) -> list[psutil.Process]:
+    """Ray's processes of an actor class."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if (process.info["cmdline"] or [""])[0].startswith(f"ray::{name}"):
+            found.append(process)
+    return found
