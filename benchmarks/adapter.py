@@ -3,7 +3,8 @@
 Plain TRL GRPO in two processes (torchrun) against the same with ecorl attached: rewards and
 reference are answered by an exact engine in workers on a second node of a Ray cluster on this
 machine; then once more with faults in those engines. OpenRLHF's own PPO without and with ecorl, in
-its own environment, and its remote rewards from the real service. Beside it: what a decision of the
+its own environment, and its remote rewards from the real service. RLVR of ROLL's double without and
+with ecorl. Beside it: what a decision of the
 scheduler's actor takes, what ecorl needs of the training thread where every stage stays on the GPU
 path, and whether joules of a shared device add up.
 """
@@ -30,6 +31,7 @@ from benchmarks.adapter_openrlhf import (
     remote_reward_figure,
     train_with_openrlhf,
 )
+from benchmarks.adapter_roll import roll_figures, roll_samples, train_with_roll
 from benchmarks.adapter_training import EXACT, FAULTED, PLAIN
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure, Target, missing
@@ -78,10 +80,12 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         resolve_task(load_config("demo", overrides), Console(file=sys.stderr))
         told = _train_in_two_processes(folder, overrides)
         openrlhf = train_with_openrlhf(folder / "openrlhf")
+        roll = train_with_roll(folder / "roll")
         figures = [
             *_equality(folder, told),
             *openrlhf_figures(openrlhf),
-            *_samples(folder, openrlhf),
+            *roll_figures(roll),
+            *_samples(folder, openrlhf, roll),
             remote_reward_figure(),
             _decision(told),
             _hook_share(folder / "hooks", overrides, n_hook_runs, n_hook_steps),
@@ -98,6 +102,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         "nodes": 2,
         "runs": [PLAIN, EXACT, FAULTED],
         "openrlhf_seconds": openrlhf["seconds"],
+        "roll_seconds": sum(run.seconds for run in _ended(roll)),
     }
     return config, figures
 
@@ -170,19 +175,25 @@ def _answered(run_dir: Path) -> tuple[int, int]:
     )
 
 
-def _samples(folder: Path, openrlhf: Mapping[str, Any]) -> list[Figure]:
+def _ended(roll: Mapping[str, Any]) -> list[Any]:
+    """What the processes of the trainings left."""
+    return [getattr(run, "result", run) for run in roll.values()]
+
+
+def _samples(folder: Path, openrlhf: Mapping[str, Any], roll: dict[str, Any]) -> list[Figure]:
     """Samples that are missing from, or counted more than once in, the records of all runs."""
     rows = N_PROCESSES * N_ROWS
     expected = {(step, str(s)): rows for step in range(1, N_STEPS + 1) for s in INFERENCE}
-    lost, doubled, n_faults = (openrlhf[key] for key in ("lost", "doubled", "n_faults"))
+    of_openrlhf = [openrlhf[key] for key in ("lost", "doubled", "n_faults")]
+    lost, doubled, n_faults = map(sum, zip(of_openrlhf, roll_samples(roll), strict=True))
     for arm in (EXACT, FAULTED):
         with LedgerReader(folder / arm) as reader:
             own_lost, own_doubled = count_samples(reader, expected)
             n_faults += len(reader.faults())
         lost, doubled = lost + own_lost, doubled + own_doubled
     note = (
-        f"rewards and references of 2 runs of TRL and one of OpenRLHF with {n_faults} faults, by "
-        "the ledger"
+        f"rewards and references of 2 runs of TRL, one of OpenRLHF and 2 of ROLL's double with "
+        f"{n_faults} faults, by the ledger"
     )
     return [
         Figure("adapter.lost_samples", float(lost), "1", MEASURED, target=Target(high=0),

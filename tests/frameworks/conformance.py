@@ -91,6 +91,7 @@ class AdapterUnderTest(Protocol):
         rows: rows that each role has in each step; training counts a row once a pass.
         same_tokens: roles that read the same tokens and answer for the same completions.
         offloaded: roles that the engine answers in `exact` and `faulty`.
+        inside_rollout: roles that answer while other rows are still generated.
         abilities: that the adapter states.
         slack_s: how much later than it was the end of a stage may be noted, s.
         resume_repeats: whether the framework resumed trains as it would have unbroken.
@@ -99,6 +100,7 @@ class AdapterUnderTest(Protocol):
     rows: Mapping[Role, int]
     same_tokens: Collection[Role]
     offloaded: Collection[Role]
+    inside_rollout: Collection[Role]
     abilities: Abilities
     slack_s: float
     resume_repeats: bool
@@ -243,8 +245,9 @@ class AdapterConformance:
             own = [r for r in results if r.iteration == step]
             generation = [r for r in own if r.stage is Stage.GENERATION]
             inference = [r for r in own if r.stage in INFERENCE_STAGES]
+            later = [r for r in inference if r.role not in adapter.inside_rollout]
             training = [r for r in own if trains(r)]
-            for before, after in ((generation, inference), (inference, training)):
+            for before, after in ((generation, later), (inference, training)):
                 ended_s = max(r.t_end_s for r in before)
                 assert ended_s <= min(r.t_start_s for r in after) + adapter.slack_s, step
 

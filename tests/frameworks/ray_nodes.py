@@ -118,7 +118,7 @@ def _end(node: subprocess.Popen[bytes], *, at_once: bool = False) -> None:
                     process.kill()
                 else:
                     process.terminate()
-        _, alive = psutil.wait_procs(below, timeout=10)
+        _, alive = psutil.wait_procs(below, timeout=3)
         for process in alive:
             process.kill()
     node.wait()

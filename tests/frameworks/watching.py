@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,8 +40,23 @@ def await_checkpoint(record: Path, limit_s: float = 200.0) -> None:
 
 def processes(name: str) -> list[psutil.Process]:
     """Ray's processes of an actor class."""
-    found = []
+    return [found for found, words in _all() if words[0].startswith(f"ray::{name}")]
+
+
+def drivers(module: str, near: Path) -> list[psutil.Process]:
+    """Processes that run a module in or below a folder."""
+    own = [found for found, words in _all() if "-m" in words and module in words]
+    return [found for found in own if near in (_folder(found), *_folder(found).parents)]
+
+
+def _folder(process: psutil.Process) -> Path:
+    """Where a process runs; the root for one that has just ended."""
+    with suppress(psutil.Error):
+        return Path(process.cwd())
+    return Path("/")
+
+
+def _all() -> Iterator[tuple[psutil.Process, list[str]]]:
     for process in psutil.process_iter(["cmdline"]):
-        if (process.info["cmdline"] or [""])[0].startswith(f"ray::{name}"):
-            found.append(process)
-    return found
+        if process.info["cmdline"]:
+            yield process, process.info["cmdline"]

@@ -28,6 +28,7 @@ class TrlUnderTest:
     )
     same_tokens = (Stage.GENERATION, Stage.REFERENCE, Stage.ACTOR_TRAIN)
     offloaded = (str(Stage.REWARD), str(Stage.REFERENCE))
+    inside_rollout = ()
     abilities = NO_ABILITIES
     slack_s = 0.0
     resume_repeats = True

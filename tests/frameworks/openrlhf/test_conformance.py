@@ -29,6 +29,7 @@ class OpenRlhfUnderTest:
     # Old log-probs are training work of the policy, which then reads the tokens twice.
     same_tokens = tuple(role for role in ROLES if role != "actor_train")
     offloaded = ("reward", "reference")
+    inside_rollout = ()
     abilities = NO_ABILITIES
     # The end of a stage is when the scheduler has heard of it.
     slack_s = 0.5

@@ -1,39 +1,48 @@
-"""Models, a Ray of fake GPUs, and a plain training to compare others with."""
+"""Models, a Ray of fake GPUs, and a plain training to compare others with.
+
+All of it is there twice: of ROLL itself, where a checkout of it is on the path, and of its double.
+"""
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import demand, required_tools
+from tests.conftest import demand
+from tests.frameworks.roll import harness
 
-# `make test` has another environment and says nothing of these; `make test-roll` demands them.
-if importlib.util.find_spec("dacite") is None and "roll" not in required_tools():
-    collect_ignore_glob = ["test_*.py"]
+
+@pytest.fixture(scope="session", params=harness.FRAMEWORKS)
+def framework(request):
+    """Which of the two is trained with."""
+    for tool in ("ray", "torch"):
+        demand(tool)
+    for module in ("dacite", "hydra", "omegaconf", "tensorboard", "transformers", "yaml"):
+        pytest.importorskip(module)
+    if request.param == "real":
+        demand("roll")
+        if harness.source() is None:
+            pytest.skip("no checkout of ROLL is on the path")
+    return request.param
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory):
-    demand("roll")
+def tiny(framework, tmp_path_factory):
     from tests.frameworks.tiny import make_tiny
 
     return make_tiny(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="session")
-def cluster():
+def cluster(framework):
     """A Ray node that all trainings use, one after the other."""
-    demand("roll")
-    from tests.frameworks.roll import harness
-
     # Not below pytest's folder, whose path may be too long for Ray's sockets.
     folder = Path(tempfile.mkdtemp(prefix="ecorl-"))
     try:
-        with harness.cluster(folder) as started:
+        with harness.cluster(folder, framework) as started:
             yield started
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -42,7 +51,5 @@ def cluster():
 @pytest.fixture(scope="session")
 def plain(tiny, cluster, tmp_path_factory):
     """RLVR with critic, reference and two domains, without ecorl."""
-    from tests.frameworks.roll import harness
-
     folder = tmp_path_factory.mktemp("plain")
     return harness.run_training(cluster, folder, harness.rlvr(tiny, folder))

@@ -1,7 +1,8 @@
 """Runs ROLL's own RLVR script in a process of its own, over a Ray cluster of fake GPUs.
 
-`cluster` starts Ray once for any number of trainings; `run_training` runs one of them and reads
-the scalars that it left.
+There are two of it: ROLL itself, from a checkout, and its double of `tests/fakes/roll`, which takes
+the same configs. `cluster` starts Ray once for any number of trainings of either; `run_training`
+runs one of them and reads what it left: the scalars and the saved weights.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +26,29 @@ from tests.frameworks.tiny import Tiny, make_prompts
 from tests.frameworks.trainings import Ended, cpu_environment, run_to_end
 
 CPU = Path(__file__).parent / "cpu"
-N_STEPS, N_ROWS, MICRO = 2, 8, 4
+DOUBLE = Path(__file__).parents[2] / "fakes" / "roll"
+FRAMEWORKS = ("double", "real")
+SCRIPT = Path("examples", "start_rlvr_pipeline.py")
+N_STEPS, N_ROWS, MICRO = 4, 8, 4
 N_GPUS = 4
 PROMPT_LENGTH, RESPONSE_LENGTH = 48, 12
 DOMAINS = ("long", "short")
 
 
-def source() -> Path | None:
-    """The checkout of ROLL that this process has on its path."""
-    for folder in sys.path:
-        if (Path(folder) / "examples" / "start_rlvr_pipeline.py").is_file():
-            return Path(folder).resolve()
+def source(framework: str = "real") -> Path | None:
+    """The double's folder, or the checkout of ROLL that this process has on its path."""
+    if framework == "double":
+        return DOUBLE
+    for folder in map(Path, sys.path):
+        if (folder / SCRIPT).is_file() and folder.resolve() != DOUBLE.resolve():
+            return folder.resolve()
     return None
 
 
-def write_rows(file: Path) -> None:
-    """Prompts of two domains, as ROLL's data sets have them."""
+def write_rows(file: Path, tags: Sequence[str] = DOMAINS) -> None:
+    """Prompts of some domains, as ROLL's data sets have them."""
     rows = [
-        {"id": str(i), "prompt": f"{prompt:.<12}", "tag": DOMAINS[i % 2], "ground_truth": "0"}
+        {"id": str(i), "prompt": f"{prompt:.<12}", "tag": tags[i % len(tags)], "ground_truth": "0"}
         for i, prompt in enumerate(make_prompts())
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
@@ -75,6 +83,7 @@ def rlvr(tiny: Tiny, folder: Path, n_steps: int = N_STEPS) -> dict[str, Any]:
     Rollouts and policy share theirs, since ROLL then hands over weights without collectives.
     """
     rows, critic = folder / "rows.jsonl", critic_of(tiny)
+    folder.mkdir(parents=True, exist_ok=True)
     write_rows(rows)
     return {
         "exp_name": "tiny",
@@ -83,7 +92,12 @@ def rlvr(tiny: Tiny, folder: Path, n_steps: int = N_STEPS) -> dict[str, Any]:
         "output_dir": str(folder / "output"),
         "profiler_output_dir": str(folder / "profiler"),
         "length_profiler_dir": str(folder / "lengths"),
-        "checkpoint_config": {"type": "file_system", "output_dir": str(folder / "checkpoints")},
+        "checkpoint_config": {
+            "type": "file_system",
+            "output_dir": str(folder / "checkpoints"),
+            # A checkpoint that is in the record is whole.
+            "async_upload": False,
+        },
         "track_with": "tensorboard",
         "tracker_kwargs": {"log_dir": str(folder / "tensorboard")},
         "num_gpus_per_node": N_GPUS,
@@ -179,11 +193,38 @@ def _trained(folder: Path, gpu: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, *, n_fpgas: int = 0, **more: str) -> Iterator[Cluster]:
-    """Start a Ray node for ROLL's trainings. See `ray_nodes.cluster`."""
-    env = cpu_environment(folder, CPU, ROLL_TEST_GPUS=str(N_GPUS), **more)
-    with ray_nodes.cluster(folder, env, n_gpus=N_GPUS, n_fpgas=n_fpgas) as started:
-        yield started
+def cluster(
+    folder: Path, framework: str = "real", *, n_fpgas: int = 2, **more: str
+) -> Iterator[Cluster]:
+    """Start a Ray node for the trainings of one of `FRAMEWORKS`. See `ray_nodes.cluster`."""
+    checkout = source(framework)
+    assert checkout is not None
+    own = {
+        "ROLL_TEST_GPUS": str(N_GPUS),
+        "ROLL_TEST_SOURCE": str(checkout),
+        # Ray's node would ask for a token if this user has one, and its drivers would not give it.
+        "RAY_AUTH_MODE": "disabled",
+    }
+    if framework == "double":
+        own["ROLL_TEST_FORKS"] = str(folder / "forks")
+    env = cpu_environment(folder, CPU if framework == "real" else DOUBLE, **(own | more))
+    with contextlib.ExitStack() as stack:
+        if framework == "double":
+            stack.enter_context(_prepared_worker(folder, env))
+        yield stack.enter_context(ray_nodes.cluster(folder, env, n_gpus=N_GPUS, n_fpgas=n_fpgas))
+
+
+@contextlib.contextmanager
+def _prepared_worker(folder: Path, env: Mapping[str, str]) -> Iterator[None]:
+    """Run what the double's processes are forked from: see `tests/fakes/roll/worker_forks.py`."""
+    command = [sys.executable, str(DOUBLE / "worker_forks.py"), env["ROLL_TEST_FORKS"]]
+    with (folder / "forks.log").open("w") as told:
+        process = subprocess.Popen(command, env=dict(env), cwd=folder, stdout=told, stderr=told)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
 
 
 class Result(Ended):
@@ -193,6 +234,36 @@ class Result(Ended):
     def numbers(self) -> dict[str, dict[int, float]]:
         """The scalars that are neither times nor made of times or of what a process holds."""
         return {name: v for name, v in self.metrics.items() if not _is_measured(name)}
+
+    @cached_property
+    def weights(self) -> dict[str, Any]:
+        """Tensors of the last checkpoint by ``actor_train.<name>`` and ``critic.<name>``."""
+        from safetensors.torch import load_file
+
+        return {
+            f"{role}.{name}": tensor
+            for role, file in _weight_files(self.folder).items()
+            for name, tensor in load_file(file).items()
+        }
+
+
+def newest_checkpoint(folder: Path) -> Path:
+    """The checkpoint of a training that a further one goes on from."""
+    states = (folder / "checkpoints").rglob("worker_state_pipeline.json")
+    found = {int(file.parts[-3].removeprefix("checkpoint-")): file.parents[1] for file in states}
+    return found[max(found)]
+
+
+def _weight_files(folder: Path) -> dict[str, Path]:
+    """The file of each trained role's weights in a training's last checkpoint."""
+    newest = newest_checkpoint(folder)
+    named = {"actor_train": "actor_train", "critic": "critic"}
+    files = {role: newest / name / "model.safetensors" for role, name in named.items()}
+    # ROLL keeps those of the policy beside the folders of the others.
+    files["actor_train"] = next(
+        file for file in (files["actor_train"], newest / "model.safetensors") if file.exists()
+    )
+    return {role: file for role, file in files.items() if file.exists()}
 
 
 def _is_measured(name: str) -> bool:
@@ -221,9 +292,7 @@ def run_training(
     (folder / "tiny.yaml").write_text(yaml.safe_dump(dict(config), sort_keys=False), "utf-8")
     path = str(folder)
     if command is None:
-        checkout = source()
-        assert checkout is not None
-        script = checkout / "examples" / "start_rlvr_pipeline.py"
+        script = Path(where.environment["ROLL_TEST_SOURCE"]) / SCRIPT
         command, path = (sys.executable, str(script)), os.path.relpath(folder, script.parent)
     flags = ["--config_path", path, "--config_name", "tiny"]
     return Result(folder, *run_to_end(where, folder, [*command, *flags], check=check))

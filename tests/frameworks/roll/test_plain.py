@@ -36,3 +36,18 @@ def test_plain_runs_repeat(plain, tiny, cluster, tmp_path):
     assert again.numbers.keys() == plain.numbers.keys()
     for name, values in plain.numbers.items():
         np.testing.assert_equal(again.numbers[name], values, err_msg=name)
+    assert again.weights.keys() == plain.weights.keys()
+    for name, weight in plain.weights.items():
+        np.testing.assert_array_equal(again.weights[name], weight, err_msg=name)
+
+
+def test_the_trained_weights_can_be_read(framework, plain, tiny):
+    if framework == "real":
+        pytest.skip("where ROLL itself leaves them is not read yet")
+    from safetensors.torch import load_file
+
+    for role, folder in (("actor_train", tiny.actor), ("critic", harness.critic_of(tiny))):
+        before = load_file(folder / "model.safetensors")
+        assert {f"{role}.{name}" for name in before} <= plain.weights.keys()
+        name = "model.embed_tokens.weight"
+        assert not before[name].equal(plain.weights[f"{role}.{name}"])

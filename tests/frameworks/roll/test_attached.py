@@ -1,0 +1,193 @@
+"""What ROLL can do beside its plain RLVR, with ecorl; see test_conformance for that."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ecorl.bench.frameworks.samples import count_samples
+from ecorl.records import Action, Stage
+from ecorl.report import build_report, read_config
+from tests.frameworks.ray_nodes import further_node
+from tests.frameworks.roll import harness
+from tests.frameworks.roll.attached import (
+    AWAY,
+    GPU,
+    largest_difference,
+    merged,
+    train,
+    train_example,
+)
+from tests.frameworks.trainings import LIMIT_S
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * LIMIT_S + 60)]
+
+N, ROWS = 2, harness.N_ROWS
+MOVABLE = "roll_adapters.roll.workers.RewardModelWorker"
+
+
+@pytest.fixture
+def config(tiny):
+    """Makes a config of two steps of RLVR in a folder, changed by keyword."""
+
+    def make(folder, **changes):
+        folder.mkdir(parents=True, exist_ok=True)
+        return merged(harness.rlvr(tiny, folder, n_steps=N), changes)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def shorter(tiny, cluster, tmp_path_factory):
+    """A plain training of two steps."""
+    folder = tmp_path_factory.mktemp("shorter")
+    return harness.run_training(cluster, folder, harness.rlvr(tiny, folder, n_steps=N))
+
+
+def expected(roles, n_steps=N, n_rows=ROWS):
+    return {(step, role): n_rows for step in range(1, n_steps + 1) for role in roles}
+
+
+def of_step(rows, step, stage):
+    """The only execution of a stage in a step; old log-probs are not training's."""
+    (found,) = [r for r in rows if (r.iteration, r.stage) == (step, stage) and r.n_output_tokens]
+    return found
+
+
+def test_a_reference_on_its_own_gpus_runs_beside_values(config, shorter, cluster, tmp_path):
+    block = merged(GPU, {"roll": {"overlap_reference": True}})
+    run = train(cluster, tmp_path, config(tmp_path), block)
+    assert largest_difference(shorter, run) == 0.0
+    rows = run.rows()
+    assert {r.action for r in rows} == {Action.GPU}
+    for step in range(1, N + 1):
+        reference, values = (of_step(rows, step, s) for s in (Stage.REFERENCE, Stage.CRITIC))
+        assert values.t_start_s < reference.t_end_s
+        assert reference.t_start_s < values.t_end_s
+
+
+def test_cards_of_a_node_without_gpus_are_in_the_pool(framework, config, shorter, tmp_path):
+    """INT8 kernels on it, and by how much they differ from ROLL's own reference."""
+    own = config(tmp_path, reference={"device_mapping": "[1], fpga:0"})
+    with (
+        tempfile.TemporaryDirectory(prefix="ecorl-", ignore_cleanup_errors=True) as folder,
+        harness.cluster(Path(folder), framework, n_fpgas=0) as cluster,
+        further_node(cluster, "cards"),
+    ):
+        run = train(cluster, tmp_path, own, AWAY)
+    away = [r for r in run.rows() if r.action is not Action.GPU]
+    assert {(r.role, r.node) for r in away} == {("reference", "cards")}
+    assert sum(r.n_sequences for r in away) == N * ROWS
+    with run.read() as reader:
+        report = build_report(reader, read_config(reader.run(), run.record))
+        assert count_samples(reader, expected(("reference",))) == (0, 0)
+    (shift,) = report.shifts
+    assert shift.n_rows == ROWS
+    assert 0 < shift.mean_nats < 0.2
+    kl = "long/critic/kl"
+    assert 0 < abs(run.numbers[kl][0] - shorter.numbers[kl][0]) < 0.2
+
+
+FAULTS = [{"kind": "shape", "calls": [0]}, {"kind": "raise", "calls": [1]}]
+"""Rewards of the wrong length, then a worker that raises."""
+
+
+def test_a_reward_model_moves_and_its_faults_change_nothing(config, cluster, tiny, tmp_path):
+    own = {
+        "worker_cls": MOVABLE,
+        "infer_batch_size": 2,
+        "model_args": {"model_name_or_path": str(tiny.reward)},
+    }
+    rewards, folder = dict.fromkeys(harness.DOMAINS, own), tmp_path / "moved"
+    here = train(cluster, tmp_path, config(tmp_path, rewards=rewards), GPU)
+    moved = {
+        "placement": {"policy": {"type": "static", "reward": "concurrent"}},
+        "engine": {"offload": {"type": "torch", "device": "host_cpu"}, "faults": FAULTS},
+    }
+    run = train(cluster, folder, config(folder, rewards=rewards), moved)
+    assert largest_difference(here, run) <= 1e-6
+    assert run.faults() == {"InvalidResult", "EngineCrashed"}
+    roles = [f"reward:{domain}" for domain in harness.DOMAINS]
+    for attached in (here, run):
+        with attached.read() as reader:
+            assert count_samples(reader, expected(roles, n_rows=ROWS // 2)) == (0, 0)
+    sent = [r for r in run.rows() if r.stage is Stage.REWARD and r.action is not Action.GPU]
+    # Several batches a step, of what was ready.
+    assert len(sent) >= 2 * N
+    assert sum(r.n_sequences for r in sent) == N * ROWS
+    assert sum(r.n_rows_fallback for r in sent) > 0
+
+
+def test_asynchronous_rollouts_are_booked_to_their_own_step(config, cluster, tmp_path):
+    run = train(cluster, tmp_path, config(tmp_path, async_generation_ratio=1), GPU)
+    rows = run.rows()
+    trained = Counter(r.iteration for r in rows if r.stage is Stage.CRITIC_TRAIN)
+    assert trained == {1: 1, 2: 1}
+    generated = [r for r in rows if r.stage is Stage.GENERATION]
+    assert {1, 2} <= {r.iteration for r in generated}
+    assert sum(r.n_sequences for r in generated) >= N * ROWS
+
+
+CRITIC = (
+    "critic.model_args.dtype=fp32", "critic.device_mapping=[2]",
+    "critic.strategy_args.strategy_config.param_dtype=float32",
+    "critic.training_args.gradient_accumulation_steps=1",
+    "+critic.model_args.attn_implementation=sdpa",
+    "rewards.general.model_args.dtype=fp32",
+)  # fmt: skip
+RULES = (
+    "num_return_sequences_in_group=2", "+actor_train.data_args.prompt=prompt",
+    *(f"rewards.{domain}.worker_cls=tests.frameworks.roll.rewards.LengthReward"
+      for domain in ("math", "ifeval")),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "tags"),
+    [
+        ("rlhf_critic", CRITIC, ("general",)),
+        ("rlvr_two_domains", RULES, ("math", "ifeval")),
+    ],
+)
+def test_the_examples_are_converted_and_train(name, more, tags, cluster, tiny, tmp_path):
+    harness.write_rows(tmp_path / "rows.jsonl", tags)
+    env = {
+        "POLICY": str(tiny.actor), "REWARD": str(tiny.reward),
+        "CRITIC": str(harness.critic_of(tiny)), "PROMPTS": str(tmp_path / "rows.jsonl"),
+    }  # fmt: skip
+    run = train_example(cluster, tmp_path, name, env, more)
+    rows = run.rows()
+    roles = Counter(r.role for r in rows if r.n_output_tokens)
+    moved = {"reference", *(f"reward:{tag}" for tag in tags if name == "rlhf_critic")}
+    assert moved == {r.role for r in rows if r.action is not Action.GPU}
+    assert roles["actor_train"] == roles["generation"] == N
+    shutil.rmtree(tmp_path / "checkpoints", ignore_errors=True)
+
+
+REFUSED = [
+    (
+        merged(GPU, {"roll": {"overlap_reference": True}}),
+        {"reference": {"device_mapping": "[0]"}},
+        "ecorl.roll.overlap_reference = True: allowed is false: reference and actor_train share",
+    ),
+    (
+        merged(AWAY, {"runtime": {"type": "ray", "patience_s": 1.0}}),
+        {"reference": {"device_mapping": "[1], fpga:7"}},
+        "reference.device_mapping = 'fpga:7': allowed is cards that the cluster has: fpga:0 to",
+    ),
+    (merged(GPU, {"placement": {"q_max": 0}}), {}, "ecorl.placement.q_max = 0"),
+]
+
+
+@pytest.mark.parametrize(("block", "changes", "told"), REFUSED)
+def test_what_cannot_work_is_refused_with_its_line(block, changes, told, config, cluster, tmp_path):
+    run = train(cluster, tmp_path, config(tmp_path, **changes), block, check=False)
+    line = run.result.text.strip().splitlines()[-1]
+    assert run.result.code == 2
+    assert told in line
+    assert "tiny.yaml:" in line
+    assert not run.record.exists()
