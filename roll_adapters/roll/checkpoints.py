@@ -58,4 +58,9 @@ def _folder_of(pipeline_config: Any) -> Path | None:
         asked = get_latest_ckpt(pipeline_config.checkpoint_config)
         if not asked:
             return None
-    return Path(download_model(str(asked)))
+    try:
+        return Path(download_model(str(asked)))
+    # Of the hub's client and of ROLL's store of paths: none keeps to one family of errors.
+    except Exception as error:
+        why = " ".join(str(error).split())[:300] or type(error).__name__
+        raise RunError(f"resume_from_checkpoint: {asked} cannot be read ({why})") from error

@@ -142,7 +142,13 @@ def _check_card_roles(read: RollConfig, movable: Sequence[ModelRole]) -> None:
         if key in keys and len(cards) > 1:
             raise read.error(where, value, "one card: a role's engine computes on one")
         stage = "reward" if key.startswith("rewards.") else key
-        if key not in keys and stage in ("reference", "reward") and _moves_nothing(read, key):
+        is_own = stage == "reward" and not _is_movable_reward(read, key.partition(".")[2])
+        if (
+            key not in keys
+            and not is_own
+            and stage in ("reference", "reward")
+            and _moves_nothing(read, key)
+        ):
             why = f"GPUs alone: ecorl.placement.policy keeps {stage} there"
             raise read.error(where, value, why)
         if key not in keys and read.role(key).get("worker_cls") is None:
@@ -155,10 +161,12 @@ def _check_card_roles(read: RollConfig, movable: Sequence[ModelRole]) -> None:
                 f"hf_infer where the role has no GPU: {value} computes, and a CPU what it misses"
             )
             raise read.error(f"{key}.strategy_args.strategy_name", strategy, allowed)
-        place = read.config.place("reference" if key == "reference" else f"reward:{key[8:]}")
-        if key in keys and place is not None and place.node is not None:
+        role = next((str(own.role) for own in movable if own.key == key), "")
+        place = read.config.place(role) if role else None
+        if place is not None and place.node is not None:
+            named_by = role if role in read.config.places else role.partition(":")[0]
             allowed = f"no node where {where} names {value}"
-            raise read.error(f"ecorl.places.{key}.node", place.node, allowed)
+            raise read.error(f"ecorl.places.{named_by}.node", place.node, allowed)
     named = [card for cards in read.cards.values() for card in cards]
     for key, cards in read.cards.items():
         twice = [card for card in cards if named.count(card) > 1]

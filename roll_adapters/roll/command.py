@@ -97,7 +97,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(given: list[str]) -> int:
-    asked = _parser().parse_args(given)
+    parser = _parser()
+    asked, more = parser.parse_known_args(given)
+    if more:
+        # argparse takes no further words of a list behind another flag.
+        strange = [word for word in more if word.startswith("-")]
+        if strange or not hasattr(asked, "overrides"):
+            parser.error(f"unrecognized arguments: {' '.join(strange or more)}")
+        asked.overrides += more
     if asked.command == "convert":
         return _convert(Path(asked.config), asked.output)
     _check_readers()
@@ -116,6 +123,7 @@ def _check_readers() -> None:
     try:
         import dacite  # noqa: F401
         import hydra  # noqa: F401
+        import ray  # noqa: F401
         import yaml  # noqa: F401
     except ImportError as error:
         raise MissingToolError(f"ecorl-roll needs ROLL's packages: {error}") from error

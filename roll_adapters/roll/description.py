@@ -72,7 +72,7 @@ def model_roles(read: RollConfig, pipeline_config: Any) -> list[ModelRole]:
 
     for role, key in (
         (Stage.GENERATION, "actor_infer"), (Stage.ACTOR_TRAIN, "actor_train"),
-        (Stage.ACTOR_TRAIN, "student"),
+        (Stage.ACTOR_TRAIN, "student"), (Stage.ACTOR_TRAIN, "sft_train"),
     ):  # fmt: skip
         add(str(role), key, getattr(pipeline_config, key, None))
     if getattr(pipeline_config, "adv_estimator", None) == "gae":
@@ -80,7 +80,7 @@ def model_roles(read: RollConfig, pipeline_config: Any) -> list[ModelRole]:
             add(str(role), "critic", getattr(pipeline_config, "critic", None))
     references = references_of(pipeline_config)
     for name, settings in references.items():
-        key = "reference" if len(references) == 1 else f"teacher.{name}"
+        key = _key_of(read, name)
         add(role_of(Stage.REFERENCE, reference_name(name, references)), key, settings)
     judge = getattr(pipeline_config, "reward_model", None)
     for domain, settings in (getattr(pipeline_config, "rewards", None) or {}).items():
@@ -89,6 +89,13 @@ def model_roles(read: RollConfig, pipeline_config: Any) -> list[ModelRole]:
             cluster = str(judge.name)  # its GPUs work while the reward is waited for
         add(reward_role(domain), f"rewards.{domain}", settings, cluster)
     return found
+
+
+def _key_of(read: RollConfig, name: str) -> str:
+    """Dotted key of a reference's settings: with distillation on own words it is a teacher."""
+    if read.role(f"teacher.{name}"):
+        return f"teacher.{name}"
+    return "teacher" if read.role("teacher") and not read.role("reference") else "reference"
 
 
 def references_of(pipeline_config: Any) -> Mapping[str, Any]:

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Request:
     """Samples that wait for their rewards."""
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 from ecorl.errors import ConfigError
 
-_HANDLE = re.compile(r"fpga:([0-9]+)(?:-([0-9]+))?")
+_HANDLE = re.compile(r"(?:^|(?<=[\[,]))\s*fpga:([0-9]{1,4})(?:-([0-9]{1,4}))?\s*(?=[\],]|$)")
+"""A handle, alone between commas or brackets."""
 _ALLOWED = "GPU ranks as ROLL takes them, and cards behind a comma as in 'fpga:0' or 'fpga:0-3'"
 
 
@@ -55,4 +56,6 @@ def parse(mapping: str, key: str) -> Devices:
     if cards:
         # What stood between the handles and the ranks.
         rest = re.sub(r"(\s*,\s*)+$|^(\s*,\s*)+", "", re.sub(r",(\s*,)+", ",", rest)).strip()
+        if not rest.strip("[], "):
+            rest = ""
     return Devices(rest or None, tuple(cards))

@@ -6,7 +6,7 @@ table of this adapter's, ``roll``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -104,10 +104,13 @@ def read(folder: Path, name: str, overrides: Sequence[str], own: Sequence[str]) 
     Raises:
         ConfigError: for the first mistake found, with its line where that is known.
     """
-    file = folder / (name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
+    file = folder / (name if name.endswith(".yaml") else f"{name}.yaml")
     if not file.is_file():
         raise ConfigError("--config_name", name, f"a YAML file in {folder} (there is no {file})")
-    text = file.read_text("utf-8-sig")
+    try:
+        text = file.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError("--config_name", name, "a YAML file in UTF-8", file) from error
     line_of(text, (), str(file))  # what is no YAML is told with its line
     data = _composed(file, overrides)
     if "student_train" in data:
@@ -147,7 +150,7 @@ def _block(
         key, value = parse_override(item)
         set_dotted(block, key, value)
         overridden.add(key)
-    settings = _settings(block.pop("roll", {}), text, file)
+    settings = _settings(block.pop("roll", {}), text, file, overridden)
     algorithm = _ALGORITHMS.get(str(data.get("adv_estimator", "")))
     if algorithm is not None and "algorithm" not in block:
         block["algorithm"] = str(algorithm)
@@ -167,13 +170,16 @@ def _block(
     return config.model_copy(update={"adapter": "roll"}), settings
 
 
-def _settings(given: Any, text: str, file: Path) -> RollSettings:
+def _settings(given: Any, text: str, file: Path, overridden: Collection[str]) -> RollSettings:
     try:
         return RollSettings.model_validate(given)
     except ValidationError as error:
         found = explain(error, RollSettings)
         parts = (BLOCK, "roll", *found.parts)
-        key = f"{BLOCK}.roll.{found.key}" if found.parts else f"{BLOCK}.roll"
+        own = f"roll.{found.key}" if found.parts else "roll"
+        if any(own.startswith(key) for key in overridden):
+            raise ConfigError(f"--set {own}", found.value, found.allowed) from error
+        key = f"{BLOCK}.{own}"
         raise ConfigError(key, found.value, found.allowed, file, line_of(text, parts)) from error
 
 
@@ -186,9 +192,12 @@ def _take_cards(data: dict[str, Any], text: str, file: Path) -> dict[str, tuple[
     found = {}
     for key, role in _roles(data):
         mapping = role.get("device_mapping")
+        full = f"{key}.device_mapping"
+        if isinstance(mapping, list) and any("fpga" in str(item) for item in mapping):
+            allowed = 'text, as ROLL takes it: "[0, 1], fpga:0"'
+            raise ConfigError(full, mapping, allowed, file, line_of(text, full.split(".")))
         if not isinstance(mapping, str) or "fpga" not in mapping:
             continue
-        full = f"{key}.device_mapping"
         try:
             devices = handles.parse(mapping, full)
         except ConfigError as error:

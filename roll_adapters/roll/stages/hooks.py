@@ -67,7 +67,7 @@ class PipelineHooks:
     ) -> None:
         self.runtime, self._references = runtime, references
         self._reference_names, self._passes = reference_names, passes
-        self._done = from_step
+        self._done = self._from_step = from_step
         self._iterations: dict[int, Iteration] = {}
         self._sizes: RolloutSizes | None = None
         self._generation: StageRun | None = None
@@ -84,19 +84,24 @@ class PipelineHooks:
             generates: whether a rollout follows that its actors tell of.
         """
         with EngineBoundary() as boundary:
-            if step not in self._iterations:
-                self.runtime.tick(time.monotonic())
             self._done, self._sizes = step, None
+            self._opened(step)
             if generates and self._references is not None:
                 work = StageWork(Stage.GENERATION, 0, 0, 0, 0, self._shape(Stage.GENERATION))
                 self._generation = self.runtime.on_stage_start(self._iteration(step), work)
         self._tell(boundary)
 
+    def _opened(self, step: int) -> Iteration:
+        """The iteration of the step under way; the control path is asked once for each."""
+        if step not in self._iterations:
+            self.runtime.tick(time.monotonic())
+        return self._iteration(step)
+
     def _iteration(self, step: int) -> Iteration:
         if step not in self._iterations:
             self._iterations[step] = self.runtime.begin_iteration(step + 1, step)
             while len(self._iterations) > _OPEN_STEPS:
-                del self._iterations[min(self._iterations)]
+                del self._iterations[min(self._iterations.keys() - {step})]
         return self._iterations[step]
 
     def before_checkpoint(self, metrics: Mapping[str, Any], step: int) -> None:
@@ -122,6 +127,8 @@ class PipelineHooks:
             The same with ecorl's figures.
         """
         found = dict(values)
+        if step < self._from_step:
+            return found  # ROLL writes the logs of a checkpoint again, in a thread of its own
         with EngineBoundary() as boundary, self.runtime.clock:
             self._record(values, step)
             self.runtime.settle()
@@ -159,7 +166,8 @@ class PipelineHooks:
             self._sizes = sizes_of(batch)
             asked = [scheduler.take_rollout_times.remote() for scheduler in schedulers]
             # Where the reference runs is decided while the rollout's actors answer.
-            self._expect_references(step)
+            if "multi_modal_inputs" not in batch.non_tensor_batch:
+                self._expect_references(step)
             seen = RolloutTimes()
             try:
                 for times in ray.get(asked, timeout=_TIMES_S):
@@ -227,7 +235,9 @@ class PipelineHooks:
         try:
             answer = send()
         except BaseException:
-            self.runtime.forget(run)
+            with EngineBoundary() as boundary:
+                self.runtime.forget(run)
+            self._tell(boundary)
             raise
         with EngineBoundary() as boundary:
             refs = _references_in(answer)
@@ -255,9 +265,9 @@ class PipelineHooks:
                 return placed
         with self.runtime.clock:
             work = self._work(cluster, method, batch, call.stage, call.has_output)
-        if self._done not in self._iterations:
-            self.runtime.tick(time.monotonic())
-        iteration = self._iteration(self._done)
+        # Not every pipeline of ROLL's counts from 0.
+        self._done = max(self._done, int(batch.meta_info.get("global_step", self._done)))
+        iteration = self._opened(self._done)
         if work.stage in (Stage.ACTOR_TRAIN, Stage.CRITIC_TRAIN):
             # For the end of the step, which then has not to wait for them.
             self.runtime.expect_totals()
@@ -287,7 +297,13 @@ class PipelineHooks:
             call: as ROLL makes it.
         """
         assert self._references is not None
-        return self._references.start(self._iteration(self._done), call)
+        iteration = None
+        with EngineBoundary() as boundary:
+            iteration = self._iteration(self._done)
+        self._tell(boundary)
+        if iteration is None:
+            return self._references.pass_on(call)
+        return self._references.start(iteration, call)
 
     def join_references(self, data: Any) -> None:
         """Put log-probs that were put off into some rows of the step.

@@ -40,7 +40,9 @@ def trainer_metrics(values: Mapping[str, Any]) -> Iterator[tuple[str, float | No
 def _number(value: Any) -> float | None:
     """A scalar as a float; None for what is none. NumPy's and torch's scalars have ``item``."""
     item = getattr(value, "item", None)
-    if item is not None and getattr(value, "size", 1) == 1:
+    # Torch's tensors tell their size by `numel`, NumPy's by `size`.
+    count = getattr(value, "numel", None)
+    if item is not None and (count() if callable(count) else getattr(value, "size", 1)) == 1:
         value = item()
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

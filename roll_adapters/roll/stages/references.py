@@ -185,6 +185,10 @@ class References:
         with EngineBoundary() as boundary:
             self._place(iteration, step)
         _tell(boundary)
+        for moved in step.moved:
+            if moved.run.placement.action is Action.FPGA:
+                # Action a2 is sequential: nothing of the GPU path runs beside the card.
+                self._land(step, moved)
         self._step = step if step.moved else None
         if self._thread is not None and step.on_gpu:
             self._step = step
@@ -194,11 +198,16 @@ class References:
             step.beside = self._thread.submit(call.again, copy, step.on_gpu, self._compute, later)
         elif step.on_gpu:
             call.batch = call.again(call.batch, step.on_gpu, self._compute, call.metrics_fn)
-        for moved in step.moved:
-            if moved.run.placement.action is Action.FPGA:
-                # Action a2 is sequential: nothing of the GPU path runs beside the card.
-                self._land(step, moved)
         return call.batch
+
+    def pass_on(self, call: ReferenceRequest) -> Any:
+        """Make ROLL's own call, unmeasured.
+
+        Args:
+            call: as ROLL makes it.
+        """
+        self._step = None
+        return call.again(call.batch, tuple(call.references), self._compute, call.metrics_fn)
 
     def _place(self, iteration: Iteration, step: _Step) -> None:
         call, names = step.call, tuple(step.call.references)
@@ -216,7 +225,15 @@ class References:
             # Images are no tokens: what an engine would make of them is not known.
             may = "multi_modal_inputs" not in call.batch.non_tensor_batch
             run = self._runtime.on_stage_start(iteration, work, may_offload=may, starts_now=False)
-            if run.placement.on_gpu or not self._send(step, name, run, mask):
+            sent = False
+            if not run.placement.on_gpu:
+                with EngineBoundary() as boundary:
+                    sent = self._send(step, name, run, mask)
+                if boundary.error is not None:
+                    _tell(boundary)
+                    self._runtime.forget(run)
+                    continue
+            if not sent:
                 self._gpu_runs[cluster.cluster_name] = run
             else:
                 step.on_gpu = tuple(other for other in step.on_gpu if other != name)
@@ -255,8 +272,11 @@ class References:
         self._merge(data, step.call.references, step.call.is_routed)
 
     def forget(self) -> None:
-        """Give up what was started: the step has ended."""
-        self._step = None
+        """Give up what was started and never joined: the step has ended."""
+        step, self._step = self._step, None
+        for moved in step.moved if step is not None else ():
+            if moved.answers is None:
+                self._runtime.forget(moved.run)
         self._gpu_runs.clear()
 
     def _tables(self, step: _Step) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
@@ -315,8 +335,13 @@ class References:
         if self._compared is None or moved.role in self._compared:
             return
         self._compared.add(moved.role)
-        exact = self._exact(step, moved, range(len(moved.rows)))
-        record_comparison(self._runtime.record, Stage.REFERENCE, values, exact)
+        with EngineBoundary() as boundary:
+            exact = self._own_answers(step, moved, range(len(moved.rows)))
+            ours = moved.rows.logprobs(values)
+            # Of the response's own tokens alone: ROLL's answer is 0 beside them.
+            rows = [moved.rows.responses(each) for each in (ours, exact)]
+            record_comparison(self._runtime.record, Stage.REFERENCE, *rows)
+        _tell(boundary)
 
     @contextlib.contextmanager
     def _unseen_here(self) -> Iterator[None]:

@@ -26,8 +26,8 @@ class StageCall(NamedTuple):
 
 _KINDS = (
     ("actor_infer", "rollout"), ("student_infer", "rollout"), ("actor", "actor"),
-    ("student", "actor"), ("critic", "critic"), ("ref", "reference"), ("teacher", "reference"),
-    ("reward", "reward"),
+    ("student", "actor"), ("sft_train", "actor"), ("critic", "critic"), ("ref", "reference"),
+    ("teacher", "reference"), ("reward", "reward"),
 )  # fmt: skip
 """What clusters do, by what their names begin with; the first that fits."""
 

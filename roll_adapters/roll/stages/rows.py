@@ -25,11 +25,15 @@ def sizes_of(batch: Any) -> RolloutSizes:
 
     Args:
         batch: ROLL's ``DataProto`` with ``attention_mask`` and ``response_mask`` ``[B, S]``;
-            without responses (preference pairs) the tokens with a label count as such.
+            without one (distillation, fine-tuning) the tokens with a label count as the
+            response's, and of preference pairs (``prompt_id_lens``) those behind the prompt.
     """
     tensors = batch.batch
     if "response_mask" in tensors:
         completion = tensors["response_mask"]
+    elif "prompt_id_lens" in tensors:
+        attention = tensors["attention_mask"].long()
+        completion = attention * (attention.cumsum(1) > tensors["prompt_id_lens"][:, None])
     else:
         completion = tensors["labels"] != _NO_LABEL
     return RolloutSizes.of([(tensors["attention_mask"], completion)])
@@ -103,6 +107,15 @@ class StepRows:
             filled[i, end - len(value) : end] = torch.from_numpy(np.asarray(value, np.float32))
         masked: torch.Tensor = filled * self._mask[:, 1:].float()
         return masked
+
+    def responses(self, logprobs: torch.Tensor) -> list[Float32]:
+        """Those of the response's own tokens, without what was said in between.
+
+        Args:
+            logprobs: ``[B, S - 1] float32``.
+        """
+        masks = self._mask[:, 1:].bool()
+        return [row[mask].float().cpu().numpy() for row, mask in zip(logprobs, masks, strict=True)]
 
     def picked(self, rows: Sequence[int], logprobs: torch.Tensor) -> list[Float32]:
         """Pick the answers to some rows out of ROLL's own.
