@@ -3,7 +3,8 @@
 ROLL generates and rewards sample by sample inside these actors, past the dispatch of its driver.
 `WatchedScheduler` stands in the place of its class and keeps the times until the driver asks for
 them. Generation lasted while at least one response was computed, a reward while at least one was
-waited for; both are booked to the step in which the sample was begun.
+waited for. Both are booked to the step whose batch is collected when they are done: samples that an
+asynchronous rollout generates ahead belong to the next one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from roll.distributed.scheduler import generate_scheduler
 from roll_adapters.ray_jobs.intervals import Interval
 from roll_adapters.ray_jobs.sizes import RolloutSizes
 from roll_adapters.roll.stages.rows import sizes_of
-from roll_adapters.roll.times import RolloutTimes
+from roll_adapters.roll.times import STEP, RolloutTimes
 
 OWN_WORKERS = "roll_adapters."
 """With which the paths of ecorl's own worker classes begin; they tell of themselves."""
@@ -35,12 +36,15 @@ class WatchedContext(generate_scheduler.RolloutContext):
 
     async def compute_rewards(self, req: Any, domain: str) -> Any:
         """Reward the responses to a prompt. See ROLL."""
+        if domain in getattr(self._scheduler, "ecorl_told_elsewhere", ()):
+            req.meta_info[STEP] = self._scheduler.ecorl_step
+            try:
+                return await super().compute_rewards(req=req, domain=domain)
+            finally:
+                req.meta_info.pop(STEP, None)
         start_s = time.time()
         rewards = await super().compute_rewards(req=req, domain=domain)
-        if domain not in getattr(self._scheduler, "ecorl_told_elsewhere", ()):
-            self._note(
-                lambda times, step: times.rewarded(step, domain, sizes_of(req), _since(start_s))
-            )
+        self._note(lambda times, step: times.rewarded(step, domain, sizes_of(req), _since(start_s)))
         return rewards
 
     def _note(self, note: Callable[[RolloutTimes, int], None]) -> None:
@@ -48,9 +52,8 @@ class WatchedContext(generate_scheduler.RolloutContext):
         times = getattr(self._scheduler, "ecorl_times", None)
         if times is None or self.is_val:
             return
-        step = self.sampling_start_step
         try:
-            note(times, int(self.meta_info["global_step"] if step is None else step))
+            note(times, self._scheduler.ecorl_step)
         except (LookupError, AttributeError, TypeError, ValueError, RuntimeError):
             return  # a rollout loop of the user's may hand over what ROLL's own does not
 
@@ -60,7 +63,7 @@ class WatchedScheduler(generate_scheduler.DynamicSamplingScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         generate_scheduler.RolloutContext = WatchedContext
-        self.ecorl_times = RolloutTimes()
+        self.ecorl_times, self.ecorl_step = RolloutTimes(), 0
         super().__init__(*args, **kwargs)
         self.ecorl_told_elsewhere = frozenset(
             domain
@@ -68,9 +71,20 @@ class WatchedScheduler(generate_scheduler.DynamicSamplingScheduler):
             if str(cluster.worker_config.worker_cls).startswith(OWN_WORKERS)
         )
 
-    async def take_rollout_times(self) -> RolloutTimes:
-        """Give what was seen since this was asked last."""
-        taken, self.ecorl_times = self.ecorl_times, RolloutTimes()
+    async def get_batch(self, data: Any, global_step: int, batch_size: int) -> Any:
+        """Collect the batch of a step. See ROLL."""
+        self.ecorl_step = global_step
+        batch = await super().get_batch(data, global_step, batch_size)
+        self.ecorl_step = global_step + 1
+        return batch
+
+    async def take_rollout_times(self, step: int) -> RolloutTimes:
+        """Give what was seen up to a step and not given yet.
+
+        Args:
+            step: whose batch was collected, 0-based; what belongs to later ones is kept.
+        """
+        taken, self.ecorl_times = self.ecorl_times.split(step)
         return taken.condensed()
 
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from roll_adapters.ray_jobs.intervals import Interval, union
 from roll_adapters.ray_jobs.sizes import RolloutSizes
 
+STEP = "ecorl_step"
+"""Key of a request's ``meta_info`` that tells ecorl's own reward workers its step, 0-based."""
+
 
 @dataclass(slots=True)
 class StageTimes:
@@ -58,6 +61,19 @@ class RolloutTimes:
             self.generation.setdefault(step, StageTimes()).add(times.sizes, times.intervals)
         for key, times in other.rewards.items():
             self.rewards.setdefault(key, StageTimes()).add(times.sizes, times.intervals)
+
+    def split(self, step: int) -> tuple[RolloutTimes, RolloutTimes]:
+        """What belongs to steps up to one, and what to later ones.
+
+        Args:
+            step: 0-based.
+        """
+        parts = RolloutTimes(), RolloutTimes()
+        for number, times in self.generation.items():
+            parts[number > step].generation[number] = times
+        for key, times in self.rewards.items():
+            parts[key[0] > step].rewards[key] = times
+        return parts
 
     def condensed(self) -> RolloutTimes:
         """The same with intervals that overlap put together: less to send."""

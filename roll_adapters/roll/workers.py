@@ -39,6 +39,7 @@ from roll_adapters.ray_jobs.models import local_folder
 from roll_adapters.ray_jobs.sizes import RolloutSizes
 from roll_adapters.roll.invitation import WorkerInvitation, invited
 from roll_adapters.roll.stages.roles import REWARD_PREFIX, reward_role
+from roll_adapters.roll.times import STEP
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ class RewardModelWorker(Worker):
             ids[mask].numpy().astype(np.int64)
             for ids, mask in zip(data.batch["input_ids"], attention, strict=True)
         ]
-        step = int(data.meta_info.get("global_step", 0))
+        step = int(data.meta_info.get(STEP, data.meta_info.get("global_step", 0)))
         first = self._count
         self._count += len(rows)
         ids = [f"{step + 1}.{self.rank}.{first + i}" for i in range(len(rows))]

@@ -164,7 +164,7 @@ class PipelineHooks:
         """
         with EngineBoundary() as boundary:
             self._sizes = sizes_of(batch)
-            asked = [scheduler.take_rollout_times.remote() for scheduler in schedulers]
+            asked = [scheduler.take_rollout_times.remote(step) for scheduler in schedulers]
             # Where the reference runs is decided while the rollout's actors answer.
             if "multi_modal_inputs" not in batch.non_tensor_batch:
                 self._expect_references(step)
@@ -190,7 +190,7 @@ class PipelineHooks:
     def _account(self, seen: RolloutTimes, step: int) -> None:
         run, self._generation = self._generation, None
         for number, times in sorted(seen.generation.items()):
-            # A sample is booked to the step in which it was begun.
+            # What belongs to another step came too late for its own.
             if run is None or number != step:
                 work = StageWork(Stage.GENERATION, 0, 0, 0, 0, self._shape(Stage.GENERATION))
                 own = self.runtime.on_stage_start(

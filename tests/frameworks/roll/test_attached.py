@@ -16,6 +16,7 @@ from tests.frameworks.ray_nodes import further_node
 from tests.frameworks.roll import harness
 from tests.frameworks.roll.attached import (
     AWAY,
+    EXACT,
     GPU,
     largest_difference,
     merged,
@@ -71,20 +72,23 @@ def test_a_reference_on_its_own_gpus_runs_beside_values(config, shorter, cluster
 
 
 def test_cards_of_a_node_without_gpus_are_in_the_pool(framework, config, shorter, tmp_path):
-    """INT8 kernels on it, and by how much they differ from ROLL's own reference."""
+    """ROLL's own reference gives way to INT8 kernels there; the double is no model of theirs."""
     own = config(tmp_path, reference={"device_mapping": "[1], fpga:0"})
     with (
         tempfile.TemporaryDirectory(prefix="ecorl-", ignore_cleanup_errors=True) as folder,
         harness.cluster(Path(folder), framework, n_fpgas=0) as cluster,
         further_node(cluster, "cards"),
     ):
-        run = train(cluster, tmp_path, own, AWAY)
+        run = train(cluster, tmp_path, own, AWAY if framework == "real" else EXACT)
     away = [r for r in run.rows() if r.action is not Action.GPU]
     assert {(r.role, r.node) for r in away} == {("reference", "cards")}
     assert sum(r.n_sequences for r in away) == N * ROWS
     with run.read() as reader:
         report = build_report(reader, read_config(reader.run(), run.record))
         assert count_samples(reader, expected(("reference",))) == (0, 0)
+    if framework == "double":
+        assert largest_difference(shorter, run) <= 1e-6
+        return
     (shift,) = report.shifts
     assert shift.n_rows == ROWS
     assert 0 < shift.mean_nats < 0.2
@@ -106,10 +110,11 @@ def test_a_reward_model_moves_and_its_faults_change_nothing(config, cluster, tin
     here = train(cluster, tmp_path, config(tmp_path, rewards=rewards), GPU)
     moved = {
         "placement": {"policy": {"type": "static", "reward": "concurrent"}},
-        "engine": {"offload": {"type": "torch", "device": "host_cpu"}, "faults": FAULTS},
+        "engine": {"offload": {"type": "torch"}, "faults": FAULTS},
     }
     run = train(cluster, folder, config(folder, rewards=rewards), moved)
-    assert largest_difference(here, run) <= 1e-6
+    # Which rows share a forward pass is what was ready, and with it their last bits.
+    assert largest_difference(here, run) <= 1e-5
     assert run.faults() == {"InvalidResult", "EngineCrashed"}
     roles = [f"reward:{domain}" for domain in harness.DOMAINS]
     for attached in (here, run):
@@ -127,9 +132,11 @@ def test_asynchronous_rollouts_are_booked_to_their_own_step(config, cluster, tmp
     rows = run.rows()
     trained = Counter(r.iteration for r in rows if r.stage is Stage.CRITIC_TRAIN)
     assert trained == {1: 1, 2: 1}
-    generated = [r for r in rows if r.stage is Stage.GENERATION]
-    assert {1, 2} <= {r.iteration for r in generated}
-    assert sum(r.n_sequences for r in generated) >= N * ROWS
+    generated = {r.iteration: r for r in rows if r.stage is Stage.GENERATION}
+    # Samples that are generated ahead belong to the batch that they are handed over in.
+    assert {1, 2} <= set(generated)
+    assert sum(r.n_sequences for r in generated.values()) >= N * ROWS
+    assert generated[2].t_start_s < of_step(rows, 1, Stage.CRITIC_TRAIN).t_end_s
 
 
 CRITIC = (

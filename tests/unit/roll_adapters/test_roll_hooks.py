@@ -71,7 +71,7 @@ def rollout_actors(monkeypatch):
 
 
 def actor(answer):
-    return SimpleNamespace(take_rollout_times=SimpleNamespace(remote=lambda: answer))
+    return SimpleNamespace(take_rollout_times=SimpleNamespace(remote=lambda step: answer))
 
 
 class Rlvr:
@@ -346,7 +346,7 @@ def test_logs_of_earlier_steps_that_roll_writes_again_end_no_step():
 # ---------------------------------------------------------------- rollouts
 
 
-def test_samples_are_booked_to_the_step_in_which_they_were_begun():
+def test_samples_are_booked_to_the_step_that_their_actors_tell():
     run = Rlvr(runtime := FakeRuntime(), from_step=4)
     run.step(4)
     runtime.accounted.clear()

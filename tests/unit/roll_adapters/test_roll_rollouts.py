@@ -120,14 +120,14 @@ def rollout(watched):
         scheduler = watched.WatchedScheduler(clusters)
         context = object.__new__(watched.WatchedContext)
         context._scheduler, context.is_val, context.answers = scheduler, is_val, list(answers)
-        context.meta_info, context.sampling_start_step = {"global_step": 9}, step
+        scheduler.ecorl_step = step
         return context, scheduler
 
     return rollout
 
 
-def taken(scheduler):
-    return asyncio.run(scheduler.take_rollout_times())
+def taken(scheduler, step=99):
+    return asyncio.run(scheduler.take_rollout_times(step))
 
 
 REQUEST = SimpleNamespace(batch={"attention_mask": torch.tensor([[0, 0, 1, 1, 1]])})
@@ -139,17 +139,49 @@ def test_an_actor_of_roll_s_makes_watched_rollouts(load, rollout):
     assert load(SCHEDULER).RolloutContext is type(context)
 
 
-def test_generation_is_timed_and_counted_by_the_step_in_which_it_was_begun(rollout):
+def test_generation_is_timed_and_counted_by_the_step_whose_batch_is_collected(rollout):
     context, scheduler = rollout([ANSWER, ANSWER])
     assert asyncio.run(context.generate(REQUEST, "math")) is ANSWER
-    context.sampling_start_step = None
+    scheduler.ecorl_step = 5
     assert asyncio.run(context.generate(req=REQUEST, domain="math")) is ANSWER
-    times = taken(scheduler)
-    assert set(times.generation) == {4, 9}
+    times = taken(scheduler, 4)
+    assert set(times.generation) == {4}
     assert times.generation[4].sizes == RolloutSizes(2, 12, 6, 7)
     ((start_s, end_s),) = times.generation[4].intervals
     assert 0 <= end_s - start_s < 10
+    # What is generated ahead is kept for the next step.
+    assert set(taken(scheduler, 5).generation) == {5}
     assert told(taken(scheduler)) == {}
+
+
+def test_a_batch_that_is_collected_ends_its_step(watched, rollout, monkeypatch):
+    _, scheduler = rollout()
+    during = []
+
+    async def collect(self, data, global_step, batch_size):
+        during.append(self.ecorl_step)
+        return "batch"
+
+    base = watched.generate_scheduler.DynamicSamplingScheduler
+    monkeypatch.setattr(base, "get_batch", collect)
+    assert asyncio.run(scheduler.get_batch("data", global_step=7, batch_size=4)) == "batch"
+    assert (during, scheduler.ecorl_step) == ([7], 8)
+
+
+def test_ecorl_s_own_workers_are_told_the_step(rollout, monkeypatch, watched):
+    context, _ = rollout(["rewards"], step=6)
+    seen = []
+
+    async def answer(self, req, domain):
+        seen.append(dict(req.meta_info))
+        return "rewards"
+
+    monkeypatch.setattr(watched.WatchedContext.__base__, "compute_rewards", answer)
+    batch = step_batch(ROWS)
+    before = dict(batch.meta_info)
+    asyncio.run(context.compute_rewards(batch, "own"))
+    assert seen == [before | {"ecorl_step": 6}]
+    assert batch.meta_info == before
 
 
 def test_rewards_are_timed_but_for_workers_that_tell_of_themselves(rollout):
