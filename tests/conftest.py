@@ -78,12 +78,14 @@ _ON_RAY = re.compile(r"tests/integration/test_(ray_\w+|trl_ray|runtime_conforman
 def pytest_xdist_make_scheduler(config, log):
     """Give a file's tests to one worker, and all files with tests on Ray to the same one.
 
-    A worker starts one cluster for all of its tests.
+    A worker starts one cluster for all of its tests; those with ROLL's double have their own.
     """
     from xdist.scheduler import LoadFileScheduling
 
     class OneCluster(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith("tests/frameworks/roll/"):
+                return "roll"
             return "on ray" if _ON_RAY.match(nodeid) else super()._split_scope(nodeid)
 
     return OneCluster(config, log) if config.getvalue("dist") == "loadfile" else None

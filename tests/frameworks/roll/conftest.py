@@ -15,6 +15,15 @@ from tests.conftest import demand
 from tests.frameworks.roll import harness
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """With the double, what shorter tests guard too is for `make test-all` alone."""
+    for item in items:
+        named = getattr(item, "callspec", None) and item.callspec.params.get("framework")
+        if named == "double" and item.get_closest_marker("deep_on_double"):
+            item.add_marker(pytest.mark.deep)
+
+
 @pytest.fixture(scope="session", params=harness.FRAMEWORKS)
 def framework(request):
     """Which of the two is trained with."""

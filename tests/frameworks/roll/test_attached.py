@@ -127,6 +127,7 @@ def test_a_reward_model_moves_and_its_faults_change_nothing(config, cluster, tin
     assert sum(r.n_rows_fallback for r in sent) > 0
 
 
+@pytest.mark.deep_on_double
 def test_asynchronous_rollouts_are_booked_to_their_own_step(config, cluster, tmp_path):
     run = train(cluster, tmp_path, config(tmp_path, async_generation_ratio=1), GPU)
     rows = run.rows()
@@ -153,6 +154,7 @@ RULES = (
 )  # fmt: skip
 
 
+@pytest.mark.deep_on_double
 @pytest.mark.parametrize(
     ("name", "more", "tags"),
     [

@@ -42,6 +42,7 @@ def test_a_worker_and_a_scheduler_that_are_killed(plain, tiny, cluster, tmp_path
     assert {i for i, name in metrics if name == "loss"} == set(range(1, N + 1))
 
 
+@pytest.mark.deep_on_double
 def test_a_node_of_cards_that_is_lost(framework, plain, tiny, tmp_path):
     config = harness.rlvr(tiny, tmp_path)
     config["reference"]["device_mapping"] = "[1], fpga:0"

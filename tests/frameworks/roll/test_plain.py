@@ -31,6 +31,7 @@ def test_plain_run_trains(plain):
         assert all(0 < mean <= harness.RESPONSE_LENGTH for mean in length.values())
 
 
+@pytest.mark.deep_on_double
 def test_plain_runs_repeat(plain, tiny, cluster, tmp_path):
     again = harness.run_training(cluster, tmp_path, harness.rlvr(tiny, tmp_path))
     assert again.numbers.keys() == plain.numbers.keys()
