@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from ray.util import get_current_placement_group
 from roll.distributed.executor.worker import Worker
 from roll.distributed.scheduler.decorator import Dispatch, register
 from roll.distributed.scheduler.protocol import DataProto
@@ -25,3 +26,13 @@ class LengthReward(Worker):
             "scores": scores,
         }
         return DataProto.from_dict(tensors=tensors)
+
+
+class CardReward(LengthReward):
+    """The same, by a class that computes on cards itself: it must be where one is reserved."""
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def initialize(self, pipeline_config):
+        (bundle,) = get_current_placement_group().bundle_specs
+        if bundle.get("FPGA") != 1:
+            raise RuntimeError(f"no card is reserved here: {bundle}")

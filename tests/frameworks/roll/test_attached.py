@@ -72,12 +72,21 @@ def test_a_reference_on_its_own_gpus_runs_beside_values(config, shorter, cluster
 
 
 def test_cards_of_a_node_without_gpus_are_in_the_pool(framework, config, shorter, tmp_path):
-    """ROLL's own reference gives way to INT8 kernels there; the double is no model of theirs."""
-    own = config(tmp_path, reference={"device_mapping": "[1], fpga:0"})
+    """ROLL's own reference gives way to INT8 kernels there; the double is no model of theirs.
+
+    A class of the user's that computes on cards itself has two of them.
+    """
+    own = config(
+        tmp_path,
+        reference={"device_mapping": "[1], fpga:0"},
+        rewards={"long": {
+            "worker_cls": "tests.frameworks.roll.rewards.CardReward", "device_mapping": "fpga:1-2",
+        }},
+    )  # fmt: skip
     with (
         tempfile.TemporaryDirectory(prefix="ecorl-", ignore_cleanup_errors=True) as folder,
         harness.cluster(Path(folder), framework, n_fpgas=0) as cluster,
-        further_node(cluster, "cards"),
+        further_node(cluster, "cards", n_cpus=4, n_fpgas=3),
     ):
         run = train(cluster, tmp_path, own, AWAY if framework == "real" else EXACT)
     away = [r for r in run.rows() if r.action is not Action.GPU]
