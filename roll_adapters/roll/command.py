@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ecorl.cli.exits import STOPPED_TEXT, Stopped, run_to_exit
-from ecorl.errors import ConfigError, MissingToolError
+from ecorl.errors import ConfigError, MissingToolError, UserError
 from ecorl.files import write_whole
 
 _ABOUT = """Train with ROLL, measured and placed by ecorl.
@@ -45,8 +45,16 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     run_to_exit(app)
 
 
+class _OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as all of ecorl's commands do."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise a `UserError`. See `argparse`."""
+        raise UserError(f"{message}; {self.prog} --help tells more")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _OneLineParser(
         prog="ecorl-roll",
         description=_ABOUT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
