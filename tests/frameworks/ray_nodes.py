@@ -15,6 +15,9 @@ from pathlib import Path
 LOOPBACK = "127.0.0.2"
 """Of the loopback device; Ray takes 127.0.0.1 for another name of the network's address."""
 
+FURTHER = "127.0.0.3"
+"""Of a second node: a driver joins that of its own address, and takes either where both have it."""
+
 
 def free_port() -> int:
     with socket.socket() as free:
@@ -78,18 +81,19 @@ def further_node(
         "--address", where.address, "--node-name", name, "--num-cpus", str(n_cpus),
         "--resources", json.dumps({"FPGA": n_fpgas}), "--disable-usage-stats",
     ]  # fmt: skip
-    with _ray_node(where.folder / f"{name}.log", where.environment, options) as node:
+    log = where.folder / f"{name}.log"
+    with _ray_node(log, where.environment, options, FURTHER) as node:
         yield lambda: _end(node, at_once=True)
 
 
 @contextlib.contextmanager
 def _ray_node(
-    log: Path, environment: Mapping[str, str], options: Sequence[str]
+    log: Path, environment: Mapping[str, str], options: Sequence[str], address: str = LOOPBACK
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run ``ray start`` in the foreground until the block ends."""
     command = [
         sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start", "--block",
-        "--node-ip-address", LOOPBACK, "--object-store-memory", "100000000", *options,
+        "--node-ip-address", address, "--object-store-memory", "100000000", *options,
     ]  # fmt: skip
     with log.open("w") as told:
         node = subprocess.Popen(

@@ -124,8 +124,8 @@ def largest_difference(plain: Any, other: Any) -> float:
 
 SMALL = (
     "max_steps=2", "rollout_batch_size=8", "prompt_length=48", "response_length=12",
-    "num_gpus_per_node=4", "actor_train.device_mapping=[0]", "actor_infer.device_mapping=[0]",
-    "reference.device_mapping=[1]", "reference.strategy_args.strategy_name=hf_infer",
+    "num_gpus_per_node=4", "actor_train.device_mapping='[0]'", "actor_infer.device_mapping='[0]'",
+    "reference.device_mapping='[1]'", "reference.strategy_args.strategy_name=hf_infer",
     "actor_train.strategy_args.strategy_config.fsdp_size=1",
     "actor_train.strategy_args.strategy_config.param_dtype=float32",
     "actor_train.training_args.gradient_accumulation_steps=1",

@@ -112,7 +112,8 @@ FAULTS = [{"kind": "shape", "calls": [0]}, {"kind": "raise", "calls": [1]}]
 def test_a_reward_model_moves_and_its_faults_change_nothing(config, cluster, tiny, tmp_path):
     own = {
         "worker_cls": MOVABLE,
-        "infer_batch_size": 2,
+        # Rows that share a forward pass would be what was ready, and with it their last bits.
+        "infer_batch_size": 1,
         "model_args": {"model_name_or_path": str(tiny.reward)},
     }
     rewards, folder = dict.fromkeys(harness.DOMAINS, own), tmp_path / "moved"
@@ -122,16 +123,14 @@ def test_a_reward_model_moves_and_its_faults_change_nothing(config, cluster, tin
         "engine": {"offload": {"type": "torch"}, "faults": FAULTS},
     }
     run = train(cluster, folder, config(folder, rewards=rewards), moved)
-    # Which rows share a forward pass is what was ready, and with it their last bits.
-    assert largest_difference(here, run) <= 1e-5
+    assert largest_difference(here, run) <= 1e-6
     assert run.faults() == {"InvalidResult", "EngineCrashed"}
     roles = [f"reward:{domain}" for domain in harness.DOMAINS]
     for attached in (here, run):
         with attached.read() as reader:
             assert count_samples(reader, expected(roles, n_rows=ROWS // 2)) == (0, 0)
     sent = [r for r in run.rows() if r.stage is Stage.REWARD and r.action is not Action.GPU]
-    # Several batches a step, of what was ready.
-    assert len(sent) >= 2 * N
+    assert len(sent) == N * ROWS
     assert sum(r.n_sequences for r in sent) == N * ROWS
     assert sum(r.n_rows_fallback for r in sent) > 0
 
@@ -150,7 +149,7 @@ def test_asynchronous_rollouts_are_booked_to_their_own_step(config, cluster, tmp
 
 
 CRITIC = (
-    "critic.model_args.dtype=fp32", "critic.device_mapping=[2]",
+    "critic.model_args.dtype=fp32", "critic.device_mapping='[2]'",
     "critic.strategy_args.strategy_config.param_dtype=float32",
     "critic.training_args.gradient_accumulation_steps=1",
     "+critic.model_args.attn_implementation=sdpa",
@@ -158,6 +157,7 @@ CRITIC = (
 )  # fmt: skip
 RULES = (
     "num_return_sequences_in_group=2", "+actor_train.data_args.prompt=prompt",
+    "~actor_train.data_args.messages",
     *(f"rewards.{domain}.worker_cls=tests.frameworks.roll.rewards.LengthReward"
       for domain in ("math", "ifeval")),
 )  # fmt: skip

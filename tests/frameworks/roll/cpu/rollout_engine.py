@@ -45,6 +45,8 @@ class VllmStrategy(InferenceStrategy):
         tokens, logprobs = [], []
         while len(tokens) < asked["max_tokens"]:
             logits = self.model(torch.tensor([prompt + tokens])).logits[0, -1].float()
+            # No model writes padding, and what follows it would not count as a response.
+            logits[self.tokenizer.pad_token_id] = -torch.inf
             shares = torch.softmax(logits / asked["temperature"], -1)
             tokens.append(int(torch.multinomial(shares, 1, generator=draw)))
             logprobs.append(float(torch.log(shares[tokens[-1]])))
