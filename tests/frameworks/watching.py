@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from ecorl.ledger import LedgerReader
+from tests.frameworks.ray_nodes import Cluster
 
 
 def steps_done(record: Path) -> int:
@@ -38,9 +39,17 @@ def await_checkpoint(record: Path, limit_s: float = 200.0) -> None:
     raise AssertionError("no checkpoint came")
 
 
-def processes(name: str) -> list[psutil.Process]:
-    """Ray's processes of an actor class."""
-    return [found for found, words in _all() if words[0].startswith(f"ray::{name}")]
+def processes(name: str, where: Cluster) -> list[psutil.Process]:
+    """A cluster's processes of an actor class; another's on this machine are let be."""
+    named = [found for found, words in _all() if words[0].startswith(f"ray::{name}")]
+    return [found for found in named if _is_below(found, str(where.folder))]
+
+
+def _is_below(process: psutil.Process, folder: str) -> bool:
+    """Whether what has started a process names a folder in its command."""
+    with suppress(psutil.Error):
+        return any(folder in word for above in process.parents() for word in above.cmdline())
+    return False
 
 
 def drivers(module: str, near: Path) -> list[psutil.Process]:

@@ -67,19 +67,19 @@ class OpenRlhfUnderTest:
         for _ in range(TRIES):
             # The trainer may be through before it is killed.
             shutil.rmtree(self.folder / "resumed", ignore_errors=True)
-            if self.attached("resumed", GPU, harness.SAVES, beside=kill, check=False).result.code:
+            cut = self.attached("resumed", GPU, harness.SAVES, beside=self.kill, check=False)
+            if cut.result.code:
                 break
         refused = self.attached("resumed", GPU, harness.SAVES, check=False).result
         assert refused.code == 2
         self.refusal = refused.text.strip().splitlines()[-1]
         return self.left_by(self.attached("resumed", GPU, harness.RESUMES))
 
-
-def kill(record):
-    """Kill the trainer when it has saved its first checkpoint."""
-    await_checkpoint(record)
-    for process in processes("PPOTrainer"):
-        process.kill()
+    def kill(self, record):
+        """Kill the trainer when it has saved its first checkpoint."""
+        await_checkpoint(record)
+        for process in processes("PPOTrainer", self.cluster):
+            process.kill()
 
 
 @pytest.fixture(scope="module")

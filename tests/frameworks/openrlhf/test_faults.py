@@ -36,7 +36,7 @@ def plain_longer(tiny, cluster, tmp_path_factory):
 def test_workers_and_a_scheduler_that_are_killed(plain_longer, tiny, cluster, tmp_path):
     def disturb(record):
         await_step(record, 2)
-        for process in processes("SchedulerActor"):
+        for process in processes("SchedulerActor", cluster):
             process.kill()
 
     # The workers' processes end in the middle of their first batches.

@@ -25,7 +25,7 @@ N = harness.N_STEPS
 def test_a_worker_and_a_scheduler_that_are_killed(plain, tiny, cluster, tmp_path):
     def disturb(record):
         await_step(record, 1)
-        for process in processes("SchedulerActor"):
+        for process in processes("SchedulerActor", cluster):
             process.kill()
 
     # The worker's process ends in the middle of its first batch.
