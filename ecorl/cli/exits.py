@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ecorl.errors import EcorlError, LedgerError, MissingToolError, RunError, UserError
@@ -72,6 +72,24 @@ def help_without_command(context: typer.Context) -> None:
 
         typer.echo(context.get_help())
         raise typer.Exit(USER_ERROR)
+
+
+def run_words_to_exit(run: Callable[[list[str]], int], words: Sequence[str] | None) -> NoReturn:
+    """Run a command that reads its own words, and exit; see `run_to_exit`.
+
+    Args:
+        run: takes the words and gives the exit code.
+        words: of the command line; None: those of this process.
+    """
+    given = list(sys.argv[1:] if words is None else words)
+
+    def app(*, standalone_mode: bool) -> int:
+        try:
+            return run(given)
+        except KeyboardInterrupt as error:
+            raise Stopped(STOPPED_TEXT) from error
+
+    run_to_exit(app)
 
 
 def run_to_exit(app: Callable[..., Any]) -> NoReturn:

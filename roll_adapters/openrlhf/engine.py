@@ -10,7 +10,6 @@ Registered in the group ``ecorl.engines`` under the name ``openrlhf``.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -28,6 +27,7 @@ from ecorl.engines.validate import check_batch
 from ecorl.errors import CheckpointError, EngineCrashed, EngineError
 from ecorl.records import ModelShape, Stage
 from roll_adapters.openrlhf.flags import args_of
+from roll_adapters.ray_jobs.environment import own_environment
 
 
 class OpenRlhfEngine:
@@ -58,7 +58,7 @@ class OpenRlhfEngine:
         self._temperature = float(args.rollout.temperature)
         # Its model stays here, whatever the job's own copy does.
         args.ref.offload = args.reward.offload = False
-        with _own_environment():
+        with own_environment():
             self._actor: Any = _actor(stage, args, checkpoint)
         self.model = _shape(self._actor.model)
 
@@ -153,21 +153,6 @@ def _compute_on_cpu() -> None:
 
     make = strategy.init_device_mesh
     strategy.init_device_mesh = lambda _, *args, **kwargs: make("cpu", *args, **kwargs)
-
-
-@contextlib.contextmanager
-def _own_environment() -> Iterator[None]:
-    """Keep the variables of a distributed process group from those of the surrounding process."""
-    names = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")
-    before = {name: os.environ.get(name) for name in names}
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _shape(model: Any) -> ModelShape:

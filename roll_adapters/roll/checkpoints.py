@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ecorl.edi import EdiMatrix
+from ecorl.engines.containment import EngineBoundary
 from ecorl.errors import RunError
 from ecorl.runtime.checkpoints import STATE_FILE, read_state
 
@@ -58,9 +59,9 @@ def _folder_of(pipeline_config: Any) -> Path | None:
         asked = get_latest_ckpt(pipeline_config.checkpoint_config)
         if not asked:
             return None
-    try:
+    # The hub's client and ROLL's store of paths keep to no one family of errors.
+    with EngineBoundary() as boundary:
         return Path(download_model(str(asked)))
-    # Of the hub's client and of ROLL's store of paths: none keeps to one family of errors.
-    except Exception as error:
-        why = " ".join(str(error).split())[:300] or type(error).__name__
-        raise RunError(f"resume_from_checkpoint: {asked} cannot be read ({why})") from error
+    error = boundary.caught()
+    why = " ".join(str(error).split())[:300] or type(error).__name__
+    raise RunError(f"resume_from_checkpoint: {asked} cannot be read ({why})") from error

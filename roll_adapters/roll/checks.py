@@ -154,6 +154,9 @@ def _check_card_roles(read: RollConfig, movable: Sequence[ModelRole]) -> None:
         if key not in keys and read.role(key).get("worker_cls") is None:
             why = "GPUs alone, or worker_cls: a class that computes on cards"
             raise read.error(where, value, why)
+        if key not in keys and read.role(key).get("device_mapping") is not None:
+            allowed = "GPUs or cards: a class of your own is given the one or the other"
+            raise read.error(where, f"{read.role(key)['device_mapping']}, {value}", allowed)
         strategy = (read.role(key).get("strategy_args") or {}).get("strategy_name")
         has_ranks = read.role(key).get("device_mapping") is not None
         if key in keys and not has_ranks and strategy not in (None, *_ON_ONE_PROCESS):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ecorl.cli.exits import STOPPED_TEXT, Stopped, run_to_exit
+from ecorl.cli.exits import run_words_to_exit
 from ecorl.errors import ConfigError, MissingToolError, UserError
 from ecorl.files import write_whole
 
@@ -34,15 +34,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     Args:
         argv: the command line; None: that of this process.
     """
-    given = list(sys.argv[1:] if argv is None else argv)
-
-    def app(*, standalone_mode: bool) -> int:
-        try:
-            return _run(given)
-        except KeyboardInterrupt as error:
-            raise Stopped(STOPPED_TEXT) from error
-
-    run_to_exit(app)
+    run_words_to_exit(_run, argv)
 
 
 class _OneLineParser(argparse.ArgumentParser):

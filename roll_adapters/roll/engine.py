@@ -10,11 +10,9 @@ Registered in the group ``ecorl.engines`` under the name ``roll``.
 from __future__ import annotations
 
 import base64
-import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,10 @@ from ecorl.engines.torch.loading import HOST_DEVICE, host_report, loading_errors
 from ecorl.engines.validate import check_batch
 from ecorl.errors import CheckpointError, EngineCrashed, EngineError
 from ecorl.records import Stage
+from roll_adapters.ray_jobs.environment import own_environment
+
+_NAME = "ecorl-reference"
+"""Name under which ROLL knows the worker."""
 
 
 def packed(pipeline_config: Any, worker_config: Any) -> str:
@@ -68,7 +70,9 @@ class RollEngine:
         self._lock = threading.Lock()
         pipeline_config, worker_config = cloudpickle.loads(base64.b64decode(settings))
         self._width = int(pipeline_config.sequence_length)
-        with _own_environment():
+        # A process group of its own.
+        own = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "CLUSTER_NAME": _NAME}
+        with own_environment(**own, WORKER_NAME=f"{_NAME}-{os.getpid()}"):
             self._worker: Any = _worker(pipeline_config, worker_config, checkpoint)
         model = getattr(self._worker.strategy, "model", None)
         self.model = shape_of(model) if hasattr(model, "config") else None
@@ -156,23 +160,3 @@ def _worker(pipeline_config: Any, worker_config: Any, checkpoint: Path) -> Any:
         why = " ".join(str(error).split())[:300]
         raise CheckpointError(f"{checkpoint} cannot be loaded by ROLL: {why}") from error
     return worker
-
-
-@contextlib.contextmanager
-def _own_environment() -> Iterator[None]:
-    """Give ROLL's worker a process group of its own, and the surrounding process its variables."""
-    own = {
-        "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "CLUSTER_NAME": "ecorl-reference",
-        "WORKER_NAME": f"ecorl-reference-{os.getpid()}",
-    }  # fmt: skip
-    names = (*own, "MASTER_ADDR", "MASTER_PORT")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(own)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -131,6 +131,8 @@ CARDS = [
      "GPUs alone, or worker_cls: a class that computes on cards"),
     ({"reference__device_mapping": "[2], fpga:3", "rewards__general__device_mapping": "fpga:3"},
      AWAY, "reference", "fpga:3", "each card for one role"),
+    ({"rewards__math__device_mapping": "[1], fpga:0"}, REFERENCE, "rewards.math", "[1], fpga:0",
+     "GPUs or cards: a class of your own is given the one or the other"),
 ]  # fmt: skip
 
 
