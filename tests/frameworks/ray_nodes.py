@@ -83,7 +83,14 @@ def further_node(
     ]  # fmt: skip
     log = where.folder / f"{name}.log"
     with _ray_node(log, where.environment, options, FURTHER) as node:
+        _give_drivers_the_address_of_the_head(where.folder / "ray")
         yield lambda: _end(node, at_once=True)
+
+
+def _give_drivers_the_address_of_the_head(session: Path) -> None:
+    """Undo what a second node of a machine writes: up to Ray 2.48 drivers read their own here."""
+    for file in session.glob("session_*/node_ip_address.json"):
+        file.write_text(json.dumps({"node_ip_address": LOOPBACK}), "utf-8")
 
 
 @contextlib.contextmanager

@@ -204,8 +204,12 @@ def _take_cards(data: dict[str, Any], text: str, file: Path) -> dict[str, tuple[
             line = line_of(text, full.split("."))
             raise ConfigError(full, mapping, error.allowed, file, line) from error
         found[key] = devices.cards
-        role["device_mapping"] = devices.ranks
-        if devices.ranks is None and role.get("world_size") is None:
+        if devices.ranks is not None:
+            role["device_mapping"] = devices.ranks
+            continue
+        # ROLL refuses null here, though it is what a role has that does not name the key.
+        del role["device_mapping"]
+        if role.get("world_size") is None:
             role["world_size"] = 1
     return found
 

@@ -153,7 +153,7 @@ def test_what_convert_writes_is_read(given_config):
 
 def test_roles_are_found_by_their_keys(given_config):
     found = given_config()
-    assert found.role("rewards.general") == {"device_mapping": None, "world_size": 1}
+    assert found.role("rewards.general") == {"world_size": 1}
     assert [found.role(key) for key in ("nothing", "rewards.none.more", "seed")] == [{}] * 3
 
 
@@ -237,7 +237,7 @@ def test_cards_are_taken_out_of_the_device_mapping(given_config):
     assert found.cards == {"reference": (0,), "rewards.general": (1,)}
     assert found.data["reference"] == {"device_mapping": "[2, 3]"}
     # A role without GPUs is a process of its own for ROLL.
-    assert found.data["rewards"]["general"] == {"device_mapping": None, "world_size": 1}
+    assert found.data["rewards"]["general"] == {"world_size": 1}
 
 
 def test_a_world_size_that_is_given_stays(given_config):

@@ -74,7 +74,8 @@ class WorkerConfig:
     generating_args: Optional[GeneratingArguments] = None
     strategy_args: Optional[StrategyArguments] = None
     world_size: Optional[int] = None
-    device_mapping: Optional[Union[list[int], str]] = None
+    # ROLL's own type: a config that says null is refused.
+    device_mapping: Union[list[int], str] = None
     num_gpus_per_worker: int = 1
     infer_batch_size: int = 16
     system_envs: dict = field(default_factory=dict)
