@@ -8,6 +8,10 @@ from typing import Any
 
 _NAMES = {
     "actor/total_loss": "loss",
+    # Of preference pairs, of a student, and of supervised fine-tuning.
+    "actor/loss": "loss",
+    "train/loss": "loss",
+    "sft_train/loss": "loss",
     "critic/rewards/mean": "reward",
     "critic/score/mean": "reward",
     "actor/approxkl": "kl",
@@ -30,7 +34,8 @@ def trainer_metrics(values: Mapping[str, Any]) -> Iterator[tuple[str, float | No
         number = _number(value)
         if number is None:
             continue
-        name = _NAMES.get(key, key)
+        # ROLL marks a metric of several micro-batches with how it put them together: "...@sum".
+        name = _NAMES.get(key.partition("@")[0], key)
         if name in taken:
             name = key
         taken.add(name)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import time
+from pathlib import Path
+
 import torch
 from ray.util import get_current_placement_group
 from roll.distributed.executor.worker import Worker
@@ -26,6 +30,24 @@ class LengthReward(Worker):
             "scores": scores,
         }
         return DataProto.from_dict(tensors=tensors)
+
+
+class HeldReward(LengthReward):
+    """The same; after as many rows as ``HELD_AFTER`` says it waits for the file ``HELD_UNTIL``.
+
+    What is done to a training meets it in a step of which the test knows the number.
+    """
+
+    n_rows = 0
+
+    @register(dispatch_mode=Dispatch.DP_MP_COMPUTE, clear_cache=False)
+    def compute_rewards(self, data):
+        if self.n_rows >= int(os.environ["HELD_AFTER"]):
+            limit_s = time.monotonic() + 100
+            while not Path(os.environ["HELD_UNTIL"]).exists() and time.monotonic() < limit_s:
+                time.sleep(0.05)
+        self.n_rows += len(data)
+        return super().compute_rewards(data)
 
 
 class CardReward(LengthReward):

@@ -22,15 +22,27 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * LIMIT_S + 60)]
 N = harness.N_STEPS
 
 
+def hold(config, file):
+    """Let a training wait in its second step until a file is there."""
+    config["rewards"]["long"] |= {
+        "worker_cls": "tests.frameworks.roll.rewards.HeldReward",
+        "system_envs": {"HELD_AFTER": str(harness.N_ROWS // 2), "HELD_UNTIL": str(file)},
+    }
+
+
 def test_a_worker_and_a_scheduler_that_are_killed(plain, tiny, cluster, tmp_path):
+    done = tmp_path / "killed"
+
     def disturb(record):
         await_step(record, 1)
         for process in processes("SchedulerActor", cluster):
             process.kill()
+        done.touch()
 
     # The worker's process ends in the middle of its first batch.
     block = merged(EXACT, {"engine": {"faults": [{"kind": "exit", "calls": [0]}]}})
     config = harness.rlvr(tiny, tmp_path)
+    hold(config, done)
     run = train(cluster, tmp_path, config, block, beside=disturb)
     assert largest_difference(plain, run) <= 1e-6
     assert {"SchedulerLost", "EngineCrashed"} <= run.faults()
@@ -44,7 +56,9 @@ def test_a_worker_and_a_scheduler_that_are_killed(plain, tiny, cluster, tmp_path
 
 @pytest.mark.deep_on_double
 def test_a_node_of_cards_that_is_lost(framework, plain, tiny, tmp_path):
+    done = tmp_path / "lost"
     config = harness.rlvr(tiny, tmp_path)
+    hold(config, done)
     config["reference"]["device_mapping"] = "[1], fpga:0"
     with (
         tempfile.TemporaryDirectory(prefix="ecorl-", ignore_cleanup_errors=True) as folder,
@@ -55,6 +69,7 @@ def test_a_node_of_cards_that_is_lost(framework, plain, tiny, tmp_path):
         def disturb(record):
             await_step(record, 1)
             lose()
+            done.touch()
 
         block = merged(EXACT, {"placement": {"deadline_s": 6.0}})
         run = train(cluster, tmp_path, config, block, beside=disturb)

@@ -171,7 +171,13 @@ def test_scalars_of_any_kind_are_metrics(value, told):
 
 
 def test_metrics_are_known_by_one_name_and_what_is_no_number_is_left_out():
-    values = {"critic/rewards/mean": 1.0, "critic/score/mean": 2.0, "actor/lr": 0.1}
+    values = {
+        "critic/rewards/mean": 1.0, "critic/score/mean": 2.0, "actor/lr": 0.1,
+        "actor/total_loss@sum": 0.5, "actor/ratio_max@max": 3.0,
+    }  # fmt: skip
     others = {"text": "a", "flag": True, "many": np.ones(2), "rows": torch.ones(3), "none": None}
     told = dict(trainer_metrics(values | others))
-    assert told == {"reward": 1.0, "critic/score/mean": 2.0, "learning_rate": 0.1}
+    assert told == {
+        "reward": 1.0, "critic/score/mean": 2.0, "learning_rate": 0.1, "loss": 0.5,
+        "actor/ratio_max@max": 3.0,
+    }  # fmt: skip

@@ -124,11 +124,11 @@ class ActorWorker(_TrainedWorker):
         loss = pg_loss + coefficient * kl_loss
         outside = ((ratio - 1).abs() > config.pg_clip).float()
         return loss, {
-            "actor/pg_loss": pg_loss.detach(),
-            "actor/kl_loss": kl_loss.detach(),
-            "actor/total_loss": loss.detach(),
+            "actor/pg_loss@sum": pg_loss.detach(),
+            "actor/kl_loss@sum": kl_loss.detach(),
+            "actor/total_loss@sum": loss.detach(),
             "actor/entropy": masked_mean(entropy.detach(), mask),
-            "actor/ppo_ratio_clipfrac": masked_mean(outside, mask),
+            "actor/ppo_ratio_clipfrac@sum": masked_mean(outside, mask),
         }
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL, clear_cache=False)
