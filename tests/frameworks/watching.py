@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+from ray._private import ray_constants
 
 from ecorl.ledger import LedgerReader
 from tests.frameworks.ray_nodes import Cluster
@@ -39,10 +40,16 @@ def await_checkpoint(record: Path, limit_s: float = 200.0) -> None:
     raise AssertionError("no checkpoint came")
 
 
-def processes(name: str, where: Cluster) -> list[psutil.Process]:
-    """A cluster's processes of an actor class; another's on this machine are let be."""
-    named = [found for found, words in _all() if words[0].startswith(f"ray::{name}")]
-    return [found for found in named if _is_below(found, str(where.folder))]
+def processes(actor: str, where: Cluster) -> list[psutil.Process]:
+    """The processes of a cluster that hold an actor of a class, by what Ray logs of them."""
+    found: list[psutil.Process] = []
+    for log in where.folder.glob("ray/session_*/logs/worker-*.out"):
+        head = log.read_text("utf-8", "replace")[:1000]
+        if f"{ray_constants.LOG_PREFIX_ACTOR_NAME}{actor}\n" in head:
+            with suppress(psutil.Error):
+                found.append(psutil.Process(int(log.stem.rpartition("-")[2])))
+    # A number may have gone to another process.
+    return [process for process in found if _is_below(process, str(where.folder))]
 
 
 def _is_below(process: psutil.Process, folder: str) -> bool:

@@ -34,10 +34,11 @@ def trainer_metrics(values: Mapping[str, Any]) -> Iterator[tuple[str, float | No
         number = _number(value)
         if number is None:
             continue
-        # ROLL marks a metric of several micro-batches with how it put them together: "...@sum".
-        name = _NAMES.get(key.partition("@")[0], key)
+        # How ROLL puts micro-batches together ("...@sum") is no part of a name for its trackers.
+        own = key.rsplit("@", 1)[0]
+        name = _NAMES.get(own, own)
         if name in taken:
-            name = key
+            name = own
         taken.add(name)
         yield name, number if math.isfinite(number) else None
 

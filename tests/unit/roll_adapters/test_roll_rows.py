@@ -179,5 +179,5 @@ def test_metrics_are_known_by_one_name_and_what_is_no_number_is_left_out():
     told = dict(trainer_metrics(values | others))
     assert told == {
         "reward": 1.0, "critic/score/mean": 2.0, "learning_rate": 0.1, "loss": 0.5,
-        "actor/ratio_max@max": 3.0,
+        "actor/ratio_max": 3.0,
     }  # fmt: skip

@@ -26,7 +26,7 @@ class TensorBoardTracker:
 
     def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
         scalars = [
-            self._summary.Value(tag=name, simple_value=float(value))
+            self._summary.Value(tag=name.rsplit("@", 1)[0], simple_value=float(value))
             for name, value in values.items()
         ]
         event = self._event(wall_time=time.time(), step=step, summary=self._summary(value=scalars))
