@@ -25,7 +25,7 @@ from tests.frameworks.roll.attached import EXACT, Attached, largest_difference, 
 from tests.frameworks.tiny import make_tiny
 
 MEASURED = Provenance.MEASURED
-N_STEPS = 8
+N_STEPS = 4
 LEAST_ANSWERED = 0.99
 FAULTS = [{"kind": "shape", "calls": [0]}, {"kind": "raise", "calls": [1]}]
 
