@@ -119,12 +119,11 @@ def _train_in_two_processes(folder: Path, overrides: Sequence[str]) -> list[dict
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--local_addr", "127.0.0.1",
         "--nproc_per_node", str(N_PROCESSES), "-m", "benchmarks.adapter_training", str(settings),
     ]  # fmt: skip
-    with two_nodes() as address:
+    with two_nodes() as joining:
         done = subprocess.run(
             command,
             cwd=repository(),
-            env=os.environ
-            | {"RAY_ADDRESS": address, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
+            env=os.environ | joining | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
             check=False,

@@ -25,6 +25,8 @@ pytest.register_assert_rewrite("tests.frameworks.conformance", "tests.frameworks
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Ray turns tokens on within the first test that starts a cluster, for all that come after it.
+os.environ["RAY_AUTH_MODE"] = "disabled"
 
 
 def _present(tool: str) -> bool:

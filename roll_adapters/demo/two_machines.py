@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 LOOPBACK = "127.0.0.2"
@@ -28,32 +29,40 @@ _OBJECT_STORE_BYTES = 200_000_000
 
 
 @contextlib.contextmanager
-def two_nodes() -> Iterator[str]:
-    """Start the two nodes; yields the cluster's address.
+def two_nodes() -> Iterator[dict[str, str]]:
+    """Start the two nodes; yields the variables with which a process joins them.
+
+    They have a token of their own: Ray's nodes would take that of its user, and what joins them by
+    an address would not.
 
     Raises:
         TimeoutError: when they do not come up.
     """
     address = f"{LOOPBACK}:{_free_port()}"
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    own = {**os.environ, **token}
+    own.pop("RAY_ADDRESS", None)
+    joining = {"RAY_ADDRESS": address, **token}
     common = [f"--node-ip-address={LOOPBACK}", f"--object-store-memory={_OBJECT_STORE_BYTES}"]
     head = ["--head", f"--port={address.rpartition(':')[2]}", "--node-name=head", "--num-cpus=2",
             "--include-dashboard=false"]  # fmt: skip
     cards = [f"--address={address}", "--node-name=cards", "--num-cpus=2",
              '--resources={"FPGA": 2}']  # fmt: skip
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_node([*head, *common]))
-        _wait_for(address, 1)
-        stack.enter_context(_node([*cards, *common]))
-        _wait_for(address, 2)
-        yield address
+        stack.enter_context(_node([*head, *common], own))
+        _wait_for(1, own | joining)
+        stack.enter_context(_node([*cards, *common], own))
+        _wait_for(2, own | joining)
+        yield joining
 
 
 @contextlib.contextmanager
-def _node(options: Sequence[str]) -> Iterator[None]:
+def _node(options: Sequence[str], env: Mapping[str, str]) -> Iterator[None]:
     """Run one node until the block ends."""
     ray = str(Path(sys.executable).with_name("ray"))
     node = subprocess.Popen(
         [ray, "start", "--block", "--disable-usage-stats", *options],
+        env=dict(env),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -71,20 +80,24 @@ def _node(options: Sequence[str]) -> Iterator[None]:
         node.wait()
 
 
-def _wait_for(address: str, n_nodes: int) -> None:
+def _wait_for(n_nodes: int, env: Mapping[str, str]) -> None:
     """Wait until the cluster has so many nodes."""
     probe = (
-        f"import ray; ray.init(address={address!r}, log_to_driver=False); "
+        "import ray; ray.init(log_to_driver=False); "
         "raise SystemExit(sum(n['Alive'] for n in ray.nodes()) < "
         f"{n_nodes})"
     )
     limit_s = time.monotonic() + PATIENCE_S
     while True:
-        done = subprocess.run([sys.executable, "-c", probe], capture_output=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", probe], env=dict(env), capture_output=True, check=False
+        )
         if done.returncode == 0:
             return
         if time.monotonic() > limit_s:
-            raise TimeoutError(f"the Ray cluster at {address} has not {n_nodes} nodes in time")
+            raise TimeoutError(
+                f"the Ray cluster at {env['RAY_ADDRESS']} has not {n_nodes} nodes in time"
+            )
         time.sleep(0.5)
 
 
@@ -104,11 +117,11 @@ def main(arguments: Sequence[str]) -> int:
         Exit code of the run.
     """
     print("starting a Ray cluster of two nodes on this machine", flush=True)
-    with two_nodes() as address:
+    with two_nodes() as joining:
         command = ["run", "--config", "demo", "--set", 'runtime.type="ray"', *arguments]
         return subprocess.run(
             [sys.executable, "-m", "ecorl.cli", *command],
-            env={**os.environ, "RAY_ADDRESS": address},
+            env={**os.environ, **joining},
             check=False,
         ).returncode
 

@@ -89,7 +89,10 @@ def join(address: str, n_workers: int, **options: Any) -> None:
         ray.init(address=address, **options)
     except (ConnectionError, ValueError, RayError) as error:
         reason = (str(error).strip().splitlines() or ["no reason"])[0]
-        allowed = f"a Ray cluster that answers ({reason}); `ray start --head` makes one"
+        allowed = (
+            f"a Ray cluster that answers ({reason}); `ray start --head` makes one, and one that "
+            "asks for a token is joined under RAY_AUTH_MODE=token"
+        )
         raise ConfigError("runtime.address", address, allowed) from error
 
 

@@ -202,8 +202,6 @@ def cluster(
     own = {
         "ROLL_TEST_GPUS": str(N_GPUS),
         "ROLL_TEST_SOURCE": str(checkout),
-        # Ray's node would ask for a token if this user has one, and its drivers would not give it.
-        "RAY_AUTH_MODE": "disabled",
     }
     if framework == "double":
         own["ROLL_TEST_FORKS"] = str(folder / "forks")
