@@ -21,10 +21,15 @@
     │   ├── DeviceLost            the device fell off the bus
     │   ├── CardFull              a card's memory is too full for a buffer
     │   └── DriverTimeout         the driver did not answer in time
-    └── EngineError               an inference engine failed on a batch
-        ├── EngineTimeout         no answer before the deadline
-        ├── EngineCrashed         the engine raised, or its process died
-        └── InvalidResult         wrong shape, NaN or infinity in the answer
+    ├── EngineError               an inference engine failed on a batch
+    │   ├── EngineTimeout         no answer before the deadline
+    │   ├── EngineCrashed         the engine raised, or its process died
+    │   └── InvalidResult         wrong shape, NaN or infinity in the answer
+    └── FeedError                 a feed of carbon intensities gave no value
+        ├── FeedUnreachable       its source did not answer, or not in time
+        ├── FeedRefused           its source answered that it will not: key, quota, fault of its own
+        ├── FeedMalformed         what its source answered cannot be read
+        └── FeedSilent            its source has no value for this time
 
 A `UserError` raised anywhere reaches the command line as one clear line and exit code 2. Faults
 of drivers and engines never reach the training run: telemetry turns them into missing readings,
@@ -158,3 +163,32 @@ class EngineCrashed(EngineError):
 
 class InvalidResult(EngineError):
     """The answer has the wrong shape, or holds NaN or infinity."""
+
+
+class FeedError(EcorlError):
+    """A feed of carbon intensities gave no value."""
+
+
+class FeedUnreachable(FeedError):
+    """The source did not answer, or not in time."""
+
+
+class FeedRefused(FeedError):
+    """The source answered that it will not: a wrong key, a quota, or a fault of its own.
+
+    Args:
+        message: one line.
+        retry_after_s: how long the source asks to be left alone, s; None where it does not say.
+    """
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class FeedMalformed(FeedError):
+    """What the source answered cannot be read."""
+
+
+class FeedSilent(FeedError):
+    """The source has no value for this time."""

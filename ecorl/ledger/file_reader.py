@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from ecorl.errors import LedgerError, RunError
-from ecorl.ledger import encoding
+from ecorl.ledger import encoding, grid
 from ecorl.ledger.damage import DAMAGE, one_line, reason, type_fault
 from ecorl.ledger.ledger import LEDGER_FILE
 from ecorl.ledger.packing import unpack_block
@@ -28,6 +28,7 @@ from ecorl.ledger.rows import (
     EventRow,
     ExecutionRow,
     FaultRow,
+    IntensityRow,
     MetricRow,
     NodeRow,
     PlacementRow,
@@ -38,7 +39,7 @@ from ecorl.ledger.rows import (
 )
 from ecorl.ledger.samples import SELECT_SECONDS
 from ecorl.ledger.schema import open_for_reading
-from ecorl.ledger.versions import WITH_NODES, check_version
+from ecorl.ledger.versions import WITH_GRID, WITH_NODES, check_version
 from ecorl.records import EventKind, Provenance
 
 _RAW = (
@@ -142,7 +143,8 @@ class FileReader:
         self.last_times()
         for read in (self.events, self.checkpoints, self.executions, self.placements, self.barriers,
                      self.faults, self.metrics, self.evaluations, self.edi, self.devices,
-                     self.read_device_ids, self.sample_errors, self.raw_samples):  # fmt: skip
+                     self.read_device_ids, self.sample_errors, self.raw_samples,
+                     self.intensities):  # fmt: skip
             read()
 
     def close(self) -> None:
@@ -207,6 +209,14 @@ class FileReader:
     def _nodes(self) -> list[NodeRow]:
         rows = self._rows("SELECT * FROM node ORDER BY attempt, node")
         return [encoding.node_of(r) for r in rows]
+
+    def intensities(self) -> list[IntensityRow]:
+        """What was known of the grid's intensity, in order; nothing in a ledger without it."""
+        return self._intensities() if self._version >= WITH_GRID else []
+
+    @_reads("intensity")
+    def _intensities(self) -> list[IntensityRow]:
+        return [grid.intensity_of(r) for r in self._rows("SELECT * FROM intensity ORDER BY id")]
 
     @_reads("event")
     def events(self) -> list[EventRow]:

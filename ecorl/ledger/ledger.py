@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ecorl.errors import LedgerError, RunError
-from ecorl.ledger import encoding, schema, versions
+from ecorl.grid import Intensity
+from ecorl.ledger import encoding, grid, schema, versions
 from ecorl.ledger.damage import one_line
 from ecorl.ledger.encoding import Columns
 from ecorl.ledger.lock import WriterLock
@@ -320,6 +321,16 @@ class Ledger:
     def node(self, record: NodeRecord) -> None:
         """Record a machine of this attempt, on the head; the newest record of a machine counts."""
         self._insert("node", lambda: encoding.node_row(record))
+
+    def intensity(self, kind: type[Intensity], value: Intensity | None) -> None:
+        """Record what counts as the grid's intensity from now on, on the head.
+
+        Args:
+            kind: `AverageIntensity` or `MarginalIntensity`.
+            value: of that kind; None: nothing is known from now on.
+        """
+        t_s = time.monotonic()
+        self._insert("intensity", lambda: {"t_s": t_s, **grid.intensity_row(kind, value)})
 
     def checkpoint(self, iteration: int, path: str) -> None:
         """Record a checkpoint of the trainer.

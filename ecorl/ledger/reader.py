@@ -23,6 +23,7 @@ from ecorl.ledger.rows import (
     EventRow,
     ExecutionRow,
     FaultRow,
+    IntensityRow,
     MetricRow,
     NodeRow,
     NodeSpan,
@@ -246,6 +247,10 @@ class LedgerReader:
                 head_s = t_s - part.frame.offset_s
                 found[attempt] = max(head_s, found.get(attempt, head_s))
         return dict(sorted(found.items()))
+
+    def intensities(self) -> list[IntensityRow]:
+        """What was known of the grid's intensity, in order; the head alone asks for it."""
+        return self._head.intensities()
 
     # ------------------------------------------------------------ machines
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ecorl.grid import Intensity
 from ecorl.records import (
     DeviceKind,
     EventKind,
@@ -340,3 +341,18 @@ class SampleErrorRow:
     n: int
     first_t_s: float
     last_t_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class IntensityRow:
+    """What was known of the grid's intensity from ``t_s`` (monotonic, s) on.
+
+    Attributes:
+        kind: `AverageIntensity` or `MarginalIntensity`.
+        value: the value that counted; None: nothing was known.
+    """
+
+    attempt: int
+    t_s: float
+    kind: type[Intensity]
+    value: Intensity | None

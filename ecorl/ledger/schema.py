@@ -27,7 +27,7 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """``PRAGMA user_version``; raised with every change of the tables (see
 `ecorl.ledger.versions` for the earlier ones that can still be read)."""
 
@@ -53,6 +53,19 @@ CREATE TABLE teller (
 """,
 )
 """The tables that version 4 brought."""
+
+GRID_TABLES = (
+    """
+-- What counted as the grid's intensity from t_s on, on the head. kind: average or marginal; all
+-- else NULL: nothing was known from then on. start_unix_s, fetched_unix_s: s since 1970; gas: what
+-- the grams are of; mix: a JSON object of each fuel's share (NULL: the feed told none).
+CREATE TABLE intensity (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, t_s REAL NOT NULL, kind TEXT NOT NULL,
+  feed TEXT, start_unix_s REAL, interval_s REAL, g_per_kwh REAL, gas TEXT, basis TEXT, scope TEXT,
+  factors TEXT, is_estimated INTEGER, fetched_unix_s REAL, provenance TEXT, mix TEXT);
+""",
+)
+"""The tables that version 5 brought."""
 
 TABLES = """
 -- One row: what ran.
@@ -165,7 +178,7 @@ SUPERSEDED_TABLES = ("placement", "execution", "barrier", "fault", "metric", "ch
 
 def create_tables(connection: sqlite3.Connection) -> None:
     """Lay out an empty file; the caller commits."""
-    connection.executescript(f"BEGIN; {TABLES} {' '.join(NEW_TABLES)} COMMIT;")
+    connection.executescript(f"BEGIN; {TABLES} {' '.join((*NEW_TABLES, *GRID_TABLES))} COMMIT;")
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 

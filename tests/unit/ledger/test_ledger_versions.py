@@ -1,4 +1,4 @@
-"""Ledgers of versions 2 and 3 are read as they are, and brought up to date on a resume."""
+"""Ledgers of earlier versions are read as they are, and brought up to date on a resume."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from ecorl.errors import LedgerError
+from ecorl.grid import AverageIntensity
 from ecorl.ledger import LEDGER_FILE, DeviceRecord, Ledger, LedgerReader, NodeRecord
+from ecorl.ledger.schema import SCHEMA_VERSION
 from ecorl.records import (
     Action,
     BarrierWait,
@@ -67,6 +69,9 @@ NEW_COLUMNS = {
 }
 """Columns by the version that brought them."""
 
+NEW_TABLES = {5: ["intensity"], 4: ["node", "teller"]}
+"""Tables by the version that brought them."""
+
 WAIT = BarrierWait(1, Stage.REWARD, 0.5, 8, 1, 2)
 RAN = StageResult(
     iteration=1, stage=Stage.REWARD, action=Action.GPU, device_ids=("gpu0",), device="h100",
@@ -93,8 +98,9 @@ def old_ledger(folder: Path, of_version: int = 2) -> Path:
         for columns in (own for later, own in NEW_COLUMNS.items() if later > of_version):
             for table, column in columns:
                 connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-        for table in ("node", "teller"):
-            connection.execute(f"DROP TABLE {table}")
+        for tables in (own for later, own in NEW_TABLES.items() if later > of_version):
+            for table in tables:
+                connection.execute(f"DROP TABLE {table}")
         connection.execute(f"PRAGMA user_version = {of_version}")
     return path
 
@@ -131,7 +137,7 @@ def test_a_resume_brings_version_2_up_to_date(tmp_path):
         ledger.placement(new)
         # A reason of the new version is no fact: nothing is told from it.
         ledger.placement(Placement(5, Stage.REWARD, Action.FPGA, Action.GPU, "p", REASONS[2][0]))
-    assert version(path) == 4
+    assert version(path) == SCHEMA_VERSION
     assert kinds(path) == KINDS
     told = [*(refusal for _, refusal in REASONS), None]
     assert refusals(path) == [*told, GuardRefusal.TOO_LONG, None]
@@ -140,29 +146,28 @@ def test_a_resume_brings_version_2_up_to_date(tmp_path):
     assert refusals(path) == [*told, GuardRefusal.TOO_LONG, None]
 
 
-@pytest.mark.parametrize("of_version", [2, 3])
+@pytest.mark.parametrize("of_version", [2, 3, 4])
 def test_what_earlier_versions_did_not_know_is_missing(tmp_path, of_version):
     path = old_ledger(tmp_path, of_version)
     before = path.read_bytes()
     with LedgerReader(path) as reader:
         (row,), (wait,) = reader.executions(), reader.barriers()
         assert row.result == RAN
+        counted = (0, 0) if of_version == 4 else (None, None)
         assert (wait.n_late, wait.n_duplicates, wait.n_unknown, wait.role) == (
-            2,
-            None,
-            None,
-            "reward",
-        )
+            2, *counted, "reward",
+        )  # fmt: skip
         assert {p.placement.role_name for p in reader.placements()} == {""}
         assert reader.nodes() == reader.lost_nodes() == []
         assert reader.short_ids() is reader
+        assert reader.intensities() == []
     assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
     "open_again", [Ledger.reopen, partial(Ledger.open_for_resume, from_step=1)]
 )
-@pytest.mark.parametrize("of_version", [2, 3])
+@pytest.mark.parametrize("of_version", [2, 3, 4])
 def test_what_is_new_can_be_recorded_after_an_upgrade(tmp_path, of_version, open_again):
     path = old_ledger(tmp_path, of_version)
     ran = replace(RAN, iteration=2, role_name="math", gear="bf16", width=3, clock_mhz=1200)
@@ -170,7 +175,8 @@ def test_what_is_new_can_be_recorded_after_an_upgrade(tmp_path, of_version, open
         ledger.result(replace(ran, node="b"))
         ledger.barrier(replace(WAIT, role_name="math", n_duplicates=3, n_unknown=4))
         ledger.node(NodeRecord("b", lost="it burnt down"))
-    assert version(path) == 4
+        ledger.intensity(AverageIntensity, None)
+    assert version(path) == SCHEMA_VERSION
     with LedgerReader(path) as reader:
         assert [e.result for e in reader.executions()] == [
             RAN,
@@ -178,8 +184,9 @@ def test_what_is_new_can_be_recorded_after_an_upgrade(tmp_path, of_version, open
         ]
         old, new = reader.barriers()
         assert (old.n_duplicates, new.n_duplicates, new.n_unknown, new.role) == (
-            None, 3, 4, "reward:math",
+            0 if of_version == 4 else None, 3, 4, "reward:math",
         )  # fmt: skip
+        assert [row.value for row in reader.intensities()] == [None]
         assert [n.lost for n in reader.lost_nodes()] == ["it burnt down"]
         # In words in version 2 alone; the words of version 3 are none.
         told = reader.placements()[0].placement.refusal

@@ -1,0 +1,55 @@
+"""Records of the control path: what the training stage is to do next, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Command(StrEnum):
+    """What a trainer is asked to do at the boundary of two steps."""
+
+    RUN = "run"  # go on
+    PAUSE = "pause"  # stand still, and ask again
+
+
+class Why(StrEnum):
+    """What a choice goes by."""
+
+    CLEAN = "clean"  # the intensity is at or below the threshold
+    DIRTY = "dirty"  # it is above, and there is time to wait
+    UNKNOWN = "unknown"  # nobody knows the intensity: nothing is waited for
+    WAITED = "waited"  # as long as may be was waited
+    DEADLINE = "deadline"  # what is left to do needs the time until the deadline
+    BEGUN = "begun"  # training has begun, and may not be paused any more
+
+
+@dataclass(frozen=True, slots=True)
+class GearChoice:
+    """One decision about the training stage.
+
+    Attributes:
+        decided_s: when, s since 1970.
+        command: run or pause.
+        why: what it goes by.
+        controller: name of who decided.
+        reason: one sentence for the report.
+        look_again_s: when to decide again at the latest, s since 1970.
+        g_per_kwh: the intensity that it goes by; None: unknown.
+        feed: who told the intensity; None without one.
+        threshold_g_per_kwh: what it was compared with; None where it was not.
+        width: workers of the training stage; None: as they are.
+        gear: its numeric format; None: as it is.
+    """
+
+    decided_s: float
+    command: Command
+    why: Why
+    controller: str
+    reason: str
+    look_again_s: float
+    g_per_kwh: float | None = None
+    feed: str | None = None
+    threshold_g_per_kwh: float | None = None
+    width: int | None = None
+    gear: str | None = None
