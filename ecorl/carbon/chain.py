@@ -1,0 +1,192 @@
+"""Several feeds in a row: the first whose value is fresh and can be believed counts.
+
+A value that is not used is told with its reason. When no feed has one the intensity is unknown:
+never 0, and never a value that somebody made up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from ecorl.carbon.feeds.protocol import Feed
+from ecorl.carbon.plausibility import Doubt, doubt_of
+from ecorl.errors import FeedError, FeedRefused
+from ecorl.grid import Intensity
+
+logger = logging.getLogger(__name__)
+
+Kind = TypeVar("Kind", bound=Intensity)
+
+AHEAD_S = 900.0
+"""How far an interval's begin may lie ahead of this machine's clock, s. Invented: a quarter of an
+hour forgives a clock that is wrong by minutes, and no provider's interval is shorter than the
+error that it would hide."""
+
+REMEMBERED_S = 28 * 86400.0
+"""For how long accepted values are remembered, s: what a grid usually does shows in weeks."""
+
+
+class Unused(StrEnum):
+    """Why a feed's value was not used, beside the doubts of `Doubt` and the errors of feeds."""
+
+    STALE = "stale"  # its interval ended too long ago
+    AHEAD = "ahead"  # its interval begins in the future
+    BACKWARDS = "backwards"  # its interval is earlier than one that the feed gave before
+    RESTING = "resting"  # the source asked to be left alone for a while
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A feed that was passed over.
+
+    Attributes:
+        feed: its name.
+        reason: an `Unused`, a `Doubt`, or the class name of a `FeedError`.
+        detail: one line about it.
+    """
+
+    feed: str
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[Kind]):
+    """What a chain answered.
+
+    Attributes:
+        asked_s: when it was asked, s since 1970.
+        value: the intensity that counts; None: unknown.
+        refusals: the feeds before it that were passed over, or all of them.
+    """
+
+    asked_s: float
+    value: Kind | None
+    refusals: tuple[Refusal, ...] = ()
+
+
+@dataclass(slots=True)
+class _Memory(Generic[Kind]):
+    """What is known of a feed.
+
+    Attributes:
+        accepted: its values so far, in the order of time.
+        rests_until_s: before then it is not asked, s since 1970.
+    """
+
+    accepted: deque[Kind] = field(default_factory=deque)
+    rests_until_s: float = 0.0
+
+
+class FeedChain(Generic[Kind]):
+    """Asks feeds of one kind in their order, until one has a value that counts.
+
+    Args:
+        feeds: of one kind: average or marginal.
+        stale_after_s: for how long after its interval's end a value still counts, s.
+    """
+
+    def __init__(self, feeds: Sequence[Feed[Kind]], stale_after_s: float) -> None:
+        self.feeds = tuple(feeds)
+        self._stale_after_s = stale_after_s
+        self._memories: dict[str, _Memory[Kind]] = {f.info.name: _Memory() for f in self.feeds}
+        if len(self._memories) < len(self.feeds):
+            raise ValueError("two feeds of one name")
+
+    def recall(self, now_s: float) -> None:
+        """Have each feed tell its last weeks, so that its first value can be judged.
+
+        A feed that does not answer is judged by its own values as they come.
+
+        Args:
+            now_s: time, s since 1970.
+        """
+        for feed in self.feeds:
+            try:
+                told = feed.history(now_s - REMEMBERED_S, now_s)
+            except FeedError as error:
+                logger.info("%s told no history: %s", feed.info.name, error)
+                continue
+            self._memories[feed.info.name].accepted.extend(told)
+
+    def ask(self, now_s: float) -> Answer[Kind]:
+        """Ask the feeds; takes as long as they do.
+
+        Args:
+            now_s: time, s since 1970.
+        """
+        refusals: list[Refusal] = []
+        for feed in self.feeds:
+            found = self._from(feed, now_s)
+            if not isinstance(found, Refusal):
+                return Answer(now_s, found, tuple(refusals))
+            refusals.append(found)
+        return Answer(now_s, None, tuple(refusals))
+
+    def still_counts(self, value: Kind, now_s: float) -> bool:
+        """Whether a value that was accepted before is still fresh enough.
+
+        Args:
+            value: of an earlier answer.
+            now_s: time, s since 1970.
+        """
+        return now_s <= value.end_s + self._stale_after_s
+
+    def close(self) -> None:
+        """Close all feeds; safe to call twice."""
+        for feed in self.feeds:
+            feed.close()
+
+    def _from(self, feed: Feed[Kind], now_s: float) -> Kind | Refusal:
+        name, memory = feed.info.name, self._memories[feed.info.name]
+        if now_s < memory.rests_until_s:
+            left_s = memory.rests_until_s - now_s
+            return Refusal(name, Unused.RESTING, f"it asked to be left alone for {left_s:.0f} s")
+        try:
+            value = feed.read(now_s)
+        except FeedError as error:
+            if isinstance(error, FeedRefused) and error.retry_after_s is not None:
+                memory.rests_until_s = now_s + error.retry_after_s
+            return Refusal(name, type(error).__name__, str(error))
+        return self._judge(value, memory, now_s) or self._accept(value, memory)
+
+    def _judge(self, value: Kind, memory: _Memory[Kind], now_s: float) -> Refusal | None:
+        """Why a value does not count, or None."""
+        if value.start_s > now_s + AHEAD_S:
+            ahead_s = value.start_s - now_s
+            return Refusal(value.feed, Unused.AHEAD, f"its interval begins in {ahead_s:.0f} s")
+        if not self.still_counts(value, now_s):
+            old_s = now_s - value.end_s
+            return Refusal(value.feed, Unused.STALE, f"its interval ended {old_s:.0f} s ago")
+        newest = memory.accepted[-1] if memory.accepted else None
+        if newest is not None and value.start_s < newest.start_s:
+            back_s = newest.start_s - value.start_s
+            detail = f"its interval is {back_s:.0f} s before one that it gave earlier"
+            return Refusal(value.feed, Unused.BACKWARDS, detail)
+        doubt = self._doubt(value, memory)
+        if doubt is not None:
+            return Refusal(value.feed, doubt, f"{value.g_per_kwh:g} {value.gas}")
+        return None
+
+    def _doubt(self, value: Kind, memory: _Memory[Kind]) -> Doubt | None:
+        before = [v for v in memory.accepted if v.start_s < value.start_s]
+        times_s = np.array([v.start_s for v in before], np.float64)
+        values = np.array([v.g_per_kwh for v in before], np.float64)
+        return doubt_of(value.start_s, value.g_per_kwh, times_s, values)
+
+    def _accept(self, value: Kind, memory: _Memory[Kind]) -> Kind:
+        accepted = memory.accepted
+        # A provider may correct what it said of the interval under way.
+        if accepted and accepted[-1].start_s == value.start_s:
+            accepted.pop()
+        accepted.append(value)
+        while accepted[0].start_s < value.start_s - REMEMBERED_S:
+            accepted.popleft()
+        return value

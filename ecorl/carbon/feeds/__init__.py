@@ -1,0 +1,1 @@
+"""Feeds of carbon intensities: one protocol (`protocol`), a back-end for each source."""

@@ -1,0 +1,1 @@
+"""Recorded grid data: files of several forms, read into one, with every repair reported."""

@@ -1,0 +1,76 @@
+"""What the rows of a file say, before their times are looked at: the same for all forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecorl.carbon.plausibility import MAX_G_PER_KWH
+from ecorl.carbon.traces.table import CsvTable
+from ecorl.carbon.traces.trace import Repair
+from ecorl.grid import Fuel, Gas, Scope
+
+MIN_MEDIAN_G_PER_KWH = 1.0
+"""Below this median a column is in another unit, g/kWh: the cleanest grids emit about 10 over the
+life cycle of their plants, and kg/kWh make less than 1.5 of any."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Content:
+    """Figures of a file, one for each of its rows.
+
+    Attributes:
+        time: number of the column with the times.
+        value: number of the column that the intensity is from, or the first of those that it is
+            computed from.
+        value_name: what to call the intensity in repairs.
+        g_per_kwh: ``[n_rows] float64``, NaN where it is missing.
+        figures: number and values of the columns that make a row what it is.
+        scope: whether the intensity counts life-cycle or direct emissions.
+        gas: what the grams are of.
+        factors: the set of emission factors behind it.
+        shares: ``[n_rows] float64`` of each fuel, 0 to 1.
+        renewable: ``[n_rows] float64``, share of renewable fuels, 0 to 1.
+        estimated: ``[n_rows] bool``, whether the provider estimated the value.
+        stated: ``[n_rows] float64``, the file's own intensity beside the computed one.
+        repairs: what was changed.
+    """
+
+    time: int
+    value: int
+    value_name: str
+    g_per_kwh: NDArray[np.float64]
+    figures: tuple[tuple[int, NDArray[np.float64]], ...]
+    scope: Scope
+    gas: Gas
+    factors: str
+    shares: dict[Fuel, NDArray[np.float64]] | None = None
+    renewable: NDArray[np.float64] | None = None
+    estimated: NDArray[np.bool_] | None = None
+    stated: NDArray[np.float64] | None = None
+    repairs: tuple[Repair, ...] = ()
+
+
+def check_unit(table: CsvTable, column: int, values: NDArray[np.float64]) -> None:
+    """Refuse a column whose values cannot be g/kWh of a grid.
+
+    Args:
+        table: the file.
+        column: number of the column.
+        values: its values, in what they are taken for: g/kWh.
+
+    Raises:
+        DataError: when the column has no value at all, or its median is far from what grids emit.
+    """
+    known = np.flatnonzero(~np.isnan(values))
+    if not len(known):
+        raise table.mistake(0, column, "no row of the column has a value")
+    median = float(np.median(values[known]))
+    if not MIN_MEDIAN_G_PER_KWH <= median <= MAX_G_PER_KWH:
+        why = (
+            f"the median of the column is {median:g}; expected are g/kWh, of which grids emit"
+            f" {MIN_MEDIAN_G_PER_KWH:g} to {MAX_G_PER_KWH:g}"
+        )
+        raise table.mistake(int(known[0]), column, why)

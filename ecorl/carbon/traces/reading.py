@@ -1,0 +1,134 @@
+"""Reading recorded grid data: files of three forms into one, in which only missing is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import shorten
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecorl.carbon.plausibility import Doubt, doubts_in
+from ecorl.carbon.series import Series
+from ecorl.carbon.traces.content import Content
+from ecorl.carbon.traces.eia930 import is_eia930, read_eia930
+from ecorl.carbon.traces.electricity_maps import is_electricity_maps, read_electricity_maps
+from ecorl.carbon.traces.table import CsvTable, read_table
+from ecorl.carbon.traces.times import Raster, lay_out, read_times
+from ecorl.carbon.traces.trace import GridTrace, Repair
+from ecorl.carbon.traces.two_columns import UNNAMED, read_two_columns
+from ecorl.errors import DataError
+from ecorl.grid import Scope
+
+_DOUBTS = {
+    Doubt.NOT_FINITE: "is not finite",
+    Doubt.NEGATIVE: "is negative",
+    Doubt.ZERO: "is what no grid emits",
+    Doubt.ABOVE_ANY_GRID: "is more than any grid emits",
+    Doubt.OUT_OF_KEEPING: "is out of keeping with what the grid emitted around it",
+}
+
+
+def read_trace(path: Path, scope: Scope | None = None) -> GridTrace:
+    """Read a recording of a grid's average intensity.
+
+    Its form is found by its columns:
+
+    - EIA-930: ``timestamp``, generation in MW by ``WND SUN WAT OIL NG COL NUC OTH``, and perhaps
+      ``avg_CI``; the intensity is computed from the mix.
+    - Electricity Maps: an export of its data portal, of today's columns or of older ones.
+    - Two columns: time and intensity, with a header, which may name the unit (g/kWh, kg/MWh or
+      lbs/MWh), or without one.
+
+    Cells are parted by commas, semicolons or tabs; with the latter two a number may have a decimal
+    comma. Times are ISO 8601 or seconds since 1970. What can be repaired without guessing is, and
+    told in the trace's `repairs`: rows out of order, rows that are there twice, gaps, and values
+    that no grid, or not this one, emits, which become missing.
+
+    Args:
+        path: the file, UTF-8.
+        scope: which emissions are asked for; None takes the life cycle's. A file of two columns
+            does not say, and is taken by this word.
+
+    Raises:
+        DataError: with file, line and column, for a file that cannot be read or repaired.
+    """
+    table = read_table(path, UNNAMED)
+    content = _content(table, scope)
+    times = read_times(table, content.time)
+    raster = lay_out(table, content.time, times, content.figures)
+    values = raster.place(content.g_per_kwh)
+    repairs = [*content.repairs, *raster.repairs, *_missing(table, content, raster, values)]
+    doubts = doubts_in(Series(raster.start_s, raster.step_s, values))
+    for number, doubt in doubts.items():
+        what = f"{values[number]:.1f} g/kWh {_DOUBTS[doubt]}, and became missing"
+        repairs.append(Repair(table.lines[raster.rows[number]], content.value_name, what))
+    values[list(doubts)] = np.nan
+    if np.isnan(values).all():
+        raise table.mistake(0, content.value, "no row has an intensity that can be believed")
+    return _trace(path, content, raster, values, tuple(sorted(repairs, key=lambda r: r.line)))
+
+
+def _content(table: CsvTable, scope: Scope | None) -> Content:
+    if is_eia930(table.columns):
+        return read_eia930(table, scope)
+    if is_electricity_maps(table.columns):
+        return read_electricity_maps(table, scope)
+    if len(table.columns) == len(UNNAMED):
+        return read_two_columns(table, scope)
+    raise DataError(
+        f"{table.path}:1: the columns {shorten(', '.join(table.columns), 120)} are of no known"
+        " form: EIA-930"
+        " (timestamp,WND,SUN,...), an export of Electricity Maps, or two columns (time and"
+        " intensity)"
+    )
+
+
+def _missing(
+    table: CsvTable, content: Content, raster: Raster, values: NDArray[np.float64]
+) -> list[Repair]:
+    """A line about each run of rows without an intensity."""
+    is_missing = np.isnan(values) & (raster.rows >= 0)
+    edges = np.diff(np.concatenate([[0], is_missing.astype(np.int8), [0]]))
+    repairs = []
+    for begin, end in zip(np.flatnonzero(edges > 0), np.flatnonzero(edges < 0), strict=True):
+        line = table.lines[raster.rows[begin]]
+        rows = "the row has no value" if end - begin == 1 else f"{end - begin} rows have no value"
+        repairs.append(Repair(line, content.value_name, f"{rows}, and stayed missing"))
+    return repairs
+
+
+def _trace(
+    path: Path,
+    content: Content,
+    raster: Raster,
+    values: NDArray[np.float64],
+    repairs: tuple[Repair, ...],
+) -> GridTrace:
+    is_missing = np.isnan(values)
+
+    def known(of_rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        # A row whose intensity is not believed is not believed in its mix either.
+        return np.where(is_missing, np.nan, raster.place(of_rows))
+
+    def series(of_intervals: NDArray[np.float64]) -> Series:
+        return Series(raster.start_s, raster.step_s, of_intervals)
+
+    mix, estimated = None, None
+    if content.shares is not None:
+        mix = {fuel: known(shares) for fuel, shares in content.shares.items()}
+    if content.estimated is not None:
+        estimated = (raster.rows >= 0) & content.estimated[raster.rows]
+    return GridTrace(
+        name=path.stem.partition("_")[0],
+        path=path,
+        series=series(values),
+        scope=content.scope,
+        gas=content.gas,
+        factors=content.factors,
+        mix=mix,
+        renewable=None if content.renewable is None else series(known(content.renewable)),
+        estimated=estimated,
+        stated=None if content.stated is None else series(raster.place(content.stated)),
+        repairs=repairs,
+    )

@@ -1,0 +1,88 @@
+"""Files of two columns: a time and an intensity, whose unit the header may name."""
+
+from __future__ import annotations
+
+import re
+
+from ecorl.carbon.traces.content import Content, check_unit
+from ecorl.carbon.traces.table import CsvTable
+from ecorl.carbon.traces.trace import Repair
+from ecorl.errors import DataError
+from ecorl.grid import Gas, Scope
+
+UNNAMED = ("time", "value")
+"""What the columns of a file without a header are called."""
+
+GRAMS_PER_POUND = 453.59237
+
+_G_PER_KWH = {
+    ("g", "kwh"): 1.0,
+    ("kg", "mwh"): 1.0,
+    ("lb", "mwh"): GRAMS_PER_POUND / 1000.0,
+    ("lbs", "mwh"): GRAMS_PER_POUND / 1000.0,
+}
+"""What one of the unit is in g/kWh."""
+
+# An amount, perhaps what it is of, and an energy: g_per_kwh, gCO2eq/kWh, kg CO2/MWh, lbs/MWh.
+_UNIT = re.compile(
+    r"(?<![a-z0-9])(?P<mass>[a-z]*?)[ _]?(?P<of>co[2₂][ _-]?e?q?)?"
+    r"(?:[ _]?/[ _]?|[ _]per[ _])(?P<energy>[a-z]+)",
+    re.IGNORECASE,
+)
+# Units of other things, and whatever stands in brackets.
+_OTHER_UNIT = re.compile(r"[(\[%]|(?<![a-z])([kmg]?wh?|eur|usd|percent)(?![a-z])", re.IGNORECASE)
+_MARGINAL = re.compile(r"marginal|moer", re.IGNORECASE)
+
+
+def read_two_columns(table: CsvTable, scope: Scope | None) -> Content:
+    """The intensity of a file in this form.
+
+    Args:
+        table: the file.
+        scope: what the caller knows of the figures; None takes them for the life cycle's.
+
+    Raises:
+        DataError: for a unit that is not known, for marginal intensities, and for figures that are
+            none.
+    """
+    name = table.columns[1]
+    if _MARGINAL.search(name):
+        raise table.header_mistake(1, "a recording is of average intensities, not marginal ones")
+    factor, gas, is_named = _unit(table)
+    g_per_kwh = table.numbers(1) * factor
+    check_unit(table, 1, g_per_kwh)
+    repairs = []
+    if not is_named:
+        what = "no unit is named, and the values were taken as gCO2e/kWh"
+        repairs.append(Repair(table.lines[0], name, what))
+    return Content(
+        time=0,
+        value=1,
+        value_name=name,
+        g_per_kwh=g_per_kwh,
+        figures=((1, g_per_kwh),),
+        scope=scope or Scope.LIFE_CYCLE,
+        gas=gas,
+        factors=f"not stated in {table.path.name}",
+        repairs=tuple(repairs),
+    )
+
+
+def _unit(table: CsvTable) -> tuple[float, Gas, bool]:
+    """What the values are multiplied with, what they are of, and whether the header says so."""
+    name = table.columns[1]
+    found = _UNIT.search(name)
+    if found is None:
+        if _OTHER_UNIT.search(name):
+            raise _unknown(table)
+        return 1.0, Gas.CO2E, False
+    factor = _G_PER_KWH.get((found["mass"].lower(), found["energy"].lower()))
+    if factor is None:
+        raise _unknown(table)
+    # Who writes no gas, or an e behind it, means all of them.
+    of = (found["of"] or "co2e").lower()
+    return factor, Gas.CO2E if "e" in of else Gas.CO2, True
+
+
+def _unknown(table: CsvTable) -> DataError:
+    return table.header_mistake(1, "the unit is not known; known are g/kWh, kg/MWh and lbs/MWh")

@@ -1,0 +1,308 @@
+"""JSON over HTTP from a server that errs in every way, and keys that never show."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import logging
+import pickle
+import sys
+import traceback
+
+import pytest
+
+from ecorl.carbon.feeds.exchange import HttpLimits
+from ecorl.carbon.feeds.http import JsonClient
+from ecorl.carbon.feeds.keys import Secret, read_key
+from ecorl.errors import (
+    ConfigError,
+    FeedError,
+    FeedMalformed,
+    FeedRefused,
+    FeedUnreachable,
+    MissingToolError,
+)
+from tests.fakes.grid_server import Answer, GridServer, took_s, unused_url
+
+KEY = "k3y-that-nobody-may-see"
+QUICK = HttpLimits(connect_s=1.0, read_s=0.2, total_s=0.3, body_bytes=1000)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+    server = GridServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def other(server):
+    other = GridServer()
+    yield other
+    other.close()
+
+
+def client_of(server, limits=QUICK):
+    return JsonClient("A source", server.url, {"auth-token": Secret(KEY)}, limits)
+
+
+def moved(where, status=302):
+    return Answer(status=status, headers={"Location": where})
+
+
+def test_a_value_with_its_query_and_its_key(server):
+    server.script = [{"a": [1, 2.5, None, "é"]}]
+    assert client_of(server).get("/v3/x", {"zone": "D E", "n": "1"}) == {"a": [1, 2.5, None, "é"]}
+    (asked,) = server.asked
+    assert (asked.path, asked.query) == ("/v3/x", {"zone": "D E", "n": "1"})
+    assert asked.headers["auth-token"] == KEY
+    assert asked.headers["user-agent"].startswith("ecorl/")
+    assert "authorization" not in asked.headers
+
+
+def test_a_compressed_answer(server):
+    raw = gzip.compress(json.dumps([1]).encode())
+    server.script = [Answer(raw, headers={"Content-Encoding": "gzip"})]
+    assert client_of(server).get("/x") == [1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "says"),
+    [
+        (Answer(status=400), FeedRefused, "status 400 Bad Request"),
+        (Answer(status=401), FeedRefused, "status 401 Unauthorized"),
+        (Answer(status=404), FeedRefused, "status 404 Not Found"),
+        (Answer(status=500), FeedRefused, "status 500 Internal Server Error"),
+        (Answer(status=599), FeedRefused, "status 599"),
+        (Answer(status=204), FeedMalformed, "status 204 and no value"),
+        (Answer(status=304), FeedMalformed, "status 304 and no value"),
+        (Answer(b""), FeedMalformed, "broken or cut off"),
+        (Answer(b'{"a": 1'), FeedMalformed, "broken or cut off"),
+        (Answer(b"<html>busy</html>"), FeedMalformed, "broken or cut off"),
+        (Answer(b"{}{}"), FeedMalformed, "broken or cut off"),
+        (Answer(b'"\xff"'), FeedMalformed, "no UTF-8"),
+        (Answer(b'{"a": NaN}'), FeedMalformed, "NaN or Infinity"),
+        (Answer(b"[-Infinity]"), FeedMalformed, "NaN or Infinity"),
+        (Answer(b"null"), FeedMalformed, "with null"),
+        (Answer(b"[" * 900), FeedMalformed, "broken or cut off|too deep"),
+        (Answer(b"[" * 200_000), FeedMalformed, "more than 1000 bytes"),
+        (Answer(b"no", headers={"Content-Encoding": "gzip"}), FeedMalformed, "compression"),
+        (Answer({"a": 1}, cut=2), FeedUnreachable, "broke off"),
+        (moved(""), FeedMalformed, "not followed"),
+        (moved("http://[::1"), FeedMalformed, "not followed"),
+        (moved("http://localhost/"), FeedMalformed, "not followed"),
+        (moved("ftp://127.0.0.1/"), FeedMalformed, "not followed"),
+        (moved(f"https://{KEY}@127.0.0.1/"), FeedMalformed, "not followed"),
+        (moved(f"https://{KEY}.invalid/"), FeedUnreachable, "cannot be reached"),
+    ],
+)
+def test_what_is_no_value(server, answer, error, says, caplog):
+    server.script = [answer]
+    with caplog.at_level(logging.DEBUG, "ecorl"), pytest.raises(FeedError, match=says) as caught:
+        client_of(server).get("/x", {"zone": "DE"})
+    assert type(caught.value) is error
+    assert str(caught.value).startswith("A source (/x) ")
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(server.asked) == 1
+    shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + caplog.text
+    assert KEY not in shown
+    # What the libraries raised has the address in it, and does not hang on the error.
+    assert caught.value.__context__ is None
+
+
+def test_json_deeper_than_python_goes(server):
+    server.script = [Answer(b"[" * 200_000)]
+    with pytest.raises(FeedMalformed, match="too deep"):
+        client_of(server, HttpLimits()).get("/x")
+    server.script = [Answer(b"9" * 5000)]
+    with pytest.raises(FeedMalformed, match="too long a number"):
+        client_of(server, HttpLimits()).get("/x")
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "wait_s"),
+    [
+        (429, {}, None),
+        (429, {"Retry-After": "120"}, 120.0),
+        (503, {"Retry-After": " 5 "}, 5.0),
+        (503, {"Retry-After": "soon"}, None),
+        (503, {"Retry-After": "-5"}, None),
+        (503, {"Retry-After": "9" * 40}, None),
+        (500, {"Retry-After": "120"}, None),
+        (
+            429,
+            {
+                "Retry-After": "Wed, 21 Oct 2015 07:28:30 GMT",
+                "Date": "Wed, 21 Oct 2015 07:28:00 GMT",
+            },
+            30.0,
+        ),
+        (429, {"Retry-After": "Wed, 21 Oct 2015 07:28:30 GMT"}, 0.0),
+    ],
+)
+def test_how_long_a_source_asks_to_be_left_alone(server, status, headers, wait_s):
+    server.script = [Answer(status=status, headers=headers)]
+    with pytest.raises(FeedRefused, match=str(status)) as caught:
+        client_of(server).get("/x")
+    assert caught.value.retry_after_s == wait_s
+
+
+def test_a_status_that_says_that_there_is_none(server):
+    server.script = [Answer(status=403), Answer(status=404)]
+    assert client_of(server).get("/x", absent=(401, 403)) is None
+    with pytest.raises(FeedRefused, match="404"):
+        client_of(server).get("/x", absent=(401, 403))
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_on_the_same_host_keeps_the_key(server, status):
+    server.script = [moved("other/y?z=1", status), {"a": 1}]
+    assert client_of(server).get("/v3/x") == {"a": 1}
+    assert server.paths == ["/v3/x", "/v3/other/y"]
+    assert server.asked[1].query == {"z": "1"}
+    assert server.asked[1].headers["auth-token"] == KEY
+
+
+def test_a_redirect_to_another_server_goes_without_the_key(server, other):
+    server.script = [moved(f"{other.url}/y")]
+    other.script = [moved(f"{server.url}/z")]
+    with pytest.raises(FeedRefused):
+        client_of(server).get("/x")
+    assert "auth-token" not in other.asked[0].headers
+    assert server.asked[1].headers["auth-token"] == KEY  # back at home it has it again
+
+
+def test_the_body_of_a_redirect_is_not_read(server):
+    redirect = Answer(b"x" * 5000, status=302, headers={"Location": "/y"}, drip_s=0.01)
+    server.script = [redirect, {"a": 1}]
+    took, error = took_s(lambda: client_of(server).get("/x"))
+    assert error is None
+    assert took < 0.3
+
+
+def test_redirects_in_a_circle(server):
+    server.script = {"/x": moved("/y"), "/y": moved("/x")}
+    with pytest.raises(FeedMalformed, match="redirects more than 3 times"):
+        client_of(server).get("/x")
+    assert len(server.asked) == 4
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(b"1" * 500, drip_s=0.02, headers={"Connection": "keep-alive"}),
+        Answer(b"1" * 500, drip_s=0.02, headers={"Connection": "close"}),
+        Answer(b"1" * 500, drip_s=0.02, drips_headers=True),
+        Answer(b"1", drip_s=5.0),
+    ],
+    ids=["body", "last body", "headers", "silence"],
+)
+def test_an_answer_that_drips_is_cut_off(server, answer):
+    server.script = [answer]
+    took, error = took_s(lambda: client_of(server).get("/x"))
+    assert type(error) is FeedUnreachable
+    assert "within 0.3 s" in str(error) or "silent for 0.2 s" in str(error)
+    assert 0.15 < took < 2.0
+
+
+def test_nobody_at_home():
+    url = unused_url()
+    with pytest.raises(FeedUnreachable, match=r"A source \(/x\) cannot be reached \(Connection"):
+        JsonClient("A source", url, limits=QUICK).get("/x")
+    for host in ("no-such-host.invalid", "x" * 80 + ".invalid"):
+        with pytest.raises(FeedUnreachable):
+            JsonClient("A source", f"https://{host}", {"k": Secret(KEY)}, QUICK).get("/x")
+
+
+def test_a_server_without_tls(server):
+    with pytest.raises(FeedUnreachable, match="makes no secure connection"):
+        JsonClient("A source", server.url.replace("http:", "https:"), limits=QUICK).get("/x")
+
+
+def test_a_login_of_the_user_is_not_sent(server, tmp_path, monkeypatch):
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login me password mine\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    server.script = [{}]
+    client_of(server).get("/x")
+    assert "authorization" not in server.asked[0].headers
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "host", "ftp://host", "https://", "https://host:0", "https://host:x", "https://[::1",
+     f"https://me:{KEY}@host", f"https://host/?token={KEY}", f"https://host/#{KEY}",
+     "https://host/\n", "http://192.0.2.1"],
+)  # fmt: skip
+def test_addresses_that_are_refused(url):
+    with pytest.raises(ConfigError, match="base_url") as caught:
+        JsonClient("A source", url, {"auth-token": Secret(KEY)})
+    assert KEY not in str(caught.value)
+
+
+def test_an_address_without_tls_serves_where_no_key_is_sent():
+    JsonClient("A source", "http://192.0.2.1")
+    JsonClient("A source", "http://localhost", {"auth-token": Secret(KEY)})
+
+
+def test_a_key_that_no_header_carries(server):
+    for key in ("a\nb", "é", "a\x00"):
+        with pytest.raises(ConfigError, match=r"auth-token = '\.\.\.'") as caught:
+            JsonClient("A source", server.url, {"auth-token": Secret(key)})
+        assert key not in str(caught.value)
+
+
+def test_without_requests(monkeypatch):
+    monkeypatch.setitem(sys.modules, "requests", None)
+    monkeypatch.delitem(sys.modules, "ecorl.carbon.feeds.transport", raising=False)
+    monkeypatch.delattr("ecorl.carbon.feeds.transport", raising=False)
+    with pytest.raises(MissingToolError, match=r"requests: pip install 'ecorl\[carbon\]'"):
+        JsonClient("A source", "https://host")
+
+
+def test_a_secret_shows_nowhere():
+    secret = Secret(KEY)
+    assert secret.reveal() == KEY
+    for text in (str(secret), repr(secret), f"{secret}", f"{secret!r}", f"{[secret]}"):
+        assert KEY not in text
+    for write in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError):
+            write(secret)
+    assert not hasattr(secret, "__dict__")
+
+
+def test_the_key_of_the_file_goes_before_that_of_the_environment(tmp_path, monkeypatch):
+    file = tmp_path / "key"
+    file.write_bytes(b"\xef\xbb\xbf  from file \r\nsecond line\n")
+    monkeypatch.setenv("SOME_KEY", " from environment\n")
+    assert read_key("SOME_KEY", file).reveal() == "from file"
+    assert read_key("SOME_KEY", None).reveal() == "from environment"
+
+
+@pytest.mark.parametrize("content", [b"", b"\n" + KEY.encode(), b" \n", b"\xff" + KEY.encode(),
+                                     KEY.encode() + b"\x00"])  # fmt: skip
+def test_a_file_without_a_key(tmp_path, content, monkeypatch):
+    file = tmp_path / "key"
+    file.write_bytes(content)
+    monkeypatch.setenv("SOME_KEY", "other")
+    with pytest.raises(ConfigError, match=r"key_file = .*SOME_KEY") as caught:
+        read_key("SOME_KEY", file)
+    shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value.__context__)
+    assert KEY not in shown
+    assert str(file) in str(caught.value)
+
+
+def test_no_key_at_all(tmp_path, monkeypatch):
+    monkeypatch.delenv("SOME_KEY", raising=False)
+    with pytest.raises(ConfigError, match=r"SOME_KEY = \(not given\).*key_file"):
+        read_key("SOME_KEY", None)
+    monkeypatch.setenv("SOME_KEY", f"{KEY}\n{KEY}")
+    with pytest.raises(ConfigError, match=r"SOME_KEY = '\.\.\.'") as caught:
+        read_key("SOME_KEY", None)
+    assert KEY not in str(caught.value)
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(ConfigError, match="readable file"):
+            read_key("SOME_KEY", path)
