@@ -1,0 +1,134 @@
+"""Waiting for a clean window: run below a threshold, and pause above it while there is time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ecorl.carbon.forecasts.forecast import Forecast
+from ecorl.control import Command, GearChoice, Why
+from ecorl.grid import Intensity
+
+NAME = "threshold"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What may be waited for, and for how long.
+
+    Attributes:
+        threshold_g_per_kwh: at or below it training runs; None: `percentile` gives it.
+        percentile: 0 to 100, of what the forecast says of the coming `horizon_s`.
+        horizon_s: how much of a forecast the percentile is of, s.
+        max_wait_s: longest wait of the whole run, s.
+        deadline_s: when training should be over, s since 1970; None without one.
+        recheck_s: longest time between two decisions of a pause, s.
+        at_steps: whether training may be paused at each step, and not before the first alone.
+    """
+
+    threshold_g_per_kwh: float | None
+    max_wait_s: float
+    recheck_s: float
+    percentile: float = 30.0
+    horizon_s: float = 86400.0
+    deadline_s: float | None = None
+    at_steps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known when a decision is taken; nothing of it lies in the future but the forecast.
+
+    Attributes:
+        intensity: of the grid now; None: unknown.
+        forecast: of the intensity; None without one.
+        waited_s: for how long the run has waited so far, s.
+        has_begun: whether training has begun.
+        left_s: how long training would take from here on without a pause, s; None: unknown.
+    """
+
+    intensity: Intensity | None
+    forecast: Forecast | None = None
+    waited_s: float = 0.0
+    has_begun: bool = False
+    left_s: float | None = None
+
+
+def decide(rule: Waiting, now_s: float, seen: Seen) -> GearChoice:
+    """Decide whether training runs or waits.
+
+    Waiting ends with whatever comes first: a clean window, `Waiting.max_wait_s`, or the time that
+    the rest of the training needs before the deadline. Where nobody knows the intensity training
+    runs: a wait for what cannot be seen might last for ever.
+
+    Args:
+        rule: of the run.
+        now_s: time, s since 1970.
+        seen: what is known.
+    """
+    if seen.has_begun and not rule.at_steps:
+        return _choice(rule, now_s, seen, Why.BEGUN, "training has begun")
+    if seen.intensity is None:
+        return _choice(rule, now_s, seen, Why.UNKNOWN, "the grid's intensity is unknown")
+    limit = threshold(rule, now_s, seen)
+    if limit is None:
+        return _choice(rule, now_s, seen, Why.UNKNOWN, "there is no forecast to wait by")
+    told = f"{seen.intensity.g_per_kwh:.0f} {seen.intensity.gas}"
+    if seen.intensity.g_per_kwh <= limit:
+        return _choice(rule, now_s, seen, Why.CLEAN, f"{told} is at most {limit:.0f}", limit)
+    wait_s = rule.max_wait_s - seen.waited_s
+    if wait_s <= 0:
+        reason = f"{told} is above {limit:.0f}, but {rule.max_wait_s:.0f} s were waited"
+        return _choice(rule, now_s, seen, Why.WAITED, reason, limit)
+    if rule.deadline_s is not None:
+        spare_s = rule.deadline_s - now_s - (seen.left_s or 0.0)
+        if spare_s <= 0:
+            reason = f"{told} is above {limit:.0f}, but the deadline leaves no time to wait"
+            return _choice(rule, now_s, seen, Why.DEADLINE, reason, limit)
+        wait_s = min(wait_s, spare_s)
+    reason = f"{told} is above {limit:.0f}: waiting for at most {wait_s:.0f} s more"
+    return _choice(rule, now_s, seen, Why.DIRTY, reason, limit, min(wait_s, rule.recheck_s))
+
+
+def threshold(rule: Waiting, now_s: float, seen: Seen) -> float | None:
+    """The intensity at or below which training runs, g/kWh; None where no forecast gives it.
+
+    Args:
+        rule: of the run.
+        now_s: time, s since 1970.
+        seen: what is known.
+    """
+    if rule.threshold_g_per_kwh is not None:
+        return rule.threshold_g_per_kwh
+    forecast = seen.forecast
+    if forecast is None:
+        return None
+    starts_s = forecast.start_s + forecast.step_s * np.arange(len(forecast.middle))
+    is_ahead = (starts_s + forecast.step_s > now_s) & (starts_s < now_s + rule.horizon_s)
+    if not is_ahead.any():
+        return None
+    return float(np.percentile(forecast.middle[is_ahead], rule.percentile))
+
+
+def _choice(
+    rule: Waiting,
+    now_s: float,
+    seen: Seen,
+    why: Why,
+    reason: str,
+    limit: float | None = None,
+    wait_s: float | None = None,
+) -> GearChoice:
+    intensity = seen.intensity
+    return GearChoice(
+        decided_s=now_s,
+        command=Command.PAUSE if why is Why.DIRTY else Command.RUN,
+        why=why,
+        controller=NAME,
+        reason=reason,
+        look_again_s=now_s + (rule.recheck_s if wait_s is None else wait_s),
+        g_per_kwh=None if intensity is None else intensity.g_per_kwh,
+        feed=None if intensity is None else intensity.feed,
+        threshold_g_per_kwh=limit,
+    )
