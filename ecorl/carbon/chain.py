@@ -58,7 +58,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Generic[Kind]):
+class FeedAnswer(Generic[Kind]):
     """What a chain answered.
 
     Attributes:
@@ -116,7 +116,7 @@ class FeedChain(Generic[Kind]):
                 continue
             self._memories[feed.info.name].accepted.extend(told)
 
-    def ask(self, now_s: float) -> Answer[Kind]:
+    def ask(self, now_s: float) -> FeedAnswer[Kind]:
         """Ask the feeds; takes as long as they do.
 
         Args:
@@ -126,9 +126,9 @@ class FeedChain(Generic[Kind]):
         for feed in self.feeds:
             found = self._from(feed, now_s)
             if not isinstance(found, Refusal):
-                return Answer(now_s, found, tuple(refusals))
+                return FeedAnswer(now_s, found, tuple(refusals))
             refusals.append(found)
-        return Answer(now_s, None, tuple(refusals))
+        return FeedAnswer(now_s, None, tuple(refusals))
 
     def still_counts(self, value: Kind, now_s: float) -> bool:
         """Whether a value that was accepted before is still fresh enough.

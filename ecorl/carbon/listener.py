@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ecorl.carbon.chain import Answer, FeedChain, Refusal
+from ecorl.carbon.chain import FeedAnswer, FeedChain, Refusal
 from ecorl.grid import Intensity
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Listener(Generic[Kind]):
         self,
         chain: FeedChain[Kind],
         interval_s: float,
-        tell: Callable[[Answer[Kind]], None] = lambda _: None,
+        tell: Callable[[FeedAnswer[Kind]], None] = lambda _: None,
         *,
         wall: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
@@ -58,7 +58,7 @@ class Listener(Generic[Kind]):
         self._chain, self._interval_s, self._tell = chain, interval_s, tell
         self._wall, self._steady = wall, steady
         self._lock = threading.Lock()
-        self._newest: Answer[Kind] | None = None
+        self._newest: FeedAnswer[Kind] | None = None
         self._answered_at_s = steady()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="ecorl-carbon", daemon=True)

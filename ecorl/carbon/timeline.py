@@ -35,7 +35,7 @@ class Emitted:
     unknown_j: float
 
 
-class Timeline:
+class IntensityTimeline:
     """What is known of the intensity, as a step function of time.
 
     Args:

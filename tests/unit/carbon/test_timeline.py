@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecorl.carbon.timeline import Timeline
+from ecorl.carbon.timeline import IntensityTimeline
 from ecorl.grid import AverageIntensity, Basis, Gas, Scope
 from ecorl.ledger import AttemptRow, IntensityRow
 from ecorl.records import Provenance
@@ -34,7 +34,7 @@ def row(heard_s, given, attempt=1):
 
 
 def timeline(*rows, attempts=(ATTEMPT,), ends_s=ENDS_S):
-    return Timeline(rows, attempts, ends_s)
+    return IntensityTimeline(rows, attempts, ends_s)
 
 
 def at(line, t_s):
