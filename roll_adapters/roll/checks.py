@@ -224,13 +224,23 @@ def _check_tokenizers(read: RollConfig, pipeline_config: Any, movable: Sequence[
             raise read.error(f"{own.key}.model_args.model_name_or_path", own.model, allowed)
 
 
+_OTHER_ROWS = "; ROLL itself hands its values to other rows when old log-probs are recomputed"
+"""Said because a user who compares numbers must know; ecorl leaves it as it is."""
+
+
 def what_happens(
-    read: RollConfig, roles: Sequence[ModelRole], movable: Sequence[ModelRole], *, moves: bool
+    read: RollConfig,
+    pipeline_config: Any,
+    roles: Sequence[ModelRole],
+    movable: Sequence[ModelRole],
+    *,
+    moves: bool,
 ) -> list[tuple[str, str]]:
     """Say of each role what will be measured, what can be moved, and why not.
 
     Args:
         read: the config as it was read.
+        pipeline_config: ROLL's.
         roles: of the job.
         movable: roles that the policy may send to an engine.
         moves: whether the pipeline lets stages leave their GPUs.
@@ -255,6 +265,9 @@ def what_happens(
             found.append((own.role, "not measured: this pipeline's rollouts are not seen"))
         else:
             why = "its weights change" if moves else "in this pipeline nothing moves"
+            recomputes = getattr(pipeline_config, "enable_old_logprobs_recompute", False)
+            if stage is Stage.CRITIC and moves and recomputes:
+                why += _OTHER_ROWS
             found.append((own.role, f"measured; does not move: {why}"))
     return found
 

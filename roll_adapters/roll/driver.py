@@ -125,7 +125,9 @@ class AutoDeviceMapping:
 
     def what_happens(self) -> list[tuple[str, str]]:
         """Say of each role what is measured, what can move, and why not; after `prepare`."""
-        return checks.what_happens(self.read, self._roles, self._movable, moves=self._kind.moves)
+        return checks.what_happens(
+            self.read, self.pipeline_config, self._roles, self._movable, moves=self._kind.moves
+        )
 
     def __enter__(self) -> AutoDeviceMapping:
         try:

@@ -254,6 +254,15 @@ def test_what_is_said_of_roles_that_move(job):
     assert "moves to a card when the policy (lookahead) decides so;" in told["reference"]
 
 
+def test_what_roll_does_to_values_is_said(job):
+    found = job()
+    assert "other rows" not in found.happens()["critic"]
+    found.settings.enable_old_logprobs_recompute = True
+    told = "its weights change; ROLL itself hands its values to other rows"
+    assert told in found.happens()["critic"]
+    assert "other rows" not in found.happens()["critic_train"]
+
+
 def test_what_is_said_of_roles_that_stay(job):
     told = job({"type": "static"}, rewards__math__judge_model_type="api").happens()
     stays = "measured; stays on its GPUs: ecorl.placement.policy.reference is gpu"
