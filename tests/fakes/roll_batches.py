@@ -321,7 +321,9 @@ class Job:
         """What is said of each role, by role."""
         from roll_adapters.roll import checks
 
-        told = checks.what_happens(self.read, self.settings, self.roles, self.movable, moves=self.moves)
+        told = checks.what_happens(
+            self.read, self.settings, self.roles, self.movable, moves=self.moves
+        )
         assert [role for role, _ in told] == [own.role for own in self.roles]
         return dict(told)
 
