@@ -23,18 +23,10 @@ from ecorl.errors import (
 from ecorl.grid import AverageIntensity, Basis, Fuel, Gas, Scope
 from ecorl.kinds import Provenance
 from tests.fakes.grid_answers import BREAKDOWN, FORECAST, NOON_S, NOW_S, hour, without
-from tests.fakes.grid_server import Answer, GridServer
+from tests.fakes.grid_server import Answer
 
 KEY = "k3y-that-nobody-may-see"
 QUICK = HttpLimits(connect_s=1.0, read_s=0.5, total_s=1.0)
-
-
-@pytest.fixture
-def server(monkeypatch):
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
-    server = GridServer()
-    yield server
-    server.close()
 
 
 def maps_feed(server, zone="DE", **options):

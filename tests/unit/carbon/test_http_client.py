@@ -30,14 +30,6 @@ QUICK = HttpLimits(connect_s=1.0, read_s=0.2, total_s=0.3, body_bytes=1000)
 
 
 @pytest.fixture
-def server(monkeypatch):
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
-    server = GridServer()
-    yield server
-    server.close()
-
-
-@pytest.fixture
 def other(server):
     other = GridServer()
     yield other

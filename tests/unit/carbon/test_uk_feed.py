@@ -11,17 +11,9 @@ from ecorl.errors import ConfigError, FeedMalformed, FeedSilent
 from ecorl.grid import AverageIntensity, Basis, Fuel, Gas, Scope
 from ecorl.kinds import Provenance
 from tests.fakes.grid_answers import NOON_S, NOW_S, half_hour, mixed, regional
-from tests.fakes.grid_server import Answer, GridServer
+from tests.fakes.grid_server import Answer
 
 QUICK = HttpLimits(connect_s=1.0, read_s=0.5, total_s=1.0)
-
-
-@pytest.fixture
-def server(monkeypatch):
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
-    server = GridServer()
-    yield server
-    server.close()
 
 
 def uk_feed(server, region=None, **options):

@@ -26,23 +26,13 @@ from ecorl.errors import (
 from ecorl.grid import Basis, Gas, MarginalIntensity, Scope
 from ecorl.kinds import Provenance
 from tests.fakes.grid_answers import NOON_S, NOW_S, marginal, without
-from tests.fakes.grid_server import Answer, GridServer, took_s
+from tests.fakes.grid_server import Answer, took_s
 
 KEY = "k3y-that-nobody-may-see"
 TOKEN = "t0ken-that-nobody-may-see"
 LOGIN = {"token": TOKEN}
 QUICK = HttpLimits(connect_s=1.0, read_s=0.2, total_s=0.4)
 G_PER_LB = 0.45359237
-
-
-@pytest.fixture
-def server(monkeypatch):
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
-    for name in ("WATTTIME_USER", "WATTTIME_PASSWORD"):
-        monkeypatch.delenv(name, raising=False)
-    server = GridServer()
-    yield server
-    server.close()
 
 
 @pytest.fixture
