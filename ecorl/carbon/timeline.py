@@ -25,12 +25,13 @@ class Emitted:
     """What some energy emitted.
 
     Attributes:
-        carbon_g: emissions of the energy for which the intensity is known, in the unit of its gas.
+        carbon_g: emissions of the energy for which the intensity is known, in the unit of its gas;
+            None where it is known for none of it.
         known_j: that energy, J.
         unknown_j: energy drawn while the intensity was unknown, J: its emissions are missing.
     """
 
-    carbon_g: float
+    carbon_g: float | None
     known_j: float
     unknown_j: float
 
@@ -111,7 +112,7 @@ class IntensityTimeline:
         share[np.abs(known_s - span_s) <= 1e-6 * span_s] = 1.0
         known_j = float(np.sum(energy_j * share))
         return Emitted(
-            carbon_g=float(np.sum(energy_j * mean)) / JOULES_PER_KWH,
+            carbon_g=float(np.sum(energy_j * mean)) / JOULES_PER_KWH if share.any() else None,
             known_j=known_j,
             unknown_j=float(np.sum(energy_j * (1.0 - share))),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,7 +45,9 @@ class Seen:
         forecast: of the intensity; None without one.
         waited_s: for how long the run has waited so far, s.
         has_begun: whether training has begun.
-        left_s: how long training would take from here on without a pause, s; None: unknown.
+        left_s: how long training would take from here on without a pause, s; None: unknown, as
+            before the first step. Then nothing can be kept free for it, and the deadline is that
+            of the wait alone.
     """
 
     intensity: Intensity | None
@@ -82,13 +84,16 @@ def decide(rule: Waiting, now_s: float, seen: Seen) -> GearChoice:
         reason = f"{told} is above {limit:.0f}, but {rule.max_wait_s:.0f} s were waited"
         return _choice(rule, now_s, seen, Why.WAITED, reason, limit)
     if rule.deadline_s is not None:
-        spare_s = rule.deadline_s - now_s - (seen.left_s or 0.0)
+        spare_s = rule.deadline_s - now_s
+        if seen.left_s is not None:
+            spare_s -= seen.left_s
         if spare_s <= 0:
             reason = f"{told} is above {limit:.0f}, but the deadline leaves no time to wait"
             return _choice(rule, now_s, seen, Why.DEADLINE, reason, limit)
         wait_s = min(wait_s, spare_s)
     reason = f"{told} is above {limit:.0f}: waiting for at most {wait_s:.0f} s more"
-    return _choice(rule, now_s, seen, Why.DIRTY, reason, limit, min(wait_s, rule.recheck_s))
+    pause = _choice(rule, now_s, seen, Why.DIRTY, reason, limit)
+    return replace(pause, look_again_s=now_s + min(wait_s, rule.recheck_s))
 
 
 def threshold(rule: Waiting, now_s: float, seen: Seen) -> float | None:
@@ -112,13 +117,7 @@ def threshold(rule: Waiting, now_s: float, seen: Seen) -> float | None:
 
 
 def _choice(
-    rule: Waiting,
-    now_s: float,
-    seen: Seen,
-    why: Why,
-    reason: str,
-    limit: float | None = None,
-    wait_s: float | None = None,
+    rule: Waiting, now_s: float, seen: Seen, why: Why, reason: str, limit: float | None = None
 ) -> GearChoice:
     intensity = seen.intensity
     return GearChoice(
@@ -127,7 +126,7 @@ def _choice(
         why=why,
         controller=NAME,
         reason=reason,
-        look_again_s=now_s + (rule.recheck_s if wait_s is None else wait_s),
+        look_again_s=now_s + rule.recheck_s,
         g_per_kwh=None if intensity is None else intensity.g_per_kwh,
         feed=None if intensity is None else intensity.feed,
         threshold_g_per_kwh=limit,

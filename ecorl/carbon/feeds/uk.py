@@ -192,7 +192,8 @@ class UkCarbonIntensityFeed:
                 basis=Basis.LOCATION,
                 scope=Scope.DIRECT,
                 factors=FACTORS,
-                is_estimated=actual is None,
+                # What it calls actual is, by its own words, an estimate from metered generation.
+                is_estimated=True,
                 fetched_s=now_s,
                 provenance=Provenance.PUBLISHED,
                 mix=mix,

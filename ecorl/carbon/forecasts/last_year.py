@@ -6,11 +6,11 @@ from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.carbon.forecasts.history import History
 from ecorl.carbon.forecasts.profile import MeanDayProfile
 from ecorl.carbon.forecasts.rules import Cycle, Rule, has_year
-from ecorl.carbon.forecasts.single import Bounds, days_to_learn, forecast_by_rule, newest_days
+from ecorl.carbon.forecasts.single import Bounds, RuleForecaster, days_to_learn, newest_days
 from ecorl.carbon.series import Series
 
 
-class LastYear:
+class LastYear(RuleForecaster):
     """The value 364 days ago, so that it is of the same weekday, moved to the level of now.
 
     It is moved by the difference of the mean of the last 14 days and of the same days a year ago.
@@ -21,11 +21,11 @@ class LastYear:
         bounds: what the signal cannot be below and above, in its unit; None where nothing is known.
     """
 
-    name = "last year"
-
     def __init__(self, bounds: Bounds | None = None) -> None:
-        self._bounds = bounds
-        self._instead = MeanDayProfile(bounds=bounds)
+        super().__init__("last year", Rule(Cycle.YEAR), bounds)
+        instead = MeanDayProfile()
+        name = f"{instead.name}, for want of a year of history"
+        self._instead = RuleForecaster(name, instead.rule, bounds)
 
     def forecast(self, past: Series, n: int) -> Forecast:
         """What the next intervals will bring; see `Forecaster.forecast`.
@@ -38,8 +38,5 @@ class LastYear:
             FeedSilent: when the past holds no value at all.
             ValueError: when `n` is below 1.
         """
-        rule = Rule(Cycle.YEAR)
-        if has_year(History(newest_days(past, days_to_learn(rule)))):
-            return forecast_by_rule(self.name, rule, past, n, self._bounds)
-        name = f"{self._instead.name}, for want of a year of history"
-        return forecast_by_rule(name, self._instead.rule, past, n, self._bounds)
+        knows_year = has_year(History(newest_days(past, days_to_learn(self.rule))))
+        return super().forecast(past, n) if knows_year else self._instead.forecast(past, n)

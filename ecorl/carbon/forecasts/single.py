@@ -17,6 +17,33 @@ Bounds = tuple[float, float]
 """What a signal cannot be below and above, in its unit: (0, 1) for a share."""
 
 
+class RuleForecaster:
+    """Forecasts by one rule, with intervals from the errors that the rule made before.
+
+    Args:
+        name: who forecasts.
+        rule: the rule.
+        bounds: what the signal cannot be below and above, in its unit; None where nothing is known.
+    """
+
+    def __init__(self, name: str, rule: Rule, bounds: Bounds | None = None) -> None:
+        self.name, self.rule = name, rule
+        self._bounds = bounds
+
+    def forecast(self, past: Series, n: int) -> Forecast:
+        """What the next intervals will bring; see `Forecaster.forecast`.
+
+        Args:
+            past: what is known.
+            n: number of intervals.
+
+        Raises:
+            FeedSilent: when the past holds no value at all.
+            ValueError: when `n` is below 1.
+        """
+        return forecast_by_rule(self.name, self.rule, past, n, self._bounds)
+
+
 def forecast_by_rule(
     name: str, rule: Rule, past: Series, n: int, bounds: Bounds | None
 ) -> Forecast:

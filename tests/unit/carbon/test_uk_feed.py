@@ -36,7 +36,7 @@ def test_the_uk_now(server):
         basis=Basis.LOCATION,
         scope=Scope.DIRECT,
         factors=value.factors,
-        is_estimated=False,
+        is_estimated=True,
         fetched_s=NOW_S,
         provenance=Provenance.PUBLISHED,
         mix=value.mix,
@@ -145,9 +145,9 @@ def test_the_uk_history_in_several_requests(server):
         "/generation/2026-01-08T12:30Z/2026-01-15T12:00Z",
     ]
     assert [(v.g_per_kwh, v.is_estimated, v.mix is None) for v in values] == [
-        (263.0, False, False),
+        (263.0, True, False),
         (266.0, True, True),
-        (1.0, False, True),
+        (1.0, True, True),
     ]
     assert [v.start_s - NOON_S for v in values] == [-20 * day_s + 1800, -5400.0, -1800.0]
 
