@@ -11,6 +11,7 @@ class Command(StrEnum):
 
     RUN = "run"  # go on
     PAUSE = "pause"  # stand still, and ask again
+    STOP = "stop"  # save, and end the training
 
 
 class Why(StrEnum):
@@ -22,6 +23,8 @@ class Why(StrEnum):
     WAITED = "waited"  # as long as may be was waited
     DEADLINE = "deadline"  # what is left to do needs the time until the deadline
     BEGUN = "begun"  # training has begun, and may not be paused any more
+    BUDGET = "budget"  # the emissions that the run may have are used up
+    STOPPING = "stopping"  # the training was asked to stop: a pause ends
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,16 @@ The resolved config is saved with each run by `save_config` and reads back equal
 from __future__ import annotations
 
 from ecorl.config.accounting import AccountingConfig
+from ecorl.config.carbon import (
+    CarbonConfig,
+    ConstantFeedConfig,
+    ElectricityMapsFeedConfig,
+    FeedConfig,
+    ReplayFeedConfig,
+    SyntheticFeedConfig,
+    UkFeedConfig,
+    WattTimeFeedConfig,
+)
 from ecorl.config.devices import DeviceConfig
 from ecorl.config.engine import (
     EngineConfig,
@@ -57,10 +67,14 @@ __all__ = [
     "AccountingConfig",
     "ArithmeticTask",
     "AutoSourceConfig",
+    "CarbonConfig",
     "Config",
+    "ConstantFeedConfig",
     "DeviceConfig",
+    "ElectricityMapsFeedConfig",
     "EngineConfig",
     "FaultInjection",
+    "FeedConfig",
     "FilesTask",
     "FpgaEngineConfig",
     "GpuPower",
@@ -78,14 +92,18 @@ __all__ = [
     "Policy",
     "RaplSourceConfig",
     "RayRuntimeConfig",
+    "ReplayFeedConfig",
     "ReplaySourceConfig",
     "RuntimeConfig",
     "StaticPolicyConfig",
+    "SyntheticFeedConfig",
     "Task",
     "TelemetryConfig",
     "ThresholdPolicyConfig",
     "TorchEngineConfig",
     "TrainerConfig",
+    "UkFeedConfig",
+    "WattTimeFeedConfig",
     "XrtSourceConfig",
     "config_toml",
     "load_config",

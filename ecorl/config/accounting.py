@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, StrictFloat
 
-from ecorl.config.base import Model, Text
+from ecorl.config.base import Model, SomePath, Text
 
 _PUE = 1.2
 _INTENSITY_G_PER_KWH = 450.0
@@ -24,6 +26,27 @@ class AccountingConfig(Model):
         _INTENSITY_G_PER_KWH, ge=0, le=3000, description="grid carbon intensity, gCO2e/kWh"
     )
     source: Text | None = Field(None, description="where the two factors come from")
+    pue_csv: SomePath | None = Field(
+        None, description="CSV of time and PUE, which then counts in the place of pue"
+    )
+    budget_g: StrictFloat | None = Field(
+        None, gt=0, description="emissions of the whole run, gCO2e, at whose 80 % it warns"
+    )
+    over_budget: Literal["warn", "stop"] = Field(
+        "warn", description="at the budget only warn, or have the trainer save and stop"
+    )
+    beside: Literal["codecarbon"] | None = Field(
+        None, description="another instrument that runs beside, for comparison"
+    )
+    embodied_kg: StrictFloat | None = Field(
+        None, gt=0, description="emissions of making the reserved hardware, kgCO2e"
+    )
+    lifetime_h: StrictFloat = Field(
+        43_800.0, gt=0, description="hours for which that hardware serves"
+    )
+    embodied_source: Text | None = Field(
+        None, description="where the figure of making the hardware comes from"
+    )
 
     @property
     def origin(self) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tomlkit
-from pydantic import BaseModel, ValidationError
+from pydantic import AwareDatetime, BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import AbstractTable, AoT, InlineTable
@@ -28,6 +28,7 @@ _NOUNS: Mapping[type, str] = {
     float: "a number",
     str: "text in quotes",
     Path: "a path in quotes that is not empty and holds no NUL",
+    AwareDatetime: "a date and time with its offset, such as 2026-01-31T06:00:00Z",
 }
 
 

@@ -10,6 +10,7 @@ from pydantic import Field, StrictInt, model_validator
 
 from ecorl.config.accounting import AccountingConfig
 from ecorl.config.base import Model, SomePath, Text
+from ecorl.config.carbon import CarbonConfig
 from ecorl.config.devices import DeviceConfig
 from ecorl.config.engine import EngineConfig
 from ecorl.config.ledger import LedgerConfig
@@ -46,6 +47,9 @@ class Config(Model):
     ledger: LedgerConfig = Field(default_factory=LedgerConfig, description="the run's record")
     accounting: AccountingConfig = Field(
         default_factory=AccountingConfig, description="carbon factors"
+    )
+    carbon: CarbonConfig = Field(
+        default_factory=CarbonConfig, description="the grid's intensity, and waiting"
     )
 
     @model_validator(mode="after")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from ecorl.errors import LedgerError, RunError
-from ecorl.ledger import encoding, grid
+from ecorl.ledger import control, encoding, grid
 from ecorl.ledger.damage import DAMAGE, one_line, reason, type_fault
 from ecorl.ledger.ledger import LEDGER_FILE
 from ecorl.ledger.packing import unpack_block
@@ -28,18 +28,20 @@ from ecorl.ledger.rows import (
     EventRow,
     ExecutionRow,
     FaultRow,
+    GearChoiceRow,
     IntensityRow,
     MetricRow,
     NodeRow,
     PlacementRow,
     PowerSecond,
+    PueRow,
     RawSampleRow,
     RunRow,
     SampleErrorRow,
 )
 from ecorl.ledger.samples import SELECT_SECONDS
 from ecorl.ledger.schema import open_for_reading
-from ecorl.ledger.versions import WITH_GRID, WITH_NODES, check_version
+from ecorl.ledger.versions import WITH_CONTROL, WITH_GRID, WITH_NODES, check_version
 from ecorl.records import EventKind, Provenance
 
 _RAW = (
@@ -144,7 +146,7 @@ class FileReader:
         for read in (self.events, self.checkpoints, self.executions, self.placements, self.barriers,
                      self.faults, self.metrics, self.evaluations, self.edi, self.devices,
                      self.read_device_ids, self.sample_errors, self.raw_samples,
-                     self.intensities):  # fmt: skip
+                     self.intensities, self.choices, self.pues):  # fmt: skip
             read()
 
     def close(self) -> None:
@@ -218,6 +220,22 @@ class FileReader:
     def _intensities(self) -> list[IntensityRow]:
         return [grid.intensity_of(r) for r in self._rows("SELECT * FROM intensity ORDER BY id")]
 
+    def choices(self) -> list[GearChoiceRow]:
+        """Decisions about the training stage, in order; nothing in a ledger without them."""
+        return self._choices() if self._version >= WITH_CONTROL else []
+
+    @_reads("gear_choice")
+    def _choices(self) -> list[GearChoiceRow]:
+        return [control.choice_of(r) for r in self._rows("SELECT * FROM gear_choice ORDER BY id")]
+
+    def pues(self) -> list[PueRow]:
+        """The power usage effectiveness over time, in order; nothing in a ledger without it."""
+        return self._pues() if self._version >= WITH_CONTROL else []
+
+    @_reads("pue")
+    def _pues(self) -> list[PueRow]:
+        return [control.pue_of(r) for r in self._rows("SELECT * FROM pue ORDER BY id")]
+
     @_reads("event")
     def events(self) -> list[EventRow]:
         """What was noted about the course of the run, in order."""
@@ -241,7 +259,10 @@ class FileReader:
         """
         if self._last_times is not None:
             return dict(self._last_times)
-        parts = [f"SELECT attempt, t_s AS t FROM {table}" for table in _TIMED]
+        later = ["intensity"] if self._version >= WITH_GRID else []
+        later += ["gear_choice"] if self._version >= WITH_CONTROL else []
+        self._check_types(later)
+        parts = [f"SELECT attempt, t_s AS t FROM {table}" for table in (*_TIMED, *later)]
         parts += [
             "SELECT attempt, t_s FROM raw_sample",
             "SELECT attempt, end_t_s FROM execution",

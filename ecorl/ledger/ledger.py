@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ecorl.errors import LedgerError, RunError
-from ecorl.grid import Intensity
-from ecorl.ledger import encoding, grid, schema, versions
+from ecorl.ledger import encoding, schema, versions
+from ecorl.ledger.control import ControlRecord
 from ecorl.ledger.damage import one_line
 from ecorl.ledger.encoding import Columns
 from ecorl.ledger.lock import WriterLock
@@ -53,6 +53,7 @@ class Ledger:
         path: the ledger's file.
         attempt: 1 for a fresh run, one more for each resume; as the head counts them.
         machine: name of the machine that began it; None where it names none.
+        control: writes the control path's part of it.
     """
 
     def __init__(self, path: Path, attempt: int, raw_samples: int, lock: WriterLock) -> None:
@@ -72,6 +73,7 @@ class Ledger:
         self._kept: dict[str, int] = dict(connection.execute(sql, (attempt,)))
         self._together = threading.local()
         self._writer = RowWriter(connection, self)
+        self.control = ControlRecord(self._insert)
         self._closed = False
         atexit.register(self.close)
 
@@ -321,16 +323,6 @@ class Ledger:
     def node(self, record: NodeRecord) -> None:
         """Record a machine of this attempt, on the head; the newest record of a machine counts."""
         self._insert("node", lambda: encoding.node_row(record))
-
-    def intensity(self, kind: type[Intensity], value: Intensity | None) -> None:
-        """Record what counts as the grid's intensity from now on, on the head.
-
-        Args:
-            kind: `AverageIntensity` or `MarginalIntensity`.
-            value: of that kind; None: nothing is known from now on.
-        """
-        t_s = time.monotonic()
-        self._insert("intensity", lambda: {"t_s": t_s, **grid.intensity_row(kind, value)})
 
     def checkpoint(self, iteration: int, path: str) -> None:
         """Record a checkpoint of the trainer.

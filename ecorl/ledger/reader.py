@@ -23,12 +23,14 @@ from ecorl.ledger.rows import (
     EventRow,
     ExecutionRow,
     FaultRow,
+    GearChoiceRow,
     IntensityRow,
     MetricRow,
     NodeRow,
     NodeSpan,
     PlacementRow,
     PowerSecond,
+    PueRow,
     RawSampleRow,
     RunRow,
     SampleErrorRow,
@@ -251,6 +253,14 @@ class LedgerReader:
     def intensities(self) -> list[IntensityRow]:
         """What was known of the grid's intensity, in order; the head alone asks for it."""
         return self._head.intensities()
+
+    def choices(self) -> list[GearChoiceRow]:
+        """Decisions about the training stage, in order; the head alone takes them."""
+        return self._head.choices()
+
+    def pues(self) -> list[PueRow]:
+        """The power usage effectiveness over time, in order, as the head knew it."""
+        return self._head.pues()
 
     # ------------------------------------------------------------ machines
 

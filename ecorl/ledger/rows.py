@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ecorl.control import GearChoice
 from ecorl.grid import Intensity
 from ecorl.records import (
     DeviceKind,
@@ -356,3 +357,21 @@ class IntensityRow:
     t_s: float
     kind: type[Intensity]
     value: Intensity | None
+
+
+@dataclass(frozen=True, slots=True)
+class GearChoiceRow:
+    """A decision about the training stage; it counted from ``t_s`` (monotonic, s) to the next."""
+
+    attempt: int
+    t_s: float
+    choice: GearChoice
+
+
+@dataclass(frozen=True, slots=True)
+class PueRow:
+    """The power usage effectiveness from ``start_s`` (s since 1970) on; None: unknown."""
+
+    attempt: int
+    start_s: float
+    pue: float | None

@@ -27,7 +27,7 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """``PRAGMA user_version``; raised with every change of the tables (see
 `ecorl.ledger.versions` for the earlier ones that can still be read)."""
 
@@ -66,6 +66,26 @@ CREATE TABLE intensity (
 """,
 )
 """The tables that version 5 brought."""
+
+CONTROL_TABLES = (
+    """
+-- Decisions about the training stage, each where it differs from the one before, on the head.
+-- command: run, pause or stop; why: what it goes by; g_per_kwh, feed: the intensity that it goes by
+-- (NULL: unknown); width, gear: what they become (NULL: as they are).
+CREATE TABLE gear_choice (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, t_s REAL NOT NULL, decided_unix_s REAL NOT NULL,
+  command TEXT NOT NULL, why TEXT NOT NULL, controller TEXT NOT NULL, reason TEXT NOT NULL,
+  look_again_unix_s REAL NOT NULL, g_per_kwh REAL, feed TEXT, threshold_g_per_kwh REAL,
+  width INTEGER, gear TEXT);
+""",
+    """
+-- The power usage effectiveness that counted from start_unix_s on, s since 1970, on the head; NULL:
+-- none is known from then on.
+CREATE TABLE pue (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, start_unix_s REAL NOT NULL, pue REAL);
+""",
+)
+"""The tables that version 6 brought."""
 
 TABLES = """
 -- One row: what ran.
@@ -178,7 +198,9 @@ SUPERSEDED_TABLES = ("placement", "execution", "barrier", "fault", "metric", "ch
 
 def create_tables(connection: sqlite3.Connection) -> None:
     """Lay out an empty file; the caller commits."""
-    connection.executescript(f"BEGIN; {TABLES} {' '.join((*NEW_TABLES, *GRID_TABLES))} COMMIT;")
+    connection.executescript(
+        f"BEGIN; {TABLES} {' '.join((*NEW_TABLES, *GRID_TABLES, *CONTROL_TABLES))} COMMIT;"
+    )
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 

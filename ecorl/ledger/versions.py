@@ -8,7 +8,8 @@ Version 3 knows one machine and one model a stage: it has no tables ``node`` and
 ``teller``, and no columns for nodes, roles, gears, widths, clocks and rows that were delivered
 twice or to nobody.
 
-Version 4 knows no intensities of the grid: it has no table ``intensity``.
+Version 4 knows no intensities of the grid: it has no table ``intensity``. Version 5 knows no
+decisions about the training stage: it has no tables ``gear_choice`` and ``pue``.
 """
 
 from __future__ import annotations
@@ -17,16 +18,25 @@ import sqlite3
 from pathlib import Path
 
 from ecorl.errors import LedgerError
-from ecorl.ledger.schema import APPLICATION_ID, GRID_TABLES, NEW_TABLES, SCHEMA_VERSION
+from ecorl.ledger.schema import (
+    APPLICATION_ID,
+    CONTROL_TABLES,
+    GRID_TABLES,
+    NEW_TABLES,
+    SCHEMA_VERSION,
+)
 from ecorl.records import Action, DeviceKind, GuardRefusal
 
-READABLE_VERSIONS = (2, 3, 4, SCHEMA_VERSION)
+READABLE_VERSIONS = (2, 3, 4, 5, SCHEMA_VERSION)
 
 WITH_NODES = 4
 """The version from which on a ledger has table ``node``."""
 
 WITH_GRID = 5
 """The version from which on a ledger has table ``intensity``."""
+
+WITH_CONTROL = 6
+"""The version from which on a ledger has tables ``gear_choice`` and ``pue``."""
 
 _NEW_IN_4 = {
     "execution": ("node TEXT", "role_name TEXT", "gear TEXT", "width INTEGER", "clock_mhz INTEGER"),
@@ -101,6 +111,9 @@ def upgrade(connection: sqlite3.Connection, version: int) -> None:
             connection.execute(table)
     if version < WITH_GRID:
         for table in GRID_TABLES:
+            connection.execute(table)
+    if version < WITH_CONTROL:
+        for table in CONTROL_TABLES:
             connection.execute(table)
     if version < SCHEMA_VERSION:
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

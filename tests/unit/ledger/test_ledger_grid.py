@@ -47,7 +47,7 @@ def test_every_value_comes_back_equal(tmp_path_factory, values):
     kinds = [AverageIntensity if value is None else type(value) for value in values]
     with make(folder) as ledger:
         for kind, value in zip(kinds, values, strict=True):
-            ledger.intensity(kind, value)
+            ledger.control.intensity(kind, value)
     with LedgerReader(folder) as reader:
         rows = reader.intensities()
     assert [(row.kind, row.value) for row in rows] == list(zip(kinds, values, strict=True))
@@ -56,7 +56,7 @@ def test_every_value_comes_back_equal(tmp_path_factory, values):
 
 def test_a_value_of_the_other_kind_is_dropped(tmp_path):
     with make(tmp_path) as ledger:
-        ledger.intensity(MarginalIntensity, VALUE)
+        ledger.control.intensity(MarginalIntensity, VALUE)
         assert not ledger.flush()
         assert ledger.dropped_rows == 1
     with LedgerReader(tmp_path) as reader:
@@ -73,7 +73,7 @@ def test_the_renewable_share_is_that_of_the_mix():
 )
 def test_a_damaged_value_is_one_clear_error(tmp_path, damage):
     with make(tmp_path) as ledger:
-        ledger.intensity(AverageIntensity, VALUE)
+        ledger.control.intensity(AverageIntensity, VALUE)
     with contextlib.closing(
         sqlite3.connect(tmp_path / LEDGER_FILE, isolation_level=None)
     ) as connection:

@@ -69,7 +69,7 @@ NEW_COLUMNS = {
 }
 """Columns by the version that brought them."""
 
-NEW_TABLES = {5: ["intensity"], 4: ["node", "teller"]}
+NEW_TABLES = {6: ["gear_choice", "pue"], 5: ["intensity"], 4: ["node", "teller"]}
 """Tables by the version that brought them."""
 
 WAIT = BarrierWait(1, Stage.REWARD, 0.5, 8, 1, 2)
@@ -146,28 +146,28 @@ def test_a_resume_brings_version_2_up_to_date(tmp_path):
     assert refusals(path) == [*told, GuardRefusal.TOO_LONG, None]
 
 
-@pytest.mark.parametrize("of_version", [2, 3, 4])
+@pytest.mark.parametrize("of_version", [2, 3, 4, 5])
 def test_what_earlier_versions_did_not_know_is_missing(tmp_path, of_version):
     path = old_ledger(tmp_path, of_version)
     before = path.read_bytes()
     with LedgerReader(path) as reader:
         (row,), (wait,) = reader.executions(), reader.barriers()
         assert row.result == RAN
-        counted = (0, 0) if of_version == 4 else (None, None)
+        counted = (0, 0) if of_version >= 4 else (None, None)
         assert (wait.n_late, wait.n_duplicates, wait.n_unknown, wait.role) == (
             2, *counted, "reward",
         )  # fmt: skip
         assert {p.placement.role_name for p in reader.placements()} == {""}
         assert reader.nodes() == reader.lost_nodes() == []
         assert reader.short_ids() is reader
-        assert reader.intensities() == []
+        assert reader.intensities() == reader.choices() == reader.pues() == []
     assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
     "open_again", [Ledger.reopen, partial(Ledger.open_for_resume, from_step=1)]
 )
-@pytest.mark.parametrize("of_version", [2, 3, 4])
+@pytest.mark.parametrize("of_version", [2, 3, 4, 5])
 def test_what_is_new_can_be_recorded_after_an_upgrade(tmp_path, of_version, open_again):
     path = old_ledger(tmp_path, of_version)
     ran = replace(RAN, iteration=2, role_name="math", gear="bf16", width=3, clock_mhz=1200)
@@ -175,7 +175,8 @@ def test_what_is_new_can_be_recorded_after_an_upgrade(tmp_path, of_version, open
         ledger.result(replace(ran, node="b"))
         ledger.barrier(replace(WAIT, role_name="math", n_duplicates=3, n_unknown=4))
         ledger.node(NodeRecord("b", lost="it burnt down"))
-        ledger.intensity(AverageIntensity, None)
+        ledger.control.intensity(AverageIntensity, None)
+        ledger.control.pue(5.0, 1.5)
     assert version(path) == SCHEMA_VERSION
     with LedgerReader(path) as reader:
         assert [e.result for e in reader.executions()] == [
@@ -184,9 +185,10 @@ def test_what_is_new_can_be_recorded_after_an_upgrade(tmp_path, of_version, open
         ]
         old, new = reader.barriers()
         assert (old.n_duplicates, new.n_duplicates, new.n_unknown, new.role) == (
-            0 if of_version == 4 else None, 3, 4, "reward:math",
+            0 if of_version >= 4 else None, 3, 4, "reward:math",
         )  # fmt: skip
         assert [row.value for row in reader.intensities()] == [None]
+        assert [(row.start_s, row.pue) for row in reader.pues()] == [(5.0, 1.5)]
         assert [n.lost for n in reader.lost_nodes()] == ["it burnt down"]
         # In words in version 2 alone; the words of version 3 are none.
         told = reader.placements()[0].placement.refusal

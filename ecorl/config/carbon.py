@@ -1,0 +1,189 @@
+"""``[carbon]``: feeds of the grid's carbon intensity, and waiting for a clean window."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, Field, StrictBool, StrictFloat, model_validator
+
+from ecorl.config.base import Model, SomePath, Text
+from ecorl.config.mistakes import RefusedValue
+
+FeedName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
+"""The name of a feed in the record."""
+
+
+class ConstantFeedConfig(Model):
+    """One stated figure, the same on each day."""
+
+    type: Literal["constant"] = "constant"
+    name: FeedName = Field("constant", description="name in the record")
+    g_per_kwh: StrictFloat = Field(gt=0, le=3000, description="intensity, gCO2e/kWh")
+    source: Text = Field(description="where the figure comes from")
+    scope: Literal["life_cycle", "direct"] = Field(
+        "life_cycle", description="which emissions of a power station it counts"
+    )
+    basis: Literal["location", "market"] = Field(
+        "location", description="of the place's grid, or of what contracts say that was bought"
+    )
+
+
+class SyntheticFeedConfig(Model):
+    """A made-up day, lowest at 03:00 and highest at 18:00; of no grid, and labelled modelled."""
+
+    type: Literal["synthetic"] = "synthetic"
+    name: FeedName = Field("synthetic", description="name in the record")
+    low_g_per_kwh: StrictFloat = Field(200.0, gt=0, le=3000, description="intensity at 03:00")
+    high_g_per_kwh: StrictFloat = Field(450.0, gt=0, le=3000, description="intensity at 18:00")
+    utc_offset_h: StrictFloat = Field(0.0, ge=-14, le=14, description="local time minus UTC, h")
+    speed: StrictFloat = Field(
+        1.0, gt=0, le=1e6, description="seconds of the made-up time in a second"
+    )
+
+    @model_validator(mode="after")
+    def _low_is_low(self) -> SyntheticFeedConfig:
+        if self.low_g_per_kwh > self.high_g_per_kwh:
+            allowed = f"at most high_g_per_kwh = {self.high_g_per_kwh:g}"
+            raise RefusedValue("low_g_per_kwh", self.low_g_per_kwh, allowed)
+        return self
+
+
+class ReplayFeedConfig(Model):
+    """A recorded trace, played as if it happened now."""
+
+    type: Literal["replay"] = "replay"
+    name: FeedName = Field("replay", description="name in the record")
+    path: SomePath = Field(
+        description="CSV: EIA-930, an export of Electricity Maps, or time and intensity"
+    )
+    starts_at: AwareDatetime | None = Field(
+        None, description="time in the trace at which the run starts; by default its begin"
+    )
+    speed: StrictFloat = Field(1.0, gt=0, le=1e6, description="seconds of the trace in a second")
+    delay_s: StrictFloat = Field(
+        0.0, ge=0, le=864_000, description="how late a value is told, s of the run"
+    )
+    scope: Literal["life_cycle", "direct"] | None = Field(
+        None, description="which emissions are asked for, where the file has both or does not say"
+    )
+
+
+class UkFeedConfig(Model):
+    """UK Carbon Intensity: Great Britain or a region of it, half-hourly, without a key."""
+
+    type: Literal["uk"] = "uk"
+    name: FeedName = Field("uk_carbon_intensity", description="name in the record")
+    region: Text | None = Field(
+        None, description='number of a region, "1" to "17", or outward postcode; all by default'
+    )
+    base_url: Text | None = Field(None, description="another address of the service")
+
+
+class ElectricityMapsFeedConfig(Model):
+    """Electricity Maps: the average intensity of a zone, hourly."""
+
+    type: Literal["electricity_maps"] = "electricity_maps"
+    name: FeedName = Field("electricity_maps", description="name in the record")
+    zone: Text = Field(description="zone as the service names it, e.g. DE")
+    scope: Literal["life_cycle", "direct"] = Field(
+        "life_cycle", description="which emissions of a power station it counts"
+    )
+    with_mix: StrictBool = Field(False, description="whether the mix is asked for as well")
+    key_file: SomePath | None = Field(
+        None, description="file whose first line is the key; else ELECTRICITY_MAPS_TOKEN holds it"
+    )
+    base_url: Text | None = Field(None, description="another address of the service")
+
+
+class WattTimeFeedConfig(Model):
+    """WattTime: the marginal intensity of a region, every five minutes."""
+
+    type: Literal["watttime"] = "watttime"
+    name: FeedName = Field("watttime", description="name in the record")
+    region: Text = Field(description="region as the service names it, e.g. CAISO_NORTH")
+    user: Text | None = Field(None, description="name of the account; else WATTTIME_USER holds it")
+    key_file: SomePath | None = Field(
+        None, description="file whose first line is the password; else WATTTIME_PASSWORD holds it"
+    )
+    base_url: Text | None = Field(None, description="another address of the service")
+
+
+FeedConfig = Annotated[
+    ConstantFeedConfig
+    | SyntheticFeedConfig
+    | ReplayFeedConfig
+    | UkFeedConfig
+    | ElectricityMapsFeedConfig
+    | WattTimeFeedConfig,
+    Field(discriminator="type"),
+]
+"""A feed of intensities, chosen by ``type``."""
+
+
+class CarbonConfig(Model):
+    """What is known of the grid's carbon intensity, and what is waited for.
+
+    The feeds are asked in their order until one has a value that is fresh and can be believed;
+    average and marginal feeds are two lists of their own. Without a feed of averages the constant
+    ``accounting.intensity_g_per_kwh`` counts. Nothing is waited for unless a threshold is set.
+    """
+
+    feeds: tuple[FeedConfig, ...] = Field((), description="feeds in the order of preference")
+    recheck_s: StrictFloat = Field(
+        300.0, ge=0.1, le=86_400, description="time between two questions to the feeds, s"
+    )
+    stale_after_s: StrictFloat = Field(
+        3600.0, ge=0, le=864_000, description="how long after its interval a value still counts, s"
+    )
+    waits_for: Literal["average", "marginal"] = Field(
+        "average", description="which intensity the threshold is compared with"
+    )
+    threshold_g_per_kwh: StrictFloat | None = Field(
+        None, gt=0, le=3000, description="training runs at or below this intensity, g/kWh"
+    )
+    threshold_percentile: StrictFloat | None = Field(
+        None, ge=0, le=100, description="the threshold as a percentile of the coming horizon_s"
+    )
+    horizon_s: StrictFloat = Field(
+        86_400.0, ge=60, le=345_600, description="how much of the forecast the percentile is of, s"
+    )
+    max_wait_s: StrictFloat = Field(
+        43_200.0, ge=0, le=31_536_000, description="longest wait of the whole run, s"
+    )
+    soft_deadline: AwareDatetime | None = Field(
+        None, description="date and time with offset by which training should be over"
+    )
+    pause: Literal["start", "steps"] = Field(
+        "start", description="wait before the first step alone, or before any step"
+    )
+
+    @property
+    def waits(self) -> bool:
+        """Whether the training stage is ever asked to wait."""
+        return self.threshold_g_per_kwh is not None or self.threshold_percentile is not None
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> CarbonConfig:
+        counts = Counter(feed.name for feed in self.feeds)
+        for number, feed in enumerate(self.feeds):
+            if counts[feed.name] > 1:
+                allowed = "a name that no other feed has"
+                raise RefusedValue(("feeds", number, "name"), feed.name, allowed)
+        return self
+
+    @model_validator(mode="after")
+    def _one_threshold(self) -> CarbonConfig:
+        fixed, relative = self.threshold_g_per_kwh, self.threshold_percentile
+        if fixed is not None and relative is not None:
+            allowed = "nothing beside carbon.threshold_percentile, or the other way round"
+            raise RefusedValue("threshold_g_per_kwh", fixed, allowed)
+        return self
+
+    @model_validator(mode="after")
+    def _waits_for_what_is_fed(self) -> CarbonConfig:
+        is_fed = any(isinstance(feed, WattTimeFeedConfig) for feed in self.feeds)
+        if self.waits_for == "marginal" and not is_fed:
+            allowed = "'average': no feed of marginal intensities is configured"
+            raise RefusedValue("waits_for", self.waits_for, allowed)
+        return self

@@ -1,0 +1,94 @@
+"""The control path's part of the record: intensities, PUE, and decisions about training."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+
+from ecorl.control import Command, GearChoice, Why
+from ecorl.grid import Intensity
+from ecorl.ledger.encoding import Columns, number
+from ecorl.ledger.grid import intensity_row
+from ecorl.ledger.rows import GearChoiceRow, PueRow
+
+Insert = Callable[[str, Callable[[], Columns]], None]
+"""Puts a row into a table; the columns are made on the writing thread."""
+
+
+class ControlRecord:
+    """Writes what the control path knew and decided; as all of a `Ledger` it never raises.
+
+    Args:
+        insert: of the ledger.
+    """
+
+    def __init__(self, insert: Insert) -> None:
+        self._insert = insert
+
+    def intensity(self, kind: type[Intensity], value: Intensity | None) -> None:
+        """Record what counts as the grid's intensity from now on, on the head.
+
+        Args:
+            kind: `AverageIntensity` or `MarginalIntensity`.
+            value: of that kind; None: nothing is known from now on.
+        """
+        t_s = time.monotonic()
+        self._insert("intensity", lambda: {"t_s": t_s, **intensity_row(kind, value)})
+
+    def pue(self, start_s: float, value: float | None) -> None:
+        """Record the power usage effectiveness from a time on, on the head.
+
+        Args:
+            start_s: from when it counts, s since 1970.
+            value: the ratio, or None where none is known from then on.
+        """
+        self._insert("pue", lambda: {"start_unix_s": number(start_s), "pue": number(value)})
+
+    def choice(self, choice: GearChoice) -> None:
+        """Record a decision about the training stage, on the head.
+
+        Args:
+            choice: the decision; it counts until the next one.
+        """
+        t_s = time.monotonic()
+        self._insert("gear_choice", lambda: {"t_s": t_s, **_choice_row(choice)})
+
+
+def _choice_row(c: GearChoice) -> Columns:
+    return {
+        "decided_unix_s": number(c.decided_s),
+        "command": str(c.command),
+        "why": str(c.why),
+        "controller": str(c.controller),
+        "reason": str(c.reason),
+        "look_again_unix_s": number(c.look_again_s),
+        "g_per_kwh": number(c.g_per_kwh),
+        "feed": None if c.feed is None else str(c.feed),
+        "threshold_g_per_kwh": number(c.threshold_g_per_kwh),
+        "width": None if c.width is None else int(c.width),
+        "gear": None if c.gear is None else str(c.gear),
+    }
+
+
+def choice_of(row: sqlite3.Row) -> GearChoiceRow:
+    """The row of table ``gear_choice``."""
+    choice = GearChoice(
+        decided_s=float(row["decided_unix_s"]),
+        command=Command(row["command"]),
+        why=Why(row["why"]),
+        controller=row["controller"],
+        reason=row["reason"],
+        look_again_s=float(row["look_again_unix_s"]),
+        g_per_kwh=row["g_per_kwh"],
+        feed=row["feed"],
+        threshold_g_per_kwh=row["threshold_g_per_kwh"],
+        width=row["width"],
+        gear=row["gear"],
+    )
+    return GearChoiceRow(row["attempt"], row["t_s"], choice)
+
+
+def pue_of(row: sqlite3.Row) -> PueRow:
+    """The row of table ``pue``."""
+    return PueRow(row["attempt"], float(row["start_unix_s"]), row["pue"])
