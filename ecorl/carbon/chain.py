@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from ecorl.carbon.feeds.protocol import Feed
-from ecorl.carbon.plausibility import Doubt, doubt_of
+from ecorl.carbon.plausibility import doubt_of
 from ecorl.errors import FeedError, FeedRefused
 from ecorl.grid import Intensity
 
@@ -78,10 +78,12 @@ class _Memory(Generic[Kind]):
 
     Attributes:
         accepted: its values so far, in the order of time.
+        newest: the one that it gave last and that was believed; None before the first.
         rests_until_s: before then it is not asked, s since 1970.
     """
 
     accepted: deque[Kind] = field(default_factory=deque)
+    newest: Kind | None = None
     rests_until_s: float = 0.0
 
 
@@ -119,6 +121,9 @@ class FeedChain(Generic[Kind]):
     def ask(self, now_s: float) -> FeedAnswer[Kind]:
         """Ask the feeds; takes as long as they do.
 
+        When none of them has a new value, the first counts of those that they gave before and that
+        are still fresh: one question without an answer makes no known value unknown.
+
         Args:
             now_s: time, s since 1970.
         """
@@ -128,7 +133,17 @@ class FeedChain(Generic[Kind]):
             if not isinstance(found, Refusal):
                 return FeedAnswer(now_s, found, tuple(refusals))
             refusals.append(found)
-        return FeedAnswer(now_s, None, tuple(refusals))
+        before = (self._memories[feed.info.name].newest for feed in self.feeds)
+        fresh = (v for v in before if v is not None and self.still_counts(v, now_s))
+        return FeedAnswer(now_s, next(fresh, None), tuple(refusals))
+
+    def past(self, name: str) -> tuple[Kind, ...]:
+        """What a feed told so far, in the order of time; on the thread that asks the chain.
+
+        Args:
+            name: of the feed.
+        """
+        return tuple(self._memories[name].accepted)
 
     def still_counts(self, value: Kind, now_s: float) -> bool:
         """Whether a value that was accepted before is still fresh enough.
@@ -155,10 +170,14 @@ class FeedChain(Generic[Kind]):
             if isinstance(error, FeedRefused) and error.retry_after_s is not None:
                 memory.rests_until_s = now_s + error.retry_after_s
             return Refusal(name, type(error).__name__, str(error))
-        return self._judge(value, memory, now_s) or self._accept(value, memory)
+        refusal = self._out_of_time(value, memory, now_s)
+        # What the user has stated is no reading of a grid.
+        if refusal is None and not feed.info.is_stated:
+            refusal = self._doubted(value, memory)
+        return refusal or self._accept(value, memory)
 
-    def _judge(self, value: Kind, memory: _Memory[Kind], now_s: float) -> Refusal | None:
-        """Why a value does not count, or None."""
+    def _out_of_time(self, value: Kind, memory: _Memory[Kind], now_s: float) -> Refusal | None:
+        """Why the time of a value's interval does not count, or None."""
         if value.start_s > now_s + AHEAD_S:
             ahead_s = value.start_s - now_s
             return Refusal(value.feed, Unused.AHEAD, f"its interval begins in {ahead_s:.0f} s")
@@ -170,16 +189,19 @@ class FeedChain(Generic[Kind]):
             back_s = newest.start_s - value.start_s
             detail = f"its interval is {back_s:.0f} s before one that it gave earlier"
             return Refusal(value.feed, Unused.BACKWARDS, detail)
-        doubt = self._doubt(value, memory)
-        if doubt is not None:
-            return Refusal(value.feed, doubt, f"{value.g_per_kwh:g} {value.gas}")
         return None
 
-    def _doubt(self, value: Kind, memory: _Memory[Kind]) -> Doubt | None:
+    def _doubted(self, value: Kind, memory: _Memory[Kind]) -> Refusal | None:
+        """Why a value cannot be believed, or None."""
         before = [v for v in memory.accepted if v.start_s < value.start_s]
         times_s = np.array([v.start_s for v in before], np.float64)
         values = np.array([v.g_per_kwh for v in before], np.float64)
-        return doubt_of(value.start_s, value.g_per_kwh, times_s, values)
+        doubt = doubt_of(value.start_s, value.g_per_kwh, times_s, values)
+        return (
+            None
+            if doubt is None
+            else Refusal(value.feed, doubt, f"{value.g_per_kwh:g} {value.gas}")
+        )
 
     def _accept(self, value: Kind, memory: _Memory[Kind]) -> Kind:
         accepted = memory.accepted
@@ -187,6 +209,7 @@ class FeedChain(Generic[Kind]):
         if accepted and accepted[-1].start_s == value.start_s:
             accepted.pop()
         accepted.append(value)
+        memory.newest = value
         while accepted[0].start_s < value.start_s - REMEMBERED_S:
             accepted.popleft()
         return value

@@ -38,7 +38,7 @@ class ConstantFeed:
         if not 0 <= g_per_kwh < math.inf:
             raise ValueError(f"{g_per_kwh} g/kWh is no intensity")
         self._g_per_kwh, self._scope, self._basis = g_per_kwh, scope, basis
-        self.info = FeedInfo(name, source, DAY_S)
+        self.info = FeedInfo(name, source, DAY_S, is_stated=True)
 
     def read(self, now_s: float) -> AverageIntensity:
         """The figure, for the day that a time is in.

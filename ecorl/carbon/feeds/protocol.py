@@ -21,6 +21,7 @@ class FeedInfo:
         interval_s: length of the intervals that its values hold for, s.
         needs_key: the environment's variable that holds its key; None where it needs none.
         licence: under which its figures are given; None where nobody says.
+        is_stated: whether the run's user stated the figure, so that nobody else judges it.
     """
 
     name: str
@@ -28,6 +29,7 @@ class FeedInfo:
     interval_s: float
     needs_key: str | None = None
     licence: str | None = None
+    is_stated: bool = False
 
 
 class Feed(Protocol, Generic[Kind]):
