@@ -17,6 +17,8 @@ class Command(StrEnum):
 class Why(StrEnum):
     """What a choice goes by."""
 
+    UNGOVERNED = "ungoverned"  # nothing is waited for in this run
+    ASKING = "asking"  # the feeds have been asked, and none has answered yet
     CLEAN = "clean"  # the intensity is at or below the threshold
     DIRTY = "dirty"  # it is above, and there is time to wait
     UNKNOWN = "unknown"  # nobody knows the intensity: nothing is waited for

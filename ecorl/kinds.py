@@ -108,6 +108,8 @@ class EventKind(StrEnum):
     # what the framework's training loop lets ecorl do beyond moving whole batches
     ABILITIES = "abilities"
     WEIGHTS = "weights"  # an engine took over the weights of a refreshed model
+    BESIDE = "beside"  # what another instrument found of the same time, as JSON
+    CARBON_BUDGET = "carbon_budget"  # how much of what it may emit the run has emitted
     HOOK_CLOCK = "hook_clock"  # how long ecorl itself took on the training thread
     LEDGER_ROWS_DROPPED = "ledger_rows_dropped"  # the record lacks rows that could not be written
 
@@ -133,6 +135,14 @@ class FaultKind(StrEnum):
     MONITOR_LOST = "MonitorLost"
     # the record that was kept on a machine cannot be fetched: its energies are missing
     NODE_RECORD_LOST = "NodeRecordLost"
+    # a feed of carbon intensities had no value that counts: the next one is asked
+    FEED_PASSED_OVER = "FeedPassedOver"
+    INTENSITY_UNKNOWN = "IntensityUnknown"  # no feed has a value: emissions are missing from here
+    INTENSITY_KNOWN = "intensity_known"  # a feed has a value again
+    BESIDE_FAILED = "BesideFailed"  # another instrument that ran beside found nothing
+    CLOCK_JUMPED = "ClockJumped"  # the wall clock was set while the run was under way
+    # the control path itself failed: training runs on without it
+    CONTROL_FAILED = "ControlFailed"
 
 
 class EvaluationPhase(StrEnum):

@@ -111,13 +111,18 @@ def _replay(one: ReplayFeedConfig, key: str, began_s: float) -> Feed[AverageInte
         trace = read_trace(path, None if one.scope is None else Scope(one.scope))
     except DataError as error:
         raise ConfigError(f"{key}.path", str(one.path), f"a trace ({error})") from error
+    if one.source is not None:
+        trace = replace(trace, factors=one.source)
     series = trace.series
     starts_at_s = series.start_s if one.starts_at is None else one.starts_at.timestamp()
     if not series.start_s <= starts_at_s < series.end_s:
         raise ConfigError(
             f"{key}.starts_at", str(one.starts_at), f"a time within the trace {one.path}"
         )
-    return ReplayFeed(trace, starts_at_s, began_s, one.speed, one.delay_s)
+    feed = ReplayFeed(trace, starts_at_s, began_s, one.speed, one.delay_s)
+    if one.source is not None:
+        feed.info = replace(feed.info, source=one.source)
+    return feed
 
 
 def _uk(one: UkFeedConfig, key: str, began_s: float) -> Feed[AverageIntensity]:
@@ -170,5 +175,6 @@ def _at(key: str, make: Callable[[], _Made]) -> _Made:
     try:
         return make()
     except ConfigError as error:
-        own = error.key if error.key.isupper() else f"{key}.{error.key}"
-        raise ConfigError(own, error.value, error.allowed) from error
+        if error.key.isupper():  # a variable of the environment
+            raise ConfigError(error.key, error.value, f"{error.allowed}, for {key}") from error
+        raise ConfigError(f"{key}.{error.key}", error.value, error.allowed) from error

@@ -3,18 +3,28 @@
 For each instant that value counts whose interval holds the instant, the one that was asked for last
 where there are several: a provider corrects what it said. Where no interval holds it, what counted
 then counts: a feed may be late, within what the run allows. Where nothing was known, nothing is.
+
+Intensity and power usage effectiveness (PUE) are step functions of time, so that
+
+    grams = sum over all steps of energy drawn in the step x intensity x PUE
+
+is exact for energy that is drawn evenly over given times.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ecorl.grid import Intensity
-from ecorl.ledger import AttemptRow, IntensityRow
+from ecorl.carbon.building import FROM_ACCOUNTING
+from ecorl.carbon.feeds.constant import ConstantFeed
+from ecorl.config import AccountingConfig
+from ecorl.grid import AverageIntensity, Intensity, MarginalIntensity
+from ecorl.ledger import AttemptRow, IntensityRow, LedgerReader, PueRow
 from ecorl.units import JOULES_PER_KWH
 
 _NOTHING = -1
@@ -22,18 +32,62 @@ _NOTHING = -1
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """What some energy emitted.
+    """What some energy emitted. All but ``carbon_g`` is energy, and all of it adds up.
 
     Attributes:
-        carbon_g: emissions of the energy for which the intensity is known, in the unit of its gas;
-            None where it is known for none of it.
-        known_j: that energy, J.
-        unknown_j: energy drawn while the intensity was unknown, J: its emissions are missing.
+        carbon_g: emissions of ``known_j``, in the unit of the intensities' gas; None where nothing
+            is known.
+        known_j: energy of the machines for whose time intensity and PUE are known, J.
+        unknown_j: energy drawn while one of the two was unknown, J: its emissions are missing.
+        facility_j: ``known_j`` times the PUE of its time: what the building drew for it, J.
+        mixed_j: energy for whose time the shares of the grid's fuels are known, J.
+        renewable_j: the part of that by the share of the renewable fuels, J.
     """
 
     carbon_g: float | None
     known_j: float
     unknown_j: float
+    facility_j: float = 0.0
+    mixed_j: float = 0.0
+    renewable_j: float = 0.0
+
+
+class PueTimeline:
+    """What is known of the power usage effectiveness, as a step function of time.
+
+    Args:
+        rows: of the record; those of an attempt count from its begin to the next one's.
+        attempts: of the record.
+        otherwise: what counts in attempts that recorded no row; None: nothing is known there.
+    """
+
+    def __init__(
+        self, rows: Sequence[PueRow], attempts: Sequence[AttemptRow], otherwise: float | None
+    ) -> None:
+        steps: list[tuple[float, float | None]] = [(-math.inf, otherwise)]
+        for number, attempt in enumerate(sorted(attempts, key=lambda a: a.unix_anchor_s)):
+            own = sorted((r for r in rows if r.attempt == attempt.attempt), key=lambda r: r.start_s)
+            begin_s = attempt.unix_anchor_s if number else -math.inf
+            before = [r.pue for r in own if r.start_s <= begin_s]
+            first = before[-1] if before else None if own else otherwise
+            steps = [step for step in steps if step[0] < begin_s]
+            steps.append((begin_s, first))
+            steps += [(r.start_s, r.pue) for r in own if r.start_s > begin_s]
+        self.cuts_s: NDArray[np.float64] = np.array([t for t, _ in steps[1:]], np.float64)
+        """``[n] float64``, where the value may change, s since 1970, in order."""
+        self.values: NDArray[np.float64] = np.array(
+            [math.nan if v is None else v for _, v in steps], np.float64
+        )
+        """``[n + 1] float64``, before, between and behind the cuts; NaN: unknown."""
+
+    def at(self, times_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The PUE at some times, NaN where it is unknown.
+
+        Args:
+            times_s: ``[n] float64``, s since 1970.
+        """
+        found: NDArray[np.float64] = self.values[np.searchsorted(self.cuts_s, times_s, "right")]
+        return found
 
 
 class IntensityTimeline:
@@ -44,6 +98,9 @@ class IntensityTimeline:
         attempts: of the record.
         ends_s: end of the newest record of each attempt, s since 1970: what counted last counts
             until then.
+        pue: the power usage effectiveness over the same time.
+        before: a value, and the time, s since 1970, before which it counts where no row says
+            otherwise.
     """
 
     def __init__(
@@ -51,34 +108,37 @@ class IntensityTimeline:
         rows: Sequence[IntensityRow],
         attempts: Sequence[AttemptRow],
         ends_s: Mapping[int, float],
+        pue: PueTimeline,
+        before: tuple[Intensity, float] | None = None,
     ) -> None:
-        self.values: tuple[Intensity, ...] = tuple(r.value for r in rows if r.value is not None)
         known = [row for row in rows if row.value is not None]
+        told = [row.value for row in rows if row.value is not None]
+        self.values: tuple[Intensity, ...] = (*told, *([] if before is None else [before[0]]))
         numbers = {id(row): number for number, row in enumerate(known)}
         held = _held(rows, {a.attempt: a.unix_anchor_s - a.monotonic_anchor_s for a in attempts},
                      ends_s)  # fmt: skip
         cuts = [t for start_s, end_s, _ in held for t in (start_s, end_s)]
-        cuts += [t for value in self.values for t in (value.start_s, value.end_s)]
-        self._cuts_s: NDArray[np.float64] = np.unique(np.array(cuts or [0.0], np.float64))
-        painted = np.full(len(self._cuts_s), _NOTHING, np.int64)
+        cuts += [t for value in told for t in (value.start_s, value.end_s)]
+        cuts += [] if before is None or math.isinf(before[1]) else [before[1]]
+        self._cuts_s: NDArray[np.float64] = np.union1d(np.array(cuts, np.float64), pue.cuts_s)
+        self._painted = np.full(len(self._cuts_s) + 1, _NOTHING, np.int64)
+        if before is not None:
+            self._painted[: int(np.searchsorted(self._cuts_s, before[1])) + 1] = len(told)
         for start_s, end_s, row in held:
-            painted[self._slice(start_s, end_s)] = numbers.get(id(row), _NOTHING)
-        order = sorted(range(len(known)), key=lambda i: self.values[i].fetched_s)
-        for number in order:
-            value = self.values[number]
-            painted[self._slice(value.start_s, value.end_s)] = number
-        # Nothing is known after the last cut.
-        painted[-1] = _NOTHING
-        self._painted = painted
-        per_kwh = np.array([v.g_per_kwh for v in self.values] + [0.0], np.float64)
-        steps_s = np.diff(self._cuts_s)
-        is_known = (painted[:-1] != _NOTHING).astype(np.float64)
-        self._known_s = np.concatenate([[0.0], np.cumsum(is_known * steps_s)])
-        self._sum = np.concatenate([[0.0], np.cumsum(per_kwh[painted[:-1]] * is_known * steps_s)])
+            self._painted[self._slice(start_s, end_s)] = numbers.get(id(row), _NOTHING)
+        for number in sorted(range(len(told)), key=lambda i: told[i].fetched_s):
+            self._painted[self._slice(told[number].start_s, told[number].end_s)] = number
+        per_kwh = np.array([v.g_per_kwh for v in self.values] + [math.nan], np.float64)
+        shares = [v.renewable_share for v in self.values]
+        renewable = np.array([math.nan if s is None else s for s in shares] + [math.nan])
+        self._g_per_kwh: NDArray[np.float64] = per_kwh[self._painted]
+        self._renewable: NDArray[np.float64] = renewable[self._painted]
+        begins_s = np.concatenate([[-math.inf], self._cuts_s])
+        self._pue: NDArray[np.float64] = pue.at(begins_s)
 
     def _slice(self, start_s: float, end_s: float) -> slice:
         first, last = np.searchsorted(self._cuts_s, (start_s, end_s))
-        return slice(int(first), int(last))
+        return slice(int(first) + 1, int(last) + 1)
 
     def at(self, t_s: float) -> Intensity | None:
         """The value that counts at a time, or None where nothing is known.
@@ -86,10 +146,8 @@ class IntensityTimeline:
         Args:
             t_s: time, s since 1970.
         """
-        number = int(np.searchsorted(self._cuts_s, t_s, side="right")) - 1
-        if number < 0 or self._painted[number] == _NOTHING:
-            return None
-        return self.values[int(self._painted[number])]
+        number = self._painted[int(np.searchsorted(self._cuts_s, t_s, side="right"))]
+        return None if number == _NOTHING else self.values[int(number)]
 
     def emitted(
         self,
@@ -97,37 +155,92 @@ class IntensityTimeline:
         end_s: NDArray[np.float64],
         energy_j: NDArray[np.float64],
     ) -> Emitted:
-        """What energies emitted, each drawn evenly over its time.
+        """What energies emitted with the PUE of their time, each drawn evenly over its time.
 
         Args:
             start_s: ``[n] float64``, begin of each, s since 1970.
-            end_s: ``[n] float64``, end of each, later than its begin.
-            energy_j: ``[n] float64``, J; none is NaN.
+            end_s: ``[n] float64``, end of each; where it is the begin, all is drawn at once.
+            energy_j: ``[n] float64``, of the machines, J; none is NaN.
         """
-        span_s = end_s - start_s
-        known_s = self._between(self._known_s, start_s, end_s)
-        mean = self._between(self._sum, start_s, end_s) / span_s
-        # A sum of many steps rounds: a time that is known as a whole stays one.
-        share = np.clip(known_s / span_s, 0.0, 1.0)
-        share[np.abs(known_s - span_s) <= 1e-6 * span_s] = 1.0
-        known_j = float(np.sum(energy_j * share))
+        steps, parts_j = self._pieces(start_s, end_s, energy_j)
+        n = len(self._painted)
+        drawn_j = np.bincount(steps, parts_j, n)
+        is_known = ~np.isnan(self._g_per_kwh) & ~np.isnan(self._pue)
+        is_mixed = ~np.isnan(self._renewable)
+        facility_j = np.where(is_known, drawn_j * self._pue, 0.0)
+        touched = np.bincount(steps, minlength=n) > 0
+        grams = float(np.sum(facility_j[is_known] * self._g_per_kwh[is_known])) / JOULES_PER_KWH
         return Emitted(
-            carbon_g=float(np.sum(energy_j * mean)) / JOULES_PER_KWH if share.any() else None,
-            known_j=known_j,
-            unknown_j=float(np.sum(energy_j * (1.0 - share))),
+            carbon_g=grams if bool((touched & is_known).any()) else None,
+            known_j=float(np.sum(drawn_j[is_known])),
+            unknown_j=float(np.sum(drawn_j[~is_known])),
+            facility_j=float(np.sum(facility_j)),
+            mixed_j=float(np.sum(drawn_j[is_mixed])),
+            renewable_j=float(np.sum(drawn_j[is_mixed] * self._renewable[is_mixed])),
         )
 
-    def _between(
+    def times_s(
+        self, start_s: NDArray[np.float64], end_s: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """For how long each value counted within some times.
+
+        Args:
+            start_s: ``[n] float64``, begin of each, s since 1970.
+            end_s: ``[n] float64``, end of each.
+
+        Returns:
+            ``[len(values) + 1] float64``, s by value; the last one is the time in which nothing was
+            known.
+        """
+        steps, parts_s = self._pieces(start_s, end_s, end_s - start_s)
+        numbers = self._painted[steps] % (len(self.values) + 1)
+        return np.bincount(numbers, parts_s, len(self.values) + 1).astype(np.float64)
+
+    def pue_times_s(
+        self, start_s: NDArray[np.float64], end_s: NDArray[np.float64]
+    ) -> dict[float | None, float]:
+        """For how long each PUE counted within some times, s; None: while none was known.
+
+        Args:
+            start_s: ``[n] float64``, begin of each, s since 1970.
+            end_s: ``[n] float64``, end of each.
+        """
+        steps, parts_s = self._pieces(start_s, end_s, end_s - start_s)
+        found: dict[float | None, float] = {}
+        for step, time_s in enumerate(np.bincount(steps, parts_s, len(self._painted)).tolist()):
+            pue = float(self._pue[step])
+            key = None if math.isnan(pue) else pue
+            if time_s > 0:
+                found[key] = found.get(key, 0.0) + time_s
+        return found
+
+    def _pieces(
         self,
-        sums: NDArray[np.float64],
         start_s: NDArray[np.float64],
         end_s: NDArray[np.float64],
-    ) -> NDArray[np.float64]:
-        """Rise of a running sum over times; outside of all that is known it stands still."""
-        rise: NDArray[np.float64] = np.interp(end_s, self._cuts_s, sums) - np.interp(
-            start_s, self._cuts_s, sums
+        amounts: NDArray[np.float64],
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Cut times at the steps, and share out the amount of each evenly.
+
+        Returns:
+            ``[m] int64``, numbers of the steps, and ``[m] float64``, the amount in each; m >= n.
+        """
+        first = np.searchsorted(self._cuts_s, start_s, "right").astype(np.int64)
+        last = np.maximum(np.searchsorted(self._cuts_s, end_s, "left"), first).astype(np.int64)
+        n_pieces = last - first + 1
+        if not len(first) or int(n_pieces.max()) == 1:
+            return first, amounts
+        of = np.repeat(np.arange(len(first)), n_pieces)
+        steps = first[of] + np.arange(len(of)) - np.repeat(np.cumsum(n_pieces) - n_pieces, n_pieces)
+        low_s = np.where(steps == first[of], start_s[of], self._cuts_s[steps - 1])
+        high_s = np.where(
+            steps == last[of], end_s[of], self._cuts_s[np.minimum(steps, len(self._cuts_s) - 1)]
         )
-        return rise
+        # What lies within one step keeps its amount to the last digit, however short it is.
+        is_whole = n_pieces[of] == 1
+        length_s = np.where(is_whole, 1.0, (end_s - start_s)[of])
+        share = np.where(is_whole, 1.0, (high_s - low_s) / length_s)
+        return steps, amounts[of] * share
 
 
 def _held(
@@ -145,3 +258,58 @@ def _held(
         if end_s > start_s:
             found.append((start_s, end_s, row))
     return found
+
+
+# ---------------------------------------------------------------- of a run
+
+
+@dataclass(frozen=True, slots=True)
+class Timelines:
+    """The two kinds of intensity over the time of a run; no figure is made of both.
+
+    Attributes:
+        average: always there, though it may know nothing.
+        marginal: None where the record has no value of that kind.
+    """
+
+    average: IntensityTimeline
+    marginal: IntensityTimeline | None = None
+
+
+def unknown_timelines() -> Timelines:
+    """Timelines of a run of whose grid nothing is known."""
+    return Timelines(IntensityTimeline((), (), {}, PueTimeline((), (), None)))
+
+
+def timelines(reader: LedgerReader, accounting: AccountingConfig | None) -> Timelines:
+    """What a run's record tells of the intensities over its time.
+
+    Records of earlier versions have no intensities and no PUE: there, and in the attempts that such
+    a version made before a newer one went on, the constants of the config count.
+
+    Args:
+        reader: the run's record.
+        accounting: the constants; None without a config.
+    """
+    attempts, ends_s = reader.attempts(), reader.last_times()
+    rows = [row for row in reader.intensities() if row.attempt in {a.attempt for a in attempts}]
+    unix_ends_s = {
+        a.attempt: ends_s.get(a.attempt, a.monotonic_anchor_s)
+        + (a.unix_anchor_s - a.monotonic_anchor_s)
+        for a in attempts
+    }
+    pue = PueTimeline(reader.pues(), attempts, None if accounting is None else accounting.pue)
+    average = [row for row in rows if row.kind is AverageIntensity]
+    marginal = [row for row in rows if row.kind is MarginalIntensity]
+    before = None
+    if accounting is not None:
+        told = {row.attempt for row in average}
+        feed = ConstantFeed(accounting.intensity_g_per_kwh, accounting.origin, name=FROM_ACCOUNTING)
+        until_s = min((a.unix_anchor_s for a in attempts if a.attempt in told), default=math.inf)
+        earlier = [a for a in attempts if a.unix_anchor_s < until_s]
+        if earlier:
+            before = (feed.read(earlier[0].unix_anchor_s), until_s)
+    return Timelines(
+        IntensityTimeline(average, attempts, unix_ends_s, pue, before),
+        IntensityTimeline(marginal, attempts, unix_ends_s, pue) if marginal else None,
+    )

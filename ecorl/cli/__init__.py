@@ -1,4 +1,4 @@
-"""The command line: ``ecorl run``, ``report``, ``policy``, ``fpga``, ``plan``, ``doctor``.
+"""The command line: ``ecorl run``, ``report``, ``policy``, ``fpga``, ``carbon``, and others.
 
 This module imports no library: the commands and their libraries are imported under the handler of
 `main`, so that Ctrl-C ends with one line from the first moment.

@@ -15,6 +15,7 @@ import typer.core
 from rich.console import Console
 
 from ecorl import __version__
+from ecorl.cli.carbon.app import carbon_app
 from ecorl.cli.exits import (
     STOPPED,
     STOPPED_TEXT,
@@ -24,6 +25,7 @@ from ecorl.cli.exits import (
     run_to_exit,
 )
 from ecorl.cli.fpga.app import fpga_app
+from ecorl.cli.options import ConfigOption, OverridesOption, chosen_config
 from ecorl.cli.output import LastingOutput, make_console, say
 from ecorl.cli.plan import plan
 from ecorl.cli.policy.app import policy_app
@@ -53,6 +55,7 @@ app = typer.Typer(
 
 app.add_typer(policy_app, name="policy")
 app.add_typer(fpga_app, name="fpga")
+app.add_typer(carbon_app, name="carbon")
 
 
 def main() -> None:
@@ -80,16 +83,8 @@ def _top(
 
 @app.command()
 def run(
-    config: Annotated[
-        str | None,
-        typer.Option(
-            "--config", "-c", help=f"TOML file, or a preset: {', '.join(preset_names())}."
-        ),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override a value; repeatable."),
-    ] = None,
+    config: ConfigOption = None,
+    overrides: OverridesOption = None,
     resume: Annotated[
         Path | None, typer.Option("--resume", help="Run folder to go on with.")
     ] = None,
@@ -188,10 +183,42 @@ def _adapter(name: str, function: str) -> Any:
 @app.command()
 def report(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    other: Annotated[
+        Path | None,
+        typer.Argument(metavar="OTHER", help="Another run, to be held against the first."),
+    ] = None,
+    model_card: Annotated[
+        bool, typer.Option("--model-card", help="Print the block that a model card needs.")
+    ] = False,
+    annex_xi: Annotated[
+        bool,
+        typer.Option("--annex-xi", help="Print the energy part of the EU AI Act's Annex XI."),
+    ] = False,
 ) -> None:
-    """Print a run's report and write report.html and report.json into its folder if it can."""
+    """Print a run's report, and write it as files into the run's folder if it can.
+
+    With a second run it prints what that one saved against the first instead, and writes
+    comparison_report.html and comparison_report.json into the second one's folder.
+    """
+    if sum((other is not None, model_card, annex_xi)) > 1:
+        raise UserError("report: a second run, --model-card and --annex-xi go one at a time")
     with reading_named_ledger():
-        _report(run_dir.expanduser(), make_console())
+        if other is not None:
+            _comparison(run_dir.expanduser(), other.expanduser(), make_console())
+        elif model_card or annex_xi:
+            from ecorl.report.sharing.printing import printed
+
+            typer.echo(printed(run_dir.expanduser(), model_card=model_card), nl=False)
+        else:
+            _report(run_dir.expanduser(), make_console())
+
+
+def _comparison(first: Path, other: Path, console: Console) -> None:
+    from ecorl.report.comparison.write import write_comparison
+
+    page = write_comparison(first, other, console)
+    if page is not None:
+        say(f"comparison: {page}", console)
 
 
 def _report(run_dir: Path, console: Console) -> None:
@@ -204,12 +231,20 @@ def _report(run_dir: Path, console: Console) -> None:
 
 @app.command()
 def doctor(
+    config: ConfigOption = None,
+    overrides: OverridesOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say which hardware, drivers and tools are here, and what that makes possible."""
+    """Say which hardware, drivers, tools and feeds are here, and what that makes possible.
+
+    With --config it also says which of the config's carbon feeds can be built. No network is asked.
+    """
+    settings = None
+    if config is not None or overrides:
+        settings = chosen_config(config, overrides)
     from ecorl import doctor as clinic
 
-    findings = clinic.examine()
+    findings = clinic.examine(settings)
     if as_json:
         typer.echo(clinic.to_json(findings))
     else:

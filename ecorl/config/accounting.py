@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, StrictFloat
+from pydantic import Field, StrictFloat, model_validator
 
 from ecorl.config.base import Model, SomePath, Text
+from ecorl.config.mistakes import NOT_GIVEN, RefusedValue
 
 _PUE = 1.2
 _INTENSITY_G_PER_KWH = 450.0
@@ -38,6 +39,11 @@ class AccountingConfig(Model):
     beside: Literal["codecarbon"] | None = Field(
         None, description="another instrument that runs beside, for comparison"
     )
+    country: str | None = Field(
+        None,
+        pattern="^[A-Z]{3}$",
+        description="country code of three letters, by whose mix that instrument computes",
+    )
     embodied_kg: StrictFloat | None = Field(
         None, gt=0, description="emissions of making the reserved hardware, kgCO2e"
     )
@@ -47,6 +53,13 @@ class AccountingConfig(Model):
     embodied_source: Text | None = Field(
         None, description="where the figure of making the hardware comes from"
     )
+
+    @model_validator(mode="after")
+    def _country_is_given(self) -> AccountingConfig:
+        if self.beside is not None and self.country is None:
+            allowed = "a country code of three letters such as 'GBR', for accounting.beside"
+            raise RefusedValue("country", NOT_GIVEN, allowed)
+        return self
 
     @property
     def origin(self) -> str:

@@ -12,28 +12,43 @@ from ecorl.grid import Intensity
 
 NAME = "threshold"
 
+_COMMANDS = {
+    Why.DIRTY: Command.PAUSE,
+    Why.ASKING: Command.PAUSE,
+    Why.BUDGET: Command.STOP,
+}
+"""What is done for a reason; training runs for all others."""
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """What may be waited for, and for how long.
 
     Attributes:
-        threshold_g_per_kwh: at or below it training runs; None: `percentile` gives it.
+        threshold_g_per_kwh: at or below it training runs; None: `percentile` gives it, and where
+            that is None too nothing is waited for.
         percentile: 0 to 100, of what the forecast says of the coming `horizon_s`.
         horizon_s: how much of a forecast the percentile is of, s.
         max_wait_s: longest wait of the whole run, s.
         deadline_s: when training should be over, s since 1970; None without one.
         recheck_s: longest time between two decisions of a pause, s.
         at_steps: whether training may be paused at each step, and not before the first alone.
+        stops_over_budget: whether training ends when the run has emitted what it may.
     """
 
     threshold_g_per_kwh: float | None
     max_wait_s: float
     recheck_s: float
-    percentile: float = 30.0
+    percentile: float | None = None
     horizon_s: float = 86400.0
     deadline_s: float | None = None
     at_steps: bool = False
+    stops_over_budget: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything is ever waited for."""
+        return self.threshold_g_per_kwh is not None or self.percentile is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +63,9 @@ class Seen:
         left_s: how long training would take from here on without a pause, s; None: unknown, as
             before the first step. Then nothing can be kept free for it, and the deadline is that
             of the wait alone.
+        is_asking: whether the feeds may still answer for the first time.
+        is_stopping: whether training was asked to stop, by a signal for instance.
+        is_over_budget: whether the run has emitted what it may.
     """
 
     intensity: Intensity | None
@@ -55,6 +73,9 @@ class Seen:
     waited_s: float = 0.0
     has_begun: bool = False
     left_s: float | None = None
+    is_asking: bool = False
+    is_stopping: bool = False
+    is_over_budget: bool = False
 
 
 def decide(rule: Waiting, now_s: float, seen: Seen) -> GearChoice:
@@ -69,8 +90,17 @@ def decide(rule: Waiting, now_s: float, seen: Seen) -> GearChoice:
         now_s: time, s since 1970.
         seen: what is known.
     """
+    if seen.is_stopping:
+        return _choice(rule, now_s, seen, Why.STOPPING, "training was asked to stop")
+    if seen.is_over_budget and rule.stops_over_budget:
+        return _choice(rule, now_s, seen, Why.BUDGET, "the run has emitted what it may")
+    if not rule.waits:
+        return _choice(rule, now_s, seen, Why.UNGOVERNED, "nothing is waited for")
     if seen.has_begun and not rule.at_steps:
         return _choice(rule, now_s, seen, Why.BEGUN, "training has begun")
+    if seen.intensity is None and seen.is_asking:
+        choice = _choice(rule, now_s, seen, Why.ASKING, "no feed has answered yet")
+        return replace(choice, look_again_s=now_s + 1.0)
     if seen.intensity is None:
         return _choice(rule, now_s, seen, Why.UNKNOWN, "the grid's intensity is unknown")
     limit = threshold(rule, now_s, seen)
@@ -107,13 +137,13 @@ def threshold(rule: Waiting, now_s: float, seen: Seen) -> float | None:
     if rule.threshold_g_per_kwh is not None:
         return rule.threshold_g_per_kwh
     forecast = seen.forecast
-    if forecast is None:
+    if forecast is None or rule.percentile is None:
         return None
     starts_s = forecast.start_s + forecast.step_s * np.arange(len(forecast.middle))
     is_ahead = (starts_s + forecast.step_s > now_s) & (starts_s < now_s + rule.horizon_s)
-    if not is_ahead.any():
-        return None
-    return float(np.percentile(forecast.middle[is_ahead], rule.percentile))
+    # A provider's forecast may lack hours.
+    known = forecast.middle[is_ahead & np.isfinite(forecast.middle)]
+    return float(np.percentile(known, rule.percentile)) if len(known) else None
 
 
 def _choice(
@@ -122,7 +152,7 @@ def _choice(
     intensity = seen.intensity
     return GearChoice(
         decided_s=now_s,
-        command=Command.PAUSE if why is Why.DIRTY else Command.RUN,
+        command=_COMMANDS.get(why, Command.RUN),
         why=why,
         controller=NAME,
         reason=reason,

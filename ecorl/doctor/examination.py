@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ecorl import __version__
+from ecorl.config import Config
 from ecorl.devices.host import read_host_cpu
+from ecorl.doctor.feeds import examine_configured, examine_feeds
 from ecorl.doctor.findings import (
     Capability,
     CardFindings,
@@ -31,8 +33,12 @@ TRL_PACKAGES = ("torch", "trl", "transformers", "datasets", "accelerate")
 VECTOR_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni")
 
 
-def examine() -> Findings:
-    """Look at this machine; never raises for what it lacks."""
+def examine(config: Config | None = None) -> Findings:
+    """Look at this machine; never raises for what it lacks, and asks no network.
+
+    Args:
+        config: of a run, whose feeds of carbon intensities are built to see whether they can be.
+    """
     gpus, gpus_reason = _gpus()
     cards, cards_reason = _cards()
     zones, rapl_reason = _rapl()
@@ -63,6 +69,8 @@ def examine() -> Findings:
         tools,
         packages,
         possible,
+        examine_feeds(_version),
+        None if config is None else examine_configured(config),
     )
 
 

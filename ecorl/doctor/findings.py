@@ -61,6 +61,26 @@ class Capability:
 
 
 @dataclass(frozen=True, slots=True)
+class FeedFindings:
+    """A type of feed of carbon intensities.
+
+    Attributes:
+        type: as a config names it.
+        possible: whether it can be used as things are here.
+        why: the reason.
+        packages: version of each Python package that it takes, or None.
+        keys: variables of the environment that hold its key, and whether each is set; what they
+            hold is not looked at.
+    """
+
+    type: str
+    possible: bool
+    why: str
+    packages: dict[str, str | None]
+    keys: dict[str, bool]
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """The findings of `examine`.
 
@@ -72,6 +92,8 @@ class Findings:
         tools: path of each tool, or None.
         packages: version of each Python package, or None.
         possible: the capabilities.
+        feeds: the types of feeds of carbon intensities.
+        configured_feeds: whether each feed of the config can be built; None without a config.
     """
 
     host: HostFindings
@@ -84,6 +106,8 @@ class Findings:
     tools: dict[str, str | None]
     packages: dict[str, str | None]
     possible: tuple[Capability, ...]
+    feeds: tuple[FeedFindings, ...]
+    configured_feeds: tuple[Capability, ...] | None
 
 
 def to_json(findings: Findings) -> str:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ecorl.doctor.findings import Findings, GpuFindings
+from ecorl.doctor.findings import Capability, Findings, GpuFindings
 
 
 def render(findings: Findings, console: Console) -> None:
@@ -21,7 +21,7 @@ def render(findings: Findings, console: Console) -> None:
         return
     for topic, text in _rows(findings):
         console.print(f"{topic}: {text}", markup=False, highlight=False, soft_wrap=True)
-    for item in findings.possible:
+    for item in _judged(findings):
         line = f"{'yes' if item.possible else 'no '}  {item.name}: {item.why}"
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -45,7 +45,16 @@ def _rows(findings: Findings) -> list[tuple[str, str]]:
         rows.append(("cards", f"none ({findings.cards_reason})"))
     rows.append(("RAPL", ", ".join(findings.rapl) or f"none ({findings.rapl_reason})"))
     rows += [("tools", _named(findings.tools)), ("packages", _named(findings.packages))]
+    rows.append(("feeds", "no network was asked; this does: ecorl carbon now --config FILE"))
+    if findings.configured_feeds == ():
+        rows.append(("config", "no feed: accounting.intensity_g_per_kwh counts"))
     return rows
+
+
+def _judged(findings: Findings) -> list[Capability]:
+    """All that is answered by yes or no."""
+    feeds = [Capability(f"carbon feed {f.type}", f.possible, f.why) for f in findings.feeds]
+    return [*findings.possible, *feeds, *(findings.configured_feeds or ())]
 
 
 def _gpu_line(gpu: GpuFindings) -> str:
@@ -71,7 +80,7 @@ def _render_table(findings: Findings, console: Console) -> None:
     for topic, text in _rows(findings):
         machine.add_row(Text(topic, style="bold"), Text(text))
     abilities = Table(show_header=False, box=None, pad_edge=False)
-    for item in findings.possible:
+    for item in _judged(findings):
         mark = Text("yes", style="green") if item.possible else Text("no", style="red")
         abilities.add_row(mark, Text(item.name), Text(item.why, style="dim"))
     console.print(machine)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from ecorl.errors import LedgerError, RunError
-from ecorl.ledger import control, encoding, grid
+from ecorl.ledger import control, encoding
 from ecorl.ledger.damage import DAMAGE, one_line, reason, type_fault
 from ecorl.ledger.ledger import LEDGER_FILE
 from ecorl.ledger.packing import unpack_block
@@ -218,7 +218,7 @@ class FileReader:
 
     @_reads("intensity")
     def _intensities(self) -> list[IntensityRow]:
-        return [grid.intensity_of(r) for r in self._rows("SELECT * FROM intensity ORDER BY id")]
+        return [control.intensity_of(r) for r in self._rows("SELECT * FROM intensity ORDER BY id")]
 
     def choices(self) -> list[GearChoiceRow]:
         """Decisions about the training stage, in order; nothing in a ledger without them."""

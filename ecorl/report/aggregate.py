@@ -5,21 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ecorl.carbon.building import FROM_ACCOUNTING
+from ecorl.carbon.timeline import timelines
 from ecorl.config import Config
 from ecorl.ledger import ExecutionRow, LedgerReader, MetricRow
 from ecorl.records import EventKind
+from ecorl.report import carbon_verdict
 from ecorl.report import devices as device_parts
+from ecorl.report.energy.attribution import Attribution
+from ecorl.report.energy.carbon_model import Footprint
 from ecorl.report.energy.card import balance, card_timeline
-from ecorl.report.energy.model import Accounting
+from ecorl.report.energy.evidence import Evidence
+from ecorl.report.energy.footprint import footprint
+from ecorl.report.energy.model import Accounting, Spending
+from ecorl.report.energy.pauses import pause_summary, run_pauses
 from ecorl.report.energy.readings import DeviceReadings, device_readings
-from ecorl.report.energy.rest import Evidence
 from ecorl.report.energy.spans import Span, attempt_spans, device_spans
 from ecorl.report.energy.stages import comparisons, decision_groups, expectation, stage_rows
 from ecorl.report.energy.totals import spending
 from ecorl.report.head import head
 from ecorl.report.model import DeviceTelemetry, PowerTrace, Report, RunEnding
 from ecorl.report.nodes import lost_energy, node_facts
-from ecorl.report.notes import notes
+from ecorl.report.notes import carbon_notes, notes
 from ecorl.report.run_config import RunConfig
 from ecorl.report.training import (
     barrier_summary,
@@ -52,25 +59,13 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
     metrics = metric_series(recorded)
     spans = attempt_spans(reader.attempts(), reader.last_times())
     readings, telemetry, traces = _device_figures(reader, spans, executions)
-    machines = reader.node_spans()
-    # Asked for behind the readings, which are the last to show damage.
-    lost, nodes = reader.lost_nodes(), node_facts(reader)
-    evidence = Evidence(
-        executions,
-        barriers,
-        reader.devices(),
-        readings,
-        spans,
-        device_spans(machines, spans),
-        lost,
-    )
-    spent = spending(evidence, _accounting(known.config))
-    spent = replace(
-        spent,
-        gaps=(*lost_energy(lost, machines, len(spans)), *spent.gaps),
-        owner="these machines" if nodes else "this machine",
-    )
-    rows = stage_rows(executions)
+    # Behind the readings, which are the last to show damage.
+    evidence = _evidence(reader, known, spans, executions, readings)
+    nodes = node_facts(reader)
+    spent = _spent(reader, known, evidence, "these machines" if nodes else "this machine")
+    rows = stage_rows(executions, evidence.grid.of_executions)
+    emitted = footprint(evidence, spent)
+    pauses = pause_summary(reader.choices(), evidence, spent.parts, emitted)
     compared, expected = comparisons(rows), expectation(placements)
     ran = head(reader, known, spans, executions)
     gains = paired_gains(evaluations)
@@ -80,11 +75,15 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
         head=ran,
         verdict=(
             *verdict(ran, gains, spent),
+            *carbon_verdict.emitted(emitted),
+            *carbon_verdict.waited(pauses),
             *offloading(ran.path, spent, compared, balanced, replayed, expected),
         ),
         missing=(),
         stages=rows,
         spending=spent,
+        footprint=emitted,
+        pauses=pauses,
         comparisons=compared,
         balance=balanced,
         card_timeline=replayed,
@@ -100,22 +99,64 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
         telemetry=tuple(telemetry),
         timeline=device_parts.timeline(executions, barriers),
         power=tuple(traces),
-        notes=notes(executions, spent, replayed, ran.path, nodes),
+        notes=notes(executions, spent, replayed, ran.path, nodes)
+        + carbon_notes(emitted, spent.accounting, pauses),
         nodes=nodes,
     )
+    return replace(report, missing=tuple(_missing(report, reader, known, executions, recorded)))
+
+
+def _missing(
+    report: Report,
+    reader: LedgerReader,
+    known: RunConfig,
+    executions: Sequence[ExecutionRow],
+    metrics: Sequence[MetricRow],
+) -> list[str]:
+    """List what is missing from the figures, or doubtful."""
+    events = reader.events()
     missing = [known.gap] if known.gap else []
-    missing += _absent(report, executions, recorded)
+    missing += _absent(report, executions, metrics)
     missing += [
-        f"{e.node}: {e.detail}" if nodes and e.node else e.detail
-        for e in reader.events()
+        f"{e.node}: {e.detail}" if report.nodes and e.node else e.detail
+        for e in events
         if e.kind is EventKind.LEDGER_ROWS_DROPPED
     ]
     # Each attempt notes it again.
-    unread = [e.detail for e in reader.events() if e.kind is EventKind.POWER_UNREAD]
-    missing += dict.fromkeys(unread)
-    missing += spent.gaps
-    missing += _doubtful(spent.accounting)
-    return replace(report, missing=tuple(missing))
+    missing += dict.fromkeys(e.detail for e in events if e.kind is EventKind.POWER_UNREAD)
+    missing += report.spending.gaps
+    missing += carbon_verdict.gaps(report.footprint)
+    missing += _doubtful(report.footprint)
+    return missing
+
+
+def _evidence(
+    reader: LedgerReader,
+    known: RunConfig,
+    spans: dict[int, Span],
+    executions: Sequence[ExecutionRow],
+    readings: Sequence[DeviceReadings],
+) -> Evidence:
+    """Put together what the ledger holds of the run's energy and of the grid."""
+    accounting = None if known.config is None else known.config.accounting
+    return Evidence(
+        executions=executions,
+        barriers=reader.barriers(),
+        devices=reader.devices(),
+        readings=readings,
+        spans=spans,
+        own_spans=device_spans(reader.node_spans(), spans),
+        lost=reader.lost_nodes(),
+        pauses=run_pauses(reader.choices(), spans),
+        grid=Attribution(timelines(reader, accounting), reader.attempts(), spans),
+    )
+
+
+def _spent(reader: LedgerReader, known: RunConfig, evidence: Evidence, owner: str) -> Spending:
+    """Where the joules went, with the machines whose record is lost among the gaps."""
+    spent = spending(evidence, _accounting(known.config))
+    lost = lost_energy(evidence.lost, reader.node_spans(), len(evidence.spans))
+    return replace(spent, gaps=(*lost, *spent.gaps), owner=owner)
 
 
 def _absent(
@@ -136,15 +177,20 @@ def _absent(
     return [sentence for sentence, holds in absent.items() if holds]
 
 
-def _doubtful(accounting: Accounting | None) -> list[str]:
-    """Name a carbon factor that is allowed but that no grid has."""
-    if accounting is None or not 0 < accounting.intensity_g_per_kwh < _LEAST_INTENSITY:
-        return []
-    given = accounting.intensity_g_per_kwh
+def _doubtful(emitted: Footprint) -> list[str]:
+    """Name a constant intensity that is allowed but that no grid has."""
+    stated = {
+        feed.lowest_g_per_kwh
+        for facts in emitted.intensities
+        for feed in facts.feeds
+        if feed.feed == FROM_ACCOUNTING
+    }
     return [
         f"accounting.intensity_g_per_kwh = {given:g} is less than any grid emits: if it was meant "
         f"in kg, all CO2e figures are a thousand times too small ({given:g} kg = "
         f"{1000 * given:g} g)"
+        for given in sorted(stated)
+        if 0 < given < _LEAST_INTENSITY
     ]
 
 
@@ -152,7 +198,14 @@ def _accounting(config: Config | None) -> Accounting | None:
     if config is None:
         return None
     a = config.accounting
-    return Accounting(a.pue, a.intensity_g_per_kwh, a.origin)
+    return Accounting(
+        pue=a.pue,
+        intensity_g_per_kwh=a.intensity_g_per_kwh,
+        source=a.origin,
+        embodied_kg=a.embodied_kg,
+        lifetime_h=a.lifetime_h,
+        embodied_source=a.embodied_source,
+    )
 
 
 def _device_figures(

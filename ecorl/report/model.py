@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from ecorl.ledger import FaultRow, MetricRow, PlacementRow
 from ecorl.records import Action, Provenance, Role, Stage
+from ecorl.report.energy.carbon_model import Footprint, PauseSummary
 from ecorl.report.energy.model import (
     Balance,
     CardTimeline,
@@ -269,13 +270,20 @@ class PowerTrace:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The whole report of a run."""
+    """The whole report of a run.
+
+    Attributes:
+        footprint: what its energy emitted.
+        pauses: how it waited for a clean window; None where nothing was decided about that.
+    """
 
     head: Head
     verdict: tuple[str, ...]
     missing: tuple[str, ...]
     stages: tuple[StageRow, ...]
     spending: Spending
+    footprint: Footprint
+    pauses: PauseSummary | None
     comparisons: tuple[PathComparison, ...]
     balance: Balance | None
     card_timeline: CardTimeline | None

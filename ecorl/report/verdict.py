@@ -189,8 +189,9 @@ def _spent(spending: Spending) -> list[str]:
 def _beside(card: EnergyTotals, owner: str) -> str:
     """Say what a simulated card would have drawn; it is no part of what was spent."""
     idle_j = card.by_cause.get(Cause.IDLE)
-    work_j = math.fsum(j for cause, j in card.by_cause.items() if cause is not Cause.IDLE)
-    worked = any(cause is not Cause.IDLE for cause in card.by_cause) or card.at_least
+    unused = (Cause.IDLE, Cause.PAUSED)
+    work_j = math.fsum(j for cause, j in card.by_cause.items() if cause not in unused)
+    worked = any(cause not in unused for cause in card.by_cause) or card.at_least
     at_work = f"{'at least ' * card.at_least}{joules(work_j)} at work" if worked else "got no work"
     if idle_j is None:
         drawn = f"{at_work} beside it ({card.provenance}), and idle an unknown amount"
@@ -198,6 +199,8 @@ def _beside(card: EnergyTotals, owner: str) -> str:
         drawn = f"{joules(idle_j)} idle and {at_work} beside it ({card.provenance})"
     else:
         drawn = f"{joules(idle_j)} idle beside it ({card.provenance}) and {at_work}"
+    if card.paused_j:
+        drawn += f", and {joules(card.paused_j)} while the run was paused"
     return (
         f"The simulated card would have drawn {drawn}; that is in none of the figures of {owner}."
     )

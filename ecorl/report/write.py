@@ -13,6 +13,7 @@ from ecorl.report.aggregate import build_report
 from ecorl.report.render.page import render_html, render_json
 from ecorl.report.render.text import print_report
 from ecorl.report.run_config import read_config
+from ecorl.report.sharing.files import texts_of
 
 HTML_FILE = "report.html"
 JSON_FILE = "report.json"
@@ -21,7 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 def write_report(run_dir: Path, *, console: Console) -> Path | None:
-    """Print the text, then write ``report.html`` and ``report.json`` into the run folder.
+    """Print the text, then write the report's files into the run folder.
+
+    These are ``report.html`` and ``report.json``, and, for others to read, ``footprint.json`` and
+    ``emissions.csv``.
 
     The text comes first: it needs no writable folder, and a file that cannot be written costs a
     warning and no more.
@@ -41,13 +45,17 @@ def write_report(run_dir: Path, *, console: Console) -> Path | None:
     with LedgerReader(run_dir) as reader:
         if run_dir.is_file():
             run_dir = run_dir.parent
-        report = build_report(reader, read_config(reader.run(), run_dir))
+        known = read_config(reader.run(), run_dir)
+        report = build_report(reader, known)
+        texts = texts_of(report, reader, known)
     try:
         print_report(report, console)
     finally:  # whoever reads the text may leave early (`| head`): the files come all the same
         page = run_dir / HTML_FILE
         written = _replace(page, render_html(report))
         _replace(run_dir / JSON_FILE, render_json(report))
+        for name, text in texts.items():
+            _replace(run_dir / name, text)
     return page if written else None
 
 

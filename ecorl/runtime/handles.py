@@ -180,6 +180,10 @@ class RunTotals:
         drawn_j: J that the metered devices drew, whatever they did; None when some readings of
             theirs are missing.
         beside_j: J of that beside all executions, e.g. while nothing ran; None likewise.
+        carbon_g: gCO2e of ``drawn_j``, as far as the intensity was known; None where it never was,
+            or where ``drawn_j`` is missing.
+        unknown_j: J of which ``carbon_g`` lacks the emissions.
+        g_per_kwh: the grid's average intensity now, g/kWh; None: unknown.
         gpu_power_w: smoothed power of the GPU path's devices together, W, or None.
         provenance: the weakest among all figures, or None without any.
     """
@@ -188,5 +192,8 @@ class RunTotals:
     placed: Mapping[Role, Action] = field(default_factory=dict)
     drawn_j: float | None = None
     beside_j: float | None = None
+    carbon_g: float | None = None
+    unknown_j: float = 0.0
+    g_per_kwh: float | None = None
     gpu_power_w: float | None = None
     provenance: Provenance | None = None

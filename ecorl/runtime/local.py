@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ecorl import config as cfg
+from ecorl.control import GearChoice
 from ecorl.edi import EdiMatrix
 from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.lanes.threaded import AsyncEngine
@@ -25,13 +26,13 @@ from ecorl.engines.registry import build_engine
 from ecorl.errors import CheckpointError
 from ecorl.ledger import Ledger
 from ecorl.records import DeviceKind, EventKind, Role, StageWork, stage_of
+from ecorl.runtime.control.governor import governs
 from ecorl.runtime.equipment.hardware import card_power, gpu_path, real_card_ids, stays_on_gpu
 from ecorl.runtime.equipment.profiles import named_profile
 from ecorl.runtime.handles import Iteration, Landed, PlacedStage, RunTotals, Span, StageRun
 from ecorl.runtime.hooks import StageHooks
 from ecorl.runtime.monitor import NodeMonitor
 from ecorl.runtime.overhead import HookClock
-from ecorl.runtime.protocol import Command
 from ecorl.runtime.scheduling.accounting import REAL_HOST
 from ecorl.runtime.scheduling.iterations import new_iteration
 from ecorl.runtime.scheduling.offload import LanePlace, OffloadLane
@@ -95,6 +96,11 @@ class LocalRuntime(StageHooks):
     def is_head(self) -> bool:
         """Whether this process keeps the record: it does."""
         return True
+
+    @property
+    def is_governed(self) -> bool:
+        """Whether `tick` ever asks for anything but to go on."""
+        return governs(self.config)
 
     @property
     def record(self) -> Ledger:
@@ -239,9 +245,12 @@ class LocalRuntime(StageHooks):
         with self.clock:
             self._scheduler.settle()
 
-    def tick(self, now_s: float) -> Command:
+    def tick(
+        self, now_s: float, *, steps_left: int | None = None, is_stopping: bool = False
+    ) -> GearChoice:
         """Ask the control path what the trainer is to do. See `Runtime`."""
-        return self._scheduler.tick(now_s)
+        with self.clock:
+            return self._scheduler.tick(steps_left, is_stopping)
 
     def edi_json(self) -> str:
         """The EDI matrix as JSON, whole even while readings come in."""

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
+from ecorl.control import GearChoice
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.records import (
     EventKind,
@@ -31,9 +32,6 @@ from ecorl.runtime.training import TrainingSide
 
 ExactRows: TypeAlias = Callable[[Sequence[int]], Sequence[Float32]]
 """Answers the given rows on the exact path: one float32 scalar or vector a row."""
-
-Command: TypeAlias = Literal["run"]
-"""What the control path asks of the trainer: to go on."""
 
 
 class RecordWriter(Protocol):
@@ -119,6 +117,11 @@ class Runtime(Protocol):
     @property
     def is_head(self) -> bool:
         """Whether this process keeps the record; of several training processes one does."""
+        ...
+
+    @property
+    def is_governed(self) -> bool:
+        """Whether `tick` ever asks for anything but to go on."""
         ...
 
     @property
@@ -289,11 +292,17 @@ class Runtime(Protocol):
         """Record executions whose power readings have come in; call between iterations."""
         ...
 
-    def tick(self, now_s: float) -> Command:
+    def tick(
+        self, now_s: float, *, steps_left: int | None = None, is_stopping: bool = False
+    ) -> GearChoice:
         """Ask the control path what the trainer is to do; call before each iteration.
+
+        Returns at once. `ecorl.runtime.control.standing.stand` asks until training goes on.
 
         Args:
             now_s: time, monotonic s.
+            steps_left: steps that training has before it; None: unknown.
+            is_stopping: whether training was asked to stop, by a signal for instance.
         """
         ...
 

@@ -24,6 +24,7 @@ from ecorl.engines.models.text_survival import survives_text
 from ecorl.engines.models.text_tokenizer import TOKENIZER_FILE
 from ecorl.errors import ConfigError
 from ecorl.records import Action, Stage
+from ecorl.runtime.control.governor import check_budget
 from ecorl.runtime.equipment.hardware import stays_on_gpu
 from ecorl.runtime.ray.cluster import check_accelerators
 from roll_adapters.openrlhf.description import frozen_models
@@ -63,6 +64,7 @@ def fitted(config: Config, args: Any) -> Config:
     elif algorithm is not None and config.algorithm_enum is not algorithm:
         allowed = f"{algorithm}, or left out: --algo.advantage.estimator is {estimator}"
         raise ConfigError("algorithm", config.algorithm, allowed)
+    check_budget(config)
     _check_overlap(config, args)
     _check_exact_engine(config, args)
     _check_tokenizers(config, args)

@@ -70,6 +70,7 @@ class Driver:
         self._found = _Found()
         self._runtime: Runtime | None = None
         self._max_steps = 0
+        self._weights: object = None
 
     # ------------------------------------------------------------ begin
 
@@ -177,6 +178,7 @@ class Driver:
         """
         assert self._opened is not None
         self._max_steps = max_steps or 0
+        self._weights = value_of(args, "ckpt.output_dir")
         training = describe(self._config, args, Job.ask(self._found.asked))
         opened = self._opened
         runtime = build_runtime(
@@ -209,6 +211,8 @@ class Driver:
             record.event(EventKind.STOP, f"training ended with {type(error).__name__}")
         self._runtime.close()
         record.close()
+        if self._opened is not None:
+            self._opened.publish(self._weights)
 
     def _drain(self) -> None:
         """Wait until the trainer's processes have told all; one that is gone tells nothing more."""

@@ -22,6 +22,7 @@ import torch
 
 from ecorl.engines.containment import EngineBoundary
 from ecorl.records import Action, ModelShape, Role, Stage, StageWork
+from ecorl.runtime.control.standing import stand
 from ecorl.runtime.energy.log_figures import LEGEND, log_figures
 from ecorl.runtime.handles import Float32, Iteration, Landed, RunTotals, Span, StageRun
 from ecorl.runtime.ray.remote import RemoteRuntime
@@ -85,6 +86,7 @@ class TrainerHooks:
     ) -> None:
         self.runtime, self._args, self._step = runtime, args, from_step
         self._normalised, self._compared = normalised, set(compared)
+        self._stood_before: int | None = None
         self._iteration: Iteration | None = None
         self._rows: RolloutRows | None = None
         self._ids: Sequence[str] = ()
@@ -104,7 +106,7 @@ class TrainerHooks:
         run = None
         with EngineBoundary() as boundary:
             if not self.is_async:
-                self.runtime.tick(time.monotonic())
+                self._stand()
             iteration = self.runtime.begin_iteration(self._step + 1, self._step)
             self._times = ResponseTimes()
             run = self.runtime.on_stage_start(
@@ -350,7 +352,7 @@ class TrainerHooks:
         """
         if self.is_async:
             with EngineBoundary() as boundary:
-                self.runtime.tick(time.monotonic())
+                self._stand()
             self._tell(boundary)
         status, self._step = train()
         self._rows = None
@@ -386,6 +388,15 @@ class TrainerHooks:
         self._logged = now
 
     # ------------------------------------------------------------ inside
+
+    def _stand(self) -> None:
+        """Stand still before a step for as long as the control path asks for it.
+
+        A step may generate several times: it has begun with the first.
+        """
+        if self._stood_before != self._step:
+            self._stood_before = self._step
+            stand(self.runtime)
 
     def _shape(self, role: Role) -> ModelShape | None:
         return self.runtime.training.models.get(role)

@@ -12,6 +12,7 @@ from ecorl.config import Config, LocalRuntimeConfig, RayRuntimeConfig
 from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError
 from ecorl.ledger import LEDGER_FILE, Ledger
+from ecorl.report.sharing.files import write_footprint
 from ecorl.runtime.energy.recorded_energy import recorded_totals
 from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.ray.cluster import join
@@ -116,6 +117,14 @@ class OpenedRun:
         spent = recorded_totals(folder)
         ledger = open_attached_run(config, folder, step, dict(facts))
         return cls(ledger, folder, step or 0, edi, spent, existed)
+
+    def publish(self, weights: object) -> None:
+        """Write what the run has drawn and emitted beside its record, and beside saved weights.
+
+        Args:
+            weights: folder that the framework saves them in, as it names it; None without one.
+        """
+        write_footprint(self.folder, [Path(str(weights))] if weights else [])
 
     def withdraw(self) -> None:
         """Close the record of a run that never began, and remove it where it is new."""

@@ -11,6 +11,7 @@ from ecorl.engines.models.text_tokenizer import TOKENIZER_FILE
 from ecorl.engines.registry import engine_spec
 from ecorl.errors import ConfigError
 from ecorl.records import Action, Stage, stage_of
+from ecorl.runtime.control.governor import check_budget
 from ecorl.runtime.equipment.hardware import stays_on_gpu
 from ecorl.runtime.ray.cluster import check_accelerators, nodes
 from roll_adapters.ray_jobs.models import local_folder
@@ -38,6 +39,7 @@ def check(
     Raises:
         ConfigError: for the first setting that cannot work.
     """
+    _check_budget(read)
     _check_moves(read, pipeline_config, moves=moves)
     _check_overlap(read, pipeline_config)
     _check_card_roles(read, movable)
@@ -77,6 +79,14 @@ def _range(n: int) -> str:
     if n == 0:
         return "none (ray start --resources '{\"FPGA\": 1}' on a node says that it has one)"
     return "fpga:0" if n == 1 else f"fpga:0 to fpga:{n - 1}"
+
+
+def _check_budget(read: RollConfig) -> None:
+    """Refuse to promise a stop that ROLL's pipelines cannot be asked for."""
+    try:
+        check_budget(read.config)
+    except ConfigError as error:
+        raise read.error(f"ecorl.{error.key}", error.value, error.allowed) from None
 
 
 def _check_moves(read: RollConfig, pipeline_config: Any, *, moves: bool) -> None:

@@ -283,11 +283,15 @@ class AutoDeviceMapping:
         )
         runtime.start()
         self._runtime = runtime
-        total = int(getattr(self.pipeline_config, "max_steps", 0) or 0)
         kind = EventKind.RESUME if opened.from_step else EventKind.START
-        runtime.record.event(kind, f"training from step {opened.from_step} of {total}")
+        runtime.record.event(kind, f"training from step {opened.from_step} of {self._n_steps}")
         hooks.current = self._hooks(runtime)
         self._watch(pipeline, hooks.current)
+
+    @property
+    def _n_steps(self) -> int:
+        """Steps of the whole pipeline; 0: unknown."""
+        return int(getattr(self.pipeline_config, "max_steps", 0) or 0)
 
     def _with_engine(self) -> Config:
         """The config with what ROLL's own class as an engine has to know."""
@@ -319,8 +323,10 @@ class AutoDeviceMapping:
         }
         passes = int(getattr(self.pipeline_config, "ppo_epochs", 1) or 1)
         assert self._opened is not None
-        step = self._opened.from_step
-        return PipelineHooks(runtime, references, by_cluster, passes=passes, from_step=step)
+        done = self._opened.from_step
+        return PipelineHooks(
+            runtime, references, by_cluster, passes=passes, from_step=done, total=self._n_steps
+        )
 
     def _watch(self, pipeline: Any, own: PipelineHooks) -> None:
         """Wrap the methods of this pipeline at which its steps begin and end."""
@@ -391,6 +397,8 @@ class AutoDeviceMapping:
                 runtime.record.event(EventKind.STOP, what)
             runtime.close()
             runtime.record.close()
+            if self._opened is not None:
+                self._opened.publish(getattr(self.pipeline_config, "output_dir", None))
         if self._pool is not None:
             self._pool.close()
 

@@ -123,7 +123,7 @@ def attach_to_record(
     attachment = TrlAttachment(trainer, runtime, on_close, frozen, processes.prefix)
     attachment.wrap()
     trainer.add_callback(StageCallback(attachment))
-    trainer.add_callback(LedgerCallback(attachment, record.owned, record.from_step))
+    trainer.add_callback(LedgerCallback(attachment, record.owned, record.from_step, run_dir))
     return attachment
 
 

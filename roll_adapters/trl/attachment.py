@@ -8,14 +8,15 @@ methods take and return.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from ecorl.control import Command, GearChoice
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.records import Action, EventKind, Stage, StageWork
+from ecorl.runtime.control.standing import stand
 from ecorl.runtime.energy.log_figures import LEGEND, log_figures
 from ecorl.runtime.frozen_models import FrozenModels
 from ecorl.runtime.handles import RunTotals
@@ -50,6 +51,11 @@ class TrlAttachment:
         on_close: called once, when the attachment ends.
         frozen: notices when an engine no longer stands for its model.
         prefix: put before the ids of rows, where several processes train.
+
+    Attributes:
+        closed: whether it has ended.
+        is_stopping: tells whether training was asked to stop, by a signal for instance; whoever
+            listens for that sets it.
     """
 
     def __init__(
@@ -62,6 +68,7 @@ class TrlAttachment:
     ) -> None:
         self.trainer, self.runtime = trainer, runtime
         self.closed = False
+        self.is_stopping: Callable[[], bool] = lambda: False
         self._on_close, self._frozen = on_close, frozen
         self._policy_shape = runtime.training.models.get(Stage.ACTOR_TRAIN)
         self._rollout = Rollout(runtime, self._policy_shape, prefix)
@@ -113,10 +120,25 @@ class TrlAttachment:
 
     # ------------------------------------------------------------ generation
 
-    def begin_step(self) -> None:
-        """Begin an optimizer step; it may generate one batch, several or none."""
-        self.runtime.tick(time.monotonic())
+    def begin_step(self) -> bool:
+        """Begin an optimizer step; it may generate one batch, several or none.
+
+        Before it training stands still for as long as the control path asks for it.
+
+        Returns:
+            Whether training is to be saved and ended after this step.
+        """
+        choice = self.stand()
         self._rollout.begin_step(*self._step())
+        return choice.command is Command.STOP
+
+    def stand(self) -> GearChoice:
+        """Stand still for as long as the control path asks for it; see `Runtime.tick`."""
+        state = self.trainer.state
+        left = int(state.max_steps) - int(state.global_step)
+        return stand(
+            self.runtime, steps_left=left if left > 0 else None, is_stopping=self.is_stopping
+        )
 
     def end_training_stage(self) -> None:
         """End the open actor_train execution, if any: the optimizer has stepped."""

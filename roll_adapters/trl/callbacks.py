@@ -11,7 +11,9 @@ from transformers import TrainerCallback
 
 from ecorl.errors import RunError
 from ecorl.records import EventKind
+from ecorl.report.sharing.files import write_footprint
 from ecorl.runtime.checkpoints import record_checkpoint
+from ecorl.runtime.memory import record_peak_memory
 
 if TYPE_CHECKING:
     from roll_adapters.trl.attachment import TrlAttachment
@@ -42,14 +44,16 @@ class StageCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin a step of the record, whether or not the step generates.
 
+        Training waits here for a clean window, if the run does so at all.
+
         Args:
             args: the trainer's arguments.
             state: the trainer's state; ``global_step`` counts the finished steps.
-            control: not used.
+            control: what the trainer is to do after the step.
             **kwargs: not used.
         """
-        if not self._attachment.closed:
-            self._attachment.begin_step()
+        if not self._attachment.closed and self._attachment.begin_step():
+            control.should_save = control.should_training_stop = True
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the training stage here, so that it holds nothing that other callbacks do later.
@@ -64,7 +68,9 @@ class StageCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
             self._attachment.end_training_stage()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """End the step, and record executions whose power readings have come in.
+        """End the step, and record peak memory and executions whose power readings have come in.
+
+        The memory is that of the process which keeps the record.
 
         Args:
             args: the trainer's arguments.
@@ -74,7 +80,11 @@ class StageCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
         """
         if not self._attachment.closed:
             self._attachment.end_training_stage()
-            self._attachment.runtime.settle()
+            runtime = self._attachment.runtime
+            if runtime.is_head:
+                with runtime.clock:
+                    record_peak_memory(runtime.record, state.global_step)
+            runtime.settle()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the training stage that is open when training ends, if any, and account it.
@@ -97,11 +107,14 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         attachment: whose ledger; when it is closed nothing is written any more.
         close_at_end: whether the record ends with the training.
         from_step: step that the record goes on from, 0 for a fresh one.
+        run_dir: folder of the run.
     """
 
-    def __init__(self, attachment: TrlAttachment, close_at_end: bool, from_step: int) -> None:
+    def __init__(
+        self, attachment: TrlAttachment, close_at_end: bool, from_step: int, run_dir: Path
+    ) -> None:
         self._attachment, self._close_at_end = attachment, close_at_end
-        self._from_step = from_step
+        self._from_step, self._run_dir = from_step, run_dir
         self._record = attachment.runtime.record
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -185,3 +198,5 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
                 f"training ended after {state.global_step} of {state.max_steps} steps",
             )
             self._attachment.detach()
+            if self._attachment.runtime.is_head:
+                write_footprint(self._run_dir, [Path(args.output_dir)])

@@ -15,12 +15,14 @@ from rich.console import Console
 from transformers import TrainerCallback
 
 from ecorl.config import Config, FpgaEngineConfig
+from ecorl.control import Command
 from ecorl.edi import EdiMatrix
 from ecorl.engines.fpga.csim.build import csim_library
 from ecorl.engines.fpga.engine import FpgaEngine as Int8Engine
 from ecorl.errors import ConfigError, EcorlError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.records import EvaluationPhase, EventKind, Stage
+from ecorl.report.sharing.files import write_footprint
 from ecorl.runtime.checkpoints import (
     newest_checkpoint,
     read_state,
@@ -76,7 +78,7 @@ def run(config: Config, run_dir: Path, console: Console) -> bool:
         ledger = create_run(config, run_dir, run_facts(files.policy, files.reward, PACKAGES))
         attempt = _Run(config, run_dir, files, trainer, ledger, console)
         try:
-            return attempt.go(None)
+            return _published(attempt.go(None), run_dir)
         except EcorlError:
             # Refused before anything ran (an engine that cannot load the model): leave no half run.
             if not attempt.attached and not was_there:
@@ -112,7 +114,15 @@ def resume(run_dir: Path, console: Console) -> bool:
         remove_checkpoints_after(run_dir / CHECKPOINTS, step)
         trainer = build_trainer(config, files, run_dir / CHECKPOINTS)
         console.print(f"going on from step {step} of {config.trainer.steps}", highlight=False)
-        return _Run(config, run_dir, files, trainer, ledger, console).go(checkpoint, edi, spent)
+        attempt = _Run(config, run_dir, files, trainer, ledger, console)
+        return _published(attempt.go(checkpoint, edi, spent), run_dir)
+
+
+def _published(is_complete: bool, run_dir: Path) -> bool:
+    """Write what a complete run has drawn and emitted beside its record and its weights."""
+    if is_complete:
+        write_footprint(run_dir, [run_dir / MODEL])
+    return is_complete
 
 
 def _check_one_process() -> None:
@@ -160,6 +170,7 @@ class _Run:
         self.trainer, self.ledger, self.console = trainer, ledger, console
         self.record: RecordWriter = ledger
         self.attached = False
+        self._stop = _StopAtStep(console)
 
     def go(
         self,
@@ -199,7 +210,8 @@ class _Run:
             if complete:
                 self.record.event(EventKind.FINISH, "the run is complete")
             else:
-                self.record.event(EventKind.STOP, "stopped by a signal after the step was saved")
+                by = "by a signal" if self._stop.asked else "at the budget of emissions"
+                self.record.event(EventKind.STOP, f"stopped {by}")
             return complete
         except KeyboardInterrupt:
             self.record.event(EventKind.STOP, "stopped from the keyboard")
@@ -208,6 +220,12 @@ class _Run:
             self.record.close()
 
     def _phases(self, attachment: TrlAttachment, checkpoint: Path | None) -> bool:
+        # What comes before the first step waits for the clean window too.
+        attachment.is_stopping = lambda: self._stop.asked
+        with self._stop.listening():
+            choice = attachment.stand()
+        if self._stop.asked or choice.command is Command.STOP:
+            return False
         if not self._evaluated(EvaluationPhase.BEFORE):
             self._evaluate(EvaluationPhase.BEFORE)
         if not self._train(checkpoint):
@@ -240,13 +258,12 @@ class _Run:
             # Cut off after the last step: the trainer would take one more before it stops.
             self._load_weights(checkpoint)
             return True
-        stop = _StopAtStep(self.console)
         title = f"{self.config.algorithm.upper()} training"
-        with stop.listening(), progress(title, steps, self.console, done=done) as bar:
+        with self._stop.listening(), progress(title, steps, self.console, done=done) as bar:
             self.trainer.add_callback(_ProgressToBar(bar))
-            self.trainer.add_callback(stop)
+            self.trainer.add_callback(self._stop)
             self.trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        return not stop.asked
+        return not self._stop.asked and int(self.trainer.state.global_step) >= steps
 
     def _load_weights(self, checkpoint: Path) -> None:
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)

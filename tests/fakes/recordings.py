@@ -54,3 +54,17 @@ def weeks(n_days=10):
     """Values of a calm grid, 330 to 374 g/kWh."""
     hours = np.arange(24 * n_days)
     return np.round(350 + 20 * np.sin(2 * np.pi * hours / 24) + hours % 5, 1).tolist()
+
+
+def blinking(folder, threshold_g_per_kwh=300.0):
+    """A table ``[carbon]`` that makes a training wait again and again, whatever its speed.
+
+    Its replayed grid is clean for 0.4 s of each 4 s, so that the boundary of two steps falls into
+    dirty hours nearly always, and no wait is long.
+    """
+    path = write(folder, two(([400.0] * 9 + [200.0]) * 300), "BLINKING_2022.csv")
+    feed = {"type": "replay", "path": str(path), "speed": 9000.0}
+    return {
+        "threshold_g_per_kwh": threshold_g_per_kwh, "pause": "steps", "max_wait_s": 600.0,
+        "recheck_s": 0.1, "stale_after_s": 1.0, "feeds": [feed],
+    }  # fmt: skip

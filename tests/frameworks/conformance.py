@@ -1,7 +1,7 @@
 """What every framework's adapter has to keep: one suite over the runs that an adapter hands over.
 
 A test module subclasses `AdapterConformance` and has a fixture ``adapter`` that gives an
-`AdapterUnderTest`, of the module or the session: each of its five trainings is done once, when a
+`AdapterUnderTest`, of the module or the session: each of its six trainings is done once, when a
 test asks for it first.
 
     plain      without ecorl
@@ -9,6 +9,7 @@ test asks for it first.
     exact      attached, `offloaded` answered by an engine that computes as the framework does
     faulty     the same, with `FAULTS` injected into the engines
     resumed    attached, cut off after a checkpoint that is not its last step, and gone on with
+    paused     attached, all stages on the GPU path, standing still while a replayed grid is dirty
 
 All train the same models on the same rows for `N_STEPS` steps.
 """
@@ -26,6 +27,8 @@ import numpy as np
 import pytest
 
 from ecorl.bench.frameworks.samples import count_samples
+from ecorl.control import Why
+from ecorl.controllers.pauses import paused_spans
 from ecorl.ledger import LedgerReader
 from ecorl.records import (
     INFERENCE_STAGES,
@@ -44,6 +47,8 @@ from tests.frameworks.joules import assert_counted_once
 N_STEPS = 4
 STEPS = tuple(range(1, N_STEPS + 1))
 TOLERANCE = 1e-6
+SLACK_S = 0.02
+"""What lies between a decision and its row in the record, at most, s."""
 ENGINE_SHARE = 0.99
 """Of the rows that an engine has to answer before its run counts as one of it."""
 
@@ -85,7 +90,7 @@ class TrainedRun:
 
 
 class AdapterUnderTest(Protocol):
-    """An adapter with its five trainings, each done once.
+    """An adapter with its six trainings, each done once.
 
     Attributes:
         rows: rows that each role has in each step; training counts a row once a pass.
@@ -115,6 +120,8 @@ class AdapterUnderTest(Protocol):
     def faulty(self) -> TrainedRun: ...
     @property
     def resumed(self) -> TrainedRun: ...
+    @property
+    def paused(self) -> TrainedRun: ...
 
     @property
     def refusal(self) -> str:
@@ -180,7 +187,7 @@ def assert_same_numbers(plain: TrainedRun, other: TrainedRun, tolerance: float =
 class AdapterConformance:
     """The checks; a subclass named ``Test...`` runs them, with a fixture ``adapter``."""
 
-    @pytest.fixture(params=["gpu_path", "exact", "faulty", "resumed"])
+    @pytest.fixture(params=["gpu_path", "exact", "faulty", "resumed", "paused"])
     def attached(self, request, adapter) -> TrainedRun:
         """Each of the runs with ecorl, for laws that all of them keep."""
         return getattr(adapter, request.param)
@@ -305,6 +312,20 @@ class AdapterConformance:
         with record_of(adapter.gpu_path) as reader:
             assert {r.action for r in kept(reader)} == {Action.GPU}
             assert reader.faults() == []
+
+    def test_a_training_that_stands_still_for_a_while_changes_no_bit(self, adapter):
+        assert_same_numbers(adapter.plain, adapter.paused)
+        with record_of(adapter.paused) as reader:
+            choices, rows = reader.choices(), kept(reader)
+            spans = paused_spans(choices, reader.last_times())[1]
+            assert reader.faults() == []
+        assert Why.DIRTY in {row.choice.why for row in choices}
+        assert {row.choice.g_per_kwh for row in choices} <= {400.0, 200.0, None}
+        # Nothing of a step runs while it stands.
+        for start_s, end_s in spans:
+            for r in rows:
+                inside_s = min(r.t_end_s, end_s) - max(r.t_start_s, start_s)
+                assert inside_s <= adapter.slack_s + SLACK_S, r
 
     def test_an_exact_engine_trains_as_the_framework_does(self, adapter):
         with record_of(adapter.exact) as reader:

@@ -14,6 +14,7 @@ BOTH = {"type": "static", "reward": "concurrent", "reference": "concurrent"}
 def config(tmp_path, algorithm: str = "grpo", **placement: Any) -> Config:
     policy = placement.pop("policy", {"type": "static"})
     engine = placement.pop("engine", {})
+    more = placement.pop("more", {})
     return validate_config(
         {
             "algorithm": algorithm,
@@ -21,6 +22,7 @@ def config(tmp_path, algorithm: str = "grpo", **placement: Any) -> Config:
             "placement": {"policy": policy, **placement},
             "engine": engine,
             "telemetry": {"gpu": {"type": "modelled", "interval_s": 0.02}},
+            **more,
         }
     )
 

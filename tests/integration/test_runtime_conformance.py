@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from ecorl.bench.frameworks.samples import count_samples
+from ecorl.control import Command
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.errors import CheckpointError, ConfigError, EngineError
 from ecorl.records import Action, EventKind, FaultKind, Provenance, Stage
@@ -267,7 +268,7 @@ def test_the_times_of_a_clock_that_stood_meanwhile_add_up(run):
     now_s = time.monotonic()
     spans = [Span(now_s - 0.2, now_s - 0.1), Span(now_s - 0.05, now_s)]
     run.runtime.account(elsewhere.stage, spans, run.training.home)
-    assert run.runtime.tick(time.monotonic()) == "run"
+    assert run.runtime.tick(time.monotonic()).command is Command.RUN
     run.step(1, batch)
     wait_until(lambda: run.runtime.settle() or len(run.runtime.totals().roles) == 4)
     totals = run.runtime.totals()

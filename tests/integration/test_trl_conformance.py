@@ -10,6 +10,7 @@ import torch
 from ecorl.errors import UserError
 from ecorl.records import NO_ABILITIES, Stage
 from roll_adapters.trl_hooks import attach
+from tests.fakes.recordings import blinking
 from tests.frameworks.conformance import FAULTS, N_STEPS, AdapterConformance, TrainedRun
 from tests.integration.checks import BOTH, config
 from tests.integration.test_trl_resume import Cut, CutAt
@@ -17,7 +18,7 @@ from tests.integration.tiny_trainer import tiny_trainer
 
 N_ROWS, SAVED, CUT = 8, 2, 3
 TIMES = ("time", "runtime", "per_second")
-ADDED = ("energy/", "power/", "device/")
+ADDED = ("energy/", "power/", "device/", "carbon/")
 
 
 class TrlUnderTest:
@@ -41,13 +42,13 @@ class TrlUnderTest:
         sizes = {"per_device_train_batch_size": N_ROWS, "max_steps": N_STEPS}
         return tiny_trainer(self.tiny, self.folder / name, **sizes | changes)
 
-    def attached(self, name, trainer, resume=None, engine=None, **placement):
-        engine = engine or {}
-        settings = config(self.folder / name, engine=engine, **placement)
+    def attached(self, name, trainer, resume=None, engine=None, carbon=None, **placement):
+        engine, more = engine or {}, {"carbon": carbon} if carbon else {}
+        settings = config(self.folder / name, engine=engine, more=more, **placement)
         attachment = attach(trainer, settings, resume_from_checkpoint=resume)
         asked = []
         tick = attachment.runtime.tick
-        attachment.runtime.tick = lambda now_s: asked.append(now_s) or tick(now_s)
+        attachment.runtime.tick = lambda now_s, **facts: asked.append(now_s) or tick(now_s, **facts)
         trainer.train(resume_from_checkpoint=resume)
         return self.left_by(trainer, self.folder / name / "run", len(asked))
 
@@ -83,6 +84,11 @@ class TrlUnderTest:
         return self.attached(
             "faulty", self.trainer("faulty"), engine=engine, policy=BOTH, deadline_s=2.0
         )
+
+    @cached_property
+    def paused(self):
+        carbon = blinking(self.folder)
+        return self.attached("paused", self.trainer("paused"), carbon=carbon)
 
     @cached_property
     def resumed(self):

@@ -21,7 +21,7 @@ from ecorl.runtime.energy.recorded_energy import recorded_totals
 from roll_adapters.trl_hooks import attach
 from tests.integration.checks import BOTH, assert_same_bits, config, outcome
 
-OURS = ("energy/", "power/", "device/")
+OURS = ("energy/", "power/", "device/", "carbon/")
 STAGES = ("generation", "reward", "reference", "actor_train")
 
 
@@ -54,6 +54,10 @@ def test_every_stage_is_in_the_log_and_the_training_is_the_same(make_trainer, tm
         assert all(row[f"device/{stage}"] == 0.0 for row in rows[1:])
     assert {row["energy/provenance"] for row in rows if "energy/total_j" in row} == {3.0}
     totals = [row["energy/total_j"] for row in rows if "energy/total_j" in row]
+    assert {row["carbon/intensity_g_per_kwh"] for row in rows} == {450.0}
+    for row in rows:
+        if "energy/total_j" in row:
+            assert row["carbon/g"] == pytest.approx(row["energy/total_j"] / 3.6e6 * 450 * 1.2)
     assert totals == sorted(totals)
     assert all(
         0 <= row["energy/idle_j"] <= row["energy/total_j"] for row in rows if "energy/idle_j" in row
@@ -83,7 +87,10 @@ def test_without_power_readings_nothing_is_said_of_energy(make_trainer, tmp_path
     trainer = make_trainer(name="attached")
     rows = train(trainer, settings)
     assert_same_bits(outcome(plain), outcome(trainer))
-    assert {key for row in rows for key in row} == {f"device/{stage}" for stage in STAGES}
+    # What the grid emits is known without them.
+    assert {key for row in rows for key in row} == {
+        "carbon/intensity_g_per_kwh", *(f"device/{stage}" for stage in STAGES),
+    }  # fmt: skip
 
 
 def test_an_evaluation_s_log_stays_as_it_is(make_trainer, tmp_path, tiny):
@@ -151,6 +158,9 @@ def test_a_resumed_run_goes_on_with_its_sum(make_trainer, tmp_path):
     # The joules of the cut attempt are in the sum, not in the figures of a stage since then.
     stages_j = sum(row.get(f"energy/{stage}_j", 0.0) for row in new for stage in STAGES)
     assert stages_j < totals[-1]
+    grams_per_joule = 450 * 1.2 / 3.6e6
+    assert spent.carbon_g == pytest.approx(spent.drawn_j * grams_per_joule, rel=1e-6)
+    assert new[-1]["carbon/g"] == pytest.approx(totals[-1] * grams_per_joule, rel=1e-6)
     whole = recorded_totals(tmp_path / "run")
     assert whole.drawn_j >= 0.9 * totals[-1]
     with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:

@@ -3,14 +3,17 @@
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from rich.console import Console
 
 from ecorl import doctor
+from ecorl.config import FeedConfig, parse_config
 from ecorl.doctor import examination
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fakes" / "nvml"))
@@ -134,6 +137,92 @@ def test_json_holds_everything(bare):
     assert {item["name"] for item in data["possible"]} >= NAMES
     assert data["host"]["vector"].keys() == set(doctor.VECTOR_FLAGS)
     assert data["packages"]["torch"] is None
+
+
+KEYS = ("ELECTRICITY_MAPS_TOKEN", "WATTTIME_USER", "WATTTIME_PASSWORD")
+
+
+@pytest.fixture
+def without_keys(monkeypatch):
+    for name in KEYS:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def packages(monkeypatch):
+    """All packages are there, at version 1."""
+    monkeypatch.setattr(examination, "_version", lambda package: "1")
+
+
+def feeds_of(findings):
+    return {feed.type: feed for feed in findings.feeds}
+
+
+def test_feeds_are_told_by_packages_and_keys(without_keys, packages, monkeypatch):
+    feeds = feeds_of(doctor.examine())
+    assert {kind: feed.possible for kind, feed in feeds.items()} == {
+        "constant": True, "synthetic": True, "replay": True, "uk": True,
+        "electricity_maps": False, "watttime": False,
+    }  # fmt: skip
+    assert feeds["watttime"].keys == {"WATTTIME_USER": False, "WATTTIME_PASSWORD": False}
+    assert "WATTTIME_USER and WATTTIME_PASSWORD are not set" in feeds["watttime"].why
+    for name in KEYS:
+        monkeypatch.setenv(name, "s3cret")
+    findings = doctor.examine()
+    assert all(feed.possible for feed in findings.feeds)
+    assert feeds_of(findings)["electricity_maps"].why == "requests 1, ELECTRICITY_MAPS_TOKEN is set"
+    for text in (doctor.to_json(findings), shown(findings), shown(findings, force_terminal=True)):
+        assert "s3cret" not in text
+
+
+def test_every_type_of_feed_of_a_config_is_told(without_keys):
+    listed = {get_args(kind.model_fields["type"].annotation)[0] for kind in
+              get_args(get_args(FeedConfig)[0])}  # fmt: skip
+    assert feeds_of(doctor.examine()).keys() == listed
+
+
+def test_feeds_without_their_packages(bare, without_keys):
+    feeds = feeds_of(doctor.examine())
+    assert feeds["uk"].why == 'without requests: pip install "ecorl[carbon]"'
+    assert feeds["watttime"].why.startswith("without requests, watttime: pip install")
+    assert feeds["replay"].possible
+
+
+CONFIGURED = """
+[[carbon.feeds]]
+type = "uk"
+base_url = "http://127.0.0.1:9"
+[[carbon.feeds]]
+type = "electricity_maps"
+zone = "nowhere"
+[[carbon.feeds]]
+type = "replay"
+path = "nowhere.csv"
+"""
+
+
+def test_the_feeds_of_a_config_are_built_and_not_asked(without_keys, monkeypatch):
+    monkeypatch.setenv("ELECTRICITY_MAPS_TOKEN", "s3cret")
+    monkeypatch.setattr(socket, "socket", None)  # whoever asks fails
+    findings = doctor.examine(parse_config(CONFIGURED, "test"))
+    uk, maps, replay = findings.configured_feeds
+    assert (uk.possible, uk.why) == (True, "can be built")
+    assert uk.name == "carbon.feeds.0, uk_carbon_intensity (uk)"
+    assert not maps.possible
+    assert maps.why.startswith("carbon.feeds.1.zone = 'nowhere': allowed is a zone's name")
+    assert not replay.possible
+    assert replay.why.startswith("carbon.feeds.2.path = 'nowhere.csv': allowed is a file")
+    text = shown(findings)
+    assert "no   carbon.feeds.2, replay (replay): carbon.feeds.2.path" in text
+    assert "feeds: no network was asked" in text
+    assert "s3cret" not in text
+
+
+def test_a_config_without_feeds_is_told():
+    assert doctor.examine().configured_feeds is None
+    findings = doctor.examine(parse_config("", "test"))
+    assert findings.configured_feeds == ()
+    assert "config: no feed: accounting.intensity_g_per_kwh counts" in shown(findings)
 
 
 def test_nothing_heavy_is_imported():

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ecorl.carbon.feeds.intervals import Intervals
 from ecorl.carbon.feeds.protocol import FeedInfo
+from ecorl.carbon.forecasts.continuation import continuation
 from ecorl.carbon.forecasts.forecast import Forecast
+from ecorl.carbon.series import Series
 from ecorl.carbon.traces.trace import GridTrace
 from ecorl.errors import FeedSilent
 from ecorl.grid import AverageIntensity, Basis
@@ -55,9 +58,7 @@ class ReplayFeed:
         Raises:
             FeedSilent: outside of the trace, and where its value is missing.
         """
-        number = self._intervals.number(now_s - self._delay_s)
-        if not 0 <= number < len(self._trace.series.values):
-            raise FeedSilent(f"{self._trace.path.name} has nothing at this time")
+        number = self._newest(now_s)
         value = self._value(number, now_s)
         if value is None:
             raise FeedSilent(f"{self._trace.path.name} lacks the value of this time")
@@ -78,15 +79,44 @@ class ReplayFeed:
         return tuple(value for value in values if value is not None)
 
     def forecast(self, now_s: float) -> Forecast | None:
-        """None: a recording does not tell its future.
+        """What the part of the recording that has been told by now says of the time ahead.
+
+        The pool of simple rules goes on with that part, in the time of the trace, whose hours and
+        days it goes by. What the recording has after it is not looked at.
 
         Args:
             now_s: time, s since 1970.
+
+        Returns:
+            The forecast for 96 hours of the trace, in the time of the run.
+
+        Raises:
+            FeedSilent: outside of the trace, and where too little of it has been told.
         """
-        return None
+        n_told = self._newest(now_s) + 1
+        past = self._trace.series
+        told = Series(past.start_s, past.step_s, past.values[:n_told])
+        first = self._intervals.number(now_s)
+        try:
+            made = continuation(told, first)
+        except FeedSilent as error:
+            raise FeedSilent(f"{self._trace.path.name}, as told by now: {error}") from error
+        return replace(
+            made,
+            issued_s=now_s,
+            start_s=self._intervals.start_s(first),
+            step_s=self._intervals.step_s,
+        )
 
     def close(self) -> None:
         """Nothing to release."""
+
+    def _newest(self, now_s: float) -> int:
+        """Number of the interval that is told at a time."""
+        number = self._intervals.number(now_s - self._delay_s)
+        if not 0 <= number < len(self._trace.series.values):
+            raise FeedSilent(f"{self._trace.path.name} has nothing at this time")
+        return number
 
     def _value(self, number: int, fetched_s: float) -> AverageIntensity | None:
         trace = self._trace

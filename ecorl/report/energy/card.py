@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from ecorl.ledger import BarrierRow, ExecutionRow
 from ecorl.records import Action, Provenance, Role, StageResult, weakest
+from ecorl.report.energy.evidence import Evidence, paused_time_s
 from ecorl.report.energy.model import Balance, CardTimeline, Cause, EnergyPart, PathComparison
-from ecorl.report.energy.rest import Evidence
 from ecorl.report.energy.spans import length
 from ecorl.report.energy.stages import modelled_devices, present
 
@@ -196,5 +196,7 @@ def _idle_j(
             run_s[attempt] - length([evidence.spans[attempt]]) + length([span])
             for attempt, span in held.items()
         )
-        energy_j += math.fsum(known_w) * max(0.0, held_s - busy_s)
+        # Nothing is offloaded while the run stands still by choice.
+        paused_s = paused_time_s(evidence.paused(held, ()))
+        energy_j += math.fsum(known_w) * max(0.0, held_s - busy_s - paused_s)
     return energy_j

@@ -12,10 +12,14 @@ Definitions, which the report repeats in its notes:
 - the rest of a device of the GPU path is split by time into ``barrier wait`` (the training thread
   stood at the completion barrier and the device ran nothing) and what remains. By readings that
   is ``beside stages``, since such a device also evaluates, saves and runs the framework; from
-  idle power it is ``idle``, as is the rest of a card.
+  idle power it is ``idle``, as is the rest of a card;
+- paused: what a device drew while the run stood still by choice, waiting for a clean window, and
+  the device ran nothing: by its readings in that time, else profile idle power x that time. It is
+  no part of the rest.
 
 Wasted = superseded + barrier wait + idle. What was drawn beside stages is neither useful nor
-wasted: the readings do not tell which.
+wasted: the readings do not tell which. Nor is what was drawn while paused: it was drawn so that the
+rest would be drawn in cleaner hours.
 """
 
 from __future__ import annotations
@@ -24,8 +28,10 @@ from collections import defaultdict
 
 from ecorl.ledger import ExecutionRow
 from ecorl.records import Provenance, Stage
+from ecorl.report.energy.emissions import NO_EMISSIONS
+from ecorl.report.energy.evidence import Evidence, Meter, not_in_readings
 from ecorl.report.energy.model import Cause, EnergyPart
-from ecorl.report.energy.rest import Evidence, Meter, not_in_readings, rests
+from ecorl.report.energy.rest import rests
 from ecorl.report.energy.stages import energy_j, gpu_path_devices, total
 
 CAUSE_OF_STAGE = {
@@ -38,8 +44,9 @@ CAUSE_OF_STAGE = {
 }
 USEFUL_CAUSES = (Cause.GENERATION, Cause.SCORING, Cause.TRAINING)
 OTHER_CAUSES = (Cause.BESIDE_STAGES,)
+PAUSE_CAUSES = (Cause.PAUSED,)
 WASTED_CAUSES = (Cause.SUPERSEDED, Cause.BARRIER_WAIT, Cause.IDLE)
-CAUSES = (*USEFUL_CAUSES, *OTHER_CAUSES, *WASTED_CAUSES)
+CAUSES = (*USEFUL_CAUSES, *OTHER_CAUSES, *PAUSE_CAUSES, *WASTED_CAUSES)
 
 
 def _meters(evidence: Evidence) -> list[Meter]:
@@ -115,6 +122,9 @@ def _execution_parts(meter: Meter, evidence: Evidence) -> list[EnergyPart]:
                 time_s=total(e.result.time_s for e in group),
                 at_least=n_lost > 0,
                 gap=gap,
+                emissions=NO_EMISSIONS
+                if provenance is None
+                else evidence.grid.of_executions(group),
             )
         )
     return parts

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ecorl.records import Provenance, Role, Stage
+from ecorl.report.energy.emissions import NO_EMISSIONS, Emissions
 
 
 class Cause(StrEnum):
@@ -18,6 +19,7 @@ class Cause(StrEnum):
     SCORING = "scoring"
     TRAINING = "training"
     BESIDE_STAGES = "beside stages"
+    PAUSED = "paused"
     SUPERSEDED = "superseded"
     BARRIER_WAIT = "barrier wait"
     IDLE = "idle"
@@ -46,6 +48,7 @@ class StageRow:
             interpolated from the readings around them.
         n_tokens_served: output tokens less the share of rows that the exact path had to answer.
         iterations: first and last iteration of these calls.
+        emissions: of ``energy_j``, with the intensities and the PUE of the time of each call.
     """
 
     stage: Stage
@@ -73,6 +76,7 @@ class StageRow:
     n_tokens_served: float
     iterations: tuple[int, int]
     on_gpu_path: bool
+    emissions: Emissions = NO_EMISSIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ class EnergyPart:
         time_s: the time it covers, s, or None.
         at_least: whether the figure is a lower bound; ``gap`` then says why.
         simulated: whether the device is a card that stands for no hardware.
+        emissions: of ``energy_j``, with the intensities and the PUE of the time that it covers.
     """
 
     device_id: str
@@ -102,6 +107,7 @@ class EnergyPart:
     at_least: bool = False
     gap: str | None = None
     simulated: bool = False
+    emissions: Emissions = NO_EMISSIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +119,17 @@ class EnergyTotals:
         provenance: of several, that of the weakest part; ``n_provenances`` says how many.
         other_j: spent beside the stages by a device that had more to do than they (evaluations,
             saving, the framework's own work) or nothing; which of both is not known.
+        paused_j: drawn while the run waited for a clean window; neither useful nor wasted.
         by_cause: J per cause.
         tokens_per_joule: output tokens of generation over ``energy_j``; None unless the column
             holds all energy of the run that is known, that of generation among it. At most this
             where ``at_least``.
-        carbon_g: gCO2e = kWh x PUE x intensity; None without a config.
+        carbon_g: emissions by the average intensity, with the PUE; None where nothing is known of
+            it. A figure of its own provenance, which `ecorl.report.energy.carbon_model` has.
+        carbon_unknown_j: the part of ``energy_j`` that is missing from ``carbon_g``, J.
+        marginal_g: emissions by the marginal intensity, likewise; never added to ``carbon_g``.
+        marginal_unknown_j: the part of ``energy_j`` that is missing from ``marginal_g``, J; None
+            where the run recorded no marginal intensity.
         at_least: whether something is missing from ``energy_j``.
     """
 
@@ -128,9 +140,13 @@ class EnergyTotals:
     useful_j: float
     wasted_j: float
     other_j: float
+    paused_j: float
     by_cause: dict[Cause, float]
     energy_kwh: float
     carbon_g: float | None
+    carbon_unknown_j: float
+    marginal_g: float | None
+    marginal_unknown_j: float | None
     tokens_per_joule: float | None
     at_least: bool
 
@@ -149,11 +165,23 @@ class EnergyTotals:
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """Factors of the carbon figure, from the run's config."""
+    """Factors of the carbon figure, from the run's config.
+
+    Attributes:
+        pue: counts where the run recorded none.
+        intensity_g_per_kwh: average intensity; counts where no feed was configured.
+        source: where the two come from.
+        embodied_kg: emissions of making the reserved hardware, kgCO2e; None where not stated.
+        lifetime_h: hours for which that hardware serves.
+        embodied_source: where that figure comes from; None where not stated.
+    """
 
     pue: float
     intensity_g_per_kwh: float
     source: str
+    embodied_kg: float | None = None
+    lifetime_h: float = 43_800.0
+    embodied_source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,19 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ecorl.ledger import EnergySums, PowerSecond
 from ecorl.records import Provenance
-from ecorl.report.energy.spans import Span, merged
+from ecorl.report.energy.spans import EDGE_S, Span, merged
 from ecorl.report.render.numbers import joules
 from ecorl.telemetry.check import CounterVerdict, judge_counter, stopped_seconds
 
-_FIGURES = tuple(field.name for field in fields(EnergySums))
+_Array = NDArray[np.float64]
+_FIGURES = tuple(one.name for one in fields(EnergySums))
 
 
 _FULL_SECOND = 0.98
@@ -41,6 +45,9 @@ class DeviceReadings:
         stopped_s: time in which the counter stood still while the device drew power, s.
         disputed: rise of the counter and energy held over the same time, J, where neither can be
             believed.
+        starts_s, ends_s: ``[n] float64``, begin and end of each second of the energy, monotonic s,
+            in order and cut to the span of the attempt; none where there is no energy.
+        energies_j: ``[n] float64``, the energy of each, J; they add up to ``energy_j``.
     """
 
     attempt: int
@@ -52,6 +59,9 @@ class DeviceReadings:
     n_breaks: int
     stopped_s: float
     disputed: tuple[float, float] | None
+    starts_s: _Array = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
+    ends_s: _Array = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
+    energies_j: _Array = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
 
 
 @dataclass(slots=True)
@@ -134,20 +144,34 @@ def _series_energy(rows: Sequence[PowerSecond], span: Span) -> DeviceReadings:
     by_hold = [s for s in seconds if s.second in stopped]
     by_counter = [s for s in seconds if s.second not in stopped]
     disputed = _disputed(by_counter) if judged else None
-    energies_j = [s.held_j for s in by_hold] + [s.counted_j + s.alone_j for s in by_counter]
+    energies_j = {s.second: s.held_j for s in by_hold}
+    energies_j |= {s.second: s.counted_j + s.alone_j for s in by_counter}
+    known = [] if disputed else sorted(energies_j)
+    starts_s, ends_s = _windows(known, span)
     covered_s = {s.second: s.held_s for s in by_hold}
     covered_s |= {s.second: s.counted_s + s.alone_s for s in by_counter}
     return DeviceReadings(
         attempt=first.attempt,
         device_id=first.device_id,
         provenance=first.provenance,
-        energy_j=None if disputed else math.fsum(energies_j),
+        energy_j=None if disputed else math.fsum(energies_j.values()),
         covered_s=math.fsum(covered_s.values()),
         covered=() if disputed else tuple(_covered(covered_s, span)),
         n_breaks=sum(r.n_breaks for r in rows),
         stopped_s=math.fsum(s.counted_s for s in by_hold),
         disputed=disputed,
+        starts_s=starts_s,
+        ends_s=ends_s,
+        energies_j=np.array([energies_j[second] for second in known], np.float64),
     )
+
+
+def _windows(seconds: Sequence[int], span: Span) -> tuple[_Array, _Array]:
+    """Begin and end of whole seconds, cut to the span of the attempt."""
+    starts_s = np.array(seconds, np.float64)
+    low_s, high_s = span[0], max(span[0], span[1] - EDGE_S)
+    cut_s = np.clip(starts_s, low_s, high_s)
+    return cut_s, np.clip(starts_s + 1.0, cut_s + EDGE_S, max(high_s + EDGE_S, span[1]))
 
 
 def _covered(covered_s: dict[int, float], span: Span) -> list[Span]:

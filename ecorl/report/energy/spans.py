@@ -9,6 +9,10 @@ from ecorl.ledger import AttemptRow, NodeSpan
 
 Span = tuple[float, float]
 
+EDGE_S = 1e-3
+"""What lies outside of its attempt, as a clock that is a little off has it, counts for this first
+or last bit of it, s."""
+
 
 def merged(spans: Iterable[Span]) -> list[Span]:
     """The union of time spans as disjoint spans in order; spans of no length are dropped."""
@@ -53,6 +57,16 @@ def minus(spans: Sequence[Span], holes: Sequence[Span]) -> list[Span]:
         if at < end:
             result.append((at, end))
     return result
+
+
+def common(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
+    """What two lists of time spans share.
+
+    Args:
+        spans: disjoint, in order.
+        others: disjoint, in order.
+    """
+    return minus(spans, minus(spans, others))
 
 
 def attempt_spans(attempts: Sequence[AttemptRow], last_t_s: dict[int, float]) -> dict[int, Span]:

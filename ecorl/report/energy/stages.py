@@ -6,13 +6,14 @@ import math
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from ecorl.edi import edi_from_energy
 from ecorl.ledger import ExecutionRow, PlacementRow
 from ecorl.records import Action, Provenance, Role, Stage, StageResult, weakest
+from ecorl.report.energy.emissions import NO_EMISSIONS, Emissions
 from ecorl.report.energy.model import Expectation, PathComparison, StageRow
 from ecorl.report.model import DecisionGroup
 
@@ -66,7 +67,17 @@ def modelled_devices(executions: Iterable[ExecutionRow]) -> frozenset[str]:
     return frozenset(answered) - gpu_path_devices(rows)
 
 
-def stage_rows(executions: Sequence[ExecutionRow]) -> tuple[StageRow, ...]:
+EmissionsOf = Callable[[Sequence[ExecutionRow]], Emissions]
+"""Finds what executions that have an energy emitted."""
+
+
+def _no_emissions(_: Sequence[ExecutionRow]) -> Emissions:
+    return NO_EMISSIONS
+
+
+def stage_rows(
+    executions: Sequence[ExecutionRow], emissions_of: EmissionsOf = _no_emissions
+) -> tuple[StageRow, ...]:
     """Make a row per stage, device kind, path and pair of provenances, without superseded work.
 
     A stage with several models has rows for each of them.
@@ -76,26 +87,33 @@ def stage_rows(executions: Sequence[ExecutionRow]) -> tuple[StageRow, ...]:
 
     A call without an energy figure joins the row of its stage and device when that row is the
     only one, and is counted there as a call without energy; it never adds 0 J.
+
+    Args:
+        executions: stage executions of the run.
+        emissions_of: finds what some of them emitted.
     """
     on_gpu = gpu_path_devices(executions)
     shown = shown_roles(e.result for e in executions if not e.superseded)
-    cells: dict[tuple[Role, str, bool, Provenance], list[StageResult]] = defaultdict(list)
+    cells: dict[tuple[Role, str, bool, Provenance], list[ExecutionRow]] = defaultdict(list)
     for execution in executions:
         r = execution.result
         if not execution.superseded:
             is_on_gpu = not on_gpu.isdisjoint(r.device_ids)
-            cells[shown[r.role], r.device, is_on_gpu, r.time_provenance].append(r)
+            cells[shown[r.role], r.device, is_on_gpu, r.time_provenance].append(execution)
     rows = []
     # Provenances stay apart; but calls of a cell that only lack a figure make no row of their own.
-    for (role, *_), results in cells.items():
-        by_energy: dict[Provenance | None, list[StageResult]] = defaultdict(list)
-        for r in results:
-            known = energy_j(r) is not None and r.energy is not None
-            by_energy[r.energy.provenance if known and r.energy else None].append(r)
+    for (role, *_), own in cells.items():
+        by_energy: dict[Provenance | None, list[ExecutionRow]] = defaultdict(list)
+        for e in own:
+            energy = e.result.energy if energy_j(e.result) is not None else None
+            by_energy[energy.provenance if energy else None].append(e)
         if len(by_energy) == 2 and None in by_energy:
             (provenance,) = (p for p in by_energy if p is not None)
-            by_energy = {provenance: results}
-        rows += [_stage_row(role, group, p, on_gpu) for p, group in by_energy.items()]
+            by_energy = {provenance: own}
+        for p, group in by_energy.items():
+            row = _stage_row(role, [e.result for e in group], p, on_gpu)
+            known = [e for e in group if energy_j(e.result) is not None]
+            rows.append(replace(row, emissions=emissions_of(known) if known else NO_EMISSIONS))
     on_path = {r.device for r in rows if r.on_gpu_path}
     named = [
         replace(r, device=f"{r.device} ({', '.join(r.device_ids)})")

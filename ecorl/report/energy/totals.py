@@ -16,19 +16,21 @@ from ecorl.records import DeviceKind, Provenance, Stage, weakest
 from ecorl.report.energy.causes import (
     CAUSES,
     OTHER_CAUSES,
+    PAUSE_CAUSES,
     USEFUL_CAUSES,
     WASTED_CAUSES,
     energy_parts,
 )
+from ecorl.report.energy.emissions import total_emissions
+from ecorl.report.energy.evidence import Evidence
 from ecorl.report.energy.model import Accounting, Cause, EnergyPart, EnergyTotals, Spending
-from ecorl.report.energy.rest import Evidence
 from ecorl.report.energy.stages import (
     energy_j,
     gpu_path_devices,
     modelled_devices,
     provenance_order,
 )
-from ecorl.units import carbon_g, kwh_from_joules
+from ecorl.units import kwh_from_joules
 
 TOGETHER, CARD, WITH_CARD = "together", "simulated card", "with the simulated card"
 """Titles of totals over several provenances, of the card alone, and of all there is."""
@@ -59,7 +61,7 @@ def spending(evidence: Evidence, accounting: Accounting | None) -> Spending:
 
     Args:
         evidence: what the ledger holds of the run.
-        accounting: factors of the carbon figure; None without a config.
+        accounting: factors of the carbon figure by the config; None without one.
     """
     cards = simulated_cards(evidence.executions, evidence.devices)
     parts = [
@@ -72,9 +74,9 @@ def spending(evidence: Evidence, accounting: Accounting | None) -> Spending:
         for e in evidence.executions
         if e.result.stage is Stage.GENERATION and not e.superseded
     )
-    columns = _columns(own, accounting, tokens, at_least=bool(evidence.lost))
-    card = _totals(CARD, beside, accounting) if _known(beside) else None
-    both = _totals(WITH_CARD, parts, accounting) if columns and card else None
+    columns = _columns(own, tokens, at_least=bool(evidence.lost))
+    card = _totals(CARD, beside) if _known(beside) else None
+    both = _totals(WITH_CARD, parts) if columns and card else None
     if both is not None and evidence.lost:
         both = replace(both, at_least=True)
     n_all = len(evidence.executions)
@@ -91,24 +93,21 @@ def spending(evidence: Evidence, accounting: Accounting | None) -> Spending:
     )
 
 
-def _columns(
-    parts: Sequence[EnergyPart], accounting: Accounting | None, tokens: int, *, at_least: bool
-) -> list[EnergyTotals]:
+def _columns(parts: Sequence[EnergyPart], tokens: int, *, at_least: bool) -> list[EnergyTotals]:
     """Sum up what the machines spent: a column per provenance, then all of several together.
 
     Args:
         parts: of the machines.
-        accounting: factors of the carbon figure; None without a config.
         tokens: output tokens of generation.
         at_least: whether the record of a machine is missing from all that is known.
     """
     found = {p.provenance for p in _known(parts) if p.provenance is not None}
     columns = [
-        _totals(str(p), [x for x in parts if x.provenance is p], accounting)
+        _totals(str(p), [x for x in parts if x.provenance is p])
         for p in sorted(found, key=provenance_order)
     ]
     if len(columns) > 1:
-        columns.append(_totals(TOGETHER, parts, accounting))
+        columns.append(_totals(TOGETHER, parts))
     if at_least:
         # Whose provenance the missing joules would have is as unknown as they are.
         columns = [replace(c, at_least=True) for c in columns]
@@ -131,7 +130,7 @@ def _known(parts: Sequence[EnergyPart]) -> list[EnergyPart]:
     return [p for p in parts if p.energy_j is not None and p.provenance is not None]
 
 
-def _totals(title: str, parts: Sequence[EnergyPart], accounting: Accounting | None) -> EnergyTotals:
+def _totals(title: str, parts: Sequence[EnergyPart]) -> EnergyTotals:
     known = _known(parts)
     provenances = {p.provenance for p in known if p.provenance is not None}
     by_cause = {
@@ -140,6 +139,8 @@ def _totals(title: str, parts: Sequence[EnergyPart], accounting: Accounting | No
         if any(p.cause == cause for p in known)
     }
     energy = math.fsum(by_cause.values())
+    emitted = total_emissions(p.emissions for p in known)
+    average, marginal = emitted.average, emitted.marginal
     return EnergyTotals(
         title=title,
         provenance=weakest(*provenances),
@@ -148,11 +149,13 @@ def _totals(title: str, parts: Sequence[EnergyPart], accounting: Accounting | No
         useful_j=math.fsum(v for c, v in by_cause.items() if c in USEFUL_CAUSES),
         wasted_j=math.fsum(v for c, v in by_cause.items() if c in WASTED_CAUSES),
         other_j=math.fsum(v for c, v in by_cause.items() if c in OTHER_CAUSES),
+        paused_j=math.fsum(v for c, v in by_cause.items() if c in PAUSE_CAUSES),
         by_cause=by_cause,
         energy_kwh=kwh_from_joules(energy),
-        carbon_g=None
-        if accounting is None
-        else carbon_g(energy, accounting.pue, accounting.intensity_g_per_kwh),
+        carbon_g=None if average is None else average.carbon_g,
+        carbon_unknown_j=energy if average is None else average.unknown_j,
+        marginal_g=None if marginal is None else marginal.carbon_g,
+        marginal_unknown_j=None if marginal is None else marginal.unknown_j,
         tokens_per_joule=None,
         at_least=any(p.at_least for p in parts),
     )

@@ -62,6 +62,22 @@ def joules(value: float | None) -> str:
     return f"{figure(value * 1e-6)} MJ"
 
 
+def grams(value: float | None, gas: str) -> str:
+    """Write emissions with a unit of fitting size: mg, g, kg or t.
+
+    Args:
+        value: g, or None.
+        gas: what the grams are of, e.g. ``CO2e``.
+    """
+    if value is None or math.isnan(value):
+        return MISSING
+    size = abs(value)
+    for limit, factor, unit in ((1, 1e3, "mg"), (1e4, 1, "g"), (1e7, 1e-3, "kg")):
+        if size < limit:
+            return f"{figure(value * factor)} {unit}{gas}" if value else f"0 g{gas}"
+    return f"{figure(value * 1e-6)} t{gas}"
+
+
 def edi_unit(values: Iterable[float | None]) -> tuple[float, str]:
     """Choose one unit for energies per token shown together: factor from J/token, and name."""
     largest = max((abs(v) for v in values if v is not None and not math.isnan(v)), default=1.0)

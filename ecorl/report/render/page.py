@@ -10,10 +10,12 @@ from pathlib import PurePath
 from typing import Any
 
 from ecorl.html.pages import render
+from ecorl.report.energy.carbon_model import Footprint
 from ecorl.report.energy.model import Cause, Spending
 from ecorl.report.model import Report
+from ecorl.report.notes import pue_words
 from ecorl.report.render.lines import visible
-from ecorl.report.render.numbers import MISSING, bounded, duration, figure, joules, share
+from ecorl.report.render.numbers import MISSING, bounded, duration, figure, grams, joules, share
 from ecorl.report.render.plots import plots
 from ecorl.report.render.tables import sections
 
@@ -82,7 +84,11 @@ def _short(path: str) -> str:
 
 
 def _tiles(report: Report) -> list[Tile]:
-    tiles = [*_energy_tiles(report.spending), *_worth_tiles(report.spending)]
+    tiles = [
+        *_energy_tiles(report.spending),
+        *_carbon_tiles(report.footprint),
+        *_worth_tiles(report.spending),
+    ]
     for g in report.gains[:1]:
         if g.gain is not None:
             error = "" if g.standard_error is None else f" ± {figure(g.standard_error, 2)} (SE)"
@@ -102,15 +108,29 @@ def _energy_tiles(s: Spending) -> list[Tile]:
     for c in s.shown:
         known = "at least " if c.at_least else ""
         remark = f"{known}{figure(c.energy_kwh)} kWh"
-        if c.carbon_g is not None:
-            remark += f", {figure(c.carbon_g)} gCO2e"
         kind = "" if c.title == str(c.provenance) else f", {c.title}"
         label = f"energy of {s.owner}{kind}" if s.card else f"energy{kind}"
         if c is s.card:
             idle_j = c.by_cause.get(Cause.IDLE, 0.0)
             label = "simulated card, not spent"
-            remark = f"idle {joules(idle_j)}, at work {joules(c.energy_j - idle_j)}; {remark}"
+            work_j = c.energy_j - idle_j - c.paused_j
+            paused = f"paused {joules(c.paused_j)}, " if c.paused_j else ""
+            remark = f"idle {joules(idle_j)}, {paused}at work {joules(work_j)}; {remark}"
         tiles.append(Tile(label, known + joules(c.energy_j), remark, str(c.provenance)))
+    return tiles
+
+
+def _carbon_tiles(footprint: Footprint) -> list[Tile]:
+    """Make the tiles of what the machines emitted, one for each kind of intensity."""
+    tiles = []
+    for facts in footprint.intensities:
+        c = footprint.total(facts.kind)
+        if c is not None and c.emitted.carbon_g is not None:
+            known = "at least " if c.at_least else ""
+            remark = f"mean {figure(facts.mean_g_per_kwh)} g/kWh, PUE {pue_words(footprint)}"
+            value = known + grams(c.emitted.carbon_g, c.gas)
+            label = f"emissions, {facts.kind} intensity"
+            tiles.append(Tile(label, value, remark, str(c.provenance)))
     return tiles
 
 

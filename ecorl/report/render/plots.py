@@ -19,6 +19,8 @@ _COLOURS: dict[str, str] = COLOURS | {
     Cause.SCORING: COLOURS["reward"],
     Cause.BARRIER_WAIT: COLOURS["wait"],
     Cause.BESIDE_STAGES: COLOURS["beside"],
+    # No other cause has the colour of that stage.
+    Cause.PAUSED: COLOURS["critic"],
 }
 _CURVES = tuple(_COLOURS[k] for k in ("generation", "training", "reference", "critic"))
 _MAX_TRACES = 6

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from ecorl.records import Provenance
-from ecorl.report.energy.causes import OTHER_CAUSES, USEFUL_CAUSES, WASTED_CAUSES
+from ecorl.report.energy.causes import OTHER_CAUSES, PAUSE_CAUSES, USEFUL_CAUSES, WASTED_CAUSES
 from ecorl.report.energy.model import (
     Balance,
     CardTimeline,
@@ -58,13 +58,12 @@ def energy_section(s: Spending) -> Section:
         *((f"  {name}", _cause(name, s)) for name in USEFUL_CAUSES),
         *(
             (f"{name}, J", _cause(name, s))
-            for name in OTHER_CAUSES
+            for name in (*OTHER_CAUSES, *PAUSE_CAUSES)
             if any(p.cause == name for p in s.parts)
         ),
         ("wasted, J", lambda c: figure(c.wasted_j)),
         *((f"  {name}", _cause(name, s)) for name in WASTED_CAUSES),
         ("wasted share", wasted),
-        ("gCO2e", lambda c: bounded(c.carbon_g, c.at_least)),
         ("output tokens per J", lambda c: tokens_cell(c, s, "at most")),
     ]
     totals = table(heads, [(name, *(cell(c) for c in s.shown)) for name, cell in lines])
@@ -72,6 +71,8 @@ def energy_section(s: Spending) -> Section:
     lead += f"{share(s.covered_share)} of the stage calls have an energy figure."
     if any(p.cause in OTHER_CAUSES for p in s.parts):
         lead += " Beside stages: evaluations, saving, the framework's own work and idle draw."
+    if any(p.cause in PAUSE_CAUSES for p in s.parts):
+        lead += f" {PAUSED_APART[0].upper()}{PAUSED_APART[1:]}."
     if s.card is not None:
         lead += f" {CARD_APART}"
         told = tokens_with_card(s)
@@ -84,6 +85,9 @@ CARD_APART = (
     "The card was simulated: its column is what it would have drawn beside this machine, and is in "
     "none of the others."
 )
+
+
+PAUSED_APART = "paused: drawn while the run waited for a clean window; neither useful nor wasted"
 
 
 def tokens_with_card(s: Spending) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ecorl.report.model import Report
-from ecorl.report.render import event_tables, spending_tables
+from ecorl.report.render import carbon_tables, event_tables, spending_tables
 from ecorl.report.render.layout import Section
 
 
@@ -11,6 +11,8 @@ def sections(report: Report) -> list[Section]:
     """All sections in order; one without anything to show says so in its lead."""
     return [
         spending_tables.energy_section(report.spending),
+        carbon_tables.carbon_section(report.footprint, report.stages, report.spending.parts),
+        *([] if report.pauses is None else [carbon_tables.pauses_section(report.pauses)]),
         spending_tables.stages_section(report.stages),
         spending_tables.comparisons_section(
             report.comparisons, report.balance, report.card_timeline, report.head.path

@@ -13,10 +13,12 @@ from rich.console import Console
 from rich.text import Text
 
 from ecorl.records import Stage
-from ecorl.report.energy.causes import CAUSES, OTHER_CAUSES
+from ecorl.report.energy.causes import CAUSES, OTHER_CAUSES, PAUSE_CAUSES
 from ecorl.report.energy.model import StageRow
 from ecorl.report.head import action_name
 from ecorl.report.model import DecisionGroup, NodeFacts, Report
+from ecorl.report.render.carbon_tables import PAUSES_TITLE
+from ecorl.report.render.carbon_text import carbon_lines, pauses_lines
 from ecorl.report.render.event_tables import fault_place, node_cells
 from ecorl.report.render.lines import GAP, aligned, visible, widths, wrapped
 from ecorl.report.render.numbers import (
@@ -31,6 +33,7 @@ from ecorl.report.render.numbers import (
 )
 from ecorl.report.render.spending_tables import (
     INTERPOLATED,
+    PAUSED_APART,
     by_provenances,
     cause_cell,
     comparison_groups,
@@ -65,6 +68,8 @@ def print_report(report: Report, console: Console) -> None:
         "": [line for s in report.verdict for line in wrapped(s, width, "- ")],
         "Stages": _stages(report.stages, width),
         "Energy": _energy(report, width),
+        "What the energy emitted": carbon_lines(report.footprint, width),
+        PAUSES_TITLE: pauses_lines(report.pauses, width),
         "Did offloading pay?": _offloading(report, width),
         "Learned": _learned(report, width),
         "Waits at the completion barrier (measured)": _waits(report, width),
@@ -172,7 +177,6 @@ def _energy(report: Report, width: int) -> Lines:
     for cause in CAUSES:
         if cause in unknown or any(cause in c.by_cause for c in s.shown):
             rows.append([f"  {cause}", *(cause_cell(cause, c, s) for c in s.shown)])
-    rows.append(["CO2e, g", *(bounded(c.carbon_g, c.at_least, ">=") for c in s.shown)])
     per_j = [tokens_cell(c, s, "<=") for c in s.shown]
     rows.append(["output tokens per J", *per_j])
     lines = aligned(rows, indent=GAP)
@@ -182,6 +186,8 @@ def _energy(report: Report, width: int) -> Lines:
         lines += wrapped(
             "beside stages: evaluations, saving, the framework's own work and idle draw", width
         )
+    if any(cause in c.by_cause for c in s.shown for cause in PAUSE_CAUSES):
+        lines += wrapped(PAUSED_APART, width)
     return lines
 
 

@@ -7,6 +7,9 @@
 | ``energy/total_j`` | J that the metered devices drew in the run so far |
 | ``energy/idle_j`` | J of that beside all executions |
 | ``energy/provenance`` | weakest provenance of the energies, as a number of `PROVENANCES` |
+| ``carbon/g`` | gCO2e of ``energy/total_j`` so far, by the average intensity and the PUE |
+| ``carbon/unknown_j`` | J of which ``carbon/g`` lacks the emissions, where there are any |
+| ``carbon/intensity_g_per_kwh`` | the grid's average intensity now, g/kWh |
 | ``power/gpu_w`` | W that the GPU path's devices draw now, smoothed |
 | ``device/<stage>`` | where the stage was placed last, as a number of `ACTIONS` |
 
@@ -62,6 +65,8 @@ def log_figures(before: RunTotals, now: RunTotals) -> dict[str, float]:
             figures[f"energy/{name}_j_per_token"] = more.energy_j / more.n_output_tokens
     known = {"energy/total_j": now.drawn_j, "energy/idle_j": now.beside_j}
     known["power/gpu_w"] = now.gpu_power_w
+    known |= {"carbon/g": now.carbon_g, "carbon/intensity_g_per_kwh": now.g_per_kwh}
+    known["carbon/unknown_j"] = now.unknown_j or None
     figures |= {key: value for key, value in known.items() if value is not None}
     figures = {key: value for key, value in figures.items() if math.isfinite(value)}
     if figures and now.provenance is not None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ecorl.errors import LedgerError
+import numpy as np
+
+from ecorl.carbon.timeline import Emitted, timelines
+from ecorl.config import parse_config
+from ecorl.errors import ConfigError, LedgerError
 from ecorl.ledger import LEDGER_FILE, ExecutionRow, LedgerReader, PowerSecond
 from ecorl.records import Provenance, weakest
 from ecorl.runtime.energy.run_energy import sums_by_role
@@ -34,6 +38,7 @@ def recorded_totals(run_dir: Path) -> RunTotals | None:
         with contextlib.closing(LedgerReader(run_dir)) as reader:
             executions, seconds = reader.executions(), list(reader.power_seconds())
             lost = bool(reader.lost_nodes())
+            emitted = _emitted(reader, seconds)
     except LedgerError as error:
         logger.warning("what the run has drawn so far is not known: %s", error)
         return RunTotals()
@@ -45,9 +50,22 @@ def recorded_totals(run_dir: Path) -> RunTotals | None:
     return RunTotals(
         roles=roles,
         drawn_j=drawn_j,
+        carbon_g=None if drawn_j is None else emitted.carbon_g,
+        unknown_j=emitted.unknown_j,
         beside_j=_beside_j(drawn_j, executions, {row.device_id for row in seconds}),
         provenance=weakest(*found) if found else None,
     )
+
+
+def _emitted(reader: LedgerReader, seconds: Sequence[PowerSecond]) -> Emitted:
+    """What the seconds of a record emitted, each at the intensity and PUE of its time."""
+    accounting = None
+    with contextlib.suppress(ConfigError):
+        accounting = parse_config(reader.run().config_toml, "ledger").accounting
+    to_unix_s = {a.attempt: a.unix_anchor_s - a.monotonic_anchor_s for a in reader.attempts()}
+    start_s = np.array([row.second + to_unix_s[row.attempt] for row in seconds], np.float64)
+    energy_j = np.array([row.counted_j + row.alone_j for row in seconds], np.float64)
+    return timelines(reader, accounting).average.emitted(start_s, start_s + 1.0, energy_j)
 
 
 def drawn_energy_j(seconds: Iterable[PowerSecond]) -> float | None:

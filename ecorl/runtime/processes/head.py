@@ -37,10 +37,12 @@ class RunFacts:
     Attributes:
         engines: checkpoint folder of each role that has an engine.
         machines: names of the trainer's machines in device ids, by their host names.
+        is_governed: whether the control path ever asks for anything but to go on.
     """
 
     engines: Mapping[Role, Path]
     machines: Mapping[str, str]
+    is_governed: bool = False
 
 
 class HeadProcess:
@@ -60,6 +62,7 @@ class HeadProcess:
         return RunFacts(
             {role: folder for role, folder in found.items() if folder is not None},
             {host: self.runtime.machine_name(host) for host in hosts},
+            self.runtime.is_governed,
         )
 
     def begin_iteration(self, handle: Iteration) -> None:

@@ -21,11 +21,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from ecorl.control import GearChoice
 from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.lanes.messages import error_of, fault_of
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.errors import EngineError
 from ecorl.records import Action, Placement, Role, StageWork
+from ecorl.runtime.control.governor import ungoverned
 from ecorl.runtime.handles import Iteration, Landed, PlacedStage, RunTotals, Span, StageRun
 from ecorl.runtime.hooks import StageHooks
 from ecorl.runtime.overhead import HookClock
@@ -38,7 +40,7 @@ from ecorl.runtime.processes.head import (
 )
 from ecorl.runtime.processes.no_record import NoRecord
 from ecorl.runtime.processes.ranks import Ranks
-from ecorl.runtime.protocol import Command, RecordWriter, Runtime
+from ecorl.runtime.protocol import RecordWriter, Runtime
 from ecorl.runtime.training import TrainingSide, this_node
 
 _Kept = TypeVar("_Kept")
@@ -85,7 +87,7 @@ class RankedRuntime(StageHooks):
         # Every process makes the same calls, so the same numbers mean the same on all of them.
         self._n_iterations = self._n_stages = 0
         self._parts: dict[int, ProcessPart] = {}
-        self._command: Command = "run"
+        self._is_governed = False
 
     # ------------------------------------------------------------ life
 
@@ -93,6 +95,11 @@ class RankedRuntime(StageHooks):
     def is_head(self) -> bool:
         """Whether this process keeps the record."""
         return self._head is not None
+
+    @property
+    def is_governed(self) -> bool:
+        """Whether `tick` ever asks for anything but to go on."""
+        return self._is_governed
 
     @property
     def record(self) -> RecordWriter:
@@ -109,7 +116,7 @@ class RankedRuntime(StageHooks):
         head, training = self._head, self.training
         own = together(self._ranks, lambda: head.start(training) if head is not None else None)
         facts: RunFacts = self._ranks.broadcast(own)
-        self._engines = facts.engines
+        self._engines, self._is_governed = facts.engines, facts.is_governed
         # The record may know this machine by another name.
         self.training = replace(training, node=facts.machines.get(this_node(), training.node))
 
@@ -231,18 +238,26 @@ class RankedRuntime(StageHooks):
         """Put together what all processes have executed since the last time; collective."""
         with self.clock:
             parts, self._parts = self._parts, {}
-            command: Command = "run"
+            told = self._ranks.all_gather(parts)
             if self._head is not None:
-                command = self._head.runtime.tick(time.monotonic())
-            told = self._ranks.all_gather((parts, command))
-            self._command = told[0][1]
-            if self._head is not None:
-                self._head.account([own for own, _ in told])
+                self._head.account(told)
                 self._head.runtime.settle()
 
-    def tick(self, now_s: float) -> Command:
-        """Tell what rank 0's control path asked for at the last `settle`. See `Runtime`."""
-        return self._command
+    def tick(
+        self, now_s: float, *, steps_left: int | None = None, is_stopping: bool = False
+    ) -> GearChoice:
+        """Tell what rank 0's control path asks for; collective where it ever asks. See `Runtime`.
+
+        All processes stand still together: each has the same answer to its n-th question.
+        """
+        if not self._is_governed:
+            return ungoverned(time.time())
+        head = None if self._head is None else self._head.runtime
+        own = None
+        if head is not None:
+            own = head.tick(now_s, steps_left=steps_left, is_stopping=is_stopping)
+        choice: GearChoice = self._ranks.broadcast(own)
+        return choice
 
     def edi_json(self) -> str:
         """The EDI matrix as JSON; on all ranks but 0 an empty object."""

@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from ecorl.config import Config
+from ecorl.control import GearChoice
 from ecorl.edi import EdiMatrix
 from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.lanes.messages import Fault, error_of
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.errors import EngineError
 from ecorl.records import Action, FaultEvent, FaultKind, GuardRefusal, Placement, Role, StageWork
+from ecorl.runtime.control.governor import governs, ungoverned, unheard
 from ecorl.runtime.handles import Iteration, Landed, PlacedStage, RunTotals, Span, StageRun
 from ecorl.runtime.hooks import StageHooks
 from ecorl.runtime.overhead import HookClock, HookTime
-from ecorl.runtime.protocol import Command, RecordWriter
+from ecorl.runtime.protocol import RecordWriter
 from ecorl.runtime.ray.link import ANSWER_S, SchedulerLink
 from ecorl.runtime.ray.outbox import Call
 from ecorl.runtime.ray.record import RemoteRecord
@@ -91,6 +93,11 @@ class RemoteRuntime(StageHooks):
     def is_head(self) -> bool:
         """Whether this process keeps the record: the one that made the scheduler does."""
         return False
+
+    @property
+    def is_governed(self) -> bool:
+        """Whether `tick` ever asks for anything but to go on."""
+        return governs(self.config)
 
     @property
     def record(self) -> RecordWriter:
@@ -300,9 +307,17 @@ class RemoteRuntime(StageHooks):
             if self._link.is_up:
                 self._link.tell("settle")
 
-    def tick(self, now_s: float) -> Command:
-        """Ask the control path what the trainer is to do. See `Runtime`."""
-        return "run"
+    def tick(
+        self, now_s: float, *, steps_left: int | None = None, is_stopping: bool = False
+    ) -> GearChoice:
+        """Ask the control path what the trainer is to do. See `Runtime`.
+
+        A scheduler that does not answer keeps nobody waiting.
+        """
+        if not governs(self.config):
+            return ungoverned(time.time())
+        told = self._link.ask("ask", "tick", steps_left, is_stopping)
+        return told if isinstance(told, GearChoice) else unheard(time.time())
 
     def edi_json(self) -> str:
         """The EDI matrix as JSON; an empty one when the scheduler does not answer."""

@@ -77,7 +77,8 @@ class RayRuntime(RemoteRuntime):
     ) -> None:
         if not isinstance(config.runtime, RayRuntimeConfig):
             raise ConfigError("runtime.type", config.runtime.type, "ray")
-        super().__init__(config, training, SchedulerLink(None), {})
+        # Its actors have folders of their own.
+        super().__init__(config.anchored(), training, SchedulerLink(None), {})
         self._ray = config.runtime
         self._gpu = gpu_path(config, training)
         self._card = named_profile("devices.fpga", config.devices.fpga, DeviceKind.FPGA)

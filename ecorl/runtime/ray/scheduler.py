@@ -273,7 +273,7 @@ class SchedulerActor:
         """Call a method of the scheduler that only tells something.
 
         Args:
-            method: ``totals``, ``edi_json``, ``offloads``, ``refreshing`` or ``flush``.
+            method: ``totals``, ``tick``, ``edi_json``, ``offloads``, ``refreshing`` or ``flush``.
             *args: its arguments.
         """
         scheduler, ledger = self._scheduler, self._ledger
@@ -281,6 +281,7 @@ class SchedulerActor:
             return NotStarted()
         asked: dict[str, Callable[..., Any]] = {
             "totals": scheduler.totals,
+            "tick": scheduler.tick,
             "edi_json": scheduler.edi_json,
             "offloads": scheduler.offloads,
             "refreshing": scheduler.refreshing,

@@ -19,6 +19,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from ecorl import config as cfg
+from ecorl.control import GearChoice
 from ecorl.devices import DeviceProfile
 from ecorl.edi import EdiMatrix
 from ecorl.engines.lanes.threaded import Result
@@ -38,11 +39,11 @@ from ecorl.records import (
     StageWork,
     weakest,
 )
+from ecorl.runtime.control.governor import Governor
 from ecorl.runtime.energy.run_energy import RunEnergy
 from ecorl.runtime.equipment.hardware import GpuPath
 from ecorl.runtime.handles import Iteration, Landed, PlacedStage, RunTotals, Span
 from ecorl.runtime.monitor import Monitor, added_up
-from ecorl.runtime.protocol import Command
 from ecorl.runtime.scheduling.accounting import Recorder
 from ecorl.runtime.scheduling.charges import DeviceCharges
 from ecorl.runtime.scheduling.iterations import OpenIterations
@@ -115,6 +116,7 @@ class StageScheduler:
         self._pending: dict[int, PendingBatch] = {}
         self._placed: dict[Role, Action] = {}
         self._closed = False
+        self._governor = Governor(config, ledger, self.record_fault, before)
 
     # ------------------------------------------------------------ life
 
@@ -143,17 +145,19 @@ class StageScheduler:
         self._recorder.check_card_memory(self._lanes.values())
 
     def record_start(self) -> None:
-        """Record the devices that engines simulate, what stands for the GPU path, and abilities."""
+        """Record devices that are simulated, the GPU path and abilities; begin to ask the feeds."""
         self._recorder.record_cards(self._lanes.values())
         self.ledger.event(EventKind.GPU_PATH, self._gpu.note)
         able = [field.name for field in fields(Abilities) if getattr(self._abilities, field.name)]
         self.ledger.event(EventKind.ABILITIES, ", ".join(able) or "none")
         for gap in self._gpu.roles.gaps:
             self.ledger.event(EventKind.POWER_UNREAD, gap)
+        self._governor.start()
 
     def close_engines(self) -> None:
         """Record how the engines fared and end them; safe to call twice."""
         self._closed = True
+        self._governor.close()
         # Before the engines are closed: their ends from here on are wanted, and no fault.
         self._record_engine_ends()
         for lane in self._lanes.values():
@@ -299,13 +303,9 @@ class StageScheduler:
         for monitor in self._monitors.values():
             monitor.settle()
 
-    def tick(self, now_s: float) -> Command:
-        """Answer what the trainer is to do: to go on, as long as no controller says otherwise.
-
-        Args:
-            now_s: time, monotonic s.
-        """
-        return "run"
+    def tick(self, steps_left: int | None = None, is_stopping: bool = False) -> GearChoice:
+        """Decide what the trainer is to do. See `Governor.tick`."""
+        return self._governor.tick(steps_left, is_stopping=is_stopping)
 
     # ------------------------------------------------------------ engines
 
@@ -383,8 +383,12 @@ class StageScheduler:
         power_w = added_up(s.power_w for s in own) if own else None
         found = [sums.provenance] if sums.provenance is not None else []
         found += [s.provenance for s in own] if power_w is not None else []
+        so_far = self._governor.emitted(sums.drawn_j)
         return replace(
             sums,
+            carbon_g=so_far.carbon_g,
+            unknown_j=so_far.unknown_j,
+            g_per_kwh=self._governor.g_per_kwh,
             placed=dict(self._placed),
             gpu_power_w=power_w,
             provenance=weakest(*found) if found else None,

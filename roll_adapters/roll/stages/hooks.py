@@ -11,7 +11,6 @@ Nothing in here raises into the training. What fails of ecorl's own leaves the c
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,6 +20,7 @@ from ray.exceptions import RayError
 
 from ecorl.engines.containment import EngineBoundary
 from ecorl.records import ModelShape, Role, Stage, StageWork, role_of
+from ecorl.runtime.control.standing import stand
 from ecorl.runtime.energy.log_figures import LEGEND, log_figures
 from ecorl.runtime.handles import Iteration, RunTotals, Span, StageRun
 from ecorl.runtime.ray.remote import RemoteRuntime
@@ -54,6 +54,7 @@ class PipelineHooks:
         reference_names: keys of the references by the names of their clusters.
         passes: how often training reads the rows of a step.
         from_step: steps that the pipeline has behind it.
+        total: steps of the whole pipeline; 0: unknown.
     """
 
     def __init__(
@@ -64,10 +65,12 @@ class PipelineHooks:
         *,
         passes: int = 1,
         from_step: int = 0,
+        total: int = 0,
     ) -> None:
         self.runtime, self._references = runtime, references
         self._reference_names, self._passes = reference_names, passes
         self._done = self._from_step = from_step
+        self._total = total
         self._iterations: dict[int, Iteration] = {}
         self._sizes: RolloutSizes | None = None
         self._generation: StageRun | None = None
@@ -94,7 +97,8 @@ class PipelineHooks:
     def _opened(self, step: int) -> Iteration:
         """The iteration of the step under way; the control path is asked once for each."""
         if step not in self._iterations:
-            self.runtime.tick(time.monotonic())
+            left = self._total - step
+            stand(self.runtime, steps_left=left if left > 0 else None)
         return self._iteration(step)
 
     def _iteration(self, step: int) -> Iteration:

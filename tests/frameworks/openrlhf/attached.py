@@ -20,7 +20,7 @@ GPU = 'placement.policy = {type = "static"}\n'
 AWAY = 'placement.policy = {type = "static", reward = "concurrent", reference = "concurrent"}\n'
 EXACT = AWAY + 'engine.offload = {type = "plugin", name = "openrlhf"}\n'
 
-TIMES = re.compile(r"/(timing|energy|power|device)/")
+TIMES = re.compile(r"/(timing|energy|power|device|carbon)/")
 
 
 @dataclass(frozen=True)

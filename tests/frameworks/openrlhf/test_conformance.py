@@ -10,6 +10,7 @@ import pytest
 from ecorl.ledger import LedgerReader
 from ecorl.records import NO_ABILITIES
 from ecorl.runtime.overhead import HookTime
+from tests.fakes.recordings import blinking
 from tests.frameworks.conformance import FAULTS, N_STEPS, AdapterConformance, TrainedRun
 from tests.frameworks.openrlhf import harness
 from tests.frameworks.openrlhf.attached import EXACT, GPU, toml, train
@@ -61,6 +62,12 @@ class OpenRlhfUnderTest:
     def faulty(self):
         faults = f"engine.faults = {toml(FAULTS)}\nplacement.deadline_s = 5.0\n"
         return self.left_by(self.attached("faulty", EXACT + faults))
+
+    @cached_property
+    def paused(self):
+        return self.left_by(
+            self.attached("paused", f"{GPU}carbon = {toml(blinking(self.folder))}\n")
+        )
 
     @cached_property
     def resumed(self):

@@ -21,7 +21,7 @@ AWAY: dict[str, Any] = {"placement": {"policy": {"type": "static", "reference": 
 EXACT: dict[str, Any] = AWAY | {"engine": {"offload": {"type": "plugin", "name": "roll"}}}
 
 COMMAND = (sys.executable, "-m", "roll_adapters.roll", "start")
-OURS = ("energy", "power", "device")
+OURS = ("energy", "power", "device", "carbon")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import pytest
 from ecorl.ledger import LedgerReader
 from ecorl.records import NO_ABILITIES, Action, Stage
 from ecorl.runtime.overhead import HookTime
+from tests.fakes.recordings import blinking
 from tests.frameworks.conformance import FAULTS, N_STEPS, AdapterConformance, TrainedRun
 from tests.frameworks.roll import harness
 from tests.frameworks.roll.attached import EXACT, GPU, merged, one_based, train
@@ -63,6 +64,11 @@ class RollUnderTest:
     def faulty(self):
         more = {"engine": {"faults": list(FAULTS)}, "placement": {"deadline_s": 5.0}}
         return self.attached("faulty", merged(EXACT, more)).trained()
+
+    @cached_property
+    def paused(self):
+        carbon = {"carbon": blinking(self.folder)}
+        return self.attached("paused", merged(GPU, carbon)).trained()
 
     @cached_property
     def resumed(self):

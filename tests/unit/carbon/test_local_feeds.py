@@ -13,11 +13,13 @@ from ecorl.carbon.feeds.constant import ConstantFeed
 from ecorl.carbon.feeds.intervals import Intervals
 from ecorl.carbon.feeds.replay import ReplayFeed
 from ecorl.carbon.feeds.synthetic import SyntheticFeed
+from ecorl.carbon.forecasts.pool import RecencyAdaptivePool
 from ecorl.carbon.series import Series
 from ecorl.carbon.traces.trace import GridTrace
 from ecorl.errors import FeedSilent
 from ecorl.grid import Basis, Fuel, Gas, Scope
 from ecorl.kinds import Provenance
+from tests.fakes.grid_series import grid
 
 # Machines that are busy are slow.
 timeless = settings(deadline=None)
@@ -143,8 +145,74 @@ def test_mix_and_estimates_of_a_recording_are_handed_on():
     assert feed.read(BEGAN_S).is_estimated is False
 
 
-def test_a_recording_does_not_tell_its_future():
-    assert replay().forecast(BEGAN_S) is None
+LONG = grid(12, seed=3)
+AT_S = LONG.start_s + 10.3 * DAY_S  # in the trace, when the runs of these tests begin
+
+
+def replay_long(values=None, **options):
+    series = LONG if values is None else Series(LONG.start_s, LONG.step_s, values)
+    return ReplayFeed(replace(TRACE, series=series), AT_S, BEGAN_S, **options)
+
+
+def test_a_recording_forecasts_from_what_it_has_told():
+    speed = 60.0
+    feed = replay_long(speed=speed)
+    now_s = BEGAN_S + 90.0  # an hour and a half of the trace later
+    forecast, value = feed.forecast(now_s), feed.read(now_s)
+    assert (forecast.model, forecast.issued_s) == ("recency-adaptive pool", now_s)
+    assert (forecast.start_s, forecast.step_s) == (value.start_s, HOUR_S / speed)
+    assert len(forecast.middle) == 96
+    # The interval under way has been told; the rest is the pool's, in the time of the trace.
+    n_told = LONG.index(AT_S + 90.0 * speed) + 1
+    assert forecast.middle[0] == forecast.low[0] == forecast.high[0] == value.g_per_kwh
+    told = Series(LONG.start_s, HOUR_S, LONG.values[:n_told])
+    pools = RecencyAdaptivePool((0.0, math.inf)).forecast(told, 95)
+    assert np.array_equal(forecast.middle[1:], pools.middle)
+    assert np.array_equal(forecast.low[1:], pools.low)
+    assert np.array_equal(forecast.high[1:], pools.high)
+
+
+@given(st.floats(0, 1.6 * DAY_S), st.floats(0.5, 5000), st.floats(0, 30), st.integers(0, 99))
+@timeless
+def test_a_recording_does_not_look_at_its_future(at_s, speed, delay_h, seed):
+    delay_s = delay_h * HOUR_S / speed
+    now_s = BEGAN_S + at_s / speed
+    n_told = LONG.index(AT_S + (now_s - BEGAN_S - delay_s) * speed) + 1
+    changed = LONG.values.copy()
+    # Rounding may put a time on the boundary of two intervals into either.
+    changed[n_told + 1 :] = np.random.default_rng(seed).uniform(1, 900, len(changed) - n_told - 1)
+    first = replay_long(speed=speed, delay_s=delay_s).forecast(now_s)
+    second = replay_long(changed, speed=speed, delay_s=delay_s).forecast(now_s)
+    assert np.array_equal(first.middle, second.middle)
+    assert np.array_equal(first.high, second.high)
+    assert first.start_s <= now_s < first.start_s + first.step_s + 1e-6
+    assert len(first.middle) == 96
+    assert first.step_s == HOUR_S / speed
+
+
+def test_a_recording_with_gaps_forecasts_without():
+    values = LONG.values.copy()
+    n_told = LONG.index(AT_S) + 1
+    values[n_told - 1] = np.nan  # the interval under way
+    values[::5] = np.nan
+    forecast = replay_long(values).forecast(BEGAN_S)
+    assert np.isfinite(forecast.middle).all()
+    assert forecast.start_s == pytest.approx(BEGAN_S - (AT_S - LONG.start_s) % HOUR_S)
+
+
+@pytest.mark.parametrize(
+    ("at_h", "part"), [(0, "those of 1 h are known"), (6, "nothing at this time"), (-1, "nothing")]
+)
+def test_where_too_little_is_told_there_is_no_forecast(at_h, part):
+    with pytest.raises(FeedSilent, match=part):
+        replay().forecast(BEGAN_S + at_h * HOUR_S)
+
+
+def test_a_recording_of_long_intervals_has_no_forecast():
+    series = Series(NEW_YEAR_S, 3 * HOUR_S, np.full(99, 100.0))
+    feed = ReplayFeed(replace(TRACE, series=series), NEW_YEAR_S + 9 * DAY_S, BEGAN_S)
+    with pytest.raises(FeedSilent, match=r"X_2022\.csv, as told by now: .* at most 1 h"):
+        feed.forecast(BEGAN_S)
 
 
 @given(st.floats(0.1, 1e5), st.floats(-10, 10), st.floats(0, 6))

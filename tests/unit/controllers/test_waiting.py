@@ -84,8 +84,15 @@ def test_a_percentile_is_of_the_coming_day_alone():
     assert later.threshold_g_per_kwh == 4650.0
 
 
+def test_hours_that_a_forecast_lacks_are_left_out():
+    rule = replace(RULE, threshold_g_per_kwh=None, percentile=50.0)
+    gappy = forecast(100.0, np.nan, 300.0)
+    assert decide(rule, NOW_S, seen(250.0, forecast=gappy)).threshold_g_per_kwh == 200.0
+    assert chosen(rule, seen(250.0, forecast=forecast(np.nan))) == (Command.RUN, Why.UNKNOWN)
+
+
 def test_without_a_forecast_there_is_no_percentile_to_wait_by():
-    rule = replace(RULE, threshold_g_per_kwh=None)
+    rule = replace(RULE, threshold_g_per_kwh=None, percentile=30.0)
     assert chosen(rule, seen(900.0)) == (Command.RUN, Why.UNKNOWN)
     assert chosen(rule, seen(900.0, forecast=forecast(1.0)), NOW_S + 9e4) == (
         Command.RUN, Why.UNKNOWN,
@@ -112,3 +119,30 @@ def test_no_wait_is_longer_than_it_may_be(levels, max_wait_s, recheck_s, spare_s
         now_s = choice.look_again_s
     # Seconds since 1970 are rounded to a quarter of a microsecond.
     assert waited_s <= max_wait_s + 1e-3
+
+
+def test_without_a_threshold_nothing_is_waited_for():
+    assert chosen(replace(RULE, threshold_g_per_kwh=None), seen(900.0)) == (
+        Command.RUN, Why.UNGOVERNED,
+    )  # fmt: skip
+
+
+def test_the_feeds_first_answer_is_waited_for():
+    choice = decide(RULE, NOW_S, Seen(None, is_asking=True))
+    assert (choice.command, choice.why) == (Command.PAUSE, Why.ASKING)
+    assert choice.look_again_s == NOW_S + 1.0
+    # A training that has begun and may not be paused does not ask.
+    assert chosen(RULE, Seen(None, is_asking=True, has_begun=True)) == (Command.RUN, Why.BEGUN)
+
+
+@given(st.builds(Seen, intensity=st.none(), waited_s=st.floats(0, 1e5), has_begun=st.booleans()))
+def test_a_training_that_is_asked_to_stop_runs(known):
+    for rule in (RULE, replace(RULE, stops_over_budget=True)):
+        stopping = replace(known, is_stopping=True, is_over_budget=True, is_asking=True)
+        assert chosen(rule, stopping) == (Command.RUN, Why.STOPPING)
+
+
+def test_over_the_budget_training_ends_where_it_is_to():
+    over = replace(seen(900.0), is_over_budget=True)
+    assert chosen(RULE, over) == (Command.PAUSE, Why.DIRTY)
+    assert chosen(replace(RULE, stops_over_budget=True), over) == (Command.STOP, Why.BUDGET)

@@ -10,7 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from ecorl.config import save_config, validate_config
+from ecorl.control import Command, GearChoice, Why
+from ecorl.grid import AverageIntensity, Basis, Gas, Scope
 from ecorl.ledger import LEDGER_FILE, DeviceRecord, Ledger, LedgerReader, statements
+from ecorl.ledger import control as control_module
 from ecorl.ledger import ledger as ledger_module
 from ecorl.records import (
     Action,
@@ -24,6 +27,9 @@ from ecorl.records import (
     StageResult,
 )
 from ecorl.report import Report, build_report, read_config
+
+UNIX_S = 1.8e9
+"""Wall clock minus monotonic time of the runs that are made here, s."""
 
 
 class RunMaker:
@@ -132,6 +138,36 @@ class RunMaker:
             for half in (0.0, 0.5)
         )
 
+    def heard(self, t_s: float, g_per_kwh: float | None, kind=AverageIntensity, **kwargs) -> None:
+        """What a feed told at a time; by default it holds for that second, and counts on."""
+        self.clock(t_s)
+        fields = {
+            "feed": "f",
+            "start_s": UNIX_S + t_s,
+            "interval_s": 1.0,
+            "gas": Gas.CO2E,
+            "basis": Basis.LOCATION,
+            "scope": Scope.LIFE_CYCLE,
+            "factors": "its own",
+            "is_estimated": None,
+            "fetched_s": UNIX_S + t_s,
+            "provenance": Provenance.PUBLISHED,
+        }
+        value = None if g_per_kwh is None else kind(g_per_kwh=g_per_kwh, **(fields | kwargs))
+        self.ledger.control.intensity(kind, value)
+
+    def pue(self, t_s: float, value: float | None) -> None:
+        """The PUE from a time of this clock on."""
+        self.ledger.control.pue(UNIX_S + t_s, value)
+
+    def chose(self, t_s: float, command: Command, why: Why, **kwargs) -> None:
+        """A decision about the training stage."""
+        self.clock(t_s)
+        reason = f"because {why}"
+        self.ledger.control.choice(
+            GearChoice(UNIX_S + t_s, command, why, "threshold", reason, UNIX_S + t_s, **kwargs)
+        )
+
     def resume(self, t_s: float, from_step: int) -> None:
         self.ledger.close()
         self.clock(t_s)
@@ -147,8 +183,8 @@ class RunMaker:
 def now(monkeypatch):
     """The monotonic time that ledgers see, s, in a list of one."""
     now = [1000.0]
-    clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: 1.8e9 + now[0])
-    for module in (ledger_module, statements):
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: UNIX_S + now[0])
+    for module in (ledger_module, statements, control_module):
         monkeypatch.setattr(module, "time", clock)
     return now
 

@@ -19,8 +19,8 @@ from ecorl.records import (
     StageResult,
 )
 from ecorl.report.energy.causes import CAUSES
+from ecorl.report.energy.evidence import Evidence
 from ecorl.report.energy.model import Accounting
-from ecorl.report.energy.rest import Evidence
 from ecorl.report.energy.spans import length, merged, minus
 from ecorl.report.energy.stages import comparisons, stage_rows
 from ecorl.report.energy.totals import simulated_cards, spending
@@ -393,7 +393,7 @@ def test_energy_is_conserved(rows):
         total_j = spent.columns[-1].energy_j + spent.card.energy_j
         assert spent.with_card.energy_j == pytest.approx(total_j)
     for c in spent.shown:
-        assert c.energy_j == pytest.approx(c.useful_j + c.other_j + c.wasted_j)
+        assert c.energy_j == pytest.approx(c.useful_j + c.other_j + c.paused_j + c.wasted_j)
         assert c.energy_j == pytest.approx(math.fsum(c.by_cause.values()))
         assert set(c.by_cause) <= set(CAUSES)
     if len(spent.columns) > 1:

@@ -1,0 +1,255 @@
+"""How good are forecasts of a grid's intensity, what does waiting by them save, is the sum exact?
+
+Forecasts and waits are played along recorded years (``--traces``, or ``ECORL_TRACES``); each
+forecast knows what had ended by then and nothing later. Forecasts are scored on the second half of
+each recording, since constants of the pool were tuned on the first halves (on all of Bonneville's),
+in steps of 25 h, so that all hours of the day come round. Waiting jobs begin on every tenth day,
+four hours apart and on other hours the next time, from four weeks after the recording's begin on;
+ten days are no whole weeks, so that all days of the week come round too. ``--every-days`` takes
+more or fewer.
+
+A job draws constant power for six hours and may wait for up to a day. Its CO2e is by the average
+intensity: what an inventory shows, and not what the power stations emit less for its wait. Power
+that a machine draws while it waits is not counted.
+
+The error of the integral needs no recording: feed, PUE and power are made up, and the exact sum is
+known in closed form.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import NamedTuple
+
+import numpy as np
+
+from ecorl.bench.carbon.forecasts import ForecastScores, RememberedForecasts, score_forecasts
+from ecorl.bench.carbon.integration import integration_errors
+from ecorl.bench.carbon.savings import (
+    BEST_START,
+    BEST_STEPS,
+    START,
+    STEPS,
+    Savings,
+    WaitingJob,
+    start_numbers,
+    wait_savings,
+)
+from ecorl.bench.carbon.traces import KNOWN_GRIDS, WHY_MISSING, add_traces_option, recorded_grids
+from ecorl.bench.carbon.waits import WAITED_PERCENTILE
+from ecorl.bench.command import run_benchmark
+from ecorl.bench.figures import Figure, Target, missing
+from ecorl.carbon.forecasts.history import DAY_S, HOUR_S
+from ecorl.carbon.forecasts.pool import RecencyAdaptivePool
+from ecorl.carbon.forecasts.scores import LEADS_H
+from ecorl.carbon.series import Series
+from ecorl.carbon.traces.trace import GridTrace
+from ecorl.records import Provenance
+
+MEASURED, REPLAYED = Provenance.MEASURED, Provenance.REPLAYED
+
+COVERAGE = Target(0.85, 0.95)
+"""0.9 is nominal. About 170 values are looked at, and those of neighbouring days are alike: were
+they worth half as many independent ones, the coverage of a right interval would stray by 0.033 (one
+standard error), and 0.05 is one and a half of it."""
+
+EXACT = Target(high=1e-6)
+SMALL = 0.05
+"""Below this share a saving is called small. Invented."""
+
+JOB = WaitingJob()
+
+
+class Plan(NamedTuple):
+    """How much of a recording is played.
+
+    Attributes:
+        warm_up_days: what comes before the first job, days.
+        every_days: from one day with jobs to the next; no multiple of seven.
+        every_h: from one job of a day to the next, h.
+        origins_every_h: from one scored forecast to the next, h; has no factor in common with 24.
+    """
+
+    warm_up_days: int = 28
+    every_days: int = 10
+    every_h: float = 4.0
+    origins_every_h: int = 25
+
+
+QUICK = Plan(every_days=61, every_h=8.0, origins_every_h=193)
+
+
+def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    plan = QUICK if options.quick else Plan()
+    if options.every_days is not None:
+        plan = plan._replace(every_days=options.every_days)
+    grids = recorded_grids(options)
+    figures = [integration_figure(5 if options.quick else 10)]
+    for name, trace in grids.items():
+        figures += grid_figures(name, trace.series, plan)
+    if not grids:
+        figures += [f for name in KNOWN_GRIDS for f in missing_figures(name, WHY_MISSING)]
+    about = {name: _about(trace) for name, trace in grids.items()}
+    return {**plan._asdict(), "job": asdict(JOB), "traces": about}, figures
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    add_traces_option(parser)
+    parser.add_argument(
+        "--every-days",
+        type=_days,
+        metavar="N",
+        help="days from one day with waiting jobs to the next (default: 10)",
+    )
+
+
+def _days(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of days")
+    return int(text)
+
+
+def integration_figure(n_intensities: int) -> Figure:
+    """The larger error of both paths."""
+    found = integration_errors(n_intensities)
+    note = (
+        f"relative error of the emissions of {found.hours:.1f} h against the closed form, the "
+        "larger of two paths: the timeline alone, and feed, PUE and power readings through a "
+        "ledger, written and read back as a report reads it; intensities, PUE and powers are "
+        "constant by pieces that do not fit each other. 'restless', which is not in it: each "
+        "reading, every 0.9 s, brings another power, of which a ledger keeps whole seconds: "
+        f"{found.restless:.0e}"
+    )
+    return Figure("carbon.integration_error", max(found.timeline, found.ledger), "1", MEASURED,
+                  asdict(found), EXACT, note)  # fmt: skip
+
+
+def grid_figures(name: str, series: Series, plan: Plan) -> list[Figure]:
+    """All figures of one grid."""
+    per_hour = HOUR_S / series.step_s
+    if per_hour < 1 or abs(per_hour - round(per_hour)) > 1e-9:
+        return missing_figures(name, f"its intervals are of {series.step_s:g} s: an hour is needed")
+    hour = round(per_hour)
+    forecasts = RememberedForecasts(RecencyAdaptivePool((0.0, np.inf)), series, max(LEADS_H) * hour)
+    n = len(series.values)
+    starts = start_numbers(
+        series, plan.warm_up_days, plan.every_days, plan.every_h, sum(JOB.steps(series))
+    )
+    origins = range(max(n // 2, plan.warm_up_days * 24 * hour), n - max(LEADS_H) * hour,
+                    plan.origins_every_h * hour)  # fmt: skip
+    if not starts or not origins:
+        days = n * series.step_s / DAY_S
+        return missing_figures(name, f"its {days:.0f} days are too few after a warm-up")
+    # Waits first: they make forecasts in the order of time, which the scores then find made.
+    savings = wait_savings(series, forecasts, starts, JOB)
+    scores = score_forecasts(forecasts, series, origins)
+    return [
+        _mape_figure(name, scores),
+        _coverage_figure(name, scores),
+        _saving_figure(name, savings),
+    ]
+
+
+def missing_figures(name: str, why: str) -> list[Figure]:
+    """The figures of a grid that cannot be made."""
+    return [
+        missing(f"carbon.{figure}_{name}", "1", why)
+        for figure in ("forecast_mape24", "forecast_coverage", "wait_saving")
+    ]
+
+
+def _mape_figure(name: str, scores: ForecastScores) -> Figure:
+    id, strongest = f"carbon.forecast_mape24_{name}", scores.strongest_rule
+    mape = scores.lead(24).mape
+    if mape is None or strongest is None:
+        return missing(id, "1", "no value is known a day after any origin")
+    rule, of_rule = strongest
+    spread = {
+        "n_origins": scores.n_origins,
+        "by_lead_h": {lead.lead_h: lead.mape for lead in scores.leads},
+        "simple_rules": scores.simple_mape24,
+        "less_than_strongest": 1.0 - mape / of_rule,
+    }
+    simple = ", ".join(f"{n} {100 * m:.1f} %" for n, m in scores.simple_mape24.items() if m)
+    note = (
+        f"mean relative error of the recency-adaptive pool in the 24th hour, {scores.n_origins} "
+        "forecasts in the second half of the recording; to be at most that of the strongest "
+        f"simple rule, known only afterwards: {rule}. Of all: {simple}"
+    )
+    return Figure(id, mape, "1", REPLAYED, spread, Target(high=of_rule), note)
+
+
+def _coverage_figure(name: str, scores: ForecastScores) -> Figure:
+    id, coverage = f"carbon.forecast_coverage_{name}", scores.lead(24).coverage
+    if coverage is None:
+        return missing(id, "1", "no value is known a day after any origin", COVERAGE)
+    spread = {
+        "n": scores.lead(24).n,
+        "by_lead_h": {lead.lead_h: lead.coverage for lead in scores.leads},
+        "width_g_per_kwh": {lead.lead_h: lead.width for lead in scores.leads},
+    }
+    others = ", ".join(
+        f"{lead.lead_h} h {lead.coverage:.2f}"
+        for lead in scores.leads
+        if lead.lead_h != 24 and lead.coverage is not None
+    )
+    note = (
+        "share of the values of the 24th hour within the pool's 90 % intervals, second half of "
+        f"the recording; other lead times: {others}. The target leaves one and a half standard "
+        "errors of so few independent values on either side of 0.9"
+    )
+    return Figure(id, coverage, "1", REPLAYED, spread, COVERAGE, note)
+
+
+def _saving_figure(name: str, savings: Savings | None) -> Figure:
+    id = f"carbon.wait_saving_{name}"
+    if savings is None:
+        return missing(id, "1", "values are missing at all start times")
+    saved = savings.by_rule[START]
+    spread = asdict(savings) | {"interval_95": saved.interval_95}
+    return Figure(id, saved.share, "1", REPLAYED, spread, note=_saving_note(savings))
+
+
+def _saving_note(savings: Savings) -> str:
+    def percent(rule: str) -> str:
+        return f"{100 * savings.by_rule[rule].share:.1f} %"
+
+    saved, bound = savings.by_rule[START], savings.by_rule[BEST_START]
+    between = "without an interval: too few weeks"
+    if saved.interval_95 is not None:
+        low, high = (100 * end for end in saved.interval_95)
+        between = f"95 % interval {low:.1f} to {high:.1f} %, weeks redrawn"
+    part = f", {100 * saved.share / bound.share:.0f} % of it" if bound.share > 0 else ""
+    size = "This is small. " if saved.share < SMALL else ""
+    return (
+        f"CO2e saved by waiting before the first step ({between}), of all {savings.n_jobs} jobs "
+        f"together against starting at once, by average intensity: what an inventory shows. {size}"
+        f"Jobs of {JOB.work_h:g} h at constant power wait for at most {JOB.max_wait_h:g} h, on "
+        f"average {saved.mean_wait_h:.1f} h, until the newest hour that has ended is at or below "
+        f"the {WAITED_PERCENTILE:g}th percentile of the pool's forecast of the coming day. Bound: "
+        f"the best start with the future known saves {percent(BEST_START)}{part}. With pauses at "
+        f"any hour: {percent(STEPS)} (bound {percent(BEST_STEPS)}); where an hour's value is told "
+        f"as it begins: {percent('told_early')}; with a fixed threshold of "
+        f"{savings.fixed_g_per_kwh:.0f} g/kWh, that percentile of all before the first job: "
+        f"{percent('fixed_threshold')}"
+    )
+
+
+def _about(trace: GridTrace) -> dict[str, object]:
+    values = trace.series.values
+    known: Sequence[float] = values[np.isfinite(values)]
+    return {
+        "file": trace.path.name,
+        "n": len(values),
+        "n_missing": len(values) - len(known),
+        "step_s": trace.series.step_s,
+        "mean_g_per_kwh": float(np.mean(known)),
+        "factors": trace.factors,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark("carbon", measure, options=options))

@@ -1,0 +1,48 @@
+"""What becomes of two sources' claims about carbon?
+
+Each printed figure of a blog post on carbon-aware training and of the EcoRL-Sched paper's carbon
+sections beside what follows from the same source's own inputs, beside what ecorl finds by its
+made-up day or a model, and by recorded grids where ``--traces`` or ``ECORL_TRACES`` names some; and
+why they differ, or that they do not. No target: these are figures of others. Claims that need a
+training loop say so. Beside the JSON stands the same as Markdown tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from rich.console import Console
+
+from ecorl.bench.carbon.traces import WHY_MISSING, add_traces_option, recorded_grids
+from ecorl.bench.command import default_path, run_benchmark
+from ecorl.bench.figures import Figure
+from ecorl.bench.machine import describe_machine
+from ecorl.bench.papers.carbon_claims import figures, markdown, report, tables, write_tables
+from ecorl.errors import ConfigError
+
+NAME = "paper_carbon"
+TABLE_WIDTH = 180
+
+
+def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    traces = recorded_grids(options)
+    found = report({name: trace.series for name, trace in traces.items()})
+    console = Console(width=TABLE_WIDTH)
+    for table in tables(found):
+        console.print(table)
+    files = [trace.path.name for trace in traces.values()]
+    setting = f"Grids: {', '.join(files)}." if files else f"Grids: {WHY_MISSING}."
+    json = options.json or (None if options.quick else default_path(NAME, describe_machine().slug))
+    if json is not None:
+        path = json.with_suffix(".md")
+        try:
+            write_tables(markdown(found, setting), path)
+        except OSError as error:
+            raise ConfigError("--json", str(path), f"a place to write to ({error})") from error
+        print(f"written: {path}")
+    return {"traces": files}, figures(found)
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark(NAME, measure, options=add_traces_option))

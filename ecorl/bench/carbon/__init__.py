@@ -1,0 +1,1 @@
+"""What the carbon benchmarks measure with: recorded grids, forecasts, waits, and the integral."""

@@ -1,0 +1,217 @@
+"""Claims about carbon beside what follows from their inputs and what ecorl finds, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from rich.table import Table
+
+from ecorl.bench.figures import Figure, missing
+from ecorl.bench.papers.carbon_derived import derived
+from ecorl.bench.papers.carbon_found import GridFindings, find
+from ecorl.bench.papers.carbon_printed import CLAIMS, SOURCES, CarbonClaim, Source
+from ecorl.carbon.series import Series
+from ecorl.files import write_whole
+from ecorl.records import Provenance
+
+FOLLOWS = 0.005
+"""A printed figure follows from its inputs within this relative difference: it has two or three
+digits."""
+
+NOT_TRAINED = "see the example: it takes a training loop, which this benchmark does not run"
+
+NO_TRAINING: Mapping[str, float] = MappingProxyType({})
+"""No figures of a training with accumulation."""
+
+_NOTHING = GridFindings(None, MappingProxyType({}))
+
+HOW = (
+    "'From its inputs' is what the same source's other figures give, with nothing of ecorl in it, "
+    "and 'off by' is how far that lies from the printed figure. "
+    "'ecorl' is modelled: by its made-up day, which has the extremes of the blog's mock data, or "
+    "as the last column says. 'Grids' are recordings; where a job is played along them it draws "
+    "constant power. All intensities are averages, for inventories."
+)
+
+
+class CarbonReport(NamedTuple):
+    """All that is set beside the claims.
+
+    Attributes:
+        derived: what follows from the printed inputs, by claim.
+        found: what ecorl finds, by claim.
+        trained: what a training with accumulation gave, by claim.
+    """
+
+    derived: Mapping[str, float]
+    found: Mapping[str, GridFindings]
+    trained: Mapping[str, float]
+
+    def ours(self, claim: CarbonClaim) -> float | None:
+        """What ecorl finds for a claim without a recording, or None."""
+        if claim.needs_training:
+            return self.trained.get(claim.id)
+        return self.found.get(claim.id, _NOTHING).ours
+
+    def grids(self, claim: CarbonClaim) -> Mapping[str, float]:
+        """What ecorl finds for a claim in each recording."""
+        return self.found.get(claim.id, _NOTHING).grids
+
+
+def report(grids: Mapping[str, Series], trained: Mapping[str, float] = NO_TRAINING) -> CarbonReport:
+    """Recompute every claim.
+
+    Args:
+        grids: recorded intensities by grid, g/kWh; none leaves that column empty.
+        trained: measured figures of the claims that need a training loop, by claim.
+    """
+    return CarbonReport(derived(), find(grids), trained)
+
+
+def figures(found: CarbonReport) -> list[Figure]:
+    """All figures; those of different provenance are different figures."""
+    made: list[Figure] = []
+    for claim in CLAIMS:
+        made += _printed(claim)
+        id = f"paper_carbon.{claim.id}"
+        value = found.derived.get(claim.id)
+        if value is not None:
+            note = f"from the source's other figures: {claim.why}"
+            made.append(Figure(f"{id}.derived", value, claim.unit, Provenance.PUBLISHED, note=note))
+        made += _ours(claim, found)
+        for name, of_grid in found.grids(claim).items():
+            note = f"{claim.text}, {name}: {claim.why}"
+            made.append(
+                Figure(f"{id}.grid_{name}", of_grid, claim.unit, Provenance.REPLAYED, note=note)
+            )
+    return made
+
+
+def _printed(claim: CarbonClaim) -> list[Figure]:
+    id = f"paper_carbon.{claim.id}.printed"
+    if claim.printed is None:
+        return [missing(id, claim.unit, f"the source prints {claim.not_printed}")]
+    if isinstance(claim.printed, tuple):
+        return [
+            Figure(f"{id}_{end}", value, claim.unit, Provenance.PUBLISHED, note=claim.text)
+            for end, value in zip(("low", "high"), claim.printed, strict=True)
+        ]
+    return [Figure(id, claim.printed, claim.unit, Provenance.PUBLISHED, note=claim.text)]
+
+
+def _ours(claim: CarbonClaim, found: CarbonReport) -> list[Figure]:
+    id, value = f"paper_carbon.{claim.id}.ours", found.ours(claim)
+    if value is None:
+        return [missing(id, claim.unit, NOT_TRAINED)] if claim.needs_training else []
+    provenance = Provenance.MEASURED if claim.needs_training else Provenance.MODELLED
+    return [Figure(id, value, claim.unit, provenance, note=f"{claim.text}: {claim.why}")]
+
+
+_HEAD = ("claim", "printed", "from its inputs", "off by", "ecorl", "grids", "why")
+
+
+def rows(found: CarbonReport, source: Source) -> list[tuple[str, ...]]:
+    """Rows of the table of one source, in words.
+
+    Args:
+        found: what stands beside the claims.
+        source: whose claims.
+    """
+    return [_row(claim, found) for claim in CLAIMS if claim.source == source]
+
+
+def _row(claim: CarbonClaim, found: CarbonReport) -> tuple[str, ...]:
+    value, ours = found.derived.get(claim.id), found.ours(claim)
+    is_pending = claim.needs_training and ours is None
+    return (
+        claim.text,
+        _printed_words(claim),
+        "" if value is None else _words(value, claim.unit),
+        off_by(claim.printed, value),
+        "see the example" if is_pending else "" if ours is None else _words(ours, claim.unit),
+        ", ".join(f"{name} {_number(v)}" for name, v in found.grids(claim).items()),
+        claim.why,
+    )
+
+
+def off_by(printed: float | tuple[float, float] | None, value: float | None) -> str:
+    """How far what follows lies from what is printed, in words; empty where one is missing.
+
+    Args:
+        printed: the printed figure, or the ends of a range.
+        value: what follows from the inputs.
+    """
+    if printed is None or value is None:
+        return ""
+    low, high = printed if isinstance(printed, tuple) else (printed, printed)
+    nearest = min(max(value, low), high)
+    if abs(value - nearest) <= FOLLOWS * abs(nearest):
+        return "follows"
+    if nearest == 0.0:
+        return f"{value:+.3g}"
+    ratio = value / nearest
+    return f"{100 * (ratio - 1):+.0f} %" if 0.5 < ratio < 2 else f"x {ratio:.2g}"
+
+
+def _printed_words(claim: CarbonClaim) -> str:
+    if claim.printed is None:
+        return "no figure"
+    if isinstance(claim.printed, tuple):
+        return f"{claim.printed[0]:g} to {claim.printed[1]:g}"
+    return _words(claim.printed, claim.unit)
+
+
+def _words(value: float, unit: str) -> str:
+    return _number(value) if unit == "1" else f"{_number(value)} {unit}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def tables(found: CarbonReport) -> list[Table]:
+    """One table a source, for a terminal."""
+    made = []
+    for source, title in SOURCES.items():
+        table = Table(title=f"Claims about carbon: {title}", show_lines=True)
+        for name in _HEAD:
+            table.add_column(name, ratio=4 if name == "why" else None)
+        for row in rows(found, source):
+            table.add_row(*row)
+        made.append(table)
+    return made
+
+
+def markdown(found: CarbonReport, setting: str) -> str:
+    """All tables as Markdown.
+
+    Args:
+        found: what stands beside the claims.
+        setting: one line on what was run.
+    """
+    lines = ["# Claims about carbon", "", setting, "", HOW]
+    for source, title in SOURCES.items():
+        lines += ["", f"## {title}", "", _line(_HEAD), _line(["---"] * len(_HEAD))]
+        lines += [_line(row) for row in rows(found, source)]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def write_tables(text: str, path: Path) -> None:
+    """Write the tables; the file is whole or not there.
+
+    Args:
+        text: Markdown.
+        path: of the file; folders are made.
+
+    Raises:
+        OSError: when the folder cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text)

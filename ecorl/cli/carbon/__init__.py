@@ -1,0 +1,1 @@
+"""``ecorl carbon``: what the grid emits now, and what it will."""

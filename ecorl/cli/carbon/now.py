@@ -1,0 +1,123 @@
+"""Shows what the feeds say now, for ``ecorl carbon now``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from ecorl.carbon.chain import FeedAnswer
+from ecorl.cli.carbon.asking import GridNow
+from ecorl.cli.carbon.paragraphs import paragraph
+from ecorl.cli.carbon.times import length, span, utc_text
+from ecorl.cli.carbon.verdict import HOW_TO_FEED, refusal_text, verdict
+from ecorl.grid import AverageIntensity, Intensity, MarginalIntensity, Scope
+from ecorl.report.render.numbers import share
+
+_SCOPES = {Scope.LIFE_CYCLE: "life cycle", Scope.DIRECT: "direct emissions of power stations"}
+_ESTIMATED = {True: "yes", False: "no", None: "the feed does not say"}
+_TOPIC_WIDTH = 14
+
+_Answer = FeedAnswer[AverageIntensity] | FeedAnswer[MarginalIntensity]
+
+
+def show_now(grid: GridNow, console: Console) -> None:
+    """Print one block for each kind of intensity, then one sentence.
+
+    Args:
+        grid: what the feeds say.
+        console: where to.
+    """
+    _show_block("average intensity", grid, grid.average, console)
+    if grid.marginal is not None:
+        _show_block("marginal intensity", grid, grid.marginal, console)
+    paragraph(verdict(grid), console)
+    if not grid.config.carbon.feeds:
+        paragraph(HOW_TO_FEED, console)
+
+
+def now_data(grid: GridNow) -> dict[str, Any]:
+    """The same as plain data; what is missing is None.
+
+    Args:
+        grid: what the feeds say.
+    """
+    return {
+        "average": _answer_data(grid, grid.average),
+        "marginal": None if grid.marginal is None else _answer_data(grid, grid.marginal),
+        "waits_for": grid.config.carbon.waits_for,
+        "threshold_g_per_kwh": grid.threshold_g_per_kwh,
+        "command": grid.choice.command,
+        "why": grid.choice.why,
+        "sentence": verdict(grid),
+    }
+
+
+def _show_block(title: str, grid: GridNow, answer: _Answer, console: Console) -> None:
+    console.print(Text(title, style="bold"), soft_wrap=True)
+    rows = [("value", "unknown")]
+    if answer.value is not None:
+        rows = _rows(grid, answer.value, answer.asked_s)
+    rows += [("passed over", refusal_text(refusal)) for refusal in answer.refusals]
+    for topic, text in rows:
+        paragraph(text, console, f"  {topic:{_TOPIC_WIDTH}}")
+    console.print()
+
+
+def _rows(grid: GridNow, value: Intensity, now_s: float) -> list[tuple[str, str]]:
+    """A topic and a text for each thing that is known of a value."""
+    info = grid.infos[value.feed]
+    rows = [
+        ("value", f"{value.g_per_kwh:.4g} {value.gas}"),
+        ("feed", value.feed),
+        ("source", info.source),
+        ("interval", span(value.start_s, value.end_s, now_s)),
+        ("age", _age(value, now_s)),
+        ("basis", f"{value.basis}-based"),
+        ("scope", _SCOPES[value.scope]),
+        ("factors", "as stated" if info.is_stated else value.factors),
+        ("estimated", _ESTIMATED[value.is_estimated]),
+        ("renewable", share(value.renewable_share) if value.mix else "unknown"),
+        ("mix", _mix(value)),
+        ("provenance", str(value.provenance)),
+    ]
+    if info.licence is not None:
+        rows.append(("licence", info.licence))
+    return rows
+
+
+def _age(value: Intensity, now_s: float) -> str:
+    if value.start_s > now_s:
+        return f"begins in {length(value.start_s - now_s)}"
+    if value.end_s > now_s:
+        begun, left = length(now_s - value.start_s), length(value.end_s - now_s)
+        return f"under way for {begun}, ends in {left}"
+    return f"ended {length(now_s - value.end_s)} ago"
+
+
+def _mix(value: Intensity) -> str:
+    if not value.mix:
+        return "unknown"
+    parts = sorted(value.mix.items(), key=lambda part: -part[1])
+    return ", ".join(f"{fuel} {share(amount)}" for fuel, amount in parts if amount > 0)
+
+
+def _answer_data(grid: GridNow, answer: _Answer) -> dict[str, Any]:
+    value = answer.value
+    data = None
+    if value is not None:
+        data = asdict(value) | {
+            "start": utc_text(value.start_s),
+            "end": utc_text(value.end_s),
+            "source": grid.infos[value.feed].source,
+            "licence": grid.infos[value.feed].licence,
+            "renewable_share": value.renewable_share,
+        }
+    return {
+        "asked_s": answer.asked_s,
+        "asked": utc_text(answer.asked_s),
+        "value": data,
+        "refusals": [asdict(refusal) for refusal in answer.refusals],
+    }

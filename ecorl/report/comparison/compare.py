@@ -1,0 +1,278 @@
+"""Compares two runs, figure by figure, and refuses to where that would mislead."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ecorl.records import Provenance, weakest
+from ecorl.report.comparison.model import Compared, Comparison, ScoresCompared
+from ecorl.report.energy.emissions import IntensityKind
+from ecorl.report.energy.stages import present
+from ecorl.report.render.numbers import share
+from ecorl.report.sharing.summary import EmissionFigure, RunSummary, EvaluationScores, WorkDone
+
+_SAME_WORK = 0.02
+"""Relative difference of counts below which two runs did the same work. Invented: sampled answers
+are a little longer or shorter from run to run."""
+
+
+def compare(baseline: RunSummary, other: RunSummary) -> Comparison:
+    """Compare two runs.
+
+    Args:
+        baseline: the run that the other one is held against.
+        other: the other one.
+    """
+    figures = [
+        _energy(baseline, other),
+        _power(baseline, other),
+        *(_emissions(baseline, other, kind) for kind in _kinds(baseline, other)),
+        _intensity("intensity at the begin", baseline, other, _first),
+        _intensity("intensity while training", baseline, other, _trained),
+        _plain("run time", "s", baseline.run_time_s, other.run_time_s),
+        _plain("waited", "s", _wait_s(baseline), _wait_s(other)),
+        _memory("peak memory of the devices", baseline.peak_memory_device_bytes,
+                other.peak_memory_device_bytes),
+        _memory("peak memory of the training process", baseline.peak_memory_host_bytes,
+                other.peak_memory_host_bytes),
+        _plain("loss of the last step", "", baseline.final_loss, other.final_loss),
+    ]  # fmt: skip
+    return Comparison(
+        baseline=baseline,
+        other=other,
+        figures=tuple(figures),
+        scores=tuple(_scores(baseline.scores, other.scores)),
+        differences=tuple(_differences(baseline, other)),
+        refusals=tuple(
+            f"{f.name} is not compared: {f.reason}" for f in figures if f.reason and f.saved is None
+        ),
+    )
+
+
+# ---------------------------------------------------------------- figures
+
+
+def _energy(a: RunSummary, b: RunSummary) -> Compared:
+    return _sourced(
+        "energy", "J",
+        None if a.energy is None else (a.energy.energy_j, a.energy.provenance, a.energy.at_least),
+        None if b.energy is None else (b.energy.energy_j, b.energy.provenance, b.energy.at_least),
+    )  # fmt: skip
+
+
+def _power(a: RunSummary, b: RunSummary) -> Compared:
+    def of(s: RunSummary) -> tuple[float, Provenance, bool] | None:
+        e = s.energy
+        if e is None or e.mean_power_w is None:
+            return None
+        return e.mean_power_w, e.provenance, e.at_least
+
+    return _sourced("mean power", "W", of(a), of(b))
+
+
+def _kinds(a: RunSummary, b: RunSummary) -> list[IntensityKind]:
+    """Kinds of intensity by which one of the runs has emissions; the average always."""
+    told = {e.kind for s in (a, b) for e in s.emissions}
+    return [k for k in IntensityKind if k in told or k is IntensityKind.AVERAGE]
+
+
+def _emissions(a: RunSummary, b: RunSummary, kind: IntensityKind) -> Compared:
+    one, two = a.emission(kind), b.emission(kind)
+
+    def of(e: EmissionFigure | None) -> tuple[float, Provenance, bool] | None:
+        return None if e is None or e.carbon_g is None else (e.carbon_g, e.provenance, e.at_least)
+
+    name = f"emissions, {kind} intensity"
+    gas = next((e.gas for e in (one, two) if e is not None), "CO2e")
+    found = _sourced(name, f"g{gas}", of(one), of(two))
+    if found.saved is None or one is None or two is None:
+        return found
+    why = _unlike(one, two)
+    if why is None:
+        return found
+    return Compared(
+        name, found.unit, found.baseline, found.other,
+        found.baseline_provenance, found.other_provenance, reason=why,
+    )  # fmt: skip
+
+
+def _unlike(one: EmissionFigure, two: EmissionFigure) -> str | None:
+    """Why the grams of two runs are not of one kind, or None."""
+    told = [
+        ("of", {one.gas}, {two.gas}),
+        ("by", {str(f.scope) for f in one.feeds}, {str(f.scope) for f in two.feeds}),
+        ("by", {str(f.basis) for f in one.feeds}, {str(f.basis) for f in two.feeds}),
+        ("by intensities that are", {str(f.provenance) for f in one.feeds},
+         {str(f.provenance) for f in two.feeds}),
+    ]  # fmt: skip
+    for word, first, second in told:
+        if first != second:
+            return f"{word} {_listed(first)} against {_listed(second)}"
+    return None
+
+
+def _listed(words: set[str]) -> str:
+    return " and ".join(sorted(words)).replace("_", "-") or "nothing"
+
+
+_Sourced = tuple[float, Provenance, bool] | None
+"""A value, its provenance, and whether it is a lower bound; None: missing."""
+
+
+def _sourced(name: str, unit: str, a: _Sourced, b: _Sourced) -> Compared:
+    """Compare two figures of one provenance; of two, or where one is missing, refuse."""
+    if a is None or b is None:
+        which = "either run" if a is None and b is None else f"the {'other' if a else 'first'} run"
+        return Compared(
+            name, unit, None if a is None else a[0], None if b is None else b[0],
+            None if a is None else a[1], None if b is None else b[1],
+            reason=f"it is missing from {which}",
+        )  # fmt: skip
+    if a[1] is not b[1]:
+        return Compared(name, unit, a[0], b[0], a[1], b[1], reason=f"{a[1]} against {b[1]}")
+    bounds = [w for w, one in (("first", a), ("other", b)) if one[2]]
+    limits = f"that of the {' and the '.join(bounds)} run is a lower bound" if bounds else None
+    saved = a[0] - b[0]
+    part = saved / a[0] if a[0] else None
+    return Compared(name, unit, a[0], b[0], a[1], b[1], saved, part, limits)
+
+
+def _plain(name: str, unit: str, a: float | None, b: float | None) -> Compared:
+    """Compare two figures that are read in each run; a missing one is no mistake."""
+    saved = None if a is None or b is None else a - b
+    part = saved / a if saved is not None and a else None
+    measured = Provenance.MEASURED
+    return Compared(name, unit, a, b, measured, measured, saved, part)
+
+
+def _intensity(
+    name: str, a: RunSummary, b: RunSummary, of: Callable[[RunSummary], float | None]
+) -> Compared:
+    """Compare intensities of the grid, which are as good as what told them."""
+    found: list[_Sourced] = []
+    for s in (a, b):
+        value, emission = of(s), s.emission()
+        feeds = () if emission is None else emission.feeds
+        known = value is not None and feeds
+        told = weakest(*(feed.provenance for feed in feeds)) if feeds else Provenance.PUBLISHED
+        found.append((value, told, False) if known and value is not None else None)
+    compared = _sourced(name, "g/kWh", found[0], found[1])
+    # Of a run that waited for nothing nobody asks where it began.
+    return compared if None not in found else replace(compared, reason=None)
+
+
+def _memory(name: str, a: int | None, b: int | None) -> Compared:
+    return _plain(name, "bytes", a, b)
+
+
+def _wait_s(s: RunSummary) -> float | None:
+    # A run in which nothing was to be waited for has waited for nothing.
+    return 0.0 if s.waiting is None else s.waiting.wait_s
+
+
+def _first(s: RunSummary) -> float | None:
+    return None if s.waiting is None else s.waiting.first_g_per_kwh
+
+
+def _trained(s: RunSummary) -> float | None:
+    if s.waiting is not None:
+        return s.waiting.training_g_per_kwh
+    emission = s.emission()
+    return None if emission is None else emission.mean_g_per_kwh
+
+
+# ---------------------------------------------------------------- evaluations
+
+
+def _scores(
+    first: Sequence[EvaluationScores], second: Sequence[EvaluationScores]
+) -> list[ScoresCompared]:
+    others = {s.name: s for s in second}
+    found = []
+    for one in first:
+        two = others.get(one.name)
+        if two is None or one.mean is None or two.mean is None:
+            continue
+        paired = len(one.values) == len(two.values)
+        difference, error = two.mean - one.mean, _error_of(one, two)
+        if paired:
+            pairs = [
+                b - a
+                for a, b in zip(one.values, two.values, strict=True)
+                if a is not None and b is not None
+            ]
+            if pairs:
+                difference = statistics.fmean(pairs)
+                error = statistics.stdev(pairs) / math.sqrt(len(pairs)) if len(pairs) > 1 else None
+        values = present([*one.values, *two.values])
+        found.append(
+            ScoresCompared(
+                name=one.name,
+                baseline=one.mean,
+                other=two.mean,
+                baseline_error=one.standard_error,
+                other_error=two.standard_error,
+                difference=difference,
+                difference_error=error,
+                paired=paired,
+                is_share=set(values) <= {0.0, 1.0},
+            )
+        )
+    return found
+
+
+def _error_of(one: EvaluationScores, two: EvaluationScores) -> float | None:
+    """Standard error of the difference of two independent means."""
+    if one.standard_error is None or two.standard_error is None:
+        return None
+    return math.hypot(one.standard_error, two.standard_error)
+
+
+# ---------------------------------------------------------------- the work
+
+
+def _differences(a: RunSummary, b: RunSummary) -> list[str]:
+    """How the work of two runs differs."""
+    one, two = a.work, b.work
+    found = [
+        _of_counts("steps", one.n_steps, two.n_steps, exact=True),
+        _of_counts("samples", one.n_samples, two.n_samples),
+        _of_counts("tokens", one.n_tokens, two.n_tokens),
+        _of_batches(one, two),
+        _of_models(one, two),
+    ]
+    if a.state != b.state:
+        found.append(f"the first run is {a.state}, the other one {b.state}")
+    if a.devices != b.devices:
+        found.append(
+            f"they ran on other devices: {', '.join(a.devices)} and {', '.join(b.devices)}"
+        )
+    return [told for told in found if told is not None]
+
+
+def _of_counts(what: str, first: int, second: int, *, exact: bool = False) -> str | None:
+    largest = max(first, second)
+    if first == second or (not exact and largest and abs(first - second) / largest <= _SAME_WORK):
+        return None
+    more = f" ({share((second - first) / first, 0)} more)" if first and second > first else ""
+    less = f" ({share((first - second) / first, 0)} less)" if first and second < first else ""
+    return f"{first:,} {what} in the first run, {second:,} in the other one{more}{less}"
+
+
+def _of_batches(one: WorkDone, two: WorkDone) -> str | None:
+    first, second = one.effective_batch_size, two.effective_batch_size
+    if first is None or second is None or first == second:
+        return None
+    return f"effective batches of {first} in the first run, of {second} in the other one"
+
+
+def _of_models(one: WorkDone, two: WorkDone) -> str | None:
+    named = {k: (one.models.get(k), two.models.get(k)) for k in {**one.models, **two.models}}
+    other = [k for k, (a, b) in named.items() if a != b]
+    if not other:
+        return None
+    told = ", ".join(f"{k} {named[k][0]} and {named[k][1]}" for k in other)
+    return f"they trained other models or tasks: {told}"

@@ -1,0 +1,210 @@
+"""A comparison as sentences and tables, for the terminal and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ecorl.records import Provenance
+from ecorl.report.comparison.data import BY_AVERAGE
+from ecorl.report.comparison.model import Compared, Comparison, ScoresCompared
+from ecorl.report.render.layout import Section, Table, table
+from ecorl.report.render.numbers import (
+    MISSING,
+    duration,
+    figure,
+    grams,
+    joules,
+    share,
+    with_spread,
+)
+from ecorl.units import kwh_from_joules
+
+_HEADS = ("", "first", "other", "saved", "saved, %")
+
+
+def verdict(c: Comparison) -> list[str]:
+    """What the comparison says, in sentences.
+
+    Args:
+        c: the comparison.
+    """
+    said = [_of_emissions(c), _of_energy(c), _of_a_kwh(c), *_of_waiting(c)]
+    said += [_of_scores(scores) for scores in c.scores[:3]]
+    if c.differences:
+        said.append(
+            "The two runs did different work, so that what was saved is not the doing of one "
+            f"thing alone: {'; '.join(c.differences)}."
+        )
+    return [sentence for sentence in said if sentence]
+
+
+def _of_emissions(c: Comparison) -> str:
+    f = c.figure(BY_AVERAGE)
+    if f.saved is None or f.baseline is None or f.other is None:
+        return f"What they emitted is not compared: {f.reason}."
+    gas = f.unit.removeprefix("g")
+    pair = f"{grams(f.other, gas)} against {grams(f.baseline, gas)}, {f.other_provenance}"
+    limit = f"; {f.reason}" if f.reason else ""
+    if f.saved == 0 or f.share is None:
+        return f"Both runs emitted the same ({pair}{limit})."
+    word = "less" if f.saved > 0 else "more"
+    return f"The other run emitted {share(abs(f.share))} {word} than the first ({pair}{limit})."
+
+
+def _of_energy(c: Comparison) -> str:
+    f = c.figure("energy")
+    if f.saved is None or f.baseline is None or f.other is None:
+        return f"Their energy is not compared: {f.reason}."
+    pair = f"{joules(f.other)} against {joules(f.baseline)}, {f.other_provenance}"
+    if f.saved == 0 or f.share is None:
+        return f"Both runs drew the same energy ({pair})."
+    word = "less" if f.saved > 0 else "more"
+    return f"It drew {share(abs(f.share))} {word} energy ({pair})."
+
+
+def _of_a_kwh(c: Comparison) -> str:
+    """What the choice of the time saved, apart from the energy."""
+    grams_of, energy = c.figure(BY_AVERAGE), c.figure("energy")
+    parts = (grams_of.baseline, grams_of.other, energy.baseline, energy.other)
+    if grams_of.saved is None or energy.saved is None or None in parts:
+        return ""
+    first_g, other_g, first_j, other_j = (float(part or 0.0) for part in parts)
+    if not (first_g and first_j and other_j):
+        return ""
+    first, other = (g / kwh_from_joules(j) for g, j in ((first_g, first_j), (other_g, other_j)))
+    word = "less" if other <= first else "more"
+    part = share(abs(other - first) / first)
+    return (
+        f"A kilowatt-hour of it emitted {part} {word}: {figure(other)} against {figure(first)} g, "
+        "PUE included."
+    )
+
+
+def _of_waiting(c: Comparison) -> list[str]:
+    f = c.figure("waited")
+    if not f.other and not f.baseline:
+        return []
+    return [f"It waited {duration(f.other)} for cleaner electricity, the first {_or_not(f)}."]
+
+
+def _or_not(f: Compared) -> str:
+    return duration(f.baseline) if f.baseline else "did not wait"
+
+
+def _of_scores(s: ScoresCompared) -> str:
+    error = "" if s.difference_error is None else f" ± {_scaled(s, s.difference_error)} (SE)"
+    how = "over the same items" if s.paired else "over other items"
+    sign = "+" if s.difference > 0 else ""
+    told = f"{sign}{_scaled(s, s.difference)}{error}{_unit(s)}"
+    return f"{s.name}: {_value(s, s.baseline)} and {_value(s, s.other)}, {told} {how}."
+
+
+def _scaled(s: ScoresCompared, value: float) -> str:
+    return figure(100.0 * value if s.is_share else value)
+
+
+def _unit(s: ScoresCompared) -> str:
+    return " percentage points" if s.is_share else ""
+
+
+def _value(s: ScoresCompared, value: float) -> str:
+    return share(value) if s.is_share else figure(value)
+
+
+def sections(c: Comparison) -> list[Section]:
+    """The tables of the comparison.
+
+    Args:
+        c: the comparison.
+    """
+    found = [Section("figures", "Figures", "", "", tuple(_figure_tables(c.figures)))]
+    if c.scores:
+        found.append(Section("evaluations", "Evaluations", "", "", (_score_table(c.scores),)))
+    found.append(_work(c))
+    refused = [f for f in c.figures if f.reason and f.saved is None]
+    if refused:
+        lead = "Figures of different provenance or kind are not held against each other."
+        cells = [(f.name, _told(f, 0), _told(f, 1), f.reason or "") for f in refused]
+        heads = ("figure", "first", "other", "why")
+        found.append(Section("refused", "Not compared", lead, "", (table(heads, cells, 4),)))
+    return found
+
+
+def _told(f: Compared, which: int) -> str:
+    value = (f.baseline, f.other)[which]
+    provenance = (f.baseline_provenance, f.other_provenance)[which]
+    return MISSING if value is None else f"{_cell(f, value)} ({provenance})"
+
+
+def _figure_tables(figures: Sequence[Compared]) -> list[Table]:
+    """A table for each provenance: a column never holds figures of two."""
+    shown = [f for f in figures if not (f.reason and f.saved is None) and not _is_empty(f)]
+    by_provenance: dict[Provenance | None, list[Compared]] = {}
+    for f in shown:
+        told = f.other_provenance if f.other_provenance is not None else f.baseline_provenance
+        by_provenance.setdefault(told, []).append(f)
+    return [
+        table(_HEADS, [_cells(f) for f in rows], 1, str(provenance))
+        for provenance, rows in by_provenance.items()
+    ]
+
+
+def _is_empty(f: Compared) -> bool:
+    return f.baseline is None and f.other is None
+
+
+def _cells(f: Compared) -> tuple[str, ...]:
+    part = share(f.share) if f.share is not None and f.unit != "s" else MISSING
+    return (f.name, _cell(f, f.baseline), _cell(f, f.other), _cell(f, f.saved), part)
+
+
+def _cell(f: Compared, value: float | None) -> str:
+    if value is None:
+        return MISSING
+    if f.unit == "s":
+        return duration(value) if value else "0 s"
+    if f.unit == "J":
+        return joules(value)
+    if f.unit == "bytes":
+        return f"{figure(value / 2**20)} MiB"
+    if f.unit.startswith("gCO"):
+        return grams(value, f.unit.removeprefix("g"))
+    return f"{figure(value)} {f.unit}".rstrip()
+
+
+def _score_table(scores: Sequence[ScoresCompared]) -> Table:
+    heads = ("evaluation", "first ± SE", "other ± SE", "other - first ± SE", "items")
+    cells = [
+        (
+            s.name,
+            with_spread(s.baseline, s.baseline_error),
+            with_spread(s.other, s.other_error),
+            with_spread(s.difference, s.difference_error),
+            "the same, in pairs" if s.paired else "others",
+        )
+        for s in scores
+    ]
+    return table(heads, cells, 1, "measured")
+
+
+def _work(c: Comparison) -> Section:
+    one, two = c.baseline.work, c.other.work
+    rows = [
+        ("steps", f"{one.n_steps:,}", f"{two.n_steps:,}"),
+        ("samples", f"{one.n_samples:,}", f"{two.n_samples:,}"),
+        ("tokens", f"{one.n_tokens:,}", f"{two.n_tokens:,}"),
+        (
+            "effective batch size",
+            _whole(one.effective_batch_size),
+            _whole(two.effective_batch_size),
+        ),
+        ("accumulation steps", _whole(one.accumulation_steps), _whole(two.accumulation_steps)),
+    ]
+    lead = "The same, as far as the records tell."
+    if c.differences:
+        lead = f"Not the same: {'; '.join(c.differences)}."
+    return Section("work", "Work", lead, "", (table(("", "first", "other"), rows, 1),))
+
+
+def _whole(value: int | None) -> str:
+    return MISSING if value is None else f"{value:,}"

@@ -1,0 +1,137 @@
+"""Emissions and pauses on the terminal, as lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ecorl.report.energy.carbon_model import (
+    CarbonColumn,
+    FeedFacts,
+    Footprint,
+    IntensityFacts,
+    PauseSummary,
+    SoftwareCarbonIntensity,
+)
+from ecorl.report.energy.causes import CAUSES
+from ecorl.report.energy.model import Cause
+from ecorl.report.render.carbon_tables import carbon_lead, choice_cells, pauses_lead, small_unit
+from ecorl.report.render.lines import GAP, aligned, wrapped
+from ecorl.report.render.numbers import MISSING, bounded, count, figure, share
+
+_MAX_CHOICES = 20
+"""Decisions that are listed: the newest."""
+
+
+def carbon_lines(footprint: Footprint, width: int) -> list[str]:
+    """What the energy emitted by cause, a column for each kind of intensity and provenance.
+
+    Args:
+        footprint: of the run.
+        width: columns of the terminal.
+    """
+    columns = footprint.columns
+    if not columns:
+        return []
+    lines: list[str] = []
+    while columns:
+        n = len(columns)
+        # As many columns side by side as the terminal is wide.
+        while n > 1 and max(map(len, _block(columns[:n]))) > width:
+            n -= 1
+        lines += _block(columns[:n])
+        columns = columns[n:]
+    lines += wrapped(carbon_lead(footprint), width)
+    for facts in footprint.intensities:
+        for feed in facts.feeds:
+            lines += wrapped(_feed(facts, feed), width, rest="    ")
+    for sci in footprint.sci:
+        lines += wrapped(_sci(sci), width, rest="    ")
+    return lines
+
+
+def _block(columns: Sequence[CarbonColumn]) -> list[str]:
+    """Emissions by cause of some columns."""
+    heads = [
+        ["", *("simulated card" if c.simulated else "" for c in columns)],
+        ["", *(c.title.removeprefix("simulated card, ") for c in columns)],
+        ["", *(c.origin for c in columns)],
+        ["", *(f"g{c.gas}" for c in columns)],
+    ]
+    rows = [head for head in heads if any(head)]
+    rows.append(["all", *(bounded(c.emitted.carbon_g, c.at_least, ">=") for c in columns)])
+    for cause in CAUSES:
+        if any(cause in c.by_cause for c in columns):
+            rows.append([f"  {cause}", *(_cell(c, cause) for c in columns)])
+    if any(c.is_incomplete for c in columns):
+        missing = [figure(c.emitted.unknown_j) if c.is_incomplete else "none" for c in columns]
+        rows.append(["missing for, J", *missing])
+    rows.append(["CUE, kg/kWh", *(figure(c.cue_kg_per_kwh) for c in columns)])
+    return aligned(rows, indent=GAP)
+
+
+def _cell(c: CarbonColumn, cause: Cause) -> str:
+    found = c.by_cause.get(cause)
+    return "none" if found is None else figure(found.carbon_g)
+
+
+def _feed(facts: IntensityFacts, f: FeedFacts) -> str:
+    span = figure(f.lowest_g_per_kwh)
+    if f.lowest_g_per_kwh != f.highest_g_per_kwh:
+        span = f"{span} to {figure(f.highest_g_per_kwh)}, mean {figure(f.mean_g_per_kwh)}"
+    estimated = {True: ", estimated", False: ", not estimated", None: ""}[f.is_estimated]
+    return (
+        f"{facts.kind}: {f.feed} for {share(f.share)} of the run time, {span} {f.gas} "
+        f"({f.provenance}), {f.scope.replace('_', '-')} emissions, {f.basis}-based{estimated}; "
+        f"factors: {f.factors}"
+    )
+
+
+def _sci(s: SoftwareCarbonIntensity) -> str:
+    """Software carbon intensity of one kind, by functional unit."""
+    told = []
+    for name, value in (("an output token", s.per_token_g), ("a sequence", s.per_sequence_g)):
+        factor, unit = small_unit([value])
+        if value is not None:
+            told.append(f"{bounded(value * factor, s.at_least)} {unit}{s.gas} {name}")
+    told.append(f"{bounded(s.per_run_g, s.at_least)} g{s.gas} this run")
+    part = ", operational part only" if s.embodied_g is None else ""
+    return f"SCI, {s.kind} ({s.provenance}){part}: {', '.join(told)}"
+
+
+def pauses_lines(pauses: PauseSummary | None, width: int) -> list[str]:
+    """How the run waited, and the newest decisions.
+
+    Args:
+        pauses: None where nothing was decided.
+        width: columns of the terminal.
+    """
+    if pauses is None:
+        return []
+    lines = wrapped(pauses_lead(pauses), width)
+    for o in pauses.outcomes:
+        told = [
+            f"{figure(o.start_g_per_kwh)} at the begin of the run",
+            f"mean {figure(o.trained_g_per_kwh)} while it went on",
+            f"{figure(o.paused_g_per_kwh)} while it was paused",
+        ]
+        lines += wrapped(
+            f"{o.kind} intensity, g{o.gas}/kWh ({o.provenance}): {', '.join(told)}",
+            width,
+            rest="    ",
+        )
+    lines += _choices(pauses, width)
+    return lines
+
+
+def _choices(pauses: PauseSummary, width: int) -> list[str]:
+    shown: Sequence[tuple[str, ...]] = [choice_cells(row) for row in pauses.choices[-_MAX_CHOICES:]]
+    lines: list[str] = []
+    if len(pauses.choices) > len(shown):
+        n = len(pauses.choices) - len(shown)
+        lines += wrapped(f"{count(n)} decisions before these: see the page", width)
+    size = max((len(cells[1]) for cells in shown), default=0)
+    for when, command, why, _, feed, *_, reason in shown:
+        start = f"  {when}  {command:<{size}}  "
+        by = "" if feed == MISSING else f" (by {feed})"
+        lines += wrapped(f"{why}: {reason}{by}", width, start)
+    return lines

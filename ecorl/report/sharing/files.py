@@ -1,0 +1,177 @@
+"""``footprint.json`` and ``emissions.csv``, in the run folder and beside the saved weights."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import logging
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from ecorl.errors import EcorlError
+from ecorl.files import write_whole
+from ecorl.ledger import LedgerReader
+from ecorl.report.aggregate import build_report
+from ecorl.report.model import Report
+from ecorl.report.run_config import RunConfig, read_config
+from ecorl.report.sharing.over_time import EmissionInterval, over_time
+from ecorl.report.sharing.summary import RunSummary, summarise
+from ecorl.units import kwh_from_joules
+
+logger = logging.getLogger(__name__)
+
+FOOTPRINT_FILE, EMISSIONS_FILE = "footprint.json", "emissions.csv"
+
+
+def write_footprint(run_dir: Path, beside: Sequence[Path] = ()) -> list[Path]:
+    """Write both files into a run's folder, and beside its weights.
+
+    A file that cannot be written, or a record that cannot be read, costs a warning and no more: the
+    training is over, and its record is there.
+
+    Args:
+        run_dir: the run's folder.
+        beside: folders of saved weights; those that are not there are left out.
+
+    Returns:
+        The files that were written.
+    """
+    try:
+        with LedgerReader(run_dir) as reader:
+            known = read_config(reader.run(), run_dir)
+            texts = footprint_texts(reader, known)
+    except (EcorlError, OSError) as error:
+        logger.warning("%s: no footprint is written (%s)", run_dir, error)
+        return []
+    written = []
+    for folder in (run_dir, *(path for path in beside if path.is_dir())):
+        for name, text in texts.items():
+            try:
+                write_whole(folder / name, text)
+            except OSError as error:
+                reason = error.strerror or error
+                logger.warning("%s: cannot be written (%s)", folder / name, reason)
+            else:
+                written.append(folder / name)
+    return written
+
+
+def footprint_texts(reader: LedgerReader, known: RunConfig) -> dict[str, str]:
+    """Contents of both files by their names.
+
+    Args:
+        reader: the run's record.
+        known: its config.
+
+    Raises:
+        LedgerError: when the record is damaged.
+    """
+    return texts_of(build_report(reader, known), reader, known)
+
+
+def texts_of(report: Report, reader: LedgerReader, known: RunConfig) -> dict[str, str]:
+    """Contents of both files by their names, where the report is there already.
+
+    Args:
+        report: of the run.
+        reader: its record.
+        known: its config.
+    """
+    summary = summarise(report, reader, known)
+    return {
+        FOOTPRINT_FILE: json.dumps(footprint_data(summary), indent=2) + "\n",
+        EMISSIONS_FILE: emissions_csv(over_time(reader, known)),
+    }
+
+
+def footprint_data(s: RunSummary) -> dict[str, Any]:
+    """What ``footprint.json`` holds; a figure that is missing is null.
+
+    Args:
+        s: the run's figures.
+    """
+    energy = None
+    if s.energy is not None:
+        energy = plain(s.energy) | {"energy_kwh": kwh_from_joules(s.energy.energy_j)}
+    return {
+        "run": {
+            "run_id": s.run_id,
+            "state": s.state,
+            "started": _moment(s.started_unix_s),
+            "run_time_s": s.run_time_s,
+            "devices": list(s.devices),
+            "commit": s.commit,
+            "steps": s.work.n_steps,
+            "samples": s.work.n_samples,
+            "tokens": s.work.n_tokens,
+            "final_loss": s.final_loss,
+        },
+        "energy": energy,
+        "emissions": {str(e.kind): plain(e) for e in s.emissions} or None,
+        "pue": plain(s.pue),
+        "waiting": None if s.waiting is None else plain(s.waiting),
+        "memory": {
+            "peak_device_bytes": s.peak_memory_device_bytes,
+            "peak_host_bytes": s.peak_memory_host_bytes,
+        },
+        "batch": {
+            "effective_batch_size": s.work.effective_batch_size,
+            "gradient_accumulation_steps": s.work.accumulation_steps,
+        },
+        "codecarbon": None if s.beside is None else plain(s.beside),
+        "missing": list(s.missing),
+    }
+
+
+def plain(value: Any) -> Any:
+    """A record as JSON holds it; a number that is not finite becomes null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+_COLUMNS = (
+    "start", "duration_s", "energy_j", "mean_power_w", "energy_provenance",
+    "intensity_g_per_kwh", "feed", "pue", "carbon_g", "marginal_g",
+)  # fmt: skip
+
+
+def emissions_csv(intervals: Sequence[EmissionInterval]) -> str:
+    """The intervals as CSV; a figure that is missing is empty.
+
+    Args:
+        intervals: of a run, in the order of time.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for i in intervals:
+        power_w = i.energy_j / i.duration_s if i.duration_s > 0 else None
+        cells = (i.duration_s, i.energy_j, power_w, str(i.energy_provenance),
+                 i.intensity_g_per_kwh, i.feed, i.pue, i.carbon_g, i.marginal_g)  # fmt: skip
+        writer.writerow([_moment(i.start_unix_s), *(_cell(cell) for cell in cells)])
+    return out.getvalue()
+
+
+def _cell(value: float | str | None) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else f"{value:.9g}"
+
+
+def _moment(t_s: float) -> str:
+    return datetime.fromtimestamp(t_s, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,259 @@
+"""Decides at the boundary of two steps whether the training stage runs, waits or stops.
+
+    tick   what is known of the grid -> a pure decision -> ledger (where it is a new one)
+
+The decision is `ecorl.controllers.waiting`'s; here is what it goes by, and what becomes of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from ecorl.config import Config
+from ecorl.control import Command, GearChoice, Why
+from ecorl.controllers.pauses import paused_spans
+from ecorl.controllers.waiting import NAME, Seen, Waiting, decide
+from ecorl.errors import ConfigError
+from ecorl.grid import AverageIntensity
+from ecorl.ledger import Ledger, LedgerReader
+from ecorl.records import EventKind, FaultKind
+from ecorl.runtime.control.carbon_meter import CarbonMeter, CarbonSoFar
+from ecorl.runtime.control.grid_watch import GridWatch, Tell
+from ecorl.runtime.handles import RunTotals
+from ecorl.telemetry.beside.codecarbon import Beside, CodeCarbonProcess
+
+logger = logging.getLogger(__name__)
+
+WARNS_AT = 0.8
+"""Share of the budget at which it is told."""
+
+_STEPS = 32
+"""Steps over which the time of one is estimated, invented: enough for a median, few enough to
+follow a change of the batch."""
+
+
+def governs(config: Config) -> bool:
+    """Whether the control path ever asks for anything but to go on.
+
+    Args:
+        config: the run's.
+    """
+    return config.carbon.waits or config.accounting.budget_g is not None
+
+
+def check_budget(config: Config) -> None:
+    """Refuse a budget that ends the training where the framework cannot be asked to end it.
+
+    Args:
+        config: the run's, under a framework that saves and ends by its own rules alone.
+
+    Raises:
+        ConfigError: when the config asks for it.
+    """
+    if config.accounting.over_budget == "stop":
+        allowed = "'warn': this framework is not asked to save and stop"
+        raise ConfigError("accounting.over_budget", "stop", allowed)
+
+
+class Governor:
+    """The control path of one run; thread-safe.
+
+    Args:
+        config: the run's.
+        ledger: the head's record.
+        tell: records a fault.
+        before: what earlier attempts of the run have drawn and emitted.
+        wall: the wall clock, s since 1970.
+
+    Raises:
+        ConfigError: for a feed or a PUE file that cannot be used.
+        MissingToolError: when a feed's package is missing.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        ledger: Ledger,
+        tell: Tell,
+        before: RunTotals | None = None,
+        *,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._config, self._ledger, self._wall = config, ledger, wall
+        began_s, self._waited_s = _earlier(ledger, wall())
+        self._watch = GridWatch(config, ledger.control, tell, began_s, wall)
+        earlier = before or RunTotals(drawn_j=0.0)
+        self._so_far = CarbonSoFar(earlier.carbon_g, earlier.unknown_j)
+        self._meter = CarbonMeter(self._so_far, earlier.drawn_j)
+        self._rule = waiting_rule(config)
+        self._governs = governs(config)
+        a = config.accounting
+        self._tell = tell
+        self._beside = CodeCarbonProcess(a.country) if a.beside and a.country else None
+        self._lock = threading.Lock()
+        self._last: GearChoice | None = None
+        self._ticked_s: float | None = None
+        self._steps_s: deque[float] = deque(maxlen=_STEPS)
+        self._has_begun = False
+        self._warned = 0.0
+
+    def start(self) -> None:
+        """Begin to ask the feeds, and start the other instrument if there is one."""
+        self._watch.start()
+        if self._beside is not None:
+            self._beside.start()
+
+    def close(self) -> None:
+        """Ask the feeds no more, and record what the other instrument found; safe to call twice."""
+        self._watch.close()
+        beside, self._beside = self._beside, None
+        if beside is None:
+            return
+        found = beside.stop()
+        if isinstance(found, Beside):
+            self._ledger.event(EventKind.BESIDE, found.to_json())
+        else:
+            self._tell(FaultKind.BESIDE_FAILED, "codecarbon", found)
+
+    @property
+    def g_per_kwh(self) -> float | None:
+        """The average intensity now, g/kWh; None: unknown."""
+        value = self._watch.heard(AverageIntensity).value
+        return None if value is None else value.g_per_kwh
+
+    def emitted(self, drawn_j: float | None) -> CarbonSoFar:
+        """Take over what the machines have drawn, and tell what that emitted.
+
+        Each part counts at the intensity that holds when it is taken over: it is the report that
+        integrates over time.
+
+        Args:
+            drawn_j: since the run began, J; None where readings are missing.
+        """
+        with self._lock:
+            self._so_far = self._meter.add(drawn_j, self._watch.grams_per_joule())
+            self._watch_budget()
+            return self._so_far
+
+    def tick(self, steps_left: int | None = None, *, is_stopping: bool = False) -> GearChoice:
+        """Decide what the training stage is to do now.
+
+        Args:
+            steps_left: steps that training has before it; None: unknown.
+            is_stopping: whether training was asked to stop, by a signal for instance.
+        """
+        now_s, steady_s = self._wall(), time.monotonic()
+        if not self._governs:
+            return ungoverned(now_s)
+        with self._lock:
+            self._count_time(steady_s)
+            heard = self._watch.heard()
+            left_s = None
+            if steps_left is not None and self._steps_s:
+                left_s = steps_left * statistics.median(self._steps_s)
+            seen = Seen(
+                intensity=heard.value,
+                forecast=self._watch.forecast,
+                waited_s=self._waited_s,
+                has_begun=self._has_begun,
+                left_s=left_s,
+                is_asking=self._watch.is_asking,
+                is_stopping=is_stopping,
+                is_over_budget=self._share_of_budget() >= 1.0,
+            )
+            choice = decide(self._rule, now_s, seen)
+            self._act(choice)
+            return choice
+
+    def _count_time(self, steady_s: float) -> None:
+        """Add the time since the last tick to what was waited, or to what steps take."""
+        if self._ticked_s is not None and self._last is not None:
+            passed_s = steady_s - self._ticked_s
+            if self._last.command is Command.PAUSE:
+                self._waited_s += passed_s
+            else:
+                self._steps_s.append(passed_s)
+        self._ticked_s = steady_s
+
+    def _act(self, choice: GearChoice) -> None:
+        """Record a decision that is another one than before."""
+        last, self._last = self._last, choice
+        self._has_begun = self._has_begun or choice.command is Command.RUN
+        if last is None or _facts(last) != _facts(choice):
+            self._ledger.control.choice(choice)
+
+    # ------------------------------------------------------------ the budget
+
+    def _share_of_budget(self) -> float:
+        budget_g, emitted_g = self._config.accounting.budget_g, self._so_far.carbon_g
+        return 0.0 if budget_g is None or emitted_g is None else emitted_g / budget_g
+
+    def _watch_budget(self) -> None:
+        """Tell once that most of the budget is used up, and once that all of it is."""
+        used, budget_g = self._share_of_budget(), self._config.accounting.budget_g
+        reached = max((limit for limit in (WARNS_AT, 1.0) if used >= limit), default=0.0)
+        if budget_g is None or reached <= self._warned:
+            return
+        self._warned = reached
+        told = f"{100 * used:.0f} % of accounting.budget_g = {budget_g:g} gCO2e are emitted"
+        self._ledger.event(EventKind.CARBON_BUDGET, told)
+        logger.warning("%s", told)
+
+
+def waiting_rule(config: Config) -> Waiting:
+    """What a config has the training stage wait for.
+
+    Args:
+        config: the run's.
+    """
+    c = config.carbon
+    return Waiting(
+        threshold_g_per_kwh=c.threshold_g_per_kwh,
+        max_wait_s=c.max_wait_s,
+        recheck_s=c.recheck_s,
+        percentile=c.threshold_percentile,
+        horizon_s=c.horizon_s,
+        deadline_s=None if c.soft_deadline is None else c.soft_deadline.timestamp(),
+        at_steps=c.pause == "steps",
+        stops_over_budget=config.accounting.over_budget == "stop",
+    )
+
+
+def ungoverned(now_s: float) -> GearChoice:
+    """The choice of a run in which nothing is waited for.
+
+    Args:
+        now_s: time, s since 1970.
+    """
+    told = "nothing is waited for"
+    return GearChoice(now_s, Command.RUN, Why.UNGOVERNED, NAME, told, look_again_s=now_s)
+
+
+def unheard(now_s: float) -> GearChoice:
+    """The choice where the scheduler does not answer: nothing is waited for.
+
+    Args:
+        now_s: time, s since 1970.
+    """
+    told = "the scheduler does not answer, and nobody waits for it"
+    return GearChoice(now_s, Command.RUN, Why.UNKNOWN, NAME, told, look_again_s=now_s)
+
+
+def _facts(c: GearChoice) -> tuple[object, ...]:
+    """What makes a decision another one: not its time, nor the seconds in its reason."""
+    return c.command, c.why, c.g_per_kwh, c.feed, c.threshold_g_per_kwh, c.width, c.gear
+
+
+def _earlier(ledger: Ledger, now_s: float) -> tuple[float, float]:
+    """When the run began, s since 1970, and for how long it has stood still so far, s."""
+    with contextlib.closing(LedgerReader(ledger.path)) as reader:
+        attempts = reader.attempts()
+        spans = paused_spans(reader.choices(), reader.last_times())
+    began_s = attempts[0].unix_anchor_s if attempts else now_s
+    return began_s, sum(end_s - start_s for own in spans.values() for start_s, end_s in own)

@@ -1,0 +1,1 @@
+"""Other instruments that measure the same run, for comparison."""

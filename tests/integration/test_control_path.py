@@ -1,0 +1,122 @@
+"""Every runtime stands still while the grid is dirty, and its record says for how long and why."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from ecorl.control import Command, Why
+from ecorl.controllers.pauses import paused_spans
+from ecorl.records import FaultKind, Stage
+from ecorl.runtime.control.standing import stand
+from tests.cluster import CARDS  # noqa: F401  # the fixture of the cluster needs it
+from tests.fakes.recordings import two, write
+from tests.toy_runs import REWARD_ALONE, ToyRun, make_batch, same, use_toy_plugin
+
+BACKENDS = ("local", "ranked", "ray")
+LIMIT_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def toy(toy_plugin, monkeypatch):
+    use_toy_plugin(toy_plugin, monkeypatch)
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request):
+    return request.param
+
+
+@pytest.fixture
+def make(backend, request, tmp_path):
+    """Make runs over the back-end that replay a trace, an hour in a second; all are closed."""
+    made = []
+    table = None
+    if backend == "ray":
+        table = {"type": "ray", "address": request.getfixturevalue("ray_cluster").address}
+
+    def run(values, carbon=None, **config):
+        feed = {"type": "replay", "path": str(write(tmp_path, two(values))), "speed": 3600.0}
+        carbon = {
+            "recheck_s": 0.1, "threshold_g_per_kwh": 250.0, "pause": "steps", "feeds": [feed],
+            **(carbon or {}),
+        }  # fmt: skip
+        one = ToyRun(
+            tmp_path / f"run{len(made)}", ranked=backend == "ranked", runtime_table=table,
+            placement=REWARD_ALONE, carbon=carbon, **config,
+        )  # fmt: skip
+        made.append(one)
+        return one
+
+    yield run
+    for one in made:
+        one.close()
+
+
+def wait_for_pause(run):
+    end_s = time.monotonic() + LIMIT_S
+    while run.runtime.tick(time.monotonic()).why is not Why.DIRTY:
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+
+
+def test_training_stands_still_above_the_threshold_and_goes_on_below(make):
+    # Ten hours are dirty, and all after them clean.
+    run = make([400.0] * 10 + [200.0] * 900)
+    run.runtime.start()
+    assert run.runtime.is_governed
+    wait_for_pause(run)
+    began_s = time.monotonic()
+    choice = stand(run.runtime, steps_left=3)
+    stood_s = time.monotonic() - began_s
+    assert (choice.command, choice.why) == (Command.RUN, Why.CLEAN)
+    batch = make_batch()
+    assert same(run.step(1, batch, Stage.REWARD), batch)
+    totals = run.runtime.totals()
+    assert totals.g_per_kwh == 200.0
+    assert totals.carbon_g is not None
+    run.close()
+    with run.reader() as reader:
+        choices, intensities = reader.choices(), reader.intensities()
+        spans = paused_spans(choices, reader.last_times())
+    told = [row.choice.why for row in choices]
+    assert told[-2:] == [Why.DIRTY, Why.CLEAN]
+    recorded_s = sum(end_s - start_s for start_s, end_s in spans[1])
+    assert recorded_s >= stood_s - 0.5
+    assert {row.value.g_per_kwh for row in intensities} == {400.0, 200.0}
+
+
+def test_a_training_that_is_asked_to_stop_stands_no_longer(make):
+    run = make([400.0] * 900)
+    run.runtime.start()
+    wait_for_pause(run)
+    asked = threading.Event()
+    threading.Timer(0.5, asked.set).start()
+    choice = stand(run.runtime, is_stopping=asked.is_set)
+    assert (choice.command, choice.why) == (Command.RUN, Why.STOPPING)
+
+
+def test_a_dead_feed_keeps_nobody_waiting(make):
+    run = make([400.0, 400.0], carbon={"stale_after_s": 0.0})
+    run.runtime.start()
+    end_s = time.monotonic() + LIMIT_S
+    while run.runtime.tick(time.monotonic()).why is not Why.UNKNOWN:
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+    assert stand(run.runtime).why is Why.UNKNOWN
+    run.close()
+    kinds = {fault.kind for fault in run.faults()}
+    assert {FaultKind.FEED_PASSED_OVER, FaultKind.INTENSITY_UNKNOWN} <= kinds
+
+
+def test_a_run_without_a_threshold_is_never_asked_to_wait(make):
+    run = make([900.0] * 900, carbon={"threshold_g_per_kwh": None})
+    run.runtime.start()
+    assert not run.runtime.is_governed
+    assert stand(run.runtime).why is Why.UNGOVERNED
+    run.close()
+    with run.reader() as reader:
+        assert reader.choices() == []
+        assert [row.value.g_per_kwh for row in reader.intensities()][:1] == [900.0]
