@@ -40,7 +40,9 @@ Benchmarks that do one thing once take no notice of it."""
 FULL = {"demo": ("--install",)}
 """Options of every pass but the quick one: the installation is measured too."""
 
-LONG = {"overhead": ("--blocks", "40"), "demo": ("--long",)}
+LONG = {
+    "overhead": ("--blocks", "40"), "demo": ("--long",), "paper_carbon": ("--train",),
+}  # fmt: skip
 """Options of the long pass, in place of those above: more blocks, more seeds."""
 
 UNLIMITED_LONG = frozenset({"demo"})

@@ -3,14 +3,17 @@
 Each printed figure of a blog post on carbon-aware training and of the EcoRL-Sched paper's carbon
 sections beside what follows from the same source's own inputs, beside what ecorl finds by its
 made-up day or a model, and by recorded grids where ``--traces`` or ``ECORL_TRACES`` names some; and
-why they differ, or that they do not. No target: these are figures of others. Claims that need a
-training loop say so. Beside the JSON stands the same as Markdown tables.
+why they differ, or that they do not. No target: these are figures of others. Claims about memory
+and accuracy need trainings, which ``--train`` makes: the example classifier with 1, 2, 4 and 8
+backward passes a step, about a minute. Beside the JSON stands the same as Markdown tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
+from pathlib import Path
 
 from rich.console import Console
 
@@ -27,7 +30,8 @@ TABLE_WIDTH = 180
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
     traces = recorded_grids(options)
-    found = report({name: trace.series for name, trace in traces.items()})
+    trained = trained_claims() if options.train else {}
+    found = report({name: trace.series for name, trace in traces.items()}, trained)
     console = Console(width=TABLE_WIDTH)
     for table in tables(found):
         console.print(table)
@@ -44,5 +48,28 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     return {"traces": files}, figures(found)
 
 
+def trained_claims() -> dict[str, float]:
+    """Memory, accuracy and loss of the example's trainings, by claim; memory is what the resident
+    memory of the process rises by, which is of the training alone.
+    """
+    from roll_adapters.examples.classifier import train_all
+
+    with tempfile.TemporaryDirectory() as folder:
+        first, *others = train_all(Path(folder))
+    found = {}
+    for run in others:
+        if first.host_rise_bytes and run.host_rise_bytes is not None:
+            share = 1.0 - run.host_rise_bytes / first.host_rise_bytes
+            found[f"memory_{run.accumulation_steps}"] = share
+    found["accuracy"] = max(-run.gain_over(first)[0] for run in others)
+    found["loss"] = max(abs(run.final_loss / first.final_loss - 1.0) for run in others)
+    return found
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    add_traces_option(parser)
+    parser.add_argument("--train", action="store_true", help="train for the claims that need it")
+
+
 if __name__ == "__main__":
-    sys.exit(run_benchmark(NAME, measure, options=add_traces_option))
+    sys.exit(run_benchmark(NAME, measure, options=options))

@@ -26,6 +26,8 @@ _STATES: dict[EventKind | str, RunEnding] = {
     EventKind.STOP: RunEnding.STOPPED,
     **dict.fromkeys(_BEGINNINGS, RunEnding.NO_END),
 }
+_LOOPS = ("loop", "transformers")
+"""Adapters of training loops whose config says nothing of an algorithm."""
 _PLAN = re.compile(r"training from step \d+ of (\d+)")
 _TRAINER_FACTS = (
     "trainer",
@@ -65,7 +67,7 @@ def head(
     return Head(
         run_id=run.run_id,
         state=_state(events),
-        algorithm=config.algorithm if config else run.meta.get("algorithm"),
+        algorithm=_algorithm(config, run),
         adapter=config.adapter if config else run.meta.get("adapter"),
         policy=config.placement.policy.type if config else None,
         # The seed of an attached run is its trainer's, which the record does not hold.
@@ -86,6 +88,13 @@ def head(
         attached=attached,
         trainer=_trainer(run.meta) if attached else {},
     )
+
+
+def _algorithm(config: Config | None, run: RunRow) -> str | None:
+    """RL algorithm of the run; None for a training loop that is no reinforcement learning."""
+    if config is None:
+        return run.meta.get("algorithm")
+    return None if config.adapter in _LOOPS else config.algorithm
 
 
 def _trainer(meta: Mapping[str, str]) -> dict[str, str]:

@@ -40,6 +40,7 @@ class StageCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
 
     def __init__(self, attachment: TrlAttachment) -> None:
         self._attachment = attachment
+        self._ends_here = False
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin a step of the record, whether or not the step generates.
@@ -49,11 +50,11 @@ class StageCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
         Args:
             args: the trainer's arguments.
             state: the trainer's state; ``global_step`` counts the finished steps.
-            control: what the trainer is to do after the step.
+            control: not used.
             **kwargs: not used.
         """
-        if not self._attachment.closed and self._attachment.begin_step():
-            control.should_save = control.should_training_stop = True
+        if not self._attachment.closed:
+            self._ends_here = self._attachment.begin_step()
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the training stage here, so that it holds nothing that other callbacks do later.
@@ -75,9 +76,12 @@ class StageCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
         Args:
             args: the trainer's arguments.
             state: the trainer's state; ``global_step`` counts the finished steps.
-            control: not used.
+            control: told to save and stop, where the control path asked for it.
             **kwargs: not used.
         """
+        if self._ends_here:
+            # Not before: between the micro-batches of a step the trainer would leave it half done.
+            control.should_save = control.should_training_stop = True
         if not self._attachment.closed:
             self._attachment.end_training_stage()
             runtime = self._attachment.runtime

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ecorl.bench.frameworks.samples import count_samples
+from ecorl.control import Why
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, EventKind, FaultKind, Stage
+from tests.fakes.recordings import blinking
 from tests.integration.checks import BOTH, assert_same_bits
 from tests.integration.two_processes import (
     N_ROWS,
@@ -37,6 +39,7 @@ def folder(tiny, tmp_path_factory):
     ((code, _),) = run_trainings(
         training(tiny, root / "plain"),
         training(tiny, root / "attached", {"type": "static"}),
+        training(tiny, root / "paused", {"type": "static"}, more={"carbon": blinking(root)}),
         training(tiny, root / "offloaded", BOTH, EXACT),
         training(tiny, root / "changed", change=CHANGE),
         training(tiny, root / "changed-offloaded", BOTH, EXACT, change=CHANGE),
@@ -67,6 +70,15 @@ def test_on_the_gpu_path_the_numbers_are_those_of_plain_trl(folder):
         assert all(r.energy is not None and r.energy.energy_j > 0 for r in own)
     trained = [r for r in rows if r.stage is Stage.ACTOR_TRAIN and r.n_output_tokens]
     assert sum(r.n_sequences for r in trained) == 2 * N_ROWS * N_STEPS
+
+
+def test_both_processes_stand_still_together_and_the_numbers_stay(folder):
+    both = outcomes(folder / "plain"), outcomes(folder / "paused")
+    for one, other in zip(*both, strict=True):
+        assert_same_bits(one, other)
+    with reader_of(folder, "paused") as reader:
+        assert Why.DIRTY in {row.choice.why for row in reader.choices()}
+        assert reader.faults() == []
 
 
 def test_one_engine_answers_the_rows_of_both_processes(folder):

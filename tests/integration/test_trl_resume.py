@@ -10,9 +10,10 @@ import pytest
 from rich.console import Console
 from transformers import TrainerCallback
 
+from ecorl.control import Why
 from ecorl.errors import ConfigError, RunError
 from ecorl.ledger import LedgerReader
-from ecorl.records import Stage
+from ecorl.records import EventKind, Stage
 from roll_adapters.trl import run as trl_run
 from roll_adapters.trl_hooks import attach
 from tests.integration.checks import assert_same_bits, config, outcome
@@ -194,3 +195,24 @@ def test_a_refused_config_leaves_the_folder_as_it_was(make_trainer, tmp_path, th
     assert folder.exists() == there
     assert [f.name for f in folder.glob("*")] == (["config.toml"] if there else [])
     attach(trainer, config(tmp_path)).detach()
+
+
+def test_a_training_that_ends_at_its_budget_goes_on_from_a_whole_step(make_trainer, tmp_path):
+    sizes = STEPS | {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}
+    plain = make_trainer(**sizes)
+    plain.train()
+    # Used up by the first step: the training ends after the one that follows.
+    accounting = {"budget_g": 1e-9, "over_budget": "stop"}
+    first = make_trainer(name="attached", **sizes)
+    attach(first, config(tmp_path, more={"accounting": accounting}))
+    first.train()
+    stopped = first.state.global_step
+    assert 0 < stopped < 6
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        assert reader.choices()[-1].choice.why is Why.BUDGET
+        assert EventKind.STOP in {e.kind for e in reader.events()}
+    again = make_trainer(name="attached", **sizes)
+    checkpoint = tmp_path / "attached" / f"checkpoint-{stopped}"
+    assert checkpoint.is_dir()
+    again.train(resume_from_checkpoint=str(checkpoint))
+    assert_same_bits(outcome(plain), outcome(again))

@@ -12,7 +12,7 @@ from ecorl.report.comparison.model import Compared, Comparison, ScoresCompared
 from ecorl.report.energy.emissions import IntensityKind
 from ecorl.report.energy.stages import present
 from ecorl.report.render.numbers import share
-from ecorl.report.sharing.summary import EmissionFigure, RunSummary, EvaluationScores, WorkDone
+from ecorl.report.sharing.summary import EmissionFigure, EvaluationScores, RunSummary, WorkDone
 
 _SAME_WORK = 0.02
 """Relative difference of counts below which two runs did the same work. Invented: sampled answers

@@ -142,7 +142,8 @@ class SoftwareCarbonIntensity:
         embodied_g: M: emissions of making the hardware, by its share of reserved time; None where
             nothing is stated of them: the figures are then the operational part alone.
         per_token_g: R = output tokens that were generated and kept; None without any.
-        per_sequence_g: R = sequences that were generated and kept; None without any.
+        per_sequence_g: R = sequences that were generated and kept, or where nothing is generated
+            the samples that were trained on; None without any. ``sequence`` says which.
         per_run_g: R = this run.
         n_tokens, n_sequences: of those.
         at_least: whether something is missing from the grams.
@@ -161,6 +162,7 @@ class SoftwareCarbonIntensity:
     n_sequences: int
     at_least: bool
     market_based: bool
+    sequence: str = "sequence"
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,11 +222,11 @@ def _sci(
     column = [c for c in columns if c.kind is facts.kind and not c.simulated][-1]
     operational_g = column.emitted.carbon_g or 0.0
     embodied_g = _embodied_g(spending.accounting, run_time_s)
-    n_sequences = sum(
-        e.result.n_sequences
-        for e in evidence.executions
-        if e.result.stage is Stage.GENERATION and not e.superseded
-    )
+    kept = [e.result for e in evidence.executions if not e.superseded]
+    generated = [r for r in kept if r.stage is Stage.GENERATION]
+    # A loop that generates nothing trains on samples.
+    done = generated or [r for r in kept if r.stage is Stage.ACTOR_TRAIN]
+    n_sequences = sum(r.n_sequences for r in done)
     n_tokens = spending.n_output_tokens
     per_run_g = operational_g + (embodied_g or 0.0)
     provenances = [column.provenance]
@@ -243,6 +243,7 @@ def _sci(
         per_run_g=per_run_g,
         n_tokens=n_tokens,
         n_sequences=n_sequences,
+        sequence="sequence" if generated else "sample",
         at_least=column.at_least,
         market_based=any(f.basis is Basis.MARKET for f in facts.feeds),
     )

@@ -46,6 +46,7 @@ class StageRow:
         n_edi: calls behind the EDI.
         n_interpolated: calls with energy that saw fewer than two readings: their joules are
             interpolated from the readings around them.
+        n_tokens, n_output_tokens: 0 where nobody counted the tokens.
         n_tokens_served: output tokens less the share of rows that the exact path had to answer.
         iterations: first and last iteration of these calls.
         emissions: of ``energy_j``, with the intensities and the PUE of the time of each call.

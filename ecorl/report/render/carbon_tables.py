@@ -167,7 +167,7 @@ def _sci_table(found: Sequence[SoftwareCarbonIntensity]) -> Table:
     rows.append(["making the hardware, M, g", *made])
     rows.append(["this run, g", *(bounded(s.per_run_g, s.at_least) for s in found)])
     per = {
-        f"sequence ({count(first.n_sequences)})": [s.per_sequence_g for s in found],
+        f"{first.sequence} ({count(first.n_sequences)})": [s.per_sequence_g for s in found],
         f"output token ({count(first.n_tokens)})": [s.per_token_g for s in found],
     }
     for name, values in per.items():

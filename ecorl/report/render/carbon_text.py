@@ -89,7 +89,7 @@ def _feed(facts: IntensityFacts, f: FeedFacts) -> str:
 def _sci(s: SoftwareCarbonIntensity) -> str:
     """Software carbon intensity of one kind, by functional unit."""
     told = []
-    for name, value in (("an output token", s.per_token_g), ("a sequence", s.per_sequence_g)):
+    for name, value in (("an output token", s.per_token_g), (f"a {s.sequence}", s.per_sequence_g)):
         factor, unit = small_unit([value])
         if value is not None:
             told.append(f"{bounded(value * factor, s.at_least)} {unit}{s.gas} {name}")

@@ -41,6 +41,16 @@ def count(value: int | None) -> str:
     return MISSING if value is None else f"{value:,}"
 
 
+def tokens(value: int, n_tokens: int) -> str:
+    """Write a number of tokens; a stage that read none at all is one whose tokens nobody counted.
+
+    Args:
+        value: the number.
+        n_tokens: tokens that the stage read.
+    """
+    return count(value) if n_tokens else MISSING
+
+
 def share(value: float | None, digits: int = 1) -> str:
     """Write a share of 1 as per cent.
 

@@ -32,6 +32,7 @@ from ecorl.report.render.numbers import (
     figure,
     scaled,
     share,
+    tokens,
     with_spread,
 )
 
@@ -237,8 +238,8 @@ def _stage_cells(r: StageRow, all_s: float, factor: float) -> tuple[str, ...]:
         r.device if n == 1 else f"{r.device} x {n}",
         count(r.n_calls),
         count(r.n_sequences),
-        count(r.n_tokens),
-        count(r.n_output_tokens),
+        tokens(r.n_tokens, r.n_tokens),
+        tokens(r.n_output_tokens, r.n_tokens),
         figure(r.time_s) + _of(r.n_timed, r.n_calls),
         share(r.time_s / all_s if r.time_s is not None and all_s else None, 0),
         figure(r.energy_j),

@@ -30,6 +30,7 @@ from ecorl.report.render.numbers import (
     figure,
     interval_95,
     scaled,
+    tokens,
 )
 from ecorl.report.render.spending_tables import (
     INTERPOLATED,
@@ -157,7 +158,7 @@ def _stage_cells(r: StageRow, factor: float) -> tuple[str, ...]:
         r.role,
         r.device if n == 1 else f"{r.device} x {n}",
         count(r.n_calls),
-        count(r.n_output_tokens),
+        tokens(r.n_output_tokens, r.n_tokens),
         figure(r.time_s),
         figure(r.energy_j),
         figure(scaled(r.edi_j_per_token, factor)),

@@ -305,6 +305,8 @@ class StageScheduler:
 
     def tick(self, steps_left: int | None = None, is_stopping: bool = False) -> GearChoice:
         """Decide what the trainer is to do. See `Governor.tick`."""
+        if self.config.accounting.budget_g is not None:
+            self._governor.emitted(self._energy.totals(self._monitors.values()).drawn_j)
         return self._governor.tick(steps_left, is_stopping=is_stopping)
 
     # ------------------------------------------------------------ engines

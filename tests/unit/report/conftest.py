@@ -197,6 +197,22 @@ def run(tmp_path, now):
 
 
 @pytest.fixture
+def run_of(tmp_path, now):
+    """Makes runs by name; each begins at the same time."""
+    made = []
+
+    def make(name):
+        (tmp_path / name).mkdir()
+        now[0] = 1000.0
+        made.append(RunMaker(tmp_path / name, now))
+        return made[-1]
+
+    yield make
+    for maker in made:
+        maker.ledger.close()
+
+
+@pytest.fixture
 def named_run(tmp_path, now):
     """A run whose ledger names its machine, as those of `ecorl run` do."""
     maker = RunMaker(tmp_path, now, node="head")

@@ -1,0 +1,1 @@
+"""Examples: configs and scripts as a user of ecorl would write them."""

@@ -1,0 +1,227 @@
+"""The callback of a `Trainer`: its steps are those of a measured loop."""
+
+from __future__ import annotations
+
+import functools
+import math
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from ecorl.config import Config
+from ecorl.errors import ConfigError
+from ecorl.loop import LoopPlan, MeasuredLoop
+from ecorl.loop.facts import loop_facts, told_facts
+from ecorl.loop.opening import loop_config
+from ecorl.loop.processors import check_one_process
+
+_GO_ON = "start its script again, with resume_from_checkpoint for train"
+
+_METRICS = ("loss", "grad_norm", "learning_rate", "eval_loss")
+"""What of the trainer's own log becomes a metric of the record, under the same name."""
+
+
+class EcorlCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+    """Measures the training of a `Trainer`, lets it wait for clean windows, and accounts it.
+
+    The record begins with the training and ends with it. A callback is not told of an error that
+    ends the training: the record is then open until `close`, or until the trainer trains again
+    (`attach` sees to it).
+
+    Args:
+        config: a config, the path of a TOML file, or a preset's name.
+        run_dir: folder of the run's record; default is the config's ``run_dir``.
+
+    Raises:
+        ConfigError: for a mistake in the config.
+    """
+
+    def __init__(self, config: Config | str | Path, run_dir: str | Path | None = None) -> None:
+        self._config = loop_config(config, "transformers")
+        self._folder = self._config.resolved_run_dir() if run_dir is None else Path(run_dir)
+        self._loop: MeasuredLoop | None = None
+        self._n_micro_steps = self._n_tokens_seen = 0
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the record; safe to call twice.
+
+        Args:
+            error: that has ended the training; None when it ended by itself.
+        """
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.close(error)
+
+    # ------------------------------------------------------------ what the trainer calls
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Open the record: a fresh one, or that of the training that a checkpoint goes on with.
+
+        Args:
+            args: the trainer's arguments.
+            state: the trainer's state; ``global_step`` counts the finished steps.
+            control: not used.
+            **kwargs: not used.
+
+        Raises:
+            UserError: for a config or a run folder that cannot be used.
+        """
+        self.close()  # an error has ended the training before
+        check_one_process()
+        n_gpus = self._config.devices.n_gpus
+        if args.n_gpu > 1 and args.n_gpu != n_gpus:
+            raise ConfigError("devices.n_gpus", n_gpus, f"{args.n_gpu}: the trainer uses so many")
+        facts = loop_facts("transformers Trainer", _GO_ON, _trainer_facts(args))
+        plan = LoopPlan(self._folder, int(state.max_steps), int(state.global_step), facts)
+        loop = MeasuredLoop(self._config, plan)
+        loop.weights.append(Path(args.output_dir))
+        loop.open()
+        self._loop = loop
+        self._n_micro_steps, self._n_tokens_seen = 0, int(state.num_input_tokens_seen)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Wait for a clean window, if the run does so, and begin a step.
+
+        Args:
+            args: the trainer's arguments.
+            state: the trainer's state.
+            control: not used.
+            **kwargs: not used.
+        """
+        if self._loop is not None:
+            self._loop.begin_step()
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Count a backward pass that no optimizer step follows.
+
+        Args:
+            args: the trainer's arguments.
+            state: the trainer's state.
+            control: not used.
+            **kwargs: not used.
+        """
+        self._n_micro_steps += 1
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End a step, with its rows, and its tokens where the trainer counts them.
+
+        It counts them with ``include_num_input_tokens_seen``; otherwise the record has none, and
+        no energy per token.
+
+        Args:
+            args: the trainer's arguments.
+            state: the trainer's state.
+            control: told to save and stop, where training is to stop.
+            **kwargs: with the ``train_dataloader``.
+        """
+        n_micro_steps, self._n_micro_steps = self._n_micro_steps + 1, 0
+        seen, before = int(state.num_input_tokens_seen), self._n_tokens_seen
+        self._n_tokens_seen = seen
+        if self._loop is None:
+            return
+        n_rows = _rows(args, state, n_micro_steps, kwargs.get("train_dataloader"))
+        counts_tokens = str(args.include_num_input_tokens_seen) not in ("no", "False")
+        self._loop.end_step(n_rows, seen - before if counts_tokens else None)
+        if not self._loop.goes_on:
+            # Not where the step began: the trainer would leave it after its first backward pass,
+            # and what that drew at random would be missing from a resume.
+            control.should_save = control.should_training_stop = True
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Record the trainer's metrics, and add energy and emissions to its log.
+
+        Args:
+            args: the trainer's arguments.
+            state: the trainer's state, whose history of logs gets the figures too.
+            control: not used.
+            logs: the trainer's figures, or None.
+            **kwargs: not used.
+        """
+        if self._loop is None or not logs:
+            return
+        for name in _METRICS:
+            value = logs.get(name)
+            if isinstance(value, int | float):
+                self._loop.metric(name, value if math.isfinite(value) else None)
+        if "loss" not in logs:
+            return  # of an evaluation, or of the whole training
+        figures = self._loop.figures()
+        logs.update(figures)
+        if state.log_history:
+            state.log_history[-1].update(figures)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Complete a checkpoint that the trainer has saved with ecorl's own state.
+
+        Args:
+            args: the trainer's arguments.
+            state: the trainer's state.
+            control: not used.
+            **kwargs: not used.
+        """
+        if self._loop is not None:
+            self._loop.checkpoint(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End the record.
+
+        Args:
+            args: the trainer's arguments.
+            state: the trainer's state.
+            control: not used.
+            **kwargs: not used.
+        """
+        self.close()
+
+
+def attach(
+    trainer: Any, config: Config | str | Path, *, run_dir: str | Path | None = None
+) -> EcorlCallback:
+    """Attach ecorl to a `Trainer` that is made already, but does not train yet.
+
+    Args:
+        trainer: of transformers, or of a class that builds on it.
+        config: a config, the path of a TOML file, or a preset's name.
+        run_dir: folder of the run's record; default is the config's ``run_dir``.
+
+    Returns:
+        The callback, which is the trainer's first.
+
+    Raises:
+        ConfigError: for a mistake in the config.
+    """
+    callback = EcorlCallback(config, run_dir)
+    trainer.callback_handler.callbacks.insert(0, callback)
+    original = trainer.train
+
+    @functools.wraps(original)
+    def train(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            callback.close(error)
+            raise
+
+    trainer.train = train
+    return callback
+
+
+def _trainer_facts(args: Any) -> dict[str, str]:
+    """What the head of the record says of the trainer's arguments."""
+    rows = int(args.train_batch_size)
+    facts = {
+        "accumulation_steps": int(args.gradient_accumulation_steps),
+        "batch_size": rows,
+        "learning_rate": args.learning_rate,
+    }
+    return told_facts(facts)
+
+
+def _rows(args: Any, state: Any, n_micro_steps: int, loader: Any) -> int:
+    """Rows of a step: full batches, but for the last one of an epoch where the loader tells."""
+    n_rows = int(state.train_batch_size or args.train_batch_size)
+    left_over = getattr(loader, "remainder", -1)
+    if getattr(loader, "end_of_dataloader", False) and left_over > 0:
+        return (n_micro_steps - 1) * n_rows + int(left_over)
+    return n_micro_steps * n_rows

@@ -1,0 +1,269 @@
+"""ecorl in a `Trainer` of transformers: its numbers stay, and its steps stand in the record."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import pytest
+
+from ecorl.errors import ConfigError, RunError
+from ecorl.ledger import LedgerReader
+from ecorl.records import Stage
+from tests.fakes.grids import (
+    CLEAN,
+    CLEAN_PART,
+    DIRTY_PART,
+    DIRTY_START,
+    n_pauses,
+    plain_config,
+    waiting_config,
+)
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from transformers import (  # noqa: E402
+    LlamaConfig,
+    LlamaForCausalLM,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from roll_adapters.transformers_hooks import EcorlCallback, attach  # noqa: E402
+
+N_ROWS, LENGTH, N_STEPS = 44, 12, 6
+
+
+class Rows(torch.utils.data.Dataset):
+    """Sequences of random tokens, the same each time."""
+
+    def __init__(self):
+        self.tokens = torch.randint(3, 30, (N_ROWS, LENGTH), generator=torch.manual_seed(9))
+
+    def __len__(self):
+        return N_ROWS
+
+    def __getitem__(self, number):
+        return {"input_ids": self.tokens[number], "labels": self.tokens[number]}
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Makes a plain Trainer with a model of two layers; keyword arguments go to its settings."""
+
+    def trainer(name="plain", callbacks=(), eval_dataset=None, **changes):
+        torch.set_num_threads(1)
+        torch.manual_seed(3)
+        shape = {"vocab_size": 30, "hidden_size": 16, "intermediate_size": 32}
+        layers = {"num_hidden_layers": 2, "num_attention_heads": 2, "attention_dropout": 0.1}
+        settings = {
+            "output_dir": str(tmp_path / name), "use_cpu": True, "max_steps": N_STEPS,
+            "per_device_train_batch_size": 8, "gradient_accumulation_steps": 2,
+            "learning_rate": 1e-2, "seed": 7, "logging_steps": 1, "report_to": [],
+            "save_strategy": "no", "disable_tqdm": True,
+        } | changes  # fmt: skip
+        made = Trainer(
+            model=LlamaForCausalLM(LlamaConfig(**shape, **layers)),
+            args=TrainingArguments(**settings),
+            train_dataset=Rows(),
+            eval_dataset=eval_dataset,
+            callbacks=list(callbacks),
+        )
+        made.remove_callback(PrinterCallback)
+        return made
+
+    return trainer
+
+
+def outcome(trainer):
+    keys = ("loss", "grad_norm", "learning_rate")
+    history = [row for row in trainer.state.log_history if "loss" in row]
+    weights = {name: w.clone() for name, w in trainer.model.state_dict().items()}
+    return [{key: row[key] for key in keys} for row in history], weights
+
+
+def assert_same(one, other, n_steps=N_STEPS):
+    assert one[0] == other[0]
+    assert len(one[0]) == n_steps
+    for name, weight in one[1].items():
+        assert torch.equal(weight, other[1][name]), name
+
+
+class Pace(TrainerCallback):
+    """Takes a while over each step, as a larger model does."""
+
+    def __init__(self, pace_s):
+        self.pace_s = pace_s
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        time.sleep(self.pace_s)
+
+
+@contextlib.contextmanager
+def reading(tmp_path):
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        yield reader
+
+
+def states(tmp_path):
+    told = ("start", "resume", "stop", "finish")
+    with reading(tmp_path) as reader:
+        return [event.kind for event in reader.events() if event.kind in told]
+
+
+# ---------------------------------------------------------------- numbers and record
+
+
+def test_the_callback_changes_no_bit(make, tmp_path):
+    plain = make()
+    plain.train()
+    callback = EcorlCallback(plain_config(tmp_path / "run"))
+    measured = make("measured", [callback, Pace(0.05)])
+    measured.train()
+    assert_same(outcome(plain), outcome(measured))
+    with reading(tmp_path) as reader:
+        results = [row.result for row in reader.executions()]
+        metrics = {(m.name, m.iteration) for m in reader.metrics()}
+        meta = reader.run().meta
+        assert len(reader.placements()) == N_STEPS
+    assert [(r.iteration, r.stage) for r in results] == [
+        (i, Stage.ACTOR_TRAIN) for i in range(1, N_STEPS + 1)
+    ]
+    # 44 rows are 16, 16 and 12 in an epoch; nobody counts tokens.
+    assert [r.n_sequences for r in results] == [16, 16, 12] * 2
+    assert {r.n_tokens for r in results} == {0}
+    for name in ("loss", "grad_norm", "learning_rate", "peak_memory_host_bytes"):
+        assert {(name, i) for i in range(1, N_STEPS + 1)} <= metrics
+    assert states(tmp_path) == ["start", "finish"]
+    assert meta.items() >= {
+        "trainer": "transformers Trainer", "gradient_accumulation_steps": "2",
+        "per_device_train_batch_size": "8", "effective_batch_size": "16",
+    }.items()  # fmt: skip
+
+
+def test_pauses_change_no_bit(make, tmp_path):
+    plain = make()
+    plain.train()
+    values = DIRTY_START + CLEAN_PART + DIRTY_PART + [CLEAN] * 600
+    callback = EcorlCallback(waiting_config(tmp_path / "run", values))
+    paused = make("paused", [callback, Pace(0.4)])
+    paused.train()
+    assert_same(outcome(plain), outcome(paused))
+    assert n_pauses(tmp_path / "run") == 2
+    with reading(tmp_path) as reader:
+        assert all(0.39 < row.result.time_s < 1.7 for row in reader.executions())
+
+
+def test_tokens_count_where_the_trainer_counts_them(make, tmp_path):
+    callback = EcorlCallback(plain_config(tmp_path / "run"))
+    make("measured", [callback], include_num_input_tokens_seen=True).train()
+    with reading(tmp_path) as reader:
+        results = [row.result for row in reader.executions()]
+    assert [r.n_tokens for r in results] == [r.n_sequences * LENGTH for r in results]
+
+
+# ---------------------------------------------------------------- logs
+
+
+class Logger(TrainerCallback):
+    """A logger, in the place where a Trainer has those of ``report_to``."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        self.seen.append(dict(logs))
+
+
+def test_loggers_see_energy_and_emissions(make, tmp_path):
+    logger = Logger()
+    evaluates = {"eval_strategy": "steps", "eval_steps": 3}
+    trainer = make("measured", [logger, Pace(0.1)], Rows(), **evaluates)
+    attach(trainer, plain_config(tmp_path / "run"))
+    trainer.train()
+    trained = [row for row in logger.seen if "loss" in row]
+    assert len(trained) == N_STEPS
+    assert trained[-1].keys() >= {
+        "energy/total_j", "energy/actor_train_j", "carbon/g", "carbon/intensity_g_per_kwh",
+    }  # fmt: skip
+    assert trained[-1]["carbon/g"] > trained[0].get("carbon/g", 0.0)
+    history = [row for row in trainer.state.log_history if "loss" in row]
+    assert history[-1]["carbon/g"] == trained[-1]["carbon/g"]
+    assert all("carbon/g" not in row for row in logger.seen if "loss" not in row)
+    with reading(tmp_path) as reader:
+        assert {m.iteration for m in reader.metrics("eval_loss")} == {3, 6}
+
+
+# ---------------------------------------------------------------- ends and resumes
+
+
+class Cut(Exception):
+    """Ends a training as an error of the user's code would."""
+
+
+class CutAt(TrainerCallback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise Cut
+
+
+SAVES = {"save_strategy": "steps", "save_steps": 2}
+
+
+def test_a_resume_goes_on_with_the_record(make, tmp_path):
+    plain = make(**SAVES)
+    plain.train()
+    config = plain_config(tmp_path / "run")
+    cut = make("measured", [CutAt(5)], **SAVES)
+    attach(cut, config)
+    with pytest.raises(Cut):
+        cut.train()
+    assert states(tmp_path) == ["start", "stop"]
+    assert (tmp_path / "measured" / "checkpoint-4" / "ecorl_state.json").is_file()
+    with pytest.raises(RunError, match="with resume_from_checkpoint for train"):
+        make("measured", [EcorlCallback(config)], **SAVES).train()
+    again = make("measured", [EcorlCallback(config)], **SAVES)
+    again.train(resume_from_checkpoint=True)
+    assert_same(outcome(plain), outcome(again))
+    assert states(tmp_path) == ["start", "stop", "resume", "finish"]
+    with reading(tmp_path) as reader:
+        rows = [(row.result.iteration, row.superseded) for row in reader.executions()]
+    assert [i for i, superseded in rows if not superseded] == [1, 2, 3, 4, 5, 6]
+    assert [i for i, superseded in rows if superseded] == [5]
+
+
+def test_a_callback_alone_ends_the_record_when_it_is_closed(make, tmp_path):
+    callback = EcorlCallback(plain_config(tmp_path / "run"))
+    trainer = make("measured", [callback, CutAt(2)])
+    with pytest.raises(Cut):
+        trainer.train()
+    callback.close()
+    callback.close()
+    assert states(tmp_path) == ["start", "stop"]
+
+
+def test_the_budget_saves_and_stops(make, tmp_path):
+    accounting = {"budget_g": 1e-9, "over_budget": "stop"}
+    callback = EcorlCallback(plain_config(tmp_path / "run", accounting=accounting))
+    trainer = make("measured", [callback, Pace(0.2)], max_steps=100)
+    trainer.train()
+    done = trainer.state.global_step
+    assert 0 < done < 20
+    assert (tmp_path / "measured" / f"checkpoint-{done}" / "ecorl_state.json").is_file()
+    assert states(tmp_path) == ["start", "stop"]
+
+
+def test_a_wrong_config_is_told_before_training(make, tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere\.toml': allowed is an existing TOML file"):
+        EcorlCallback("nowhere.toml")
+    trainer = make("measured", [EcorlCallback(plain_config(tmp_path / "run"))])
+    trainer.args._n_gpu = 4
+    with pytest.raises(ConfigError, match=r"devices\.n_gpus = 1: allowed is 4"):
+        trainer.callback_handler.on_train_begin(trainer.args, trainer.state, trainer.control)
+    assert not (tmp_path / "run").exists()
