@@ -12,6 +12,7 @@ from ecorl.ledger import ExecutionRow, LedgerReader, MetricRow
 from ecorl.records import EventKind
 from ecorl.report import carbon_verdict
 from ecorl.report import devices as device_parts
+from ecorl.report.beside import beside_figures
 from ecorl.report.energy.attribution import Attribution
 from ecorl.report.energy.carbon_model import Footprint
 from ecorl.report.energy.card import balance, card_timeline
@@ -84,6 +85,7 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
         spending=spent,
         footprint=emitted,
         pauses=pauses,
+        beside=beside_figures(reader, spent.parts, ran.run_time_s),
         comparisons=compared,
         balance=balanced,
         card_timeline=replayed,

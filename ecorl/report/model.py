@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from ecorl.ledger import FaultRow, MetricRow, PlacementRow
 from ecorl.records import Action, Provenance, Role, Stage
+from ecorl.report.beside import BesideFigures
 from ecorl.report.energy.carbon_model import Footprint, PauseSummary
 from ecorl.report.energy.model import (
     Balance,
@@ -275,6 +276,7 @@ class Report:
     Attributes:
         footprint: what its energy emitted.
         pauses: how it waited for a clean window; None where nothing was decided about that.
+        beside: what CodeCarbon found of the same time; None where it did not run.
     """
 
     head: Head
@@ -284,6 +286,7 @@ class Report:
     spending: Spending
     footprint: Footprint
     pauses: PauseSummary | None
+    beside: BesideFigures | None
     comparisons: tuple[PathComparison, ...]
     balance: Balance | None
     card_timeline: CardTimeline | None

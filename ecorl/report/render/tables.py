@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ecorl.report.model import Report
 from ecorl.report.render import carbon_tables, event_tables, spending_tables
+from ecorl.report.render.beside_tables import beside_section
 from ecorl.report.render.layout import Section
 
 
@@ -13,6 +14,7 @@ def sections(report: Report) -> list[Section]:
         spending_tables.energy_section(report.spending),
         carbon_tables.carbon_section(report.footprint, report.stages, report.spending.parts),
         *([] if report.pauses is None else [carbon_tables.pauses_section(report.pauses)]),
+        *([] if report.beside is None else [beside_section(report.beside)]),
         spending_tables.stages_section(report.stages),
         spending_tables.comparisons_section(
             report.comparisons, report.balance, report.card_timeline, report.head.path

@@ -17,6 +17,8 @@ from ecorl.report.energy.causes import CAUSES, OTHER_CAUSES, PAUSE_CAUSES
 from ecorl.report.energy.model import StageRow
 from ecorl.report.head import action_name
 from ecorl.report.model import DecisionGroup, NodeFacts, Report
+from ecorl.report.render.beside_tables import TITLE as BESIDE_TITLE
+from ecorl.report.render.beside_tables import beside_lines
 from ecorl.report.render.carbon_tables import PAUSES_TITLE
 from ecorl.report.render.carbon_text import carbon_lines, pauses_lines
 from ecorl.report.render.event_tables import fault_place, node_cells
@@ -71,6 +73,7 @@ def print_report(report: Report, console: Console) -> None:
         "Energy": _energy(report, width),
         "What the energy emitted": carbon_lines(report.footprint, width),
         PAUSES_TITLE: pauses_lines(report.pauses, width),
+        BESIDE_TITLE: beside_lines(report.beside, width),
         "Did offloading pay?": _offloading(report, width),
         "Learned": _learned(report, width),
         "Waits at the completion barrier (measured)": _waits(report, width),

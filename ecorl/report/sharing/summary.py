@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ecorl.errors import LedgerError
 from ecorl.ledger import EvaluationRow, LedgerReader
-from ecorl.records import EvaluationPhase, EventKind, Provenance, Stage
+from ecorl.records import EvaluationPhase, Provenance, Stage
+from ecorl.report.beside import read_beside
 from ecorl.report.energy.carbon_model import FeedFacts, PueFacts
 from ecorl.report.energy.emissions import IntensityKind
 from ecorl.report.energy.stages import present
@@ -183,7 +183,7 @@ def summarise(report: Report, reader: LedgerReader, known: RunConfig) -> RunSumm
         peak_memory_host_bytes=_peak(report, HOST_METRIC),
         scores=_scores(reader.evaluations()),
         final_loss=_final(report, "loss"),
-        beside=_beside(reader),
+        beside=read_beside(reader),
         missing=report.missing,
     )
 
@@ -282,22 +282,3 @@ def _scores(rows: Sequence[EvaluationRow]) -> tuple[EvaluationScores, ...]:
         mean = statistics.fmean(values) if values else None
         found.append(EvaluationScores(name, row.phase, row.values, mean, error))
     return tuple(found)
-
-
-def _beside(reader: LedgerReader) -> Beside | None:
-    """What CodeCarbon found; of several attempts they add up, if all of them have a figure."""
-    told = [e for e in reader.events() if e.kind is EventKind.BESIDE]
-    if not told or len({e.attempt for e in told}) < len(reader.attempts()):
-        return None
-    try:
-        parts = [Beside.from_json(e.detail) for e in told]
-    except ValueError as error:
-        raise LedgerError(f"the figures of the instrument beside are damaged ({error})") from error
-    names = dict.fromkeys(name for part in parts for name in part.parts_j)
-    return Beside(
-        version=parts[-1].version,
-        duration_s=math.fsum(p.duration_s for p in parts),
-        energy_j=math.fsum(p.energy_j for p in parts),
-        parts_j={name: math.fsum(p.parts_j.get(name, 0.0) for p in parts) for name in names},
-        carbon_g=math.fsum(p.carbon_g for p in parts),
-    )

@@ -8,11 +8,14 @@ import json
 import tomllib
 
 import pytest
+from rich.console import Console
 
 from ecorl.control import Command, Why
 from ecorl.grid import MarginalIntensity
 from ecorl.ledger import DeviceRecord, LedgerReader
 from ecorl.records import EventKind, Provenance, Stage
+from ecorl.report.render.page import render_html
+from ecorl.report.render.text import print_report
 from ecorl.report.run_config import read_config
 from ecorl.report.sharing.files import (
     EMISSIONS_FILE,
@@ -243,6 +246,17 @@ def test_what_codecarbon_found_stands_beside(run):
     run.ledger.event(EventKind.BESIDE, found.to_json())
     assert run.ledger.flush()
     assert footprint(run)["codecarbon"]["energy_j"] == 7000.0
+    beside = run.report().beside
+    gpu = next(part for part in beside.parts if part.name == "gpu")
+    assert (gpu.theirs_j, gpu.ours_j) == (5000.0, pytest.approx(SPENT_J))
+    assert gpu.difference == pytest.approx(5000.0 / SPENT_J - 1)
+    # No device of the run is a processor.
+    assert next(part for part in beside.parts if part.name == "cpu").ours_j is None
+    out = io.StringIO()
+    print_report(run.report(), Console(file=out, width=80))
+    told = " ".join(out.getvalue().split())
+    assert "gpu: 5,000 J by CodeCarbon, 6,000 J here (measured), 16.7 % less" in told
+    assert "CodeCarbon, J" in render_html(run.report())
 
 
 def test_toml_of_the_config_is_still_toml(run):
