@@ -17,6 +17,7 @@ All train the same models on the same rows for `N_STEPS` steps.
 from __future__ import annotations
 
 import contextlib
+import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -326,6 +327,14 @@ class AdapterConformance:
             for r in rows:
                 inside_s = min(r.t_end_s, end_s) - max(r.t_start_s, start_s)
                 assert inside_s <= adapter.slack_s + SLACK_S, r
+
+    def test_a_finished_run_leaves_its_footprint(self, adapter):
+        folder = adapter.paused.folder
+        told = json.loads((folder / "footprint.json").read_text("utf-8"))
+        assert told["energy"]["energy_j"] > 0
+        assert told["emissions"]["average"]["feeds"][0]["feed"] == "replay"
+        assert told["waiting"]["n_pauses"] >= 1
+        assert len((folder / "emissions.csv").read_text("utf-8").splitlines()) > 1
 
     def test_an_exact_engine_trains_as_the_framework_does(self, adapter):
         with record_of(adapter.exact) as reader:

@@ -306,3 +306,17 @@ def wait_for(holds):
 def test_no_thread_is_left(make):
     make(DAY, carbon=WAITS).close()
     wait_for(lambda: all(t.name != "ecorl-carbon" for t in threading.enumerate()))
+
+
+def test_a_provider_that_cannot_be_reached_keeps_nobody_waiting(make):
+    # Nobody listens at this port of the loopback device.
+    feed = {"type": "uk", "base_url": "http://127.0.0.1:9"}
+    run = make(DAY, carbon={**WAITS, "feeds": [feed]})
+    choice = run.until(Why.UNKNOWN)
+    assert (choice.command, choice.g_per_kwh) == (Command.RUN, None)
+    wait_for(lambda: len(run.faults) >= 2)
+    kinds = {kind: (where, detail) for kind, where, detail in run.faults}
+    where, detail = kinds[FaultKind.FEED_PASSED_OVER]
+    assert where == "uk_carbon_intensity"
+    assert detail.startswith("FeedUnreachable: ")
+    assert FaultKind.INTENSITY_UNKNOWN in kinds
