@@ -246,6 +246,10 @@ def _check_continues(folder: Path, from_step: int | None) -> None:
         )
 
 
+_MAY_CHANGE = ("budget_g", "over_budget", "beside", "country")
+"""Keys of ``accounting`` that are no factor of what is recorded: a budget may be raised."""
+
+
 def _check_same_config(folder: Path, config: Config) -> None:
     """One record is of one config: its policy, devices and carbon factors speak for all of it."""
     # The places too: which devices serve a role decides what its executions cost. `runtime` may
@@ -253,6 +257,8 @@ def _check_same_config(folder: Path, config: Config) -> None:
     with contextlib.closing(LedgerReader(folder)) as reader:
         recorded = parse_config(reader.run().config_toml, f"the ledger of {folder}")
     before, now = recorded.model_dump(), config.anchored().model_dump()
+    for key in _MAY_CHANGE:
+        del before["accounting"][key], now["accounting"][key]
     for table in (
         "algorithm", "placement", "engine", "devices", "places", "telemetry", "accounting",
     ):  # fmt: skip
