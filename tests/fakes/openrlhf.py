@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from ecorl.records import Action, Placement, Stage
+from ecorl.runtime.control.governor import ungoverned
 from ecorl.runtime.handles import Iteration, Landed, PlacedStage, RunTotals, StageRun
 from ecorl.runtime.overhead import HookClock
 from ecorl.runtime.training import TrainingSide
@@ -133,9 +134,9 @@ class FakeRuntime:
     def roles(self, name):
         return [role for called, role in self.calls if called == name]
 
-    def tick(self, now_s):
+    def tick(self, now_s, *, steps_left=None, is_stopping=False):
         self._note("tick")
-        return "run"
+        return ungoverned(now_s)
 
     def begin_iteration(self, number, batch=None):
         self._note("begin_iteration")

@@ -116,7 +116,7 @@ def test_the_memory_of_each_step_alone_where_the_system_tells_it(config, record)
     assert large - small > 60e6
     # The mark of the whole process does not fall.
     first, second, third = record.metrics("peak_memory_host_bytes").values()
-    assert first < second <= third
+    assert first <= second <= third
 
 
 def test_a_config_s_placement_loads_no_engine(tmp_path, record):

@@ -51,7 +51,9 @@ def test_each_recording_has_its_figures(script, tmp_path):
     assert run(script, *words, "--traces", str(folder)) == 0
     figures, config = by_id(path)
     wanted = {f"carbon.{figure}_{name}" for figure in PER_GRID for name in "AB"}
-    assert set(figures) == wanted | {"carbon.integration_error"}
+    assert set(figures) == wanted | {"carbon.integration_error", "carbon.pause_weights_equal"}
+    assert figures["carbon.pause_weights_equal"]["value"] == 1.0
+    assert figures["carbon.pause_weights_equal"]["spread"]["n_pauses"] >= 1
     assert figures["carbon.integration_error"]["holds"] is True
     assert config["traces"]["A"]["n"] == 70 * 24
     mape = figures["carbon.forecast_mape24_A"]

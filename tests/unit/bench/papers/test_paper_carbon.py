@@ -240,7 +240,7 @@ def test_the_benchmark_writes_both_files(tmp_path, monkeypatch, capsys):
     write(folder, two(weeks()), "NYIS_2022.csv")
     for words, has_grid in (((), False), (("--traces", str(folder)), True)):
         words = ["--quick", "--json", str(path), *words]
-        code = script.run_benchmark(script.NAME, script.measure, words, script.add_traces_option)
+        code = script.run_benchmark(script.NAME, script.measure, words, script.options)
         assert code == 0
         ids = [f["id"] for f in json.loads(path.read_text())["figures"]]
         assert ("paper_carbon.mock_low.grid_NYIS@quick" in ids) is has_grid
@@ -248,5 +248,5 @@ def test_the_benchmark_writes_both_files(tmp_path, monkeypatch, capsys):
     assert "Average reduction by" in capsys.readouterr().out
     (tmp_path / "file").write_text("")
     bad = ["--json", str(tmp_path / "file" / "p.json")]
-    assert script.run_benchmark(script.NAME, script.measure, bad, script.add_traces_option) == 2
+    assert script.run_benchmark(script.NAME, script.measure, bad, script.options) == 2
     assert capsys.readouterr().err.count("\n") == 1
