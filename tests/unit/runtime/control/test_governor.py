@@ -309,6 +309,7 @@ def test_no_thread_is_left(make):
 
 
 def test_a_provider_that_cannot_be_reached_keeps_nobody_waiting(make):
+    pytest.importorskip("requests")
     # Nobody listens at this port of the loopback device.
     feed = {"type": "uk", "base_url": "http://127.0.0.1:9"}
     run = make(DAY, carbon={**WAITS, "feeds": [feed]})
