@@ -1,1 +1,1 @@
-"""The EcoRL-Sched paper's scheduler claims beside what our simulator gives."""
+"""Claims of papers on scheduling and carbon beside what ecorl gives."""

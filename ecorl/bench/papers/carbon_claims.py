@@ -13,6 +13,7 @@ from ecorl.bench.figures import Figure, missing
 from ecorl.bench.papers.carbon_derived import derived
 from ecorl.bench.papers.carbon_found import GridFindings, find
 from ecorl.bench.papers.carbon_printed import CLAIMS, SOURCES, CarbonClaim, Source
+from ecorl.bench.papers.printed_figures import printed_figures
 from ecorl.carbon.series import Series
 from ecorl.files import write_whole
 from ecorl.records import Provenance
@@ -75,7 +76,7 @@ def figures(found: CarbonReport) -> list[Figure]:
     """All figures; those of different provenance are different figures."""
     made: list[Figure] = []
     for claim in CLAIMS:
-        made += _printed(claim)
+        made += printed_figures("paper_carbon", claim, "the source")
         id = f"paper_carbon.{claim.id}"
         value = found.derived.get(claim.id)
         if value is not None:
@@ -88,18 +89,6 @@ def figures(found: CarbonReport) -> list[Figure]:
                 Figure(f"{id}.grid_{name}", of_grid, claim.unit, Provenance.REPLAYED, note=note)
             )
     return made
-
-
-def _printed(claim: CarbonClaim) -> list[Figure]:
-    id = f"paper_carbon.{claim.id}.printed"
-    if claim.printed is None:
-        return [missing(id, claim.unit, f"the source prints {claim.not_printed}")]
-    if isinstance(claim.printed, tuple):
-        return [
-            Figure(f"{id}_{end}", value, claim.unit, Provenance.PUBLISHED, note=claim.text)
-            for end, value in zip(("low", "high"), claim.printed, strict=True)
-        ]
-    return [Figure(id, claim.printed, claim.unit, Provenance.PUBLISHED, note=claim.text)]
 
 
 def _ours(claim: CarbonClaim, found: CarbonReport) -> list[Figure]:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from ecorl.bench.figures import Figure, missing
 from ecorl.bench.papers.printed import CLAIMS, Claim
+from ecorl.bench.papers.printed_figures import printed_figures
 from ecorl.bench.papers.simulated import Outcome, Outcomes, simulate
 from ecorl.bench.papers.slips import Slip, slips
 from ecorl.bench.papers.systems import Passes, PolicyMaker
@@ -59,7 +60,7 @@ def figures(found: ClaimsReport) -> list[Figure]:
     """All figures: printed ones are published, ours modelled, and never in the same figure."""
     made: list[Figure] = []
     for claim in CLAIMS:
-        made += _printed(claim)
+        made += printed_figures("paper", claim, "the paper")
         for calibration, outcomes in found.outcomes.items():
             made.append(_simulated(claim, calibration, outcomes[claim.id]))
     for slip in found.slips:
@@ -70,18 +71,6 @@ def figures(found: ClaimsReport) -> list[Figure]:
             id = f"paper.slip_{slip.id}.{name}"
             made.append(Figure(id, value, slip.unit, Provenance.PUBLISHED, note=note))
     return made
-
-
-def _printed(claim: Claim) -> list[Figure]:
-    id = f"paper.{claim.id}.printed"
-    if claim.printed is None:
-        return [missing(id, claim.unit, f"the paper prints {claim.not_printed}")]
-    if isinstance(claim.printed, tuple):
-        return [
-            Figure(f"{id}_{end}", value, claim.unit, Provenance.PUBLISHED, note=claim.text)
-            for end, value in zip(("low", "high"), claim.printed, strict=True)
-        ]
-    return [Figure(id, claim.printed, claim.unit, Provenance.PUBLISHED, note=claim.text)]
 
 
 def _simulated(claim: Claim, calibration: str, outcome: Outcome) -> Figure:

@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from ecorl.errors import EcorlError
+from ecorl.engines.containment import EngineBoundary
 from ecorl.files import write_whole
 from ecorl.ledger import LedgerReader
 from ecorl.report.aggregate import build_report
@@ -42,13 +42,12 @@ def write_footprint(run_dir: Path, beside: Sequence[Path] = ()) -> list[Path]:
     Returns:
         The files that were written.
     """
-    try:
-        with LedgerReader(run_dir) as reader:
-            known = read_config(reader.run(), run_dir)
-            texts = footprint_texts(reader, known)
-    except (EcorlError, OSError) as error:
-        logger.warning("%s: no footprint is written (%s)", run_dir, error)
-        return []
+    texts: dict[str, str] = {}
+    # Whatever goes wrong in here, the training whose end this is must not fail for it.
+    with EngineBoundary() as boundary, LedgerReader(run_dir) as reader:
+        texts = footprint_texts(reader, read_config(reader.run(), run_dir))
+    if boundary.error is not None:
+        logger.warning("%s: no footprint is written (%s)", run_dir, boundary.error)
     written = []
     for folder in (run_dir, *(path for path in beside if path.is_dir())):
         for name, text in texts.items():

@@ -265,3 +265,14 @@ def test_toml_of_the_config_is_still_toml(run):
     card = printed(run.folder, model_card=True)
     line = next(line for line in card.splitlines() if line.startswith("  source:"))
     tomllib.loads(f"source = {line.split(': ', 1)[1]}")
+
+
+def test_whatever_goes_wrong_the_end_of_a_training_does_not_fail_for_it(run, monkeypatch, caplog):
+    waits(run)
+
+    def broken(*args):
+        raise ZeroDivisionError("a mistake in a figure")
+
+    monkeypatch.setattr("ecorl.report.sharing.files.build_report", broken)
+    assert write_footprint(run.folder) == []
+    assert "no footprint is written (a mistake in a figure)" in caplog.text
