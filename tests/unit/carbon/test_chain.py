@@ -142,8 +142,22 @@ def test_whatever_a_feed_says_what_counts_is_fresh_positive_and_finite(values, w
     for wait_s in waits_s:
         now_s += wait_s
         answer = asked.ask(now_s)
-        assert (answer.value is None) == (len(answer.refusals) == 1)
+        # What was believed before may outlast a question that brought nothing.
+        assert answer.value is not None or len(answer.refusals) == 1
         if answer.value is not None:
             assert 0 < answer.value.g_per_kwh <= 3000
             assert answer.value.start_s <= now_s + AHEAD_S
             assert now_s <= answer.value.end_s + STALE_S
+
+
+def test_a_value_that_is_fresh_outlasts_questions_without_an_answer():
+    first, second = average("a", NOW_S, interval_s=1000.0), average("b", NOW_S, interval_s=1000.0)
+    silent = FeedUnreachable("nobody answers")
+    asked = chain(ScriptedFeed("a", [first, silent, silent]), ScriptedFeed("b", [second]))
+    assert asked.ask(NOW_S).value is first
+    # The next feed goes before what the first one said earlier.
+    assert asked.ask(NOW_S + 10).value is second
+    later = asked.ask(NOW_S + 20)
+    assert later.value is first
+    assert [r.feed for r in later.refusals] == ["a", "b"]
+    assert asked.ask(NOW_S + 1000 + STALE_S + 1).value is None
