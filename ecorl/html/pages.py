@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _TEMPLATES = "templates"
-"""Folder of a package's templates; the style that all pages share lies in that of this one."""
+"""Folder of a package's templates; what all pages share lies in that of this one."""
 
 INK, MUTED, GRID, PAPER = "#010101", "#020202", "#030303", "#040404"
 COLOURS = {
@@ -86,17 +86,21 @@ def render(
         finalize: what every value passes on its way into the page.
         values: what the template names, besides the style.
     """
-    folder = resources.files(package) / _TEMPLATES
+    own, shared = (resources.files(name) / _TEMPLATES for name in (package, "ecorl.html"))
+
+    def read(name: str) -> str:
+        place = own if (own / name).is_file() else shared
+        return (place / name).read_text(encoding="utf-8")
+
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
+        loader=jinja2.FunctionLoader(read),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=finalize,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    style = (resources.files("ecorl.html") / _TEMPLATES / "style.css").read_text(encoding="utf-8")
-    return environment.get_template(template).render(style=style, **values)
+    return environment.get_template(template).render(style=read("style.css"), **values)
 
 
 def draw(

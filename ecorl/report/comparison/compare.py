@@ -253,7 +253,11 @@ def _differences(a: RunSummary, b: RunSummary) -> list[str]:
     return [told for told in found if told is not None]
 
 
-def _of_counts(what: str, first: int, second: int, *, exact: bool = False) -> str | None:
+def _of_counts(
+    what: str, first: int | None, second: int | None, *, exact: bool = False
+) -> str | None:
+    if first is None or second is None:
+        return None
     largest = max(first, second)
     if first == second or (not exact and largest and abs(first - second) / largest <= _SAME_WORK):
         return None

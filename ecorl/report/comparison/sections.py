@@ -191,8 +191,8 @@ def _work(c: Comparison) -> Section:
     one, two = c.baseline.work, c.other.work
     rows = [
         ("steps", f"{one.n_steps:,}", f"{two.n_steps:,}"),
-        ("samples", f"{one.n_samples:,}", f"{two.n_samples:,}"),
-        ("tokens", f"{one.n_tokens:,}", f"{two.n_tokens:,}"),
+        ("samples", _whole(one.n_samples), _whole(two.n_samples)),
+        ("tokens", _whole(one.n_tokens), _whole(two.n_tokens)),
         (
             "effective batch size",
             _whole(one.effective_batch_size),

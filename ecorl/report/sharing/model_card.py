@@ -80,8 +80,8 @@ def _section(s: RunSummary) -> str:
         *_memory_rows(s),
         ("Effective batch size", _count(s.work.effective_batch_size)),
         ("Gradient accumulation steps", _count(s.work.accumulation_steps)),
-        ("Work", f"{s.work.n_steps:,} steps, {s.work.n_samples:,} samples, "
-                 f"{s.work.n_tokens:,} tokens"),
+        ("Work", f"{s.work.n_steps:,} steps, {_count(s.work.n_samples)} samples, "
+                 f"{_count(s.work.n_tokens)} tokens"),
     ]  # fmt: skip
     lines = ["## Environmental impact of training", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {value} |" for name, value in rows]

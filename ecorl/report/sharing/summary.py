@@ -104,15 +104,16 @@ class WorkDone:
 
     Attributes:
         n_steps: steps that were kept.
-        n_samples: sequences that were generated, or else trained on, and kept.
+        n_samples: sequences that were generated, or else trained on, and kept; None where nobody
+            counted them.
         n_tokens: tokens likewise.
         models: what was trained, by name.
         effective_batch_size, accumulation_steps: None where the record does not tell.
     """
 
     n_steps: int
-    n_samples: int
-    n_tokens: int
+    n_samples: int | None
+    n_tokens: int | None
     models: Mapping[str, str]
     effective_batch_size: int | None
     accumulation_steps: int | None
@@ -204,8 +205,9 @@ def _work(report: Report, reader: LedgerReader, known: RunConfig) -> WorkDone:
         batch = rows * (steps or 1) * (_whole(meta.get("n_processes")) or 1)
     return WorkDone(
         n_steps=report.head.n_steps_done,
-        n_samples=sum(r.n_sequences for r in done),
-        n_tokens=tokens,
+        # A step that was trained on nothing is one of which nobody counted.
+        n_samples=sum(r.n_sequences for r in done) or None,
+        n_tokens=tokens or None,
         models=report.head.models,
         effective_batch_size=batch,
         accumulation_steps=steps,

@@ -14,11 +14,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from ecorl.config import Config
 from ecorl.control import Command, GearChoice, Why
 from ecorl.controllers.pauses import paused_spans
 from ecorl.controllers.waiting import NAME, Seen, Waiting, decide
+from ecorl.engines.containment import EngineBoundary
 from ecorl.errors import ConfigError
 from ecorl.grid import AverageIntensity
 from ecorl.ledger import Ledger, LedgerReader
@@ -102,6 +104,7 @@ class Governor:
         self._steps_s: deque[float] = deque(maxlen=_STEPS)
         self._has_begun = False
         self._warned = 0.0
+        self._failed = False
 
     def start(self) -> None:
         """Begin to ask the feeds, and start the other instrument if there is one."""
@@ -148,11 +151,24 @@ class Governor:
             steps_left: steps that training has before it; None: unknown.
             is_stopping: whether training was asked to stop, by a signal for instance.
         """
-        now_s, steady_s = self._wall(), time.monotonic()
+        now_s = self._wall()
         if not self._governs:
             return ungoverned(now_s)
+        # Whatever goes wrong in here, training must neither fail nor wait for it.
+        with EngineBoundary() as boundary:
+            return self._decided(now_s, steps_left, is_stopping=is_stopping)
+        detail = f"{type(boundary.error).__name__}: {boundary.error}"
+        if not self._failed:
+            self._failed = True
+            self._tell(FaultKind.CONTROL_FAILED, "control path", detail)
+            logger.warning("nothing is waited for any more: %s", detail)
+        choice = replace(ungoverned(now_s), why=Why.UNKNOWN, reason=f"no decision ({detail})")
+        self._act(choice)
+        return choice
+
+    def _decided(self, now_s: float, steps_left: int | None, *, is_stopping: bool) -> GearChoice:
         with self._lock:
-            self._count_time(steady_s)
+            self._count_time(time.monotonic())
             heard = self._watch.heard()
             left_s = None
             if steps_left is not None and self._steps_s:

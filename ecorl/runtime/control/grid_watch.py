@@ -110,9 +110,10 @@ class GridWatch:
         Args:
             kind: `AverageIntensity` or `MarginalIntensity`; None: that which is waited for.
         """
-        found = self._listeners[kind or self._wanted].heard()
-        if found.value is None and self.is_asked:
-            self._count(kind or self._wanted, None, found.why)
+        kind = kind or self._wanted
+        found = self._listeners[kind].heard()
+        if found.value is None and self._is_answered(kind):
+            self._count(kind, None, found.why)
         return Heard(found.value, found.why)
 
     @property
@@ -126,13 +127,12 @@ class GridWatch:
         """Whether the feeds may still answer for the first time."""
         began_s = self._started_s
         waited_s = 0.0 if began_s is None else time.monotonic() - began_s
-        return not self.is_asked and waited_s < FIRST_ANSWER_S
+        return not self._is_answered(self._wanted) and waited_s < FIRST_ANSWER_S
 
-    @property
-    def is_asked(self) -> bool:
-        """Whether what is waited for has been answered, be it by *unknown*."""
+    def _is_answered(self, kind: type[Intensity]) -> bool:
+        """Whether the feeds of a kind have been asked, be it that they answered *unknown*."""
         with self._lock:
-            return self._wanted in self._counted
+            return kind in self._counted
 
     def grams_per_joule(self) -> float | None:
         """What a joule of the machines emits now, gCO2e/J by the average intensity and the PUE."""

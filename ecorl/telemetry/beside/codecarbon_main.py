@@ -15,6 +15,11 @@ from typing import Any
 from ecorl.child_process import die_with_parent
 from ecorl.units import JOULES_PER_KWH
 
+_FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
+             OSError, ImportError)  # fmt: skip
+"""What a foreign package may raise, which the parent then hears of in words. Anything else ends
+this process, and the parent hears of its exit code."""
+
 
 def measure(country: str, wait: Any) -> dict[str, object]:
     """Have CodeCarbon measure this machine.
@@ -60,7 +65,7 @@ def main() -> None:
     country = sys.stdin.readline().strip()
     try:
         told = measure(country, sys.stdin.read)
-    except Exception as error:  # noqa: BLE001  # whatever it is, the parent hears of it
+    except _FAILURES as error:
         told = {"error": f"{type(error).__name__}: {error}"}
     with os.fdopen(fd, "w", encoding="utf-8") as pipe:
         pipe.write(json.dumps(told) + "\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import logging
 import math
 import os
@@ -11,10 +13,12 @@ import time
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import ecorl
 from ecorl.errors import ConfigError, LedgerError, RunError
 from ecorl.records import Action, EventKind, Stage
+from ecorl.report import write_report
 from tests.fakes.grids import plain_config
 
 
@@ -404,3 +408,30 @@ def test_missing_figures_are_missing(config, record):
     assert record.metrics("loss") == {1: None}
     assert record.metrics("other") == {1: None}
     assert record.read("events")[-1].kind is EventKind.FINISH
+
+
+def test_the_end_leaves_a_footprint_beside_record_and_weights(config, tmp_path):
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    with ecorl.measure(config, total_steps=2) as run:
+        run.step(loss=2.0)
+        run.step(loss=1.0)
+        run.checkpoint(weights)
+    told = json.loads((weights / "footprint.json").read_text())
+    assert told == json.loads((tmp_path / "run" / "footprint.json").read_text())
+    assert (weights / "emissions.csv").is_file()
+    assert (told["run"]["steps"], told["run"]["final_loss"]) == (2, 1.0)
+    # Nobody counted them: they are missing, and not 0.
+    assert told["run"]["samples"] is None
+    assert told["run"]["tokens"] is None
+
+
+def test_the_report_of_a_loop_names_no_algorithm_and_no_tokens_that_nobody_counted(config, record):
+    with ecorl.measure(config, total_steps=1) as run:
+        time.sleep(0.1)
+        run.step()
+    out = io.StringIO()
+    write_report(run.folder, console=Console(file=out, width=100))
+    assert "grpo" not in out.getvalue()
+    line = next(x for x in out.getvalue().splitlines() if x.strip().startswith("actor_train"))
+    assert line.split()[3] == "-"

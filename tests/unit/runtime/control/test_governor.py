@@ -12,10 +12,11 @@ import pytest
 from ecorl.config import validate_config
 from ecorl.control import Command, Why
 from ecorl.errors import ConfigError
-from ecorl.grid import AverageIntensity
+from ecorl.grid import AverageIntensity, MarginalIntensity
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.records import EventKind, FaultKind
 from ecorl.runtime.control.governor import Governor, check_budget, governs
+from ecorl.runtime.control.grid_watch import GridWatch
 from ecorl.runtime.handles import RunTotals
 from tests.fakes.recordings import two, write
 
@@ -321,3 +322,34 @@ def test_a_provider_that_cannot_be_reached_keeps_nobody_waiting(make):
     assert where == "uk_carbon_intensity"
     assert detail.startswith("FeedUnreachable: ")
     assert FaultKind.INTENSITY_UNKNOWN in kinds
+
+
+def test_a_mistake_of_the_control_path_neither_ends_nor_holds_a_training(make, monkeypatch):
+    run = make(DAY, carbon=WAITS)
+    run.until(Why.DIRTY)
+
+    def broken(*args):
+        raise ArithmeticError("a mistake in a rule")
+
+    monkeypatch.setattr("ecorl.runtime.control.governor.decide", broken)
+    for _ in range(3):
+        choice = run.governor.tick()
+        assert (choice.command, choice.why) == (Command.RUN, Why.UNKNOWN)
+    assert [kind for kind, _, _ in run.faults] == [FaultKind.CONTROL_FAILED]
+    assert run.faults[0][2] == "ArithmeticError: a mistake in a rule"
+    # The pause ends in the record too.
+    assert run.read("choices")[-1].choice.command is Command.RUN
+
+
+def test_an_average_that_is_still_asked_for_is_not_yet_unknown(make, monkeypatch):
+    pytest.importorskip("watttime")
+    monkeypatch.setenv("WATTTIME_USER", "somebody")
+    monkeypatch.setenv("WATTTIME_PASSWORD", "a word")
+    marginal = {"type": "watttime", "region": "CAISO_NORTH", "base_url": "http://127.0.0.1:9"}
+    average = {"type": "constant", "g_per_kwh": 100.0, "source": "stated"}
+    monkeypatch.setattr(GridWatch, "start", lambda self: None)
+    run = make(DAY, carbon={**WAITS, "feeds": [average, marginal], "waits_for": "marginal"})
+    run.governor._watch._count(MarginalIntensity, None, "unknown")
+    assert run.governor.g_per_kwh is None
+    assert [row.kind for row in run.read("intensities")] == [MarginalIntensity]
+    assert [where for _, where, _ in run.faults] == ["marginal"]
