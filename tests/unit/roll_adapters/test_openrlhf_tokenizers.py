@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+import ray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -30,6 +31,12 @@ def letters(words: str) -> Tokenizer:
     made.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     made.decoder = decoders.Fuse()
     return made
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch):
+    """Another test of this process may have joined a cluster: here nothing is about cards."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
 
 
 @pytest.fixture
