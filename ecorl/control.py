@@ -14,6 +14,20 @@ class Command(StrEnum):
     STOP = "stop"  # save, and end the training
 
 
+class Gear(StrEnum):
+    """Numeric formats in which the training stage computes."""
+
+    FP32 = "FP32"
+    FP16 = "FP16"
+    BF16 = "BF16"
+    FP8 = "FP8"
+
+    @property
+    def is_low(self) -> bool:
+        """Whether a cap on the share of tokens in low precision counts it."""
+        return self is Gear.FP8
+
+
 class Why(StrEnum):
     """What a choice goes by."""
 
@@ -27,6 +41,11 @@ class Why(StrEnum):
     BEGUN = "begun"  # training has begun, and may not be paused any more
     BUDGET = "budget"  # the emissions that the run may have are used up
     STOPPING = "stopping"  # the training was asked to stop: a pause ends
+    STATIC = "static"  # always the same, whatever the grid does
+    PRICED = "priced"  # what a token is worth now pays for it, or does not
+    SHIELDED = "shielded"  # the token budget can only be met before the deadline at full speed
+    CAPPED = "capped"  # as many tokens as may be are in low precision already
+    DONE = "done"  # the token budget is met
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +62,12 @@ class GearChoice:
         g_per_kwh: the intensity that it goes by; None: unknown.
         feed: who told the intensity; None without one.
         threshold_g_per_kwh: what it was compared with; None where it was not.
-        width: workers of the training stage; None: as they are.
+        width: workers of the training stage; 0 in a pause, None: as they are.
         gear: its numeric format; None: as it is.
+        price_g_per_token: what one more token is worth: the grams that one token less would save;
+            None where the controller has no price.
+        clock_share: the clock that is asked for as a share of the highest, 0 to 1; None: as it is.
+            It is recorded; nothing sets clocks yet.
     """
 
     decided_s: float
@@ -57,4 +80,6 @@ class GearChoice:
     feed: str | None = None
     threshold_g_per_kwh: float | None = None
     width: int | None = None
-    gear: str | None = None
+    gear: Gear | None = None
+    price_g_per_token: float | None = None
+    clock_share: float | None = None

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.control import Command, GearChoice, Why
-from ecorl.grid import Intensity
+from ecorl.controllers.protocol import Seen
 
 NAME = "threshold"
 
@@ -49,33 +48,6 @@ class Waiting:
     def waits(self) -> bool:
         """Whether anything is ever waited for."""
         return self.threshold_g_per_kwh is not None or self.percentile is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What is known when a decision is taken; nothing of it lies in the future but the forecast.
-
-    Attributes:
-        intensity: of the grid now; None: unknown.
-        forecast: of the intensity; None without one.
-        waited_s: for how long the run has waited so far, s.
-        has_begun: whether training has begun.
-        left_s: how long training would take from here on without a pause, s; None: unknown, as
-            before the first step. Then nothing can be kept free for it, and the deadline is that
-            of the wait alone.
-        is_asking: whether the feeds may still answer for the first time.
-        is_stopping: whether training was asked to stop, by a signal for instance.
-        is_over_budget: whether the run has emitted what it may.
-    """
-
-    intensity: Intensity | None
-    forecast: Forecast | None = None
-    waited_s: float = 0.0
-    has_begun: bool = False
-    left_s: float | None = None
-    is_asking: bool = False
-    is_stopping: bool = False
-    is_over_budget: bool = False
 
 
 def decide(rule: Waiting, now_s: float, seen: Seen) -> GearChoice:

@@ -6,7 +6,6 @@ interval it asks `ecorl.controllers.waiting.decide`, with what is known at the i
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -17,9 +16,10 @@ from ecorl.bench.carbon.forecasts import RememberedForecasts
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.carbon.series import Series
 from ecorl.control import Command
-from ecorl.controllers.waiting import Seen, Waiting, decide
-from ecorl.grid import AverageIntensity, Basis, Gas, Intensity, Scope
-from ecorl.kinds import Provenance
+from ecorl.controllers.protocol import Seen
+from ecorl.controllers.replay.knowledge import told
+from ecorl.controllers.waiting import Waiting, decide
+from ecorl.grid import Intensity
 
 WAITED_PERCENTILE = 30.0
 """Percentile of the coming day's forecast at or below which the jobs here run. Stated, not tuned:
@@ -131,34 +131,6 @@ def play(rule: Waiting, watcher: Watcher, series: Series, first: int, n_work: in
             worked.append(number)
         number += 1
     return PlayedWait(np.array(worked, dtype=np.int64), number - first - n_work)
-
-
-def told(series: Series, number: int) -> AverageIntensity | None:
-    """The value of an interval as a feed would tell it, or None where it is missing.
-
-    Args:
-        series: the intensities, g/kWh.
-        number: of the interval.
-    """
-    if not 0 <= number < len(series.values):
-        return None
-    g_per_kwh = float(series.values[number])
-    if math.isnan(g_per_kwh):
-        return None
-    start_s = series.start_s + number * series.step_s
-    return AverageIntensity(
-        feed="recording",
-        start_s=start_s,
-        interval_s=series.step_s,
-        g_per_kwh=g_per_kwh,
-        gas=Gas.CO2E,
-        basis=Basis.LOCATION,
-        scope=Scope.LIFE_CYCLE,
-        factors="the recording's",
-        is_estimated=None,
-        fetched_s=start_s,
-        provenance=Provenance.REPLAYED,
-    )
 
 
 def best_start(values: NDArray[np.float64], n_work: int) -> float:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ecorl.bench.carbon.waits import WAITED_PERCENTILE, LateWatcher, View, Watcher, play, told
+from ecorl.bench.carbon.waits import WAITED_PERCENTILE, LateWatcher, View, Watcher, play
 from ecorl.bench.papers.carbon_derived import hours_of_run
 from ecorl.bench.papers.carbon_printed import ACT, BLOG, PAPER, UTC_OFFSET_H
 from ecorl.bench.papers.slips import inference_energy_share
@@ -21,6 +21,7 @@ from ecorl.carbon.feeds.synthetic import STEP_S, SyntheticFeed
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.carbon.forecasts.history import DAY_S, HOUR_S
 from ecorl.carbon.series import Series
+from ecorl.controllers.replay.knowledge import told
 from ecorl.controllers.waiting import Waiting
 
 Float64 = NDArray[np.float64]

@@ -17,7 +17,8 @@ from ecorl.carbon.outlook import Outlook, outlook, renewable_outlook
 from ecorl.cli.output import make_console, say
 from ecorl.config import Config
 from ecorl.control import GearChoice
-from ecorl.controllers.waiting import Seen, decide, threshold
+from ecorl.controllers.protocol import Seen
+from ecorl.controllers.waiting import decide, threshold
 from ecorl.grid import AverageIntensity, Intensity, MarginalIntensity
 from ecorl.runtime.control.governor import waiting_rule
 

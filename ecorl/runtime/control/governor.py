@@ -19,7 +19,8 @@ from dataclasses import replace
 from ecorl.config import Config
 from ecorl.control import Command, GearChoice, Why
 from ecorl.controllers.pauses import paused_spans
-from ecorl.controllers.waiting import NAME, Seen, Waiting, decide
+from ecorl.controllers.protocol import Seen
+from ecorl.controllers.waiting import NAME, Waiting, decide
 from ecorl.engines.containment import EngineBoundary
 from ecorl.errors import ConfigError
 from ecorl.grid import AverageIntensity

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ecorl.carbon.building import build_chains
 from ecorl.config import load_config
 from ecorl.control import Command
-from ecorl.controllers.waiting import Seen, decide
+from ecorl.controllers.protocol import Seen
+from ecorl.controllers.waiting import decide
 from ecorl.records import Provenance
 from ecorl.runtime.control.governor import waiting_rule
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.control import Command, Why
-from ecorl.controllers.waiting import Seen, Waiting, decide
+from ecorl.controllers.protocol import Seen
+from ecorl.controllers.waiting import Waiting, decide
 from tests.fakes.scripted_feed import HOUR_S, average
 
 NOW_S = 1.7e9

@@ -1,0 +1,176 @@
+"""What a token is worth: the price at which the rest of the budget is just trained in time.
+
+Intensities to come are a set of equally likely values, each of which stands for the same time. It
+does not matter which of them comes when, as long as nothing is paid for changes: a price buys the
+same tokens at an intensity whenever it comes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ecorl.controllers.horizon.frontier import Frontier, frontier
+from ecorl.controllers.problem.table import Action, FloatArray
+from ecorl.controllers.problem.training import TrainingProblem
+from ecorl.units import JOULES_PER_KWH
+
+_GRID = 96
+"""Number of prices at which a curve is computed; between them it is interpolated. Invented."""
+
+_VALUES = 64
+"""Number of intensities by which a capped problem is priced. Invented."""
+
+_HALVINGS = 18
+"""Number of times that an interval of prices is halved. Invented: to one part in 260,000."""
+
+
+class Price(NamedTuple):
+    """What tokens are worth.
+
+    Attributes:
+        g_per_token: of any token.
+        low_g_per_token: what one in low precision costs beside that, where the cap binds.
+    """
+
+    g_per_token: float
+    low_g_per_token: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hulls:
+    """The efficient actions of a problem, with and without those of low precision.
+
+    Attributes:
+        all: of all actions.
+        low: of those of low precision, or None without a cap that may bind.
+        high: of the others.
+        g_per_j: emissions of a joule at 1 g/kWh, by the PUE.
+    """
+
+    all: Frontier
+    low: Frontier | None
+    high: Frontier
+    g_per_j: float
+
+    @classmethod
+    def of(cls, problem: TrainingProblem) -> Hulls:
+        """The hulls of a problem.
+
+        Args:
+            problem: whose actions are meant.
+        """
+        actions = problem.table.actions()
+        low = [a for a in actions if a.is_low]
+        high = [a for a in actions if not a.is_low]
+        is_capped = bool(low) and problem.low_share < 1.0
+        return cls(
+            all=frontier(problem, actions if problem.low_share > 0 else high),
+            low=frontier(problem, low) if is_capped else None,
+            high=frontier(problem, high),
+            g_per_j=problem.pue / JOULES_PER_KWH,
+        )
+
+    def best(self, price: Price, g_per_kwh: float) -> Action:
+        """The best action at a price.
+
+        Args:
+            price: of a token.
+            g_per_kwh: intensity of the grid.
+        """
+        per_joule = max(g_per_kwh, 1e-9) * self.g_per_j
+        ratio = price.g_per_token / per_joule
+        if self.low is None or price.low_g_per_token <= 0.0:
+            return self.all.actions[self.all.place(ratio)]
+        low_ratio = (price.g_per_token - price.low_g_per_token) / per_joule
+        gain, low_gain = (
+            hull.worth(np.array([r]))[1][0]
+            for hull, r in ((self.high, ratio), (self.low, low_ratio))
+        )
+        if low_gain > gain:
+            return self.low.actions[self.low.place(low_ratio)]
+        return self.high.actions[self.high.place(ratio)]
+
+
+class PriceCurve:
+    """Tokens by their price, over a time to come.
+
+    Args:
+        hulls: the actions.
+        values: ``[N] float64``, equally likely intensities, g/kWh.
+        seconds: how much time they stand for together, s.
+    """
+
+    def __init__(self, hulls: Hulls, values: FloatArray, seconds: float) -> None:
+        self.seconds = seconds
+        self._hulls = hulls
+        self._costs = np.sort(np.maximum(values, 1e-9).ravel()) * hulls.g_per_j
+        self._each_s = seconds / len(self._costs)
+        add, at = hulls.all.steps
+        prices = np.geomspace(
+            self._costs[0] * at[0] * 0.999, self._costs[-1] * at[-1] * 1.001, _GRID
+        )
+        counts = np.searchsorted(self._costs, prices[:, None] / at[None, :], side="right")
+        self._prices, self._steps = prices, (add, at)
+        self._tokens = (counts @ add) * self._each_s
+
+    def price(self, tokens: float, low_tokens: float = float("inf")) -> Price:
+        """The price at which some tokens are trained, in expectation.
+
+        Args:
+            tokens: number of them.
+            low_tokens: how many of them may be in low precision.
+        """
+        found = float(np.interp(tokens, self._tokens, self._prices))
+        if self._hulls.low is None or low_tokens >= tokens:
+            return Price(found)
+        return self._capped(tokens, low_tokens, found)
+
+    def grams(self, price: float) -> float:
+        """What the tokens that a price buys emit above a pause, gCO2e, in expectation.
+
+        Args:
+            price: g/token, without a cap.
+        """
+        add, at = self._steps
+        counts = np.searchsorted(self._costs, price / at, side="right")
+        sums = np.concatenate(([0.0], np.cumsum(self._costs)))[counts]
+        return float(np.sum(add * at * sums) * self._each_s)
+
+    def _capped(self, tokens: float, low_tokens: float, free: float) -> Price:
+        """Both prices, by halving intervals: of the cap outside, of tokens inside."""
+        places = np.linspace(0, len(self._costs) - 1, min(_VALUES, len(self._costs)))
+        costs = self._costs[np.round(places).astype(np.int64)]
+        each_s = self.seconds / len(costs)
+        highest = float(self._prices[-1])
+
+        def trained(price: float, low_price: float) -> tuple[float, float]:
+            assert self._hulls.low is not None
+            rate, gain = self._hulls.high.worth(price / costs)
+            low_rate, low_gain = self._hulls.low.worth((price - low_price) / costs)
+            is_low = low_gain > gain
+            low = float(low_rate[is_low].sum()) * each_s
+            return float(rate[~is_low].sum()) * each_s + low, low
+
+        def balanced(low_price: float) -> float:
+            begin, end = 0.0, 4.0 * highest
+            for _ in range(_HALVINGS):
+                middle = (begin + end) / 2
+                if trained(middle, low_price)[0] >= tokens:
+                    end = middle
+                else:
+                    begin = middle
+            return end
+
+        if trained(free, 0.0)[1] <= low_tokens:
+            return Price(free)
+        begin, end = 0.0, highest
+        for _ in range(_HALVINGS // 2):
+            middle = (begin + end) / 2
+            if trained(balanced(middle), middle)[1] > low_tokens:
+                begin = middle
+            else:
+                end = middle
+        return Price(balanced(end), end)

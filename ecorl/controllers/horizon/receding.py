@@ -1,0 +1,173 @@
+"""The receding horizon: plan until the deadline, do the first epoch of it, and plan anew.
+
+The plan is a price of a token. At each decision it is what one more token would cost in the hours
+to come, as they are expected now: `PriceCurve`. The stochastic kind, which is the default, expects
+a fan of values for each hour; the other kind the middle of the fan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ecorl.control import GearChoice, Why
+from ecorl.controllers.horizon.fan import FanShape, LevelFan
+from ecorl.controllers.horizon.pricing import Hulls, Price, PriceCurve
+from ecorl.controllers.problem.table import PAUSE, Action, FloatArray
+from ecorl.controllers.problem.training import HOUR_S, Kept, Progress, TrainingProblem
+from ecorl.controllers.protocol import Memoryless, Seen
+from ecorl.controllers.step import choice
+
+RECEDING, STOCHASTIC = "receding", "stochastic"
+
+_ENDS = 12
+"""Number of ends that are weighed against each other where an end costs something. Invented."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """What is expected until the end that was chosen.
+
+    Attributes:
+        key: what it was made from.
+        curve: tokens by price.
+        middle: ``[hours]``, mean of the fan, g/kWh, from the hour under way on.
+        end_s: when the last token is to be trained, s since 1970.
+    """
+
+    key: tuple[object, ...]
+    curve: PriceCurve
+    middle: FloatArray
+    end_s: float
+
+
+class RecedingHorizon(Memoryless):
+    """Plans until the deadline at each decision.
+
+    Args:
+        problem: what has to be met.
+        is_stochastic: whether it expects a fan, or the fan's middle alone.
+        shape: how the intensity moves; by default as it was seen to.
+        day_s: length of a day of the grid, s.
+    """
+
+    def __init__(
+        self,
+        problem: TrainingProblem,
+        *,
+        is_stochastic: bool = True,
+        shape: FanShape | None = None,
+        day_s: float = 86400.0,
+    ) -> None:
+        self.name = STOCHASTIC if is_stochastic else RECEDING
+        self._problem, self._hulls = problem, Hulls.of(problem)
+        shape = shape or FanShape()
+        if not is_stochastic:
+            shape = replace(shape, hourly=0.0, drift=0.0)
+        self._fan, self._hour_s = LevelFan(shape, day_s), day_s / 24
+        self._plan: _Plan | None = None
+        p = problem
+        held_w = p.draw_w(PAUSE) if p.kept is Kept.DONE else 0.0
+        self._held_w = held_w
+        self._end_costs = held_w > 0.0 or (p.soft_deadline_s is not None and p.late_g_per_h > 0.0)
+        self._changes_cost = p.width_change_s > 0.0 or p.gear_change_s > 0.0
+
+    def decide(self, now_s: float, seen: Seen) -> GearChoice:
+        """See `Controller.decide`."""
+        progress = seen.progress
+        assert progress is not None
+        plan = self._planned(now_s, seen, progress)
+        if plan is None:
+            told = "too little is known of the grid to plan"
+            fastest = self._problem.fastest(progress)
+            return choice(self.name, now_s, self._problem, seen, fastest, Why.UNKNOWN, told)
+        left_s = plan.end_s - now_s
+        tokens = progress.tokens_left * plan.curve.seconds / max(left_s, 1e-6)
+        low = progress.low_tokens_left * plan.curve.seconds / max(left_s, 1e-6)
+        price = plan.curve.price(tokens, low)
+        known = seen.intensity
+        g_per_kwh = float(plan.middle[0]) if known is None else known.g_per_kwh
+        action = self._hulls.best(price, g_per_kwh)
+        if self._changes_cost and action != progress.action:
+            action = self._kept_or(action, price, g_per_kwh, progress.action, plan.middle)
+        told = f"a token is worth {1e6 * price.g_per_token:.3g} g a million"
+        found = choice(self.name, now_s, self._problem, seen, action, Why.PRICED, told)
+        return replace(found, price_g_per_token=price.g_per_token)
+
+    # ------------------------------------------------------------ the plan
+
+    def _planned(self, now_s: float, seen: Seen, progress: Progress) -> _Plan | None:
+        """The plan, made anew when an hour begins or something new is known."""
+        past = seen.past
+        if past is None or not now_s < self._problem.deadline_s:
+            return None
+        hour = int((now_s - self._problem.start_s) / self._hour_s + 1e-9)
+        key = (hour, past.end_s, len(past.values), seen.forecast)
+        if self._plan is not None and self._plan.key == key:
+            return self._plan
+        found = self._fan.values(past, now_s, self._problem.deadline_s, seen.forecast)
+        if found is None:
+            return None
+        fan = found
+        end_s = self._problem.deadline_s
+        if self._end_costs:
+            end_s = self._best_end(now_s, fan, progress)
+            fan = fan[: max(1, round((end_s - now_s) / self._hour_s))]
+        curve = PriceCurve(self._hulls, fan, end_s - now_s)
+        self._plan = _Plan(key, curve, fan.mean(axis=1), end_s)
+        return self._plan
+
+    def _best_end(self, now_s: float, fan: FloatArray, progress: Progress) -> float:
+        """The end at which training, keeping the machines and lateness cost the least."""
+        p = self._problem
+        earliest_s = min(p.deadline_s, now_s + p.needed_s(progress) + p.epoch_s)
+        ends_s = set(np.linspace(earliest_s, p.deadline_s, _ENDS).tolist())
+        if p.soft_deadline_s is not None:
+            ends_s.add(min(max(p.soft_deadline_s, earliest_s), p.deadline_s))
+        middle = fan.mean(axis=1)
+
+        def cost_g(end_s: float) -> float:
+            n = max(1, round((end_s - now_s) / self._hour_s))
+            curve = PriceCurve(self._hulls, fan[:n], end_s - now_s)
+            price = curve.price(progress.tokens_left, progress.low_tokens_left)
+            held_g = p.grams(self._held_w, float(middle[:n].mean()), end_s - now_s)
+            late_s = 0.0 if p.soft_deadline_s is None else max(0.0, end_s - p.soft_deadline_s)
+            return curve.grams(price.g_per_token) + held_g + late_s / HOUR_S * p.late_g_per_h
+
+        return float(min(sorted(ends_s), key=cost_g))
+
+    def _kept_or(
+        self,
+        wanted: Action,
+        price: Price,
+        g_per_kwh: float,
+        present: Action,
+        middle: FloatArray,
+    ) -> Action:
+        """The wanted action where it pays for the change to it and back, else the present one."""
+        p, per_joule = self._problem, self._hulls.g_per_j
+        more_tokens = p.rate(wanted) - p.rate(present)
+        more_w = p.draw_w(wanted) - p.draw_w(present)
+        path = middle.copy()
+        path[0] = g_per_kwh
+        gains = (price.g_per_token * more_tokens - path * per_joule * more_w) * self._hour_s
+        turns = np.flatnonzero(gains < 0.0)
+        gain_g = float(gains[: turns[0] if turns.size else len(gains)].sum())
+        change_s = p.change_s(present, wanted)
+        lost = change_s * max(p.rate(wanted), p.rate(present))
+        draw_g = change_s * max(p.draw_w(wanted), p.draw_w(present)) * g_per_kwh * per_joule
+        return wanted if gain_g > 2.0 * (price.g_per_token * lost + draw_g) else present
+
+
+def stochastic(
+    problem: TrainingProblem, shape: FanShape | None = None, day_s: float = 86400.0
+) -> RecedingHorizon:
+    """The default controller: a receding horizon over a fan.
+
+    Args:
+        problem: what has to be met.
+        shape: how the intensity moves.
+        day_s: length of a day of the grid, s.
+    """
+    return RecedingHorizon(problem, shape=shape, day_s=day_s)

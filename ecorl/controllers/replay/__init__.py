@@ -1,0 +1,1 @@
+"""Plays controllers along a recorded grid, through the control step that a live run acts on."""
