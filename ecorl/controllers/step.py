@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ecorl.control import Command, Gear, GearChoice, Why
-from ecorl.controllers.problem.table import PAUSE, Action
+from ecorl.controllers.problem.table import PAUSE, TrainingAction
 from ecorl.controllers.problem.training import Progress, TrainingProblem
 from ecorl.controllers.protocol import Controller, Seen
 
@@ -72,7 +72,7 @@ def shielded(
 
 
 def can_finish_after(
-    problem: TrainingProblem, now_s: float, progress: Progress, action: Action
+    problem: TrainingProblem, now_s: float, progress: Progress, action: TrainingAction
 ) -> bool:
     """Whether the budget can still be met after one epoch of an action.
 
@@ -95,7 +95,7 @@ def choice(
     now_s: float,
     problem: TrainingProblem,
     seen: Seen,
-    action: Action,
+    action: TrainingAction,
     why: Why,
     reason: str,
 ) -> GearChoice:
@@ -125,7 +125,7 @@ def choice(
     )
 
 
-def action_of(found: GearChoice) -> Action:
+def action_of(found: GearChoice) -> TrainingAction:
     """The action of a choice that names its width and gear.
 
     Args:
@@ -133,10 +133,10 @@ def action_of(found: GearChoice) -> Action:
     """
     if found.command is not Command.RUN or not found.width:
         return PAUSE
-    return Action(found.width, None if found.gear is None else Gear(found.gear))
+    return TrainingAction(found.width, None if found.gear is None else Gear(found.gear))
 
 
-def _without_low(problem: TrainingProblem, action: Action) -> Action:
+def _without_low(problem: TrainingProblem, action: TrainingAction) -> TrainingAction:
     """The fastest action of the same width that is not of low precision."""
-    others = [Action(action.width, gear) for gear in problem.table.gears if not gear.is_low]
+    others = [TrainingAction(action.width, gear) for gear in problem.table.gears if not gear.is_low]
     return max(others, key=problem.rate, default=PAUSE)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ecorl.controllers.problem.table import PAUSE, Action, FloatArray
+from ecorl.controllers.problem.table import PAUSE, TrainingAction, FloatArray
 from ecorl.controllers.problem.training import TrainingProblem
 
 _FEW = 16
@@ -31,7 +31,7 @@ class Frontier:
         j_per_token: ``[V - 1] float64``, rising: from which J/token on the next action is the best.
     """
 
-    actions: tuple[Action, ...]
+    actions: tuple[TrainingAction, ...]
     tokens_per_s: FloatArray
     extra_w: FloatArray
     j_per_token: FloatArray
@@ -69,7 +69,7 @@ class Frontier:
         return sums, means
 
 
-def frontier(problem: TrainingProblem, actions: Iterable[Action]) -> Frontier:
+def frontier(problem: TrainingProblem, actions: Iterable[TrainingAction]) -> Frontier:
     """The hull of some actions and the pause.
 
     Args:
@@ -81,7 +81,7 @@ def frontier(problem: TrainingProblem, actions: Iterable[Action]) -> Frontier:
         ((problem.rate(a), problem.draw_w(a) - paused_w, a) for a in actions),
         key=lambda one: (one[0], one[1]),
     )
-    hull: list[tuple[float, float, Action]] = [(0.0, 0.0, PAUSE)]
+    hull: list[tuple[float, float, TrainingAction]] = [(0.0, 0.0, PAUSE)]
     for point in found:
         if point[0] <= hull[-1][0] and point[1] >= hull[-1][1]:
             continue
@@ -98,6 +98,8 @@ def frontier(problem: TrainingProblem, actions: Iterable[Action]) -> Frontier:
     )
 
 
-def _slope(low: tuple[float, float, Action], high: tuple[float, float, Action]) -> float:
+def _slope(
+    low: tuple[float, float, TrainingAction], high: tuple[float, float, TrainingAction]
+) -> float:
     """Joules of each token more, J/token."""
     return (high[1] - low[1]) / (high[0] - low[0])

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ecorl.controllers.horizon.frontier import Frontier, frontier
-from ecorl.controllers.problem.table import Action, FloatArray
+from ecorl.controllers.problem.table import TrainingAction, FloatArray
 from ecorl.controllers.problem.training import TrainingProblem
 from ecorl.units import JOULES_PER_KWH
 
@@ -73,7 +73,7 @@ class Hulls:
             g_per_j=problem.pue / JOULES_PER_KWH,
         )
 
-    def best(self, price: Price, g_per_kwh: float) -> Action:
+    def best(self, price: Price, g_per_kwh: float) -> TrainingAction:
         """The best action at a price.
 
         Args:

@@ -14,7 +14,7 @@ import numpy as np
 from ecorl.control import GearChoice, Why
 from ecorl.controllers.horizon.fan import FanShape, LevelFan
 from ecorl.controllers.horizon.pricing import Hulls, Price, PriceCurve
-from ecorl.controllers.problem.table import PAUSE, Action, FloatArray
+from ecorl.controllers.problem.table import PAUSE, TrainingAction, FloatArray
 from ecorl.controllers.problem.training import HOUR_S, Kept, Progress, TrainingProblem
 from ecorl.controllers.protocol import Memoryless, Seen
 from ecorl.controllers.step import choice
@@ -139,12 +139,12 @@ class RecedingHorizon(Memoryless):
 
     def _kept_or(
         self,
-        wanted: Action,
+        wanted: TrainingAction,
         price: Price,
         g_per_kwh: float,
-        present: Action,
+        present: TrainingAction,
         middle: FloatArray,
-    ) -> Action:
+    ) -> TrainingAction:
         """The wanted action where it pays for the change to it and back, else the present one."""
         p, per_joule = self._problem, self._hulls.g_per_j
         more_tokens = p.rate(wanted) - p.rate(present)

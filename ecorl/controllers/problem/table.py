@@ -17,7 +17,7 @@ from ecorl.kinds import Provenance
 FloatArray = NDArray[np.float64]
 
 
-class Action(NamedTuple):
+class TrainingAction(NamedTuple):
     """What the training stage does in an epoch.
 
     Attributes:
@@ -39,7 +39,7 @@ class Action(NamedTuple):
         return self.gear is not None and self.gear.is_low
 
 
-PAUSE = Action(0, None)
+PAUSE = TrainingAction(0, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,11 +101,11 @@ class GearTable:
                 )
                 raise ConfigError(key, float(row[at + 1]), allowed)
 
-    def actions(self) -> list[Action]:
+    def actions(self) -> list[TrainingAction]:
         """All actions but the pause, gear by gear."""
-        return [Action(width, gear) for gear in self.gears for width in self.widths]
+        return [TrainingAction(width, gear) for gear in self.gears for width in self.widths]
 
-    def power(self, action: Action) -> float:
+    def power(self, action: TrainingAction) -> float:
         """Power of the workers that train, W; 0 in a pause.
 
         Args:
@@ -113,7 +113,7 @@ class GearTable:
         """
         return 0.0 if action.is_pause else float(self.power_w[self._places[action]])
 
-    def rate(self, action: Action) -> float:
+    def rate(self, action: TrainingAction) -> float:
         """Throughput, tokens/s; 0 in a pause.
 
         Args:
@@ -122,10 +122,10 @@ class GearTable:
         return 0.0 if action.is_pause else float(self.tokens_per_s[self._places[action]])
 
     @cached_property
-    def _places(self) -> dict[Action, tuple[int, int]]:
+    def _places(self) -> dict[TrainingAction, tuple[int, int]]:
         """Row and column of each action."""
         return {
-            Action(width, gear): (row, column)
+            TrainingAction(width, gear): (row, column)
             for row, gear in enumerate(self.gears)
             for column, width in enumerate(self.widths)
         }

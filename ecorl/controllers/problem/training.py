@@ -16,7 +16,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from ecorl.control import Gear
-from ecorl.controllers.problem.table import PAUSE, Action, GearTable
+from ecorl.controllers.problem.table import PAUSE, TrainingAction, GearTable
 from ecorl.errors import ConfigError
 from ecorl.units import JOULES_PER_KWH
 
@@ -45,7 +45,7 @@ class Progress:
 
     tokens_left: float
     low_tokens_left: float
-    action: Action = PAUSE
+    action: TrainingAction = PAUSE
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class TrainingProblem:
 
     # ------------------------------------------------------------ actions
 
-    def rate(self, action: Action) -> float:
+    def rate(self, action: TrainingAction) -> float:
         """Throughput, tokens/s.
 
         Args:
@@ -115,7 +115,7 @@ class TrainingProblem:
         """
         return self.table.rate(action)
 
-    def draw_w(self, action: Action) -> float:
+    def draw_w(self, action: TrainingAction) -> float:
         """What all kept machines draw, W.
 
         Args:
@@ -124,7 +124,7 @@ class TrainingProblem:
         idle = self.table.widths[-1] - action.width
         return self.base_w + self.idle_w * idle + self.table.power(action)
 
-    def change_s(self, before: Action, after: Action) -> float:
+    def change_s(self, before: TrainingAction, after: TrainingAction) -> float:
         """Time without training when one action follows another, s.
 
         Args:
@@ -151,7 +151,7 @@ class TrainingProblem:
         """The progress of a training that has not begun."""
         return Progress(self.tokens, self.low_share * self.tokens)
 
-    def after(self, progress: Progress, action: Action, tokens: float) -> Progress:
+    def after(self, progress: Progress, action: TrainingAction, tokens: float) -> Progress:
         """The progress after some more tokens.
 
         Args:
@@ -165,7 +165,7 @@ class TrainingProblem:
         low_left = progress.low_tokens_left - (tokens if action.is_low else 0.0)
         return Progress(left, max(0.0, low_left), action)
 
-    def fastest(self, progress: Progress) -> Action:
+    def fastest(self, progress: Progress) -> TrainingAction:
         """The action with the highest throughput that the cap still allows.
 
         Args:
@@ -213,11 +213,11 @@ class TrainingProblem:
         return self.start_s + self.needed_s(self.begin())
 
     @cached_property
-    def _fastest(self) -> Action:
+    def _fastest(self) -> TrainingAction:
         return max(self.table.actions(), key=self.rate)
 
     @cached_property
-    def _fastest_high(self) -> Action:
+    def _fastest_high(self) -> TrainingAction:
         """The fastest action that is not of low precision; a pause where there is none."""
         actions = [action for action in self.table.actions() if not action.is_low]
         return max(actions, key=self.rate, default=PAUSE)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ecorl.carbon.series import Series
 from ecorl.control import Command, Gear, GearChoice, Why
-from ecorl.controllers.problem.table import PAUSE, Action, FloatArray
+from ecorl.controllers.problem.table import PAUSE, TrainingAction, FloatArray
 from ecorl.controllers.problem.training import HOUR_S, Kept, Progress, TrainingProblem
 from ecorl.controllers.protocol import Controller, Seen
 from ecorl.controllers.replay.knowledge import Knowledge
@@ -23,7 +23,7 @@ Watch = Callable[[float, GearChoice, Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedTraining:
     """A training that was played.
 
     Attributes:
@@ -94,7 +94,7 @@ class Training:
         """Whether all is trained, or the deadline has come."""
         return self.done_s is not None or self.now_s >= self.problem.deadline_s - 1e-6
 
-    def run(self, action: Action) -> None:
+    def run(self, action: TrainingAction) -> None:
         """Spend one epoch with an action.
 
         Args:
@@ -157,7 +157,7 @@ def play(
     *,
     spot: Series | None = None,
     watch: Watch | None = None,
-) -> Played:
+) -> PlayedTraining:
     """Play one training until it is done.
 
     Args:
@@ -200,7 +200,7 @@ def play(
     return outcome(controller.name, training, n_shielded)
 
 
-def outcome(name: str, training: Training, n_shielded: int = 0) -> Played:
+def outcome(name: str, training: Training, n_shielded: int = 0) -> PlayedTraining:
     """What became of a training.
 
     Args:
@@ -214,7 +214,7 @@ def outcome(name: str, training: Training, n_shielded: int = 0) -> Played:
         end_s = p.deadline_s if done_s is None else done_s
         late_g = max(0.0, end_s - p.soft_deadline_s) / HOUR_S * p.late_g_per_h
     left = training.progress.tokens_left
-    return Played(
+    return PlayedTraining(
         controller=name,
         carbon_g=training.carbon_g,
         energy_j=training.energy_j,
