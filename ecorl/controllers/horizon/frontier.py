@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ecorl.controllers.problem.table import PAUSE, TrainingAction, FloatArray
+from ecorl.controllers.problem.table import PAUSE, FloatArray, TrainingAction
 from ecorl.controllers.problem.training import TrainingProblem
 
 _FEW = 16

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ecorl.controllers.horizon.frontier import Frontier, frontier
-from ecorl.controllers.problem.table import TrainingAction, FloatArray
+from ecorl.controllers.problem.table import FloatArray, TrainingAction
 from ecorl.controllers.problem.training import TrainingProblem
 from ecorl.units import JOULES_PER_KWH
 

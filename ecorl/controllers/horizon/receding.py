@@ -14,7 +14,7 @@ import numpy as np
 from ecorl.control import GearChoice, Why
 from ecorl.controllers.horizon.fan import FanShape, LevelFan
 from ecorl.controllers.horizon.pricing import Hulls, Price, PriceCurve
-from ecorl.controllers.problem.table import PAUSE, TrainingAction, FloatArray
+from ecorl.controllers.problem.table import PAUSE, FloatArray, TrainingAction
 from ecorl.controllers.problem.training import HOUR_S, Kept, Progress, TrainingProblem
 from ecorl.controllers.protocol import Memoryless, Seen
 from ecorl.controllers.step import choice

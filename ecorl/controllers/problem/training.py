@@ -16,7 +16,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from ecorl.control import Gear
-from ecorl.controllers.problem.table import PAUSE, TrainingAction, GearTable
+from ecorl.controllers.problem.table import PAUSE, GearTable, TrainingAction
 from ecorl.errors import ConfigError
 from ecorl.units import JOULES_PER_KWH
 

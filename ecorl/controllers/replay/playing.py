@@ -10,7 +10,7 @@ import numpy as np
 
 from ecorl.carbon.series import Series
 from ecorl.control import Command, Gear, GearChoice, Why
-from ecorl.controllers.problem.table import PAUSE, TrainingAction, FloatArray
+from ecorl.controllers.problem.table import PAUSE, FloatArray, TrainingAction
 from ecorl.controllers.problem.training import HOUR_S, Kept, Progress, TrainingProblem
 from ecorl.controllers.protocol import Controller, Seen
 from ecorl.controllers.replay.knowledge import Knowledge
