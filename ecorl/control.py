@@ -41,6 +41,7 @@ class Why(StrEnum):
     BEGUN = "begun"  # training has begun, and may not be paused any more
     BUDGET = "budget"  # the emissions that the run may have are used up
     STOPPING = "stopping"  # the training was asked to stop: a pause ends
+    TIMING = "timing"  # the first steps are timed before anything is planned
     STATIC = "static"  # always the same, whatever the grid does
     PRICED = "priced"  # what a token is worth now pays for it, or does not
     SHIELDED = "shielded"  # the token budget can only be met before the deadline at full speed
@@ -66,6 +67,7 @@ class GearChoice:
         gear: its numeric format; None: as it is.
         price_g_per_token: what one more token is worth: the grams that one token less would save;
             None where the controller has no price.
+        price_g_per_step: the same of one more optimizer step.
         clock_share: the clock that is asked for as a share of the highest, 0 to 1; None: as it is.
             It is recorded; nothing sets clocks yet.
     """
@@ -82,4 +84,5 @@ class GearChoice:
     width: int | None = None
     gear: Gear | None = None
     price_g_per_token: float | None = None
+    price_g_per_step: float | None = None
     clock_share: float | None = None

@@ -26,6 +26,15 @@ _AGREES = 1e-6
 """How far a begin or a length may be off its interval, in intervals: times of replays round."""
 
 
+def intensity(value: Intensity) -> float:
+    """What an interval emits, g/kWh.
+
+    Args:
+        value: of the interval.
+    """
+    return value.g_per_kwh
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Outlook:
     """What a feed's intensity will be, as far as that can be told.
@@ -109,6 +118,26 @@ def renewable_outlook(chain: FeedChain[Kind], feed_name: str, now_s: float) -> F
         return None
 
 
+def providers_forecast(chain: FeedChain[Kind], feed_name: str, now_s: float) -> Forecast | None:
+    """The forecast of a feed's provider, or None where it has none or does not answer.
+
+    It asks the feed, as `outlook` does.
+
+    Args:
+        chain: of the feeds.
+        feed_name: name of the feed whose value counts.
+        now_s: time, s since 1970.
+
+    Raises:
+        KeyError: when the chain has no feed of that name.
+    """
+    told = chain.past(feed_name)
+    if not told or told[-1].provenance is not Provenance.PUBLISHED:
+        return None
+    feed = next(feed for feed in chain.feeds if feed.info.name == feed_name)
+    return None if feed.info.is_stated else _own(feed, now_s)[0]
+
+
 def _own(feed: Feed[Kind], now_s: float) -> tuple[Forecast | None, str]:
     """The provider's forecast, or why there is none."""
     try:
@@ -121,17 +150,25 @@ def _from_past(
     told: Sequence[Kind],
     step_s: float,
     now_s: float,
-    signal: Callable[[Kind], float | None] = lambda value: value.g_per_kwh,
+    signal: Callable[[Kind], float | None] = intensity,
     bounds: tuple[float, float] = (0.0, np.inf),
 ) -> Forecast:
     """The pool's forecast of a signal of what was told."""
-    past = _series(told, step_s, signal)
+    past = series_of(told, step_s, signal)
     first = Intervals(past.start_s, step_s).number(now_s)
     return replace(continuation(past, max(0, first), bounds), issued_s=now_s)
 
 
-def _series(told: Sequence[Kind], step_s: float, signal: Callable[[Kind], float | None]) -> Series:
-    """Values over the feed's intervals; those that lie otherwise are missing."""
+def series_of(
+    told: Sequence[Kind], step_s: float, signal: Callable[[Kind], float | None] = intensity
+) -> Series:
+    """A signal over a feed's intervals; values of intervals that lie otherwise are missing.
+
+    Args:
+        told: values of one feed in the order of time, at least one.
+        step_s: length of the feed's intervals, s.
+        signal: what is taken of each; None: missing.
+    """
     newest_s = told[-1].start_s
     found: dict[int, float] = {}
     for value in told:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, BeforeValidator, Field, StrictBool, StrictFloat, model_validator
 
 from ecorl.config.base import Model, SomePath, Text
+from ecorl.config.carbon_control import ControlConfig
 from ecorl.config.mistakes import RefusedValue
 
 _PRESETS = Path(__file__).parent / "presets"
@@ -167,10 +168,11 @@ class CarbonConfig(Model):
     pause: Literal["start", "steps"] = Field(
         "start", description="wait before the first step alone, or before any step"
     )
+    control: ControlConfig = Field(ControlConfig(), description="who decides beside a threshold")
 
     @property
     def waits(self) -> bool:
-        """Whether the training stage is ever asked to wait."""
+        """Whether a threshold ever asks the training stage to wait."""
         return self.threshold_g_per_kwh is not None or self.threshold_percentile is not None
 
     @model_validator(mode="after")
@@ -188,6 +190,13 @@ class CarbonConfig(Model):
         if fixed is not None and relative is not None:
             allowed = "nothing beside carbon.threshold_percentile, or the other way round"
             raise RefusedValue("threshold_g_per_kwh", fixed, allowed)
+        return self
+
+    @model_validator(mode="after")
+    def _one_decides(self) -> CarbonConfig:
+        if self.control.controller is not None and self.waits:
+            allowed = "no controller beside carbon.threshold_..., or no threshold"
+            raise RefusedValue(("control", "controller"), self.control.controller, allowed)
         return self
 
     @model_validator(mode="after")

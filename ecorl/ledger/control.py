@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from ecorl.control import Command, GearChoice, Why
+from ecorl.control import Command, Gear, GearChoice, Why
 from ecorl.grid import AverageIntensity, Basis, Fuel, Gas, Intensity, MarginalIntensity, Scope
 from ecorl.ledger.encoding import Columns, number
 from ecorl.ledger.rows import GearChoiceRow, IntensityRow, PueRow
@@ -46,14 +46,17 @@ class ControlRecord:
         """
         self._insert("pue", lambda: {"start_unix_s": number(start_s), "pue": number(value)})
 
-    def choice(self, choice: GearChoice) -> None:
+    def choice(self, choice: GearChoice, memory: Mapping[str, object] | None = None) -> None:
         """Record a decision about the training stage, on the head.
 
         Args:
             choice: the decision; it counts until the next one.
+            memory: what its controller goes on from after a resume, in values that JSON can hold.
         """
         t_s = time.monotonic()
-        self._insert("gear_choice", lambda: {"t_s": t_s, **_choice_row(choice)})
+        told = json.dumps(memory, separators=(",", ":")) if memory else None
+        row = {"t_s": t_s, **_choice_row(choice), "memory": told}
+        self._insert("gear_choice", lambda: row)
 
 
 _KINDS: dict[str, type[Intensity]] = {"average": AverageIntensity, "marginal": MarginalIntensity}
@@ -127,11 +130,16 @@ def _choice_row(c: GearChoice) -> Columns:
         "threshold_g_per_kwh": number(c.threshold_g_per_kwh),
         "width": None if c.width is None else int(c.width),
         "gear": None if c.gear is None else str(c.gear),
+        "price_g_per_token": number(c.price_g_per_token),
+        "price_g_per_step": number(c.price_g_per_step),
+        "clock_share": number(c.clock_share),
     }
 
 
 def choice_of(row: sqlite3.Row) -> GearChoiceRow:
-    """The row of table ``gear_choice``."""
+    """The row of table ``gear_choice``; what version 6 did not know is missing."""
+    known = row.keys()
+    memory = row["memory"] if "memory" in known else None
     choice = GearChoice(
         decided_s=float(row["decided_unix_s"]),
         command=Command(row["command"]),
@@ -143,9 +151,12 @@ def choice_of(row: sqlite3.Row) -> GearChoiceRow:
         feed=row["feed"],
         threshold_g_per_kwh=row["threshold_g_per_kwh"],
         width=row["width"],
-        gear=row["gear"],
+        gear=None if row["gear"] is None else Gear(row["gear"]),
+        price_g_per_token=row["price_g_per_token"] if "price_g_per_token" in known else None,
+        price_g_per_step=row["price_g_per_step"] if "price_g_per_step" in known else None,
+        clock_share=row["clock_share"] if "clock_share" in known else None,
     )
-    return GearChoiceRow(row["attempt"], row["t_s"], choice)
+    return GearChoiceRow(row["attempt"], row["t_s"], choice, json.loads(memory) if memory else {})
 
 
 def pue_of(row: sqlite3.Row) -> PueRow:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ecorl.control import GearChoice
 from ecorl.grid import Intensity
@@ -361,11 +362,15 @@ class IntensityRow:
 
 @dataclass(frozen=True, slots=True)
 class GearChoiceRow:
-    """A decision about the training stage; it counted from ``t_s`` (monotonic, s) to the next."""
+    """A decision about the training stage; it counted from ``t_s`` (monotonic, s) to the next.
+
+    ``memory`` is what its controller went on from after it; empty where there was nothing.
+    """
 
     attempt: int
     t_s: float
     choice: GearChoice
+    memory: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

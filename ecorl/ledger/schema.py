@@ -27,7 +27,7 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """``PRAGMA user_version``; raised with every change of the tables (see
 `ecorl.ledger.versions` for the earlier ones that can still be read)."""
 
@@ -71,12 +71,16 @@ CONTROL_TABLES = (
     """
 -- Decisions about the training stage, each where it differs from the one before, on the head.
 -- command: run, pause or stop; why: what it goes by; g_per_kwh, feed: the intensity that it goes by
--- (NULL: unknown); width, gear: what they become (NULL: as they are).
+-- (NULL: unknown); width, gear: what they become (NULL: as they are); price_g_per_token,
+-- price_g_per_step: what one more is worth (NULL: no price); clock_share: the clock that is asked
+-- for, as a share of the highest (NULL: as it is); memory: what the controller goes on from after a
+-- resume, a JSON object (NULL: nothing).
 CREATE TABLE gear_choice (
   id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, t_s REAL NOT NULL, decided_unix_s REAL NOT NULL,
   command TEXT NOT NULL, why TEXT NOT NULL, controller TEXT NOT NULL, reason TEXT NOT NULL,
   look_again_unix_s REAL NOT NULL, g_per_kwh REAL, feed TEXT, threshold_g_per_kwh REAL,
-  width INTEGER, gear TEXT);
+  width INTEGER, gear TEXT, price_g_per_token REAL, price_g_per_step REAL, clock_share REAL,
+  memory TEXT);
 """,
     """
 -- The power usage effectiveness that counted from start_unix_s on, s since 1970, on the head; NULL:
@@ -85,7 +89,7 @@ CREATE TABLE pue (
   id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, start_unix_s REAL NOT NULL, pue REAL);
 """,
 )
-"""The tables that version 6 brought."""
+"""The tables that version 6 brought; version 7 added the last four columns of the first."""
 
 TABLES = """
 -- One row: what ran.

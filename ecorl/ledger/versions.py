@@ -9,7 +9,8 @@ Version 3 knows one machine and one model a stage: it has no tables ``node`` and
 twice or to nobody.
 
 Version 4 knows no intensities of the grid: it has no table ``intensity``. Version 5 knows no
-decisions about the training stage: it has no tables ``gear_choice`` and ``pue``.
+decisions about the training stage: it has no tables ``gear_choice`` and ``pue``. Version 6 knows no
+price of what is trained, no clock that was asked for and no memory of a controller.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ecorl.ledger.schema import (
 )
 from ecorl.records import Action, DeviceKind, GuardRefusal
 
-READABLE_VERSIONS = (2, 3, 4, 5, SCHEMA_VERSION)
+READABLE_VERSIONS = (2, 3, 4, 5, 6, SCHEMA_VERSION)
 
 WITH_NODES = 4
 """The version from which on a ledger has table ``node``."""
@@ -44,6 +45,14 @@ _NEW_IN_4 = {
     "barrier": ("role_name TEXT", "n_duplicates INTEGER", "n_unknown INTEGER"),
 }
 """Columns that version 4 brought, by table."""
+
+_NEW_IN_7 = (
+    "price_g_per_token REAL",
+    "price_g_per_step REAL",
+    "clock_share REAL",
+    "memory TEXT",
+)
+"""Columns that version 7 brought to table ``gear_choice``."""
 
 _REFUSED_AFTER = ("kept on the GPU: ", "the guards leave a1 alone: ")
 """What stood before a guard's sentence in the reasons of version 2: the words of Algorithm 1, and
@@ -115,6 +124,9 @@ def upgrade(connection: sqlite3.Connection, version: int) -> None:
     if version < WITH_CONTROL:
         for table in CONTROL_TABLES:
             connection.execute(table)
+    elif version < SCHEMA_VERSION:
+        for column in _NEW_IN_7:
+            connection.execute(f"ALTER TABLE gear_choice ADD COLUMN {column}")
     if version < SCHEMA_VERSION:
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 

@@ -22,6 +22,7 @@ class FeedInfo:
         needs_key: the environment's variable that holds its key; None where it needs none.
         licence: under which its figures are given; None where nobody says.
         is_stated: whether the run's user stated the figure, so that nobody else judges it.
+        day_s: how long a day of the grid takes, s: less where time is played faster.
     """
 
     name: str
@@ -30,6 +31,7 @@ class FeedInfo:
     needs_key: str | None = None
     licence: str | None = None
     is_stated: bool = False
+    day_s: float = 86400.0
 
 
 class Feed(Protocol, Generic[Kind]):

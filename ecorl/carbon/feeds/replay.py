@@ -47,7 +47,7 @@ class ReplayFeed:
         self._trace, self._delay_s = trace, delay_s
         step_s = trace.series.step_s / speed
         self._intervals = Intervals(began_s + (trace.series.start_s - starts_at_s) / speed, step_s)
-        self.info = FeedInfo(name, f"recorded in {trace.path.name}", step_s)
+        self.info = FeedInfo(name, f"recorded in {trace.path.name}", step_s, day_s=86400.0 / speed)
 
     def read(self, now_s: float) -> AverageIntensity:
         """The value of the interval that is told now.

@@ -59,7 +59,9 @@ class SyntheticFeed:
         self._utc_offset_h = utc_offset_h
         # Interval 0 is the first of the made-up 1970.
         self._intervals = Intervals(began_s - began_s / speed, STEP_S / speed)
-        self.info = FeedInfo(name, "a made-up day, of no grid", STEP_S / speed)
+        self.info = FeedInfo(
+            name, "a made-up day, of no grid", STEP_S / speed, day_s=86400.0 / speed
+        )
 
     def read(self, now_s: float) -> AverageIntensity:
         """The value of the interval that a time is in.

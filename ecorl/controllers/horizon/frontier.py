@@ -19,6 +19,9 @@ _FEW = 16
 """Number of steps by which a hull is priced. Invented: with one worker more at each step there are
 hundreds, whose prices differ by less than intensities are known."""
 
+_LEAST_J = 1e-12
+"""What a token costs at least, J: logarithms of prices are taken."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frontier:
@@ -28,7 +31,8 @@ class Frontier:
         actions: ``V`` of them, the pause first, then by throughput.
         tokens_per_s: ``[V] float64``.
         extra_w: ``[V] float64``, what each draws above the pause, W.
-        j_per_token: ``[V - 1] float64``, rising: from which J/token on the next action is the best.
+        j_per_token: ``[V - 1] float64``, rising: from which J/token on the next action is the best;
+            almost 0 where training draws less than kept workers that do not train.
     """
 
     actions: tuple[TrainingAction, ...]
@@ -94,7 +98,7 @@ def frontier(problem: TrainingProblem, actions: Iterable[TrainingAction]) -> Fro
         actions=tuple(point[2] for point in hull),
         tokens_per_s=rates,
         extra_w=extra,
-        j_per_token=np.diff(extra) / np.diff(rates),
+        j_per_token=np.maximum(np.diff(extra) / np.diff(rates), _LEAST_J),
     )
 
 

@@ -7,6 +7,7 @@ a fan of values for each hour; the other kind the middle of the fan.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from ecorl.controllers.horizon.fan import FanShape, LevelFan
 from ecorl.controllers.horizon.pricing import Hulls, Price, PriceCurve
 from ecorl.controllers.problem.table import PAUSE, FloatArray, TrainingAction
 from ecorl.controllers.problem.training import HOUR_S, Kept, Progress, TrainingProblem
-from ecorl.controllers.protocol import Memoryless, Seen
+from ecorl.controllers.protocol import Seen
 from ecorl.controllers.step import choice
 
 RECEDING, STOCHASTIC = "receding", "stochastic"
@@ -42,7 +43,7 @@ class _Plan:
     end_s: float
 
 
-class RecedingHorizon(Memoryless):
+class RecedingHorizon:
     """Plans until the deadline at each decision.
 
     Args:
@@ -67,6 +68,7 @@ class RecedingHorizon(Memoryless):
             shape = replace(shape, hourly=0.0, drift=0.0)
         self._fan, self._hour_s = LevelFan(shape, day_s), day_s / 24
         self._plan: _Plan | None = None
+        self._chosen_end: tuple[int, float] | None = None
         p = problem
         held_w = p.draw_w(PAUSE) if p.kept is Kept.DONE else 0.0
         self._held_w = held_w
@@ -95,10 +97,26 @@ class RecedingHorizon(Memoryless):
         found = choice(self.name, now_s, self._problem, seen, action, Why.PRICED, told)
         return replace(found, price_g_per_token=price.g_per_token)
 
+    def memory(self) -> Mapping[str, object]:
+        """When the last token is to be trained, as the hour under way has it."""
+        return {} if self._chosen_end is None else {"end": list(self._chosen_end)}
+
+    def recall(self, memory: Mapping[str, object]) -> None:
+        """See `Controller.recall`."""
+        found = memory.get("end")
+        self._plan = None
+        self._chosen_end = None
+        if isinstance(found, list):
+            hour, end_s = found
+            self._chosen_end = (int(hour), float(end_s))
+
     # ------------------------------------------------------------ the plan
 
     def _planned(self, now_s: float, seen: Seen, progress: Progress) -> _Plan | None:
-        """The plan, made anew when an hour begins or something new is known."""
+        """The plan, made anew when an hour begins or something new is known.
+
+        It is that of the hour's begin, so that it is the same whenever in the hour it is made.
+        """
         past = seen.past
         if past is None or not now_s < self._problem.deadline_s:
             return None
@@ -106,15 +124,18 @@ class RecedingHorizon(Memoryless):
         key = (hour, past.end_s, len(past.values), seen.forecast)
         if self._plan is not None and self._plan.key == key:
             return self._plan
-        found = self._fan.values(past, now_s, self._problem.deadline_s, seen.forecast)
+        begin_s = self._problem.start_s + hour * self._hour_s
+        found = self._fan.values(past, begin_s, self._problem.deadline_s, seen.forecast)
         if found is None:
             return None
         fan = found
         end_s = self._problem.deadline_s
         if self._end_costs:
-            end_s = self._best_end(now_s, fan, progress)
-            fan = fan[: max(1, round((end_s - now_s) / self._hour_s))]
-        curve = PriceCurve(self._hulls, fan, end_s - now_s)
+            if self._chosen_end is None or self._chosen_end[0] != hour:
+                self._chosen_end = (hour, self._best_end(now_s, fan, progress))
+            end_s = self._chosen_end[1]
+            fan = fan[: max(1, round((end_s - begin_s) / self._hour_s))]
+        curve = PriceCurve(self._hulls, fan, end_s - begin_s)
         self._plan = _Plan(key, curve, fan.mean(axis=1), end_s)
         return self._plan
 

@@ -163,7 +163,9 @@ class TrainingProblem:
         if left <= _DONE * self.tokens:
             left = 0.0
         low_left = progress.low_tokens_left - (tokens if action.is_low else 0.0)
-        return Progress(left, max(0.0, low_left), action)
+        if low_left <= _DONE * self.tokens:
+            low_left = 0.0
+        return Progress(left, low_left, action)
 
     def fastest(self, progress: Progress) -> TrainingAction:
         """The action with the highest throughput that the cap still allows.
@@ -171,8 +173,7 @@ class TrainingProblem:
         Args:
             progress: so far.
         """
-        may_be_low = progress.low_tokens_left > _DONE * self.tokens
-        return self._fastest if may_be_low else self._fastest_high
+        return self._fastest if progress.low_tokens_left > 0.0 else self._fastest_high
 
     def needed_s(self, progress: Progress) -> float:
         """The least time in which the rest of the budget can be trained, s.
@@ -189,13 +190,15 @@ class TrainingProblem:
         change_s = self.change_s(progress.action, best)
         if not best.is_low or progress.low_tokens_left >= left:
             return change_s + left / rate
-        low_s = progress.low_tokens_left / rate
+        # The epoch in which the last tokens in low precision are trained goes on without them.
+        low_s = change_s + progress.low_tokens_left / rate
+        low_s = math.ceil(low_s / self.epoch_s - 1e-9) * self.epoch_s
         rest = self._fastest_high
         rest_rate = self.rate(rest)
         if rest_rate <= 0.0:
             return math.inf
         rest_s = (left - progress.low_tokens_left) / rest_rate
-        return change_s + low_s + self.change_s(best, rest) + rest_s
+        return low_s + self.change_s(best, rest) + rest_s
 
     def most_tokens(self, seconds: float) -> float:
         """The largest budget that can be trained in a time, tokens.
@@ -203,10 +206,13 @@ class TrainingProblem:
         Args:
             seconds: from the begin on.
         """
-        # Whatever the cap, the time of training grows in proportion to the budget.
+        # Whatever the cap, the time of training grows in proportion to the budget. What changes and
+        # a broken epoch take does not, and is at most what it is here or one epoch more.
         training_s = self._least_training_s
-        change_s = self.needed_s(self.begin()) - training_s
-        return max(0.0, seconds - change_s) * self.tokens / training_s
+        other_s = self.needed_s(self.begin()) - training_s
+        if 0.0 < self.low_share < 1.0:
+            other_s = self.change_s(PAUSE, self._fastest) + self.gear_change_s + self.epoch_s
+        return max(0.0, seconds - other_s) * self.tokens / training_s
 
     def earliest_deadline_s(self) -> float:
         """The earliest deadline by which the budget can be met, s since 1970."""

@@ -146,7 +146,7 @@ class Training:
     def _spend(self, draw_w: float, g_per_kwh: float, seconds: float, n: int = 1) -> None:
         """Count a draw; the intensity is the sum of `n` epochs'."""
         self.energy_j += draw_w * seconds * n
-        self.carbon_g += draw_w * seconds / JOULES_PER_KWH * self.problem.pue * g_per_kwh
+        self.carbon_g += draw_w * seconds / JOULES_PER_KWH * self.problem.pue * float(g_per_kwh)
 
 
 def play(

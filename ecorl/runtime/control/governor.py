@@ -13,7 +13,7 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ecorl.config import Config
@@ -28,6 +28,7 @@ from ecorl.ledger import Ledger, LedgerReader
 from ecorl.records import EventKind, FaultKind
 from ecorl.runtime.control.carbon_meter import CarbonMeter, CarbonSoFar
 from ecorl.runtime.control.grid_watch import GridWatch, Tell
+from ecorl.runtime.control.planned import PlannedRun
 from ecorl.runtime.handles import RunTotals
 from ecorl.telemetry.beside.codecarbon import Beside, CodeCarbonProcess
 
@@ -47,7 +48,9 @@ def governs(config: Config) -> bool:
     Args:
         config: the run's.
     """
-    return config.carbon.waits or config.accounting.budget_g is not None
+    c = config.carbon
+    is_decided = c.waits or c.control.controller is not None
+    return is_decided or config.accounting.budget_g is not None
 
 
 def check_budget(config: Config) -> None:
@@ -89,12 +92,18 @@ class Governor:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._config, self._ledger, self._wall = config, ledger, wall
-        began_s, self._waited_s = _earlier(ledger, wall())
+        began_s, self._waited_s, memory = _earlier(ledger, wall())
         self._watch = GridWatch(config, ledger.control, tell, began_s, wall)
         earlier = before or RunTotals(drawn_j=0.0)
         self._so_far = CarbonSoFar(earlier.carbon_g, earlier.unknown_j)
         self._meter = CarbonMeter(self._so_far, earlier.drawn_j)
         self._rule = waiting_rule(config)
+        name = config.carbon.control.controller
+        # What another controller remembered is of no use.
+        remembered = memory.get(name or "", {})
+        self._planned = None if name is None else PlannedRun(config, began_s, remembered)
+        self._powers_w: deque[float] = deque(maxlen=_STEPS)
+        self._drawn: tuple[float, float] | None = None
         self._governs = governs(config)
         a = config.accounting
         self._tell = tell
@@ -141,9 +150,19 @@ class Governor:
             drawn_j: since the run began, J; None where readings are missing.
         """
         with self._lock:
+            self._read_power(drawn_j)
             self._so_far = self._meter.add(drawn_j, self._watch.grams_per_joule())
             self._watch_budget()
             return self._so_far
+
+    def _read_power(self, drawn_j: float | None) -> None:
+        """Note what the machines draw on average between two readings without a pause, W."""
+        now_s, before = time.monotonic(), self._drawn
+        self._drawn = None if drawn_j is None else (now_s, drawn_j)
+        runs = self._last is not None and self._last.command is Command.RUN
+        if before is None or drawn_j is None or not runs or now_s <= before[0]:
+            return
+        self._powers_w.append((drawn_j - before[1]) / (now_s - before[0]))
 
     def tick(self, steps_left: int | None = None, *, is_stopping: bool = False) -> GearChoice:
         """Decide what the training stage is to do now.
@@ -185,6 +204,12 @@ class Governor:
                 is_over_budget=self._share_of_budget() >= 1.0,
             )
             choice = decide(self._rule, now_s, seen)
+            if self._planned is not None and choice.why is Why.UNGOVERNED:
+                past, day_s = self._watch.past
+                power_w = statistics.median(self._powers_w) if self._powers_w else None
+                choice = self._planned.decide(
+                    now_s, replace(seen, past=past), self._steps_s, steps_left, power_w, day_s
+                )
             self._act(choice)
             return choice
 
@@ -203,7 +228,9 @@ class Governor:
         last, self._last = self._last, choice
         self._has_begun = self._has_begun or choice.command is Command.RUN
         if last is None or _facts(last) != _facts(choice):
-            self._ledger.control.choice(choice)
+            self._ledger.control.choice(
+                choice, None if self._planned is None else self._planned.memory
+            )
 
     # ------------------------------------------------------------ the budget
 
@@ -267,10 +294,11 @@ def _facts(c: GearChoice) -> tuple[object, ...]:
     return c.command, c.why, c.g_per_kwh, c.feed, c.threshold_g_per_kwh, c.width, c.gear
 
 
-def _earlier(ledger: Ledger, now_s: float) -> tuple[float, float]:
-    """When the run began, s since 1970, and for how long it has stood still so far, s."""
+def _earlier(ledger: Ledger, now_s: float) -> tuple[float, float, dict[str, Mapping[str, object]]]:
+    """When the run began, s since 1970; how long it stood still, s; what each controller knew."""
     with contextlib.closing(LedgerReader(ledger.path)) as reader:
-        attempts = reader.attempts()
-        spans = paused_spans(reader.choices(), reader.last_times())
+        attempts, choices = reader.attempts(), reader.choices()
+        spans = paused_spans(choices, reader.last_times())
     began_s = attempts[0].unix_anchor_s if attempts else now_s
-    return began_s, sum(end_s - start_s for own in spans.values() for start_s, end_s in own)
+    memory = {row.choice.controller: row.memory for row in choices if row.memory}
+    return began_s, sum(end_s - start_s for own in spans.values() for start_s, end_s in own), memory

@@ -9,13 +9,15 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from ecorl.carbon.building import build_chains
-from ecorl.carbon.chain import FeedAnswer
+from ecorl.carbon.chain import FeedAnswer, FeedChain
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.carbon.listener import Heard, Listener
-from ecorl.carbon.outlook import outlook
+from ecorl.carbon.outlook import outlook, providers_forecast, series_of
 from ecorl.carbon.pue import read_pue
+from ecorl.carbon.series import Series
 from ecorl.config import Config
 from ecorl.errors import ConfigError, DataError
 from ecorl.grid import AverageIntensity, Intensity, MarginalIntensity
@@ -67,9 +69,12 @@ class GridWatch:
         self._wanted = MarginalIntensity if config.carbon.waits_for == "marginal" else (
             AverageIntensity
         )  # fmt: skip
-        self._forecasts = config.carbon.threshold_percentile is not None
+        self._plans = config.carbon.control.controller is not None
+        self._forecasts = self._plans or config.carbon.threshold_percentile is not None
         self._lock = threading.Lock()
         self._forecast: Forecast | None = None
+        self._past: Series | None = None
+        self._day_s = 86400.0
         self._passed_over: dict[type[Intensity], frozenset[tuple[str, str]]] = {}
         self._counted: dict[type[Intensity], Intensity | None] = {}
         self._ahead_s = wall() - time.monotonic()
@@ -123,6 +128,15 @@ class GridWatch:
             return self._forecast
 
     @property
+    def past(self) -> tuple[Series | None, float]:
+        """What the feed whose value counts has told so far, and the length of its day, s.
+
+        The past is None before the first answer, and where nothing is planned from it.
+        """
+        with self._lock:
+            return self._past, self._day_s
+
+    @property
     def is_asking(self) -> bool:
         """Whether the feeds may still answer for the first time."""
         began_s = self._started_s
@@ -172,11 +186,23 @@ class GridWatch:
             return
         asked = (answer.value.feed, answer.asked_s)
         if self._wanted is MarginalIntensity and self._chains.marginal is not None:
-            found = outlook(self._chains.marginal, *asked)
+            self._look_from(self._chains.marginal, *asked)
         else:
-            found = outlook(self._chains.average, *asked)
+            self._look_from(self._chains.average, *asked)
+
+    def _look_from(self, chain: FeedChain[Any], feed_name: str, asked_s: float) -> None:
+        if not self._plans:
+            found = outlook(chain, feed_name, asked_s)
+            with self._lock:
+                self._forecast = found.forecast
+            return
+        # A plan makes its own forecast from the past, unless the provider has one.
+        forecast = providers_forecast(chain, feed_name, asked_s)
+        told = chain.past(feed_name)
+        info = next(feed.info for feed in chain.feeds if feed.info.name == feed_name)
+        past = series_of(told, info.interval_s) if told and not info.is_stated else None
         with self._lock:
-            self._forecast = found.forecast
+            self._forecast, self._past, self._day_s = forecast, past, info.day_s
 
     def _count(self, kind: type[Intensity], value: Intensity | None, why: str | None) -> None:
         """Record what counts from now on, where it is something else than before."""

@@ -1,32 +1,47 @@
-"""The grid of the demo makes a training of half a minute wait once and pause once."""
+"""The grid of the demo makes a training pause in its dirty hours, on fast and on slow machines."""
 
 from __future__ import annotations
 
+from collections import deque
+
+import numpy as np
+import pytest
+
 from ecorl.carbon.building import build_chains
+from ecorl.carbon.outlook import series_of
 from ecorl.config import load_config
 from ecorl.control import Command
 from ecorl.controllers.protocol import Seen
-from ecorl.controllers.waiting import decide
 from ecorl.records import Provenance
-from ecorl.runtime.control.governor import waiting_rule
+from ecorl.runtime.control.planned import PlannedRun
 
 BEGAN_S = 1.8e9
-LONGEST_S = 600  # a machine that is twenty times as slow
+DAY_S = 86400.0 / 3600.0
 
 
-def test_it_waits_once_pauses_once_and_then_runs_on():
+@pytest.mark.parametrize("step_s", [0.05, 0.12, 0.5, 1.0])
+def test_it_pauses_in_dirty_hours_and_is_over_in_time(step_s):
     config = load_config("demo-carbon")
-    rule, chains = waiting_rule(config), build_chains(config, BEGAN_S)
-    commands, waited_s = [], 0.0
-    for second in range(LONGEST_S):
-        now_s = BEGAN_S + second + 0.5
-        value = chains.average.ask(now_s).value
+    chain, planned = build_chains(config, BEGAN_S).average, PlannedRun(config, BEGAN_S)
+    chain.recall(BEGAN_S)
+    feed = chain.feeds[0]
+    now_s, left = BEGAN_S + 0.5, config.trainer.steps
+    steps_s: deque[float] = deque(maxlen=32)
+    seen_g: dict[Command, list[float]] = {Command.RUN: [], Command.PAUSE: []}
+    while left:
+        value = chain.ask(now_s).value
         assert value.provenance is Provenance.REPLAYED
         assert "made up" in value.factors
-        seen = Seen(value, waited_s=waited_s, has_begun=Command.RUN in commands)
-        choice = decide(rule, now_s, seen)
-        waited_s += choice.command is Command.PAUSE
-        if commands[-1:] != [choice.command]:
-            commands.append(choice.command)
-    assert commands == [Command.PAUSE, Command.RUN, Command.PAUSE, Command.RUN]
-    assert waited_s < config.carbon.max_wait_s
+        past = series_of(chain.past(feed.info.name), feed.info.interval_s)
+        choice = planned.decide(now_s, Seen(value, past=past), steps_s, left, 60.0, feed.info.day_s)
+        seen_g[choice.command].append(value.g_per_kwh)
+        if choice.command is Command.PAUSE:
+            now_s = choice.look_again_s
+            continue
+        steps_s.append(step_s)
+        now_s, left = now_s + step_s, left - 1
+    assert feed.info.day_s == DAY_S
+    assert len(seen_g[Command.PAUSE]) > 3
+    assert np.mean(seen_g[Command.PAUSE]) > 1.2 * np.mean(seen_g[Command.RUN])
+    taken_s = config.trainer.steps * step_s
+    assert now_s - BEGAN_S <= config.carbon.control.slack * taken_s + 2 * step_s + 1.0

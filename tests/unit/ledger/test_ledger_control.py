@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecorl.control import Command, GearChoice, Why
+from ecorl.control import Command, Gear, GearChoice, Why
 from ecorl.errors import LedgerError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 
@@ -27,7 +27,10 @@ CHOICES = st.builds(
     feed=st.none() | WORDS,
     threshold_g_per_kwh=st.none() | st.floats(0, 2000),
     width=st.none() | st.integers(0, 4096),
-    gear=st.none() | st.sampled_from(["fp32", "bf16", "fp8"]),
+    gear=st.none() | st.sampled_from(Gear),
+    price_g_per_token=st.none() | st.floats(0, 100),
+    price_g_per_step=st.none() | st.floats(0, 100),
+    clock_share=st.none() | st.floats(0, 100),
 )
 CHOICE = GearChoice(1e9, Command.PAUSE, Why.DIRTY, "threshold", "too much", 1e9 + 300)
 

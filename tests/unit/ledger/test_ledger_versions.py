@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ecorl.control import Command, Gear, GearChoice, Why
 from ecorl.errors import LedgerError
 from ecorl.grid import AverageIntensity
 from ecorl.ledger import LEDGER_FILE, DeviceRecord, Ledger, LedgerReader, NodeRecord
@@ -60,6 +61,10 @@ KINDS = {
 
 
 NEW_COLUMNS = {
+    7: [
+        ("gear_choice", name)
+        for name in ("price_g_per_token", "price_g_per_step", "clock_share", "memory")
+    ],
     4: [
         *(("execution", name) for name in ("node", "role_name", "gear", "width", "clock_mhz")),
         ("placement", "role_name"),
@@ -78,6 +83,12 @@ RAN = StageResult(
     t_start_s=1.0, t_end_s=2.0, time_s=1.0, time_provenance=Provenance.MEASURED, host_time_s=1.0,
     wait_s=0.0, n_sequences=4, n_tokens=40, n_output_tokens=20, energy=None,
 )  # fmt: skip
+
+CHOICE = GearChoice(
+    10.0, Command.RUN, Why.PRICED, "stochastic", "it pays", 310.0, 120.0, "grid", width=64,
+    gear=Gear.FP8, price_g_per_token=1e-6, price_g_per_step=0.5, clock_share=0.85,
+)  # fmt: skip
+OLD_CHOICE = GearChoice(5.0, Command.PAUSE, Why.DIRTY, "threshold", "it is dirty", 9.0, gear=None)
 
 
 def old_ledger(folder: Path, of_version: int = 2) -> Path:
@@ -146,7 +157,7 @@ def test_a_resume_brings_version_2_up_to_date(tmp_path):
     assert refusals(path) == [*told, GuardRefusal.TOO_LONG, None]
 
 
-@pytest.mark.parametrize("of_version", [2, 3, 4, 5])
+@pytest.mark.parametrize("of_version", [2, 3, 4, 5, 6])
 def test_what_earlier_versions_did_not_know_is_missing(tmp_path, of_version):
     path = old_ledger(tmp_path, of_version)
     before = path.read_bytes()
@@ -167,7 +178,7 @@ def test_what_earlier_versions_did_not_know_is_missing(tmp_path, of_version):
 @pytest.mark.parametrize(
     "open_again", [Ledger.reopen, partial(Ledger.open_for_resume, from_step=1)]
 )
-@pytest.mark.parametrize("of_version", [2, 3, 4, 5])
+@pytest.mark.parametrize("of_version", [2, 3, 4, 5, 6])
 def test_what_is_new_can_be_recorded_after_an_upgrade(tmp_path, of_version, open_again):
     path = old_ledger(tmp_path, of_version)
     ran = replace(RAN, iteration=2, role_name="math", gear="bf16", width=3, clock_mhz=1200)
@@ -177,6 +188,7 @@ def test_what_is_new_can_be_recorded_after_an_upgrade(tmp_path, of_version, open
         ledger.node(NodeRecord("b", lost="it burnt down"))
         ledger.control.intensity(AverageIntensity, None)
         ledger.control.pue(5.0, 1.5)
+        ledger.control.choice(CHOICE, {"price": 0.25})
     assert version(path) == SCHEMA_VERSION
     with LedgerReader(path) as reader:
         assert [e.result for e in reader.executions()] == [
@@ -189,6 +201,7 @@ def test_what_is_new_can_be_recorded_after_an_upgrade(tmp_path, of_version, open
         )  # fmt: skip
         assert [row.value for row in reader.intensities()] == [None]
         assert [(row.start_s, row.pue) for row in reader.pues()] == [(5.0, 1.5)]
+        assert [(row.choice, row.memory) for row in reader.choices()] == [(CHOICE, {"price": 0.25})]
         assert [n.lost for n in reader.lost_nodes()] == ["it burnt down"]
         # In words in version 2 alone; the words of version 3 are none.
         told = reader.placements()[0].placement.refusal
@@ -212,3 +225,19 @@ def test_a_refusal_that_is_none_of_the_enum_is_damage(tmp_path):
         connection.execute("UPDATE placement SET refusal = 'because' WHERE id = 1")
     with pytest.raises(LedgerError, match="because"):
         refusals(path)
+
+
+def test_decisions_of_version_6_lack_price_clock_and_memory(tmp_path):
+    path = old_ledger(tmp_path, 7)
+    with Ledger.reopen(path) as ledger:
+        ledger.control.choice(OLD_CHOICE, {"price": 0.25})
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for table, column in NEW_COLUMNS[7]:
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        connection.execute("PRAGMA user_version = 6")
+    with LedgerReader(path) as reader:
+        assert [(row.choice, row.memory) for row in reader.choices()] == [(OLD_CHOICE, {})]
+    with Ledger.reopen(path) as ledger:
+        ledger.control.choice(CHOICE)
+    with LedgerReader(path) as reader:
+        assert [row.choice for row in reader.choices()] == [OLD_CHOICE, CHOICE]

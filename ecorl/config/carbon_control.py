@@ -1,0 +1,115 @@
+"""``[carbon.control]``: who decides about the training stage, and within which limits."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import AwareDatetime, Field, StrictFloat, StrictInt, model_validator
+
+from ecorl.config.base import Model, SomePath
+from ecorl.config.mistakes import RefusedValue
+
+ControllerName = Literal[
+    "stochastic",
+    "receding",
+    "carbonscaler",
+    "dual",
+    "dual-printed",
+    "soft-q",
+    "soft-q-printed",
+    "carl",
+    "suspend",
+    "spot",
+    "race",
+    "fcfs",
+    "static",
+]
+"""Names of the controllers that keep a hard deadline."""
+
+
+class ControlConfig(Model):
+    """Who decides about the training stage.
+
+    With a controller there is a hard deadline: the run pauses in dirty hours for as long as the
+    steps that are left can still be made in time, and then goes on whatever the grid does. In a
+    run that is all: width and gear are planned and simulated (``ecorl carbon plan``, ``simulate``),
+    for which the other keys are.
+    """
+
+    controller: ControllerName | None = Field(
+        None, description="who decides; without one the threshold of [carbon] does"
+    )
+    deadline: AwareDatetime | None = Field(
+        None, description="date and time with offset by which training has to be over: a promise"
+    )
+    deadline_in_s: StrictFloat | None = Field(
+        None, gt=0, le=315_360_000, description="the same, as time after the run's begin, s"
+    )
+    slack: StrictFloat | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="the same, as a multiple of the time that the run would take without a pause",
+    )
+    reserve: StrictFloat = Field(
+        0.05,
+        ge=0,
+        le=1,
+        description="share of the time for the steps that are left which is kept free beside it",
+    )
+    late_g_per_h: StrictFloat = Field(
+        0.0, ge=0, le=1e12, description="what an hour after carbon.soft_deadline counts as, gCO2e"
+    )
+    seed: StrictInt = Field(0, ge=0, le=2**32 - 1, description="of controllers that draw at random")
+    spot_prices: SomePath | None = Field(
+        None, description="CSV of time and price of a worker, for the controller 'spot'"
+    )
+    tokens: StrictFloat | None = Field(
+        None, gt=0, le=1e18, description="tokens to train, for plans and simulations"
+    )
+    table: SomePath | None = Field(
+        None, description="TOML of power and throughput by width and gear (ecorl carbon profile)"
+    )
+    low_share: StrictFloat = Field(
+        1.0, ge=0, le=1, description="largest share of the tokens in low precision (FP8)"
+    )
+    base_w: StrictFloat = Field(
+        0.0, ge=0, le=1e9, description="drawn for as long as the machines are kept, W"
+    )
+    idle_w: StrictFloat = Field(
+        0.0, ge=0, le=1e6, description="drawn by each kept worker that does not train, W"
+    )
+    kept: Literal["deadline", "done"] = Field(
+        "deadline", description="until when machines are kept: the deadline or the last token"
+    )
+    width_change_s: StrictFloat = Field(
+        0.0, ge=0, le=86_400, description="time without training when the width changes, s"
+    )
+    gear_change_s: StrictFloat = Field(
+        0.0, ge=0, le=86_400, description="time without training when the gear alone changes, s"
+    )
+    epoch_s: StrictFloat = Field(
+        300.0, ge=1, le=86_400, description="time between two decisions of a plan, s"
+    )
+
+    @model_validator(mode="after")
+    def _one_deadline(self) -> ControlConfig:
+        given = {
+            "deadline": self.deadline,
+            "deadline_in_s": self.deadline_in_s,
+            "slack": self.slack,
+        }
+        named = [name for name, value in given.items() if value is not None]
+        if len(named) > 1:
+            allowed = f"nothing beside carbon.control.{named[0]}, or the other way round"
+            raise RefusedValue(named[1], given[named[1]], allowed)
+        if self.controller and not named:
+            allowed = "a controller together with 'deadline', 'deadline_in_s' or 'slack'"
+            raise RefusedValue("controller", self.controller, allowed)
+        return self
+
+    @model_validator(mode="after")
+    def _spot_has_prices(self) -> ControlConfig:
+        if self.controller == "spot" and self.spot_prices is None:
+            raise RefusedValue("spot_prices", None, "a CSV of time and price, for 'spot'")
+        return self

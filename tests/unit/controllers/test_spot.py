@@ -1,0 +1,163 @@
+"""The width follows the price, and prices are read or made up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ecorl.carbon.series import Series
+from ecorl.control import Gear, Why
+from ecorl.controllers.problem.table import TrainingAction
+from ecorl.controllers.replay.knowledge import Knowledge
+from ecorl.controllers.replay.playing import play
+from ecorl.controllers.rules.prices import read_prices, synthetic_prices
+from ecorl.controllers.rules.spot import SpotOnly
+from ecorl.errors import ConfigError, DataError
+from tests.fakes.training_problems import HOUR_S, NOW_S, problem, seen
+
+# -------------------------------------------------------------------- spot
+
+
+@pytest.mark.parametrize(
+    ("price", "width", "why"),
+    [
+        (2.0, 8, Why.PRICED),
+        (0.5, 8, Why.PRICED),
+        (2.1, 4, Why.PRICED),
+        (4.0, 4, Why.PRICED),
+        (9.0, 1, Why.PRICED),
+        (100.0, 1, Why.PRICED),
+        (0.0, 8, Why.PRICED),
+        (-1.0, 8, Why.PRICED),
+        (None, 8, Why.UNKNOWN),
+        (float("nan"), 8, Why.UNKNOWN),
+    ],
+)
+def test_the_width_follows_the_price(price, width, why):
+    p = problem(share=0.01)
+    found = SpotOnly(p, base_price=2.0).decide(NOW_S, seen(p, spot_price=price))
+    assert (found.width, found.gear, found.why) == (width, Gear.BF16, why)
+
+
+@given(prices=st.lists(st.floats(0.01, 50.0), min_size=2, max_size=2), share=st.floats(0.01, 0.99))
+def test_a_higher_price_never_takes_more_workers_nor_too_few(prices, share):
+    p = problem(share=share)
+    cheap, dear = (
+        SpotOnly(p, base_price=2.0).decide(NOW_S, seen(p, spot_price=price)).width
+        for price in sorted(prices)
+    )
+    assert cheap >= dear
+    assert p.rate(TrainingAction(dear, Gear.BF16)) * 48 * HOUR_S >= p.tokens * (1 - 1e-8)
+
+
+def test_by_default_the_base_is_the_mean_of_the_prices_seen():
+    p = problem(share=0.01)
+    spot = SpotOnly(p)
+    assert spot.decide(NOW_S, seen(p, spot_price=3.0)).width == 8
+    assert spot.decide(NOW_S, seen(p, spot_price=None)).width == 8
+    assert spot.decide(NOW_S, seen(p, spot_price=9.0)).width == 4
+    assert spot.memory() == {"n_seen": 2, "sum_seen": 12.0}
+    resumed = SpotOnly(p)
+    resumed.recall(spot.memory())
+    assert resumed.decide(NOW_S, seen(p, spot_price=5.0)).reason == (
+        "a worker costs 5 an hour, against 5.667"
+    )
+
+
+@pytest.mark.parametrize("base_price", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_base_price_is_above_0(base_price):
+    with pytest.raises(ConfigError, match="a price above 0"):
+        SpotOnly(problem(), base_price=base_price)
+
+
+# -------------------------------------------------------------------- prices
+
+
+def written(tmp_path, text):
+    path = tmp_path / "prices.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_prices_are_read_with_gaps_as_missing(tmp_path):
+    rows = ["2024-01-08T00:00Z,2.5", "2024-01-08T01:00Z,0", "2024-01-08T03:00Z,3"]
+    found = read_prices(written(tmp_path, "\n".join(["time,usd_per_h", *rows])))
+    assert (found.start_s, found.step_s) == (NOW_S, HOUR_S)
+    assert found.values.tolist()[:2] == [2.5, 0.0]
+    assert np.isnan(found.values[2])
+    assert found.at(NOW_S + 2.5 * HOUR_S) is None
+    assert found.at(NOW_S + 3.5 * HOUR_S) == 3.0
+
+
+def test_what_is_put_right_is_told_in_the_log(tmp_path, caplog):
+    path = written(tmp_path, "2024-01-08T01:00,2\n2024-01-08T00:00,1\n2024-01-08T02:00,3\n")
+    assert read_prices(path).values.tolist() == [1.0, 2.0, 3.0]
+    assert "taken as UTC" in caplog.text
+    assert "were sorted" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ("2024-01-08T01:00Z,-2", "prices.csv:3: price = '-2': is no price"),
+        ("2024-01-08T01:00Z,nan", "prices.csv:3: price = 'nan': is no price"),
+        ("2024-01-08T01:00Z,", "prices.csv:3: price = '': is no price"),
+        ("2024-01-08T01:00Z,inf", "prices.csv:3: price = 'inf': is not finite"),
+        ("2024-01-08T01:00Z,cheap", "prices.csv:3: price = 'cheap': is not a number"),
+        ("yesterday,2", "prices.csv:3: time = 'yesterday': is no time"),
+        ("2024-01-08T01:00Z,2,3", "prices.csv:3: 3 cells, expected 2"),
+    ],
+)
+def test_what_is_no_price_is_refused_with_line_and_column(tmp_path, row, told):
+    path = written(tmp_path, f"time,price\n2024-01-08T00:00Z,1\n{row}\n")
+    with pytest.raises(DataError) as caught:
+        read_prices(path)
+    message = str(caught.value)
+    assert told in message
+    assert "\n" not in message
+
+
+def test_a_file_of_other_columns_is_refused(tmp_path):
+    path = written(tmp_path, "time,zone,price\n2024-01-08T00:00Z,a,1\n")
+    with pytest.raises(DataError, match="3 columns, expected a time and a price"):
+        read_prices(path)
+
+
+def test_made_up_prices_are_the_same_for_the_same_seed_and_move_about_their_base():
+    found = synthetic_prices(NOW_S, HOUR_S, 24 * 400, 2.0, 7)
+    assert np.array_equal(found.values, synthetic_prices(NOW_S, HOUR_S, 24 * 400, 2.0, 7).values)
+    assert not np.array_equal(found.values, synthetic_prices(NOW_S, HOUR_S, 9600, 2.0, 8).values)
+    assert (found.values > 0).all()
+    assert np.median(found.values) == pytest.approx(2.0, rel=0.1)
+    days = np.log(found.values).reshape(-1, 24)
+    assert np.argmax(days.mean(axis=0)) in (14, 15)
+    # Two weeks on, nothing of a distance from the base is left.
+    daily = days.mean(axis=1)
+    assert abs(np.corrcoef(daily[:-14], daily[14:])[0, 1]) < 0.2
+    assert np.corrcoef(daily[:-1], daily[1:])[0, 1] > 0.2
+
+
+def test_made_up_prices_take_a_base_and_a_step():
+    assert len(synthetic_prices(NOW_S, HOUR_S, 0, 2.0, 7).values) == 0
+    for step_s, base_price in ((0.0, 2.0), (HOUR_S, 0.0)):
+        with pytest.raises(ValueError, match="above 0"):
+            synthetic_prices(NOW_S, step_s, 3, base_price, 7)
+
+
+def test_a_price_that_is_missing_in_a_series_is_an_unknown_one():
+    p = replace(problem(share=0.3), deadline_s=NOW_S + 24 * HOUR_S)
+    truth = Series(NOW_S, HOUR_S, np.full(24, 300.0))
+    spot = Series(NOW_S, HOUR_S, np.full(24, np.nan))
+    choices = []
+    play(
+        SpotOnly(p),
+        p,
+        Knowledge(truth),
+        spot=spot,
+        watch=lambda _now_s, found, _progress: choices.append(found.why),
+    )
+    assert set(choices) == {Why.UNKNOWN}
