@@ -82,6 +82,10 @@ def can_finish_after(
         progress: how far the training is.
         action: of the epoch.
     """
+    # Mostly there is time for an epoch of nothing and all changes, and this is all that is asked.
+    spare_s = problem.deadline_s - now_s - problem.epoch_s - problem.width_change_s
+    if problem.needed_s(progress) + problem.gear_change_s <= spare_s:
+        return True
     useful_s = problem.epoch_s - problem.change_s(progress.action, action)
     tokens = min(progress.tokens_left, max(0.0, useful_s) * problem.rate(action))
     if action.is_low:
@@ -98,6 +102,7 @@ def choice(
     action: TrainingAction,
     why: Why,
     reason: str,
+    price_g_per_token: float | None = None,
 ) -> GearChoice:
     """The record of an action.
 
@@ -109,6 +114,7 @@ def choice(
         action: what is done.
         why: what it goes by.
         reason: one sentence.
+        price_g_per_token: what one more token is worth; None without a price.
     """
     intensity = seen.intensity
     return GearChoice(
@@ -122,6 +128,7 @@ def choice(
         feed=None if intensity is None else intensity.feed,
         width=action.width,
         gear=action.gear,
+        price_g_per_token=price_g_per_token,
     )
 
 

@@ -20,6 +20,8 @@ from ecorl.units import JOULES_PER_KWH
 _GRID = 96
 """Number of prices at which a curve is computed; between them it is interpolated. Invented."""
 
+_STEPS_OF_GRID = np.linspace(0.0, 1.0, _GRID)
+
 _VALUES = 64
 """Number of intensities by which a capped problem is priced. Invented."""
 
@@ -109,9 +111,8 @@ class PriceCurve:
         self._costs = np.sort(np.maximum(values, 1e-9).ravel()) * hulls.g_per_j
         self._each_s = seconds / len(self._costs)
         add, at = hulls.all.steps
-        prices = np.geomspace(
-            self._costs[0] * at[0] * 0.999, self._costs[-1] * at[-1] * 1.001, _GRID
-        )
+        lowest, highest = self._costs[0] * at[0] * 0.999, self._costs[-1] * at[-1] * 1.001
+        prices = lowest * (highest / lowest) ** _STEPS_OF_GRID
         counts = np.searchsorted(self._costs, prices[:, None] / at[None, :], side="right")
         self._prices, self._steps = prices, (add, at)
         self._tokens = (counts @ add) * self._each_s

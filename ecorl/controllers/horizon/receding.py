@@ -94,8 +94,9 @@ class RecedingHorizon:
         if self._changes_cost and action != progress.action:
             action = self._kept_or(action, price, g_per_kwh, progress.action, plan.middle)
         told = f"a token is worth {1e6 * price.g_per_token:.3g} g a million"
-        found = choice(self.name, now_s, self._problem, seen, action, Why.PRICED, told)
-        return replace(found, price_g_per_token=price.g_per_token)
+        return choice(
+            self.name, now_s, self._problem, seen, action, Why.PRICED, told, price.g_per_token
+        )
 
     def memory(self) -> Mapping[str, object]:
         """When the last token is to be trained, as the hour under way has it."""

@@ -17,17 +17,19 @@ import numpy as np
 from ecorl.carbon.series import Series
 from ecorl.control import GearChoice, Why
 from ecorl.controllers.learning.carl_training import (
-    DAY_H,
-    MEAN_DAYS,
-    OUTLOOK_H,
     THROTTLE_CLOCK,
     CarlAction,
     CarlShape,
     CarlState,
     CarlValues,
+    train,
+)
+from ecorl.controllers.learning.hours import (
+    DAY_H,
+    MEAN_DAYS,
+    OUTLOOK_H,
     hourly,
     outlook_by_profile,
-    train,
 )
 from ecorl.controllers.learning.pace import number, pace_end_s, unknown
 from ecorl.controllers.problem.table import PAUSE

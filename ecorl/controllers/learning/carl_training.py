@@ -20,18 +20,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ecorl.carbon.series import Series
+from ecorl.controllers.learning.hours import (
+    DAY_H,
+    OUTLOOK_H,
+    outlook_by_profile,
+    recent_mean,
+)
 from ecorl.controllers.problem.table import FloatArray
-
-DAY_H = 24
-OUTLOOK_H = 6
-"""How far the paper's agent sees ahead, h."""
-
-PROFILE_DAYS = 7
-"""How many days the next hours are expected to be like, where no forecast tells them."""
-
-MEAN_DAYS = 28
-"""How many days the intensity is compared with. Invented: four weeks follow the season."""
 
 SHORTEST_DAYS = 3
 """Days below which nothing is learned. Invented: one has to come before the jobs."""
@@ -44,9 +39,9 @@ THROTTLE_POWER = 0.8
 
 IntArray = NDArray[np.int64]
 
-_NODES = np.array([0.0, 0.2, 0.4, 0.6, 0.85, 1.0])
+_NODES = np.array([0.0, 0.2, 0.4, 0.6, THROTTLE_CLOCK, 1.0])
 """Shares of the time until the deadline that the work needs, between which values are
-interpolated. Invented."""
+interpolated. Invented; from the last but one on busy workers may not throttle all the time."""
 
 
 class CarlAction(IntEnum):
@@ -105,12 +100,12 @@ class CarlShape:
             what it would emit in the dirtiest hour of the past.
     """
 
-    jobs: int = 128
+    jobs: int = 192
     rounds: int = 12
     longest_h: int = 480
     smallest: float = 0.1
-    ridge: float = 1e-5
-    least_gain: float = 0.01
+    ridge: float = 1e-4
+    least_gain: float = 0.02
     missing: float = 2.0
 
 
@@ -198,68 +193,6 @@ def throttled_speed(utilisation: FloatArray) -> FloatArray:
     return 1.0 - (1.0 - THROTTLE_CLOCK) * utilisation
 
 
-def hourly(past: Series, day_s: float = 86400.0) -> FloatArray:
-    """The past in whole hours up to its end, holes filled with what stood before them.
-
-    Args:
-        past: what was told, g/kWh.
-        day_s: length of a day of the grid, s.
-
-    Returns:
-        ``[hours] float64``.
-    """
-    per_hour = day_s / DAY_H / past.step_s
-    values = past.values
-    if per_hour < 1.0:
-        values = np.repeat(values, round(1.0 / per_hour))
-    elif per_hour > 1.0:
-        block = round(per_hour)
-        part = values[len(values) % block :].reshape(-1, block)
-        known = np.isfinite(part)
-        counts = known.sum(axis=1)
-        sums = np.where(known, part, 0.0).sum(axis=1)
-        values = np.divide(sums, counts, out=np.full(len(part), np.nan), where=counts > 0)
-    numbers = np.where(np.isfinite(values), np.arange(len(values)), -1)
-    np.maximum.accumulate(numbers, out=numbers)
-    filled: FloatArray = values[numbers[numbers >= 0]]
-    return filled
-
-
-def recent_mean(hours: FloatArray) -> FloatArray:
-    """Mean of the newest weeks at each hour, that hour included, ``[hours] float64``.
-
-    Args:
-        hours: ``[hours] float64``, intensities, g/kWh.
-    """
-    sums = np.concatenate(([0.0], np.cumsum(hours)))
-    ends = np.arange(1, len(hours) + 1)
-    begins = np.maximum(0, ends - MEAN_DAYS * DAY_H)
-    return np.maximum((sums[ends] - sums[begins]) / (ends - begins), 1e-9)
-
-
-def outlook_by_profile(hours: FloatArray) -> FloatArray:
-    """Mean intensity of the next six hours, if they are as those of the last days were.
-
-    Args:
-        hours: ``[hours] float64``, intensities, g/kWh.
-
-    Returns:
-        ``[hours] float64``; each is of earlier hours alone. Where not even one day is known it is
-        the intensity of the hour itself.
-    """
-    n = len(hours)
-    if n <= DAY_H:
-        return hours
-    sums = np.concatenate(([0.0], np.cumsum(hours)))
-    later = (sums[OUTLOOK_H + 1 :] - sums[1:-OUTLOOK_H]) / OUTLOOK_H
-    total, count = np.zeros(n), np.zeros(n)
-    for first in range(DAY_H, min(n, PROFILE_DAYS * DAY_H + 1), DAY_H):
-        total[first:] += later[: n - first]
-        count[first:] += 1.0
-    found: FloatArray = np.where(count > 0.0, total / np.maximum(count, 1.0), hours)
-    return found
-
-
 def train(
     hours: FloatArray, span_h: float, seed: int, shape: CarlShape | None = None
 ) -> CarlValues | None:
@@ -305,15 +238,16 @@ def _features(
 ) -> FloatArray:
     """``[3, N, F]``: four terms, each interpolated over the share of the time that is needed.
 
-    All of them are 0 where nothing is left, and those of the grid where it is as it is on average.
+    Between two shares the value is then linear in the work that is left: an hour of work has a
+    price. What the grid does now and soon matters beside that, as far as there is work for it.
     """
     work = np.minimum(left_h, time_h)
     needed = work / np.maximum(time_h, 1e-9)
     ramps = np.clip((needed[..., None] - _NODES[:-1]) / np.diff(_NODES), 0.0, 1.0)
     near = np.diff(ramps, axis=-1, prepend=1.0, append=0.0) * -1.0
     terms = np.empty((*left_h.shape, _N_TERMS))
-    terms[..., 0] = work / scale_h
-    terms[..., 1] = work / scale_h * state.utilisation
+    terms[..., 0] = time_h / scale_h
+    terms[..., 1] = time_h / scale_h * state.utilisation
     soon = np.minimum(work, OUTLOOK_H) / OUTLOOK_H
     terms[..., 2] = soon * (state.intensity - 1.0)
     terms[..., 3] = soon * (state.outlook - 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -124,7 +124,8 @@ class Training:
             self.worker_s += action.width * useful_s
         else:
             self.n_pauses += not before.is_pause or not self.n_epochs
-            self.progress = replace(self.progress, action=action)
+            p_left = self.progress
+            self.progress = Progress(p_left.tokens_left, p_left.low_tokens_left, action)
         self._spend(p.draw_w(action), g_per_kwh, useful_s)
         rest_s = epoch_s - change_s - useful_s
         if self.progress.tokens_left <= 0.0:

@@ -19,9 +19,6 @@ from ecorl.controllers.learning.carl_training import (
     CarlShape,
     CarlState,
     CarlValues,
-    hourly,
-    outlook_by_profile,
-    recent_mean,
     throttled_speed,
     train,
 )
@@ -33,6 +30,7 @@ from ecorl.controllers.learning.critics import (
     gibbs,
 )
 from ecorl.controllers.learning.dual import LAMBDA_MAX, DualPaced, DualSteps, RobustDual
+from ecorl.controllers.learning.hours import hourly, outlook_by_profile, recent_mean
 from ecorl.controllers.learning.pace import due_tokens, epoch_of, first_price, pace_end_s
 from ecorl.controllers.learning.soft_q import SoftQ
 from ecorl.controllers.problem.table import PAUSE
