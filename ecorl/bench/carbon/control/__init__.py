@@ -1,0 +1,1 @@
+"""Plays width and gear controllers along recorded grids, beside what nobody could do better."""

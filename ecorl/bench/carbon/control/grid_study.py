@@ -1,0 +1,228 @@
+"""The study along one recorded grid: all that its figures are made of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ecorl.bench.carbon.control.foresight import MadeUpForesight
+from ecorl.bench.carbon.control.regrets import Case, Make, Regrets, cases, regrets, static
+from ecorl.bench.carbon.control.scenario import (
+    MEASURED_GAINS,
+    SLACKS,
+    Study,
+    static_bf16,
+    static_fp8,
+)
+from ecorl.carbon.series import Series
+from ecorl.control import Gear
+from ecorl.controllers.catalogue import build
+from ecorl.controllers.problem.training import TrainingProblem
+from ecorl.controllers.protocol import Controller
+from ecorl.controllers.rules.carbonscaler import CarbonScaler
+from ecorl.errors import ConfigError
+
+DEFAULT = "stochastic"
+
+BESIDE = ("receding", "carbonscaler-fp8", "suspend", "race")
+"""Controllers that stand beside the default one, played in epochs of an hour."""
+
+HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What the default controller saves at a slack, all starts together, as fractions.
+
+    Attributes:
+        static_fp8, static_bf16: of the emissions of all workers in that gear from the start on.
+        gear: what FP8 alone saves of static BF16.
+        timing: what running in other hours saves on top, all workers or none; None: not played.
+        width: what other widths save on top of both; None: not played.
+        bf16_days: how long static BF16 takes, days: past the deadline with little slack.
+        n_starts: number of starts.
+    """
+
+    static_fp8: float
+    static_bf16: float
+    gear: float
+    timing: float | None
+    width: float | None
+    bf16_days: float
+    n_starts: int
+
+
+@dataclass(frozen=True, slots=True)
+class GridStudy:
+    """All that was played along one grid.
+
+    Attributes:
+        history: the default controller from its past alone, at the study's nine starts.
+        history_60: the same told the last 60 days before each start only, in epochs of an hour.
+        late: the same as `history` at starts from July on, in epochs of an hour.
+        forecast: the default controller with forecasts of 96 h.
+        race: the fastest gear at full width.
+        dual, soft_q: the paper's controllers, in epochs of an hour; the second with FP8 alone,
+            which is the best for it.
+        soft_q_all: mean regret of the second with all gears, over three starts.
+        beside: mean regrets of other controllers by name, over some of the starts.
+        savings: by printed slack.
+        by_gain: savings at slack 1.67 by the gain of FP8 over BF16.
+        n_left_out: number of the study's starts that the time did not suffice for.
+    """
+
+    history: Regrets
+    history_60: Regrets
+    late: Regrets | None
+    forecast: Regrets
+    race: float
+    dual: Regrets
+    soft_q: Regrets
+    soft_q_all: float
+    beside: Mapping[str, float]
+    savings: Mapping[str, Saving]
+    by_gain: Mapping[float, Saving]
+    n_left_out: int
+
+
+def study_grid(series: Series, study: Study, box_s: float, *, n_late: int = 8) -> GridStudy | None:
+    """Play all of a grid.
+
+    Args:
+        series: the recording, without missing values.
+        study: the training; its epochs are those of the figures with a target.
+        box_s: about how long it may take, s: a slow machine takes fewer starts.
+        n_late: number of starts from July on.
+
+    Returns:
+        What was played; None where the recording is too short for a single start.
+    """
+    days = study.starts(series)
+    if not days:
+        return None
+    began_s = time.monotonic()
+    regrets(_default, cases(study, series, days[:1]), series)
+    each_s = max(1e-3, time.monotonic() - began_s)
+    taken = _taken(days, (box_s / each_s - _RUNS_OF_A_GRID) / _RUNS_OF_A_START)
+    few = taken[:: max(1, len(taken) // 3)]
+    chosen = cases(study, series, taken)
+    late_days = study.late_starts(series, min(n_late, len(taken)))
+    hourly = replace(study, epoch_s=HOUR)
+    coarse, coarse_few = cases(hourly, series, taken), cases(hourly, series, few)
+    foresight = MadeUpForesight(series)
+    return GridStudy(
+        history=regrets(_default, chosen, series),
+        history_60=regrets(_default, coarse, series, history_days=study.history_days),
+        late=regrets(_default, cases(hourly, series, late_days), series) if late_days else None,
+        forecast=regrets(_default, chosen, series, foresight=foresight),
+        race=_mean_race(chosen),
+        dual=regrets(_maker("dual"), coarse, series),
+        soft_q=regrets(_soft_q_in_fp8, coarse, series),
+        soft_q_all=regrets(_maker("soft-q-printed"), coarse_few, series).mean,
+        beside={name: regrets(_maker(name), coarse_few, series).mean for name in BESIDE},
+        savings={name: saving(replace(hourly, slack=slack), series, _by(name, taken, few), few)
+                 for name, slack in SLACKS.items()},
+        by_gain={gain: saving(replace(hourly, fp8_gain=gain), series, few, ())
+                 for gain in MEASURED_GAINS},
+        n_left_out=len(days) - len(taken),
+    )  # fmt: skip
+
+
+_RUNS_OF_A_START, _RUNS_OF_A_GRID = 3.5, 18.0
+"""About how many runs of the default controller in short epochs a start costs, all together, and
+what there is beside."""
+
+
+def _by(slack: str, taken: Sequence[int], few: Sequence[int]) -> Sequence[int]:
+    """Starts of savings: all of those that were taken at the study's slack."""
+    return taken if slack == "1.67" else few
+
+
+def saving(study: Study, series: Series, days: Sequence[int], split: Sequence[int]) -> Saving:
+    """What the default controller saves, and by what.
+
+    Args:
+        study: the training.
+        series: the recording.
+        days: on which it starts; those are left out whose static BF16 the recording ends before.
+        split: those of them by which timing and width are told apart.
+
+    Raises:
+        ConfigError: when the recording is too short for all of them.
+    """
+    found = [one for one in (_emitted(case, series, split) for case in cases(study, series, days))
+             if one is not None]  # fmt: skip
+    if not found:
+        raise ConfigError("--traces", len(series.values), "a recording that static BF16 fits into")
+    bf16, fp8, all_ = (sum(getattr(one, name) for one in found) for name in ("bf16", "fp8", "all"))
+    told = [one for one in found if one.timed is not None]
+    of = sum(one.bf16 for one in told)
+    timed = sum(one.timed or 0.0 for one in told)
+    return Saving(
+        static_fp8=1.0 - all_ / fp8,
+        static_bf16=1.0 - all_ / bf16,
+        gear=1.0 - fp8 / bf16,
+        timing=(sum(one.fp8 for one in told) - timed) / of if told else None,
+        width=(timed - sum(one.all for one in told)) / of if told else None,
+        bf16_days=max(one.bf16_days for one in found),
+        n_starts=len(found),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Emitted:
+    """Emissions of one start, gCO2e: static, at full width in chosen hours, and all freedom."""
+
+    bf16: float
+    fp8: float
+    timed: float | None
+    all: float
+    bf16_days: float
+
+
+def _emitted(case: Case, series: Series, split: Sequence[int]) -> _Emitted | None:
+    problem, timed = case.problem, None
+    try:
+        bf16 = static(problem, series, static_bf16(problem))
+    except ConfigError:
+        return None
+    if case.day in split:
+        full = problem.of(widths=problem.table.widths[-1:])
+        whole = Case(case.day, full, case.bound_g, case.race_g)
+        timed = regrets(_default, [whole], series).runs[0].played.carbon_g
+    assert bf16.done_s is not None
+    return _Emitted(
+        bf16=bf16.carbon_g,
+        fp8=static(problem, series, static_fp8(problem)).carbon_g,
+        timed=timed,
+        all=regrets(_default, [case], series).runs[0].played.carbon_g,
+        bf16_days=(bf16.done_s - problem.start_s) / 86400.0,
+    )
+
+
+def _taken(days: Sequence[int], n: float) -> list[int]:
+    """As many starts as there is time for, spread over the recording; at least two."""
+    wanted = max(2, int(n))
+    if wanted >= len(days):
+        return list(days)
+    return [days[round(i * (len(days) - 1) / (wanted - 1))] for i in range(wanted)]
+
+
+def _mean_race(chosen: Sequence[Case]) -> float:
+    return sum(case.race_g / case.bound_g - 1.0 for case in chosen) / len(chosen)
+
+
+def _default(problem: TrainingProblem) -> Controller:
+    return build(DEFAULT, problem)
+
+
+def _soft_q_in_fp8(problem: TrainingProblem) -> Controller:
+    return build("soft-q-printed", problem.of(gears=(Gear.FP8,)))
+
+
+def _maker(name: str) -> Make:
+    """What makes a controller; CarbonScaler at its best setting, in FP8."""
+    if name == "carbonscaler-fp8":
+        return lambda problem: CarbonScaler(problem, Gear.FP8)
+    return lambda problem: build(name, problem)

@@ -1,0 +1,196 @@
+"""What controllers emit beyond the optimum, over many starts of a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ecorl.bench.carbon.control.scenario import DAY_S, Study
+from ecorl.carbon.series import Series
+from ecorl.control import Gear
+from ecorl.controllers.clairvoyant.lp import optimum
+from ecorl.controllers.problem.table import FloatArray, GearTable, TrainingAction
+from ecorl.controllers.problem.training import Kept, TrainingProblem
+from ecorl.controllers.protocol import Controller
+from ecorl.controllers.replay.knowledge import Foresight, Knowledge
+from ecorl.controllers.replay.playing import PlayedTraining, play
+from ecorl.controllers.rules.static import StaticRule
+
+Make = Callable[[TrainingProblem], Controller]
+"""Makes a controller for a problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A start of a training with its bound.
+
+    Attributes:
+        day: of the recording on which it starts.
+        problem: what has to be met.
+        bound_g: the least emissions that anybody who knew the course could reach, gCO2e.
+        race_g: emissions of the fastest gear at full width from the start on, gCO2e.
+    """
+
+    day: int
+    problem: TrainingProblem
+    bound_g: float
+    race_g: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One controller in one case.
+
+    Attributes:
+        case: the start.
+        played: what became of it.
+    """
+
+    case: Case
+    played: PlayedTraining
+
+    @property
+    def regret(self) -> float:
+        """Emissions beyond the bound, as a share of the bound."""
+        return self.played.cost_g / self.case.bound_g - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Regrets:
+    """One controller over all cases of a recording.
+
+    Attributes:
+        runs: in the order of the starts.
+    """
+
+    runs: tuple[Run, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean of the regrets, as a fraction."""
+        return float(np.mean([run.regret for run in self.runs]))
+
+    @property
+    def by_day(self) -> dict[int, float]:
+        """Regret by the day of the start, as a fraction."""
+        return {run.case.day: run.regret for run in self.runs}
+
+    @property
+    def captured(self) -> float:
+        """Share of what the bound saves against racing that was saved, all starts together."""
+        raced = sum(run.case.race_g for run in self.runs)
+        bound = sum(run.case.bound_g for run in self.runs)
+        emitted = sum(run.played.cost_g for run in self.runs)
+        return (raced - emitted) / (raced - bound)
+
+    @property
+    def deficit(self) -> float:
+        """Largest token deficit, as a share of the budget."""
+        return max(run.played.deficit / run.case.problem.tokens for run in self.runs)
+
+
+def cases(study: Study, series: Series, days: Sequence[int], **changes: object) -> list[Case]:
+    """Problems and bounds of some starts.
+
+    Args:
+        study: the training.
+        series: the recording, without missing values.
+        days: of the recording on which it starts.
+        changes: of the problem's attributes.
+    """
+    found = []
+    table = study.table()
+    for day in days:
+        problem = study.problem(series.start_s + day * DAY_S, table)
+        problem = replace(problem, **changes)  # type: ignore[arg-type]
+        raced = static(problem, series, fastest(problem))
+        found.append(Case(day, problem, optimum(problem, series).cost_g, raced.cost_g))
+    return found
+
+
+def regrets(
+    make: Make,
+    chosen: Sequence[Case],
+    series: Series,
+    *,
+    foresight: Foresight | None = None,
+    late: int = 0,
+    history_days: int | None = None,
+) -> Regrets:
+    """Play a controller in some cases.
+
+    Args:
+        make: makes it, anew for each case.
+        chosen: the cases.
+        series: the recording, without missing values.
+        foresight: forecasts that it is told.
+        late: for how many intervals a value is not told yet.
+        history_days: how much of the recording before a start it is told; None: all of it.
+    """
+    runs = []
+    for case in chosen:
+        told = series if history_days is None else _from(series, case.day - history_days)
+        knowledge = Knowledge(told, late, foresight)
+        runs.append(Run(case, play(make(case.problem), case.problem, knowledge, series)))
+    return Regrets(tuple(runs))
+
+
+def static(problem: TrainingProblem, series: Series, action: TrainingAction) -> PlayedTraining:
+    """A training that does the same from its start to its end, whatever the grid does.
+
+    Its deadline is put off where it cannot be kept, as for BF16 with little slack; machines that
+    are kept are kept until then.
+
+    Args:
+        problem: what has to be met.
+        series: the recording.
+        action: what it does.
+
+    Raises:
+        ConfigError: when the recording ends before it does.
+    """
+    alone = GearTable(
+        gears=(action.gear or Gear.BF16,),
+        widths=problem.table.widths,
+        power_w=_row(problem.table, problem.table.power, action),
+        tokens_per_s=_row(problem.table, problem.table.rate, action),
+        provenance=problem.table.provenance,
+        source=problem.table.source,
+    )
+    needed_s = problem.tokens / problem.rate(action) + problem.width_change_s
+    epochs = np.ceil(needed_s / problem.epoch_s - 1e-9)
+    end_s = max(problem.deadline_s, problem.start_s + float(epochs) * problem.epoch_s)
+    made = replace(problem, table=alone, low_share=1.0, deadline_s=end_s)
+    return play(StaticRule(made, action), made, Knowledge(series), series)
+
+
+def fastest(problem: TrainingProblem) -> TrainingAction:
+    """The action with the highest throughput.
+
+    Args:
+        problem: what has to be met.
+    """
+    return problem.fastest(problem.begin())
+
+
+def until_done(problem: TrainingProblem) -> TrainingProblem:
+    """The problem with machines that are given back after the last token.
+
+    Args:
+        problem: what has to be met.
+    """
+    return replace(problem, kept=Kept.DONE)
+
+
+def _row(
+    table: GearTable, of: Callable[[TrainingAction], float], action: TrainingAction
+) -> FloatArray:
+    return np.array([[of(TrainingAction(width, action.gear)) for width in table.widths]])
+
+
+def _from(series: Series, day: int) -> Series:
+    """The part of a recording from a day on; earlier values are missing to whoever is told it."""
+    first = max(0, round(day * DAY_S / series.step_s))
+    return Series(series.start_s + first * series.step_s, series.step_s, series.values[first:])

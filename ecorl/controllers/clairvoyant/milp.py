@@ -1,0 +1,155 @@
+"""The least that whole epochs with changes cost: a mixed-integer programme, solved by HiGHS.
+
+A schedule is a path through the states of `EpochNetwork`: one binary variable for each epoch that
+may be spent in some way, at each state as many arrays that lead to it as away from it, and one row
+for the budget. That is the most compact form of it known: without the budget's row its linear
+relaxation is exact, so that little is left to branch on.
+
+A month of epochs of five minutes and 33 actions has nine million arcs. Lagrange's bound tells which
+of them no schedule below some cost can use; HiGHS chooses among the others. What it finds is
+optimal among all schedules where it lies below that cost, and else that cost is the bound.
+
+The programme costs what `ecorl.controllers.replay.playing.Training` accounts for the same schedule,
+with one exception: lateness counts as nothing in an epoch that holds the soft deadline within it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ecorl.carbon.series import Series
+from ecorl.controllers.clairvoyant.chosen import chosen
+from ecorl.controllers.clairvoyant.core import CoreNetwork
+from ecorl.controllers.clairvoyant.lagrangian import bounded
+from ecorl.controllers.clairvoyant.network import EpochNetwork
+from ecorl.controllers.clairvoyant.replayed import played_actions
+from ecorl.controllers.problem.table import TrainingAction
+from ecorl.controllers.problem.training import TrainingProblem
+from ecorl.controllers.replay.playing import PlayedTraining
+
+_FIRST_STATES = 1500
+"""States beside those of one schedule that HiGHS is given at first. Invented: seconds suffice for
+them, and they hold the optimum of a month on each of four recorded grids."""
+
+_GROWTH = 4
+"""Factor by which there are more of them where they did not hold it. Invented."""
+
+_MOST_ARCS = 150_000
+"""Arcs that HiGHS does not finish with in its time. Invented."""
+
+_CLOSED = 1e-6
+"""Share of the costs by which a schedule may lie above the bound and count as the optimum."""
+
+_SHORTEST_S = 0.2
+"""Time that is worth another try, s. Invented."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChangeBound:
+    """The least that a training can cost in whole epochs with changes, and a schedule near it.
+
+    Attributes:
+        cost_g: the bound, gCO2e: the largest of the three that follow. Nobody's
+            `PlayedTraining.cost_g` is less.
+        lp_g: the linear programme's, without what changes cost.
+        lagrangian_g: Lagrange's.
+        programme_g: the mixed-integer programme's; None where it was not asked, because the
+            schedule of Lagrange's bound is the optimum or too much was left to choose from.
+        incumbent_g: costs of HiGHS's best schedule as it counts them; None without one.
+        played: what became of the best schedule in a replay.
+        actions: that schedule, epoch by epoch until the last token.
+        price_g_per_token: what a token is worth in Lagrange's bound, g.
+        n_arcs: number of arcs that HiGHS chose among at last.
+        seconds: that it took to compute, s.
+    """
+
+    cost_g: float
+    lp_g: float
+    lagrangian_g: float
+    programme_g: float | None
+    incumbent_g: float | None
+    played: PlayedTraining
+    actions: tuple[TrainingAction, ...] = field(repr=False)
+    price_g_per_token: float
+    n_arcs: int
+    seconds: float
+
+    @property
+    def gap(self) -> float:
+        """Share of its costs by which the schedule lies above the bound."""
+        return _gap(self.played, self.cost_g)
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether the schedule is the cheapest that there is."""
+        return self.gap <= _CLOSED
+
+
+def milp_bound(problem: TrainingProblem, truth: Series, time_limit_s: float = 20.0) -> ChangeBound:
+    """Bound what a training costs in whole epochs with changes, as closely as time allows.
+
+    Args:
+        problem: what has to be met.
+        truth: the intensities, g/kWh, from start to deadline at least.
+        time_limit_s: for HiGHS, s; Lagrange's bound comes before that.
+
+    Raises:
+        ConfigError: when the series does not fit the problem.
+        MissingToolError: without SciPy.
+    """
+    began_s = time.perf_counter()
+    network = EpochNetwork(problem, truth)
+    warm = bounded(network, truth)
+    played, actions, bound_g = warm.played, warm.actions, warm.cost_g
+    programme_g = incumbent_g = None
+    n_arcs = 0
+    # Ends that cost more than the schedule that is known are none of the optimum.
+    known_g = math.inf if played.deficit > 0.0 else played.cost_g
+    values = network.values(warm.price, warm.ends_g <= known_g)
+    core = CoreNetwork(network, values)
+    budget_g = float(network.budget_g(np.array([warm.price]))[0])
+    until_s = time.perf_counter() + time_limit_s
+    n_more = _FIRST_STATES
+    while _gap(played, bound_g) > _CLOSED and until_s - time.perf_counter() > _SHORTEST_S:
+        worst_g = played.cost_g - budget_g if played.deficit == 0.0 else math.inf
+        cut_g = min(core.cut_g(network.n_epochs + n_more), worst_g)
+        if core.n_states(cut_g) > 2 * (network.n_epochs + n_more):
+            break  # many schedules cost the same, and there is little to tell them apart by
+        arcs = core.arcs(cut_g)
+        if len(arcs.epoch) > _MOST_ARCS:
+            break
+        n_arcs = len(arcs.epoch)
+        answer = chosen(network, values, arcs, until_s - time.perf_counter())
+        found_g = min(answer.bound_g, cut_g + budget_g)
+        programme_g = found_g if programme_g is None else max(programme_g, found_g)
+        bound_g = max(bound_g, programme_g)
+        if answer.actions:
+            incumbent_g = answer.cost_g
+            tried = played_actions(problem, truth, answer.actions)
+            if (tried.deficit, tried.cost_g) < (played.deficit, played.cost_g):
+                played, actions = tried, answer.actions
+        if cut_g == worst_g or answer.cost_g <= cut_g + budget_g:
+            break
+        n_more *= _GROWTH
+    return ChangeBound(
+        cost_g=bound_g,
+        lp_g=warm.free.cost_g,
+        lagrangian_g=warm.cost_g,
+        programme_g=programme_g,
+        incumbent_g=incumbent_g,
+        played=played,
+        actions=actions,
+        price_g_per_token=warm.price.g_per_token,
+        n_arcs=n_arcs,
+        seconds=time.perf_counter() - began_s,
+    )
+
+
+def _gap(played: PlayedTraining, bound_g: float) -> float:
+    if played.deficit > 0.0:
+        return math.inf
+    return max(0.0, played.cost_g - bound_g) / max(played.cost_g, 1e-300)

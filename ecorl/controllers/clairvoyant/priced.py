@@ -1,0 +1,225 @@
+"""The dual of the linear programme: at any price of a token, a bound that holds.
+
+The programme's dual function at the prices lambda (of a token) and mu (beside it, of one in low
+precision) is
+
+    lambda B - mu B_low + sum over spans of seconds * min over actions of (c P - (lambda - mu) tau)
+
+and lies below the programme's optimum whatever the prices are: by it the solver's answer is
+checked, and the few actions are found that it has to choose from.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecorl.controllers.clairvoyant.spans import GridSpans
+from ecorl.controllers.horizon.frontier import Frontier
+from ecorl.controllers.horizon.pricing import Hulls
+from ecorl.controllers.problem.table import FloatArray
+from ecorl.controllers.problem.training import Kept, TrainingProblem
+
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+_LEAST_G_PER_J = 1e-18
+"""An intensity by which a price can be divided where the grid emits nothing."""
+
+_POINTS, _ROUNDS = 16, 7
+"""Prices that are tried at once, and how often they are drawn together. Invented: the last ones
+differ by less than a millionth, at which hardly an interval leaves a choice."""
+
+_RANGE = 1e-5
+"""Lowest price that is tried at first beside 0, as a share of the highest. Invented."""
+
+_POINTS_CAPPED, _ROUNDS_CAPPED = 9, 12
+"""The same along each of two prices."""
+
+
+class TokenClass(NamedTuple):
+    """Efficient actions whose tokens count alike.
+
+    Attributes:
+        hull: the actions.
+        is_low: whether the cap on low precision counts their tokens.
+    """
+
+    hull: Frontier
+    is_low: bool
+
+    @property
+    def slopes_j(self) -> FloatArray:
+        """Joules of each token more along the hull; below 0 where more speed takes less power."""
+        return np.diff(self.hull.extra_w) / np.diff(self.hull.tokens_per_s)
+
+
+class PriceBox(NamedTuple):
+    """Prices between which the best ones lie.
+
+    Attributes:
+        least, most: of a token, g.
+        least_low, most_low: of a token in low precision, what it costs beside that taken off, g.
+    """
+
+    least: float
+    most: float
+    least_low: float
+    most_low: float
+
+    def of(self, is_low: bool) -> tuple[float, float]:
+        """The two ends for one class.
+
+        Args:
+            is_low: which class.
+        """
+        return (self.least_low, self.most_low) if is_low else (self.least, self.most)
+
+    def wider(self, factor: float) -> PriceBox:
+        """A box around this one.
+
+        Args:
+            factor: by which each end moves away.
+        """
+        return PriceBox(
+            self.least / factor,
+            self.most * factor,
+            self.least_low / factor if self.least_low > 0.0 else self.least_low * factor,
+            self.most_low * factor,
+        )
+
+
+class PricedEnds:
+    """Bounds by prices, for each span in which the last token may fall.
+
+    Machines that are kept until the last token, and lateness after a soft deadline, make a second
+    cost something for as long as the training is not done. What the rest costs is then least for
+    an end that has to be searched for; all of them are bounded at once.
+
+    Args:
+        problem: what has to be met; what changes cost is left out.
+        spans: the time.
+    """
+
+    def __init__(self, problem: TrainingProblem, spans: GridSpans) -> None:
+        hulls = Hulls.of(problem)
+        self.problem, self.spans, self.seconds = problem, spans, spans.seconds
+        self.classes: tuple[TokenClass, ...] = (TokenClass(hulls.all, False),)
+        if hulls.low is not None and problem.low_share > 0.0:
+            self.classes = (TokenClass(hulls.high, False), TokenClass(hulls.low, True))
+        idle_g = spans.idle_g(problem)
+        is_held = problem.kept is Kept.DONE
+        self.wait_g = np.diff(spans.late_g) + (idle_g if is_held else 0.0)
+        self.fixed_g = float(spans.late_g[0]) + (0.0 if is_held else float(idle_g.sum()))
+        self.is_too_early = spans.edges_s[1:] < self._least_s() * (1.0 - 1e-9)
+        self.is_too_early[-1] = False
+        self._ratio_g_per_j = np.maximum(spans.g_per_j, _LEAST_G_PER_J)
+
+    def _least_s(self) -> float:
+        """The least time in which the budget can be trained, s, without changes and epochs."""
+        speeds = [float(one.hull.tokens_per_s[-1]) for one in self.classes]
+        tokens, fastest = self.problem.tokens, max(speeds)
+        if len(speeds) == 1 or speeds[1] <= speeds[0]:
+            return tokens / fastest
+        low = self.problem.low_share
+        return tokens * (low / speeds[1] + (1.0 - low) / max(speeds[0], 1e-300))
+
+    def gains(self, at: TokenClass, prices: FloatArray) -> FloatArray:
+        """What the best actions of a class gain over a pause, g/s.
+
+        Args:
+            at: the class.
+            prices: ``[P]``, of its tokens, g.
+
+        Returns:
+            ``[P, N]``, 0 or more.
+        """
+        places = self.places(at, prices)
+        rates, extra_w = at.hull.tokens_per_s[places], at.hull.extra_w[places]
+        found: FloatArray = prices[:, None] * rates - self.spans.g_per_j * extra_w
+        return found
+
+    def places(self, at: TokenClass, prices: FloatArray) -> IntArray:
+        """Numbers of the best actions of a class, ``[P, N]``.
+
+        Args:
+            at: the class.
+            prices: ``[P]``, of its tokens, g.
+        """
+        ratios = prices[:, None] / self._ratio_g_per_j
+        return np.searchsorted(at.slopes_j, ratios, side="right").astype(np.int64, copy=False)
+
+    def least_g(self, prices: FloatArray) -> FloatArray:
+        """Bounds at some prices.
+
+        Args:
+            prices: ``[P, 2]``, of a token, and of one in low precision beside that; 0 or more.
+
+        Returns:
+            ``[P, N]``, gCO2e: no schedule whose last token falls in that span costs less; infinite
+            where none can be done so early.
+        """
+        gain = np.zeros((len(prices), len(self.seconds)))
+        for one in self.classes:
+            own = prices[:, 0] - prices[:, 1] if one.is_low else prices[:, 0]
+            np.maximum(gain, self.gains(one, own), out=gain)
+        each = self.wait_g - gain * self.seconds
+        before = np.cumsum(each, axis=1) - each
+        budget = self.problem.tokens * (prices[:, 0] - self.problem.low_share * prices[:, 1])
+        # The last span is left when the last token is trained: its cost is linear in that time, so
+        # that one of its ends is the cheapest.
+        found = self.fixed_g + budget[:, None] + before + np.minimum(each, 0.0)
+        found[:, self.is_too_early] = np.inf
+        return found
+
+    def tightened(self, last: int | None = None) -> tuple[FloatArray, PriceBox]:
+        """The best bounds that prices give, and the prices between which they lie.
+
+        Args:
+            last: the span whose bound is to be the best; None: the least of all spans is.
+
+        Returns:
+            ``[N]``, gCO2e, and the box.
+        """
+        steepest_j = max(float(one.slopes_j.max()) for one in self.classes)
+        top = 1.01 * max(float(self.spans.g_per_j.max()), _LEAST_G_PER_J) * max(steepest_j, 1e-12)
+        grid = np.concatenate(([0.0], np.geomspace(_RANGE * top, top, 2 * _POINTS)))
+        return (self._along if len(self.classes) == 1 else self._across)(grid, last)
+
+    def _along(self, grid: FloatArray, last: int | None) -> tuple[FloatArray, PriceBox]:
+        """By one price. What is sought is concave in it: the best is beside the best tried."""
+        best = np.full(len(self.seconds), -np.inf)
+        for _ in range(_ROUNDS):
+            found = self.least_g(np.column_stack((grid, np.zeros_like(grid))))
+            best = np.maximum(best, found.max(axis=0))
+            at = int(_of_end(found, last).argmax())
+            least, most = grid[max(0, at - 1)], grid[min(len(grid) - 1, at + 1)]
+            grid = np.linspace(least, most, _POINTS)
+        return best, PriceBox(float(least), float(most), float(least), float(most))
+
+    def _across(self, grid: FloatArray, last: int | None) -> tuple[FloatArray, PriceBox]:
+        """By two prices; the best need not be beside the best tried, and the box may be wrong."""
+        best = np.full(len(self.seconds), -np.inf)
+        shares = np.linspace(0.0, 1.0, _POINTS_CAPPED)
+        for _ in range(_ROUNDS_CAPPED):
+            of_all, of_low = (part.ravel() for part in np.meshgrid(grid, shares, indexing="ij"))
+            found = self.least_g(np.column_stack((of_all, of_all * of_low)))
+            best = np.maximum(best, found.max(axis=0))
+            at, low_at = divmod(int(_of_end(found, last).argmax()), len(shares))
+            least, most = grid[max(0, at - 2)], grid[min(len(grid) - 1, at + 2)]
+            fewest, largest = shares[max(0, low_at - 2)], shares[min(len(shares) - 1, low_at + 2)]
+            grid = np.linspace(least, most, _POINTS_CAPPED)
+            shares = np.linspace(fewest, largest, _POINTS_CAPPED)
+        return best, PriceBox(
+            float(least),
+            float(most),
+            float(least * (1.0 - largest)),
+            float(most * (1.0 - fewest)),
+        )
+
+
+def _of_end(found: FloatArray, last: int | None) -> FloatArray:
+    """``[P]``: the bounds of one end, or the least over all ends."""
+    return found.min(axis=1) if last is None else found[:, last]

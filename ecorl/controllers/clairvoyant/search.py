@@ -1,0 +1,158 @@
+"""Search for the prices at which whole epochs are bounded best.
+
+At each end of the training the bound is concave in the prices, so that what was tried tells where
+it may be higher. All ends are bounded by each price that is tried; the one that is looked at is
+the end with the lowest bound, which is the bound of all.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ecorl.controllers.clairvoyant.highs import highs
+from ecorl.controllers.clairvoyant.network import EpochNetwork
+from ecorl.controllers.horizon.pricing import Price
+from ecorl.controllers.problem.table import FloatArray
+
+_POINTS = 9
+"""Prices that are tried at once. Invented: as many take hardly longer than one."""
+
+_LEAST, _MOST = 0.8, 1.4
+"""Where the price is looked for at first, as a multiple of that without costs of changes. Changes
+lose tokens, so that the price is higher; outside of these it is looked for later. Invented."""
+
+_CLOSE = 3e-5
+"""Share of a price to which it is searched for. Invented: by then a bound moves by 1e-7 of it."""
+
+_LONGEST = 12
+"""Rounds of the search. Invented: five are usual."""
+
+_NUDGE = 1e-6
+"""Share of a price by which slopes are measured. Invented."""
+
+_SAME = 1e-8
+"""Share of a bound that is not worth another round. Invented."""
+
+
+class FoundPrices(NamedTuple):
+    """What the search found.
+
+    Attributes:
+        price: at which the bound is the highest.
+        more: a little higher: what it buys is enough.
+        end: the epoch of the last token for which the bound is the lowest.
+        ends_g: ``[E]``, by that epoch the best bound, g.
+    """
+
+    price: Price
+    more: Price
+    end: int
+    ends_g: FloatArray
+
+
+class _Tried:
+    """Prices with their bounds."""
+
+    def __init__(self, network: EpochNetwork) -> None:
+        self._network = network
+        self.prices = np.zeros((0, 2))
+        self.bounds_g = np.zeros((0, network.n_epochs))
+
+    def add(self, prices: FloatArray) -> None:
+        self.prices = np.concatenate((self.prices, prices))
+        self.bounds_g = np.concatenate((self.bounds_g, self._network.ends_g(prices)))
+        order = np.argsort(self.prices[:, 0], kind="stable")
+        self.prices, self.bounds_g = self.prices[order], self.bounds_g[order]
+
+    @property
+    def ends_g(self) -> FloatArray:
+        return np.asarray(self.bounds_g.max(axis=0))
+
+    @property
+    def end(self) -> int:
+        return int(self.ends_g.argmin())
+
+
+def best_prices(network: EpochNetwork, free: Price) -> FoundPrices:
+    """Search from the prices that hold without costs of changes.
+
+    Args:
+        network: the problem in whole epochs.
+        free: those prices.
+    """
+    if len(network.phases) == 1:
+        return _by_one(network, max(free.g_per_token, 1e-12))
+    return _by_two(network, free)
+
+
+def _by_one(network: EpochNetwork, guess: float) -> FoundPrices:
+    """By the price of a token: the best is beside the best one tried."""
+    tried = _Tried(network)
+    grid = np.linspace(_LEAST * guess, _MOST * guess, _POINTS)
+    for _ in range(_LONGEST):
+        tried.add(np.column_stack((grid, np.zeros_like(grid))))
+        known, end = tried.prices[:, 0], tried.end
+        at = int(tried.bounds_g[:, end].argmax())
+        is_within = 0 < at < len(known) - 1
+        least = float(known[at - 1]) if at else 0.5 * float(known[0])
+        most = float(known[at + 1]) if at < len(known) - 1 else 2.0 * float(known[-1])
+        if is_within and most - least <= _CLOSE * most:
+            break
+        grid = np.linspace(least, most, _POINTS)[1:-1]
+        if not is_within:
+            grid = np.append(grid, most if at else least)
+    return FoundPrices(Price(float(known[at])), Price(most), end, tried.ends_g)
+
+
+def _by_two(network: EpochNetwork, free: Price) -> FoundPrices:
+    """By the price of a token and that of the cap, where planes through what was tried meet.
+
+    A plane lies above the bound everywhere; slopes are measured by a nudge of each price. Between
+    the point where the planes meet and the best point so far two more are tried, because the planes
+    know little of what is far from their points.
+    """
+    tried = _Tried(network)
+    guess = max(free.g_per_token, 1e-12)
+    nudges = np.array([[0.0, 0.0], [_NUDGE * guess, 0.0], [0.0, _NUDGE * guess]])
+    points = np.array([free, free]) * [[1.0, 1.0], [1.02, 1.0]] + [[0.0, 0.0], [0.0, 0.0]]
+    planes: list[tuple[FloatArray, FloatArray, FloatArray]] = []
+    best = points[0]
+    for _ in range(_LONGEST):
+        grid = (points[:, None, :] + nudges).reshape(-1, 2)
+        bounds_g = network.ends_g(grid)
+        tried.prices = np.concatenate((tried.prices, grid))
+        tried.bounds_g = np.concatenate((tried.bounds_g, bounds_g))
+        for number, point in enumerate(points):
+            at_g, *moved_g = bounds_g[3 * number : 3 * number + 3]
+            slopes = np.stack([(moved - at_g) / (_NUDGE * guess) for moved in moved_g])
+            planes.append((point, at_g, slopes))
+        end = tried.end
+        best = tried.prices[int(tried.bounds_g[:, end].argmax())]
+        top, most_g = _where_planes_meet(planes, end, guess)
+        if most_g - tried.ends_g[end] <= _SAME * abs(most_g):
+            break
+        points = np.stack([top, 0.5 * (top + best), 0.15 * top + 0.85 * best])
+    more = best * (1.0 + 10.0 * _CLOSE)
+    return FoundPrices(Price(*best.tolist()), Price(*more.tolist()), end, tried.ends_g)
+
+
+def _where_planes_meet(
+    planes: list[tuple[FloatArray, FloatArray, FloatArray]], end: int, guess: float
+) -> tuple[FloatArray, float]:
+    """The prices at which the lowest plane is the highest, and how high it is there."""
+    points = np.stack([point for point, _, _ in planes])
+    heights = np.array([at_g[end] for _, at_g, _ in planes])
+    slopes = np.stack([slope[:, end] for _, _, slope in planes])
+    scale_g = max(float(np.abs(heights).max()), 1e-300)
+    rows = np.column_stack((-slopes * guess / scale_g, np.ones(len(planes))))
+    levels = (heights - (slopes * points).sum(axis=1)) / scale_g
+    found = highs().optimize.linprog(
+        [0.0, 0.0, -1.0],
+        A_ub=rows,
+        b_ub=levels,
+        bounds=[(0.0, 8.0), (0.0, 8.0), (None, None)],
+        method="highs",
+    )
+    return guess * found.x[:2], float(found.x[2]) * scale_g

@@ -1,0 +1,450 @@
+"""Bounds lie below whatever is played, and the replay of the linear one comes close to it."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from ecorl.carbon.series import Series
+from ecorl.control import Gear
+from ecorl.controllers.clairvoyant.lagrangian import lagrangian_bound
+from ecorl.controllers.clairvoyant.lp import lp_bound
+from ecorl.controllers.clairvoyant.milp import milp_bound
+from ecorl.controllers.clairvoyant.replayed import (
+    ClairvoyantController,
+    ScriptedActions,
+    played_actions,
+)
+from ecorl.controllers.horizon.receding import RecedingHorizon
+from ecorl.controllers.problem.table import PAUSE, GearTable
+from ecorl.controllers.problem.training import Kept, TrainingProblem
+from ecorl.controllers.replay.knowledge import Knowledge
+from ecorl.controllers.replay.playing import Training, outcome, play
+from ecorl.errors import ConfigError, MissingToolError
+from ecorl.kinds import Provenance
+from tests.fakes.training_problems import table as made_up
+
+optimize = pytest.importorskip("scipy.optimize")
+
+HOUR_S = 3600.0
+START_S = 19_730 * 86400.0
+BELOW = 1.0 + 1e-7
+"""Costs of the same schedule differ by less, in whatever order they are summed."""
+
+
+def table_of(gears, widths, seed):
+    rng = np.random.default_rng(seed)
+    shape = (len(gears), len(widths))
+    return GearTable(
+        gears=gears,
+        widths=widths,
+        power_w=np.cumsum(rng.uniform(500.0, 8000.0, shape), axis=1),
+        tokens_per_s=np.cumsum(rng.uniform(1e3, 1e5, shape), axis=1),
+        provenance=Provenance.MODELLED,
+        source="drawn",
+    )
+
+
+def problem_of(table, hours=12.0, slack=1.6, **terms):
+    """A budget for which the hours are by the slack more than enough."""
+    terms = {"epoch_s": HOUR_S, **terms}
+    probe = TrainingProblem(table, 1.0, START_S, START_S + 1e9, **terms)
+    tokens = probe.most_tokens(hours * HOUR_S) / slack * (1.0 - 1e-9)
+    return TrainingProblem(table, tokens, START_S, START_S + hours * HOUR_S, **terms)
+
+
+def series_of(hours, seed, spread=0.6, step_s=HOUR_S):
+    rng = np.random.default_rng(seed)
+    n = round(hours * HOUR_S / step_s)
+    day = 1.0 + 0.5 * np.sin(2 * np.pi * np.arange(n) * step_s / 86400.0)
+    return Series(START_S, step_s, 300.0 * day * np.exp(spread * rng.standard_normal(n)))
+
+
+GEARS = st.sampled_from([(Gear.BF16,), (Gear.FP8, Gear.FP32), (Gear.BF16, Gear.FP8), tuple(Gear)])
+WIDTHS = st.sampled_from([(1,), (1, 2, 4), (2, 5), tuple(range(1, 13))])
+TABLES = st.builds(table_of, GEARS, WIDTHS, st.integers(0, 9999))
+SLACKS = st.sampled_from([1.0, 1.02, 1.3, 2.5, 9.0])
+SEEDS = st.integers(0, 9999)
+KEEPING = st.fixed_dictionaries({
+    "kept": st.sampled_from(Kept),
+    "base_w": st.sampled_from([0.0, 2e3]),
+    "idle_w": st.sampled_from([0.0, 300.0, 20e3]),
+    "pue": st.sampled_from([1.0, 1.3]),
+    "low_share": st.sampled_from([0.0, 0.3, 0.8, 1.0]),
+})  # fmt: skip
+SOFT = st.sampled_from([None, (0.5, 2e3), (0.31, 1e5), (-0.2, 500.0)])
+
+
+def softened(problem, soft):
+    """With a soft deadline at a share of the time, and grams an hour."""
+    if soft is None:
+        return problem
+    share, late_g_per_h = soft
+    at_s = problem.start_s + share * (problem.deadline_s - problem.start_s)
+    return replace(problem, soft_deadline_s=at_s, late_g_per_h=late_g_per_h)
+
+
+def has_high(table, keeping):
+    return keeping["low_share"] == 1.0 or any(not gear.is_low for gear in table.gears)
+
+
+# -------------------------------------------------------------------- oracles
+
+
+def knapsack_g(problem, truth):
+    """The least by filling the cheapest tokens first; no cap, and machines kept to the deadline."""
+    paused_w = problem.draw_w(PAUSE)
+    points = sorted(
+        [(0.0, 0.0)]
+        + [(problem.rate(a), problem.draw_w(a) - paused_w) for a in problem.table.actions()]
+    )
+    hull = []
+    for x, y in points:
+        while len(hull) > 1 and (hull[-1][1] - hull[-2][1]) * (x - hull[-1][0]) >= (
+            y - hull[-1][1]
+        ) * (hull[-1][0] - hull[-2][0]):
+            hull.pop()
+        if not hull or x > hull[-1][0]:
+            hull.append((x, y))
+    rates, watts = np.diff(np.array(hull), axis=0).T
+    times_s, costs = spans_of(problem, truth)
+    each_g = (costs[:, None] * (watts / rates)).ravel()
+    tokens = (times_s[:, None] * rates).ravel()
+    order = np.argsort(each_g, kind="stable")
+    before = np.cumsum(tokens[order]) - tokens[order]
+    used = np.clip(problem.tokens - before, 0.0, tokens[order])
+    return float((used * each_g[order]).sum() + paused_w * (times_s * costs).sum())
+
+
+def spans_of(problem, truth, cuts=()):
+    """Lengths in s and g/J of the parts of intervals between start and deadline."""
+    edges = truth.start_s + truth.step_s * np.arange(len(truth.values) + 1)
+    edges = np.unique(np.clip([*edges, *cuts], problem.start_s, problem.deadline_s))
+    numbers = np.floor((edges[:-1] + np.diff(edges) / 2 - truth.start_s) / truth.step_s).astype(int)
+    return np.diff(edges), truth.values[numbers] * problem.pue / 3.6e6
+
+
+def dense_g(problem, truth):
+    """The least over all ends of a programme of all actions; each end's length is a variable."""
+    soft_s = problem.soft_deadline_s
+    times_s, costs = spans_of(problem, truth, () if soft_s is None else (soft_s,))
+    ends_s = problem.start_s + np.cumsum(times_s)
+    late = np.zeros(len(times_s)) if soft_s is None else (
+        np.clip(ends_s - soft_s, 0.0, times_s) / 3600.0 * problem.late_g_per_h
+    )  # fmt: skip
+    fixed = 0.0 if soft_s is None else (
+        max(0.0, problem.start_s - soft_s) / 3600.0 * problem.late_g_per_h
+    )  # fmt: skip
+    actions, idle = problem.table.actions(), costs * times_s * problem.draw_w(PAUSE)
+    if problem.kept is Kept.DEADLINE:
+        fixed, wait = fixed + idle.sum(), late
+    else:
+        wait = late + idle
+    rates = np.array([problem.rate(a) for a in actions])
+    extra = np.array([problem.draw_w(a) - problem.draw_w(PAUSE) for a in actions])
+    low = np.array([a.is_low for a in actions]) * rates
+    best = np.inf
+    for last in range(len(times_s)):
+        n = (last + 1) * len(actions)
+        share = np.zeros((last + 1, n + 1))
+        for number in range(last + 1):
+            share[number, number * len(actions) : (number + 1) * len(actions)] = 1.0
+        share[last, n] = -1.0
+        scale = problem.tokens
+        made = np.append(np.outer(times_s[: last + 1], rates).ravel(), 0.0) / scale
+        capped = np.append(np.outer(times_s[: last + 1], low).ravel(), 0.0) / scale
+        cost = np.outer(costs[: last + 1] * times_s[: last + 1], extra).ravel()
+        found = optimize.linprog(
+            np.append(cost, wait[last]),
+            A_ub=np.vstack((-made, capped, share)),
+            b_ub=np.concatenate(([-1.0, problem.low_share], np.ones(last), [0.0])),
+            bounds=(0.0, 1.0),
+        )
+        if found.x is not None:
+            best = min(best, found.fun + fixed + wait[:last].sum())
+    return best
+
+
+def cheapest_of_all(problem, truth, n_epochs):
+    """The least that any sequence of actions is accounted, by trying all of them."""
+    actions = (PAUSE, *problem.table.actions())
+    found = (
+        raw(problem, truth, sequence) for sequence in itertools.product(actions, repeat=n_epochs)
+    )
+    return min((one.cost_g for one in found if one.deficit == 0.0), default=np.inf)
+
+
+def raw(problem, truth, actions):
+    """Actions as they are written down, without the control step."""
+    training = Training(problem, truth)
+    for action in actions:
+        if not training.is_over:
+            training.run(action)
+    training.keep_until_deadline()
+    return outcome("raw", training)
+
+
+# -------------------------------------------------------------------- the linear bound
+
+
+@settings(deadline=None, max_examples=60)
+@given(table=TABLES, slack=SLACKS, seed=SEEDS, cut=st.sampled_from([(0.0, 12.0), (0.3, 9.7)]))
+def test_it_is_what_a_knapsack_gives(table, slack, seed, cut):
+    problem = problem_of(table, hours=cut[1] - cut[0], slack=slack, base_w=500.0, idle_w=20.0)
+    moved = replace(
+        problem,
+        start_s=problem.start_s + cut[0] * HOUR_S,
+        deadline_s=problem.deadline_s + cut[0] * HOUR_S,
+    )
+    truth = series_of(12, seed)
+    bound = lp_bound(moved, truth)
+    assert bound.cost_g == pytest.approx(knapsack_g(moved, truth), rel=1e-7)
+    assert bound.is_exact
+    assert bound.late_g == 0.0
+
+
+@settings(deadline=None, max_examples=60)
+@given(table=TABLES, slack=SLACKS, seed=SEEDS, keeping=KEEPING, soft=SOFT)
+def test_it_is_what_a_programme_of_all_actions_and_ends_gives(table, slack, seed, keeping, soft):
+    assume(has_high(table, keeping))
+    problem = softened(problem_of(table, hours=7.0, slack=slack, **keeping), soft)
+    truth = series_of(7, seed)
+    bound = lp_bound(problem, truth)
+    assert bound.cost_g == pytest.approx(dense_g(problem, truth), rel=1e-6)
+
+
+@pytest.mark.parametrize("kept", Kept)
+@pytest.mark.parametrize("low_share", [0.4, 1.0])
+def test_its_schedule_trains_the_budget_for_what_the_bound_says(kept, low_share):
+    table = table_of((Gear.BF16, Gear.FP8), (1, 2, 4), 1)
+    problem = problem_of(table, hours=30.0, base_w=3e3, kept=kept, low_share=low_share)
+    truth = series_of(30, 2)
+    bound = lp_bound(problem, truth)
+    costs = truth.values / 3.6e6
+    drawn_g = tokens = low = total = 0.0
+    for action, share in bound.shares.items():
+        extra_w = problem.draw_w(action) - problem.draw_w(PAUSE)
+        drawn_g += float((share * bound.seconds_each * costs * extra_w).sum())
+        made = float((share * bound.seconds_each).sum()) * problem.rate(action)
+        tokens, low, total = tokens + made, low + made * action.is_low, total + share
+    kept_s = np.clip(bound.end_s - bound.begins_s, 0.0, bound.seconds_each)
+    if kept is Kept.DEADLINE:
+        kept_s = bound.seconds_each
+    idle_g = float((kept_s * costs).sum()) * problem.draw_w(PAUSE)
+    assert tokens == pytest.approx(problem.tokens)
+    assert low <= low_share * problem.tokens * BELOW
+    assert np.max(total) <= 1.0 + 1e-9
+    assert drawn_g + idle_g == pytest.approx(bound.carbon_g, rel=1e-7)
+
+
+@pytest.mark.parametrize("kept", Kept)
+@pytest.mark.parametrize("low_share", [0.3, 1.0])
+def test_its_price_is_what_one_token_less_saves(kept, low_share):
+    table = made_up(BF16=1e4, FP8=1.3e4)
+    problem = problem_of(table, hours=48.0, base_w=2e3, kept=kept, low_share=low_share)
+    truth, less = series_of(48, 4), 1e-6
+    bound = lp_bound(problem, truth)
+    # The cap stays as many tokens as it was.
+    kept_share = min(1.0, low_share / (1.0 - less))
+    fewer = replace(problem, tokens=problem.tokens * (1.0 - less), low_share=kept_share)
+    fewer = lp_bound(fewer, truth)
+    saved = (bound.cost_g - fewer.cost_g) / (problem.tokens * less)
+    assert bound.price_g_per_token == pytest.approx(saved, rel=1e-3)
+    assert (bound.low_price_g_per_token > 0.0) == (low_share < 1.0)
+
+
+@settings(deadline=None, max_examples=30)
+@given(table=TABLES, seed=SEEDS, keeping=KEEPING)
+def test_more_time_never_costs_more_where_machines_are_let_go(table, seed, keeping):
+    assume(has_high(table, keeping))
+    problem = problem_of(table, hours=10.0, slack=1.2, **{**keeping, "kept": Kept.DONE})
+    truth = series_of(16, seed)
+    costs = []
+    for later_h in range(6):
+        later = replace(problem, deadline_s=problem.deadline_s + later_h * HOUR_S)
+        bound = lp_bound(later, truth)
+        costs.append(bound.cost_g)
+        assert bound.slack_g_per_h is not None
+        assert bound.slack_g_per_h >= -1e-7 * bound.cost_g
+    assert np.all(np.diff(costs) <= 1e-7 * costs[0])
+
+
+def test_an_hour_more_is_worth_what_a_second_solution_says():
+    problem = problem_of(table_of((Gear.BF16,), (1, 2, 4), 5), hours=20.0, base_w=1e3)
+    truth = series_of(21, 6)
+    bound = lp_bound(problem, truth)
+    later = lp_bound(replace(problem, deadline_s=problem.deadline_s + HOUR_S), truth)
+    assert bound.slack_g_per_h == pytest.approx(bound.cost_g - later.cost_g)
+    assert later.slack_g_per_h is None
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=SEEDS, slack=SLACKS, kept=st.sampled_from(Kept))
+def test_a_cap_of_nothing_is_no_low_precision(seed, slack, kept):
+    table = table_of((Gear.FP8, Gear.BF16), (1, 2, 4), seed)
+    capped = problem_of(table, slack=slack, base_w=500.0, kept=kept, low_share=0.0)
+    without = replace(capped, table=table.only(gears=(Gear.BF16,)), low_share=1.0)
+    truth = series_of(12, seed + 1)
+    assert lp_bound(capped, truth).cost_g == pytest.approx(lp_bound(without, truth).cost_g)
+
+
+# -------------------------------------------------------------------- nobody is below
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    table=TABLES,
+    slack=SLACKS,
+    seed=SEEDS,
+    keeping=KEEPING,
+    soft=SOFT,
+    changes=st.sampled_from([(0.0, 0.0), (120.0, 30.0), (1800.0, 600.0), (5000.0, 100.0)]),
+)
+def test_nobody_plays_below_the_bounds(table, slack, seed, keeping, soft, changes):
+    assume(has_high(table, keeping))
+    wide_s, gear_s = changes
+    terms = {"width_change_s": wide_s, "gear_change_s": gear_s, "epoch_s": 1200.0, **keeping}
+    problem = softened(problem_of(table, slack=slack, **terms), soft)
+    truth = series_of(12, seed)
+    rng = np.random.default_rng(seed)
+    choices = (PAUSE, *table.actions())
+    found = [play(RecedingHorizon(problem), problem, Knowledge(truth))]
+    for stretch in (1, 4, 12):
+        picks = np.repeat(rng.integers(0, len(choices), 36), stretch)[:36]
+        actions = [choices[pick] for pick in picks]
+        found += [
+            raw(problem, truth, actions),
+            play(ScriptedActions(problem, actions), problem, Knowledge(truth)),
+        ]
+    free, changed = lp_bound(problem, truth), lagrangian_bound(problem, truth)
+    assert free.cost_g <= changed.cost_g * BELOW
+    for one in (*found, changed.played):
+        if one.deficit == 0.0:
+            assert changed.cost_g <= one.cost_g * BELOW
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    seed=SEEDS,
+    slack=st.sampled_from([1.3, 2.2, 4.0]),
+    keeping=KEEPING,
+    soft=SOFT,
+    changes=st.sampled_from([(0.0, 0.0), (300.0, 60.0), (900.0, 900.0), (4000.0, 0.0)]),
+)
+def test_no_sequence_at_all_is_below_the_programme(seed, slack, keeping, soft, changes):
+    wide_s, gear_s = changes
+    table = table_of((Gear.BF16, Gear.FP8), (1, 3), seed)
+    terms = {"width_change_s": wide_s, "gear_change_s": gear_s, **keeping}
+    problem = softened(problem_of(table, hours=5.0, slack=slack, **terms), soft)
+    truth = series_of(5, seed + 1)
+    bound = milp_bound(problem, truth)
+    assert bound.lp_g <= bound.lagrangian_g * BELOW
+    assert bound.lagrangian_g <= bound.cost_g * BELOW
+    best_g = cheapest_of_all(problem, truth, 5)
+    assert bound.cost_g <= best_g * BELOW
+    if bound.played.deficit == 0.0:
+        assert bound.played.cost_g >= best_g / BELOW
+    if bound.is_optimal:
+        assert bound.cost_g == pytest.approx(best_g, rel=2e-6)
+
+
+# -------------------------------------------------------------------- a month
+
+
+def month(seed=7, step_s=HOUR_S, **terms):
+    table = table_of((Gear.BF16, Gear.FP8), (64, 128, 256, 512), seed)
+    problem = problem_of(table, hours=720.0, slack=1.67, epoch_s=300.0, **terms)
+    return problem, series_of(720, seed, spread=0.15, step_s=step_s)
+
+
+@pytest.mark.parametrize("step_s", [300.0, HOUR_S])
+@pytest.mark.parametrize(
+    "terms",
+    [{"base_w": 2e3}, {"base_w": 2e3, "kept": Kept.DONE}, {"low_share": 0.4}],
+    ids=["reserved", "let go", "capped"],
+)
+def test_its_replay_comes_close_to_the_bound(step_s, terms):
+    problem, truth = month(step_s=step_s, **terms)
+    bound = lp_bound(problem, truth)
+    played = play(ClairvoyantController(problem, truth), problem, Knowledge(truth))
+    assert played.deficit == 0.0
+    assert played.controller == "clairvoyant"
+    assert 1.0 / BELOW <= played.cost_g / bound.cost_g <= 1.001
+
+
+def test_with_changes_its_replay_still_meets_the_budget():
+    problem, truth = month(width_change_s=200.0, gear_change_s=30.0)
+    bound = lagrangian_bound(problem, truth)
+    played = play(ClairvoyantController(problem, truth), problem, Knowledge(truth))
+    assert played.deficit == 0.0
+    assert bound.free.cost_g < bound.cost_g <= bound.played.cost_g
+    assert bound.gap < 2e-3
+    assert bound.played.cost_g < played.cost_g < 1.1 * bound.cost_g
+    assert not bound.free.is_exact
+
+
+def test_it_goes_on_from_its_memory():
+    table = table_of((Gear.BF16, Gear.FP8), (1, 2, 4), 8)
+    problem = problem_of(table, hours=60.0, width_change_s=600.0, epoch_s=1200.0)
+    truth = series_of(60, 9)
+    whole = []
+    play(
+        ClairvoyantController(problem, truth),
+        problem,
+        Knowledge(truth),
+        watch=lambda now_s, found, progress: whole.append(found),
+    )
+
+    class Resumed(ClairvoyantController):
+        def decide(self, now_s, seen):
+            kept = self.memory()
+            self.__init__(problem, truth)
+            self.recall(kept)
+            return super().decide(now_s, seen)
+
+    again = []
+    play(
+        Resumed(problem, truth),
+        problem,
+        Knowledge(truth),
+        watch=lambda now_s, found, progress: again.append(found),
+    )
+    assert again == whole
+
+
+def test_the_programme_finds_the_optimum_of_some_days():
+    table = table_of((Gear.BF16, Gear.FP8), (1, 2, 4), 10)
+    problem = problem_of(table, hours=72.0, width_change_s=300.0, epoch_s=900.0, base_w=1e3)
+    truth = series_of(72, 11)
+    bound = milp_bound(problem, truth)
+    assert bound.is_optimal
+    assert bound.incumbent_g == pytest.approx(bound.played.cost_g, rel=1e-9)
+    assert played_actions(problem, truth, bound.actions).cost_g == bound.played.cost_g
+
+
+# -------------------------------------------------------------------- what it refuses
+
+
+def test_it_refuses_a_series_that_lacks_something():
+    problem = problem_of(table_of((Gear.BF16,), (1, 2), 12), hours=6.0)
+    truth = series_of(6, 13)
+    with pytest.raises(ConfigError, match=r"deadline = '0.25 days on'.* it holds 0.208"):
+        lp_bound(problem, Series(START_S, HOUR_S, truth.values[:5]))
+    for value in (np.nan, -1.0):
+        values = truth.values.copy()
+        values[3] = value
+        with pytest.raises(ConfigError, match="missing or negative"):
+            lp_bound(problem, Series(START_S, HOUR_S, values))
+
+
+def test_without_scipy_it_says_what_to_install(monkeypatch):
+    problem = problem_of(table_of((Gear.BF16,), (1, 2), 12), hours=6.0)
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(MissingToolError, match=r"pip install 'ecorl\[carbon\]'"):
+        lp_bound(problem, series_of(6, 13))
