@@ -43,6 +43,7 @@ FULL = {"demo": ("--install",)}
 
 LONG = {
     "overhead": ("--blocks", "40"), "demo": ("--long",), "paper_carbon": ("--train",),
+    "carbon_control": ("--harder",),
 }  # fmt: skip
 """Options of the long pass, in place of those above: more blocks, more seeds."""
 

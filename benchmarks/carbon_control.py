@@ -13,11 +13,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 
 from ecorl.bench.carbon.control.grid_study import GridStudy, Saving, study_grid
+from ecorl.bench.carbon.control.harder import harder_cases
 from ecorl.bench.carbon.control.regrets import Regrets
 from ecorl.bench.carbon.control.scenario import SLACKS, Study, filled
 from ecorl.bench.carbon.control.speed import decision_times, lp_seconds, year_seconds
@@ -62,6 +63,8 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
             figures += missing_figures(name, f"its {days:.0f} days are too few for one start")
             continue
         figures += grid_figures(name, found)
+        if options.harder:
+            figures += harder_figures(name, study, trace)
         deficits.append(max(one.deficit for one in _all(found)))
     if not grids:
         figures += [f for name in KNOWN_GRIDS for f in missing_figures(name, WHY_MISSING)]
@@ -105,6 +108,21 @@ def grid_figures(name: str, found: GridStudy) -> list[Figure]:
     for slack in SLACKS:
         figures += _saving_figures(name, slack, found)
     return figures
+
+
+def harder_figures(name: str, study: Study, trace: GridTrace) -> list[Figure]:
+    """Regrets in the harder cases, by some of the starts; without targets."""
+    series = filled(trace.series)
+    found = harder_cases(replace(study, epoch_s=3600.0), series, study.starts(series)[::3])
+    return [
+        Figure(
+            f"carbon.harder_{case}_{name}", one.regrets.mean, "1", MODELLED,
+            {"by_start_day": one.regrets.by_day, "race": one.race, "saved_against_race": one.saved},
+            note=f"{one.what}; {len(one.regrets.runs)} starts, epochs of an hour, history only "
+            f"unless said; the optimum of the case is the measure. Racing: {100 * one.race:.1f} %",
+        )
+        for case, one in found.items()
+    ]  # fmt: skip
 
 
 def _history_figure(name: str, found: GridStudy) -> Figure:
@@ -245,5 +263,12 @@ def _about(trace: GridTrace) -> dict[str, object]:
     }
 
 
+def options(parser: argparse.ArgumentParser) -> None:
+    add_traces_option(parser)
+    parser.add_argument(
+        "--harder", action="store_true", help="the harder cases too, about a minute a grid"
+    )
+
+
 if __name__ == "__main__":
-    sys.exit(run_benchmark("carbon_control", measure, options=add_traces_option))
+    sys.exit(run_benchmark("carbon_control", measure, options=options))

@@ -13,7 +13,7 @@ from ecorl.controllers.clairvoyant.network import EpochNetwork, Values
 from ecorl.controllers.clairvoyant.priced import IntArray
 from ecorl.controllers.problem.table import FloatArray, TrainingAction
 
-_GAP, _CLOSE = 1e-3, 5e-7
+_GAP, _CLOSE = 1e-5, 5e-7
 """Share of its objective by which HiGHS may miss the optimum, and share of all costs. Invented."""
 
 _INFEASIBLE = 2

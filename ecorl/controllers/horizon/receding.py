@@ -88,8 +88,10 @@ class RecedingHorizon:
         tokens = progress.tokens_left * plan.curve.seconds / max(left_s, 1e-6)
         low = progress.low_tokens_left * plan.curve.seconds / max(left_s, 1e-6)
         price = plan.curve.price(tokens, low)
+        # A value of an hour that is over says less of now than what is expected from it.
         known = seen.intensity
-        g_per_kwh = float(plan.middle[0]) if known is None else known.g_per_kwh
+        is_of_now = known is not None and now_s < known.end_s
+        g_per_kwh = known.g_per_kwh if known is not None and is_of_now else float(plan.middle[0])
         action = self._hulls.best(price, g_per_kwh)
         if self._changes_cost and action != progress.action:
             action = self._kept_or(action, price, g_per_kwh, progress.action, plan.middle)

@@ -13,6 +13,7 @@ pytest.importorskip("scipy")
 
 from ecorl.bench.carbon.control.foresight import AS_ARCHIVED, KIND, MadeUpForesight
 from ecorl.bench.carbon.control.grid_study import study_grid
+from ecorl.bench.carbon.control.harder import harder_cases
 from ecorl.bench.carbon.control.regrets import cases, fastest, regrets, static, until_done
 from ecorl.bench.carbon.control.scenario import SLACKS, Study, filled, static_bf16, static_fp8
 from ecorl.bench.carbon.control.speed import decision_times, made_up_hours
@@ -94,6 +95,17 @@ def test_an_hours_forecast_moves_within_an_issue_by_getting_nearer_alone():
     assert np.array_equal(one.after(30).middle, late.middle)
     signs = np.sign(early.middle[6:96] - came) * np.sign(late.middle[:90] - came)
     assert (signs > 0).all()
+
+
+def test_harder_cases_are_played_against_their_own_bounds(hours):
+    found = harder_cases(SMALL, hours, [12, 25])
+    assert set(found) == {"archived_forecast", "idle_nodes", "changes", "low_share", "late"}
+    for one in found.values():
+        assert one.regrets.deficit == 0.0
+        assert min(one.regrets.by_day.values()) > -1e-9
+        assert one.race >= 0.0
+    low = found["low_share"].regrets.runs[0].played
+    assert low.tokens_by_gear[Gear.FP8] <= 0.37 * low.tokens * (1 + 1e-9)
 
 
 def test_holes_are_filled_with_what_stood_before():
