@@ -100,3 +100,34 @@ def test_a_run_ends_at_its_budget_and_leaves_a_checkpoint(write_config, tmp_path
     assert rows[-1].choice.why is Why.BUDGET
     assert list((run_dir / "checkpoints").glob("checkpoint-*"))
     assert "budget_g" in done.stderr + done.stdout
+
+
+def rarely_clean(folder):
+    """A table ``[carbon]`` with the default controller, on a grid that is clean an hour a day.
+
+    An hour is a tenth of a second, so that a decision falls into a dirty one nearly always.
+    """
+    path = write(folder, two(([400.0] * 23 + [200.0]) * 300), "RARELY_2022.csv")
+    feed = {
+        "type": "replay", "path": str(path), "speed": 36_000.0,
+        "starts_at": "2022-01-21T00:00:00Z",
+    }  # fmt: skip
+    control = {"controller": "stochastic", "slack": 3.0}
+    return {"recheck_s": 0.1, "stale_after_s": 1.0, "feeds": [feed], "control": control}
+
+
+def test_a_run_under_a_controller_ends_with_the_weights_of_one_without(
+    unbroken,
+    write_config,
+    tmp_path,
+):
+    done = ecorl("run", "--config", str(write_config("governed", rarely_clean(tmp_path))))
+    assert done.returncode == 0, done.stderr
+    assert_same_weights(unbroken, tmp_path / "governed")
+    rows, spans = choices_of(tmp_path / "governed")
+    whys = {row.choice.why for row in rows}
+    assert {Why.TIMING, Why.PRICED} <= whys
+    assert {row.choice.controller for row in rows} == {"stochastic"}
+    assert any(row.choice.command is Command.PAUSE for row in rows)
+    assert sum(end_s - start_s for start_s, end_s in spans[1]) > 0.1
+    assert all(row.memory["deadline_s"] for row in rows if row.choice.why is Why.PRICED)
