@@ -17,7 +17,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from ecorl.bench.carbon.control.grid_study import GridStudy, Saving, study_grid
+from ecorl.bench.carbon.control.grid_study import ControlSaving, GridStudy, study_grid
 from ecorl.bench.carbon.control.harder import harder_cases
 from ecorl.bench.carbon.control.regrets import Regrets
 from ecorl.bench.carbon.control.scenario import SLACKS, Study, filled
@@ -164,7 +164,7 @@ def _capture_figure(name: str, found: GridStudy) -> Figure:
 
 
 def _saving_figures(name: str, slack: str, found: GridStudy) -> list[Figure]:
-    s: Saving = found.savings[slack]
+    s: ControlSaving = found.savings[slack]
     parts = f"of static BF16's emissions FP8 alone saves {100 * s.gear:.1f} %"
     if s.timing is not None and s.width is not None:
         parts += (

@@ -1,4 +1,4 @@
-"""``ecorl carbon``: what the grid emits now, and what it will in the next hours."""
+"""``ecorl carbon``: what the grid emits now and in the next hours, and when to train."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from typing import Annotated
 
 import typer
 
+from ecorl.cli.carbon.planning.commands import plan, profile, simulate
 from ecorl.cli.exits import FAULT, help_without_command
 from ecorl.cli.options import ConfigOption, OverridesOption, chosen_config
 from ecorl.cli.output import make_console
 
-carbon_app = typer.Typer(help="Say what the grid emits now, and what it will in the next hours.")
+_HELP = "Say what the grid emits now, what it will, and when training in it emits least."
+
+carbon_app = typer.Typer(help=_HELP)
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @carbon_app.callback(invoke_without_command=True)
 def _top(context: typer.Context) -> None:
-    """Say what the grid emits now, and what it will in the next hours."""
+    """Say what the grid emits now, what it will, and when training in it emits least."""
     help_without_command(context)
 
 
@@ -67,3 +70,8 @@ def forecast(
         show_forecast(grid, hours, make_console())
     if is_missed(grid):
         raise typer.Exit(FAULT)
+
+
+carbon_app.command()(plan)
+carbon_app.command()(simulate)
+carbon_app.command()(profile)

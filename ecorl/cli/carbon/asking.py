@@ -79,9 +79,9 @@ def ask_grid(config: Config, *, looks_ahead: bool) -> GridNow:
         MissingToolError: when a feed's package is missing.
     """
     rule = waiting_rule(config)
-    with _open_chains(config) as chains:
-        average = _answer(chains.average)
-        marginal = None if chains.marginal is None else _answer(chains.marginal)
+    with open_chains(config) as chains:
+        average = answer_of(chains.average)
+        marginal = None if chains.marginal is None else answer_of(chains.marginal)
         ahead, renewable = None, None
         if looks_ahead or rule.percentile is not None:
             if config.carbon.waits_for == "marginal" and chains.marginal and marginal:
@@ -107,8 +107,16 @@ def ask_grid(config: Config, *, looks_ahead: bool) -> GridNow:
 
 
 @contextlib.contextmanager
-def _open_chains(config: Config) -> Iterator[FeedChains]:
-    """The chains of a config, closed at the end."""
+def open_chains(config: Config) -> Iterator[FeedChains]:
+    """The chains of a config, closed at the end.
+
+    Args:
+        config: of a run.
+
+    Raises:
+        ConfigError: for a feed whose key, place or file cannot be used.
+        MissingToolError: when a feed's package is missing.
+    """
     chains = build_chains(config, time.time())
     console = make_console(stderr=True)
     if console.is_terminal and config.carbon.feeds:
@@ -119,8 +127,12 @@ def _open_chains(config: Config) -> Iterator[FeedChains]:
         chains.close()
 
 
-def _answer(chain: FeedChain[Kind]) -> FeedAnswer[Kind]:
-    """One answer of a chain that knows its feeds' last weeks, so that it can judge them."""
+def answer_of(chain: FeedChain[Kind]) -> FeedAnswer[Kind]:
+    """One answer of a chain that knows its feeds' last weeks, so that it can judge them.
+
+    Args:
+        chain: of a config.
+    """
     chain.recall(time.time())
     return chain.ask(time.time())
 

@@ -74,6 +74,28 @@ def span(start_s: float, end_s: float, now_s: float) -> str:
     return _both(start_s, told)
 
 
+def dated(t_s: float, zone: tzinfo | None, with_year: bool = False) -> str:
+    """Day and time, e.g. ``Thu 12 Jan 13:00``.
+
+    Args:
+        t_s: time, s since 1970.
+        zone: the zone; None for this machine's.
+        with_year: whether the year is told.
+    """
+    text = "%a %d %b %Y %H:%M" if with_year else "%a %d %b %H:%M"
+    return datetime.fromtimestamp(t_s, UTC).astimezone(zone).strftime(text)
+
+
+def dated_moment(t_s: float, with_year: bool = False) -> str:
+    """Day and time in this machine's zone and in UTC, e.g. ``Thu 12 Jan 13:00 (UTC)``.
+
+    Args:
+        t_s: time, s since 1970.
+        with_year: whether the year is told.
+    """
+    return _both(t_s, lambda zone: dated(t_s, zone, with_year))
+
+
 def length(seconds: float) -> str:
     """A length of time, e.g. ``4 h 20 min``.
 

@@ -3,8 +3,8 @@
 The budget is taken out of the problem and each token given a price. What is left is a path through
 the states of `EpochNetwork`, over all actions of the table, and the least that it costs less what
 its tokens are worth is a bound at any price. The price that gives the highest bound is searched
-for. The bound lacks nothing but what the budget as a whole number of blocks of epochs costs, a
-share of some 1e-6 over a month of epochs of 5 minutes.
+for. What the bound lacks is that blocks of epochs come as a whole, and do not add up to the budget:
+over a month of epochs of 5 minutes less than 3e-5 of the costs, on four recorded grids.
 """
 
 from __future__ import annotations

@@ -125,6 +125,8 @@ def optimum(problem: TrainingProblem, truth: Series) -> ClairvoyantBound:
     open_g, cheapest, n_solved = best_g.copy(), None, 0
     while cheapest is None or open_g.min() < cheapest.cost_g * (1.0 - _ROUNDING):
         at = int(open_g.argmin())
+        if open_g[at] == np.inf:
+            raise ConfigError(f"{problem.key}.tokens", problem.tokens, "less, by the deadline")
         more_g, box = ends.tightened(at)
         best_g = np.maximum(best_g, more_g)
         found = end_optimum(ends, at, box)

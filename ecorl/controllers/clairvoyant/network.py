@@ -145,7 +145,7 @@ class EpochNetwork:
         found = np.empty((len(prices), self.n_epochs + 1))
         states = self._begin(len(prices))
         found[:, 0] = states[0].min(axis=-1)
-        for epoch, terms in enumerate(self._all_terms(prices)):
+        for epoch, terms in self._all_terms(prices, range(self.n_epochs)):
             states = [self._forth(*pair) for pair in zip(states, terms, strict=True)]
             _use_up(states)
             found[:, epoch + 1] = np.minimum(states[0], states[-1]).min(axis=-1)
@@ -162,7 +162,7 @@ class EpochNetwork:
         shape = (self.n_epochs + 1, len(self.phases), len(self.actions))
         before, states = np.empty(shape), self._begin(1)
         before[0] = np.concatenate(states)
-        for epoch, terms in enumerate(self._all_terms(np.array([price]))):
+        for epoch, terms in self._all_terms(np.array([price]), range(self.n_epochs)):
             states = [self._forth(*pair) for pair in zip(states, terms, strict=True)]
             _use_up(states)
             before[epoch + 1] = np.concatenate(states)
@@ -178,9 +178,9 @@ class EpochNetwork:
         after, stop_g = np.empty_like(values.before), self._stop_at_g(values.may_end)
         after[-1] = stop_g[-1]
         states = [after[-1, phase][None] for phase in range(len(self.phases))]
-        all_terms = list(self._all_terms(np.array([values.price])))
-        for epoch in range(self.n_epochs - 1, -1, -1):
-            pairs = zip(states, all_terms[epoch], strict=True)
+        backwards = range(self.n_epochs - 1, -1, -1)
+        for epoch, terms in self._all_terms(np.array([values.price]), backwards):
+            pairs = zip(states, terms, strict=True)
             states = [np.minimum(self._back(*pair), stop_g[epoch]) for pair in pairs]
             if len(states) > 1:
                 np.minimum(states[0], states[1], out=states[0])
@@ -259,14 +259,14 @@ class EpochNetwork:
         state[:, self.pause] = 0.0
         return [state.copy() for _ in self.phases]
 
-    def _all_terms(self, prices: FloatArray) -> Iterator[list[_Terms]]:
-        """The terms of all epochs, by phase; epochs that are alike share them."""
+    def _all_terms(self, prices: FloatArray, epochs: range) -> Iterator[tuple[int, list[_Terms]]]:
+        """Epochs with their terms by phase; neighbours that are alike share them."""
         known, terms = (math.nan, math.nan), list[_Terms]()
-        for epoch in range(self.n_epochs):
+        for epoch in epochs:
             key = (float(self.g_per_j[epoch]), float(self.seconds[epoch]))
             if key != known:
                 known, terms = key, [self._terms(*key, one, prices) for one in self.phases]
-            yield terms
+            yield epoch, terms
 
     def _terms(self, c: float, length_s: float, one: CapPhase, prices: FloatArray) -> _Terms:
         """Costs of an epoch of a length in one phase."""

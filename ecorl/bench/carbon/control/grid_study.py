@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ecorl.bench.carbon.control.foresight import MadeUpForesight
-from ecorl.bench.carbon.control.regrets import Case, Make, Regrets, cases, regrets, static
+from ecorl.bench.carbon.control.regrets import Make, Regrets, StudyCase, cases, regrets, static
 from ecorl.bench.carbon.control.scenario import (
     MEASURED_GAINS,
     SLACKS,
@@ -32,7 +32,7 @@ HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Saving:
+class ControlSaving:
     """What the default controller saves at a slack, all starts together, as fractions.
 
     Attributes:
@@ -81,8 +81,8 @@ class GridStudy:
     soft_q: Regrets
     soft_q_all: float
     beside: Mapping[str, float]
-    savings: Mapping[str, Saving]
-    by_gain: Mapping[float, Saving]
+    savings: Mapping[str, ControlSaving]
+    by_gain: Mapping[float, ControlSaving]
     n_left_out: int
 
 
@@ -139,7 +139,9 @@ def _by(slack: str, taken: Sequence[int], few: Sequence[int]) -> Sequence[int]:
     return taken if slack == "1.67" else few
 
 
-def saving(study: Study, series: Series, days: Sequence[int], split: Sequence[int]) -> Saving:
+def saving(
+    study: Study, series: Series, days: Sequence[int], split: Sequence[int]
+) -> ControlSaving:
     """What the default controller saves, and by what.
 
     Args:
@@ -159,7 +161,7 @@ def saving(study: Study, series: Series, days: Sequence[int], split: Sequence[in
     told = [one for one in found if one.timed is not None]
     of = sum(one.bf16 for one in told)
     timed = sum(one.timed or 0.0 for one in told)
-    return Saving(
+    return ControlSaving(
         static_fp8=1.0 - all_ / fp8,
         static_bf16=1.0 - all_ / bf16,
         gear=1.0 - fp8 / bf16,
@@ -181,7 +183,7 @@ class _Emitted:
     bf16_days: float
 
 
-def _emitted(case: Case, series: Series, split: Sequence[int]) -> _Emitted | None:
+def _emitted(case: StudyCase, series: Series, split: Sequence[int]) -> _Emitted | None:
     problem, timed = case.problem, None
     try:
         bf16 = static(problem, series, static_bf16(problem))
@@ -189,7 +191,7 @@ def _emitted(case: Case, series: Series, split: Sequence[int]) -> _Emitted | Non
         return None
     if case.day in split:
         full = problem.of(widths=problem.table.widths[-1:])
-        whole = Case(case.day, full, case.bound_g, case.race_g)
+        whole = StudyCase(case.day, full, case.bound_g, case.race_g)
         timed = regrets(_default, [whole], series).runs[0].played.carbon_g
     assert bf16.done_s is not None
     return _Emitted(
@@ -209,7 +211,7 @@ def _taken(days: Sequence[int], n: float) -> list[int]:
     return [days[round(i * (len(days) - 1) / (wanted - 1))] for i in range(wanted)]
 
 
-def _mean_race(chosen: Sequence[Case]) -> float:
+def _mean_race(chosen: Sequence[StudyCase]) -> float:
     return sum(case.race_g / case.bound_g - 1.0 for case in chosen) / len(chosen)
 
 

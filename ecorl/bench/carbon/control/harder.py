@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ecorl.bench.carbon.control.foresight import AS_ARCHIVED, MadeUpForesight
-from ecorl.bench.carbon.control.regrets import Case, Regrets, cases, regrets
+from ecorl.bench.carbon.control.regrets import Regrets, StudyCase, cases, regrets
 from ecorl.bench.carbon.control.scenario import Study
 from ecorl.carbon.series import Series
 from ecorl.controllers.catalogue import build
@@ -102,11 +102,11 @@ def _looser(study: Study) -> Study:
     return replace(study, slack=study.slack * slower)
 
 
-def _with_bound(case: Case, bound_g: float) -> Case:
-    return Case(case.day, case.problem, bound_g, case.race_g)
+def _with_bound(case: StudyCase, bound_g: float) -> StudyCase:
+    return StudyCase(case.day, case.problem, bound_g, case.race_g)
 
 
-def _played(what: str, chosen: Sequence[Case], series: Series, found: Regrets) -> Harder:
+def _played(what: str, chosen: Sequence[StudyCase], series: Series, found: Regrets) -> Harder:
     race = regrets(lambda problem: build("race", problem), chosen, series)
     raced_g, emitted_g = (sum(run.played.cost_g for run in one.runs) for one in (race, found))
     return Harder(what, found, race.mean, 1.0 - emitted_g / raced_g)

@@ -23,7 +23,7 @@ Make = Callable[[TrainingProblem], Controller]
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class StudyCase:
     """A start of a training with its bound.
 
     Attributes:
@@ -40,7 +40,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StudyRun:
     """One controller in one case.
 
     Attributes:
@@ -48,7 +48,7 @@ class Run:
         played: what became of it.
     """
 
-    case: Case
+    case: StudyCase
     played: PlayedTraining
 
     @property
@@ -65,7 +65,7 @@ class Regrets:
         runs: in the order of the starts.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[StudyRun, ...]
 
     @property
     def mean(self) -> float:
@@ -91,7 +91,7 @@ class Regrets:
         return max(run.played.deficit / run.case.problem.tokens for run in self.runs)
 
 
-def cases(study: Study, series: Series, days: Sequence[int], **changes: object) -> list[Case]:
+def cases(study: Study, series: Series, days: Sequence[int], **changes: object) -> list[StudyCase]:
     """Problems and bounds of some starts.
 
     Args:
@@ -106,13 +106,13 @@ def cases(study: Study, series: Series, days: Sequence[int], **changes: object) 
         problem = study.problem(series.start_s + day * DAY_S, table)
         problem = replace(problem, **changes)  # type: ignore[arg-type]
         raced = static(problem, series, fastest(problem))
-        found.append(Case(day, problem, optimum(problem, series).cost_g, raced.cost_g))
+        found.append(StudyCase(day, problem, optimum(problem, series).cost_g, raced.cost_g))
     return found
 
 
 def regrets(
     make: Make,
-    chosen: Sequence[Case],
+    chosen: Sequence[StudyCase],
     series: Series,
     *,
     foresight: Foresight | None = None,
@@ -133,7 +133,7 @@ def regrets(
     for case in chosen:
         told = series if history_days is None else _from(series, case.day - history_days)
         knowledge = Knowledge(told, late, foresight)
-        runs.append(Run(case, play(make(case.problem), case.problem, knowledge, series)))
+        runs.append(StudyRun(case, play(make(case.problem), case.problem, knowledge, series)))
     return Regrets(tuple(runs))
 
 

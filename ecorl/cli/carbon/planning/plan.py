@@ -1,0 +1,170 @@
+"""``ecorl carbon plan``: when to train from now on, and what that is worth."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import typer
+
+from ecorl.carbon.chain import FeedChain
+from ecorl.carbon.traces.reading import read_trace
+from ecorl.carbon.traces.trace import GridTrace
+from ecorl.cli.carbon.asking import Kind, answer_of, open_chains
+from ecorl.cli.carbon.planning.options import SpanTerms, TableTerms
+from ecorl.cli.carbon.planning.schedule import draw_plan, plan_data, show_plan
+from ecorl.cli.carbon.planning.terms import DAY_S, counting, deadline_of, seconds_of, table_of
+from ecorl.cli.carbon.verdict import refusal_text
+from ecorl.cli.output import make_console, say, writing
+from ecorl.config import Config
+from ecorl.controllers.planning.history import GridPast, past_of_feed, past_of_trace
+from ecorl.controllers.planning.plan import carbon_plan, epoch_of, n_plays
+from ecorl.controllers.planning.problems import budget_at, training_problem
+from ecorl.controllers.problem.table import GearTable
+from ecorl.controllers.problem.training import TrainingProblem
+from ecorl.errors import ConfigError, FeedSilent
+
+_LONGEST_DAYS = 400.0
+"""How many days of the grid a plan reaches at most. Invented: nobody foresees more than a year."""
+
+_UP_TO_DATE_S = 2 * DAY_S
+"""A recording that ends at most so long ago goes on now; an older one is planned from its end."""
+
+
+def run_plan(
+    config: Config,
+    trace: Path | None,
+    span: SpanTerms,
+    terms: TableTerms,
+    plot: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Do what ``ecorl carbon plan`` was asked for.
+
+    Args:
+        config: of the command.
+        trace: recording in the place of the config's feeds.
+        span: time and budget.
+        terms: the table.
+        plot: the PNG; None: not asked for.
+        as_json: whether JSON is printed.
+
+    Raises:
+        ConfigError: for what is missing or cannot be, as a budget that cannot be met.
+        DataError: for a recording that cannot be used.
+        FeedSilent: when the feeds tell too little to plan by.
+    """
+    start_s, soft_s = seconds_of(span.start, "--start"), _soft(config, span.soft_deadline)
+    table = table_of(terms, config)
+    if trace is None:
+        past, now_s = _fed(config), time.time() if start_s is None else start_s
+    else:
+        past, now_s = _recorded(trace, start_s)
+    begin_s = past.begin_s(now_s)
+    end_s = deadline_of(config, begin_s, span)
+    if end_s is None:
+        end_s = _by_slack(config, past, table, begin_s, span.tokens)
+    problem = _problem(config, past, table, (begin_s, end_s), span.tokens, soft_s)
+    with counting("planning", n_plays(past, problem)) as tell:
+        found = carbon_plan(past, problem, tell)
+    if plot is not None:
+        with writing(plot, "--plot"):
+            draw_plan(found, plot)
+    if as_json:
+        typer.echo(json.dumps(plan_data(found), indent=2, allow_nan=False))
+        return
+    show_plan(found, make_console())
+    if plot is not None:
+        say(f"picture: {plot}")
+
+
+def _by_slack(
+    config: Config, past: GridPast, table: GearTable, begin_s: float, tokens: float | None
+) -> float:
+    """The deadline that ``carbon.control.slack`` makes of the least time that the tokens take."""
+    c = config.carbon.control
+    if c.slack is None:
+        allowed = "a date and time, here or as --deadline or --days"
+        raise ConfigError("carbon.control.deadline", None, allowed)
+    budget = c.tokens if tokens is None else tokens
+    if budget is None:
+        allowed = "a number of tokens, here or as --tokens, since carbon.control.slack is of them"
+        raise ConfigError("carbon.control.tokens", None, allowed)
+    free = training_problem(config, table, (begin_s, math.inf), budget, past.hour_s)
+    return begin_s + c.slack * free.needed_s(free.begin())
+
+
+def _soft(config: Config, text: str | None) -> float | None:
+    """The soft deadline that the option names, else that of the config, s since 1970."""
+    found = seconds_of(text, "--soft-deadline")
+    if found is None:
+        soft = config.carbon.soft_deadline
+        return None if soft is None else soft.timestamp()
+    if config.carbon.control.late_g_per_h <= 0.0:
+        allowed = "a figure above 0 beside --soft-deadline, or being late costs nothing"
+        raise ConfigError("carbon.control.late_g_per_h", 0.0, allowed)
+    return found
+
+
+def _problem(
+    config: Config,
+    past: GridPast,
+    table: GearTable,
+    span_s: tuple[float, float],
+    tokens: float | None,
+    soft_s: float | None,
+) -> TrainingProblem:
+    """What has to be met."""
+    length_s = span_s[1] - span_s[0]
+    if length_s > _LONGEST_DAYS * 24 * past.hour_s:
+        allowed = f"at most {_LONGEST_DAYS:g} days of the grid after the start"
+        days = length_s / past.hour_s / 24
+        raise ConfigError("carbon.control.deadline", f"{days:.4g} days on", allowed)
+    epoch_s = epoch_of(past, length_s, config.carbon.control.epoch_s)
+    budget = config.carbon.control.tokens if tokens is None else tokens
+    if budget is None:
+        most = budget_at(config, table, span_s, epoch_s, 1.0)
+        allowed = f"a number of tokens, here or as --tokens; at most {most:.4g} by the deadline"
+        raise ConfigError("carbon.control.tokens", None, allowed)
+    soft_s = None if soft_s is None or soft_s <= span_s[0] else soft_s
+    return training_problem(config, table, span_s, budget, epoch_s, soft_s)
+
+
+def _recorded(path: Path, start_s: float | None) -> tuple[GridPast, float]:
+    """What a recording tells until the start, and the time from which a plan can begin."""
+    if not path.expanduser().is_file():
+        raise ConfigError("--trace", str(path), "a file that can be read")
+    trace: GridTrace = read_trace(path.expanduser())
+    end_s, now_s = trace.series.end_s, time.time()
+    if start_s is None:
+        start_s = now_s if now_s - end_s <= _UP_TO_DATE_S else end_s
+    if start_s - end_s > _UP_TO_DATE_S:
+        told = datetime.fromtimestamp(end_s, UTC).strftime("%Y-%m-%d %H:%M")
+        given = datetime.fromtimestamp(start_s, UTC).strftime("%Y-%m-%d %H:%M")
+        raise ConfigError("--start", given, f"at most 2 days after the recording's end, {told} UTC")
+    return past_of_trace(trace, start_s), start_s
+
+
+def _fed(config: Config) -> GridPast:
+    """What the config's feeds tell of the intensity that is waited for."""
+    if not config.carbon.feeds:
+        allowed = "feeds, or a recording as --trace: a plan goes by the grid's past"
+        raise ConfigError("carbon.feeds", None, allowed)
+    with open_chains(config) as chains:
+        is_marginal = config.carbon.waits_for == "marginal"
+        if is_marginal and chains.marginal is not None:
+            return _told(chains.marginal)
+        return _told(chains.average)
+
+
+def _told(chain: FeedChain[Kind]) -> GridPast:
+    """What the first of a chain's feeds that has a value tells."""
+    answer = answer_of(chain)
+    if answer.value is None:
+        refused = "; ".join(refusal_text(refusal) for refusal in answer.refusals)
+        raise FeedSilent(f"the intensity of the grid is unknown: {refused}")
+    return past_of_feed(chain, answer.value, answer.asked_s)
