@@ -131,13 +131,13 @@ class CoreNetwork:
     def _whole(self, epoch: int, phase: int, before: IntArray, after: IntArray) -> Arcs:
         """Epochs that last for their whole time."""
         cost_g, useful_s = self._network.spent(epoch, phase, before, after)
-        return self._built(epoch, (phase, phase), before, after, cost_g, useful_s)
+        return self._built(epoch, (phase, phase), (before, after), cost_g, useful_s)
 
     def _using_up(self, epoch: int, before: IntArray, after: IntArray) -> Arcs:
         """Epochs in which the last tokens in low precision are trained."""
         whole_g, useful_s = self._network.spent(epoch, 0, before, after)
         cost_g, _ = self._network.spent(epoch, 1, before, after)
-        return self._built(epoch, (0, 1), before, after, cost_g, useful_s, whole_g - cost_g)
+        return self._built(epoch, (0, 1), (before, after), cost_g, useful_s, whole_g - cost_g)
 
     def _last(self, epoch: int, phase: int, before: IntArray, after: IntArray) -> Arcs:
         """Epochs in which the last token is trained."""
@@ -152,20 +152,19 @@ class CoreNetwork:
         change_late_g = (later_g - late_g) * (1.0 - useful_s / length_s)
         done_g = network.tail_g[epoch + 1] + late_g + change_late_g
         more_g = whole_g - cost_g + (later_g - late_g) - change_late_g
-        return self._built(epoch, (phase, SINK), before, after, cost_g + done_g, useful_s, more_g)
+        return self._built(epoch, (phase, SINK), (before, after), cost_g + done_g, useful_s, more_g)
 
     def _built(
         self,
         epoch: int,
         phases: tuple[int, int],
-        before: IntArray,
-        after: IntArray,
+        actions: tuple[IntArray, IntArray],
         cost_g: FloatArray,
         useful_s: FloatArray,
         more_g: FloatArray | None = None,
     ) -> Arcs:
         """Arcs from each action to each, with the least that a schedule with one costs."""
-        network, (phase, to) = self._network, phases
+        network, (phase, to), (before, after) = self._network, phases, actions
         one, m, n_phases = network.phases[phase], len(network.actions), len(network.phases)
         is_end = to == SINK or epoch + 1 == network.n_epochs
         if to != SINK and is_end:

@@ -4,7 +4,8 @@ The budget is taken out of the problem and each token given a price. What is lef
 the states of `EpochNetwork`, over all actions of the table, and the least that it costs less what
 its tokens are worth is a bound at any price. The price that gives the highest bound is searched
 for. What the bound lacks is that blocks of epochs come as a whole, and do not add up to the budget:
-over a month of epochs of 5 minutes less than 3e-5 of the costs, on four recorded grids.
+over a month of epochs of 5 minutes less than 3e-5 of the costs, on four recorded grids, without a
+cap on low precision.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ class ClairvoyantBound:
         slack_g_per_h: the grams that a deadline one hour later would save; below 0 where keeping
             the machines for that hour costs more. None where the series does not reach so far.
         is_exact: whether a schedule reaches the bound, epochs being short: nothing is lost by
-            changes.
+            changes, and nothing is trained beyond the budget. The latter is cheap only where
+            workers draw less when they train than when they idle.
         begins_s: ``[N] float64``, where the spans of the schedule begin, s since 1970.
         seconds_each: ``[N] float64``, how long they are, s.
         shares: by action, ``[N] float64``: the share of each span that is spent with it. The rest
@@ -164,7 +165,7 @@ def _told(ends: PricedEnds, found: EndOptimum, cost_g: float) -> ClairvoyantBoun
         price_g_per_token=found.price.g_per_token,
         low_price_g_per_token=found.price.low_g_per_token,
         slack_g_per_h=None,
-        is_exact=loses_none and tokens <= p.tokens * (1.0 + 1e-6),
+        is_exact=loses_none and bool(tokens <= p.tokens * (1.0 + 1e-6)),
         begins_s=p.start_s + edges_s[:-1],
         seconds_each=ends.seconds,
         shares=shares,

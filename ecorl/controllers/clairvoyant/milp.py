@@ -1,7 +1,7 @@
 """The least that whole epochs with changes cost: a mixed-integer programme, solved by HiGHS.
 
 A schedule is a path through the states of `EpochNetwork`: one binary variable for each epoch that
-may be spent in some way, at each state as many arrays that lead to it as away from it, and one row
+may be spent in some way, at each state as many arcs that lead to it as away from it, and one row
 for the budget. That is the most compact form of it known: without the budget's row its linear
 relaxation is exact, so that little is left to branch on.
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from ecorl.carbon.series import Series
 from ecorl.controllers.clairvoyant.chosen import chosen
 from ecorl.controllers.clairvoyant.core import CoreNetwork
 from ecorl.controllers.clairvoyant.lagrangian import bounded
-from ecorl.controllers.clairvoyant.network import EpochNetwork
+from ecorl.controllers.clairvoyant.network import EpochNetwork, Values
 from ecorl.controllers.clairvoyant.replayed import played_actions
 from ecorl.controllers.problem.table import TrainingAction
 from ecorl.controllers.problem.training import TrainingProblem
@@ -35,7 +35,7 @@ from ecorl.controllers.replay.playing import PlayedTraining
 
 _FIRST_STATES = 1500
 """States beside those of one schedule that HiGHS is given at first. Invented: seconds suffice for
-them, and they hold the optimum of a month on each of four recorded grids."""
+them, and without a cap they hold the optimum of a month on each of four recorded grids."""
 
 _GROWTH = 4
 """Factor by which there are more of them where they did not hold it. Invented."""
@@ -83,7 +83,9 @@ class ChangeBound:
     @property
     def gap(self) -> float:
         """Share of its costs by which the schedule lies above the bound."""
-        return _gap(self.played, self.cost_g)
+        if self.played.deficit > 0.0:
+            return math.inf
+        return max(0.0, self.played.cost_g - self.cost_g) / max(self.played.cost_g, 1e-300)
 
     @property
     def is_optimal(self) -> bool:
@@ -106,52 +108,60 @@ def milp_bound(problem: TrainingProblem, truth: Series, time_limit_s: float = 20
     began_s = time.perf_counter()
     network = EpochNetwork(problem, truth)
     warm = bounded(network, truth)
-    played, actions, bound_g = warm.played, warm.actions, warm.cost_g
-    programme_g = incumbent_g = None
-    n_arcs = 0
-    # Ends that cost more than the schedule that is known are none of the optimum.
-    known_g = math.inf if played.deficit > 0.0 else played.cost_g
-    values = network.values(warm.price, warm.ends_g <= known_g)
-    core = CoreNetwork(network, values)
-    budget_g = float(network.budget_g(np.array([warm.price]))[0])
-    until_s = time.perf_counter() + time_limit_s
-    n_more = _FIRST_STATES
-    while _gap(played, bound_g) > _CLOSED and until_s - time.perf_counter() > _SHORTEST_S:
-        worst_g = played.cost_g - budget_g if played.deficit == 0.0 else math.inf
-        cut_g = min(core.cut_g(network.n_epochs + n_more), worst_g)
-        if core.n_states(cut_g) > 2 * (network.n_epochs + n_more):
-            break  # many schedules cost the same, and there is little to tell them apart by
-        arcs = core.arcs(cut_g)
-        if len(arcs.epoch) > _MOST_ARCS:
-            break
-        n_arcs = len(arcs.epoch)
-        answer = chosen(network, values, arcs, until_s - time.perf_counter())
-        found_g = min(answer.bound_g, cut_g + budget_g)
-        programme_g = found_g if programme_g is None else max(programme_g, found_g)
-        bound_g = max(bound_g, programme_g)
-        if answer.actions:
-            incumbent_g = answer.cost_g
-            tried = played_actions(problem, truth, answer.actions)
-            if (tried.deficit, tried.cost_g) < (played.deficit, played.cost_g):
-                played, actions = tried, answer.actions
-        if cut_g == worst_g or answer.cost_g <= cut_g + budget_g:
-            break
-        n_more *= _GROWTH
-    return ChangeBound(
-        cost_g=bound_g,
+    found = ChangeBound(
+        cost_g=warm.cost_g,
         lp_g=warm.free.cost_g,
         lagrangian_g=warm.cost_g,
-        programme_g=programme_g,
-        incumbent_g=incumbent_g,
-        played=played,
-        actions=actions,
+        programme_g=None,
+        incumbent_g=None,
+        played=warm.played,
+        actions=warm.actions,
         price_g_per_token=warm.price.g_per_token,
-        n_arcs=n_arcs,
-        seconds=time.perf_counter() - began_s,
+        n_arcs=0,
+        seconds=0.0,
     )
+    if not found.is_optimal:
+        # Ends that cost more than the schedule that is known are none of the optimum.
+        may_end = warm.ends_g <= _worst_g(found)
+        values = network.values(warm.price, may_end)
+        found = _closer(network, truth, found, values, time_limit_s)
+    return replace(found, seconds=time.perf_counter() - began_s)
 
 
-def _gap(played: PlayedTraining, bound_g: float) -> float:
-    if played.deficit > 0.0:
-        return math.inf
-    return max(0.0, played.cost_g - bound_g) / max(played.cost_g, 1e-300)
+def _closer(
+    network: EpochNetwork, truth: Series, found: ChangeBound, values: Values, limit_s: float
+) -> ChangeBound:
+    """Ask HiGHS, of more and more states, until the optimum is among them or time is over."""
+    core = CoreNetwork(network, values)
+    budget_g = float(network.budget_g(np.array([values.price]))[0])
+    until_s, n_more = time.perf_counter() + limit_s, _FIRST_STATES
+    while not found.is_optimal and until_s - time.perf_counter() > _SHORTEST_S:
+        worst_g = _worst_g(found)
+        cut_g = min(core.cut_g(network.n_epochs + n_more) + budget_g, worst_g)
+        if core.n_states(cut_g - budget_g) > 2 * (network.n_epochs + n_more):
+            break  # many schedules cost the same, and there is little to tell them apart by
+        arcs = core.arcs(cut_g - budget_g)
+        if len(arcs.epoch) > _MOST_ARCS:
+            break
+        answer = chosen(network, values, arcs, until_s - time.perf_counter())
+        bound_g = min(answer.bound_g, cut_g)
+        found = replace(
+            found,
+            cost_g=max(found.cost_g, bound_g),
+            programme_g=max(found.programme_g or bound_g, bound_g),
+            n_arcs=len(arcs.epoch),
+        )
+        if answer.actions:
+            found = replace(found, incumbent_g=answer.cost_g)
+            played = played_actions(network.problem, truth, answer.actions)
+            if (played.deficit, played.cost_g) < (found.played.deficit, found.played.cost_g):
+                found = replace(found, played=played, actions=answer.actions)
+        if cut_g == worst_g or answer.cost_g <= cut_g:
+            break
+        n_more *= _GROWTH
+    return found
+
+
+def _worst_g(found: ChangeBound) -> float:
+    """What the optimum does not cost more than, gCO2e."""
+    return math.inf if found.played.deficit > 0.0 else found.played.cost_g

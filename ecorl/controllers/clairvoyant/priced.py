@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ecorl.controllers.clairvoyant.planes import PricePlanes
 from ecorl.controllers.clairvoyant.spans import GridSpans
 from ecorl.controllers.horizon.frontier import Frontier
 from ecorl.controllers.horizon.pricing import Hulls
@@ -35,8 +36,11 @@ differ by less than a millionth, at which hardly an interval leaves a choice."""
 _RANGE = 1e-5
 """Lowest price that is tried at first beside 0, as a share of the highest. Invented."""
 
-_POINTS_CAPPED, _ROUNDS_CAPPED = 9, 12
-"""The same along each of two prices."""
+_ROUNDS_CAPPED = 24
+"""How often two prices are looked for. Invented: most often a dozen times are enough."""
+
+_ABOUT = 1.0 + 1e-5
+"""Factor about two prices within which the best ones are expected. Invented."""
 
 
 class TokenClass(NamedTuple):
@@ -87,7 +91,7 @@ class PriceBox(NamedTuple):
             self.least / factor,
             self.most * factor,
             self.least_low / factor if self.least_low > 0.0 else self.least_low * factor,
-            self.most_low * factor,
+            self.most_low * factor if self.most_low > 0.0 else self.most_low / factor,
         )
 
 
@@ -200,24 +204,20 @@ class PricedEnds:
         return best, PriceBox(float(least), float(most), float(least), float(most))
 
     def _across(self, grid: FloatArray, last: int | None) -> tuple[FloatArray, PriceBox]:
-        """By two prices; the best need not be beside the best tried, and the box may be wrong."""
-        best = np.full(len(self.seconds), -np.inf)
-        shares = np.linspace(0.0, 1.0, _POINTS_CAPPED)
+        """By two prices; the box is drawn about the best that was found."""
+        found = self.least_g(np.column_stack((grid, np.zeros_like(grid))))
+        guess = float(grid[max(1, int(_of_end(found, last).argmax()))])
+        planes = PricePlanes(self.least_g, guess, float(grid[-1]) / guess)
+        points: FloatArray | None = guess * np.array([[1.0, 0.0], [1.3, 0.3], [1.6, 0.6]])
         for _ in range(_ROUNDS_CAPPED):
-            of_all, of_low = (part.ravel() for part in np.meshgrid(grid, shares, indexing="ij"))
-            found = self.least_g(np.column_stack((of_all, of_all * of_low)))
-            best = np.maximum(best, found.max(axis=0))
-            at, low_at = divmod(int(_of_end(found, last).argmax()), len(shares))
-            least, most = grid[max(0, at - 2)], grid[min(len(grid) - 1, at + 2)]
-            fewest, largest = shares[max(0, low_at - 2)], shares[min(len(shares) - 1, low_at + 2)]
-            grid = np.linspace(least, most, _POINTS_CAPPED)
-            shares = np.linspace(fewest, largest, _POINTS_CAPPED)
-        return best, PriceBox(
-            float(least),
-            float(most),
-            float(least * (1.0 - largest)),
-            float(most * (1.0 - fewest)),
-        )
+            if points is None:
+                break
+            planes.add(points)
+            points = planes.next_points(last)
+        price, low_price = planes.best(last)
+        low = float(price - low_price)
+        box = PriceBox(float(price), float(price), low, low).wider(_ABOUT)
+        return np.maximum(planes.ends_g, found.max(axis=0)), box
 
 
 def _of_end(found: FloatArray, last: int | None) -> FloatArray:

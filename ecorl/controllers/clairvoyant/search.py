@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ecorl.controllers.clairvoyant.highs import highs
 from ecorl.controllers.clairvoyant.network import EpochNetwork
+from ecorl.controllers.clairvoyant.planes import PricePlanes
 from ecorl.controllers.horizon.pricing import Price
 from ecorl.controllers.problem.table import FloatArray
 
@@ -33,11 +33,8 @@ _MORE = 1.001
 """Factor of the price at which enough is bought where a cap binds too. Invented: of those tried on
 three recorded grids, it gave the cheapest schedules."""
 
-_NUDGE = 1e-6
-"""Share of a price by which slopes are measured. Invented."""
-
-_SAME = 1e-8
-"""Share of a bound that is not worth another round. Invented."""
+_MOST_OF_TWO = 8.0
+"""Where two prices are looked for, as a multiple of that without costs of changes. Invented."""
 
 
 class FoundPrices(NamedTuple):
@@ -111,52 +108,15 @@ def _by_one(network: EpochNetwork, guess: float) -> FoundPrices:
 
 
 def _by_two(network: EpochNetwork, free: Price) -> FoundPrices:
-    """By the price of a token and that of the cap, where planes through what was tried meet.
-
-    A plane lies above the bound everywhere; slopes are measured by a nudge of each price. Between
-    the point where the planes meet and the best point so far two more are tried, because the planes
-    know little of what is far from their points.
-    """
-    tried = _Tried(network)
-    guess = max(free.g_per_token, 1e-12)
-    nudges = np.array([[0.0, 0.0], [_NUDGE * guess, 0.0], [0.0, _NUDGE * guess]])
-    points = np.array([free, free]) * [[1.0, 1.0], [1.02, 1.0]]
-    planes: list[tuple[FloatArray, FloatArray, FloatArray]] = []
-    best = points[0]
+    """By the price of a token and that of the cap."""
+    planes = PricePlanes(network.ends_g, max(free.g_per_token, 1e-12), _MOST_OF_TWO)
+    points: FloatArray | None = np.array([free, free]) * [[1.0, 1.0], [1.02, 1.0]]
     for _ in range(_LONGEST):
-        grid = (points[:, None, :] + nudges).reshape(-1, 2)
-        bounds_g = network.ends_g(grid)
-        tried.prices = np.concatenate((tried.prices, grid))
-        tried.bounds_g = np.concatenate((tried.bounds_g, bounds_g))
-        for number, point in enumerate(points):
-            at_g, *moved_g = bounds_g[3 * number : 3 * number + 3]
-            slopes = np.stack([(moved - at_g) / (_NUDGE * guess) for moved in moved_g])
-            planes.append((point, at_g, slopes))
-        end = tried.end
-        best = tried.prices[int(tried.bounds_g[:, end].argmax())]
-        top, most_g = _where_planes_meet(planes, end, guess)
-        if most_g - tried.ends_g[end] <= _SAME * abs(most_g):
+        if points is None:
             break
-        points = np.stack([top, 0.5 * (top + best), 0.15 * top + 0.85 * best])
+        planes.add(points)
+        points = planes.next_points(int(planes.ends_g.argmin()))
+    end = int(planes.ends_g.argmin())
+    best = planes.best(end)
     more = Price(float(best[0]) * _MORE, float(best[1]))
-    return FoundPrices(Price(*best.tolist()), more, end, tried.ends_g)
-
-
-def _where_planes_meet(
-    planes: list[tuple[FloatArray, FloatArray, FloatArray]], end: int, guess: float
-) -> tuple[FloatArray, float]:
-    """The prices at which the lowest plane is the highest, and how high it is there."""
-    points = np.stack([point for point, _, _ in planes])
-    heights = np.array([at_g[end] for _, at_g, _ in planes])
-    slopes = np.stack([slope[:, end] for _, _, slope in planes])
-    scale_g = max(float(np.abs(heights).max()), 1e-300)
-    rows = np.column_stack((-slopes * guess / scale_g, np.ones(len(planes))))
-    levels = (heights - (slopes * points).sum(axis=1)) / scale_g
-    found = highs().optimize.linprog(
-        [0.0, 0.0, -1.0],
-        A_ub=rows,
-        b_ub=levels,
-        bounds=[(0.0, 8.0), (0.0, 8.0), (None, None)],
-        method="highs",
-    )
-    return guess * found.x[:2], float(found.x[2]) * scale_g
+    return FoundPrices(Price(*best.tolist()), more, end, planes.ends_g)
