@@ -137,6 +137,20 @@ class FeedChain(Generic[Kind]):
         fresh = (v for v in before if v is not None and self.still_counts(v, now_s))
         return FeedAnswer(now_s, next(fresh, None), tuple(refusals))
 
+    def feed(self, name: str) -> Feed[Kind]:
+        """The feed of a name.
+
+        Args:
+            name: of the feed.
+
+        Raises:
+            KeyError: when the chain has none of that name.
+        """
+        for feed in self.feeds:
+            if feed.info.name == name:
+                return feed
+        raise KeyError(name)
+
     def past(self, name: str) -> tuple[Kind, ...]:
         """What a feed told so far, in the order of time; on the thread that asks the chain.
 

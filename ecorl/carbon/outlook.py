@@ -74,7 +74,7 @@ def outlook(chain: FeedChain[Kind], feed_name: str, now_s: float) -> Outlook:
         KeyError: when the chain has no feed of that name.
     """
     told = chain.past(feed_name)
-    feed = next(feed for feed in chain.feeds if feed.info.name == feed_name)
+    feed = chain.feed(feed_name)
     if feed.info.is_stated:
         return Outlook(feed_name, None, reason="a stated figure says nothing about the next hours")
     if not told:
@@ -109,7 +109,7 @@ def renewable_outlook(chain: FeedChain[Kind], feed_name: str, now_s: float) -> F
         KeyError: when the chain has no feed of that name.
     """
     told = chain.past(feed_name)
-    feed = next(feed for feed in chain.feeds if feed.info.name == feed_name)
+    feed = chain.feed(feed_name)
     if not told or told[-1].provenance is not Provenance.PUBLISHED:
         return None
     try:
@@ -134,7 +134,7 @@ def providers_forecast(chain: FeedChain[Kind], feed_name: str, now_s: float) -> 
     told = chain.past(feed_name)
     if not told or told[-1].provenance is not Provenance.PUBLISHED:
         return None
-    feed = next(feed for feed in chain.feeds if feed.info.name == feed_name)
+    feed = chain.feed(feed_name)
     return None if feed.info.is_stated else _own(feed, now_s)[0]
 
 

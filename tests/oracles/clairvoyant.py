@@ -29,9 +29,14 @@ def table_of(gears, widths, seed):
     )
 
 
-def problem_of(table, hours=12.0, slack=1.6, **terms):
+def idle_of(table, share):
+    """What an idle worker draws, as a share of the least that one draws in training, W."""
+    return share * float((table.power_w / np.array(table.widths)).min())
+
+
+def problem_of(table, hours=12.0, slack=1.6, idle_share=0.0, **terms):
     """A budget for which the hours are by the slack more than enough."""
-    terms = {"epoch_s": HOUR_S, **terms}
+    terms = {"epoch_s": HOUR_S, "idle_w": idle_of(table, idle_share), **terms}
     probe = TrainingProblem(table, 1.0, START_S, START_S + 1e9, **terms)
     tokens = probe.most_tokens(hours * HOUR_S) / slack * (1.0 - 1e-9)
     return TrainingProblem(table, tokens, START_S, START_S + hours * HOUR_S, **terms)
@@ -98,8 +103,6 @@ def dense_g(problem, truth):
     rates = np.array([problem.rate(a) for a in actions])
     extra = np.array([problem.draw_w(a) - problem.draw_w(PAUSE) for a in actions])
     low = np.array([a.is_low for a in actions]) * rates
-    # Without a cap, low tokens beyond the budget are as good as others.
-    cap = problem.low_share if problem.low_share < 1.0 else 1e6
     best = np.inf
     for last in range(len(times_s)):
         n = (last + 1) * len(actions)
@@ -114,7 +117,7 @@ def dense_g(problem, truth):
         found = linprog(
             np.append(cost, wait[last]),
             A_ub=np.vstack((-made, capped, share)),
-            b_ub=np.concatenate(([-1.0, cap], np.ones(last), [0.0])),
+            b_ub=np.concatenate(([-1.0, problem.low_share], np.ones(last), [0.0])),
             bounds=(0.0, 1.0),
         )
         if found.x is not None:

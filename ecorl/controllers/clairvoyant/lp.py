@@ -43,8 +43,7 @@ class ClairvoyantBound:
         slack_g_per_h: the grams that a deadline one hour later would save; below 0 where keeping
             the machines for that hour costs more. None where the series does not reach so far.
         is_exact: whether a schedule reaches the bound, epochs being short: nothing is lost by
-            changes, and nothing is trained beyond the budget. The latter is cheap only where
-            workers draw less when they train than when they idle.
+            changes, and nothing is trained beyond the budget.
         begins_s: ``[N] float64``, where the spans of the schedule begin, s since 1970.
         seconds_each: ``[N] float64``, how long they are, s.
         shares: by action, ``[N] float64``: the share of each span that is spent with it. The rest

@@ -10,9 +10,9 @@ of them no schedule below some cost can use; HiGHS chooses among the others. Wha
 optimal among all schedules where it lies below that cost, and else that cost is the bound.
 
 The programme costs what `ecorl.controllers.replay.playing.Training` accounts for the same schedule,
-and less in three cases that hardly occur: lateness counts as nothing in an epoch that holds the
-soft deadline within it; a change of the gear counts as one of the width where that takes less time;
-and where workers draw less when they train than when they idle, they may go on beyond the budget.
+and less in two cases that hardly occur: lateness counts as nothing in an epoch that holds the
+soft deadline within it, and a change of the gear counts as one of the width where that takes less
+time.
 """
 
 from __future__ import annotations

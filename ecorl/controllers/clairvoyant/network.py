@@ -26,7 +26,7 @@ from ecorl.controllers.clairvoyant.priced import BoolArray, IntArray
 from ecorl.controllers.clairvoyant.spans import epoch_spans
 from ecorl.controllers.horizon.pricing import Price
 from ecorl.controllers.problem.table import PAUSE, FloatArray, TrainingAction
-from ecorl.controllers.problem.training import Kept, TrainingProblem
+from ecorl.controllers.problem.training import TrainingProblem
 from ecorl.controllers.replay.playing import Training
 
 
@@ -100,15 +100,10 @@ class EpochNetwork:
         self._widths = np.array([action.width for action in self.actions])
         self._peers = _peers(self.actions)
         self._gear_w = np.maximum(self.nominal_w[self._peers], self.nominal_w[:, None])
-        # Less than idle workers: then an epoch that trains next to nothing may cost less than none.
-        below_w = max(0.0, p.draw_w(PAUSE) - float(self.nominal_w.min()))
-        credit_g = self.g_per_j * below_w * max(p.width_change_s, p.gear_change_s)
         self.tail_g = spans.tail_g(p)
         self._late_g = spans.late_g
         self._late_at_least_g = _late_at_least(p, spans.edges_s, spans.late_g)
         self.stop_g = self.tail_g + self._late_at_least_g
-        if p.kept is Kept.DEADLINE:
-            self.stop_g[:-1] -= credit_g
 
     def budget_g(self, prices: FloatArray) -> FloatArray:
         """What the tokens of the budget are worth, less what the cap's are, g.

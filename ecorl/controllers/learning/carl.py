@@ -16,6 +16,8 @@ import numpy as np
 
 from ecorl.carbon.series import Series
 from ecorl.control import GearChoice, Why
+from ecorl.controllers.horizon.hours import hourly
+from ecorl.controllers.horizon.levels import DAY_H
 from ecorl.controllers.learning.carl_training import (
     THROTTLE_CLOCK,
     CarlAction,
@@ -24,13 +26,7 @@ from ecorl.controllers.learning.carl_training import (
     CarlValues,
     train,
 )
-from ecorl.controllers.learning.hours import (
-    DAY_H,
-    MEAN_DAYS,
-    OUTLOOK_H,
-    hourly,
-    outlook_by_profile,
-)
+from ecorl.controllers.learning.hours import MEAN_DAYS, OUTLOOK_H, outlook_by_profile
 from ecorl.controllers.learning.pace import number, pace_end_s, unknown
 from ecorl.controllers.problem.table import PAUSE
 from ecorl.controllers.problem.training import TrainingProblem

@@ -20,12 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ecorl.controllers.learning.hours import (
-    DAY_H,
-    OUTLOOK_H,
-    outlook_by_profile,
-    recent_mean,
-)
+from ecorl.controllers.horizon.levels import DAY_H
+from ecorl.controllers.learning.hours import OUTLOOK_H, outlook_by_profile, recent_mean
 from ecorl.controllers.problem.table import FloatArray
 
 SHORTEST_DAYS = 3

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ecorl.carbon.series import Series
+from ecorl.controllers.horizon.levels import DAY_H
 from ecorl.controllers.problem.table import FloatArray
 
-DAY_H = 24
 OUTLOOK_H = 6
 """How far the paper's agent sees ahead, h."""
 
@@ -16,33 +15,6 @@ PROFILE_DAYS = 7
 
 MEAN_DAYS = 28
 """How many days the intensity is compared with. Invented: four weeks follow the season."""
-
-
-def hourly(past: Series, day_s: float = 86400.0) -> FloatArray:
-    """The past in whole hours up to its end, holes filled with what stood before them.
-
-    Args:
-        past: what was told, g/kWh.
-        day_s: length of a day of the grid, s.
-
-    Returns:
-        ``[hours] float64``.
-    """
-    per_hour = day_s / DAY_H / past.step_s
-    values = past.values
-    if per_hour < 1.0:
-        values = np.repeat(values, round(1.0 / per_hour))
-    elif per_hour > 1.0:
-        block = round(per_hour)
-        part = values[len(values) % block :].reshape(-1, block)
-        known = np.isfinite(part)
-        counts = known.sum(axis=1)
-        sums = np.where(known, part, 0.0).sum(axis=1)
-        values = np.divide(sums, counts, out=np.full(len(part), np.nan), where=counts > 0)
-    numbers = np.where(np.isfinite(values), np.arange(len(values)), -1)
-    np.maximum.accumulate(numbers, out=numbers)
-    filled: FloatArray = values[numbers[numbers >= 0]]
-    return filled
 
 
 def recent_mean(hours: FloatArray) -> FloatArray:

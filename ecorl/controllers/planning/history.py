@@ -102,7 +102,7 @@ def past_of_feed(chain: FeedChain[Kind], value: Kind, now_s: float) -> GridPast:
         FeedSilent: when a stated figure is all there is, intervals do not make up hours, or less
             than `NEEDED_DAYS` are known.
     """
-    info = next(feed for feed in chain.feeds if feed.info.name == value.feed).info
+    info = chain.feed(value.feed).info
     if info.is_stated:
         raise FeedSilent(
             f"{value.feed} is a stated figure, the same in each hour: there is nothing to plan but "

@@ -36,28 +36,22 @@ def training_problem(
         ConfigError: when the budget cannot be met, with the earliest deadline that can.
     """
     c = config.carbon.control
-    pue = pue_at(config, span_s[0])
-    try:
-        return TrainingProblem(
-            table,
-            tokens=tokens,
-            start_s=span_s[0],
-            deadline_s=span_s[1],
-            epoch_s=epoch_s,
-            base_w=c.base_w,
-            idle_w=c.idle_w,
-            kept=Kept(c.kept),
-            width_change_s=c.width_change_s,
-            gear_change_s=c.gear_change_s,
-            low_share=c.low_share,
-            soft_deadline_s=soft_deadline_s,
-            late_g_per_h=c.late_g_per_h,
-            pue=pue,
-        )
-    except (OverflowError, ValueError) as error:
-        # The earliest feasible deadline, which the mistake would name, has no date.
-        allowed = "far fewer: no calendar reaches as far as these take"
-        raise ConfigError(f"{_KEY}.tokens", tokens, allowed) from error
+    return TrainingProblem(
+        table,
+        tokens=tokens,
+        start_s=span_s[0],
+        deadline_s=span_s[1],
+        epoch_s=epoch_s,
+        base_w=c.base_w,
+        idle_w=c.idle_w,
+        kept=Kept(c.kept),
+        width_change_s=c.width_change_s,
+        gear_change_s=c.gear_change_s,
+        low_share=c.low_share,
+        soft_deadline_s=soft_deadline_s,
+        late_g_per_h=c.late_g_per_h,
+        pue=pue_at(config, span_s[0]),
+    )
 
 
 def budget_at(

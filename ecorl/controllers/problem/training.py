@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
 
+import numpy as np
+
 from ecorl.control import Gear
 from ecorl.controllers.problem.table import PAUSE, GearTable, TrainingAction
 from ecorl.errors import ConfigError
@@ -59,11 +61,11 @@ class TrainingProblem:
         deadline_s: when the last token has to be trained, s since 1970: a promise.
         epoch_s: time between two decisions, s.
         base_w: drawn for as long as the machines are kept, be it in a pause, W.
-        idle_w: drawn by each kept worker that does not train, W.
+        idle_w: drawn by each kept worker that does not train, W; no more than by one that does.
         kept: until when the machines are kept.
         width_change_s: time without training when the width changes, a pause begins or ends, s; the
-            workers of the wider width draw their power meanwhile.
-        gear_change_s: time without training when the gear alone changes, s.
+            workers of the wider width draw their power meanwhile. At most an epoch.
+        gear_change_s: time without training when the gear alone changes, s; at most an epoch.
         low_share: largest share of the budget that may be in low precision, 0 to 1.
         soft_deadline_s: when training should be over, s since 1970; None without one.
         late_g_per_h: what an hour after the soft deadline counts as, gCO2e.
@@ -71,7 +73,8 @@ class TrainingProblem:
         key: where the problem stands in the user's config, for error messages.
 
     Raises:
-        ConfigError: when the budget cannot be met, with the earliest deadline that can.
+        ConfigError: when a figure cannot be, and when the budget cannot be met, with the earliest
+            deadline that can.
     """
 
     table: GearTable
@@ -93,6 +96,7 @@ class TrainingProblem:
     def __post_init__(self) -> None:
         if not self.tokens > 0:
             raise ConfigError(f"{self.key}.tokens", self.tokens, "a number of tokens above 0")
+        self._check_costs()
         if not self.rate(self.fastest(self.begin())):
             allowed = "a share above 0, or a table with a gear that is not of low precision"
             raise ConfigError(f"{self.key}.low_share", self.low_share, allowed)
@@ -104,6 +108,18 @@ class TrainingProblem:
                 f"{_told(earliest_s)}, the earliest feasible deadline"
             )
             raise ConfigError(f"{self.key}.tokens", self.tokens, allowed)
+
+    def _check_costs(self) -> None:
+        """Refuse changes longer than an epoch, and idle workers that draw more than others."""
+        for name in ("width_change_s", "gear_change_s"):
+            value = getattr(self, name)
+            if not 0.0 <= value <= self.epoch_s:
+                allowed = f"from 0 up to an epoch, {self.key}.epoch_s = {self.epoch_s:g}"
+                raise ConfigError(f"{self.key}.{name}", value, allowed)
+        least_w = float((self.table.power_w / np.array(self.table.widths)).min())
+        if not 0.0 <= self.idle_w <= least_w * (1.0 + 1e-9):
+            allowed = f"from 0 up to what a worker that trains draws, {least_w:.4g} W in the table"
+            raise ConfigError(f"{self.key}.idle_w", self.idle_w, allowed)
 
     # ------------------------------------------------------------ actions
 
@@ -262,4 +278,7 @@ class TrainingProblem:
 
 
 def _told(t_s: float) -> str:
-    return datetime.fromtimestamp(t_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    try:
+        return datetime.fromtimestamp(t_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except (OverflowError, ValueError, OSError):
+        return "a time that no calendar reaches"

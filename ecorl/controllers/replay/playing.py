@@ -16,7 +16,6 @@ from ecorl.controllers.protocol import Controller, Seen
 from ecorl.controllers.replay.knowledge import Knowledge
 from ecorl.controllers.step import action_of, control_step
 from ecorl.errors import ConfigError
-from ecorl.units import JOULES_PER_KWH
 
 Watch = Callable[[float, GearChoice, Progress], None]
 """Is told the begin of each epoch, the choice, and the progress before it."""
@@ -140,14 +139,19 @@ class Training:
         p = self.problem
         if p.kept is not Kept.DEADLINE:
             return
-        left = round((p.deadline_s - self.now_s) / p.epoch_s)
-        numbers = np.arange(self.n_epochs, self.n_epochs + left) // self._per_step + self._first
-        self._spend(p.draw_w(PAUSE), float(np.sum(self._values[numbers])), p.epoch_s, n=left)
+        left_s = max(0.0, p.deadline_s - self.now_s)
+        n = math.ceil(left_s / p.epoch_s - 1e-9)
+        numbers = np.arange(self.n_epochs, self.n_epochs + n) // self._per_step + self._first
+        lengths_s = np.minimum(p.epoch_s, left_s - p.epoch_s * np.arange(n))
+        draw_w = p.draw_w(PAUSE)
+        self.energy_j += draw_w * left_s
+        grams_s = float(np.sum(self._values[numbers] * lengths_s))
+        self.carbon_g += p.grams(draw_w, grams_s, 1.0)
 
-    def _spend(self, draw_w: float, g_per_kwh: float, seconds: float, n: int = 1) -> None:
-        """Count a draw; the intensity is the sum of `n` epochs'."""
-        self.energy_j += draw_w * seconds * n
-        self.carbon_g += draw_w * seconds / JOULES_PER_KWH * self.problem.pue * float(g_per_kwh)
+    def _spend(self, draw_w: float, g_per_kwh: float, seconds: float) -> None:
+        """Count a draw."""
+        self.energy_j += draw_w * seconds
+        self.carbon_g += self.problem.grams(draw_w, float(g_per_kwh), seconds)
 
 
 def play(

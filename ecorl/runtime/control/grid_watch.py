@@ -199,7 +199,7 @@ class GridWatch:
         # A plan makes its own forecast from the past, unless the provider has one.
         forecast = providers_forecast(chain, feed_name, asked_s)
         told = chain.past(feed_name)
-        info = next(feed.info for feed in chain.feeds if feed.info.name == feed_name)
+        info = chain.feed(feed_name).info
         past = series_of(told, info.interval_s) if told and not info.is_stated else None
         with self._lock:
             self._forecast, self._past, self._day_s = forecast, past, info.day_s

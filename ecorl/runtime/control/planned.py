@@ -148,7 +148,7 @@ class PlannedRun:
                 tokens=max(left_s, _SHORTEST_S),
                 start_s=now_s,
                 deadline_s=self._deadline_s,
-                epoch_s=self._config.carbon.recheck_s + step_s,
+                epoch_s=max(self._config.carbon.recheck_s + step_s, self._control.width_change_s),
                 width_change_s=self._control.width_change_s,
                 soft_deadline_s=None if soft is None else soft.timestamp(),
                 late_g_per_h=self._control.late_g_per_h,

@@ -23,6 +23,7 @@ from ecorl.controllers.rules.prices import synthetic_prices
 from ecorl.controllers.step import action_of, control_step
 from ecorl.errors import ConfigError
 from ecorl.kinds import Provenance
+from tests.oracles.clairvoyant import idle_of, table_of
 
 HOUR_S, DAY_H = 3600.0, 24
 START_S = 19_730 * 86400.0
@@ -64,20 +65,6 @@ def series_of(kind, seed):
 
 def changed(series, values):
     return Series(series.start_s, series.step_s, values)
-
-
-def table_of(gears, widths, seed):
-    """Throughput and power that rise with the width by steps of any size."""
-    rng = np.random.default_rng(seed)
-    shape = (len(gears), len(widths))
-    return GearTable(
-        gears=gears,
-        widths=widths,
-        power_w=np.cumsum(rng.uniform(500.0, 8000.0, shape), axis=1),
-        tokens_per_s=np.cumsum(rng.uniform(1e3, 1e5, shape), axis=1),
-        provenance=Provenance.MODELLED,
-        source="drawn",
-    )
 
 
 def problem_of(table, hours, slack, **terms):
@@ -164,14 +151,15 @@ def problems(draw):
     widths = draw(st.sampled_from([(1,), (3,), (1, 2, 4, 8), (2, 5), tuple(range(1, 17))]))
     all_low = all(gear.is_low for gear in gears)
     low_share = 1.0 if all_low else draw(st.sampled_from([0.0, 0.05, 0.37, 0.8, 1.0]))
+    table = table_of(gears, widths, draw(st.integers(0, 1000)))
     return problem_of(
-        table_of(gears, widths, draw(st.integers(0, 1000))),
+        table,
         hours=draw(st.sampled_from([6, 23.3, 36, 60])),
         slack=draw(st.sampled_from([1.0, 1.0 + 1e-9, 1.02, 1.3, 2.5])),
-        width_change_s=draw(st.sampled_from([0.0, 45.0, 900.0, 4000.0])),
+        width_change_s=draw(st.sampled_from([0.0, 45.0, 900.0, 3600.0])),
         gear_change_s=draw(st.sampled_from([0.0, 20.0])),
         base_w=draw(st.sampled_from([0.0, 300.0])),
-        idle_w=draw(st.sampled_from([0.0, 600.0])),
+        idle_w=idle_of(table, draw(st.sampled_from([0.0, 0.4, 1.0]))),
         kept=draw(st.sampled_from(Kept)),
         low_share=low_share,
     )

@@ -12,6 +12,7 @@ import pytest
 
 from ecorl.carbon.series import Series
 from ecorl.control import Command, Gear, Why
+from ecorl.controllers.horizon.hours import hourly
 from ecorl.controllers.horizon.pricing import Hulls
 from ecorl.controllers.learning.carl import Carl
 from ecorl.controllers.learning.carl_training import (
@@ -30,7 +31,7 @@ from ecorl.controllers.learning.critics import (
     gibbs,
 )
 from ecorl.controllers.learning.dual import LAMBDA_MAX, DualPaced, DualSteps, RobustDual
-from ecorl.controllers.learning.hours import hourly, outlook_by_profile, recent_mean
+from ecorl.controllers.learning.hours import outlook_by_profile, recent_mean
 from ecorl.controllers.learning.pace import due_tokens, epoch_of, first_price, pace_end_s
 from ecorl.controllers.learning.soft_q import SoftQ
 from ecorl.controllers.problem.table import PAUSE

@@ -65,7 +65,7 @@ def test_a_budget_that_cannot_be_met_names_the_earliest_deadline():
     assert "2024-01-11 00:00 UTC, the earliest feasible deadline" in str(caught.value)
 
 
-@given(st.floats(0.01, 0.99), st.floats(0.0, 0.9), st.sampled_from([0.0, 40.0, 700.0]))
+@given(st.floats(0.01, 0.99), st.floats(0.0, 0.9), st.sampled_from([0.0, 40.0, 300.0]))
 def test_what_is_told_to_be_feasible_is_feasible(share, low_share, change_s):
     p = problem(share=0.01, low_share=low_share, epoch_s=300.0, gear_change_s=change_s)
     most = p.most_tokens(p.deadline_s - p.start_s)
@@ -111,11 +111,33 @@ def test_the_hull_holds_what_is_best_at_some_price_and_nothing_else():
         assert gains[found] == pytest.approx(max(gains.values()), abs=1e-9)
 
 
-def test_training_that_draws_less_than_idling_is_always_worth_it():
-    p = problem(table(), idle_w=5000.0)
+def test_training_that_draws_what_idling_does_is_always_worth_it():
+    p = problem(table(), idle_w=1000.0)
     hull = frontier(p, p.table.actions())
     assert np.all(hull.j_per_token > 0)
     assert hull.actions[hull.place(1e-6)].width == 8
+
+
+@pytest.mark.parametrize(
+    ("terms", "key", "told"),
+    [
+        ({"idle_w": 1001.0}, "idle_w", "1000 W in the table"),
+        ({"idle_w": -1.0}, "idle_w", "from 0"),
+        ({"width_change_s": 3601.0}, "width_change_s", "carbon.control.epoch_s = 3600"),
+        ({"gear_change_s": 3601.0}, "gear_change_s", "carbon.control.epoch_s = 3600"),
+        ({"width_change_s": -1.0}, "width_change_s", "from 0"),
+    ],
+)
+def test_costs_that_cannot_be_are_refused_in_one_line(terms, key, told):
+    with pytest.raises(ConfigError) as caught:
+        problem(table(), epoch_s=HOUR_S, **terms)
+    assert caught.value.key == f"carbon.control.{key}"
+    assert told in str(caught.value)
+
+
+def test_a_time_that_no_calendar_reaches_is_told_as_such():
+    with pytest.raises(ConfigError, match="a time that no calendar reaches, the earliest"):
+        replace(problem(), tokens=1e20)
 
 
 class Wants:
@@ -159,8 +181,8 @@ def test_the_cap_takes_the_gear_and_leaves_the_width():
     assert (action_of(found), found.why) == (TrainingAction(2, Gear.BF16), Why.CAPPED)
 
 
-def test_a_change_that_lasts_beyond_the_epoch_trains_nothing():
-    p = problem(table(BF16=1.0), hours=10.0, share=0.5, width_change_s=2 * HOUR_S)
+def test_a_change_that_lasts_the_whole_epoch_trains_nothing_in_it():
+    p = problem(table(BF16=1.0), hours=10.0, share=0.5, width_change_s=HOUR_S)
     progress = Progress(0.999 * 8.0 * HOUR_S, 0.0)
     full = TrainingAction(8, Gear.BF16)
     assert can_finish_after(p, p.deadline_s - 2 * HOUR_S, progress, full)

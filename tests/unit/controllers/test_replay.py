@@ -158,3 +158,12 @@ def test_each_epoch_is_watched():
     play(Race(p), p, Knowledge(series(1.0, 1.0, 1.0, 1.0)), watch=watch)
     assert [t for t, _, _ in told] == [NOW_S]
     assert told[0][2].tokens_left == p.tokens
+
+
+@pytest.mark.parametrize("rest_h", [0.25, 0.5, 0.75])
+def test_what_is_kept_ends_with_the_deadline_within_an_epoch_too(rest_h):
+    hours = 3.0 + rest_h
+    p = small(hours=hours, share=1.0 / hours, base_w=1000.0)
+    _, found = run(p, series(100.0, 100.0, 100.0, 400.0), [FULL])
+    assert found.energy_j == pytest.approx((9000.0 + 1000.0 * (2.0 + rest_h)) * HOUR_S)
+    assert found.carbon_g == pytest.approx(900.0 + 200.0 + 400.0 * rest_h)

@@ -7,17 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ecorl.bench.carbon.control.foresight import MadeUpForesight
-from ecorl.bench.carbon.control.regrets import Make, Regrets, StudyCase, cases, regrets, static
+from ecorl.bench.carbon.control.regrets import Make, Regrets, StudyCase, cases, regrets
 from ecorl.bench.carbon.control.scenario import (
     MEASURED_GAINS,
     SLACKS,
     Study,
-    static_bf16,
-    static_fp8,
 )
 from ecorl.carbon.series import Series
 from ecorl.control import Gear
 from ecorl.controllers.catalogue import build
+from ecorl.controllers.planning.baselines import static_training
 from ecorl.controllers.problem.training import TrainingProblem
 from ecorl.controllers.protocol import Controller
 from ecorl.controllers.rules.carbonscaler import CarbonScaler
@@ -185,9 +184,8 @@ class _Emitted:
 
 def _emitted(case: StudyCase, series: Series, split: Sequence[int]) -> _Emitted | None:
     problem, timed = case.problem, None
-    try:
-        bf16 = static(problem, series, static_bf16(problem))
-    except ConfigError:
+    bf16, fp8 = (static_training(problem, series, gear) for gear in (Gear.BF16, Gear.FP8))
+    if bf16 is None or fp8 is None:
         return None
     if case.day in split:
         full = problem.of(widths=problem.table.widths[-1:])
@@ -196,7 +194,7 @@ def _emitted(case: StudyCase, series: Series, split: Sequence[int]) -> _Emitted 
     assert bf16.done_s is not None
     return _Emitted(
         bf16=bf16.carbon_g,
-        fp8=static(problem, series, static_fp8(problem)).carbon_g,
+        fp8=fp8.carbon_g,
         timed=timed,
         all=regrets(_default, [case], series).runs[0].played.carbon_g,
         bf16_days=(bf16.done_s - problem.start_s) / 86400.0,

@@ -9,14 +9,12 @@ import numpy as np
 
 from ecorl.bench.carbon.control.scenario import DAY_S, Study
 from ecorl.carbon.series import Series
-from ecorl.control import Gear
 from ecorl.controllers.clairvoyant.lp import optimum
-from ecorl.controllers.problem.table import FloatArray, GearTable, TrainingAction
-from ecorl.controllers.problem.training import Kept, TrainingProblem
+from ecorl.controllers.planning.baselines import raced
+from ecorl.controllers.problem.training import TrainingProblem
 from ecorl.controllers.protocol import Controller
 from ecorl.controllers.replay.knowledge import Foresight, Knowledge
 from ecorl.controllers.replay.playing import PlayedTraining, play
-from ecorl.controllers.rules.static import StaticRule
 
 Make = Callable[[TrainingProblem], Controller]
 """Makes a controller for a problem."""
@@ -80,10 +78,10 @@ class Regrets:
     @property
     def captured(self) -> float:
         """Share of what the bound saves against racing that was saved, all starts together."""
-        raced = sum(run.case.race_g for run in self.runs)
+        raced_g = sum(run.case.race_g for run in self.runs)
         bound = sum(run.case.bound_g for run in self.runs)
         emitted = sum(run.played.cost_g for run in self.runs)
-        return (raced - emitted) / (raced - bound)
+        return (raced_g - emitted) / (raced_g - bound)
 
     @property
     def deficit(self) -> float:
@@ -105,8 +103,8 @@ def cases(study: Study, series: Series, days: Sequence[int], **changes: object) 
     for day in days:
         problem = study.problem(series.start_s + day * DAY_S, table)
         problem = replace(problem, **changes)  # type: ignore[arg-type]
-        raced = static(problem, series, fastest(problem))
-        found.append(StudyCase(day, problem, optimum(problem, series).cost_g, raced.cost_g))
+        raced_g = raced(problem, series).cost_g
+        found.append(StudyCase(day, problem, optimum(problem, series).cost_g, raced_g))
     return found
 
 
@@ -135,59 +133,6 @@ def regrets(
         knowledge = Knowledge(told, late, foresight)
         runs.append(StudyRun(case, play(make(case.problem), case.problem, knowledge, series)))
     return Regrets(tuple(runs))
-
-
-def static(problem: TrainingProblem, series: Series, action: TrainingAction) -> PlayedTraining:
-    """A training that does the same from its start to its end, whatever the grid does.
-
-    Its deadline is put off where it cannot be kept, as for BF16 with little slack; machines that
-    are kept are kept until then.
-
-    Args:
-        problem: what has to be met.
-        series: the recording.
-        action: what it does.
-
-    Raises:
-        ConfigError: when the recording ends before it does.
-    """
-    alone = GearTable(
-        gears=(action.gear or Gear.BF16,),
-        widths=problem.table.widths,
-        power_w=_row(problem.table, problem.table.power, action),
-        tokens_per_s=_row(problem.table, problem.table.rate, action),
-        provenance=problem.table.provenance,
-        source=problem.table.source,
-    )
-    needed_s = problem.tokens / problem.rate(action) + problem.width_change_s
-    epochs = np.ceil(needed_s / problem.epoch_s - 1e-9)
-    end_s = max(problem.deadline_s, problem.start_s + float(epochs) * problem.epoch_s)
-    made = replace(problem, table=alone, low_share=1.0, deadline_s=end_s)
-    return play(StaticRule(made, action), made, Knowledge(series), series)
-
-
-def fastest(problem: TrainingProblem) -> TrainingAction:
-    """The action with the highest throughput.
-
-    Args:
-        problem: what has to be met.
-    """
-    return problem.fastest(problem.begin())
-
-
-def until_done(problem: TrainingProblem) -> TrainingProblem:
-    """The problem with machines that are given back after the last token.
-
-    Args:
-        problem: what has to be met.
-    """
-    return replace(problem, kept=Kept.DONE)
-
-
-def _row(
-    table: GearTable, of: Callable[[TrainingAction], float], action: TrainingAction
-) -> FloatArray:
-    return np.array([[of(TrainingAction(width, action.gear)) for width in table.widths]])
 
 
 def _from(series: Series, day: int) -> Series:

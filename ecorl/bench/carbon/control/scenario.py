@@ -8,7 +8,7 @@ import numpy as np
 
 from ecorl.carbon.series import Series
 from ecorl.control import Gear
-from ecorl.controllers.problem.table import GearTable, TrainingAction, scaled_table
+from ecorl.controllers.problem.table import GearTable, scaled_table
 from ecorl.controllers.problem.training import TrainingProblem
 from ecorl.kinds import Provenance
 
@@ -120,13 +120,3 @@ def filled(series: Series) -> Series:
     np.maximum.accumulate(numbers, out=numbers)
     numbers[: int(np.argmax(known))] = int(np.argmax(known))
     return replace(series, values=values[numbers])
-
-
-def static_fp8(problem: TrainingProblem) -> TrainingAction:
-    """All workers in FP8."""
-    return TrainingAction(problem.table.widths[-1], Gear.FP8)
-
-
-def static_bf16(problem: TrainingProblem) -> TrainingAction:
-    """All workers in BF16."""
-    return TrainingAction(problem.table.widths[-1], Gear.BF16)

@@ -14,8 +14,8 @@ pytest.importorskip("scipy")
 from ecorl.bench.carbon.control.foresight import AS_ARCHIVED, KIND, MadeUpForesight
 from ecorl.bench.carbon.control.grid_study import study_grid
 from ecorl.bench.carbon.control.harder import harder_cases
-from ecorl.bench.carbon.control.regrets import cases, fastest, regrets, static, until_done
-from ecorl.bench.carbon.control.scenario import SLACKS, Study, filled, static_bf16, static_fp8
+from ecorl.bench.carbon.control.regrets import cases, regrets
+from ecorl.bench.carbon.control.scenario import Study, filled
 from ecorl.bench.carbon.control.speed import decision_times, made_up_hours
 from ecorl.carbon.series import Series
 from ecorl.control import Gear
@@ -62,15 +62,12 @@ def test_nobody_is_below_the_bound_and_the_budget_is_met(hours):
     assert race.captured == pytest.approx(0.0, abs=1e-12)
 
 
-def test_a_static_training_may_end_after_the_deadline(hours):
-    study = replace(SMALL, slack=SLACKS["1.25"])
-    (case,) = cases(study, hours, [12])
-    problem = case.problem
-    fp8, bf16 = (static(problem, hours, of(problem)) for of in (static_fp8, static_bf16))
-    assert fp8.done_s <= problem.deadline_s < bf16.done_s
-    assert fp8.deficit == bf16.deficit == 0.0
-    assert fastest(problem) == static_fp8(problem)
-    assert static(until_done(problem), hours, static_fp8(problem)).carbon_g < fp8.carbon_g
+def test_racing_keeps_to_a_cap(hours):
+    free, capped = (
+        cases(replace(SMALL, slack=3.0), hours, [12], low_share=share)[0] for share in (1.0, 0.3)
+    )
+    assert capped.race_g > free.race_g
+    assert capped.bound_g > free.bound_g
 
 
 @pytest.mark.parametrize("shape", [KIND, AS_ARCHIVED])
