@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from dataclasses import asdict, replace
 
 import numpy as np
 
-from ecorl.bench.carbon.control.grid_study import ControlSaving, GridStudy, study_grid
+from ecorl.bench.carbon.control.grid_study import ControlSaving, GridStudy, study_grids
 from ecorl.bench.carbon.control.harder import harder_cases
 from ecorl.bench.carbon.control.regrets import Regrets
 from ecorl.bench.carbon.control.scenario import SLACKS, Study, filled
@@ -54,10 +53,10 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     grids = recorded_grids(options)
     figures = speed_figures(options.quick)
     box_s = 6.0 if options.quick else (options.box_s or BOX_S)
-    began_s, deficits = time.monotonic(), []
-    for number, (name, trace) in enumerate(grids.items()):
-        left_s = max(1.0, box_s - (time.monotonic() - began_s)) / (len(grids) - number)
-        found = study_grid(filled(trace.series), study, left_s, n_late=2 if options.quick else 8)
+    deficits = []
+    recorded = {name: filled(trace.series) for name, trace in grids.items()}
+    for name, found in study_grids(recorded, study, box_s, n_late=2 if options.quick else 8):
+        trace = grids[name]
         if found is None:
             days = len(trace.series.values) * trace.series.step_s / 86400.0
             figures += missing_figures(name, f"its {days:.0f} days are too few for one start")

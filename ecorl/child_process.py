@@ -2,7 +2,9 @@
 
 They are started by ``subprocess`` on a fresh interpreter. Python's own process pools are no choice:
 `spawn` imports the user's main script a second time, and `fork` copies a trainer with threads and
-an initialised GPU.
+an initialised GPU. Only where nothing but numbers is computed, in a program without a trainer
+(studies of a benchmark, training the scheduler's policy), pools of forked workers are used; each
+of those begins with `quiet_worker`.
 """
 
 from __future__ import annotations
@@ -105,3 +107,8 @@ def _environment(variables: Mapping[str, str]) -> dict[str, str]:
     folder = str(Path(__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
     return {**os.environ, **variables, "PYTHONPATH": path}
+
+
+def quiet_worker() -> None:
+    """Let a worker process end at Ctrl-C without a word; the main process tells."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

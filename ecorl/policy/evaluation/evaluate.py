@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ecorl.child_process import quiet_worker
 from ecorl.policy.evaluation.statistics import (
     Difference,
     MeanEstimate,
@@ -36,7 +37,6 @@ from ecorl.policy.planners.heuristics import (
 )
 from ecorl.policy.planners.planner import Clairvoyant, Planner
 from ecorl.policy.planners.search import Codes, lookahead
-from ecorl.policy.training.imitation import quiet_worker
 from ecorl.policy.training.network import permitted_codes
 from ecorl.scheduler.learned import PolicyFile
 from ecorl.scheduler.tables import Float64

@@ -8,7 +8,6 @@ one that hurts may not. States are gathered in rounds; from the second on the ne
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from multiprocessing import get_context
 import numpy as np
 import torch
 
+from ecorl.child_process import quiet_worker
 from ecorl.policy.planners.planner import Planner
 from ecorl.policy.training.network import Float32, PolicyNetwork, logits_in_numpy, permitted_codes
 from ecorl.scheduler.features import N_FEATURES
@@ -100,11 +100,6 @@ class Teacher:
 
 
 _held: dict[str, object] = {}
-
-
-def quiet_worker() -> None:
-    """Let a worker process end at Ctrl-C without a word; the main process tells."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _prepare(scenarios: list[Scenario], seed: int) -> None:

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import math
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
 
 from ecorl.bench.carbon.control.foresight import MadeUpForesight
-from ecorl.bench.carbon.control.regrets import Make, Regrets, StudyCase, cases, regrets
+from ecorl.bench.carbon.control.regrets import (
+    Make,
+    Regrets,
+    StudyCase,
+    StudyRun,
+    cases,
+    regrets,
+)
 from ecorl.bench.carbon.control.scenario import (
     MEASURED_GAINS,
     SLACKS,
     Study,
 )
 from ecorl.carbon.series import Series
+from ecorl.child_process import quiet_worker
 from ecorl.control import Gear
 from ecorl.controllers.catalogue import build
 from ecorl.controllers.planning.baselines import static_training
@@ -85,6 +98,29 @@ class GridStudy:
     n_left_out: int
 
 
+def study_grids(
+    recorded: Mapping[str, Series], study: Study, box_s: float, *, n_late: int = 8
+) -> Iterator[tuple[str, GridStudy | None]]:
+    """Play all of some grids, each in a process of its own, as many at once as there are cores.
+
+    Args:
+        recorded: the recordings by grid, without missing values.
+        study: the training.
+        box_s: about how long all may take, s.
+        n_late: number of starts from July on.
+
+    Yields:
+        Each grid with its study, in their order; None where the recording is too short.
+    """
+    if not recorded:
+        return
+    n_workers = min(len(recorded), len(os.sched_getaffinity(0)))
+    each_s = box_s / math.ceil(len(recorded) / n_workers)
+    play_one = partial(study_grid, study=study, box_s=each_s, n_late=n_late)
+    with ProcessPoolExecutor(n_workers, get_context("fork"), initializer=quiet_worker) as pool:
+        yield from zip(recorded, pool.map(play_one, recorded.values()), strict=True)
+
+
 def study_grid(series: Series, study: Study, box_s: float, *, n_late: int = 8) -> GridStudy | None:
     """Play all of a grid.
 
@@ -109,23 +145,29 @@ def study_grid(series: Series, study: Study, box_s: float, *, n_late: int = 8) -
     late_days = study.late_starts(series, min(n_late, len(taken)))
     hourly = replace(study, epoch_s=HOUR)
     coarse, coarse_few = cases(hourly, series, taken), cases(hourly, series, few)
-    foresight = MadeUpForesight(series)
+    history = regrets(_default, chosen, series)
     return GridStudy(
-        history=regrets(_default, chosen, series),
+        history=history,
         history_60=regrets(_default, coarse, series, history_days=study.history_days),
         late=regrets(_default, cases(hourly, series, late_days), series) if late_days else None,
-        forecast=regrets(_default, chosen, series, foresight=foresight),
+        forecast=regrets(_default, chosen, series, foresight=MadeUpForesight(series)),
         race=_mean_race(chosen),
         dual=regrets(_maker("dual"), coarse, series),
         soft_q=regrets(_soft_q_in_fp8, coarse, series),
         soft_q_all=regrets(_maker("soft-q-printed"), coarse_few, series).mean,
         beside={name: regrets(_maker(name), coarse_few, series).mean for name in BESIDE},
-        savings={name: saving(replace(hourly, slack=slack), series, _by(name, taken, few), few)
-                 for name, slack in SLACKS.items()},
-        by_gain={gain: saving(replace(hourly, fp8_gain=gain), series, few, ())
-                 for gain in MEASURED_GAINS},
+        savings={
+            name: saving(history, series, few)
+            if slack == study.slack
+            else saving(_played(replace(hourly, slack=slack), series, few), series, few)
+            for name, slack in SLACKS.items()
+        },
+        by_gain={
+            gain: saving(_played(replace(hourly, fp8_gain=gain), series, few), series)
+            for gain in MEASURED_GAINS
+        },
         n_left_out=len(days) - len(taken),
-    )  # fmt: skip
+    )
 
 
 _RUNS_OF_A_START, _RUNS_OF_A_GRID = 3.5, 18.0
@@ -133,26 +175,24 @@ _RUNS_OF_A_START, _RUNS_OF_A_GRID = 3.5, 18.0
 what there is beside."""
 
 
-def _by(slack: str, taken: Sequence[int], few: Sequence[int]) -> Sequence[int]:
-    """Starts of savings: all of those that were taken at the study's slack."""
-    return taken if slack == "1.67" else few
+def _played(study: Study, series: Series, days: Sequence[int]) -> Regrets:
+    return regrets(_default, cases(study, series, days), series)
 
 
-def saving(
-    study: Study, series: Series, days: Sequence[int], split: Sequence[int]
-) -> ControlSaving:
-    """What the default controller saves, and by what.
+def saving(played: Regrets, series: Series, split: Sequence[int] = ()) -> ControlSaving:
+    """What a controller saves, and by what.
 
     Args:
-        study: the training.
+        played: the controller with all freedom; starts are left out whose static BF16 the
+            recording ends before.
         series: the recording.
-        days: on which it starts; those are left out whose static BF16 the recording ends before.
-        split: those of them by which timing and width are told apart.
+        split: days of those starts by which timing and width are told apart: the default
+            controller plays them once more, at full width in the hours that it chooses.
 
     Raises:
         ConfigError: when the recording is too short for all of them.
     """
-    found = [one for one in (_emitted(case, series, split) for case in cases(study, series, days))
+    found = [one for one in (_emitted(run, series, split) for run in played.runs)
              if one is not None]  # fmt: skip
     if not found:
         raise ConfigError("--traces", len(series.values), "a recording that static BF16 fits into")
@@ -182,8 +222,9 @@ class _Emitted:
     bf16_days: float
 
 
-def _emitted(case: StudyCase, series: Series, split: Sequence[int]) -> _Emitted | None:
-    problem, timed = case.problem, None
+def _emitted(run: StudyRun, series: Series, split: Sequence[int]) -> _Emitted | None:
+    case, timed = run.case, None
+    problem = case.problem
     bf16, fp8 = (static_training(problem, series, gear) for gear in (Gear.BF16, Gear.FP8))
     if bf16 is None or fp8 is None:
         return None
@@ -196,7 +237,7 @@ def _emitted(case: StudyCase, series: Series, split: Sequence[int]) -> _Emitted 
         bf16=bf16.carbon_g,
         fp8=fp8.carbon_g,
         timed=timed,
-        all=regrets(_default, [case], series).runs[0].played.carbon_g,
+        all=run.played.carbon_g,
         bf16_days=(bf16.done_s - problem.start_s) / 86400.0,
     )
 
