@@ -18,6 +18,12 @@ import numpy as np
 
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.carbon.series import Series
+from ecorl.controllers.horizon.foretold import (
+    ForecastErrors,
+    hours_ahead,
+    pooled,
+    stated_deviations,
+)
 from ecorl.controllers.horizon.hours import hourly
 from ecorl.controllers.horizon.levels import DAY_H, DAY_S, Learnt, is_weekend, learn, weekday
 from ecorl.controllers.problem.table import FloatArray
@@ -71,6 +77,57 @@ class FanShape:
     spread_days: int = 60
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Fan:
+    """Equally likely intensities of each hour to come.
+
+    Attributes:
+        values: ``[rows, 7] float64``, g/kWh, the first row being the hour under way.
+        hours: how many hours it is of. Those beyond the last row are as the last fortnight of rows,
+            again and again.
+    """
+
+    values: FloatArray
+    hours: int
+
+    @property
+    def fortnight(self) -> FloatArray:
+        """What comes after the last row, again and again: ``[rows of it, 7] float64``, g/kWh."""
+        return self.values[-14 * DAY_H :]
+
+    @property
+    def times(self) -> float:
+        """How many times the fortnight comes after the last row; 0 where no hour is beyond it."""
+        return (self.hours - len(self.values)) / len(self.fortnight)
+
+    @property
+    def middle(self) -> FloatArray:
+        """Means of the rows: ``[rows] float64``, g/kWh."""
+        return np.asarray(self.values.mean(axis=1), dtype=np.float64)
+
+    @property
+    def mean(self) -> float:
+        """Mean of all hours, g/kWh."""
+        sums = float(self.values.mean()) * len(self.values)
+        return (sums + self.times * float(self.fortnight.sum()) / len(NODES)) / self.hours
+
+    def first(self, n: int) -> Fan:
+        """The fan of the first hours.
+
+        Args:
+            n: how many; at most all.
+        """
+        return Fan(self.values[:n], n)
+
+    def whole(self) -> FloatArray:
+        """A row for each hour: ``[hours, 7] float64``, g/kWh."""
+        beyond = self.hours - len(self.values)
+        if not beyond:
+            return self.values
+        tail = self.fortnight
+        return np.concatenate((self.values, np.resize(tail, (beyond, tail.shape[1]))))
+
+
 class LevelFan:
     """Makes fans from the past; what is remembered never changes a fan, it only saves work.
 
@@ -85,6 +142,8 @@ class LevelFan:
         # Where time is played faster, the calendar of the clock says nothing of the grid's.
         self._has_calendar = day_s == DAY_S
         lead = np.arange(_LONGEST_H, dtype=np.float64)
+        # The last row of a profile's days ends with the newest hour: its first hour comes next.
+        self._hour_of_profile = (np.arange(_LONGEST_H) - 1) % DAY_H
         self._to_level = np.exp(-lead / (DAY_H * s.level_days))
         self._to_newest = {hours: np.exp(-lead / hours) for hours in (s.newest_h, s.foretold_h)}
         stay = np.exp(-1.0 / (DAY_H * s.level_days))
@@ -94,31 +153,72 @@ class LevelFan:
     def values(
         self, past: Series, now_s: float, end_s: float, forecast: Forecast | None = None
     ) -> FloatArray | None:
-        """Equally likely intensities of each hour from now to an end.
+        """Equally likely intensities of each hour from now to an end, as `fan` has them.
+
+        Args:
+            past: what was told, g/kWh.
+            now_s: time, s since 1970.
+            end_s: until when, s since 1970.
+            forecast: of the next hours.
+
+        Returns:
+            ``[hours, 7] float64``, g/kWh; None where too little is known.
+        """
+        found = self.fan(past, now_s, end_s, forecast)
+        return None if found is None else found.whole()
+
+    def fan(
+        self,
+        past: Series,
+        now_s: float,
+        end_s: float,
+        forecast: Forecast | None = None,
+        errors: ForecastErrors | None = None,
+    ) -> Fan | None:
+        """The fan from now to an end.
 
         Args:
             past: what was told, g/kWh; it may end with the interval under way or before.
             now_s: time, s since 1970.
             end_s: until when, s since 1970.
-            forecast: of the next hours; its middle counts as known.
+            forecast: of the next hours. It counts by its errors: those that it states by its
+                intervals, else those that were learnt.
+            errors: what was learnt of earlier forecasts; None: nothing.
 
         Returns:
-            ``[hours, 7] float64``, g/kWh, the first being the hour under way; None where too little
-            is known to say anything: less than two days.
+            The fan; None where too little is known to say anything: less than two days.
         """
         told = hourly(past, DAY_H * self._hour_s)
         if len(told) < 2 * DAY_H:
             return None
-        ahead = _ahead(forecast, past.end_s, self._hour_s)
+        ahead = hours_ahead(forecast, past.end_s, self._hour_s)[: _LONGEST_H - 1]
         # Row 0 is the newest hour that was told, and `late` rows on comes the one under way.
         late = max(0, int(np.ceil((now_s - past.end_s) / self._hour_s + 1e-9)))
         n = max(1, int(np.ceil((end_s - now_s) / self._hour_s - 1e-9)))
         rows = min(n, _LONGEST_H) + late
-        fan = self._fan(told, ahead, past.end_s, rows)
-        return _lengthened(fan[late:rows], n)
+        if forecast is None or not ahead.size:
+            return Fan(self._fan(told, ahead, past.end_s, rows)[late:rows], n)
+        off = stated_deviations(forecast, past.end_s, self._hour_s, len(ahead))
+        if off is None:
+            off = (errors or ForecastErrors(self._hour_s)).deviations(ahead)
+        middle, off = pooled(ahead, off, *self._own(told, past.end_s, len(ahead)))
+        fan = self._fan(told, middle, past.end_s, rows)
+        known = fan[1 : 1 + len(middle)]
+        known += off[: len(known), None] * NODES
+        np.maximum(known, _LOWEST * float(middle.mean()), out=known)
+        return Fan(fan[late:rows], n)
+
+    def _own(self, told: FloatArray, end_s: float, n: int) -> tuple[FloatArray, FloatArray]:
+        """What is expected of the next hours without a forecast, and how far off it is."""
+        s, learnt = self.shape, self._lesson(told, end_s)
+        middle = self._fan(told, np.zeros(0), end_s, n + 1)[1:].mean(axis=1)
+        # Here the spread is that of the past: the narrower one of a fan was chosen for decisions.
+        away = 1.0 - np.exp(-2.0 * np.arange(1, n + 1) / s.newest_h)
+        level = (s.drift * learnt.step_sd) ** 2 * self._level_variance[1 : n + 1]
+        return middle, np.sqrt(learnt.hour_sd**2 * away + level)
 
     def _fan(self, told: FloatArray, ahead: FloatArray, told_end_s: float, n: int) -> FloatArray:
-        """``[n, 7]`` from the newest told hour on; what was forecast follows it as it is."""
+        """``[n, 7]`` from the newest told hour on; what is ahead follows it as it is."""
         s, learnt = self.shape, self._lesson(told, told_end_s)
         hours = np.concatenate((told, ahead)) if ahead.size else told
         n_days = min(s.past_days, len(hours) // DAY_H)
@@ -131,8 +231,7 @@ class LevelFan:
             times_s: FloatArray = end_s + self._hour_s * (np.arange(m, dtype=np.float64) - 0.5)
             weekends = learnt.weekend * level * (is_weekend(times_s) - 2.0 / 7.0)
         to_newest = self._to_newest[s.foretold_h if ahead.size else s.newest_h][:m]
-        # The last row of the profile's days ends with the newest hour; its first comes next.
-        middle = learnt.mean + np.resize(np.roll(profile, 1), m) - level + weekends
+        middle = learnt.mean + profile[self._hour_of_profile[:m]] - level + weekends
         middle += (level - learnt.mean) * self._to_level[:m]
         middle += (hours[-1] - profile[-1] - weekends[0]) * to_newest
         spread = np.sqrt(
@@ -162,27 +261,3 @@ class LevelFan:
             while len(self._learnt) > _KEPT:
                 self._learnt.popitem(last=False)
         return found
-
-
-def _ahead(forecast: Forecast | None, end_s: float, hour_s: float) -> FloatArray:
-    """The middle of a forecast in the hours after an end, up to its first hole."""
-    if forecast is None:
-        return np.zeros(0)
-    n = int((forecast.start_s + forecast.step_s * len(forecast.middle) - end_s) / hour_s + 1e-6)
-    if n < 1:
-        return np.zeros(0)
-    times_s = end_s + hour_s * (np.arange(n) + 0.5)
-    places = np.floor((times_s - forecast.start_s) / forecast.step_s).astype(np.int64)
-    is_there = (places >= 0) & (places < len(forecast.middle))
-    middle = forecast.middle[np.clip(places, 0, len(forecast.middle) - 1)]
-    values = np.where(is_there, middle, np.nan)
-    holes = np.flatnonzero(~np.isfinite(values))
-    return values[: holes[0]] if holes.size else values
-
-
-def _lengthened(fan: FloatArray, n: int) -> FloatArray:
-    """A fan of `n` hours: what comes after its end is as its last fortnight."""
-    if len(fan) >= n:
-        return fan[:n]
-    tail = fan[-14 * DAY_H :]
-    return np.concatenate((fan, np.resize(tail, (n - len(fan), tail.shape[1]))))

@@ -30,7 +30,10 @@ def hourly(past: Series, day_s: float = DAY_S) -> FloatArray:
         counts = known.sum(axis=1)
         sums = np.where(known, part, 0.0).sum(axis=1)
         values = np.divide(sums, counts, out=np.full(len(part), np.nan), where=counts > 0)
-    numbers = np.where(np.isfinite(values), np.arange(len(values)), -1)
+    is_there = np.isfinite(values)
+    if is_there.all():
+        return values
+    numbers = np.where(is_there, np.arange(len(values)), -1)
     np.maximum.accumulate(numbers, out=numbers)
     filled: FloatArray = values[numbers[numbers >= 0]]
     return filled

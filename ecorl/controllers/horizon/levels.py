@@ -8,6 +8,7 @@ foretold the mean of the ten days that came: recency-adaptive, as the pool of fo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -69,11 +70,7 @@ class Learnt:
         Returns:
             ``[24] float64``, g/kWh.
         """
-        age = np.arange(len(days))[::-1]
-        found = np.zeros(days.shape[1])
-        for weight, memory in zip(self.weights, self.memories_days, strict=True):
-            of_days = np.exp(-age / memory)
-            found += weight * (of_days @ days) / of_days.sum()
+        found: FloatArray = self.weights @ _discounts(self.memories_days, len(days)) @ days
         return found
 
 
@@ -123,17 +120,25 @@ def is_weekend(t_s: FloatArray) -> FloatArray:
     return (weekday(t_s) > _FRIDAY).astype(np.float64)
 
 
+@lru_cache(maxsize=8)
+def _discounts(memories_days: tuple[float, ...], n: int) -> FloatArray:
+    """How much each of some days counts to each memory, ``[M, n]``, together 1; the newest last."""
+    age = np.arange(n)[::-1]
+    counts = np.exp(-age / np.array(memories_days)[:, None])
+    found: FloatArray = counts / counts.sum(axis=1, keepdims=True)
+    return found
+
+
 def _walked(days: FloatArray, memories_days: tuple[float, ...]) -> tuple[FloatArray, FloatArray]:
     """Level ``[M, D]`` of each profile before each day, and the day beyond it, ``[M, D, 24]``."""
     rates = 1.0 / np.array(memories_days)[:, None]
     profiles = np.repeat(days[:5].mean(axis=0)[None, :], len(rates), axis=0)
-    levels = np.empty((len(rates), len(days)))
-    residuals = np.empty((len(rates), *days.shape))
+    before = np.empty((len(days), *profiles.shape))
     for number, row in enumerate(days):
-        levels[:, number] = profiles.mean(axis=1)
-        residuals[:, number] = row - profiles
-        profiles = profiles + rates * residuals[:, number]
-    return levels, residuals
+        before[number] = profiles
+        profiles += rates * (row - profiles)
+    before = before.transpose(1, 0, 2)
+    return before.mean(axis=2), days - before
 
 
 def _weights(levels: FloatArray, means: FloatArray, warm: int) -> FloatArray:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ecorl.controllers.horizon.fan import Fan
 from ecorl.controllers.horizon.frontier import Frontier, frontier
 from ecorl.controllers.problem.table import FloatArray, TrainingAction
 from ecorl.controllers.problem.training import TrainingProblem
@@ -101,21 +102,46 @@ class PriceCurve:
 
     Args:
         hulls: the actions.
-        values: ``[N] float64``, equally likely intensities, g/kWh.
-        seconds: how much time they stand for together, s.
+        values: ``[...] float64``, equally likely intensities, g/kWh.
+        seconds: how much time all stand for together, s.
+        again: ``[...] float64``, those of `values` that come again, g/kWh; None: none do.
+        times: how many times they come again.
     """
 
-    def __init__(self, hulls: Hulls, values: FloatArray, seconds: float) -> None:
+    def __init__(
+        self,
+        hulls: Hulls,
+        values: FloatArray,
+        seconds: float,
+        again: FloatArray | None = None,
+        times: float = 0.0,
+    ) -> None:
         self.seconds = seconds
         self._hulls = hulls
-        self._costs = np.sort(np.maximum(values, 1e-9).ravel()) * hulls.g_per_j
-        self._each_s = seconds / len(self._costs)
+        # Sorting is most of the work: what comes again is sorted once.
+        self._parts = [(_sorted_costs(hulls, values), 1.0)]
+        if again is not None and times > 0.0:
+            self._parts.append((_sorted_costs(hulls, again), times))
+        costs = self._parts[0][0]
+        self._each_s = seconds / sum(len(part) * weight for part, weight in self._parts)
         add, at = hulls.all.steps
-        lowest, highest = self._costs[0] * at[0] * 0.999, self._costs[-1] * at[-1] * 1.001
+        lowest, highest = costs[0] * at[0] * 0.999, costs[-1] * at[-1] * 1.001
         prices = lowest * (highest / lowest) ** _STEPS_OF_GRID
-        counts = np.searchsorted(self._costs, prices[:, None] / at[None, :], side="right")
         self._prices, self._steps = prices, (add, at)
+        ratios = prices[:, None] / at[None, :]
+        counts = sum(w * np.searchsorted(part, ratios, side="right") for part, w in self._parts)
         self._tokens = (counts @ add) * self._each_s
+
+    @classmethod
+    def of(cls, hulls: Hulls, fan: Fan, seconds: float) -> PriceCurve:
+        """The curve of a fan.
+
+        Args:
+            hulls: the actions.
+            fan: of the hours to come.
+            seconds: how much time they stand for together, s.
+        """
+        return cls(hulls, fan.values, seconds, fan.fortnight, fan.times)
 
     def price(self, tokens: float, low_tokens: float = float("inf")) -> Price:
         """The price at which some tokens are trained, in expectation.
@@ -136,14 +162,26 @@ class PriceCurve:
             price: g/token, without a cap.
         """
         add, at = self._steps
-        counts = np.searchsorted(self._costs, price / at, side="right")
-        sums = np.concatenate(([0.0], np.cumsum(self._costs)))[counts]
-        return float(np.sum(add * at * sums) * self._each_s)
+        found = 0.0
+        for costs, weight in self._parts:
+            counts = np.searchsorted(costs, price / at, side="right")
+            sums = np.concatenate(([0.0], np.cumsum(costs)))[counts]
+            found += weight * float(np.sum(add * at * sums))
+        return found * self._each_s
+
+    def _quantiles(self) -> FloatArray:
+        """What a joule emits at equally likely quantiles, rising, g/J, the ends included."""
+        costs = np.concatenate([part for part, _ in self._parts])
+        weights = np.concatenate([np.full(len(part), weight) for part, weight in self._parts])
+        order = np.argsort(costs, kind="stable")
+        below = np.cumsum(weights[order])
+        n = min(_VALUES, len(costs))
+        places = np.searchsorted(below, np.linspace(below[0], below[-1], n) * (1.0 - 1e-12))
+        return np.asarray(costs[order][places], dtype=np.float64)
 
     def _capped(self, tokens: float, low_tokens: float, free: float) -> Price:
         """Both prices, by halving intervals: of the cap outside, of tokens inside."""
-        places = np.linspace(0, len(self._costs) - 1, min(_VALUES, len(self._costs)))
-        costs = self._costs[np.round(places).astype(np.int64)]
+        costs = self._quantiles()
         each_s = self.seconds / len(costs)
         highest = float(self._prices[-1])
 
@@ -175,3 +213,8 @@ class PriceCurve:
             else:
                 end = middle
         return Price(balanced(end), end)
+
+
+def _sorted_costs(hulls: Hulls, values: FloatArray) -> FloatArray:
+    """What a joule emits, rising, g/J."""
+    return np.asarray(np.sort(np.maximum(values, 1e-9), axis=None) * hulls.g_per_j)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ecorl.control import GearChoice, Why
-from ecorl.controllers.horizon.fan import FanShape, LevelFan
+from ecorl.controllers.horizon.fan import Fan, FanShape, LevelFan
+from ecorl.controllers.horizon.foretold import ForecastErrors, hours_ahead
 from ecorl.controllers.horizon.pricing import Hulls, Price, PriceCurve
 from ecorl.controllers.problem.table import PAUSE, FloatArray, TrainingAction
 from ecorl.controllers.problem.training import HOUR_S, Kept, Progress, TrainingProblem
@@ -33,7 +34,7 @@ class _Plan:
     Attributes:
         key: what it was made from.
         curve: tokens by price.
-        middle: ``[hours]``, mean of the fan, g/kWh, from the hour under way on.
+        middle: ``[rows]``, means of the fan, g/kWh, from the hour under way on.
         end_s: when the last token is to be trained, s since 1970.
     """
 
@@ -67,6 +68,7 @@ class RecedingHorizon:
         if not is_stochastic:
             shape = replace(shape, hourly=0.0, drift=0.0)
         self._fan, self._hour_s = LevelFan(shape, day_s), day_s / 24
+        self._errors = ForecastErrors(self._hour_s)
         self._plan: _Plan | None = None
         self._chosen_end: tuple[int, float] | None = None
         p = problem
@@ -101,8 +103,9 @@ class RecedingHorizon:
         )
 
     def memory(self) -> Mapping[str, object]:
-        """When the last token is to be trained, as the hour under way has it."""
-        return {} if self._chosen_end is None else {"end": list(self._chosen_end)}
+        """When the last token is to be trained, and how far forecasts were off."""
+        end = {} if self._chosen_end is None else {"end": list(self._chosen_end)}
+        return {**end, "errors": self._errors.memory()}
 
     def recall(self, memory: Mapping[str, object]) -> None:
         """See `Controller.recall`."""
@@ -112,6 +115,9 @@ class RecedingHorizon:
         if isinstance(found, list):
             hour, end_s = found
             self._chosen_end = (int(hour), float(end_s))
+        errors = memory.get("errors")
+        if isinstance(errors, Mapping):
+            self._errors.recall(errors)
 
     # ------------------------------------------------------------ the plan
 
@@ -128,34 +134,34 @@ class RecedingHorizon:
         if self._plan is not None and self._plan.key == key:
             return self._plan
         begin_s = self._problem.start_s + hour * self._hour_s
-        found = self._fan.values(past, begin_s, self._problem.deadline_s, seen.forecast)
-        if found is None:
+        self._errors.learn(past, hours_ahead(seen.forecast, past.end_s, self._hour_s))
+        deadline_s = self._problem.deadline_s
+        fan = self._fan.fan(past, begin_s, deadline_s, seen.forecast, self._errors)
+        if fan is None:
             return None
-        fan = found
         end_s = self._problem.deadline_s
         if self._end_costs:
             if self._chosen_end is None or self._chosen_end[0] != hour:
                 self._chosen_end = (hour, self._best_end(now_s, fan, progress))
             end_s = self._chosen_end[1]
-            fan = fan[: max(1, round((end_s - begin_s) / self._hour_s))]
-        curve = PriceCurve(self._hulls, fan, end_s - begin_s)
-        self._plan = _Plan(key, curve, fan.mean(axis=1), end_s)
+            fan = fan.first(max(1, round((end_s - begin_s) / self._hour_s)))
+        curve = PriceCurve.of(self._hulls, fan, end_s - begin_s)
+        self._plan = _Plan(key, curve, fan.middle, end_s)
         return self._plan
 
-    def _best_end(self, now_s: float, fan: FloatArray, progress: Progress) -> float:
+    def _best_end(self, now_s: float, fan: Fan, progress: Progress) -> float:
         """The end at which training, keeping the machines and lateness cost the least."""
         p = self._problem
         earliest_s = min(p.deadline_s, now_s + p.needed_s(progress) + p.epoch_s)
         ends_s = set(np.linspace(earliest_s, p.deadline_s, _ENDS).tolist())
         if p.soft_deadline_s is not None:
             ends_s.add(min(max(p.soft_deadline_s, earliest_s), p.deadline_s))
-        middle = fan.mean(axis=1)
 
         def cost_g(end_s: float) -> float:
-            n = max(1, round((end_s - now_s) / self._hour_s))
-            curve = PriceCurve(self._hulls, fan[:n], end_s - now_s)
+            part = fan.first(max(1, round((end_s - now_s) / self._hour_s)))
+            curve = PriceCurve.of(self._hulls, part, end_s - now_s)
             price = curve.price(progress.tokens_left, progress.low_tokens_left)
-            held_g = p.grams(self._held_w, float(middle[:n].mean()), end_s - now_s)
+            held_g = p.grams(self._held_w, part.mean, end_s - now_s)
             late_s = 0.0 if p.soft_deadline_s is None else max(0.0, end_s - p.soft_deadline_s)
             return curve.grams(price.g_per_token) + held_g + late_s / HOUR_S * p.late_g_per_h
 

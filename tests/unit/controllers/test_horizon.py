@@ -82,6 +82,26 @@ def test_a_cap_has_a_price_of_its_own(seed, low_share):
     assert trained == pytest.approx(p.tokens, rel=0.1)
 
 
+@pytest.mark.parametrize("low_share", [1.0, 0.3])
+def test_hours_that_come_again_are_priced_as_if_they_stood_there(low_share):
+    p = problem(table(exponent=0.97), low_share=low_share)
+    fan = LevelFan().fan(past(days(noise=30.0)), NOW_S, NOW_S + (45 + 28) * DAY_S)
+    # The first of the rows is the hour under way, which was told: 1,079 are left of 45 days.
+    assert fan.times == pytest.approx(2.0, rel=0.002)
+    assert len(fan.whole()) == fan.hours
+    seconds = fan.hours * HOUR_S
+    short = PriceCurve.of(Hulls.of(p), fan, seconds)
+    whole = PriceCurve(Hulls.of(p), fan.whole(), seconds)
+    for share in (0.1, 0.5, 0.9):
+        tokens = share * seconds * p.rate(p.fastest(p.begin()))
+        price, expected = (c.price(tokens, low_share * tokens) for c in (short, whole))
+        assert price == pytest.approx(expected, rel=0.02)
+        grams = [c.grams(price.g_per_token) for c in (short, whole)]
+        assert grams[0] == pytest.approx(grams[1], rel=0.005)
+    assert fan.mean == pytest.approx(fan.whole().mean(), rel=0.001)
+    assert fan.first(24).mean == pytest.approx(fan.values[:24].mean())
+
+
 # -------------------------------------------------------------------- fans
 
 
@@ -145,9 +165,10 @@ def test_what_it_remembers_changes_nothing():
         assert np.array_equal(again, LevelFan().values(told, NOW_S, NOW_S + DAY_S))
 
 
-def test_a_forecast_counts_as_known_and_the_fan_goes_on_from_its_end():
+def test_a_forecast_without_errors_is_known_and_the_fan_goes_on_from_its_end():
     values, fan = days(), LevelFan()
-    forecast = Forecast("theirs", NOW_S, NOW_S, HOUR_S, np.linspace(500.0, 600.0, 24))
+    middle = np.linspace(500.0, 600.0, 24)
+    forecast = Forecast("theirs", NOW_S, NOW_S, HOUR_S, middle, middle, middle)
     found = fan.values(past(values), NOW_S, NOW_S + 72 * HOUR_S, forecast)
     assert found[:24].mean(axis=1) == pytest.approx(forecast.middle)
     assert found[:23].std(axis=1).max() < 1e-9

@@ -636,7 +636,8 @@ def test_a_provider_s_forecast_goes_before_the_past():
     start_s = series.end_s
     middle = np.full(72, 400.0)
     middle[40:50] = 50.0
-    forecast = Forecast("told", start_s, start_s, HOUR_S, middle)
+    # Its intervals say that it is never off.
+    forecast = Forecast("told", start_s, start_s, HOUR_S, middle, middle, middle)
     past = replace(past_of(series), forecast=forecast)
     plan = carbon_plan(past, problem(start_s=start_s, slack=8.0))
     assert saved_of_low(plan.expected) > 0.7
