@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from ecorl.bench.carbon.control.grid_study import ControlSaving, GridStudy, study_grids
+from ecorl.bench.carbon.control.grid_study import PEER, ControlSaving, GridStudy, study_grids
 from ecorl.bench.carbon.control.harder import harder_cases
 from ecorl.bench.carbon.control.regrets import Regrets
 from ecorl.bench.carbon.control.scenario import SLACKS, Study, filled
@@ -29,6 +29,7 @@ from ecorl.bench.carbon.traces import (
 )
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure, Target, missing
+from ecorl.bench.stats import bootstrap_interval
 from ecorl.carbon.traces.trace import GridTrace
 from ecorl.records import Provenance
 
@@ -44,7 +45,8 @@ CAPTURE = {"CISO": 0.89, "PJM": 0.67, "NYIS": 0.79, "BPAT": 0.62}
 
 REGRETS = (
     "regret_{}_history", "regret_{}_history_h2", "regret_{}_forecast96", "capture_{}_history",
-    "paper_dual_regret_{}", "paper_softq_regret_{}", "static_fp8_regret_{}",
+    "carbonscaler_regret_{}", "paper_dual_regret_{}", "paper_softq_regret_{}",
+    "static_fp8_regret_{}",
 )  # fmt: skip
 
 
@@ -86,6 +88,7 @@ def grid_figures(name: str, found: GridStudy) -> list[Figure]:
             found.n_left_out,
         ),
         _capture_figure(name, found),
+        _peer_figure(name, found),
         _regret(
             f"carbon.paper_dual_regret_{name}",
             found.dual,
@@ -125,14 +128,14 @@ def harder_figures(name: str, study: Study, trace: GridTrace) -> list[Figure]:
 
 
 def _history_figure(name: str, found: GridStudy) -> Figure:
-    beside = {**found.beside, "dual": found.dual.mean, "soft-q-printed": found.soft_q.mean}
+    beside = {one: played.mean for one, played in found.beside.items()}
+    beside |= {"dual": found.dual.mean, "soft-q-printed": found.soft_q.mean}
     best = min(beside, key=beside.__getitem__)
     figure = _regret(
         f"carbon.regret_{name}_history",
         found.history,
         f"known is the recording up to now; told the last 60 days before a start alone "
-        f"{100 * found.history_60.mean:.1f} %. Other controllers, in epochs of an hour and, but "
-        "for the paper's, by every third start: "
+        f"{100 * found.history_60.mean:.1f} %. Other controllers, in epochs of an hour: "
         + ", ".join(f"{n} {100 * r:.1f} %" for n, r in sorted(beside.items(), key=lambda i: i[1]))
         + f"; the best of these, known only afterwards, is {best}",
         HISTORY.get(name),
@@ -160,6 +163,24 @@ def _capture_figure(name: str, found: GridStudy) -> Figure:
         "share of what the optimum saves against racing in FP8 that the default controller saves "
         "from the past alone, all starts together",
     )  # fmt: skip
+
+
+def _peer_figure(name: str, found: GridStudy) -> Figure:
+    """CarbonScaler, and how much less the default controller emits from the same starts."""
+    peer, ours = found.beside[PEER].by_day, found.history.by_day
+    less = [100 * (peer[day] - ours[day]) for day in ours]
+    told = ""
+    if (ends := bootstrap_interval(less, of_mean=True)) is not None:
+        told = f" ({ends[0]:.2f} to {ends[1]:.2f}, 95 % by bootstrap)"
+    figure = _regret(
+        f"carbon.carbonscaler_regret_{name}",
+        found.beside[PEER],
+        "CarbonScaler's greedy in FP8, its best gear, in epochs of an hour, which expects the mean "
+        "day of the last week; the default controller's regret is less by "
+        f"{float(np.mean(less)):.2f} points on average, start by start{told}",
+    )
+    spread = {**(figure.spread or {}), "less_by_points": less}
+    return replace(figure, spread=spread)
 
 
 def _saving_figures(name: str, slack: str, found: GridStudy) -> list[Figure]:
@@ -249,6 +270,7 @@ def missing_figures(name: str, why: str) -> list[Figure]:
 
 def _all(found: GridStudy) -> list[Regrets]:
     several = [found.history, found.history_60, found.forecast, found.dual, found.soft_q]
+    several += found.beside.values()
     return several + ([found.late] if found.late is not None else [])
 
 

@@ -1,11 +1,14 @@
-"""What becomes of two sources' claims about carbon?
+"""What becomes of four sources' claims about carbon?
 
-Each printed figure of a blog post on carbon-aware training and of the EcoRL-Sched paper's carbon
-sections beside what follows from the same source's own inputs, beside what ecorl finds by its
-made-up day or a model, and by recorded grids where ``--traces`` or ``ECORL_TRACES`` names some; and
-why they differ, or that they do not. No target: these are figures of others. Claims about memory
-and accuracy need trainings, which ``--train`` makes: the example classifier with 1, 2, 4 and 8
-backward passes a step, about a minute. Beside the JSON stands the same as Markdown tables.
+Each printed figure of a blog post on carbon-aware training, of the EcoRL-Sched paper's carbon
+sections, of CarbonGearRL and of Eco-Orchestrator, beside what follows from the same source's own
+inputs, beside what ecorl finds by its made-up day or a model, and by recorded grids where
+``--traces`` or ``ECORL_TRACES`` names some; and why they differ, or that they do not. Along the
+grids, ecorl's controllers play the study's training in epochs of an hour, from three starts or,
+where the time does not suffice, from fewer, which the tables tell; and CARL's jobs all through the
+year. No target: these are figures of others. Claims about memory and accuracy need trainings,
+which ``--train`` makes: the example classifier with 1, 2, 4 and 8 backward passes a step, about a
+minute. Beside the JSON stands the same as Markdown tables.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from ecorl.bench.command import default_path, run_benchmark
 from ecorl.bench.figures import Figure
 from ecorl.bench.machine import describe_machine
 from ecorl.bench.papers.carbon_claims import figures, markdown, report, tables, write_tables
+from ecorl.bench.papers.control_found import BOX_S
 from ecorl.errors import ConfigError
 
 NAME = "paper_carbon"
@@ -31,12 +35,17 @@ TABLE_WIDTH = 180
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
     traces = recorded_grids(options)
     trained = trained_claims() if options.train else {}
-    found = report({name: trace.series for name, trace in traces.items()}, trained)
+    recorded = {name: trace.series for name, trace in traces.items()}
+    box_s = options.box_s or BOX_S
+    found = report(recorded, trained, box_s=box_s, is_quick=options.quick)
     console = Console(width=TABLE_WIDTH)
     for table in tables(found):
         console.print(table)
     files = [trace.path.name for trace in traces.values()]
     setting = f"Grids: {', '.join(files)}." if files else f"Grids: {WHY_MISSING}."
+    if found.n_starts:
+        told = ", ".join(f"{name} {n}" for name, n in found.n_starts.items())
+        setting += f" Starts of the controllers' trainings: {told}."
     json = options.json or (None if options.quick else default_path(NAME, describe_machine().slug))
     if json is not None:
         path = json.with_suffix(".md")
@@ -45,7 +54,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         except OSError as error:
             raise ConfigError("--json", str(path), f"a place to write to ({error})") from error
         print(f"written: {path}")
-    return {"traces": files}, figures(found)
+    return {"traces": files, "n_starts": dict(found.n_starts)}, figures(found)
 
 
 def trained_claims() -> dict[str, float]:

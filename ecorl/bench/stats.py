@@ -35,7 +35,7 @@ def mad(values: Values) -> float:
 
 
 def bootstrap_interval(
-    values: Values, *, level: float = 0.95, seed: int = 0
+    values: Values, *, level: float = 0.95, seed: int = 0, of_mean: bool = False
 ) -> tuple[float, float] | None:
     """Percentile bootstrap interval of the median; the same values give the same interval.
 
@@ -43,6 +43,7 @@ def bootstrap_interval(
         values: independent measurements.
         level: share of resampled medians inside, 0 to 1.
         seed: of the resampling.
+        of_mean: of the mean in place of the median.
 
     Returns:
         Lower and upper end, or None below three values: two say nothing of a spread.
@@ -52,9 +53,9 @@ def bootstrap_interval(
         return None
     rng = np.random.default_rng(seed)
     picks = rng.integers(len(array), size=(RESAMPLES, len(array)))
-    medians = np.median(array[picks], axis=1)
+    middles = (np.mean if of_mean else np.median)(array[picks], axis=1)
     tail = (1.0 - level) / 2.0
-    low, high = np.quantile(medians, [tail, 1.0 - tail])
+    low, high = np.quantile(middles, [tail, 1.0 - tail])
     return float(low), float(high)
 
 

@@ -13,6 +13,8 @@ from ecorl.bench.figures import Figure, missing
 from ecorl.bench.papers.carbon_derived import derived
 from ecorl.bench.papers.carbon_found import GridFindings, find
 from ecorl.bench.papers.carbon_printed import CLAIMS, SOURCES, CarbonClaim, Source
+from ecorl.bench.papers.control_derived import control_derived
+from ecorl.bench.papers.control_found import BOX_S, control_found, modelled
 from ecorl.bench.papers.printed_figures import printed_figures
 from ecorl.carbon.series import Series
 from ecorl.files import write_whole
@@ -33,8 +35,8 @@ HOW = (
     "'From its inputs' is what the same source's other figures give, with nothing of ecorl in it, "
     "and 'off by' is how far that lies from the printed figure. "
     "'ecorl' is modelled: by its made-up day, which has the extremes of the blog's mock data, or "
-    "as the last column says. 'Grids' are recordings; where a job is played along them it draws "
-    "constant power. All intensities are averages, for inventories."
+    "as the last column says. 'Grids' are recordings, along which jobs and trainings are played; "
+    "jobs draw constant power. All intensities are averages, for inventories."
 )
 
 
@@ -45,11 +47,13 @@ class CarbonReport(NamedTuple):
         derived: what follows from the printed inputs, by claim.
         found: what ecorl finds, by claim.
         trained: what a training with accumulation gave, by claim.
+        n_starts: number of starts of the trainings that controllers played, by grid.
     """
 
     derived: Mapping[str, float]
     found: Mapping[str, GridFindings]
     trained: Mapping[str, float]
+    n_starts: Mapping[str, int]
 
     def ours(self, claim: CarbonClaim) -> float | None:
         """What ecorl finds for a claim without a recording, or None."""
@@ -58,18 +62,38 @@ class CarbonReport(NamedTuple):
         return self.found.get(claim.id, _NOTHING).ours
 
     def grids(self, claim: CarbonClaim) -> Mapping[str, float]:
-        """What ecorl finds for a claim in each recording."""
-        return self.found.get(claim.id, _NOTHING).grids
+        """What ecorl finds for a claim in each recording that it is about."""
+        grids = self.found.get(claim.id, _NOTHING).grids
+        only = claim.only_grids
+        return {name: value for name, value in grids.items() if not only or name in only}
+
+    def is_untested(self, claim: CarbonClaim) -> bool:
+        """Whether a claim cannot be tested here, for the reason that it has."""
+        return bool(claim.not_tested) and self.ours(claim) is None and not self.grids(claim)
 
 
-def report(grids: Mapping[str, Series], trained: Mapping[str, float] = NO_TRAINING) -> CarbonReport:
+def report(
+    grids: Mapping[str, Series],
+    trained: Mapping[str, float] = NO_TRAINING,
+    *,
+    box_s: float = BOX_S,
+    is_quick: bool = False,
+) -> CarbonReport:
     """Recompute every claim.
 
     Args:
         grids: recorded intensities by grid, g/kWh; none leaves that column empty.
         trained: measured figures of the claims that need a training loop, by claim.
+        box_s: about how long playing trainings along the grids may take, s.
+        is_quick: play fewer and shorter ones.
     """
-    return CarbonReport(derived(), find(grids), trained)
+    ours, played = modelled(), control_found(grids, box_s, is_quick=is_quick)
+    control = {
+        id: GridFindings(ours.get(id), played.by_claim.get(id, {}))
+        for id in dict.fromkeys([*ours, *played.by_claim])
+    }
+    all_derived = derived() | control_derived()
+    return CarbonReport(all_derived, find(grids) | control, trained, played.n_starts)
 
 
 def figures(found: CarbonReport) -> list[Figure]:
@@ -93,6 +117,8 @@ def figures(found: CarbonReport) -> list[Figure]:
 
 def _ours(claim: CarbonClaim, found: CarbonReport) -> list[Figure]:
     id, value = f"paper_carbon.{claim.id}.ours", found.ours(claim)
+    if found.is_untested(claim):
+        return [missing(id, claim.unit, claim.not_tested)]
     if value is None:
         return [missing(id, claim.unit, NOT_TRAINED)] if claim.needs_training else []
     provenance = Provenance.MEASURED if claim.needs_training else Provenance.MODELLED
@@ -114,13 +140,18 @@ def rows(found: CarbonReport, source: Source) -> list[tuple[str, ...]]:
 
 def _row(claim: CarbonClaim, found: CarbonReport) -> tuple[str, ...]:
     value, ours = found.derived.get(claim.id), found.ours(claim)
-    is_pending = claim.needs_training and ours is None
+    if claim.needs_training and ours is None:
+        by_ecorl = "see the example"
+    elif found.is_untested(claim):
+        by_ecorl = f"not tested: {claim.not_tested}"
+    else:
+        by_ecorl = "" if ours is None else _words(ours, claim.unit)
     return (
         claim.text,
         _printed_words(claim),
         "" if value is None else _words(value, claim.unit),
         off_by(claim.printed, value),
-        "see the example" if is_pending else "" if ours is None else _words(ours, claim.unit),
+        by_ecorl,
         ", ".join(f"{name} {_number(v)}" for name, v in found.grids(claim).items()),
         claim.why,
     )

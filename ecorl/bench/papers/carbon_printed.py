@@ -1,4 +1,4 @@
-"""What a blog post and the EcoRL-Sched paper print of carbon; it lies in ``carbon.toml``."""
+"""What four sources print of carbon; it lies in ``carbon.toml`` and ``control_claims.toml``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from typing import Any, Literal
 from ecorl.bench.papers.printed import printed_value, with_place
 
 FILE = "carbon.toml"
+CONTROL_FILE = "control_claims.toml"
 
-Source = Literal["blog", "paper"]
+Source = Literal["blog", "paper", "gear", "carl"]
 
 SOURCES: Mapping[Source, str] = {
     "blog": "Carbon-Aware Model Training (a blog post)",
     "paper": "EcoRL-Sched, sections 4.4 and 5.3",
+    "gear": "CarbonGearRL",
+    "carl": "Eco-Orchestrator with CARL",
 }
 """Whose claims they are, in the order of the tables."""
 
@@ -34,6 +37,8 @@ class CarbonClaim:
         why: what the other figures are, and why they differ.
         not_printed: what stands there in place of a figure.
         needs_training: whether it takes a training loop to say anything of it.
+        only_grids: recordings that it is about; empty: all.
+        not_tested: why nothing of ecorl stands beside it; empty where something does.
     """
 
     id: str
@@ -44,6 +49,8 @@ class CarbonClaim:
     why: str
     not_printed: str = ""
     needs_training: bool = False
+    only_grids: tuple[str, ...] = ()
+    not_tested: str = ""
 
 
 def _claim(entry: Mapping[str, Any]) -> CarbonClaim:
@@ -56,10 +63,16 @@ def _claim(entry: Mapping[str, Any]) -> CarbonClaim:
         why=entry["why"],
         not_printed=entry.get("not_printed", ""),
         needs_training=entry.get("needs_training", False),
+        only_grids=tuple(entry.get("only_grids", ())),
+        not_tested=entry.get("not_tested", ""),
     )
 
 
-_FOUND: dict[str, Any] = tomllib.loads((resources.files(__package__) / FILE).read_text("utf-8"))
+def _read(file: str) -> dict[str, Any]:
+    return tomllib.loads((resources.files(__package__) / file).read_text("utf-8"))
+
+
+_FOUND, _CONTROL = _read(FILE), _read(CONTROL_FILE)
 
 BLOG: Mapping[str, float] = _FOUND["blog"]
 """Figures of the blog post that others are derived from."""
@@ -75,4 +88,15 @@ ACT: Mapping[str, Any] = _FOUND["act"]
 UTC_OFFSET_H: Mapping[str, float] = _FOUND["utc_offset_h"]
 """Local standard time less UTC by grid, h."""
 
-CLAIMS: tuple[CarbonClaim, ...] = tuple(_claim(entry) for entry in _FOUND["claims"])
+GEAR: Mapping[str, Any] = _CONTROL["gear"]
+"""Figures of CarbonGearRL that others are derived from."""
+
+CARL: Mapping[str, Any] = _CONTROL["carl"]
+"""Figures of Eco-Orchestrator that others are derived from."""
+
+BESIDE: Mapping[str, float] = _CONTROL["beside"]
+"""What neither of those two prints."""
+
+CLAIMS: tuple[CarbonClaim, ...] = tuple(
+    _claim(entry) for entry in (*_FOUND["claims"], *_CONTROL["claims"])
+)

@@ -37,7 +37,10 @@ from ecorl.errors import ConfigError
 
 DEFAULT = "stochastic"
 
-BESIDE = ("receding", "carbonscaler-fp8", "suspend", "race")
+PEER = "carbonscaler-fp8"
+"""The controller that people know, at its best setting: CarbonScaler in FP8."""
+
+BESIDE = ("receding", PEER, "suspend", "race")
 """Controllers that stand beside the default one, played in epochs of an hour."""
 
 HOUR = 3600.0
@@ -78,7 +81,7 @@ class GridStudy:
         dual, soft_q: the paper's controllers, in epochs of an hour; the second with FP8 alone,
             which is the best for it.
         soft_q_all: mean regret of the second with all gears, over three starts.
-        beside: mean regrets of other controllers by name, over some of the starts.
+        beside: other controllers by name, in epochs of an hour.
         savings: by printed slack.
         by_gain: savings at slack 1.67 by the gain of FP8 over BF16.
         n_left_out: number of the study's starts that the time did not suffice for.
@@ -92,7 +95,7 @@ class GridStudy:
     dual: Regrets
     soft_q: Regrets
     soft_q_all: float
-    beside: Mapping[str, float]
+    beside: Mapping[str, Regrets]
     savings: Mapping[str, ControlSaving]
     by_gain: Mapping[float, ControlSaving]
     n_left_out: int
@@ -143,7 +146,7 @@ def study_grid(series: Series, study: Study, box_s: float, *, n_late: int = 8) -
     few = taken[:: max(1, len(taken) // 3)]
     chosen = cases(study, series, taken)
     late_days = study.late_starts(series, min(n_late, len(taken)))
-    hourly = replace(study, epoch_s=HOUR)
+    hourly = replace(study, epoch_s=min(HOUR, series.step_s))
     coarse, coarse_few = cases(hourly, series, taken), cases(hourly, series, few)
     history = regrets(_default, chosen, series)
     return GridStudy(
@@ -155,22 +158,22 @@ def study_grid(series: Series, study: Study, box_s: float, *, n_late: int = 8) -
         dual=regrets(_maker("dual"), coarse, series),
         soft_q=regrets(_soft_q_in_fp8, coarse, series),
         soft_q_all=regrets(_maker("soft-q-printed"), coarse_few, series).mean,
-        beside={name: regrets(_maker(name), coarse_few, series).mean for name in BESIDE},
+        beside={name: regrets(_maker(name), coarse, series) for name in BESIDE},
         savings={
             name: saving(history, series, few)
             if slack == study.slack
-            else saving(_played(replace(hourly, slack=slack), series, few), series, few)
+            else saving(_played(replace(hourly, slack=slack), series, taken), series, few)
             for name, slack in SLACKS.items()
         },
         by_gain={
-            gain: saving(_played(replace(hourly, fp8_gain=gain), series, few), series)
+            gain: saving(_played(replace(hourly, fp8_gain=gain), series, taken), series)
             for gain in MEASURED_GAINS
         },
         n_left_out=len(days) - len(taken),
     )
 
 
-_RUNS_OF_A_START, _RUNS_OF_A_GRID = 3.5, 18.0
+_RUNS_OF_A_START, _RUNS_OF_A_GRID = 5.5, 6.0
 """About how many runs of the default controller in short epochs a start costs, all together, and
 what there is beside."""
 
@@ -264,6 +267,6 @@ def _soft_q_in_fp8(problem: TrainingProblem) -> Controller:
 
 def _maker(name: str) -> Make:
     """What makes a controller; CarbonScaler at its best setting, in FP8."""
-    if name == "carbonscaler-fp8":
+    if name == PEER:
         return lambda problem: CarbonScaler(problem, Gear.FP8)
     return lambda problem: build(name, problem)

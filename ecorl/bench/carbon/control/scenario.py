@@ -9,7 +9,7 @@ import numpy as np
 from ecorl.carbon.series import Series
 from ecorl.control import Gear
 from ecorl.controllers.problem.table import GearTable, scaled_table
-from ecorl.controllers.problem.training import TrainingProblem
+from ecorl.controllers.problem.training import HOUR_S, TrainingProblem
 from ecorl.kinds import Provenance
 
 DAY_S = 86400.0
@@ -120,3 +120,17 @@ def filled(series: Series) -> Series:
     np.maximum.accumulate(numbers, out=numbers)
     numbers[: int(np.argmax(known))] = int(np.argmax(known))
     return replace(series, values=values[numbers])
+
+
+def hour_means(series: Series) -> Series:
+    """A recording of finer intervals as means of its hours; an hourly one as it is.
+
+    Args:
+        series: the recording, without missing values, in intervals that an hour is a multiple of.
+    """
+    per_hour = round(HOUR_S / series.step_s)
+    if per_hour == 1:
+        return series
+    n = len(series.values) // per_hour
+    values = series.values[: n * per_hour].reshape(n, per_hour).mean(axis=1)
+    return Series(series.start_s, HOUR_S, values)
