@@ -36,6 +36,7 @@ class Content:
         estimated: ``[n_rows] bool``, whether the provider estimated the value.
         stated: ``[n_rows] float64``, the file's own intensity beside the computed one.
         repairs: what was changed.
+        generation_mw: ``[n_rows] float64``, generation from all fuels, MW, NaN where it is missing.
     """
 
     time: int
@@ -51,6 +52,7 @@ class Content:
     estimated: NDArray[np.bool_] | None = None
     stated: NDArray[np.float64] | None = None
     repairs: tuple[Repair, ...] = ()
+    generation_mw: NDArray[np.float64] | None = None
 
 
 def check_unit(table: CsvTable, column: int, values: NDArray[np.float64]) -> None:

@@ -95,6 +95,7 @@ def read_eia930(table: CsvTable, scope: Scope | None) -> Content:
         renewable=sum((share for f, share in shares.items() if f in RENEWABLE), 0.0 * total_mw),
         stated=stated,
         repairs=tuple(repairs),
+        generation_mw=total_mw,
     )
 
 

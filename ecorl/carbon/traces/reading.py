@@ -114,9 +114,11 @@ def _trace(
     def series(of_intervals: NDArray[np.float64]) -> Series:
         return Series(raster.start_s, raster.step_s, of_intervals)
 
-    mix, estimated = None, None
+    mix, estimated, generation_mw = None, None, None
     if content.shares is not None:
         mix = {fuel: known(shares) for fuel, shares in content.shares.items()}
+    if content.generation_mw is not None:
+        generation_mw = series(known(content.generation_mw))
     if content.estimated is not None:
         estimated = (raster.rows >= 0) & content.estimated[raster.rows]
     return GridTrace(
@@ -131,4 +133,5 @@ def _trace(
         estimated=estimated,
         stated=None if content.stated is None else series(raster.place(content.stated)),
         repairs=repairs,
+        generation_mw=generation_mw,
     )

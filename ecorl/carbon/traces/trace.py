@@ -48,6 +48,8 @@ class GridTrace:
         estimated: ``[n] bool``, whether the provider estimated the value; None where it never says.
         stated: the file's own intensity, g/kWh, where `series` was computed from the mix.
         repairs: what was changed, in the order of lines.
+        generation_mw: all that the grid's plants fed in, the total behind `mix`, MW, NaN where the
+            intensity is missing; None where the file does not tell.
     """
 
     name: str
@@ -61,6 +63,7 @@ class GridTrace:
     estimated: NDArray[np.bool_] | None
     stated: Series | None
     repairs: tuple[Repair, ...]
+    generation_mw: Series | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ def test_eia930_is_computed_from_its_mix(tmp_path):
     )  # fmt: skip
     assert trace.mix[Fuel.COAL].tolist() == [0.4, 0.0]
     assert trace.renewable.values.tolist() == pytest.approx([0.3, 0.0])
+    assert trace.generation_mw.values.tolist() == [1000, 100]
     assert trace.stated.values.tolist() == [500, 272]
     assert (trace.estimated, trace.repairs) == (None, ())
     compared = agreement(trace)
@@ -103,7 +104,8 @@ def test_rows_without_generation_are_missing_in_all_series(tmp_path):
     rows = ("9,0,0,0,1,0,0,0,59", ",,,,,,,,", "0,0,0,0,0,0,0,0,", "0,1,0,0,0,0,0,0,41")
     timed = [f"{hour(n)},{row}" for n, row in enumerate(rows)]
     trace = read_trace(write(tmp_path, "\n".join([EIA, *timed])))
-    for values in (trace.series.values, trace.renewable.values, trace.mix[Fuel.COAL]):
+    several = (trace.series, trace.renewable, trace.generation_mw)
+    for values in (*(one.values for one in several), trace.mix[Fuel.COAL]):
         assert np.isnan(values).tolist() == [False, True, True, False]
     assert [(line, what) for line, _, what in whats(trace)] == [
         (3, "2 rows have no value, and stayed missing")
@@ -149,6 +151,7 @@ def test_exports_of_electricity_maps(tmp_path, header):
     assert trace.renewable.values[:2].tolist() == pytest.approx([0.3, 0.31])
     assert trace.estimated.tolist() == [False, True, False, True]
     assert (trace.scope, trace.mix, trace.stated) == (Scope.LIFE_CYCLE, None, None)
+    assert trace.generation_mw is None
     # The header says UTC, so that nothing is taken for granted.
     assert [(line, column == "Datetime (UTC)") for line, column, _ in whats(trace)] == [
         (4, True), (4, False),

@@ -1,8 +1,10 @@
 """Cases that are harder than the study's: bad forecasts, idle nodes and more.
 
 Each is played by the default controller, and by racing in the fastest gear that is allowed, against
-the bound of the same case. There is no case of marginal intensities: the recordings hold none, and
-nothing in them tells one from the average.
+the bound of the same case. The recordings hold average intensities alone. In the case of marginal
+ones an estimate made from the mix (`ecorl.bench.carbon.control.marginal`) stands in their place
+throughout: it is what is told, what is emitted and what the bound is of, and no figure is made of
+both.
 """
 
 from __future__ import annotations
@@ -50,13 +52,20 @@ class Harder:
     saved: float
 
 
-def harder_cases(study: Study, series: Series, days: Sequence[int]) -> dict[str, Harder]:
+def harder_cases(
+    study: Study, series: Series, days: Sequence[int], marginal: Series | None = None
+) -> dict[str, Harder]:
     """Play all of them.
 
     Args:
         study: the training.
         series: the recording, without missing values.
         days: on which it starts.
+        marginal: estimated marginal intensities over the intervals of `series`, g/kWh, without
+            missing values; None leaves the case of them out.
+
+    Returns:
+        What was played, by the name of the case.
     """
     usual = cases(study, series, days)
     idle_w = IDLE_NODE_W / GPUS_OF_A_NODE
@@ -70,7 +79,7 @@ def harder_cases(study: Study, series: Series, days: Sequence[int]) -> dict[str,
     capped = cases(_looser(study), series, days, low_share=LOW_SHARE)
     archived = MadeUpForesight(series, AS_ARCHIVED)
     per_hour = round(3600.0 / series.step_s)
-    return {
+    found = {
         "archived_forecast": _played(
             "forecasts of 96 h that are 18 to 20 % off", usual, series,
             regrets(_default, usual, series, foresight=archived),
@@ -93,6 +102,29 @@ def harder_cases(study: Study, series: Series, days: Sequence[int]) -> dict[str,
             regrets(_default, usual, series, late=LATE_H * per_hour),
         ),
     }  # fmt: skip
+    if marginal is not None:
+        found |= _by_margin(study, marginal, days)
+    return found
+
+
+def _by_margin(study: Study, marginal: Series, days: Sequence[int]) -> dict[str, Harder]:
+    """The usual case in a world in which the marginal intensity is the only one there is.
+
+    The estimate hardly depends on that of the hour before, so that all hangs on when it is known:
+    by itself when the hour is over, and by a provider's model perhaps as it begins.
+    """
+    what = "the estimated marginal intensity in place of the average, the fuels that followed load"
+    chosen = cases(study, marginal, days)
+    per_hour = round(3600.0 / marginal.step_s)
+    return {
+        name: _played(
+            f"{what}; {told}", chosen, marginal, regrets(_default, chosen, marginal, late=late)
+        )
+        for name, told, late in (
+            ("marginal", "told as an hour begins", 0),
+            ("marginal_late", "told when the hour is over", per_hour),
+        )
+    }
 
 
 def _looser(study: Study) -> Study:

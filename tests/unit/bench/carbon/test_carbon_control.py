@@ -95,8 +95,13 @@ def test_an_hours_forecast_moves_within_an_issue_by_getting_nearer_alone():
 
 
 def test_harder_cases_are_played_against_their_own_bounds(hours):
-    found = harder_cases(SMALL, hours, [12, 25])
-    assert set(found) == {"archived_forecast", "idle_nodes", "changes", "low_share", "late"}
+    usual = {"archived_forecast", "idle_nodes", "changes", "low_share", "late"}
+    assert set(harder_cases(SMALL, hours, [12])) == usual
+    marginal = replace(hours, values=900.0 - hours.values)
+    found = harder_cases(SMALL, hours, [12, 25], marginal)
+    assert set(found) == usual | {"marginal", "marginal_late"}
+    bounds = [run.case.bound_g for run in found["marginal"].regrets.runs]
+    assert bounds == [case.bound_g for case in cases(SMALL, marginal, [12, 25])]
     for one in found.values():
         assert one.regrets.deficit == 0.0
         assert min(one.regrets.by_day.values()) > -1e-9
