@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from ecorl.carbon.feeds.protocol import Feed
+from ecorl.carbon.feeds.protocol import Feed, FeedInfo
 from ecorl.carbon.plausibility import doubt_of
 from ecorl.errors import FeedError, FeedRefused
 from ecorl.grid import Intensity
@@ -30,7 +30,12 @@ hour forgives a clock that is wrong by minutes, and no provider's interval is sh
 error that it would hide."""
 
 REMEMBERED_S = 28 * 86400.0
-"""For how long accepted values are remembered, s: what a grid usually does shows in weeks."""
+"""For how long accepted values are remembered, s: what a grid usually does shows in weeks, and no
+provider is asked for more."""
+
+REMEMBERED_DAYS = 365
+"""The same in days of the grid, which are shorter where time is played faster: there, four weeks of
+the clock would be millions of intervals."""
 
 
 class Unused(StrEnum):
@@ -112,7 +117,7 @@ class FeedChain(Generic[Kind]):
         """
         for feed in self.feeds:
             try:
-                told = feed.history(now_s - REMEMBERED_S, now_s)
+                told = feed.history(now_s - _remembered_s(feed.info), now_s)
             except FeedError as error:
                 logger.info("%s told no history: %s", feed.info.name, error)
                 continue
@@ -188,7 +193,7 @@ class FeedChain(Generic[Kind]):
         # What the user has stated is no reading of a grid.
         if refusal is None and not feed.info.is_stated:
             refusal = self._doubted(value, memory)
-        return refusal or self._accept(value, memory)
+        return refusal or self._accept(value, memory, _remembered_s(feed.info))
 
     def _out_of_time(self, value: Kind, memory: _Memory[Kind], now_s: float) -> Refusal | None:
         """Why the time of a value's interval does not count, or None."""
@@ -217,13 +222,18 @@ class FeedChain(Generic[Kind]):
             else Refusal(value.feed, doubt, f"{value.g_per_kwh:g} {value.gas}")
         )
 
-    def _accept(self, value: Kind, memory: _Memory[Kind]) -> Kind:
+    def _accept(self, value: Kind, memory: _Memory[Kind], remembered_s: float) -> Kind:
         accepted = memory.accepted
         # A provider may correct what it said of the interval under way.
         if accepted and accepted[-1].start_s == value.start_s:
             accepted.pop()
         accepted.append(value)
         memory.newest = value
-        while accepted[0].start_s < value.start_s - REMEMBERED_S:
+        while accepted[0].start_s < value.start_s - remembered_s:
             accepted.popleft()
         return value
+
+
+def _remembered_s(info: FeedInfo) -> float:
+    """For how long accepted values of a feed are remembered, s."""
+    return min(REMEMBERED_S, REMEMBERED_DAYS * info.day_s)

@@ -13,35 +13,35 @@ from ecorl.cli.output import make_console, say
 
 def plan(
     config: Annotated[Path | None, typer.Option("--config", "-c", help="TOML file.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="Profile. [default: h100_sxm]")] = None,
-    n_gpus: Annotated[int | None, typer.Option(help="[default: 32]")] = None,
-    card: Annotated[str | None, typer.Option(help="Profile. [default: u55c]")] = None,
-    n_cards: Annotated[int | None, typer.Option(help="[default: 4]")] = None,
+    gpu: Annotated[str | None, typer.Option(help="Profile.", show_default="h100_sxm")] = None,
+    n_gpus: Annotated[int | None, typer.Option(show_default="32")] = None,
+    card: Annotated[str | None, typer.Option(help="Profile.", show_default="u55c")] = None,
+    n_cards: Annotated[int | None, typer.Option(show_default="4")] = None,
     policy_model: Annotated[
-        str | None, typer.Option(help="Size of the actor. [default: 70b]")
+        str | None, typer.Option(help="Size of the actor.", show_default="70b")
     ] = None,
     inference_model: Annotated[
-        str | None, typer.Option(help="Size of reward model and critic. [default: 8b]")
+        str | None, typer.Option(help="Size of reward model and critic.", show_default="8b")
     ] = None,
-    algorithm: Annotated[str | None, typer.Option(help="[default: ppo]")] = None,
+    algorithm: Annotated[str | None, typer.Option(show_default="ppo")] = None,
     rows: Annotated[
-        int | None, typer.Option(help="Completions an iteration. [default: 256]")
+        int | None, typer.Option(help="Completions an iteration.", show_default="256")
     ] = None,
-    prompt: Annotated[float | None, typer.Option(help="Mean prompt, tokens. [default: 256]")] = (
-        None
-    ),
+    prompt: Annotated[
+        float | None, typer.Option(help="Mean prompt, tokens.", show_default="256")
+    ] = (None),
     length: Annotated[
-        float | None, typer.Option(help="Mean completion, tokens. [default: 1024]")
+        float | None, typer.Option(help="Mean completion, tokens.", show_default="1024")
     ] = None,
     calibration: Annotated[
-        str | None, typer.Option(help="roofline, or paper as printed. [default: roofline]")
+        str | None, typer.Option(help="roofline, or paper as printed.", show_default="roofline")
     ] = None,
     load: Annotated[
-        float | None, typer.Option(help="Other jobs' share of the cards. [default: 0]")
+        float | None, typer.Option(help="Other jobs' share of the cards.", show_default="0")
     ] = None,
     abilities: Annotated[
         str | None,
-        typer.Option(help="What the framework allows: none, frozen, all. [default: none]"),
+        typer.Option(help="What the framework allows: none, frozen, all.", show_default="none"),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--policy", help="Policy file; the shipped one if none.")

@@ -23,7 +23,9 @@ def bitstream(
     ] = "csim",
     platform: Annotated[
         str | None,
-        typer.Option(help="AMD's development platform, or its .xpfm file. [default: the U55C's]"),
+        typer.Option(
+            help="AMD's development platform, or its .xpfm file.", show_default="the U55C's"
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the products.")] = Path("bitstreams"),
     work: Annotated[Path, typer.Option(help="Folder for build_dir.<target>.")] = Path(),

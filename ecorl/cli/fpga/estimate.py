@@ -51,7 +51,7 @@ def estimate(
     ] = None,
     device: Annotated[
         list[str] | None,
-        typer.Option(help="Profile of a card; more than once. [default: u55c v80]"),
+        typer.Option(help="Profile of a card; more than once.", show_default="u55c v80"),
     ] = None,
     ii: Annotated[Interval, typer.Option(help="Initiation interval of the loops.")] = Interval.ALL,
     json_path: Annotated[

@@ -55,16 +55,16 @@ def _top(context: typer.Context) -> None:
 @policy_app.command()
 def train(
     family: Annotated[
-        TrainFamily | None, typer.Option(help="Scenarios to train on. [default: roofline]")
+        TrainFamily | None, typer.Option(help="Scenarios to train on.", show_default="roofline")
     ] = None,
     calibration: Annotated[
         Path | None, typer.Option(help="Train on this calibrated run (ecorl policy calibrate).")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Policy file. [default: scheduler.onnx in the folder]")
+        Path | None, typer.Option(help="Policy file.", show_default="scheduler.onnx in the folder")
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="Work folder. [default: runs/policy-FAMILY]")
+        Path | None, typer.Option(help="Work folder.", show_default="runs/policy-FAMILY")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on in the folder.")] = False,
     scenarios: Annotated[int | None, typer.Option(help="Scenarios of the pool.")] = None,
@@ -132,7 +132,7 @@ def evaluate(
 def export(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a training.")],
     out: Annotated[
-        Path | None, typer.Option(help="Policy file. [default: scheduler.onnx in the folder]")
+        Path | None, typer.Option(help="Policy file.", show_default="scheduler.onnx in the folder")
     ] = None,
 ) -> None:
     """Write a finished training as a policy file."""
@@ -150,7 +150,7 @@ def export(
 def calibrate(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     out: Annotated[
-        Path | None, typer.Option(help="File. [default: calibration.toml in the run folder]")
+        Path | None, typer.Option(help="File.", show_default="calibration.toml in the run folder")
     ] = None,
 ) -> None:
     """Fit the simulator to a run's ledger."""
@@ -178,7 +178,7 @@ def adapt(
     ],
     policy: Annotated[
         Path | None,
-        typer.Option(help="What a new folder begins with. [default: the shipped policy]"),
+        typer.Option(help="What a new folder begins with.", show_default="the shipped policy"),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Even without a shift.")] = False,
 ) -> None:
@@ -205,7 +205,7 @@ def rollback(
 def explain(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     iteration: Annotated[
-        int | None, typer.Option(help="Of the decision. [default: the last with a choice]")
+        int | None, typer.Option(help="Of the decision.", show_default="the last with a choice")
     ] = None,
     stage: Annotated[ExplainedStage | None, typer.Option(help="Stage of the decision.")] = None,
 ) -> None:

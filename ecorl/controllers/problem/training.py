@@ -192,11 +192,13 @@ class TrainingProblem:
         return self._fastest if progress.low_tokens_left > 0.0 else self._fastest_high
 
     def needed_s(self, progress: Progress) -> float:
-        """The least time in which the rest of the budget can be trained, s.
+        """The time in which the rest of the budget is trained at full speed, s.
+
+        Where full speed is another action than the present one, its change is paid for, although
+        the last few tokens may take less time without it: the promise is kept either way.
 
         Args:
-            progress: so far; its present action is kept where that is the fastest one, else a
-                change is paid for.
+            progress: so far.
         """
         left = progress.tokens_left
         if left <= 0.0:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ecorl.carbon.chain import AHEAD_S, FeedChain, Refusal
+from ecorl.carbon.feeds.synthetic import SyntheticFeed
 from ecorl.errors import FeedMalformed, FeedRefused, FeedUnreachable
 from tests.fakes.scripted_feed import HOUR_S, ScriptedFeed, average
 
@@ -105,6 +106,20 @@ def test_a_first_value_is_judged_by_what_the_feed_tells_of_its_last_weeks():
     knowing.recall(NOW_S)
     assert reasons(knowing.ask(NOW_S)) == [("a", "out_of_keeping")]
     assert knowing.ask(NOW_S + 60).value is not None
+
+
+def test_where_time_is_played_faster_a_year_of_the_grid_is_remembered():
+    feed = SyntheticFeed(speed=3600.0, began_s=NOW_S)
+    asked = chain(feed)
+    asked.recall(NOW_S)
+    a_year = 365 * feed.info.day_s
+    (first, *_, last) = asked.past(feed.info.name)
+    assert first.start_s == pytest.approx(NOW_S - a_year, abs=feed.info.interval_s)
+    assert last.end_s <= NOW_S
+    later_s = NOW_S + 20 * feed.info.interval_s
+    newest = asked.ask(later_s).value
+    assert newest is not None
+    assert asked.past(feed.info.name)[0].start_s >= newest.start_s - a_year
 
 
 def test_a_feed_without_a_history_is_judged_by_its_own_values():
