@@ -96,6 +96,23 @@ class Hulls:
             return self.low.actions[self.low.place(low_ratio)]
         return self.high.actions[self.high.place(ratio)]
 
+    def as_good(
+        self, price: Price, g_per_kwh: float, present: TrainingAction, within: float
+    ) -> bool:
+        """Whether an action is the best one at a price that is hardly another.
+
+        Args:
+            price: of a token.
+            g_per_kwh: intensity of the grid.
+            present: the action.
+            within: by which share the other price may differ.
+        """
+        lower, higher = (
+            self.best(Price(*(share * one for one in price)), g_per_kwh)
+            for share in (1.0 - within, 1.0 + within)
+        )
+        return present in (lower, higher)
+
 
 class PriceCurve:
     """Tokens by their price, over a time to come.

@@ -23,6 +23,10 @@ from ecorl.controllers.step import choice
 
 RECEDING, STOCHASTIC = "receding", "stochastic"
 
+_INDIFFERENT = 0.003
+"""Share of the price within which the present action goes on. A price is not known as exactly as
+that, and a fifth fewer changes of width cost nothing that shows in the regret."""
+
 _ENDS = 12
 """Number of ends that are weighed against each other where an end costs something. Invented."""
 
@@ -95,8 +99,11 @@ class RecedingHorizon:
         is_of_now = known is not None and now_s < known.end_s
         g_per_kwh = known.g_per_kwh if known is not None and is_of_now else float(plan.middle[0])
         action = self._hulls.best(price, g_per_kwh)
-        if self._changes_cost and action != progress.action:
-            action = self._kept_or(action, price, g_per_kwh, progress.action, plan.middle)
+        present = progress.action
+        if action != present and self._hulls.as_good(price, g_per_kwh, present, _INDIFFERENT):
+            action = present
+        if self._changes_cost and action != present:
+            action = self._kept_or(action, price, g_per_kwh, present, plan.middle)
         told = f"a token is worth {1e6 * price.g_per_token:.3g} g a million"
         return choice(
             self.name, now_s, self._problem, seen, action, Why.PRICED, told, price.g_per_token

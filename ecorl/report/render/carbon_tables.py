@@ -278,16 +278,40 @@ def pauses_section(pauses: PauseSummary) -> Section:
         pauses: how the run waited.
     """
     tables = [_outcome_table(outcome) for outcome in pauses.outcomes]
-    rows = [choice_cells(row, len({r.attempt for r in pauses.choices}) > 1)
-            for row in pauses.choices]  # fmt: skip
-    heads = ("time (UTC)", "decision", "why", "g/kWh", "feed", "threshold, g/kWh", "reason")
-    right = (False, False, False, True, False, True, False)
+    heads, right, rows = _choices(pauses.choices)
     shown = table(heads, rows[:N_SHOWN], 0, "Decisions about the training stage, each a new one")
     tables.append(replace(shown, numeric=right))
     if len(rows) > N_SHOWN:
         more = f"The other {count(len(rows) - N_SHOWN)} decisions"
         tables.append(replace(table(heads, rows[N_SHOWN:], 0, more), numeric=right, folded=True))
     return Section("pauses", PAUSES_TITLE, pauses_lead(pauses), "", tuple(tables))
+
+
+def _choices(
+    choices: Sequence[GearChoiceRow],
+) -> tuple[tuple[str, ...], tuple[bool, ...], list[tuple[str, ...]]]:
+    """Heads, which columns are numbers, and cells of all decisions.
+
+    Only rules of a threshold have one, and only controllers know a price: a column that would be
+    empty is left out.
+    """
+    with_attempt = len({row.attempt for row in choices}) > 1
+    prices = [row.choice.price_g_per_step for row in choices]
+    factor, unit = small_unit(prices)
+    heads = (
+        "time (UTC)", "decision", "why", "g/kWh", "feed", "threshold, g/kWh",
+        f"a step less saves, {unit}CO2e", "reason",
+    )  # fmt: skip
+    right = (False, False, False, True, False, True, True, False)
+    cells = [choice_cells(row, factor, with_attempt) for row in choices]
+    threshold, price = 5, 6
+    empty = {n for n in (threshold, price) if all(row[n] == MISSING for row in cells)}
+    kept = [n for n in range(len(heads)) if n not in empty]
+    return (
+        tuple(heads[n] for n in kept),
+        tuple(right[n] for n in kept),
+        [tuple(row[n] for n in kept) for row in cells],
+    )
 
 
 def pauses_lead(pauses: PauseSummary) -> str:
@@ -335,14 +359,18 @@ def _outcome_table(o: WaitOutcome) -> Table:
     return table(heads, rows, 1, f"What waiting brought, by the {o.kind} intensity")
 
 
-def choice_cells(row: GearChoiceRow, with_attempt: bool = False) -> tuple[str, ...]:
-    """Cells of one decision: time, decision, why, intensity, feed, threshold, reason.
+def choice_cells(
+    row: GearChoiceRow, factor: float = 1.0, with_attempt: bool = False
+) -> tuple[str, ...]:
+    """Cells of one decision: time, decision, why, intensity, feed, threshold, price, reason.
 
     Args:
         row: the decision.
+        factor: from grams to the unit of the price.
         with_attempt: whether the time names the attempt.
     """
     c = row.choice
+    price = None if c.price_g_per_step is None else factor * c.price_g_per_step
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(c.decided_s))
     return (
         f"{when} (attempt {row.attempt})" if with_attempt else when,
@@ -351,5 +379,6 @@ def choice_cells(row: GearChoiceRow, with_attempt: bool = False) -> tuple[str, .
         figure(c.g_per_kwh),
         c.feed or MISSING,
         figure(c.threshold_g_per_kwh),
+        figure(price),
         c.reason,
     )

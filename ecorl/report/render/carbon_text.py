@@ -124,14 +124,17 @@ def pauses_lines(pauses: PauseSummary | None, width: int) -> list[str]:
 
 
 def _choices(pauses: PauseSummary, width: int) -> list[str]:
-    shown: Sequence[tuple[str, ...]] = [choice_cells(row) for row in pauses.choices[-_MAX_CHOICES:]]
+    newest = pauses.choices[-_MAX_CHOICES:]
+    factor, unit = small_unit([row.choice.price_g_per_step for row in newest])
+    shown: Sequence[tuple[str, ...]] = [choice_cells(row, factor) for row in newest]
     lines: list[str] = []
     if len(pauses.choices) > len(shown):
         n = len(pauses.choices) - len(shown)
         lines += wrapped(f"{count(n)} decisions before these: see the page", width)
     size = max((len(cells[1]) for cells in shown), default=0)
-    for when, command, why, _, feed, *_, reason in shown:
+    for when, command, why, _, feed, _, price, reason in shown:
         start = f"  {when}  {command:<{size}}  "
         by = "" if feed == MISSING else f" (by {feed})"
-        lines += wrapped(f"{why}: {reason}{by}", width, start)
+        saves = "" if price == MISSING else f"; a step less saves {price} {unit}CO2e"
+        lines += wrapped(f"{why}: {reason}{saves}{by}", width, start)
     return lines

@@ -70,8 +70,8 @@ class PlannedRun:
         self._recall(memory or {})
         self._controller: Controller | None = None
         self._problem: TrainingProblem | None = None
-        self._has_power = self._told_late = False
-        self._is_running = False
+        self._known_w: float | None = None
+        self._told_late = self._is_running = False
 
     @property
     def memory(self) -> Mapping[str, object]:
@@ -123,7 +123,10 @@ class PlannedRun:
         seen = replace(seen, progress=progress, spot_price=price)
         found = control_step(self._controller, problem, now_s, seen)
         self._is_running = found.command is Command.RUN
-        return _as_it_is(found, step_s if self._has_power else None)
+        # Emissions go with the power, and it may be known only after the problem was made.
+        now_w = self._known_w if power_w is None else power_w
+        table_w = float(problem.table.power_w[0, 0])
+        return _as_it_is(found, None if now_w is None else step_s * now_w / table_w)
 
     def _planned(
         self, now_s: float, left_s: float, step_s: float, power_w: float | None, day_s: float
@@ -156,7 +159,7 @@ class PlannedRun:
             )
         except ConfigError:
             return None
-        self._problem, self._has_power = problem, power_w is not None
+        self._problem, self._known_w = problem, power_w
         self._controller = build(self._name, problem, day_s=day_s, seed=self._control.seed)
         if self._recalled:
             self._controller.recall(self._recalled)
@@ -206,13 +209,16 @@ def _prices(path: Path | None) -> Series | None:
         raise ConfigError("carbon.control.spot_prices", str(path), allowed) from error
 
 
-def _as_it_is(found: GearChoice, step_s: float | None) -> GearChoice:
-    """A choice about seconds of training as one about steps, width and gear being as they are."""
+def _as_it_is(found: GearChoice, tokens: float | None) -> GearChoice:
+    """A choice about seconds of training as one about steps, width and gear being as they are.
+
+    Args:
+        found: the choice.
+        tokens: what a step is in the problem's tokens, at the power drawn now; None: unknown.
+    """
     price, reason = found.price_g_per_token, found.reason
-    price_g_per_step = None if price is None or step_s is None else price * step_s
-    if price_g_per_step is not None:
-        reason = f"one step less would save {price_g_per_step:.3g} gCO2e"
-    elif found.why is Why.PRICED:
+    price_g_per_step = None if price is None or tokens is None else price * tokens
+    if found.why is Why.PRICED:
         runs = found.command is Command.RUN
         reason = f"hours until the deadline are {'dirtier' if runs else 'cleaner'}"
     return replace(

@@ -231,6 +231,19 @@ def test_a_run_that_never_paused_lists_its_decisions(run):
     assert "2027-01-15 08:16:40 run clean: because clean (by f)" in terminal(report)
 
 
+def test_a_controller_s_price_of_a_step_has_a_column_where_there_is_one(run):
+    run.config()
+    run.chose(1000.0, Command.RUN, Why.TIMING)
+    run.chose(1001.0, Command.PAUSE, Why.PRICED, g_per_kwh=300.0, price_g_per_step=0.0123)
+    run.standard()
+    report = run.report()
+    table = pauses_section(report.pauses).tables[-1]
+    assert "a step less saves, mgCO2e" in table.columns
+    assert not any("threshold" in column for column in table.columns)
+    assert [row[-2] for row in table.rows] == ["-", "12.3"]
+    assert "priced: because priced; a step less saves 12.3 mgCO2e" in terminal(report)
+
+
 def test_many_decisions_are_folded(run):
     run.config()
     for i in range(N_SHOWN + 5):

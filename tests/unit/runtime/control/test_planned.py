@@ -49,6 +49,7 @@ class Played:
         self.planned = PlannedRun(settings, BEGAN_S, memory)
         self.series = grid() if series is None else series
         self.now_s, self.left, self.step_s = BEGAN_S, n_steps, step_s
+        self.power_w: float | None = 500.0
         self.steps_s: deque[float] = deque(maxlen=32)
         self.choices, self.ran_at = [], []
 
@@ -56,7 +57,9 @@ class Played:
         number = self.series.index(self.now_s)
         past = Series(self.series.start_s, HOUR_S, self.series.values[: number + 1])
         seen = Seen(told(self.series, number), past=past)
-        choice = self.planned.decide(self.now_s, seen, self.steps_s, self.left, 500.0, 86400.0)
+        choice = self.planned.decide(
+            self.now_s, seen, self.steps_s, self.left, self.power_w, 86400.0
+        )
         self.choices.append(choice)
         return choice
 
@@ -91,6 +94,20 @@ def test_steps_are_timed_first_and_then_dirty_hours_are_waited_out():
     assert last.controller == "stochastic"
     assert last.width is last.gear is last.price_g_per_token is None
     assert last.price_g_per_step > 0
+
+
+def test_a_power_that_is_known_late_gives_a_price_from_then_on():
+    runs = [Played(config(slack=3.0)) for _ in range(2)]
+    early, late = runs
+    late.power_w = None
+    for run in runs:
+        run.go(20)
+    assert {c.price_g_per_step for c in late.choices} == {None}
+    late.power_w = 500.0
+    for run in runs:
+        run.go(1)
+    assert late.ran_at == early.ran_at
+    assert late.choices[-1].price_g_per_step == pytest.approx(early.choices[-1].price_g_per_step)
 
 
 def test_without_slack_nothing_is_waited_for():
