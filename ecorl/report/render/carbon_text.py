@@ -124,17 +124,22 @@ def pauses_lines(pauses: PauseSummary | None, width: int) -> list[str]:
 
 
 def _choices(pauses: PauseSummary, width: int) -> list[str]:
-    newest = pauses.choices[-_MAX_CHOICES:]
-    factor, unit = small_unit([row.choice.price_g_per_step for row in newest])
-    shown: Sequence[tuple[str, ...]] = [choice_cells(row, factor) for row in newest]
+    shown: Sequence[tuple[str, ...]] = [choice_cells(row) for row in pauses.choices[-_MAX_CHOICES:]]
     lines: list[str] = []
+    prices = [p for row in pauses.choices if (p := row.choice.price_g_per_step) is not None]
+    if prices:
+        factor, unit = small_unit(prices)
+        low, high = figure(factor * min(prices)), figure(factor * max(prices))
+        told = low if low == high else f"{low} to {high}"
+        lines += wrapped(
+            f"the price that decisions go by: a step less saves {told} {unit}CO2e", width
+        )
     if len(pauses.choices) > len(shown):
         n = len(pauses.choices) - len(shown)
         lines += wrapped(f"{count(n)} decisions before these: see the page", width)
     size = max((len(cells[1]) for cells in shown), default=0)
-    for when, command, why, _, feed, _, price, reason in shown:
+    for when, command, why, _, feed, *_, reason in shown:
         start = f"  {when}  {command:<{size}}  "
         by = "" if feed == MISSING else f" (by {feed})"
-        saves = "" if price == MISSING else f"; a step less saves {price} {unit}CO2e"
-        lines += wrapped(f"{why}: {reason}{saves}{by}", width, start)
+        lines += wrapped(f"{why}: {reason}{by}", width, start)
     return lines
