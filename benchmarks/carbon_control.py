@@ -16,7 +16,13 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from ecorl.bench.carbon.control.grid_study import PEER, ControlSaving, GridStudy, study_grids
+from ecorl.bench.carbon.control.grid_study import (
+    DEFAULT,
+    PEER,
+    ControlSaving,
+    GridStudy,
+    study_grids,
+)
 from ecorl.bench.carbon.control.harder import harder_cases
 from ecorl.bench.carbon.control.marginal import marginal_series
 from ecorl.bench.carbon.control.regrets import Regrets
@@ -132,7 +138,8 @@ def harder_figures(name: str, study: Study, trace: GridTrace) -> list[Figure]:
 def _history_figure(name: str, found: GridStudy) -> Figure:
     beside = {one: played.mean for one, played in found.beside.items()}
     beside |= {"dual": found.dual.mean, "soft-q-printed": found.soft_q.mean}
-    best = min(beside, key=beside.__getitem__)
+    best = min({**beside, DEFAULT: found.history.mean}.items(), key=lambda item: item[1])[0]
+    told = "the default one itself" if best == DEFAULT else best
     figure = _regret(
         f"carbon.regret_{name}_history",
         found.history,
@@ -140,7 +147,7 @@ def _history_figure(name: str, found: GridStudy) -> Figure:
         f"{100 * found.history_60.mean:.1f} %. CarbonFlex prints 2.1 % for a cluster of many jobs, "
         "which is another problem. Other controllers, in epochs of an hour: "
         + ", ".join(f"{n} {100 * r:.1f} %" for n, r in sorted(beside.items(), key=lambda i: i[1]))
-        + f"; the best of these, known only afterwards, is {best}",
+        + f"; the best of all, known only afterwards, is {told}",
         HISTORY.get(name),
         found.n_left_out,
     )
