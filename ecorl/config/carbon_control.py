@@ -12,7 +12,10 @@ from ecorl.config.mistakes import RefusedValue
 ControllerName = Literal[
     "stochastic",
     "receding",
+    "width-fixed",
+    "gear-fixed",
     "carbonscaler",
+    "carbonscaler-fp8",
     "dual",
     "dual-printed",
     "soft-q",

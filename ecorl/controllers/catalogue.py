@@ -6,16 +6,22 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from ecorl.control import Gear
+from ecorl.controllers.horizon.ablations import (
+    GEAR_FIXED,
+    WIDTH_FIXED,
+    gear_fixed,
+    width_fixed,
+)
 from ecorl.controllers.horizon.receding import RECEDING, STOCHASTIC, RecedingHorizon, stochastic
 from ecorl.controllers.learning.carl import Carl
 from ecorl.controllers.learning.dual import DualPaced
 from ecorl.controllers.learning.soft_q import SoftQ
 from ecorl.controllers.problem.training import TrainingProblem
 from ecorl.controllers.protocol import Controller
-from ecorl.controllers.rules.carbonscaler import CarbonScaler
+from ecorl.controllers.rules.carbonscaler import CARBONSCALER, CARBONSCALER_FP8, CarbonScaler
 from ecorl.controllers.rules.race import Fcfs, Race
 from ecorl.controllers.rules.spot import SpotOnly
-from ecorl.controllers.rules.static import StaticRule, full_width
+from ecorl.controllers.rules.static import StaticRule, full_width, high_gear
 from ecorl.controllers.rules.suspend import SuspendResume
 from ecorl.controllers.rules.threshold import ThresholdWait
 from ecorl.errors import ConfigError
@@ -64,6 +70,14 @@ def _carbonscaler(problem: TrainingProblem, *, day_s: float = DAY_S, seed: int =
     return CarbonScaler(problem, day_s=day_s)
 
 
+def _carbonscaler_fp8(
+    problem: TrainingProblem, *, day_s: float = DAY_S, seed: int = 0
+) -> Controller:
+    """The same in FP8, where the table has it."""
+    gear = Gear.FP8 if Gear.FP8 in problem.table.gears else None
+    return CarbonScaler(problem, gear, day_s=day_s, name=CARBONSCALER_FP8)
+
+
 def _suspend(problem: TrainingProblem, *, day_s: float = DAY_S, seed: int = 0) -> Controller:
     return SuspendResume(problem, day_s=day_s)
 
@@ -75,6 +89,15 @@ def _receding(problem: TrainingProblem, *, day_s: float = DAY_S, seed: int = 0) 
 
 def _stochastic(problem: TrainingProblem, *, day_s: float = DAY_S, seed: int = 0) -> Controller:
     return stochastic(problem, day_s=day_s)
+
+
+def _width_fixed(problem: TrainingProblem, *, day_s: float = DAY_S, seed: int = 0) -> Controller:
+    return width_fixed(problem, day_s)
+
+
+def _gear_fixed(problem: TrainingProblem, *, day_s: float = DAY_S, seed: int = 0) -> Controller:
+    """In the fastest gear that is not of low precision."""
+    return gear_fixed(problem, high_gear(problem), day_s)
 
 
 def _dual(problem: TrainingProblem, *, day_s: float = DAY_S, seed: int = 0) -> Controller:
@@ -102,7 +125,8 @@ _RULES: Mapping[str, Maker] = {
     "static-fp8": _fixed(_static_fp8),
     "race": _fixed(Race),
     "fcfs": _fixed(Fcfs),
-    "carbonscaler": _carbonscaler,
+    CARBONSCALER: _carbonscaler,
+    CARBONSCALER_FP8: _carbonscaler_fp8,
     "suspend": _suspend,
     "spot": _fixed(SpotOnly),
     "threshold": _fixed(ThresholdWait),
@@ -111,6 +135,8 @@ _RULES: Mapping[str, Maker] = {
 _HORIZONS: Mapping[str, Maker] = {
     RECEDING: _receding,
     STOCHASTIC: _stochastic,
+    WIDTH_FIXED: _width_fixed,
+    GEAR_FIXED: _gear_fixed,
 }
 
 _LEARNING: Mapping[str, Maker] = {

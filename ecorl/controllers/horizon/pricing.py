@@ -7,6 +7,7 @@ same tokens at an intensity whenever it comes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -59,13 +60,14 @@ class Hulls:
     g_per_j: float
 
     @classmethod
-    def of(cls, problem: TrainingProblem) -> Hulls:
+    def of(cls, problem: TrainingProblem, some: Sequence[TrainingAction] | None = None) -> Hulls:
         """The hulls of a problem.
 
         Args:
             problem: whose actions are meant.
+            some: of its actions, which alone are meant; None: all.
         """
-        actions = problem.table.actions()
+        actions = problem.table.actions() if some is None else list(some)
         low = [a for a in actions if a.is_low]
         high = [a for a in actions if not a.is_low]
         is_capped = bool(low) and problem.low_share < 1.0

@@ -7,7 +7,7 @@ a fan of values for each hour; the other kind the middle of the fan.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -56,6 +56,9 @@ class RecedingHorizon:
         is_stochastic: whether it expects a fan, or the fan's middle alone.
         shape: how the intensity moves; by default as it was seen to.
         day_s: length of a day of the grid, s.
+        some: of the table's actions, which alone are planned with; None: all. The shield may take
+            others where the budget needs them.
+        name: under which its choices are recorded; None: that of its kind.
     """
 
     def __init__(
@@ -65,9 +68,11 @@ class RecedingHorizon:
         is_stochastic: bool = True,
         shape: FanShape | None = None,
         day_s: float = 86400.0,
+        some: Sequence[TrainingAction] | None = None,
+        name: str | None = None,
     ) -> None:
-        self.name = STOCHASTIC if is_stochastic else RECEDING
-        self._problem, self._hulls = problem, Hulls.of(problem)
+        self.name = name or (STOCHASTIC if is_stochastic else RECEDING)
+        self._problem, self._hulls, self._is_whole = problem, Hulls.of(problem, some), some is None
         shape = shape or FanShape()
         if not is_stochastic:
             shape = replace(shape, hourly=0.0, drift=0.0)
@@ -88,7 +93,7 @@ class RecedingHorizon:
         plan = self._planned(now_s, seen, progress)
         if plan is None:
             told = "too little is known of the grid to plan"
-            fastest = self._problem.fastest(progress)
+            fastest = self._fastest(progress)
             return choice(self.name, now_s, self._problem, seen, fastest, Why.UNKNOWN, told)
         left_s = plan.end_s - now_s
         tokens = progress.tokens_left * plan.curve.seconds / max(left_s, 1e-6)
@@ -173,6 +178,13 @@ class RecedingHorizon:
             return curve.grams(price.g_per_token) + held_g + late_s / HOUR_S * p.late_g_per_h
 
         return float(min(sorted(ends_s), key=cost_g))
+
+    def _fastest(self, progress: Progress) -> TrainingAction:
+        """The fastest action that may be planned with and that the cap still allows."""
+        if self._is_whole:
+            return self._problem.fastest(progress)
+        hull = self._hulls.all if progress.low_tokens_left > 0.0 else self._hulls.high
+        return hull.actions[-1]
 
     def _kept_or(
         self,

@@ -8,5 +8,6 @@ FP8_GAIN = 1.25
 EXPONENT = 0.97
 """Power of the width with which throughput grows. Assumed, as in the study behind the targets."""
 
-COMPARED = ("carbonscaler", "stochastic")
-"""Controllers that are played beside the static ones: the best known one, and the default."""
+COMPARED = ("carbonscaler", "carbonscaler-fp8", "stochastic")
+"""Controllers that are played beside the static ones: the one that people know, in BF16 and in FP8,
+and the default one."""

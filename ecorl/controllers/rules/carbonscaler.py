@@ -18,6 +18,8 @@ from ecorl.controllers.rules.static import checked_gear, full_width, high_gear
 from ecorl.controllers.step import choice
 from ecorl.units import JOULES_PER_KWH
 
+CARBONSCALER, CARBONSCALER_FP8 = "carbonscaler", "carbonscaler-fp8"
+
 PROFILE_DAYS = 7
 """Days of the mean day by which a forecast is continued. Of 3, 7 and 14 days, 7 saved most in PJM's
 hours of 2022, and nearly as much as the best of them in California's and New York's (a week at
@@ -67,12 +69,11 @@ class CarbonScaler:
         gear: the one gear; None: the fastest one that is not of low precision.
         profile_days: over how many days the mean day of the expectation is.
         day_s: length of a day of the grid, s.
+        name: under which its choices are recorded.
 
     Raises:
         ConfigError: for a gear that the table does not have.
     """
-
-    name = "carbonscaler"
 
     def __init__(
         self,
@@ -81,7 +82,9 @@ class CarbonScaler:
         *,
         profile_days: int = PROFILE_DAYS,
         day_s: float = 86400.0,
+        name: str = CARBONSCALER,
     ) -> None:
+        self.name = name
         self._problem = problem
         self._gear, self._high_gear = checked_gear(problem, gear), high_gear(problem)
         self._hulls = {

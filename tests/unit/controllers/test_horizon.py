@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.carbon.series import Series
 from ecorl.control import Gear, Why
+from ecorl.controllers.catalogue import build
 from ecorl.controllers.horizon.fan import NODES, FanShape, LevelFan
 from ecorl.controllers.horizon.levels import learn, weekday
-from ecorl.controllers.horizon.pricing import Hulls, PriceCurve
+from ecorl.controllers.horizon.pricing import Hulls, Price, PriceCurve
 from ecorl.controllers.horizon.receding import RecedingHorizon
 from ecorl.controllers.problem.training import Kept, Progress
 from ecorl.controllers.replay.knowledge import Knowledge
@@ -301,3 +302,51 @@ def test_the_middle_alone_is_another_controller():
     }
     assert prices[True] != prices[False]
     assert Gear.BF16 in p.table.gears
+
+
+@pytest.mark.parametrize("share", [0.5, 0.95, 1.1])
+def test_ablations_keep_to_their_width_or_gear_where_the_budget_lets_them(share):
+    values = days(50, noise=20.0, level=200.0)
+    truth = past(values, end_s=NOW_S + 20 * DAY_S)
+    p = problem(table(exponent=0.9), share=share, hours=240.0)
+    taken = {}
+
+    def watch(now_s, choice, progress):
+        if choice.why is Why.PRICED and choice.width:
+            taken.setdefault(choice.controller, set()).add((choice.width, choice.gear))
+
+    played = {
+        name: play(build(name, p), p, Knowledge(truth), truth, watch=watch)
+        for name in ("stochastic", "width-fixed", "gear-fixed")
+    }
+    assert {width for width, _ in taken["width-fixed"]} == {p.table.widths[-1]}
+    assert {gear for _, gear in taken["gear-fixed"]} == {Gear.BF16}
+    assert {found.deficit for found in played.values()} == {0.0}
+    # What BF16 cannot train in time, the shield trains in FP8.
+    low = played["gear-fixed"].tokens_by_gear.get(Gear.FP8, 0.0)
+    assert (low > 0.0) == (share > 1.0)
+    best = played["stochastic"].carbon_g
+    assert best < played["gear-fixed"].carbon_g
+    assert best < 1.02 * played["width-fixed"].carbon_g
+
+
+def test_where_another_action_is_hardly_better_the_present_one_goes_on():
+    p = problem(table(exponent=0.9))
+    hulls = Hulls.of(p)
+    narrow, wide = hulls.all.actions[1], hulls.all.actions[2]
+    edge = Price(float(hulls.all.j_per_token[1]) * 300.0 * hulls.g_per_j)
+    just_below = Price(edge.g_per_token * 0.999)
+    assert hulls.best(just_below, 300.0) == narrow
+    assert hulls.as_good(just_below, 300.0, wide, 0.003)
+    assert not hulls.as_good(just_below, 300.0, wide, 0.0005)
+    assert not hulls.as_good(just_below, 300.0, hulls.all.actions[-1], 0.003)
+
+
+@pytest.mark.parametrize("name", ["width-fixed", "gear-fixed"])
+def test_without_a_grid_ablations_run_at_full_speed_of_what_they_may(name):
+    p = problem(table(exponent=0.9), share=0.95, hours=240.0)
+    found = build(name, p).decide(NOW_S, seen(p))
+    gear = Gear.BF16 if name == "gear-fixed" else Gear.FP8
+    assert (found.why, found.width, found.gear) == (Why.UNKNOWN, p.table.widths[-1], gear)
+    only_low = problem(table(FP8=1.25e4), hours=240.0)
+    assert build(name, only_low).decide(NOW_S, seen(only_low)).gear is Gear.FP8

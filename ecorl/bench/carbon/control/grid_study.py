@@ -29,18 +29,19 @@ from ecorl.carbon.series import Series
 from ecorl.child_process import quiet_worker
 from ecorl.control import Gear
 from ecorl.controllers.catalogue import build
+from ecorl.controllers.horizon.ablations import GEAR_FIXED, WIDTH_FIXED
 from ecorl.controllers.planning.baselines import static_training
 from ecorl.controllers.problem.training import TrainingProblem
 from ecorl.controllers.protocol import Controller
-from ecorl.controllers.rules.carbonscaler import CarbonScaler
+from ecorl.controllers.rules.carbonscaler import CARBONSCALER_FP8
 from ecorl.errors import ConfigError
 
 DEFAULT = "stochastic"
 
-PEER = "carbonscaler-fp8"
+PEER = CARBONSCALER_FP8
 """The controller that people know, at its best setting: CarbonScaler in FP8."""
 
-BESIDE = ("receding", PEER, "suspend", "race")
+BESIDE = ("receding", WIDTH_FIXED, GEAR_FIXED, PEER, "suspend", "race")
 """Controllers that stand beside the default one, played in epochs of an hour."""
 
 HOUR = 3600.0
@@ -173,7 +174,7 @@ def study_grid(series: Series, study: Study, box_s: float, *, n_late: int = 8) -
     )
 
 
-_RUNS_OF_A_START, _RUNS_OF_A_GRID = 5.5, 6.0
+_RUNS_OF_A_START, _RUNS_OF_A_GRID = 6.2, 6.0
 """About how many runs of the default controller in short epochs a start costs, all together, and
 what there is beside."""
 
@@ -266,7 +267,4 @@ def _soft_q_in_fp8(problem: TrainingProblem) -> Controller:
 
 
 def _maker(name: str) -> Make:
-    """What makes a controller; CarbonScaler at its best setting, in FP8."""
-    if name == PEER:
-        return lambda problem: CarbonScaler(problem, Gear.FP8)
     return lambda problem: build(name, problem)
