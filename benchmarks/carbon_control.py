@@ -25,7 +25,7 @@ from ecorl.bench.carbon.control.grid_study import (
 )
 from ecorl.bench.carbon.control.harder import harder_cases
 from ecorl.bench.carbon.control.marginal import marginal_series
-from ecorl.bench.carbon.control.regrets import Regrets
+from ecorl.bench.carbon.control.regrets import Regrets, cases, regrets
 from ecorl.bench.carbon.control.scenario import SLACKS, Study, filled
 from ecorl.bench.carbon.control.speed import decision_times, lp_seconds, year_seconds
 from ecorl.bench.carbon.traces import (
@@ -38,6 +38,7 @@ from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.stats import bootstrap_interval
 from ecorl.carbon.traces.trace import GridTrace
+from ecorl.controllers.catalogue import build
 from ecorl.records import Provenance
 
 MODELLED, MEASURED = Provenance.MODELLED, Provenance.MEASURED
@@ -120,11 +121,14 @@ def grid_figures(name: str, found: GridStudy) -> list[Figure]:
 
 
 def harder_figures(name: str, study: Study, trace: GridTrace) -> list[Figure]:
-    """Regrets in the harder cases; without targets."""
+    """Regrets in the harder cases, and of CARL, which takes long to train; without targets."""
     series = filled(trace.series)
     hourly = replace(study, epoch_s=min(3600.0, series.step_s))
-    found = harder_cases(hourly, series, study.starts(series), marginal_series(trace))
-    return [
+    days = study.starts(series)
+    found = harder_cases(hourly, series, days, marginal_series(trace))
+    carl = regrets(lambda problem: build("carl", problem), cases(hourly, series, days), series)
+    told = "CARL, trained on the past that it is shown, in epochs of an hour, full speed or a pause"
+    return [_regret(f"carbon.carl_regret_{name}", carl, told)] + [
         Figure(
             f"carbon.harder_{case}_{name}", one.regrets.mean, "1", MODELLED,
             {"by_start_day": one.regrets.by_day, "race": one.race, "saved_against_race": one.saved},
