@@ -29,8 +29,8 @@ and training them, takes longer than all others together."""
 
 BOX_S = {
     "kernels": 5.0, "decision": 10.0, "precision": 10.0, "fpga_physics": 15.0, "simulator": 20.0,
-    "paper_carbon": 25.0, "carbon": 25.0, "host": 25.0, "serve": 40.0, "adapter": 40.0,
-    "paper_scheduler": 65.0, "carbon_control": 65.0, "engine": 90.0, "overhead": 130.0,
+    "paper_carbon": 20.0, "carbon": 25.0, "host": 25.0, "serve": 40.0, "adapter": 40.0,
+    "paper_scheduler": 65.0, "carbon_control": 70.0, "engine": 90.0, "overhead": 130.0,
     "demo": 190.0,
 }  # fmt: skip
 """Time of each benchmark's repetitions in ``make bench``, s: 600 together for those of ecorl's own
