@@ -140,17 +140,17 @@ def study_grid(series: Series, study: Study, box_s: float, *, n_late: int = 8) -
     days = study.starts(series)
     if not days:
         return None
-    first = cases(study, series, days[:1])
+    every = cases(study, series, days)
     began_s = time.monotonic()
-    regrets(_default, first, series)
-    each_s = max(1e-3, time.monotonic() - began_s)
+    played = regrets(_default, every, series)
+    each_s = max(1e-3, time.monotonic() - began_s) / len(days)
     taken = _taken(days, (box_s / each_s - _RUNS_OF_A_GRID) / _RUNS_OF_A_START)
     few = taken[:: max(1, len(taken) // 3)]
-    chosen = cases(study, series, taken)
+    chosen = [case for case in every if case.day in taken]
     late_days = study.late_starts(series, min(n_late, len(taken)))
     hourly = replace(study, epoch_s=min(HOUR, series.step_s))
     coarse, coarse_few = cases(hourly, series, taken), cases(hourly, series, few)
-    history = regrets(_default, chosen, series)
+    history = Regrets(tuple(run for run in played.runs if run.case.day in taken))
     return GridStudy(
         history=history,
         history_60=regrets(_default, coarse, series, history_days=study.history_days),
