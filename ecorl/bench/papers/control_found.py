@@ -6,14 +6,10 @@ All is played along recordings, in epochs of an hour: the study's training of 51
 
 from __future__ import annotations
 
-import math
-import os
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
-from multiprocessing import get_context
 from typing import NamedTuple
 
 import numpy as np
@@ -28,10 +24,10 @@ from ecorl.bench.carbon.control.scenario import (
     filled,
     hour_means,
 )
+from ecorl.bench.carbon.control.side_by_side import each_grid
 from ecorl.bench.papers.carbon_printed import GEAR
 from ecorl.carbon.forecasts.history import HOUR_S
 from ecorl.carbon.series import Series
-from ecorl.child_process import quiet_worker
 from ecorl.control import Gear
 from ecorl.controllers.catalogue import build
 from ecorl.controllers.clairvoyant.lp import optimum
@@ -94,16 +90,10 @@ def control_found(
               for name, series in grids.items() if _is_usable(series)}  # fmt: skip
     found: dict[str, dict[str, float]] = {}
     n_starts: dict[str, int] = {}
-    if not usable:
-        return ControlFindings(found, n_starts)
-    n_workers = min(len(usable), len(os.sched_getaffinity(0)))
-    each_s = box_s / math.ceil(len(usable) / n_workers)
-    one = partial(by_grid, box_s=each_s, is_quick=is_quick)
-    with ProcessPoolExecutor(n_workers, get_context("fork"), initializer=quiet_worker) as pool:
-        for name, (figures, n) in zip(usable, pool.map(one, usable.values()), strict=True):
-            n_starts[name] = n
-            for id, value in figures.items():
-                found.setdefault(id, {})[name] = value
+    for name, (figures, n) in each_grid(usable, partial(by_grid, is_quick=is_quick), box_s):
+        n_starts[name] = n
+        for id, value in figures.items():
+            found.setdefault(id, {})[name] = value
     return ControlFindings(found, n_starts)
 
 

@@ -300,7 +300,7 @@ def _choices(
     factor, unit = small_unit(prices)
     heads = (
         "time (UTC)", "decision", "why", "g/kWh", "feed", "threshold, g/kWh",
-        f"a step less saves, {unit}CO2e", "reason",
+        f"a step less saves, {unit}CO2e (modelled)", "reason",
     )  # fmt: skip
     right = (False, False, False, True, False, True, True, False)
     cells = [choice_cells(row, factor, with_attempt) for row in choices]

@@ -132,7 +132,7 @@ def _choices(pauses: PauseSummary, width: int) -> list[str]:
         low, high = figure(factor * min(prices)), figure(factor * max(prices))
         told = low if low == high else f"{low} to {high}"
         lines += wrapped(
-            f"the price that decisions go by: a step less saves {told} {unit}CO2e", width
+            f"the price that decisions go by: a step less saves {told} {unit}CO2e (modelled)", width
         )
     if len(pauses.choices) > len(shown):
         n = len(pauses.choices) - len(shown)

@@ -238,10 +238,12 @@ def test_a_controller_s_price_of_a_step_has_a_column_where_there_is_one(run):
     run.standard()
     report = run.report()
     table = pauses_section(report.pauses).tables[-1]
-    assert "a step less saves, mgCO2e" in table.columns
+    assert "a step less saves, mgCO2e (modelled)" in table.columns
     assert not any("threshold" in column for column in table.columns)
     assert [row[-2] for row in table.rows] == ["-", "12.3"]
-    assert "the price that decisions go by: a step less saves 12.3 mgCO2e" in terminal(report)
+    assert "the price that decisions go by: a step less saves 12.3 mgCO2e (modelled)" in terminal(
+        report
+    )
 
 
 def test_many_decisions_are_folded(run):

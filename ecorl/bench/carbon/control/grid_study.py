@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing import get_context
 
 from ecorl.bench.carbon.control.foresight import MadeUpForesight
 from ecorl.bench.carbon.control.regrets import (
@@ -25,8 +21,8 @@ from ecorl.bench.carbon.control.scenario import (
     SLACKS,
     Study,
 )
+from ecorl.bench.carbon.control.side_by_side import each_grid
 from ecorl.carbon.series import Series
-from ecorl.child_process import quiet_worker
 from ecorl.control import Gear
 from ecorl.controllers.catalogue import build
 from ecorl.controllers.horizon.ablations import GEAR_FIXED, WIDTH_FIXED
@@ -116,13 +112,7 @@ def study_grids(
     Yields:
         Each grid with its study, in their order; None where the recording is too short.
     """
-    if not recorded:
-        return
-    n_workers = min(len(recorded), len(os.sched_getaffinity(0)))
-    each_s = box_s / math.ceil(len(recorded) / n_workers)
-    play_one = partial(study_grid, study=study, box_s=each_s, n_late=n_late)
-    with ProcessPoolExecutor(n_workers, get_context("fork"), initializer=quiet_worker) as pool:
-        yield from zip(recorded, pool.map(play_one, recorded.values()), strict=True)
+    yield from each_grid(recorded, partial(study_grid, study=study, n_late=n_late), box_s)
 
 
 def study_grid(series: Series, study: Study, box_s: float, *, n_late: int = 8) -> GridStudy | None:
