@@ -1,0 +1,28 @@
+"""Names of `ecorl.trainer` are there when they are asked for, and torch not before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import ecorl.trainer
+
+
+def test_the_package_itself_imports_no_torch():
+    code = "import sys, ecorl.trainer, ecorl.trainer.optimizer; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("name", ecorl.trainer.__all__)
+def test_each_public_name_is_there(name):
+    found = getattr(ecorl.trainer, name)
+    assert found.__name__ == name
+    assert found.__doc__
+
+
+def test_an_unknown_name_is_no_attribute():
+    with pytest.raises(AttributeError, match="has no attribute 'Adam'"):
+        ecorl.trainer.Adam  # noqa: B018
