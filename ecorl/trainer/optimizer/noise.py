@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -172,9 +172,12 @@ def _gradients(
     # Autocast keeps the weights that it cast, whatever it cast them to, until its outermost context
     # ends: one gear within the trainer's own autocast would compute with the other's weights.
     torch.clear_autocast_cache()
-    with torch.enable_grad():
+    with torch.enable_grad(), ExitStack() as without_autocast:
         with context():
             value = loss() * scale
+        # In it a backward pass would be cast too, to what the trainer has and not the gear.
+        for device in {w.device.type for w in weights}:
+            without_autocast.enter_context(torch.autocast(device, enabled=False))
         found = torch.autograd.grad(value, weights, allow_unused=True, materialize_grads=True)
     torch.clear_autocast_cache()
     # Not in place: autograd may answer with one tensor for two weights.
