@@ -98,7 +98,7 @@ install: prerequisites $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (a few minutes the first time)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[strict,xrt,policy,bench,serve,carbon,trl,ray,roll,dev]"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[strict,xrt,policy,bench,serve,carbon,gears,trl,ray,roll,dev]"
 	@touch $@
 
 csim: install

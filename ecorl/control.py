@@ -28,6 +28,50 @@ class Gear(StrEnum):
         return self is Gear.FP8
 
 
+SIMULATED = " simulated"
+"""Ends the name of a gear that was computed with the rounding of its format, on units of another
+one: it costs at least as much as the format it was computed in, and is priced as no gear."""
+
+
+def gear_label(gear: Gear, *, is_simulated: bool) -> str:
+    """The name of a gear in a run's record.
+
+    Args:
+        gear: in which the training stage computed.
+        is_simulated: whether the device has no units of its format.
+    """
+    return f"{gear}{SIMULATED}" if is_simulated else str(gear)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStage:
+    """What the training stage did in the last step, and what it can be told to do in the next.
+
+    An adapter tells it at the boundary of two steps. Where nothing of it can be changed, nothing is
+    told.
+
+    Attributes:
+        gear: in which the last step was computed; None: as the framework has it.
+        gears: into which it can be shifted now, the first being the one to begin with; empty: it
+            stays as it is.
+        simulated: those of them of which the device has no units: they save nothing here.
+        low_steps_left: how many of the steps that are left may be in low precision; None: no limit.
+        width: number of its workers; None: nobody counts them.
+        widths: to which that can be changed, rising; empty: it stays as it is.
+    """
+
+    gear: Gear | None = None
+    gears: tuple[Gear, ...] = ()
+    simulated: tuple[Gear, ...] = ()
+    low_steps_left: float | None = None
+    width: int | None = None
+    widths: tuple[int, ...] = ()
+
+
+AS_IT_IS = TrainingStage()
+"""A training stage of which nothing can be changed."""
+
+
 class Why(StrEnum):
     """What a choice goes by."""
 
@@ -46,6 +90,7 @@ class Why(StrEnum):
     PRICED = "priced"  # what a token is worth now pays for it, or does not
     SHIELDED = "shielded"  # the token budget can only be met before the deadline at full speed
     CAPPED = "capped"  # as many tokens as may be are in low precision already
+    KEPT = "kept"  # the controller does not answer: its last choice holds, but for a pause
     DONE = "done"  # the token budget is met
 
 

@@ -141,6 +141,9 @@ class FaultKind(StrEnum):
     INTENSITY_KNOWN = "intensity_known"  # a feed has a value again
     BESIDE_FAILED = "BesideFailed"  # another instrument that ran beside found nothing
     CLOCK_JUMPED = "ClockJumped"  # the wall clock was set while the run was under way
+    GEAR_OVERFLOW = "GearOverflow"  # a step in a low gear gave no finite gradient, and was redone
+    GEAR_RETIRED = "GearRetired"  # a gear is not chosen any more: too many steps had to be redone
+    GEAR_BARRED = "GearBarred"  # a gear's probabilities are too far from the rollout's
     # the control path itself failed: training runs on without it
     CONTROL_FAILED = "ControlFailed"
 

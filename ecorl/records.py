@@ -214,6 +214,9 @@ class StageWork:
         max_length: longest row in tokens.
         model: shape of the model that runs, or None when unknown.
         role_name: which of the stage's models runs; empty where it has only one.
+        gear: numeric format of the training stage, by `ecorl.control.gear_label`; None: as the
+            framework has it.
+        width: workers that take part in it; None where nobody counts them.
     """
 
     stage: Stage
@@ -223,6 +226,8 @@ class StageWork:
     max_length: int
     model: ModelShape | None = None
     role_name: str = ""
+    gear: str | None = None
+    width: int | None = None
 
     @property
     def role(self) -> Role:
@@ -388,7 +393,8 @@ class StageResult:
         fault: a `FaultKind`, or the class name of an exception from elsewhere; None without one.
         role_name: which of the stage's models ran; empty where it has only one.
         node: the machine whose devices ran it; None where the record does not tell.
-        gear: numeric format of the training stage (FP32, BF16, ...); None: as the framework has it.
+        gear: numeric format of the training stage (FP32, BF16, "FP8 simulated", ...); None: as the
+            framework has it.
         width: workers that took part in it; None where nobody counts them.
         clock_mhz: SM clock that the devices were locked to, MHz; None: they were not.
     """

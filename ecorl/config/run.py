@@ -13,6 +13,7 @@ from ecorl.config.base import Model, SomePath, Text
 from ecorl.config.carbon import CarbonConfig
 from ecorl.config.devices import DeviceConfig
 from ecorl.config.engine import EngineConfig
+from ecorl.config.gears import GearsConfig
 from ecorl.config.ledger import LedgerConfig
 from ecorl.config.mistakes import RefusedValue
 from ecorl.config.placement import PlacementConfig
@@ -50,6 +51,9 @@ class Config(Model):
     )
     carbon: CarbonConfig = Field(
         default_factory=CarbonConfig, description="the grid's intensity, and waiting"
+    )
+    gears: GearsConfig = Field(
+        default_factory=GearsConfig, description="numeric formats of the training stage"
     )
 
     @model_validator(mode="after")

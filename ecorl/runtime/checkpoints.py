@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ecorl.edi import EdiMatrix
 from ecorl.errors import DataError, RunError
@@ -25,7 +27,9 @@ _FLUSH_S = 1.0
 """Patience with the disk at a checkpoint, s: long enough for a healthy one."""
 
 
-def record_checkpoint(runtime: Runtime, checkpoint: Path, step: int) -> None:
+def record_checkpoint(
+    runtime: Runtime, checkpoint: Path, step: int, gears: Mapping[str, Any] | None = None
+) -> None:
     """Record that the framework has saved a checkpoint, and complete it with ecorl's own state.
 
     A disk that is full or slow costs the checkpoint's completeness, never training time: a resume
@@ -36,19 +40,23 @@ def record_checkpoint(runtime: Runtime, checkpoint: Path, step: int) -> None:
         checkpoint: the framework's folder; one that is not there (another process saves it) is
             only recorded.
         step: after which it was saved.
+        gears: what the run knows of its gears, in values that JSON can hold; None without them.
     """
     runtime.settle()
     if runtime.is_head:
-        complete_checkpoint(runtime, checkpoint, step)
+        complete_checkpoint(runtime, checkpoint, step, gears)
 
 
-def complete_checkpoint(runtime: Runtime, checkpoint: Path, step: int) -> None:
+def complete_checkpoint(
+    runtime: Runtime, checkpoint: Path, step: int, gears: Mapping[str, Any] | None = None
+) -> None:
     """Record a checkpoint and complete it, from whichever process of the run saved it.
 
     Args:
         runtime: of the run.
         checkpoint: the framework's folder; one that is not there is only recorded.
         step: after which it was saved.
+        gears: what the run knows of its gears; None without them.
     """
     ledger = runtime.record
     edi = runtime.edi_json()
@@ -60,25 +68,30 @@ def complete_checkpoint(runtime: Runtime, checkpoint: Path, step: int) -> None:
     if not checkpoint.is_dir():
         return
     try:
-        write_state(checkpoint, step, edi)
+        write_state(checkpoint, step, edi, gears)
     except OSError as error:
         detail = f"{checkpoint / STATE_FILE} cannot be written ({error})"
         ledger.fault(FaultEvent(step, FaultKind.CHECKPOINT_INCOMPLETE, "checkpoint", detail))
         logger.warning("%s: a resume takes an older checkpoint", detail)
 
 
-def write_state(checkpoint: Path, iteration: int, edi_json: str) -> None:
+def write_state(
+    checkpoint: Path, iteration: int, edi_json: str, gears: Mapping[str, Any] | None = None
+) -> None:
     """Write ecorl's own state into a checkpoint, which is complete from then on; atomic.
 
     Args:
         checkpoint: its folder.
         iteration: step after which it was saved.
         edi_json: the EDI matrix, from `Runtime.edi_json`.
+        gears: what the run knows of its gears; None without them.
 
     Raises:
         OSError: when it cannot be written; the checkpoint then counts as incomplete.
     """
-    state = {"iteration": iteration, "edi": json.loads(edi_json)}
+    state: dict[str, Any] = {"iteration": iteration, "edi": json.loads(edi_json)}
+    if gears is not None:
+        state["gears"] = dict(gears)
     write_whole(checkpoint / STATE_FILE, json.dumps(state))
 
 
@@ -93,6 +106,21 @@ def read_state(checkpoint: Path) -> tuple[int, EdiMatrix]:
         return int(data["iteration"]), EdiMatrix.from_json(json.dumps(data["edi"]))
     except (OSError, ValueError, KeyError, TypeError, DataError) as error:
         raise RunError(f"{checkpoint / STATE_FILE} is missing or broken ({error})") from error
+
+
+def read_gears(checkpoint: Path | None) -> Mapping[str, Any]:
+    """Read what a run knew of its gears at a checkpoint; empty where it had none, or is broken.
+
+    Args:
+        checkpoint: its folder; None: the run begins.
+    """
+    if checkpoint is None:
+        return {}
+    try:
+        found = json.loads((checkpoint / STATE_FILE).read_text("utf-8"))["gears"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def newest_checkpoint(folder: Path) -> Path | None:

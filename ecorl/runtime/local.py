@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ecorl import config as cfg
-from ecorl.control import GearChoice
+from ecorl.control import AS_IT_IS, GearChoice, TrainingStage
 from ecorl.edi import EdiMatrix
 from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.lanes.threaded import AsyncEngine
@@ -246,11 +246,16 @@ class LocalRuntime(StageHooks):
             self._scheduler.settle()
 
     def tick(
-        self, now_s: float, *, steps_left: int | None = None, is_stopping: bool = False
+        self,
+        now_s: float,
+        *,
+        steps_left: int | None = None,
+        is_stopping: bool = False,
+        stage: TrainingStage = AS_IT_IS,
     ) -> GearChoice:
         """Ask the control path what the trainer is to do. See `Runtime`."""
         with self.clock:
-            return self._scheduler.tick(steps_left, is_stopping)
+            return self._scheduler.tick(steps_left, is_stopping, stage)
 
     def edi_json(self) -> str:
         """The EDI matrix as JSON, whole even while readings come in."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from ecorl.control import GearChoice
+from ecorl.control import AS_IT_IS, GearChoice, TrainingStage
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.records import (
     EventKind,
@@ -293,7 +293,12 @@ class Runtime(Protocol):
         ...
 
     def tick(
-        self, now_s: float, *, steps_left: int | None = None, is_stopping: bool = False
+        self,
+        now_s: float,
+        *,
+        steps_left: int | None = None,
+        is_stopping: bool = False,
+        stage: TrainingStage = AS_IT_IS,
     ) -> GearChoice:
         """Ask the control path what the trainer is to do; call before each iteration.
 
@@ -303,6 +308,7 @@ class Runtime(Protocol):
             now_s: time, monotonic s.
             steps_left: steps that training has before it; None: unknown.
             is_stopping: whether training was asked to stop, by a signal for instance.
+            stage: what the training stage did in the last step, and what it can be told to do.
         """
         ...
 

@@ -15,7 +15,7 @@ open because an exception cut it short is dropped when the next one begins.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.records import ModelShape, Role, Stage, StageWork
@@ -69,6 +69,7 @@ class Rollout:
         runtime: measures, places and accounts.
         policy: shape of the model that generates and is trained; None where it is not known.
         prefix: put before the ids of rows, where several processes have rows of their own.
+        width: workers of the training stage; None where nobody counts them.
 
     Attributes:
         iteration: the handle of the iteration under way; None before the first.
@@ -77,8 +78,15 @@ class Rollout:
         barrier_ahead: whether a batch has been generated whose rewards are still to come.
     """
 
-    def __init__(self, runtime: Runtime, policy: ModelShape | None, prefix: str = "") -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        policy: ModelShape | None,
+        prefix: str = "",
+        width: int | None = None,
+    ) -> None:
         self.runtime, self._policy, self._prefix = runtime, policy, prefix
+        self.width = width
         self.iteration: Iteration | None = None
         self.sample_ids: tuple[str, ...] = ()
         self.last_work: StageWork | None = None
@@ -261,24 +269,30 @@ class Rollout:
         """Whether a micro-batch is being trained on just now."""
         return self._training is not None
 
-    def begin_training(self, n_rows: int, n_tokens: int, n_output_tokens: int) -> None:
+    def begin_training(
+        self, n_rows: int, n_tokens: int, n_output_tokens: int, gear: str | None = None
+    ) -> None:
         """Begin a micro-batch; nothing happens when one is open already.
 
         Args:
             n_rows: its rows.
             n_tokens: tokens of prompts and completions.
             n_output_tokens: tokens of completions.
+            gear: numeric format of the training stage; None: as the framework has it.
         """
         if self._training is None:
             longest = self.last_work.max_length if self.last_work else 0
-            self._training = self.start(
-                StageWork(
-                    Stage.ACTOR_TRAIN, n_rows, n_tokens, n_output_tokens, longest, self._policy
-                )
+            work = StageWork(
+                Stage.ACTOR_TRAIN, n_rows, n_tokens, n_output_tokens, longest, self._policy
             )
+            self._training = self.start(replace(work, gear=gear, width=self.width))
 
-    def end_training(self) -> None:
-        """End the open micro-batch, if there is one."""
+    def end_training(self, gear: str | None = None) -> None:
+        """End the open micro-batch, if there is one.
+
+        Args:
+            gear: in which it was computed in the end; None: the one that it was begun in.
+        """
         run, self._training = self._training, None
         if run is not None:
-            self.end(run)
+            self.end(run, None if gear is None else replace(run.work, gear=gear))

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ class RunRecord:
         edi: the EDI matrix to go on with, or None.
         before: what earlier attempts of the run have drawn; None for a fresh one.
         owned: whether the attachment ends the record when training ends.
+        gears: what the run knew of its gears at the checkpoint that it goes on from.
     """
 
     ledger: Ledger | None
@@ -55,6 +56,7 @@ class RunRecord:
     edi: EdiMatrix | None = None
     owned: bool = False
     before: RunTotals | None = None
+    gears: Mapping[str, Any] = field(default_factory=dict)
 
 
 def run_facts(policy: object, reward: object, packages: Sequence[str] = ()) -> dict[str, str]:

@@ -16,7 +16,7 @@ from ecorl.errors import ConfigError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger
 from ecorl.records import Algorithm
 from ecorl.runtime.building import build_runtime
-from ecorl.runtime.checkpoints import STATE_FILE, read_state
+from ecorl.runtime.checkpoints import STATE_FILE, read_gears, read_state
 from ecorl.runtime.energy.recorded_energy import recorded_totals
 from ecorl.runtime.frozen_models import FrozenModels, saved_version
 from ecorl.runtime.processes.ranked import together
@@ -32,6 +32,7 @@ from roll_adapters.trl.description import (
     training_side,
     watches,
 )
+from roll_adapters.trl.gears.shifting import TrlGears
 from roll_adapters.trl.processes import TrainerProcesses
 
 logger = logging.getLogger(__name__)
@@ -81,7 +82,9 @@ def attach(
     ranks = processes.ranks
     ledger = open_record() if ranks is None else together(ranks, open_record)
     try:
-        record = RunRecord(ledger, step or 0, edi, owned=True, before=spent)
+        record = RunRecord(
+            ledger, step or 0, edi, owned=True, before=spent, gears=read_gears(checkpoint)
+        )
         return attach_to_record(trainer, settings, folder, record, processes)
     except BaseException:
         if ledger is not None:
@@ -115,12 +118,15 @@ def attach_to_record(
     processes = processes or TrainerProcesses(trainer, config)
     training, head = _head(trainer, config, run_dir, record, processes)
     runtime = processes.runtime(training, head)
+    gears = None
+    if config.gears.is_on:
+        gears = TrlGears(trainer, config, runtime.record, processes.ranks, record.gears)
     runtime.start()
     on_close = runtime.record.close if record.owned else _nothing
     save = _saver(trainer, run_dir / "models", processes) if is_refreshed(trainer) else None
     frozen = FrozenModels(runtime, watches(trainer, runtime), save)
     # Wrapped last, so that an engine that does not start leaves the trainer as it was.
-    attachment = TrlAttachment(trainer, runtime, on_close, frozen, processes.prefix)
+    attachment = TrlAttachment(trainer, runtime, on_close, frozen, processes.prefix, gears)
     attachment.wrap()
     trainer.add_callback(StageCallback(attachment))
     trainer.add_callback(LedgerCallback(attachment, record.owned, record.from_step, run_dir))

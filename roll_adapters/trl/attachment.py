@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ecorl.control import Command, GearChoice
+from ecorl.control import AS_IT_IS, Command, GearChoice
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.records import Action, EventKind, Stage, StageWork
 from ecorl.runtime.control.standing import stand
@@ -23,6 +23,7 @@ from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.rollout import InferenceCall, Rollout
 from roll_adapters.trl.adapters import answers_for_reference, is_own_reference
+from roll_adapters.trl.gears.shifting import TrlGears
 from roll_adapters.trl.reference import ReferenceCall
 from roll_adapters.trl.rewards import RewardStages
 
@@ -51,6 +52,7 @@ class TrlAttachment:
         on_close: called once, when the attachment ends.
         frozen: notices when an engine no longer stands for its model.
         prefix: put before the ids of rows, where several processes train.
+        gears: numeric formats of the training stage; None: it stays as the trainer has it.
 
     Attributes:
         closed: whether it has ended.
@@ -65,13 +67,15 @@ class TrlAttachment:
         on_close: Callable[[], None],
         frozen: FrozenModels,
         prefix: str = "",
+        gears: TrlGears | None = None,
     ) -> None:
-        self.trainer, self.runtime = trainer, runtime
+        self.trainer, self.runtime, self.gears = trainer, runtime, gears
         self.closed = False
         self.is_stopping: Callable[[], bool] = lambda: False
         self._on_close, self._frozen = on_close, frozen
         self._policy_shape = runtime.training.models.get(Stage.ACTOR_TRAIN)
-        self._rollout = Rollout(runtime, self._policy_shape, prefix)
+        width = int(trainer.accelerator.num_processes)
+        self._rollout = Rollout(runtime, self._policy_shape, prefix, width)
         self._rewards = RewardStages(trainer, self._rollout, frozen)
         self._told = False
         self._logged = runtime.totals() if runtime.is_head else RunTotals()
@@ -96,12 +100,16 @@ class TrlAttachment:
         for name, hook in zip(HOOKED, hooks, strict=True):
             self._original[name] = getattr(self.trainer, name)
             setattr(self.trainer, name, hook)
+        if self.gears is not None:
+            self.gears.adapt_optimizer()
 
     def detach(self) -> None:
         """Give the trainer its own methods back and close the run's record; safe to call twice.
 
         The two callbacks stay with the trainer and do nothing any more: they may be running.
         """
+        if self.gears is not None:
+            self.gears.detach()
         for name in self._original:
             self.trainer.__dict__.pop(name, None)
         self.trainer.__dict__.update(self._instance)
@@ -130,19 +138,27 @@ class TrlAttachment:
         """
         choice = self.stand()
         self._rollout.begin_step(*self._step())
+        if self.gears is not None:
+            self.gears.begin_step(choice.gear, self._step()[0], self._steps_left())
         return choice.command is Command.STOP
 
     def stand(self) -> GearChoice:
         """Stand still for as long as the control path asks for it; see `Runtime.tick`."""
-        state = self.trainer.state
-        left = int(state.max_steps) - int(state.global_step)
+        left = self._steps_left()
         return stand(
-            self.runtime, steps_left=left if left > 0 else None, is_stopping=self.is_stopping
+            self.runtime,
+            steps_left=left if left > 0 else None,
+            is_stopping=self.is_stopping,
+            stage=AS_IT_IS if self.gears is None else self.gears.stage(max(left, 0)),
         )
+
+    def _steps_left(self) -> int:
+        state = self.trainer.state
+        return int(state.max_steps) - int(state.global_step)
 
     def end_training_stage(self) -> None:
         """End the open actor_train execution, if any: the optimizer has stepped."""
-        self._rollout.end_training()
+        self._rollout.end_training(None if self.gears is None else self.gears.last_label)
 
     def _step(self) -> tuple[int, int]:
         """Number of the step, 1-based, and of the rollout batch that it begins with, 0-based."""
@@ -185,8 +201,10 @@ class TrlAttachment:
                 model, input_ids, attention_mask, logits_to_keep, batch_size, *args, **kwargs
             )
 
-        # Within the loss a forward is part of actor_train, whoever's it is.
-        if not self.training or self._rollout.training:
+        # Within the loss a forward is part of actor_train, whoever's it is, and so it is within a
+        # measurement of the gears.
+        is_measuring = self.gears is not None and self.gears.is_measuring
+        if not self.training or self._rollout.training or is_measuring:
             return own()
         call = ReferenceCall(original, model, input_ids, attention_mask, logits_to_keep, batch_size)
         if is_own_reference(self.trainer):
@@ -281,15 +299,35 @@ class TrlAttachment:
         if self.training:
             # Joined long before, unless a trainer knows no barrier.
             self._rollout.join(Stage.REFERENCE)
+        gears = self.gears if self.training else None
+        if gears is not None and not self._rollout.training:
+            self._measure(gears, inputs)  # its own execution comes before that of the micro-batch
         if self.training and not self._rollout.training:
             n_output = int(inputs["completion_mask"].sum())
             n_tokens = n_output + int(inputs["prompt_mask"].sum())
             n_rows = int(inputs["completion_ids"].shape[0])
-            self._rollout.begin_training(n_rows, n_tokens, n_output)
-        return self._original["compute_loss"](model, inputs, *args, **kwargs)
+            label = None if gears is None else gears.label
+            self._rollout.begin_training(n_rows, n_tokens, n_output, label)
+        original = self._original["compute_loss"]
+        if gears is None:
+            return original(model, inputs, *args, **kwargs)
+        return gears.compute_loss(original, model, inputs, *args, **kwargs)
+
+    def _measure(self, gears: TrlGears, inputs: Any) -> None:
+        """Account what measuring the gears takes, as training work without output tokens."""
+        if not gears.is_due:
+            return
+        n_rows = int(inputs["completion_ids"].shape[0])
+        run = self._rollout.start(StageWork(Stage.ACTOR_TRAIN, n_rows, 0, 0, 0, self._policy_shape))
+        gears.measure(self._original["compute_loss"], inputs)
+        self._rollout.end(run)
 
     def _training_step(self, *args: Any, **kwargs: Any) -> Any:
-        output = self._original["training_step"](*args, **kwargs)
+        original = self._original["training_step"]
+        if self.gears is None:
+            output = original(*args, **kwargs)
+        else:
+            output = self.gears.training_step(original, *args, **kwargs)
         if not self.trainer.accelerator.sync_gradients:
             self._rollout.end_training()  # a micro-batch; the next one opens its own execution
         return output

@@ -178,7 +178,9 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         if self._attachment.closed:
             return
         checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        record_checkpoint(self._attachment.runtime, checkpoint, state.global_step)
+        gears = self._attachment.gears
+        memory = None if gears is None else gears.memory()
+        record_checkpoint(self._attachment.runtime, checkpoint, state.global_step, memory)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Record that training has ended, and close a record that ends with it.

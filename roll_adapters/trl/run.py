@@ -25,6 +25,7 @@ from ecorl.records import EvaluationPhase, EventKind, Stage
 from ecorl.report.sharing.files import write_footprint
 from ecorl.runtime.checkpoints import (
     newest_checkpoint,
+    read_gears,
     read_state,
     remove_checkpoints_after,
     step_of,
@@ -195,7 +196,7 @@ class _Run:
                 self.trainer,
                 self.config,
                 self.run_dir,
-                RunRecord(self.ledger, step, edi, before=spent),
+                RunRecord(self.ledger, step, edi, before=spent, gears=read_gears(checkpoint)),
             )
             self.attached = True
             # On a cluster another process keeps the record from here on.

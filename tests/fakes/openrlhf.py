@@ -134,7 +134,7 @@ class FakeRuntime:
     def roles(self, name):
         return [role for called, role in self.calls if called == name]
 
-    def tick(self, now_s, *, steps_left=None, is_stopping=False):
+    def tick(self, now_s, *, steps_left=None, is_stopping=False, stage=None):
         self._note("tick")
         return ungoverned(now_s)
 

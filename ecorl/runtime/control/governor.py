@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import statistics
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ecorl.config import Config
-from ecorl.control import Command, GearChoice, Why
+from ecorl.control import AS_IT_IS, Command, Gear, GearChoice, TrainingStage, Why
 from ecorl.controllers.pauses import paused_spans
 from ecorl.controllers.protocol import Seen
 from ecorl.controllers.waiting import NAME, Waiting, decide
@@ -29,6 +27,7 @@ from ecorl.records import EventKind, FaultKind
 from ecorl.runtime.control.carbon_meter import CarbonMeter, CarbonSoFar
 from ecorl.runtime.control.grid_watch import GridWatch, Tell
 from ecorl.runtime.control.planned import PlannedRun
+from ecorl.runtime.control.step_record import Ran, StepRecord
 from ecorl.runtime.handles import RunTotals
 from ecorl.telemetry.beside.codecarbon import Beside, CodeCarbonProcess
 
@@ -36,10 +35,6 @@ logger = logging.getLogger(__name__)
 
 WARNS_AT = 0.8
 """Share of the budget at which it is told."""
-
-_STEPS = 32
-"""Steps over which the time of one is estimated, invented: enough for a median, few enough to
-follow a change of the batch."""
 
 
 def governs(config: Config) -> bool:
@@ -102,8 +97,10 @@ class Governor:
         # What another controller remembered is of no use.
         remembered = memory.get(name or "", {})
         self._planned = None if name is None else PlannedRun(config, began_s, remembered)
-        self._powers_w: deque[float] = deque(maxlen=_STEPS)
-        self._drawn: tuple[float, float] | None = None
+        self._steps = StepRecord()
+        self._steps.recall(remembered.get("steps") if isinstance(remembered, Mapping) else None)
+        self._ran = Ran()
+        self._drawn: tuple[float, float, Ran] | None = None
         self._governs = governs(config)
         a = config.accounting
         self._tell = tell
@@ -111,7 +108,6 @@ class Governor:
         self._lock = threading.Lock()
         self._last: GearChoice | None = None
         self._ticked_s: float | None = None
-        self._steps_s: deque[float] = deque(maxlen=_STEPS)
         self._has_begun = False
         self._warned = 0.0
         self._failed = False
@@ -158,41 +154,69 @@ class Governor:
     def _read_power(self, drawn_j: float | None) -> None:
         """Note what the machines draw on average between two readings without a pause, W."""
         now_s, before = time.monotonic(), self._drawn
-        self._drawn = None if drawn_j is None else (now_s, drawn_j)
+        self._drawn = None if drawn_j is None else (now_s, drawn_j, self._ran)
         runs = self._last is not None and self._last.command is Command.RUN
         if before is None or drawn_j is None or not runs or now_s <= before[0]:
             return
-        self._powers_w.append((drawn_j - before[1]) / (now_s - before[0]))
+        if before[2] == self._ran:  # what was drawn between two gears is neither's
+            self._steps.note_power(self._ran, (drawn_j - before[1]) / (now_s - before[0]))
 
-    def tick(self, steps_left: int | None = None, *, is_stopping: bool = False) -> GearChoice:
+    def tick(
+        self,
+        steps_left: int | None = None,
+        *,
+        is_stopping: bool = False,
+        stage: TrainingStage = AS_IT_IS,
+    ) -> GearChoice:
         """Decide what the training stage is to do now.
 
         Args:
             steps_left: steps that training has before it; None: unknown.
             is_stopping: whether training was asked to stop, by a signal for instance.
+            stage: what the training stage did in the last step, and what it can be told to do.
         """
         now_s = self._wall()
         if not self._governs:
             return ungoverned(now_s)
         # Whatever goes wrong in here, training must neither fail nor wait for it.
         with EngineBoundary() as boundary:
-            return self._decided(now_s, steps_left, is_stopping=is_stopping)
+            return self._decided(now_s, steps_left, is_stopping=is_stopping, stage=stage)
         detail = f"{type(boundary.error).__name__}: {boundary.error}"
         if not self._failed:
             self._failed = True
             self._tell(FaultKind.CONTROL_FAILED, "control path", detail)
             logger.warning("nothing is waited for any more: %s", detail)
         choice = replace(ungoverned(now_s), why=Why.UNKNOWN, reason=f"no decision ({detail})")
-        self._act(choice)
-        return choice
+        self._act(self._kept(choice, steps_left, stage))
+        return self._last or choice
 
-    def _decided(self, now_s: float, steps_left: int | None, *, is_stopping: bool) -> GearChoice:
+    def _kept(self, choice: GearChoice, steps_left: int | None, stage: TrainingStage) -> GearChoice:
+        """A choice in place of one that failed: gear and width of the last, or the deadline's."""
+        last = self._last
+        kept = (None, None) if last is None else (last.gear, last.width or None)
+        pressed: tuple[Gear | None, int | None] = (None, None)
+        if self._planned is not None:
+            with EngineBoundary():
+                pressed = self._planned.pressed(choice.decided_s, self._steps, steps_left, stage)
+        gear, width = pressed[0] or kept[0], pressed[1] or kept[1]
+        why = choice.why if gear is None and width is None else Why.KEPT
+        return replace(choice, why=why, gear=gear, width=width)
+
+    def _decided(
+        self,
+        now_s: float,
+        steps_left: int | None,
+        *,
+        is_stopping: bool,
+        stage: TrainingStage,
+    ) -> GearChoice:
         with self._lock:
+            self._ran = Ran.of(stage)
             self._count_time(time.monotonic())
             heard = self._watch.heard()
             left_s = None
-            if steps_left is not None and self._steps_s:
-                left_s = steps_left * statistics.median(self._steps_s)
+            if steps_left is not None and self._steps.step_s is not None:
+                left_s = steps_left * self._steps.step_s
             seen = Seen(
                 intensity=heard.value,
                 forecast=self._watch.forecast,
@@ -206,9 +230,8 @@ class Governor:
             choice = decide(self._rule, now_s, seen)
             if self._planned is not None and choice.why is Why.UNGOVERNED:
                 past, day_s = self._watch.past
-                power_w = statistics.median(self._powers_w) if self._powers_w else None
                 choice = self._planned.decide(
-                    now_s, replace(seen, past=past), self._steps_s, steps_left, power_w, day_s
+                    now_s, replace(seen, past=past), self._steps, steps_left, day_s, stage
                 )
             self._act(choice)
             return choice
@@ -220,7 +243,7 @@ class Governor:
             if self._last.command is Command.PAUSE:
                 self._waited_s += passed_s
             else:
-                self._steps_s.append(passed_s)
+                self._steps.note_time(self._ran, passed_s)
         self._ticked_s = steady_s
 
     def _act(self, choice: GearChoice) -> None:
@@ -228,9 +251,10 @@ class Governor:
         last, self._last = self._last, choice
         self._has_begun = self._has_begun or choice.command is Command.RUN
         if last is None or _facts(last) != _facts(choice):
-            self._ledger.control.choice(
-                choice, None if self._planned is None else self._planned.memory
-            )
+            memory: Mapping[str, object] | None = None
+            if self._planned is not None:
+                memory = {**self._planned.memory, "steps": self._steps.memory()}
+            self._ledger.control.choice(choice, memory)
 
     # ------------------------------------------------------------ the budget
 

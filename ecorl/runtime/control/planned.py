@@ -1,33 +1,31 @@
-"""A controller in a live run: when it runs and when it pauses, so that it is over by a deadline.
+"""A controller in a live run: when it trains, how wide and in which gear, so that it is in time.
 
-A run obeys *run* and *pause*. Its problem is therefore one of time: what is left of the training,
-in seconds of running as its own steps have taken them, has to fit before the deadline. Width and
-gear stay as they are.
+What is left of the training, in seconds of its own steps (`ecorl.runtime.control.live_plan`), has
+to fit before the deadline. Gears and widths are chosen between as far as the adapter tells that the
+training stage can be shifted; elsewhere there is one of each, and the controller runs and pauses.
 """
 
 from __future__ import annotations
 
 import logging
-import statistics
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
-
 from ecorl.carbon.series import Series
 from ecorl.config import Config
-from ecorl.control import Command, Gear, GearChoice, Why
+from ecorl.control import AS_IT_IS, Command, Gear, GearChoice, TrainingStage, Why
 from ecorl.controllers.catalogue import build
+from ecorl.controllers.planning.tables import read_table
 from ecorl.controllers.problem.table import PAUSE, GearTable, TrainingAction
 from ecorl.controllers.problem.training import Progress, TrainingProblem
 from ecorl.controllers.protocol import Controller, Seen
 from ecorl.controllers.rules.prices import read_prices
 from ecorl.controllers.step import control_step
 from ecorl.errors import ConfigError, DataError
-from ecorl.kinds import Provenance
+from ecorl.runtime.control.live_plan import LivePlan, live_plan, untimed
+from ecorl.runtime.control.step_record import Ran, StepRecord
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +34,6 @@ TIMED_STEPS = 3
 the first is longer than the others, and a median of three does not go by it."""
 
 _SHORTEST_S = 1e-9
-
-_AS_IT_IS = TrainingAction(1, Gear.BF16)
-"""Stands for training as the framework does it; its width and gear are told to nobody."""
 
 
 class PlannedRun:
@@ -50,7 +45,8 @@ class PlannedRun:
         memory: what it remembered when the run was interrupted; empty without that.
 
     Raises:
-        ConfigError: when the prices of workers cannot be read.
+        ConfigError: when the prices of workers or the table of gears cannot be read, or the table
+            lacks a gear that may be chosen.
     """
 
     def __init__(
@@ -60,6 +56,7 @@ class PlannedRun:
         assert c.controller is not None
         self._config, self._control, self._name = config, c, c.controller
         self._prices = _prices(c.spot_prices)
+        self._shape = _shape(config)
         self._began_s = began_s
         self._deadline_s: float | None = None
         self._recalled: Mapping[str, object] | None = None
@@ -70,7 +67,7 @@ class PlannedRun:
         self._recall(memory or {})
         self._controller: Controller | None = None
         self._problem: TrainingProblem | None = None
-        self._known_w: float | None = None
+        self._plan: LivePlan | None = None
         self._told_late = self._is_running = False
 
     @property
@@ -91,90 +88,115 @@ class PlannedRun:
         self,
         now_s: float,
         seen: Seen,
-        steps_s: deque[float],
+        steps: StepRecord,
         steps_left: int | None,
-        power_w: float | None,
         day_s: float,
+        stage: TrainingStage = AS_IT_IS,
     ) -> GearChoice:
-        """Decide whether training runs until the next decision.
+        """Decide what the training stage does until the next decision.
 
         Args:
             now_s: time, s since 1970.
             seen: what is known of the grid.
-            steps_s: how long the newest steps took, s.
+            steps: times and powers of the run's steps.
             steps_left: steps that training has before it; None: unknown.
-            power_w: what the machines draw while training runs, W; None: unknown.
             day_s: length of a day of the grid, s.
+            stage: what the training stage did last, and what it can be told to do.
         """
         if steps_left is None:
             return self._running(now_s, Why.TIMING, "nobody says how many steps are left")
-        if len(steps_s) < TIMED_STEPS:
+        to_time = untimed(steps, stage, self._shape, TIMED_STEPS)
+        step_s = steps.step_s
+        if to_time is not None or step_s is None or steps.n < TIMED_STEPS:
             told = f"{TIMED_STEPS} steps are timed before anything is planned"
-            return self._running(now_s, Why.TIMING, told)
-        step_s = statistics.median(steps_s)
-        left_s = steps_left * step_s
-        problem = self._planned(now_s, left_s, step_s, power_w, day_s)
+            return self._running(now_s, Why.TIMING, told, to_time if stage.gears else None)
+        plan = live_plan(steps, stage, self._shape, self._control.reserve)
+        problem = self._planned(now_s, steps_left, step_s, plan, day_s)
         if problem is None or self._controller is None:
             told = "the steps that are left take longer than until the deadline"
-            return self._running(now_s, Why.SHIELDED, told)
-        action = _AS_IT_IS if self._is_running else PAUSE
-        progress = Progress(left_s, 0.0, action)
+            return self._running(now_s, Why.SHIELDED, told, *_fastest(plan, stage))
+        left = steps_left * plan.step_tokens
+        low = left if stage.low_steps_left is None else stage.low_steps_left * plan.step_tokens
+        action = plan.present if self._is_running else PAUSE
+        progress = Progress(left, min(low, left), action)
         price = None if self._prices is None else self._prices.at(now_s)
         seen = replace(seen, progress=progress, spot_price=price)
         found = control_step(self._controller, problem, now_s, seen)
         self._is_running = found.command is Command.RUN
         # Emissions go with the power, and it may be known only after the problem was made.
-        now_w = self._known_w if power_w is None else power_w
-        table_w = float(problem.table.power_w[0, 0])
-        return _as_it_is(found, None if now_w is None else step_s * now_w / table_w)
+        now_w = steps.power_w(Ran.of(stage)) or _some_power_w(steps)
+        table_w = float(problem.table.power(plan.present))
+        tokens = None if now_w is None else plan.step_tokens * now_w / table_w
+        return _of_steps(found, tokens, stage)
+
+    def pressed(
+        self, now_s: float, steps: StepRecord, steps_left: int | None, stage: TrainingStage
+    ) -> tuple[Gear | None, int | None]:
+        """Gear and width at which the deadline is met when nobody can decide any more.
+
+        Args:
+            now_s: time, s since 1970.
+            steps: times and powers of the run's steps.
+            steps_left: steps that training has before it; None: unknown.
+            stage: what the training stage did last, and what it can be told to do.
+
+        Returns:
+            The fastest ones where the present ones are too slow; else None and None, as they are.
+        """
+        step_s = steps.step_s
+        if self._deadline_s is None or steps_left is None or step_s is None:
+            return None, None
+        if not (stage.gears or stage.widths):
+            return None, None
+        left_s = (1.0 + self._control.reserve) * steps_left * step_s
+        if now_s + left_s <= self._deadline_s:
+            return None, None
+        return _fastest(live_plan(steps, stage, self._shape, self._control.reserve), stage)
 
     def _planned(
-        self, now_s: float, left_s: float, step_s: float, power_w: float | None, day_s: float
+        self, now_s: float, steps_left: int, step_s: float, plan: LivePlan, day_s: float
     ) -> TrainingProblem | None:
         """The run's problem, made when its steps are timed; None while the deadline is too early.
 
-        Later ticks are of the same problem: what is left of it is the progress.
+        Later ticks are of the same problem for as long as what can be chosen costs the same: what
+        is left of it is the progress.
         """
         if self._deadline_s is None:
             # What was run so far counts too: the slack is of the whole run.
-            ran_s = now_s - self._began_s
+            ran_s, left_s = now_s - self._began_s, steps_left * step_s
             self._deadline_s = self._began_s + (self._control.slack or 1.0) * (ran_s + left_s)
-        late_s = now_s + left_s - self._deadline_s
-        if late_s > self._control.reserve * left_s:
+        left = steps_left * plan.step_tokens
+        fastest_s = left / float(plan.table.tokens_per_s.max() * (1.0 + self._control.reserve))
+        late_s = now_s + fastest_s - self._deadline_s
+        if late_s > self._control.reserve * fastest_s:
             self._tell_late(late_s)
-        if self._problem is not None:
+        if self._problem is not None and self._plan is not None and self._plan.is_like(plan):
             return self._problem
-        soft = self._config.carbon.soft_deadline
+        c, soft = self._control, self._config.carbon.soft_deadline
         try:
             problem = TrainingProblem(
-                self._table(power_w or 1.0),
-                tokens=max(left_s, _SHORTEST_S),
+                plan.table,
+                tokens=max(left, _SHORTEST_S),
                 start_s=now_s,
                 deadline_s=self._deadline_s,
-                epoch_s=max(self._config.carbon.recheck_s + step_s, self._control.width_change_s),
-                width_change_s=self._control.width_change_s,
+                epoch_s=max(self._config.carbon.recheck_s + step_s, c.width_change_s),
+                width_change_s=c.width_change_s,
+                low_share=max(c.low_share, _SHORTEST_S),
                 soft_deadline_s=None if soft is None else soft.timestamp(),
-                late_g_per_h=self._control.late_g_per_h,
+                late_g_per_h=c.late_g_per_h,
                 pue=self._config.accounting.pue,
             )
         except ConfigError:
+            # Too late for a plan that was not made before, and for one that was made otherwise.
+            self._problem = None
             return None
-        self._problem, self._known_w = problem, power_w
-        self._controller = build(self._name, problem, day_s=day_s, seed=self._control.seed)
+        if self._controller is not None:
+            self._recalled = self._controller.memory()
+        self._problem, self._plan = problem, plan
+        self._controller = build(self._name, problem, day_s=day_s, seed=c.seed)
         if self._recalled:
             self._controller.recall(self._recalled)
         return problem
-
-    def _table(self, power_w: float) -> GearTable:
-        """Running as it is: a token is a second of it, and the reserve makes it look slower."""
-        return GearTable(
-            gears=(Gear.BF16,),
-            widths=(1,),
-            power_w=np.array([[power_w]]),
-            tokens_per_s=np.array([[1.0 / (1.0 + self._control.reserve)]]),
-            provenance=Provenance.MEASURED,
-            source="the run's own steps",
-        )
 
     def _tell_late(self, late_s: float) -> None:
         """Say once that the deadline cannot be kept, and which one can."""
@@ -189,10 +211,19 @@ class PlannedRun:
             late_s,
         )
 
-    def _running(self, now_s: float, why: Why, reason: str) -> GearChoice:
+    def _running(
+        self,
+        now_s: float,
+        why: Why,
+        reason: str,
+        gear: Gear | None = None,
+        width: int | None = None,
+    ) -> GearChoice:
         self._is_running = True
         again_s = now_s + self._config.carbon.recheck_s
-        return GearChoice(now_s, Command.RUN, why, self._name, reason, again_s)
+        return GearChoice(
+            now_s, Command.RUN, why, self._name, reason, again_s, gear=gear, width=width
+        )
 
 
 def _told(t_s: float) -> str:
@@ -209,23 +240,51 @@ def _prices(path: Path | None) -> Series | None:
         raise ConfigError("carbon.control.spot_prices", str(path), allowed) from error
 
 
-def _as_it_is(found: GearChoice, tokens: float | None) -> GearChoice:
-    """A choice about seconds of training as one about steps, width and gear being as they are.
+def _shape(config: Config) -> GearTable | None:
+    """The table by which gears and widths are planned with, if there is one."""
+    path, gears = config.carbon.control.table, config.gears.allowed
+    if path is None or not gears:
+        return None
+    table = read_table(path)
+    missing = [str(gear) for gear in gears if gear not in table.gears]
+    if missing:
+        allowed = f"a table with all of gears.allowed: {', '.join(missing)} is not in it"
+        raise ConfigError("carbon.control.table", str(path), allowed)
+    return table
+
+
+def _fastest(plan: LivePlan, stage: TrainingStage) -> tuple[Gear | None, int | None]:
+    """Gear and width of the highest throughput, None for what cannot be chosen."""
+    best: TrainingAction = max(plan.table.actions(), key=plan.table.rate)
+    return best.gear if stage.gears else None, best.width if stage.widths else None
+
+
+def _some_power_w(steps: StepRecord) -> float | None:
+    known = [power_w for power_w in map(steps.power_w, steps.ran()) if power_w is not None]
+    return known[-1] if known else None
+
+
+def _of_steps(found: GearChoice, tokens: float | None, stage: TrainingStage) -> GearChoice:
+    """A choice about seconds of training as one about steps, and about what can be changed.
 
     Args:
         found: the choice.
         tokens: what a step is in the problem's tokens, at the power drawn now; None: unknown.
+        stage: what the training stage can be told to do.
     """
     price, reason = found.price_g_per_token, found.reason
     price_g_per_step = None if price is None or tokens is None else price * tokens
+    runs = found.command is Command.RUN
     if found.why is Why.PRICED:
-        runs = found.command is Command.RUN
         reason = f"hours until the deadline are {'dirtier' if runs else 'cleaner'}"
+        chosen = [str(found.gear)] if stage.gears and runs else []
+        chosen += [f"{found.width} wide"] if stage.widths and runs else []
+        reason += f": {', '.join(chosen)}" if chosen else ""
     return replace(
         found,
         reason=reason,
-        width=None,
-        gear=None,
+        width=found.width if stage.widths else None,
+        gear=found.gear if stage.gears else None,
         price_g_per_token=None,
         price_g_per_step=price_g_per_step,
     )

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from ecorl.control import GearChoice
+from ecorl.control import AS_IT_IS, GearChoice, TrainingStage
 from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.lanes.messages import error_of, fault_of
 from ecorl.engines.protocol import ScoreBatch
@@ -244,7 +244,12 @@ class RankedRuntime(StageHooks):
                 self._head.runtime.settle()
 
     def tick(
-        self, now_s: float, *, steps_left: int | None = None, is_stopping: bool = False
+        self,
+        now_s: float,
+        *,
+        steps_left: int | None = None,
+        is_stopping: bool = False,
+        stage: TrainingStage = AS_IT_IS,
     ) -> GearChoice:
         """Tell what rank 0's control path asks for; collective where it ever asks. See `Runtime`.
 
@@ -255,7 +260,7 @@ class RankedRuntime(StageHooks):
         head = None if self._head is None else self._head.runtime
         own = None
         if head is not None:
-            own = head.tick(now_s, steps_left=steps_left, is_stopping=is_stopping)
+            own = head.tick(now_s, steps_left=steps_left, is_stopping=is_stopping, stage=stage)
         choice: GearChoice = self._ranks.broadcast(own)
         return choice
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ecorl.config import Config
-from ecorl.control import GearChoice
+from ecorl.control import AS_IT_IS, GearChoice, TrainingStage
 from ecorl.edi import EdiMatrix
 from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.lanes.messages import Fault, error_of
@@ -308,7 +308,12 @@ class RemoteRuntime(StageHooks):
                 self._link.tell("settle")
 
     def tick(
-        self, now_s: float, *, steps_left: int | None = None, is_stopping: bool = False
+        self,
+        now_s: float,
+        *,
+        steps_left: int | None = None,
+        is_stopping: bool = False,
+        stage: TrainingStage = AS_IT_IS,
     ) -> GearChoice:
         """Ask the control path what the trainer is to do. See `Runtime`.
 
@@ -316,7 +321,7 @@ class RemoteRuntime(StageHooks):
         """
         if not governs(self.config):
             return ungoverned(time.time())
-        told = self._link.ask("ask", "tick", steps_left, is_stopping)
+        told = self._link.ask("ask", "tick", steps_left, is_stopping, stage)
         return told if isinstance(told, GearChoice) else unheard(time.time())
 
     def edi_json(self) -> str:

@@ -166,6 +166,8 @@ class Recorder:
                 energy=None,
                 role_name=work.role_name,
                 node=node,
+                gear=work.gear,
+                width=work.width,
             ),
             spans if is_timed else (),
         )

@@ -19,7 +19,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from ecorl import config as cfg
-from ecorl.control import GearChoice
+from ecorl.control import AS_IT_IS, GearChoice, TrainingStage
 from ecorl.devices import DeviceProfile
 from ecorl.edi import EdiMatrix
 from ecorl.engines.lanes.threaded import Result
@@ -303,11 +303,16 @@ class StageScheduler:
         for monitor in self._monitors.values():
             monitor.settle()
 
-    def tick(self, steps_left: int | None = None, is_stopping: bool = False) -> GearChoice:
+    def tick(
+        self,
+        steps_left: int | None = None,
+        is_stopping: bool = False,
+        stage: TrainingStage = AS_IT_IS,
+    ) -> GearChoice:
         """Decide what the trainer is to do. See `Governor.tick`."""
         if self.config.accounting.budget_g is not None:
             self._governor.emitted(self._energy.totals(self._monitors.values()).drawn_j)
-        return self._governor.tick(steps_left, is_stopping=is_stopping)
+        return self._governor.tick(steps_left, is_stopping=is_stopping, stage=stage)
 
     # ------------------------------------------------------------ engines
 

@@ -172,10 +172,10 @@ def _gradients(
     # Autocast keeps the weights that it cast, whatever it cast them to, until its outermost context
     # ends: one gear within the trainer's own autocast would compute with the other's weights.
     torch.clear_autocast_cache()
-    with torch.enable_grad(), ExitStack() as without_autocast:
-        with context():
-            value = loss() * scale
-        # In it a backward pass would be cast too, to what the trainer has and not the gear.
+    # The backward pass is within the context too: it may compute parts of the forward pass anew.
+    with torch.enable_grad(), context(), ExitStack() as without_autocast:
+        value = loss() * scale
+        # Autocast alone ends before it, which would be cast as well.
         for device in {w.device.type for w in weights}:
             without_autocast.enter_context(torch.autocast(device, enabled=False))
         found = torch.autograd.grad(value, weights, allow_unused=True, materialize_grads=True)

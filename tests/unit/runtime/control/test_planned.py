@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import deque
 from datetime import UTC, datetime
 from typing import get_args
 
@@ -16,12 +15,13 @@ from hypothesis import strategies as st
 from ecorl.carbon.series import Series
 from ecorl.config import validate_config
 from ecorl.config.carbon_control import ControllerName
-from ecorl.control import Command, Why
+from ecorl.control import Command, TrainingStage, Why
 from ecorl.controllers.catalogue import CONTROLLERS
 from ecorl.controllers.protocol import Seen
 from ecorl.controllers.replay.knowledge import told
 from ecorl.errors import ConfigError
 from ecorl.runtime.control.planned import TIMED_STEPS, PlannedRun
+from ecorl.runtime.control.step_record import Ran, StepRecord
 
 HOUR_S = 3600.0
 BEGAN_S = 1_700_006_400.0  # a midnight
@@ -50,16 +50,17 @@ class Played:
         self.series = grid() if series is None else series
         self.now_s, self.left, self.step_s = BEGAN_S, n_steps, step_s
         self.power_w: float | None = 500.0
-        self.steps_s: deque[float] = deque(maxlen=32)
+        self.stage = TrainingStage()
+        self.steps = StepRecord()
         self.choices, self.ran_at = [], []
 
     def tick(self):
         number = self.series.index(self.now_s)
         past = Series(self.series.start_s, HOUR_S, self.series.values[: number + 1])
         seen = Seen(told(self.series, number), past=past)
-        choice = self.planned.decide(
-            self.now_s, seen, self.steps_s, self.left, self.power_w, 86400.0
-        )
+        if self.power_w is not None:
+            self.steps.note_power(Ran.of(self.stage), self.power_w)
+        choice = self.planned.decide(self.now_s, seen, self.steps, self.left, 86400.0, self.stage)
         self.choices.append(choice)
         return choice
 
@@ -75,7 +76,7 @@ class Played:
             step_s = self.step_s() if callable(self.step_s) else self.step_s
             self.ran_at.append(self.now_s)
             self.now_s += step_s
-            self.steps_s.append(step_s)
+            self.steps.note_time(Ran.of(self.stage), step_s)
             self.left -= 1
         return self
 
@@ -155,7 +156,7 @@ def test_a_resume_goes_on_with_deadline_and_memory(name):
     first = Played(settings_).go(40)
     memory = json.loads(json.dumps(first.planned.memory))
     second = Played(settings_, first.left, memory=memory)
-    second.now_s, second.steps_s = first.now_s, first.steps_s
+    second.now_s, second.steps = first.now_s, first.steps
     second.planned._is_running = first.planned._is_running
     second.go()
     assert memory["deadline_s"] == whole.planned.memory["deadline_s"]
@@ -167,8 +168,8 @@ def test_a_resume_goes_on_with_deadline_and_memory(name):
 def test_where_nothing_is_known_of_the_grid_training_runs():
     run = Played(config(slack=3.0))
     for _ in range(10):
-        run.steps_s.append(STEP_S)
-        choice = run.planned.decide(run.now_s, Seen(None), run.steps_s, 50, None, 86400.0)
+        run.steps.note_time(Ran(), STEP_S)
+        choice = run.planned.decide(run.now_s, Seen(None), run.steps, 50, 86400.0)
         assert (choice.command, choice.price_g_per_step) == (Command.RUN, None)
     assert choice.why is Why.UNKNOWN
 

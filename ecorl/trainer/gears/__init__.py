@@ -1,0 +1,1 @@
+"""Gears: numeric formats of the training stage, shifted between two steps."""

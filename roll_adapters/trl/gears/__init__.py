@@ -1,0 +1,1 @@
+"""Gears of a TRL trainer: its training stage in another numeric format than its other stages."""

@@ -1,0 +1,344 @@
+"""Shifts the training stage of a TRL trainer between gears, and keeps its steps sound.
+
+    begin_step      the gear of the step, chosen by the control path within the limits
+    compute_loss    the model is put into the gear; now and then the gear's noise is measured first
+    training_step   the backward pass is over: the model is the framework's again. After the last
+                    micro-batch the gradient is looked at: one that is not finite is computed anew,
+                    in BF16, from the same rows and random numbers, before the optimizer sees it
+
+Generation, rewards and the reference come before the loss, so that they see nothing of a gear.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ecorl.config import Config
+from ecorl.control import Gear, TrainingStage
+from ecorl.records import FaultEvent, FaultKind
+from ecorl.runtime.processes.ranks import Ranks
+from ecorl.runtime.protocol import RecordWriter
+from ecorl.trainer.gears.gearbox import Barred
+from ecorl.trainer.gears.random_state import RandomState
+from ecorl.trainer.optimizer.adamw import PrecisionAdaptiveAdamW, adapted
+from roll_adapters.trl.gears.measuring import GearMeasurement, measure
+from roll_adapters.trl.gears.micro_batches import MicroBatch, metric_counts, repeat
+from roll_adapters.trl.gears.setup import bare_model, make_gears
+
+logger = logging.getLogger(__name__)
+
+Original = Callable[..., Any]
+
+
+@dataclass(slots=True)
+class _Step:
+    """The optimizer step under way."""
+
+    gear: Gear
+    number: int
+    tokens: int = 0
+    batches: list[MicroBatch] = field(default_factory=list)
+    returned: float = 0.0
+    is_redoing: bool = False
+
+
+class TrlGears:
+    """The gears of one TRL trainer.
+
+    Args:
+        trainer: the trainer, made but not yet training.
+        config: the run's; its gears are on.
+        record: the run's record.
+        ranks: the processes that train together; None: this one alone.
+        memory: what the run knew of its gears when it was interrupted; empty without that.
+
+    Attributes:
+        is_measuring: whether the gears are being measured just now, on rows of a training step.
+
+    Raises:
+        ConfigError: when the trainer or its device cannot be shifted as the config asks for.
+        MissingToolError: when FP8 is asked for and torchao is not installed.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        config: Config,
+        record: RecordWriter,
+        ranks: Ranks | None = None,
+        memory: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._trainer, self._config, self._record, self._ranks = trainer, config, record, ranks
+        self.box, self._model = make_gears(trainer, config)
+        self._device = trainer.accelerator.device
+        self._scaler = torch.amp.GradScaler(
+            self._device.type, enabled=Gear.FP16 in self.box.gears and self._model.own != Gear.FP16
+        )
+        if memory:
+            self.box.recall(memory)
+            if isinstance(memory.get("scaler"), dict) and self._scaler.is_enabled():
+                self._scaler.load_state_dict(memory["scaler"])
+        self._step: _Step | None = None
+        self._last: Gear | None = None
+        self._own_maker: Any = None
+        self.is_measuring = False
+
+    # ------------------------------------------------------------ a step
+
+    @property
+    def label(self) -> str:
+        """The name of the step's gear in the record."""
+        return self.box.label(self._step.gear if self._step else self.box.gear)
+
+    @property
+    def last_label(self) -> str | None:
+        """The name of the gear in which the last step was computed in the end, or None."""
+        return None if self._last is None else self.box.label(self._last)
+
+    def stage(self, steps_left: int) -> TrainingStage:
+        """What the control path is told of the training stage.
+
+        Args:
+            steps_left: steps that training has before it.
+        """
+        return self.box.stage(steps_left, self._last)
+
+    def begin_step(self, wanted: Gear | None, number: int, steps_left: int) -> None:
+        """Begin an optimizer step, in the gear that was chosen if the limits let it.
+
+        Args:
+            wanted: the choice; None: the gear stays.
+            number: 1-based number of the step.
+            steps_left: steps that training has before it, with this one.
+        """
+        gear = self.box.shift(wanted, steps_left)
+        if self._ranks is not None:
+            # Each process has counted its own tokens: one of them decides for all.
+            gear = self.box.gear = self._ranks.broadcast(gear)
+        self._step = _Step(gear, number)
+
+    def adapt_optimizer(self) -> None:
+        """Have the trainer step with AdamW decelerated by the gear, in place of its own AdamW.
+
+        With gamma 1, as in BF16, it does the same to the last bit. A trainer makes its optimizer
+        when training begins, unless it was given one.
+        """
+        form = self._config.gears.optimizer
+        if form == "own":
+            return
+        make = self._trainer.create_optimizer
+
+        def made(*args: Any, **kwargs: Any) -> Any:
+            optimizer = make(*args, **kwargs)
+            if type(optimizer) is not torch.optim.AdamW:
+                if not isinstance(optimizer, PrecisionAdaptiveAdamW):
+                    logger.warning(
+                        "gears: the trainer's %s stays as it is: only AdamW is decelerated in low "
+                        "precision", type(optimizer).__name__,
+                    )  # fmt: skip
+                return optimizer
+            own = adapted(optimizer)
+            for group in own.param_groups:
+                group["form"] = "literal" if form == "literal" else group["form"]
+            self._trainer.optimizer = own
+            return own
+
+        if self._trainer.optimizer is not None:
+            made()
+        else:
+            self._own_maker = self._trainer.__dict__.get("create_optimizer")
+            self._trainer.create_optimizer = made
+
+    def detach(self) -> None:
+        """Give the trainer its model and its own way to make an optimizer back."""
+        self._model.release()
+        self._step = None
+        if self._trainer.__dict__.pop("create_optimizer", None) is not None and self._own_maker:
+            self._trainer.create_optimizer = self._own_maker
+
+    def memory(self) -> dict[str, Any]:
+        """What a resumed run has to know of its gears, in values that JSON can hold."""
+        found = self.box.memory()
+        return found | {"scaler": self._scaler.state_dict()} if self._scaler.is_enabled() else found
+
+    # ------------------------------------------------------------ the trainer's methods
+
+    @property
+    def is_due(self) -> bool:
+        """Whether noise and mismatch are to be measured before the step's first micro-batch."""
+        step, every = self._step, self._config.gears.measure_every
+        if step is None or step.is_redoing or step.tokens or not every:
+            return False
+        return (step.number - 1) % every == 0 and bool(self.box.measured_gears())
+
+    def measure(self, original: Original, inputs: Mapping[str, Any]) -> None:
+        """Measure the gears' noise and mismatch on a micro-batch; nothing of the training changes.
+
+        Args:
+            original: the trainer's own ``compute_loss``.
+            inputs: of the micro-batch.
+        """
+        step = self._step
+        if step is None:
+            return
+        start_s = time.monotonic()
+        self.is_measuring = True
+        try:
+            for gear in self.box.measured_gears():
+                safe = self.box.safe
+                found = measure(self._trainer, self._model, original, inputs, gear, safe)
+                self._take_over(gear, found)
+        finally:
+            self.is_measuring = False
+        self._record.metric(step.number, "gear_measurement_s", time.monotonic() - start_s)
+        if self.box.barred(step.gear) is not None:
+            step.gear = self.box.gear = self.box.safe
+
+    def compute_loss(
+        self, original: Original, model: Any, inputs: Any, *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
+        """Compute the loss of a micro-batch in the step's gear.
+
+        Args:
+            original: the trainer's own ``compute_loss``.
+            model: as the trainer hands it over.
+            inputs: of the micro-batch.
+            *args: further arguments.
+            **kwargs: likewise.
+        """
+        step = self._step
+        if step is None:
+            loss: torch.Tensor = original(model, inputs, *args, **kwargs)
+            return loss
+        if not step.is_redoing:
+            step.tokens += int(inputs["completion_mask"].sum()) + int(inputs["prompt_mask"].sum())
+            if self.box.may_overflow(step.gear):
+                items = kwargs.get("num_items_in_batch", args[1] if len(args) > 1 else None)
+                random = RandomState.now(self._device)
+                counts = metric_counts(self._trainer)
+                step.batches.append(MicroBatch(inputs, items, random, counts))
+        # Released when the backward pass is over, which may compute parts of the forward anew.
+        self._model.engage(step.gear)
+        loss = original(model, inputs, *args, **kwargs)
+        return self._scaler.scale(loss) if self._is_scaled(step) else loss
+
+    def training_step(
+        self, original: Original, model: Any, *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
+        """Run a micro-batch forward and backward, and all of the step anew where it overflowed.
+
+        Args:
+            original: the trainer's own ``training_step``.
+            model: as the trainer hands it over.
+            *args: further arguments.
+            **kwargs: likewise.
+
+        Returns:
+            The loss for the trainer's log.
+        """
+        try:
+            output: torch.Tensor = original(model, *args, **kwargs)
+        finally:
+            self._model.release()
+        step = self._step
+        if step is None:
+            return output
+        is_scaled = self._is_scaled(step)
+        if is_scaled:
+            output = output / self._scaler.get_scale()
+        if not self._trainer.accelerator.sync_gradients:
+            if step.batches and not bool(output.isfinite()):
+                output = torch.zeros_like(output)  # its repetition's loss follows with the last one
+            step.returned += float(output) if step.batches else 0.0
+            return output
+        if step.batches:
+            output = self._sound(step, model, output)
+        self._end_step(step)
+        return output
+
+    # ------------------------------------------------------------ the end of a step
+
+    def _sound(self, step: _Step, model: Any, output: torch.Tensor) -> torch.Tensor:
+        """The loss of a step whose gradient is finite, if need be that of its repetition."""
+        if not self._overflowed(step):
+            self.box.went_well(step.gear)
+            return output
+        failed = step.gear
+        step.gear, step.is_redoing = self.box.safe, True
+        self._model.engage(step.gear)
+        try:
+            losses = repeat(self._trainer, model, step.batches)
+        finally:
+            self._model.release()
+            step.is_redoing = False
+        self._tell_overflow(step, failed)
+        # The trainer adds up what its micro-batches return.
+        return torch.stack(losses).sum().to(output) - step.returned
+
+    def _overflowed(self, step: _Step) -> bool:
+        """Whether a gradient of the step is not finite; those of FP16 are unscaled first."""
+        if self._is_scaled(step):
+            self._scaler.unscale_(self._optimizer())
+            self._scaler.update()  # the next step's scale, by whether this one overflowed
+        gradients = [p.grad for p in self._parameters() if p.grad is not None]
+        return not bool(torch.nn.utils.get_total_norm(gradients).isfinite())
+
+    def _tell_overflow(self, step: _Step, failed: Gear) -> None:
+        is_retired = self.box.overflowed(failed)
+        label = self.box.label(failed)
+        detail = f"{label} gave no finite gradient: the step was computed anew in {step.gear}"
+        self._record.fault(FaultEvent(step.number, FaultKind.GEAR_OVERFLOW, "actor_train", detail))
+        if is_retired:
+            n = self._config.gears.max_overflows
+            detail = f"{label} is not chosen any more: {n} steps in a row had to be redone"
+            self._record.fault(
+                FaultEvent(step.number, FaultKind.GEAR_RETIRED, "actor_train", detail)
+            )
+            logger.warning("%s", detail)
+
+    def _end_step(self, step: _Step) -> None:
+        step.batches.clear()
+        self._last = step.gear
+        self.box.count(step.gear, float(step.tokens))
+        optimizer = self._optimizer()
+        if isinstance(optimizer, PrecisionAdaptiveAdamW):
+            optimizer.decelerate(self.box.gamma(step.gear))
+
+    def _take_over(self, gear: Gear, found: GearMeasurement) -> None:
+        """Note a measurement, the mean of all processes' own, and record it."""
+        step = self._step
+        assert step is not None
+        if self._ranks is not None:
+            found = GearMeasurement.mean(self._ranks.all_gather(found))
+        was_barred = self.box.barred(gear)
+        self.box.note_noise(gear, found.noise_ratio)
+        self.box.note_mismatch(gear, found.mismatch)
+        self._record.metric(step.number, f"gradient_noise_ratio_{gear}", found.noise_ratio)
+        self._record.metric(step.number, f"probability_mismatch_{gear}", found.mismatch)
+        if self.box.barred(gear) is Barred.MISMATCH and was_barred is None:
+            told = "not a number" if found.mismatch is None else f"{found.mismatch:.3f}"
+            limit = self._config.gears.mismatch_limit
+            detail = (
+                f"token probabilities of {self.box.label(gear)} are off from the rollout's by "
+                f"{told} on average, more than gears.mismatch_limit = {limit:g}"
+            )
+            self._record.fault(
+                FaultEvent(step.number, FaultKind.GEAR_BARRED, "actor_train", detail)
+            )
+            logger.warning("%s", detail)
+
+    def _is_scaled(self, step: _Step) -> bool:
+        return self._scaler.is_enabled() and step.gear is Gear.FP16 and not step.is_redoing
+
+    def _optimizer(self) -> Any:
+        optimizer = self._trainer.optimizer
+        return getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+
+    def _parameters(self) -> Any:
+        return bare_model(self._trainer).parameters()
