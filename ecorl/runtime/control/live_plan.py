@@ -121,14 +121,19 @@ def untimed(
 ) -> Gear | None:
     """A gear of which too few steps were timed for a plan; None: all are known well enough.
 
+    Each gear is timed, also where a table tells its speed: a plan that learnt only near the
+    deadline that a gear is slower could not keep it.
+
     Args:
         steps: of the run.
         stage: what can be chosen.
-        shape: the table of the config, which tells the others from one of them.
+        shape: the table of the config; None without one.
         n: how many steps are enough.
     """
     gears, _ = offered(stage, shape)
-    asked = gears[:1] if shape is not None else gears
+    left = stage.low_steps_left
+    may_be_low = left is None or left >= 1.0
+    asked = [gear for gear in gears if may_be_low or not gear.is_low] or gears[:1]
     return next((g for g in asked if steps.count(_ran(g, stage.width, stage)) < n), None)
 
 

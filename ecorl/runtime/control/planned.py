@@ -254,8 +254,18 @@ def _shape(config: Config) -> GearTable | None:
 
 
 def _fastest(plan: LivePlan, stage: TrainingStage) -> tuple[Gear | None, int | None]:
-    """Gear and width of the highest throughput, None for what cannot be chosen."""
-    best: TrainingAction = max(plan.table.actions(), key=plan.table.rate)
+    """Gear and width of the highest throughput, None for what cannot be chosen.
+
+    A simulated gear is fast in the plan alone.
+    """
+    left = stage.low_steps_left
+    may_be_low = left is None or left >= 1.0
+
+    def is_fit(action: TrainingAction) -> bool:
+        return action.gear not in stage.simulated and (may_be_low or not action.is_low)
+
+    actions = plan.table.actions()
+    best: TrainingAction = max(filter(is_fit, actions), key=plan.table.rate, default=actions[0])
     return best.gear if stage.gears else None, best.width if stage.widths else None
 
 

@@ -1,4 +1,4 @@
-"""A controller in a live run whose training stage can be shifted: gears, widths, limits, deadline."""
+"""A controller in a live run whose training stage can be shifted between gears and widths."""
 
 from __future__ import annotations
 
@@ -91,8 +91,9 @@ class Device:
 def test_fp8_is_chosen_throughout_where_it_pays_and_nothing_limits_it(tmp_path):
     run = Device(tmp_path).go()
     assert run.share(Gear.FP8) > 0.9
-    assert {c.gear for c in run.choices[:TIMED_STEPS]} == {Gear.BF16}
-    assert {c.why for c in run.choices[:TIMED_STEPS]} == {Why.TIMING}
+    timed = run.choices[: 2 * TIMED_STEPS]
+    assert [c.gear for c in timed] == [Gear.BF16] * TIMED_STEPS + [Gear.FP8] * TIMED_STEPS
+    assert {c.why for c in timed} == {Why.TIMING}
 
 
 @pytest.mark.parametrize(("fp8_w", "is_for_clean_hours"), [(760.0, True), (640.0, False)])
@@ -124,6 +125,13 @@ def test_a_simulated_gear_is_never_chosen_without_a_table(tmp_path):
     stage = TrainingStage(gears=BOTH, width=1, simulated=(Gear.FP8,))
     run = Device(tmp_path, table=None, stage=stage, speed={Gear.BF16: 1.0, Gear.FP8: 0.5}).go()
     assert run.share(Gear.FP8) == 0.0
+
+
+def test_a_gear_that_may_not_be_taken_any_more_is_not_timed(tmp_path):
+    stage = TrainingStage(gears=BOTH, width=1, low_steps_left=0.5)
+    run = Device(tmp_path, stage=stage, low_share=0.005).go(10)
+    assert run.share(Gear.FP8) == 0.0
+    assert run.choices[TIMED_STEPS].why is not Why.TIMING
 
 
 def test_without_a_table_each_gear_is_timed_first(tmp_path):
