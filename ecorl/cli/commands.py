@@ -53,6 +53,9 @@ app = typer.Typer(
 )
 
 
+_TALKATIVE = ("torchao", "torch.utils._pytree")
+"""Loggers that warn, as soon as transformers imports torchao, of kernels for other devices."""
+
 app.add_typer(policy_app, name="policy")
 app.add_typer(fpga_app, name="fpga")
 app.add_typer(carbon_app, name="carbon")
@@ -61,6 +64,8 @@ app.add_typer(carbon_app, name="carbon")
 def main() -> None:
     """Run the command that was asked for, and exit."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.ERROR)
     run_to_exit(app)
 
 
