@@ -12,7 +12,8 @@ import os
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ecorl.control import Gear
 from ecorl.errors import DataError, EcorlError
@@ -47,7 +48,14 @@ class Member:
         task: what is trained.
         options: how.
         host: address under which the other members reach this process.
+
+    Attributes:
+        model: the model, once it is loaded.
+        optimizer: its optimizer, once it is loaded.
     """
+
+    model: nn.Module
+    optimizer: Optimizer
 
     def __init__(self, name: str, task: ElasticTask, options: MemberOptions, host: str) -> None:
         self.name = name
@@ -97,11 +105,11 @@ class Member:
         if self._options.n_threads:
             torch.set_num_threads(self._options.n_threads)
         self._seed(_MODEL)
-        self._model = self._task.make_model()
-        self._model.train()
-        self._optimizer = self._task.make_optimizer(self._model)
-        self._parameters = [one for one in self._model.parameters() if one.requires_grad]
-        self._device = device_of(self._model)
+        self.model = self._task.make_model()
+        self.model.train()
+        self.optimizer = self._task.make_optimizer(self.model)
+        self._parameters = [one for one in self.model.parameters() if one.requires_grad]
+        self._device = device_of(self.model)
         self._keep_buffers()
         for part in micro_batches(len(rows), self._options.micro_batch_rows):
             self._forward(rows[part], 0, 0).sum().backward()  # type: ignore[no-untyped-call]
@@ -129,7 +137,7 @@ class Member:
         try:
             group = self._groups.get(order.members) if len(order.members) > 1 else None
             total = self._accumulate(order, group)
-            loss = reduce_gradients(self._model, self._parameters, total, group)
+            loss = reduce_gradients(self.model, self._parameters, total, group)
         except CollectiveFailed as error:
             self._drop()
             return StepAnswer(order.step, None, str(error))
@@ -173,7 +181,7 @@ class Member:
         try:
             group = self._groups.get(members)
             if group.rank == 0:
-                state = state_of(self._model, self._optimizer, self._n_applied)
+                state = state_of(self.model, self.optimizer, self._n_applied)
                 send_state(state, group, self._device)
                 return None
             received = receive_state(group, 0, self._device)
@@ -181,25 +189,25 @@ class Member:
             return str(error)
         if n_committed is None:
             self._drop()
-            self._n_applied = load_state(received, self._model, self._optimizer)
+            self._n_applied = load_state(received, self.model, self.optimizer)
         return None
 
     def snapshot(self, n_committed: int) -> bytes:
         """Write the state down as it is after these steps."""
         self.settle(n_committed)
-        return to_bytes(state_of(self._model, self._optimizer, self._n_applied))
+        return to_bytes(state_of(self.model, self.optimizer, self._n_applied))
 
     def restore(self, payload: bytes) -> None:
         """Take over a state that `snapshot` wrote."""
         self._drop()
         state = from_bytes(payload, self._device)
-        self._n_applied = load_state(state, self._model, self._optimizer)
+        self._n_applied = load_state(state, self.model, self.optimizer)
 
     def digest(self, n_committed: int) -> str:
         """SHA-256 of all weights and buffers after these steps."""
         self.settle(n_committed)
         summed = hashlib.sha256()
-        for name, value in sorted(self._model.state_dict().items()):
+        for name, value in sorted(self.model.state_dict().items()):
             summed.update(name.encode())
             # Through bytes, since NumPy knows no bfloat16.
             raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
@@ -224,7 +232,7 @@ class Member:
     def _forward(self, rows: Sequence[int], step: int, first: int) -> Tensor:
         """One loss a row."""
         self._seed(_FORWARD, step, first)
-        losses = self._task.loss(self._model, rows)
+        losses = self._task.loss(self.model, rows)
         if losses.shape != (len(rows),):
             raise DataError(
                 f"loss() returned shape {tuple(losses.shape)} for {len(rows)} rows: "
@@ -236,8 +244,8 @@ class Member:
         """Let the optimizer apply a step."""
         self._seed(_UPDATE, step)
         if isinstance(self._task, PreparesUpdates):
-            self._task.before_update(self._model, self._optimizer, step)
-        self._optimizer.step()
+            self._task.before_update(self.model, self.optimizer, step)
+        self.optimizer.step()
         self._n_applied += 1
         self._pending = None
         self._buffers = []
@@ -245,22 +253,22 @@ class Member:
 
     def _drop(self) -> None:
         """Forget a step that was not committed: its gradients, and what it did to buffers."""
-        self._optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         self._pending = None
         with torch.no_grad():
-            for buffer, before in zip(self._model.buffers(), self._buffers, strict=False):
+            for buffer, before in zip(self.model.buffers(), self._buffers, strict=False):
                 buffer.copy_(before)
         self._buffers = []
 
     def _keep_buffers(self) -> None:
         """Remember the buffers as they are before a step, which may have to be undone."""
-        self._buffers = [one.detach().clone() for one in self._model.buffers()]
+        self._buffers = [one.detach().clone() for one in self.model.buffers()]
 
     def _shift(self, gear: Gear | None) -> None:
         """Let the task compute in a gear, where it can and is not in it yet."""
         if gear is not None and gear is not self._gear:
             if isinstance(self._task, ShiftsGears):
-                self._task.shift(self._model, gear)
+                self._task.shift(self.model, gear)
             self._gear = gear
 
     def _seed(self, what: int, step: int = 0, row: int = 0) -> None:

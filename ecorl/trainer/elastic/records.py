@@ -57,6 +57,8 @@ class Patience:
 
     Attributes:
         join_s: for a new member to be placed, to load and to warm up.
+        begin_s: where there is no member yet: for the others, once the first is ready; training
+            begins with those who are, and the others join later.
         ping_s: for a member's answer to a ping, once another member has failed; a member that
             does not answer is ended and counts as lost.
         step_s: for the last member of a step in which another has failed, if it answers pings.
@@ -64,6 +66,7 @@ class Patience:
     """
 
     join_s: float = 600.0
+    begin_s: float = 60.0
     ping_s: float = 10.0
     step_s: float = 1800.0
     decide_s: float = 0.2

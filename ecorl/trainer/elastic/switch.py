@@ -127,11 +127,15 @@ class Switch:
                 self._lose(member, first_line(error.cause or error))
             except RayError as error:
                 self._lose(member, first_line(error))
-        if self._loading and time.monotonic() > self._limit_s:
+        patience, now_s = self._staff.options.patience, time.monotonic()
+        if ready and not self.kept:
+            # Nobody trains meanwhile.
+            self._limit_s = min(self._limit_s, now_s + patience.begin_s)
+        if self._loading and now_s > self._limit_s:
             late, self._loading = list(self._loading.values()), {}
-            join_s = self._staff.options.patience.join_s
             for member in late:
-                self._lose(member, f"it was not placed or had not loaded after {join_s:g} s")
+                waited_s = now_s - self.asked_s
+                self._lose(member, f"it was not placed or had not loaded after {waited_s:.0f} s")
 
     def _meet(self) -> None:
         """Make the new group, unless there is one."""
