@@ -41,6 +41,11 @@ class StepwiseControl:
         self._low_tokens = 0.0
         self._waited_s = 0.0
 
+    @property
+    def latest(self) -> GearChoice | None:
+        """The newest choice; None before the first."""
+        return self._choice
+
     def decide(self, now_s: float, steps_done: int, steps_left: int) -> GearChoice:
         """The choice that holds now; a new one when an epoch begins.
 
