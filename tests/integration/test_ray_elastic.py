@@ -135,7 +135,7 @@ def test_a_controller_decides_on_width_and_gear_until_it_is_gone(elastic_cluster
 def test_what_the_users_own_functions_raise_reaches_the_user(elastic_cluster, tmp_path):
     task = ToyTask(faulty_from=2)
     with (
-        training(tmp_path, task, width=2) as trainer,
+        training(tmp_path, task) as trainer,
         pytest.raises(ValueError, match="the user's own mistake"),
     ):
         trainer.train(10)

@@ -18,18 +18,18 @@ except ImportError as error:
         "elastic width needs Ray, which is not installed: pip install 'ecorl[ray]'"
     ) from error
 
-from ecorl.trainer.elastic.groups import MeetingPlace
+from ecorl.trainer.elastic.groups import GroupSpec, MeetingPlace
 from ecorl.trainer.elastic.member import Member
 from ecorl.trainer.elastic.records import ElasticOptions, MemberOptions, Patience, StepAnswer
 from ecorl.trainer.elastic.task import ElasticTask
 
 logger = logging.getLogger(__name__)
 
-_TRAIN, _SIDE = "train", "side"
+_TRAIN, _SIDE, _MEET = "train", "side", "meet"
 
-_THREADS = {_TRAIN: 1, _SIDE: 4}
-"""One thread trains. Those beside it may each wait for a group that is not made any more, until its
-time-out; how many there are is invented."""
+_THREADS = {_TRAIN: 1, _SIDE: 2, _MEET: 4}
+"""One thread trains. Those that meet may each wait for a group that nobody wants any more, until
+its time-out, so that pings have threads of their own; how many there are is invented."""
 
 _LOOK_S = 0.05
 """How long one turn of waiting for answers takes at most, s; invented."""
@@ -61,6 +61,10 @@ class MemberHandle:
     def beside(self, method: str, *args: Any) -> Any:
         """Call a method beside the training; returns a reference to the answer."""
         return getattr(self.actor, method).options(concurrency_group=_SIDE).remote(*args)
+
+    def meet(self, spec: GroupSpec) -> Any:
+        """Ask it to join a group, beside all else; returns a reference to the answer."""
+        return self.actor.join.options(concurrency_group=_MEET).remote(spec)
 
     def end(self) -> None:
         """End the actor for good; one that has ended already is no error."""
@@ -266,7 +270,7 @@ class Staff:
     def meet(self, members: Sequence[MemberHandle]) -> dict[Any, MemberHandle]:
         """Ask members to make a group; returns the references of the calls."""
         spec = self.meeting.spec(names_of(members))
-        return {member.beside("join", spec): member for member in members}
+        return {member.meet(spec): member for member in members}
 
     def met(self, members: Sequence[MemberHandle]) -> None:
         """Note that members have a group."""

@@ -22,13 +22,17 @@ class Saver:
 
     Args:
         folder: of the checkpoints.
+        patience_s: how long a member's state is waited for, s.
         tell: takes faults.
     """
 
     def __init__(
-        self, folder: CheckpointFolder, tell: Callable[[ElasticFault, str, str], None]
+        self,
+        folder: CheckpointFolder,
+        patience_s: float,
+        tell: Callable[[ElasticFault, str, str], None],
     ) -> None:
-        self._folder, self._tell = folder, tell
+        self._folder, self._patience_s, self._tell = folder, patience_s, tell
         self._pool = ThreadPoolExecutor(1, "checkpoints")
         self._under_way: Future[None] | None = None
         self._n_done = -1
@@ -48,7 +52,7 @@ class Saver:
         """
         self.settle()
         self._n_done = n_done
-        self._under_way = self._pool.submit(_write, self._folder, n_done, snapshot)
+        self._under_way = self._pool.submit(self._write, n_done, snapshot)
 
     def settle(self) -> bool:
         """Wait for the state that is being written; returns whether the last one was."""
@@ -69,6 +73,5 @@ class Saver:
         self.settle()
         self._pool.shutdown()
 
-
-def _write(folder: CheckpointFolder, n_done: int, snapshot: Any) -> None:
-    folder.write(n_done, ray.get(snapshot))
+    def _write(self, n_done: int, snapshot: Any) -> None:
+        self._folder.write(n_done, ray.get(snapshot, timeout=self._patience_s))

@@ -79,7 +79,7 @@ class ElasticTrainer:
         self._wishes = WidthWishes(width, self._options.max_width)
         self._folder = CheckpointFolder(folder)
         self._log = TrainingLog()
-        self._saver = Saver(self._folder, self._log.tell)
+        self._saver = Saver(self._folder, self._options.patience.step_s, self._log.tell)
         self._staff = Staff(task, self._options)
         self._crew = CrewDriver(self._staff, self._log)
         self._steering = None
