@@ -121,21 +121,28 @@ class Group:
             patience_s: how long the processes have to tell, s.
         """
         end_s = time.monotonic() + patience_s
-        while time.monotonic() < end_s and any(m.process.poll() is None for m in self.members):
-            self.receive()
+        while (cause := self._cause()) is None and time.monotonic() < end_s and not self.is_over():
             time.sleep(0.01)
-        self.receive()
-        said = [m.failed for m in self.members if m.failed is not None]
-        on_purpose = next((failed for failed in said if not failed.trace), None)
-        if on_purpose is not None:
-            return Fault(on_purpose.text, on_purpose)
+        cause = cause or self._cause()
+        if cause is not None:
+            return cause
         for rank, member in enumerate(self.members):
-            code = member.process.poll()
-            if code not in (None, 0) and (code < 0 or member.failed is None):
-                return Fault(f"{self._named(rank)} {_ending(code)}{_last_words(member)}")
-        if said:
-            return Fault(said[0].text, said[0])
+            if member.failed is not None:
+                return Fault(member.failed.text, member.failed)
+            if member.process.poll() not in (None, 0):
+                return Fault(self._death(rank))
         return Fault("the training processes ended before their work was done")
+
+    def _cause(self) -> Fault | None:
+        """What alone explains the end of a group; None as long as no process has told it."""
+        self.receive()
+        for member in self.members:
+            if member.failed is not None and not member.failed.trace:
+                return Fault(member.failed.text, member.failed)
+        for rank, member in enumerate(self.members):
+            if (member.process.poll() or 0) < 0:
+                return Fault(self._death(rank))
+        return None
 
     def is_over(self) -> bool:
         """Whether all processes have ended."""
@@ -162,9 +169,10 @@ class Group:
         if self.port is not None:
             self.port.close()
 
-    def _named(self, rank: int) -> str:
-        process = self.members[rank].process
-        return f"training process {rank} of {self.width} (process id {process.pid})"
+    def _death(self, rank: int) -> str:
+        member = self.members[rank]
+        who = f"training process {rank} of {self.width} (process id {member.process.pid})"
+        return f"{who} {_ending(member.process.returncode)}{_last_words(member)}"
 
 
 def start_group(module: str, width: int, begin: Begin) -> Group:

@@ -47,6 +47,21 @@ _LOOK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
+class _Failures:
+    """How a number of processes has failed.
+
+    Attributes:
+        count: how often in a row.
+        not_before_s: when it may be tried again, on the machine's steady clock, s.
+        reason: why it failed last.
+    """
+
+    count: int
+    not_before_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Patience:
     """How long the supervisor waits; all are invented.
 
@@ -83,7 +98,7 @@ class Supervisor:
         self._gone: list[tuple[Group, float]] = []
         self._wish: Wanted | None = None
         self._way_back: tuple[int, Left] | None = None
-        self._failures: dict[int, tuple[int, float]] = {}
+        self._failures: dict[int, _Failures] = {}
         self._signal: int | None = None
 
     def run(self, width: int) -> bool:
@@ -163,14 +178,15 @@ class Supervisor:
             self._way_back = (training.width, left)
             self._hand_over(standby, Go(left))
             return
-        reason = "its processes ended while they stood by"
         if standby is not None:
-            reason = standby.fault(self._patience.tell_s).text
+            self._note_failure(left.width, standby.fault(self._patience.tell_s).text)
             standby.kill()
-        self._go_back(training.width, left, reason)
+        self._go_back(training.width, left)
 
-    def _go_back(self, width: int, left: Left, reason: str) -> None:
-        self._note_failure(left.width)
+    def _go_back(self, width: int, left: Left) -> None:
+        """Begin with as many processes as before, since those that were wanted have failed."""
+        failures = self._failures.get(left.width)
+        reason = "nobody stands by" if failures is None else failures.reason
         logger.warning("%d training processes: %s; going on with %d", left.width, reason, width)
         self._way_back = None
         group = self._started(width, Begin("by", self._begin.run_dir, self._begin.config))
@@ -195,7 +211,8 @@ class Supervisor:
         if self._way_back is None:
             raise _error_of(fault)
         width, left = self._way_back
-        self._go_back(width, left, fault.text)
+        self._note_failure(left.width, fault.text)
+        self._go_back(width, left)
 
     # ------------------------------------------------------------ the group that stands by
 
@@ -217,15 +234,17 @@ class Supervisor:
         wish = self._wish
         if wish is None or self._standby is not None or self._signal is not None:
             return
-        _, not_before_s = self._failures.get(wish.width, (0, 0.0))
-        if time.monotonic() < not_before_s:
+        failures = self._failures.get(wish.width)
+        if failures is not None and time.monotonic() < failures.not_before_s:
             return
         try:
             self._standby = start_group(
                 self._module, wish.width, Begin("by", self._begin.run_dir, self._begin.config)
             )
         except OSError as error:
-            self._tell_dropped(wish.width, f"the system refuses another process ({error})")
+            reason = f"the system refuses another process ({error})"
+            self._note_failure(wish.width, reason)
+            self._tell_training(Dropped(wish.width, reason))
             return
         self._standby.serial = wish.serial
 
@@ -248,22 +267,20 @@ class Supervisor:
         if standby is None:
             return
         standby.kill()
-        self._note_failure(standby.width)
+        self._note_failure(standby.width, reason)
         if tells:
-            self._tell_dropped(standby.width, reason, is_noted=True)
+            self._tell_training(Dropped(standby.width, reason))
 
-    def _tell_dropped(self, width: int, reason: str, *, is_noted: bool = False) -> None:
-        if not is_noted:
-            self._note_failure(width)
+    def _tell_training(self, dropped: Dropped) -> None:
         if self._training is not None:
-            self._training.send(Dropped(width, reason))
+            self._training.send(dropped)
 
-    def _note_failure(self, width: int) -> None:
-        """Note when a number of processes may be tried again."""
-        n_before, _ = self._failures.get(width, (0, 0.0))
-        p = self._patience
-        wait_s = min(p.retry_s * 2.0 ** min(n_before, 60), p.longest_retry_s)
-        self._failures[width] = n_before + 1, time.monotonic() + wait_s
+    def _note_failure(self, width: int, reason: str) -> None:
+        """Note why a number of processes failed, and when it may be tried again."""
+        before, p = self._failures.get(width), self._patience
+        count = 0 if before is None else before.count
+        wait_s = min(p.retry_s * 2.0 ** min(count, 60), p.longest_retry_s)
+        self._failures[width] = _Failures(count + 1, time.monotonic() + wait_s, reason)
 
     # ------------------------------------------------------------ processes and signals
 
