@@ -85,14 +85,15 @@ class Supervisor:
 
     Args:
         begin: what the first group is to do: start or resume.
-        module: that each process runs.
+        module: that each process runs; None: `WORKER`.
         patience: how long it waits for what.
     """
 
     def __init__(
-        self, begin: Begin, module: str = WORKER, patience: Patience | None = None
+        self, begin: Begin, module: str | None = None, patience: Patience | None = None
     ) -> None:
-        self._begin, self._module, self._patience = begin, module, patience or Patience()
+        self._begin, self._module = begin, module or WORKER
+        self._patience = patience or Patience()
         self._training: Group | None = None
         self._standby: Group | None = None
         self._gone: list[tuple[Group, float]] = []

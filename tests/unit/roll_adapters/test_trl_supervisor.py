@@ -12,8 +12,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from rich.console import Console
 
-from ecorl.errors import CheckpointError, TrainingError
+from ecorl.config import validate_config
+from ecorl.errors import CheckpointError, ConfigError, TrainingError
+from ecorl.runtime.run_record import create_run
+from roll_adapters.trl import run as trl_run
+from roll_adapters.trl.launch import supervisor
+from roll_adapters.trl.launch.crew import NEXT_WIDTH
 from roll_adapters.trl.launch.messages import Begin
 from roll_adapters.trl.launch.supervisor import Patience, Supervisor
 from tests.fakes.training_process import FAULTS, MODULE, N_STEPS, PLAN, TRIES
@@ -147,7 +153,7 @@ def test_processes_that_die_before_their_first_step_are_replaced_by_as_many_as_b
 
 
 def test_a_death_in_the_moment_of_leaving_ends_the_run_at_its_checkpoint(supervise, tmp_path):
-    with pytest.raises(TrainingError, match="training process 0 of 1 .* was ended by SIGKILL"):
+    with pytest.raises(TrainingError, match=r"training process 0 of 1 .* was ended by SIGKILL"):
         supervise({3: 2}, fault(1, 0, "leaving", "kill"))
     assert widths_of(tmp_path) == [1] * 3
 
@@ -165,12 +171,12 @@ def test_a_process_that_dies_ends_the_run(supervise, rank, how):
 
 
 def test_an_error_of_the_user_s_arrives_as_it_is(supervise):
-    with pytest.raises(CheckpointError, match="^/there: is no checkpoint$"):
+    with pytest.raises(CheckpointError, match=r"^/there: is no checkpoint$"):
         supervise({}, fault(2, 1, "loading", "user"), width=2)
 
 
 def test_an_unforeseen_error_is_shown_with_where_it_came_from(supervise, capsys):
-    with pytest.raises(TrainingError, match="^RuntimeError: no good$"):
+    with pytest.raises(TrainingError, match=r"^RuntimeError: no good$"):
         supervise({}, fault(1, 0, "step", "raise"))
     assert "Traceback: no good" in capsys.readouterr().err
 
@@ -224,6 +230,10 @@ def test_a_signal_reaches_rank_0_which_stops_after_its_step(tmp_path, number):
 
 def test_a_second_signal_ends_all_at_once(tmp_path):
     process, children = started(tmp_path, {}, fault(2, 0, "later", "hang"))
+    limit = time.monotonic() + 10
+    while not (tmp_path / "fault-0").exists():
+        assert time.monotonic() < limit
+        time.sleep(0.005)
     for _ in range(2):
         process.send_signal(signal.SIGINT)
         time.sleep(0.3)
@@ -243,3 +253,76 @@ def test_when_the_supervisor_is_killed_no_process_is_left(tmp_path, when):
     steps = len(widths_of(tmp_path))
     time.sleep(0.2)
     assert len(widths_of(tmp_path)) == steps < N_STEPS
+
+
+# ---------------------------------------------------------------- the command's side
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """A run that was begun, with stand-ins in place of its training processes."""
+    monkeypatch.setattr(supervisor, "WORKER", MODULE)
+    monkeypatch.setenv(PLAN, "{}")
+    monkeypatch.setenv(TRIES, "0")
+    settings = {"run_dir": str(tmp_path), "trainer": {"widths": [1, 2]}}
+    config = validate_config(settings)
+    with create_run(config, tmp_path, {}) as ledger:
+        yield config, ledger
+
+
+def save(folder, step):
+    checkpoint = folder / "checkpoints" / f"checkpoint-{step}"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "ecorl_state.json").write_text(f'{{"iteration": {step}, "edi": {{}}}}')
+
+
+def test_a_run_goes_on_with_the_number_of_processes_that_was_chosen_last(begun, tmp_path):
+    config, ledger = begun
+    assert trl_run.last_width(config, tmp_path) == 1
+    ledger.metric(3, NEXT_WIDTH, 2.0)
+    ledger.flush()
+    # What was chosen after a step whose checkpoint is not complete was not begun with.
+    assert trl_run.last_width(config, tmp_path) == 1
+    save(tmp_path, 3)
+    assert trl_run.last_width(config, tmp_path) == 2
+    ledger.metric(6, NEXT_WIDTH, 1.0)
+    ledger.flush()
+    assert trl_run.last_width(config, tmp_path) == 2
+    save(tmp_path, 6)
+    assert trl_run.last_width(config, tmp_path) == 1
+
+
+def test_the_line_of_a_killed_process_names_the_command_that_goes_on(begun, tmp_path, monkeypatch):
+    _, ledger = begun
+    ledger.metric(3, NEXT_WIDTH, 2.0)
+    ledger.close()
+    save(tmp_path, 3)
+    monkeypatch.setenv(FAULTS, json.dumps([fault(2, 1, "step", "kill")]))
+    with pytest.raises(TrainingError) as caught:
+        trl_run.resume(tmp_path, Console(quiet=True))
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith("training process 1 of 2 (process id ")
+    assert line.endswith(f"was ended by SIGKILL; go on with: ecorl run --resume {tmp_path}")
+    monkeypatch.setenv(FAULTS, "[]")
+    assert trl_run.resume(tmp_path, Console(quiet=True))
+    assert widths_of(tmp_path) == [2] * N_STEPS
+
+
+def test_several_processes_of_torchrun_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    config = validate_config({"run_dir": str(tmp_path / "run"), "trainer": {"widths": [1, 2]}})
+    with pytest.raises(ConfigError, match="starts the processes of trainer.widths itself"):
+        trl_run.run(config, tmp_path / "run", Console(quiet=True))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_supervising_process_loads_no_framework():
+    code = "import sys, roll_adapters.trl.run as r; print({'torch', 'trl'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "set()"
