@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
 
 PLAN = "ECORL_TEST_WIDTHS"
 """Variable that holds the plan: from which step on which width is wanted, as JSON."""
-KILL = "ECORL_TEST_KILL"
-"""Variable that names a moment at which a process ends the supervisor or itself, if any."""
+NOTES = "ECORL_TEST_NOTES"
+"""Variable that names the folder of the noted prompts."""
+STEPS = "ECORL_TEST_STEPS"
+"""Variable that holds the number of steps of the run."""
+KILLS = "ECORL_TEST_KILLS"
+"""Variable that is set where rank 0 kills the supervisor when it has left the run."""
 
 
 def plan() -> dict[int, int]:
@@ -24,14 +29,23 @@ def plan() -> dict[int, int]:
 
 def patch() -> None:
     from roll_adapters.trl import attachment
+    from roll_adapters.trl.launch.crew import Crew
     from roll_adapters.trl.launch.handover import WidthHandover
+    from roll_adapters.trl.launch.messages import Left
+
+    tell = Crew.tell
+
+    def killing(self, message):
+        if isinstance(message, Left) and KILLS in os.environ:
+            os.kill(os.getppid(), signal.SIGKILL)
+        tell(self, message)
 
     stand, wanted = attachment.stand, WidthHandover.wanted
     generate = attachment.TrlAttachment._generate
 
     def planned(runtime, *, steps_left=None, is_stopping):
         choice = stand(runtime, steps_left=steps_left, is_stopping=is_stopping)
-        step = int(os.environ["ECORL_TEST_STEPS"]) - (steps_left or 0) + 1
+        step = int(os.environ[STEPS]) - (steps_left or 0) + 1
         asked = [width for first, width in plan().items() if first <= step]
         return replace(choice, width=asked[-1] if asked and steps_left else None)
 
@@ -45,11 +59,12 @@ def patch() -> None:
     def noting(self, prompts, *args, **kwargs):
         rank, step = os.environ.get("RANK", "0"), self._step()[0]
         line = json.dumps({"step": step, "rank": int(rank), "prompts": [str(p) for p in prompts]})
-        with (Path(os.environ["ECORL_TEST_NOTES"]) / f"prompts-{rank}.jsonl").open("a") as file:
+        with (Path(os.environ[NOTES]) / f"prompts-{rank}.jsonl").open("a") as file:
             file.write(line + "\n")
         return generate(self, prompts, *args, **kwargs)
 
     attachment.stand = planned
+    Crew.tell = killing
     WidthHandover.wanted = ready
     attachment.TrlAttachment._generate = noting
 
