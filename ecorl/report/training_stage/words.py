@@ -244,10 +244,10 @@ def _of_redone(facts: TrainingStageFacts) -> list[str]:
 
 
 def _of_measurements(m: GearMeasurements) -> str:
-    told = f"Measuring noise and mismatch {_times(m.n)} took {duration(m.time_s)}"
+    told = f"Measuring noise and mismatch {_times(m.n)} took {duration(m.time_s)} (measured)"
     if m.energy_j is not None:
         least = "at least " if m.n_with_energy < m.n else ""
-        told += f" (measured) and {least}{joules(m.energy_j)} ({m.energy_provenance})"
+        told += f" and {least}{joules(m.energy_j)} ({m.energy_provenance})"
     return f"{told}, which is in no row above."
 
 
