@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from ecorl.control import Command, Gear, GearChoice, Why
-from ecorl.errors import ConfigError
+from ecorl.errors import CheckpointError, ConfigError, DataError, RunError
 from ecorl.trainer import ElasticTrainer
-from ecorl.trainer.elastic.records import ElasticFault, Patience
+from ecorl.trainer.elastic.records import ActorPlace, ElasticFault, Patience
 from tests.elastic_runs import check_whole, training
 from tests.toy_task import N_ROWS, ToyTask, undisturbed
 
@@ -139,6 +139,52 @@ def test_what_the_users_own_functions_raise_reaches_the_user(elastic_cluster, tm
         pytest.raises(ValueError, match="the user's own mistake"),
     ):
         trainer.train(10)
+
+
+def test_a_model_that_cannot_be_made_reaches_the_user_and_so_do_no_rows(elastic_cluster, tmp_path):
+    class NoModel(ToyTask):
+        def make_model(self):
+            raise CheckpointError("the folder of the model is empty")
+
+    class NoRows(ToyTask):
+        def rows(self, step):
+            return ()
+
+    with training(tmp_path, NoModel()) as trainer:
+        with pytest.raises(CheckpointError, match=r"^the folder of the model is empty$"):
+            trainer.train(1)
+        with pytest.raises(RunError, match="nothing has been trained"):
+            trainer.weights()
+    with training(tmp_path, NoRows()) as trainer, pytest.raises(DataError, match="no rows"):
+        trainer.train(1)
+
+
+def test_without_room_for_a_single_actor_it_says_so(elastic_cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr("ecorl.trainer.elastic.trainer._TRIES", 1)
+    place, patience = ActorPlace(num_cpus=100), Patience(join_s=0.5)
+    with training(tmp_path, ToyTask(), place=place, patience=patience) as trainer:
+        with pytest.raises(RunError, match="no trainer actors came up"):
+            trainer.train(1)
+        (fault,) = trainer._log.result(1).faults
+    assert fault.kind is ElasticFault.JOINER_LOST
+    assert "was not placed" in fault.message
+
+
+@pytest.mark.deep
+def test_a_width_for_which_there_is_no_room_rests_and_training_goes_on(
+    elastic_cluster, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("ecorl.trainer.elastic.trainer._JOINS", 1)
+    task = ToyTask(step_s=0.02)
+    # Two nodes of two CPUs.
+    place, patience = ActorPlace(num_cpus=2), Patience(join_s=20.0)
+    with training(tmp_path, task, width=2, place=place, patience=patience) as trainer:
+        trainer.set_width(3, at_step=4)
+        result = trainer.train(12)
+        check_whole(trainer, result, task, 12)
+    kinds = [one.kind for one in result.faults]
+    assert kinds == [ElasticFault.JOINER_LOST, ElasticFault.WIDTH_GIVEN_UP]
+    assert result.widths == [2] * 12
 
 
 def test_without_a_cluster_it_says_what_to_do(tmp_path, monkeypatch):

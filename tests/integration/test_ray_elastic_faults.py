@@ -125,6 +125,19 @@ def test_an_old_member_dies_in_the_switch_and_another_falls_silent(elastic_clust
     assert result.n_redone == 1
 
 
+def test_training_begins_without_a_member_that_is_late(elastic_cluster, tmp_path):
+    task = ToyTask(step_s=0.02)
+    drill = Drill({(Point.LOADING, "member-1"): (NAPS, 0)}, nap_s=600.0)
+    options = {"patience": Patience(begin_s=0.5), "drill": drill}
+    with training(tmp_path, task, width=2, **options) as trainer:
+        trainer.train(100_000, until(trainer, 2))
+        n_steps = trainer.n_done + 3
+        result = trainer.train(n_steps)
+        check_whole(trainer, result, task, n_steps)
+    assert seen(result) == [(JOINER, "member-1")]
+    assert result.widths[0] == 1
+
+
 DRIVER = """
 import os, sys, threading
 from pathlib import Path

@@ -20,9 +20,11 @@ So no step and no row is lost or doubled, whenever anything dies. The loss is th
 rows over their number, at any width; only the order of the sums differs.
 
 `task` says what is trained, `member` is what one process does, `groups` are the process groups,
-`state` is what passes from a member to those who join, `checkpoints` the files. `crew` holds the
-actors and waits for them, `switch` gets joiners ready beside the training, `steering` asks who
-decides on the width, `trainer` puts all of it together.
+`reduction` sums over them, `state` is what passes from a member to those who join, `checkpoints`
+are the files and `saving` writes them beside the training. `crew` holds the actors and waits for
+them, `driver` has them compute steps, `switch` gets joiners ready beside the training, `wishes`
+and `steering` know which width is wanted, `log` what has happened, and `trainer` puts all of it
+together.
 
 Why this is no wrapper of a library. torchft 0.2.0 gives membership by the step, and loses rows: its
 own sampler is documented as "inherently lossy", since a batch is dropped when a group rejoins and

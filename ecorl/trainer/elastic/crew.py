@@ -245,6 +245,11 @@ class Staff:
         self._alive[name] = member
         return member
 
+    def dismiss_spares(self) -> None:
+        """End those who wait: their state is of no use."""
+        for member in self._spares:
+            self.lose(member)
+
     def release(self, members: Iterable[MemberHandle], as_spares: bool) -> None:
         """Let members go: they wait as spares, or end."""
         for member in members:

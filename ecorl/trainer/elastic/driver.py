@@ -126,14 +126,14 @@ class CrewDriver:
         now_s = time.monotonic()
         loss = gathered.answers[members[0].name].loss
         done = StepDone(step, loss, len(members), tuple(rows), now_s, now_s - start_s)
-        self._log.commit(done)
+        self._log.commit(done if self._staff.options.logs_rows else replace(done, rows=()))
         return done
 
     def snapshot(self) -> object:
         """Have the first member write its state down; returns the reference once it has."""
         snapshot = self.members[0].call("snapshot", self._log.n_done)
         # Waited for: the next step's call must come after it.
-        ray.wait([snapshot], timeout=self._patience.step_s)
+        ray.wait([snapshot], timeout=self._patience.step_s, fetch_local=False)
         return snapshot
 
     def release(self) -> None:

@@ -253,7 +253,8 @@ class Member:
 
     def _drop(self) -> None:
         """Forget a step that was not committed: its gradients, and what it did to buffers."""
-        self.optimizer.zero_grad(set_to_none=True)
+        # Of the model, since its parameters may be more than the optimizer's.
+        self.model.zero_grad(set_to_none=True)
         self._pending = None
         with torch.no_grad():
             for buffer, before in zip(self.model.buffers(), self._buffers, strict=False):

@@ -60,7 +60,8 @@ class Patience:
         begin_s: where there is no member yet: for the others, once the first is ready; training
             begins with those who are, and the others join later.
         ping_s: for a member's answer to a ping, once another member has failed; a member that
-            does not answer is ended and counts as lost.
+            does not answer is ended and counts as lost. A member alone that falls silent is for Ray
+            to notice, which asks each machine whether it lives.
         step_s: for the last member of a step in which another has failed, if it answers pings.
         decide_s: for the controller's answer at a step's boundary.
     """
@@ -94,6 +95,8 @@ class ElasticOptions:
     """How an elastic trainer goes about its work.
 
     Attributes:
+        logs_rows: whether the result tells the rows of each step, which takes memory in a training
+            of many steps; `on_step` is told them in any case.
         max_width: members at most, and the width that meets a deadline.
         deadline_s: when training has to be over, s since 1970; None: whenever.
         checkpoint_every: steps between two checkpoints; 0 saves in pauses and at the end alone.
@@ -110,6 +113,7 @@ class ElasticOptions:
     checkpoint_every: int = 50
     keeps_spares: bool = False
     keeps_actors: bool = False
+    logs_rows: bool = True
     member: MemberOptions = field(default_factory=MemberOptions)
     place: ActorPlace = field(default_factory=ActorPlace)
     patience: Patience = field(default_factory=Patience)
@@ -167,7 +171,7 @@ class StepDone:
         step: its number, from 0.
         loss: mean loss of its rows.
         width: members that computed it.
-        rows: its rows, in order.
+        rows: its rows, in order; none where the log does not keep them.
         ended_s: when it was committed, s on the driver's monotonic clock.
         time_s: time of the attempt that was committed, s.
     """

@@ -10,7 +10,7 @@ from types import TracebackType
 import torch
 
 from ecorl.control import Gear
-from ecorl.errors import ConfigError, RunError
+from ecorl.errors import ConfigError, DataError, RunError
 from ecorl.trainer.elastic.checkpoints import CheckpointFolder
 from ecorl.trainer.elastic.crew import Staff, fetch, has_cluster, raise_cause
 from ecorl.trainer.elastic.driver import CrewDriver
@@ -125,6 +125,7 @@ class ElasticTrainer:
         Raises:
             ConfigError: for a width that cannot be.
         """
+        self._rests_until_s = 0.0
         self._wishes.ask(width, at_step)
 
     def stop(self) -> None:
@@ -216,7 +217,7 @@ class ElasticTrainer:
         """Have a step computed; None when it has to be computed again."""
         before = self._crew.members
         poll = self._switch.poll if self._switch is not None else lambda: None
-        done = self._crew.step(self._task.rows(self.n_done), self._gear, poll)
+        done = self._crew.step(self._rows(), self._gear, poll)
         if self._switch is not None and self._crew.members != before:
             if self.width:
                 self._switch.regroup(self._crew.members)
@@ -224,13 +225,21 @@ class ElasticTrainer:
                 self._drop_switch()
         return done
 
+    def _rows(self) -> tuple[int, ...]:
+        """The rows of the next step."""
+        rows = tuple(self._task.rows(self.n_done))
+        if not rows:
+            raise DataError(f"rows({self.n_done}) returned no rows: a step has to have some")
+        return rows
+
     def _begin(self) -> None:
         """Get actors where there are none, and give them the newest state."""
-        error = None
         for _ in range(_TRIES):
             saved, damaged = self._folder.newest()
             for one in damaged:
                 self._log.tell(ElasticFault.CHECKPOINT_DAMAGED, one.name, one.reason)
+            if saved is None:
+                self._staff.dismiss_spares()  # they are beyond the first step
             switch = self._new_switch(self._wishes.width)
             while not (switch.is_ready or switch.is_over):
                 switch.poll()
@@ -240,15 +249,14 @@ class ElasticTrainer:
                 prepared_s, stood_s = switch.ready_s - switch.asked_s, now_s - switch.asked_s
                 self._log.change(WidthChange(self.n_done, 0, self.width, prepared_s, stood_s))
                 return
-            error = switch.error or error
             switch.cancel()
-        if error is not None:
-            raise_cause(error)
+            if switch.error is not None:
+                raise_cause(switch.error)
         raise RunError(f"no trainer actors came up in {_TRIES} tries; see the faults in the log")
 
     def _new_switch(self, goal: int) -> Switch:
         """Begin to get a width ready."""
-        rows = self._task.rows(self.n_done)
+        rows = self._rows()
         share = rows[: -(-len(rows) // goal)]
         return Switch(goal, self._crew.members, self._staff, share, self._log.tell)
 
