@@ -199,7 +199,8 @@ def _go_on(
     point = replace(point, checkpoint=checkpoint)
     step = step_of(checkpoint)
     skip_epochs(trainer, task.config, step)
-    others = "" if len(task.config.trainer.widths) == 1 else f", {crew.width} processes"
+    many = "process" if crew.width == 1 else "processes"
+    others = "" if len(task.config.trainer.widths) == 1 else f", {crew.width} {many}"
     console.print(
         f"going on from step {step} of {task.config.trainer.steps}{others}", highlight=False
     )
@@ -281,7 +282,8 @@ class _Run:
         """Record with how many processes training goes on, and why not with others."""
         step, width = go.left.step, self.crew.width
         if go.dropped is None:
-            words = f"training goes on with {width} processes after step {step}"
+            many = "process" if width == 1 else "processes"
+            words = f"training goes on with {width} {many} after step {step}"
             self.record.event(EventKind.WIDTH, words)
             return
         self.record.fault(unchanged(step, go.dropped.width, go.dropped.reason))

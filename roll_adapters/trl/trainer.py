@@ -153,6 +153,8 @@ def build_trainer(config: Config, files: TaskFiles, output_dir: Path, width: int
         save_total_limit=2,
         report_to=[],
         disable_tqdm=True,
+        # All parameters take part in each step: DDP need not look for others, nor warn of it.
+        ddp_find_unused_parameters=False,
     )
     trainer = make_trainer(
         model=policy,

@@ -18,7 +18,8 @@ from transformers import TrainerCallback, set_seed
 
 from ecorl.records import FaultEvent, FaultKind
 from ecorl.runtime.checkpoints import STATE_FILE
-from roll_adapters.trl.launch.crew import NEXT_WIDTH, WIDTH_CHANGE, Crew
+from ecorl.runtime.control.governor import WIDTH_CHANGE
+from roll_adapters.trl.launch.crew import NEXT_WIDTH, Crew
 from roll_adapters.trl.launch.messages import Begun, Go, Left
 
 if TYPE_CHECKING:

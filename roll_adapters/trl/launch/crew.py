@@ -19,10 +19,6 @@ NEXT_WIDTH = "next_width"
 """The ledger's metric of the number of processes that trains after a step, noted where another one
 than before was chosen."""
 
-WIDTH_CHANGE = "width_change_s"
-"""The ledger's metric, at the first step after a change, of the time that the change took: from the
-end of the step before it to the end of that step, less a usual step's, s."""
-
 _PATIENCE = timedelta(days=7)
 """How long ranks wait for rank 0, which prepares, evaluates or stands by. Invented: longer than any
 of that; when rank 0 fails, the supervisor ends them."""

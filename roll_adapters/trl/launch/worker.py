@@ -5,7 +5,6 @@ The supervisor starts it in the environment of torchrun, with a connection to it
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import sys
@@ -19,7 +18,7 @@ from rich.console import Console
 
 from ecorl.child_process import die_with_parent
 from ecorl.cli.exits import FAULT, STOPPED, USER_ERROR
-from ecorl.cli.output import LastingOutput, make_console
+from ecorl.cli.output import LastingOutput, log_plainly, make_console
 from ecorl.config import parse_config
 from ecorl.engines.lanes.messages import fault_of
 from ecorl.errors import EcorlError, UserError
@@ -35,7 +34,7 @@ def main() -> None:
     die_with_parent(parent_pid)
     channel = Channel(socket.socket(fileno=fd))
     sys.excepthook = _telling(channel)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    log_plainly()
     begin = channel.wait()
     if not isinstance(begin, Begin):
         sys.exit("the supervisor says nothing of what to do")
