@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -199,8 +200,7 @@ def _go_on(
     point = replace(point, checkpoint=checkpoint)
     step = step_of(checkpoint)
     skip_epochs(trainer, task.config, step)
-    many = "process" if crew.width == 1 else "processes"
-    others = "" if len(task.config.trainer.widths) == 1 else f", {crew.width} {many}"
+    others = "" if len(task.config.trainer.widths) == 1 else f", processes: {crew.width}"
     console.print(
         f"going on from step {step} of {task.config.trainer.steps}{others}", highlight=False
     )
@@ -282,8 +282,8 @@ class _Run:
         """Record with how many processes training goes on, and why not with others."""
         step, width = go.left.step, self.crew.width
         if go.dropped is None:
-            many = "process" if width == 1 else "processes"
-            words = f"training goes on with {width} {many} after step {step}"
+            processes = "1 process" if width == 1 else f"{width} processes"
+            words = f"training goes on with {processes} after step {step}"
             self.record.event(EventKind.WIDTH, words)
             return
         self.record.fault(unchanged(step, go.dropped.width, go.dropped.reason))
@@ -322,10 +322,10 @@ class _Run:
             return
         result = evaluate(self.trainer, read_rows(self.files.eval_prompts, ("prompt",)))
         self.record.evaluation("reward", phase, result.reward)
-        words = f"held-out {phase} training: reward {_mean(result.reward):+.2f}"
+        words = f"held-out {phase} training: reward {statistics.fmean(result.reward):+.2f}"
         if result.correct is not None:
             self.record.evaluation("correct", phase, result.correct)
-            words += f", {100 * _mean(result.correct):.0f} % right"
+            words += f", {100 * statistics.fmean(result.correct):.0f} % right"
         self.console.print(words, highlight=False)
 
     def _train(self, checkpoint: Path | None, boundary: StepBoundary) -> Outcome:
@@ -374,10 +374,6 @@ class _Run:
             engine.close()
         self.record.evaluation("rank_flip", "held_out", check.flips)
         self.record.evaluation("score_shift", "held_out", check.score_shifts)
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 class _ProgressToBar(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here

@@ -75,7 +75,7 @@ def changed(tiny, folder, prompts):
     process = started(folder, ("--config", str(config)), 9, {4: 2, 8: 1})
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    assert "going on from step 4 of 9, 2 processes" in out
+    assert "going on from step 4 of 9, processes: 2" in out
     return folder / "changed"
 
 
@@ -141,7 +141,7 @@ def test_killed_when_it_has_left_a_run_goes_on_as_if_it_had_not_been(tiny, chang
     resumed = started(tmp_path, ("--resume", str(tmp_path / "killed")), 6, {4: 2})
     out, err = resumed.communicate(timeout=120)
     assert resumed.returncode == 0, err
-    assert "going on from step 4 of 6, 2 processes" in out
+    assert "going on from step 4 of 6, processes: 2" in out
     assert losses_of(tmp_path / "killed") == losses_of(changed)[:6]
 
 

@@ -17,6 +17,9 @@ from roll_adapters.trl.launch.messages import Begin, Channel, Failed, Go, Messag
 _TAIL_BYTES = 4096
 """Bytes at the end of what a process printed in which its last line is looked for; invented."""
 
+_WORDS = 300
+"""Characters of that line in an error's one line; invented."""
+
 
 @dataclass(slots=True)
 class Member:
@@ -172,7 +175,9 @@ class Group:
     def _death(self, rank: int) -> str:
         member = self.members[rank]
         who = f"training process {rank} of {self.width} (process id {member.process.pid})"
-        return f"{who} {_ending(member.process.returncode)}{_last_words(member)}"
+        code = member.process.returncode
+        # One that a signal killed had no time for words about it.
+        return f"{who} {_ending(code)}{_last_words(member) if code > 0 else ''}"
 
 
 def start_group(module: str, width: int, begin: Begin) -> Group:
@@ -222,6 +227,8 @@ def _variables(rank: int, width: int, port: socket.socket | None) -> dict[str, s
         "MASTER_PORT": str(port.getsockname()[1]),
         # All of them are on this machine.
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+        # Each process would warn of what the framework's own settings cost.
+        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
     }
 
 
@@ -256,4 +263,4 @@ def _last_words(member: Member) -> str:
     member.printed.seek(max(0, size - _TAIL_BYTES))
     lines = member.printed.read().decode("utf-8", "replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f" ({last})" if last else ""
+    return f" ({last[-_WORDS:]})" if last else ""
