@@ -14,7 +14,7 @@ from ecorl.engines.containment import EngineBoundary
 from ecorl.trainer.elastic.records import ElasticFault, ElasticOptions
 
 
-class Controller(Protocol):
+class WidthController(Protocol):
     """Whoever decides on width and gear."""
 
     def decide(self, now_s: float, steps_done: int, steps_left: int) -> GearChoice | None:
@@ -84,7 +84,7 @@ class Steering:
 
     def __init__(
         self,
-        controller: Controller,
+        controller: WidthController,
         first_width: int,
         options: ElasticOptions,
         tell: Callable[[ElasticFault, str, str], None],
@@ -155,7 +155,7 @@ class Steering:
         return Heading(self._max_width, last.gear, last.stops)
 
 
-def _decide(controller: Controller, at: Bearing, answer: Future[GearChoice | None]) -> None:
+def _decide(controller: WidthController, at: Bearing, answer: Future[GearChoice | None]) -> None:
     """Call the controller; what it raises is an answer, too."""
     with EngineBoundary() as boundary:
         answer.set_result(controller.decide(at.now_s, at.n_done, at.n_left))

@@ -24,7 +24,7 @@ from ecorl.trainer.elastic.records import (
 )
 from ecorl.trainer.elastic.saving import Saver
 from ecorl.trainer.elastic.state import from_bytes
-from ecorl.trainer.elastic.steering import Bearing, Controller, Steering
+from ecorl.trainer.elastic.steering import Bearing, Steering, WidthController
 from ecorl.trainer.elastic.switch import Switch
 from ecorl.trainer.elastic.task import ElasticTask
 from ecorl.trainer.elastic.wishes import WidthWishes
@@ -69,7 +69,7 @@ class ElasticTrainer:
         folder: Path,
         *,
         width: int = 1,
-        control: Controller | None = None,
+        control: WidthController | None = None,
         options: ElasticOptions | None = None,
     ) -> None:
         self._options = options or ElasticOptions()
