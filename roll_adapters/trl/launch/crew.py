@@ -23,6 +23,10 @@ _PATIENCE = timedelta(days=7)
 """How long ranks wait for rank 0, which prepares, evaluates or stands by. Invented: longer than any
 of that; when rank 0 fails, the supervisor ends them."""
 
+_STEADY = 3
+"""Steps in a row that want another number of processes before it is begun. Invented: prices that lie
+near each other make a choice go to and fro, and each change of mind ends a group that was loading."""
+
 _T = TypeVar("_T")
 
 
@@ -61,7 +65,7 @@ class Crew:
         self.handover: WidthHandover | None = None
         self.left: Left | None = None
         if channel is not None and rank == 0:
-            self.handover = WidthHandover(channel, width, widths)
+            self.handover = WidthHandover(channel, width, widths, _STEADY)
 
     @property
     def is_head(self) -> bool:

@@ -17,10 +17,15 @@ class WidthHandover:
         channel: to the supervisor.
         width: number of processes that train now.
         widths: numbers that may be chosen between.
+        steady: how often in a row another number has to be wanted before it is asked for, and
+            before one that was asked for is given up.
     """
 
-    def __init__(self, channel: Channel, width: int, widths: Sequence[int]) -> None:
+    def __init__(
+        self, channel: Channel, width: int, widths: Sequence[int], steady: int = 1
+    ) -> None:
         self._channel, self.width, self._widths = channel, width, tuple(widths)
+        self._steady, self._wish, self._n_wished = steady, width, 0
         self._asked, self._serial = width, 0
         self._is_ready = False
         self._dropped: list[Dropped] = []
@@ -35,7 +40,7 @@ class WidthHandover:
         Returns:
             Whether to save and stop after this step: processes of that number stand by.
         """
-        width = self._known(width)
+        width = self._steadily(self._known(width))
         if width != self._asked:
             self._serial += 1
             self._asked, self._is_ready = width, False
@@ -68,6 +73,12 @@ class WidthHandover:
         """What could not be begun with since the last time."""
         dropped, self._dropped = self._dropped, []
         return dropped
+
+    def _steadily(self, width: int) -> int:
+        """The number, once it was wanted often enough in a row; until then the one of before."""
+        self._n_wished = self._n_wished + 1 if width == self._wish else 1
+        self._wish = width
+        return width if self._n_wished >= self._steady else self._asked
 
     def _known(self, width: int | None) -> int:
         if width is None or width in self._widths:

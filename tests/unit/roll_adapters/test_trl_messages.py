@@ -164,3 +164,19 @@ def test_a_width_that_may_not_be_chosen_changes_nothing(ends, caplog):
         assert not handover.wanted(0)
     assert there.receive() == []
     assert caplog.text.count("none of trainer.widths") == 1
+
+
+def test_a_choice_that_goes_to_and_fro_asks_for_nothing(ends):
+    here, there = ends
+    handover = WidthHandover(here, 1, (1, 2), steady=3)
+    for width in (2, 1, 2, 2, 1, 2, 1):
+        assert not handover.wanted(width)
+    assert there.receive() == []
+    for width in (2, 2, 2):
+        handover.wanted(width)
+    assert [message.width for message in there.receive()] == [2]
+    for width in (1, 1, 2, 1, 1):
+        handover.wanted(width)
+    assert there.receive() == []
+    handover.wanted(1)
+    assert [message.width for message in there.receive()] == [1]
