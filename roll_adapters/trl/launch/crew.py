@@ -24,8 +24,8 @@ _PATIENCE = timedelta(days=7)
 of that; when rank 0 fails, the supervisor ends them."""
 
 _STEADY = 3
-"""Steps in a row that want another number of processes before it is begun. Invented: prices that lie
-near each other make a choice go to and fro, and each change of mind ends a group that was loading."""
+"""Steps in a row that want another number of processes before it is begun. Invented: prices that
+lie near each other make a choice go to and fro, and each change of mind ends a group that loads."""
 
 _T = TypeVar("_T")
 
