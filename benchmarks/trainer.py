@@ -2,8 +2,8 @@
 
 A small language model is trained here from nothing, with its gear switched by the default
 controller along a made-up grid, beside trainings in BF16 alone and without deceleration: the same
-seeds, batches and learning rates. FP8 is simulated on a CPU: its figures are of accuracy, and of the
-time of a shift, never of speed. Widths change over Ray on this machine's cores.
+seeds, batches and learning rates. FP8 is simulated on a CPU: its figures are of accuracy, and of
+the time of a shift, never of speed. Widths change over Ray on this machine's cores.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def optimizer_figures(box_s: float) -> list[Figure]:
     return [
         Figure(
             "optim.adamw_equal", float(adamw_equal()), "1", MEASURED, None, Target(low=1.0),
-            "1: at gamma = 1 weights, moments and steps equal those of torch's AdamW to the last bit "
-            "on the single-tensor, foreach and fused paths; 0: they do not",
+            "1: at gamma = 1 weights, moments and steps equal those of torch's AdamW to the last "
+            "bit on the single-tensor, foreach and fused paths; 0: they do not",
         ),
         Figure(
             "optim.foreach_vs_torch_adamw", times.ours_ratio, "1", MEASURED, times.ours_spread,
@@ -96,8 +96,8 @@ def convergence_figures(found: ConvergenceStudy) -> list[Figure]:
         for one in losses
     )
     mixes = "; ".join(
-        f"seed {one.seed}: {one.n_switches} switches, {100 * one.low_share:.0f} % of tokens in FP8, "
-        f"gamma {max(one.gammas, default=1.0):.3f}"
+        f"seed {one.seed}: {one.n_switches} switches, {100 * one.low_share:.0f} % of tokens in "
+        f"FP8, gamma {max(one.gammas, default=1.0):.3f}"
         for one in switched.values()
     )
     target = Target(high=1.01) if is_whole else None
@@ -110,8 +110,8 @@ def convergence_figures(found: ConvergenceStudy) -> list[Figure]:
     figures.append(
         _worst(
             "optim.no_gamma_loss_ratio", found.loss_ratios(Arm.NO_GAMMA),
-            "the same gears without deceleration, over fixed BF16, worst seed (the paper prints 1.04 "
-            "at 13 B and 1.03 at 70 B in perplexity)",
+            "the same gears without deceleration, over fixed BF16, worst seed (the paper prints "
+            "1.04 at 13 B and 1.03 at 70 B in perplexity)",
         )
     )  # fmt: skip
     figures.append(
@@ -166,8 +166,9 @@ def switch_figures(box_s: float) -> list[Figure]:
                 {"n_switches": n, "cpu_ms": 1e3 * statistics.median(one.cpu_s),
                  "max_ms": 1e3 * max(one.extra_s)},
                 Target(high=1.0) if n >= N_SWITCHES else None,
-                f"first step after a switch between {a} and {b} less that gear's median step, median; "
-                f"steps of {1e3 * one.step_s[0]:.1f} and {1e3 * one.step_s[1]:.1f} ms on the CPU"
+                f"first step after a switch between {a} and {b} less that gear's median step, "
+                f"median; steps of {1e3 * one.step_s[0]:.1f} and {1e3 * one.step_s[1]:.1f} ms on "
+                "the CPU"
                 + (", FP8 simulated" if b.is_low else ""),
             )
         )  # fmt: skip
@@ -189,8 +190,8 @@ def accumulation_figures(quick: bool) -> list[Figure]:
                 f"trainer.accumulation_memory_saved_{n}", saved_share(trainings, n), "1", MEASURED,
                 {"of_all_tensors": of_all / 100, "loss_off_by": one.loss_off_by(first)}, None,
                 f"share of the peak of activations, gradients and work space that {n} backward "
-                f"passes of a step of {GLOBAL_ROWS} rows save, by torch's allocator; with weights and "
-                f"moments {of_all:.0f} %; losses differ by {one.loss_off_by(first):.1e} at most"
+                f"passes of a step of {GLOBAL_ROWS} rows save, by torch's allocator; with weights "
+                f"and moments {of_all:.0f} %; losses differ by {one.loss_off_by(first):.1e} at most"
                 f"{claimed}",
             )
         )  # fmt: skip

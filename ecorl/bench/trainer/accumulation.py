@@ -87,7 +87,7 @@ def _train(accumulation: int, n_steps: int) -> AccumulatedTraining:
 
     def step(rows: Tensor) -> float:
         parts = []
-        for part in rows.split(len(rows) // accumulation):
+        for part in rows.chunk(accumulation):
             loss = language_loss(model, part) / accumulation
             loss.backward()  # type: ignore[no-untyped-call]
             parts.append(loss.item())

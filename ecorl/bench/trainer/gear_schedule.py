@@ -6,6 +6,7 @@ So the controller keeps FP8 for the cleanest hours, and shifts once or twice a d
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -99,4 +100,4 @@ def n_switches(gears: tuple[Gear, ...]) -> int:
     Args:
         gears: of the steps.
     """
-    return sum(a is not b for a, b in zip(gears, gears[1:], strict=False))
+    return sum(a is not b for a, b in pairwise(gears))

@@ -144,7 +144,7 @@ def held_out_loss(model: nn.Module, n_rows: int | None = None) -> float:
     if n_rows is not None:
         starts = starts[:: max(1, len(starts) // n_rows)][:n_rows]
     rows, total = _rows(text, starts), 0.0
-    for part in rows.split(_ROWS_AT_ONCE):
+    for part in torch.split(rows, _ROWS_AT_ONCE):
         total += float(language_loss(model, part)) * len(part)
     return total / len(rows)
 
