@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ecorl.config.gears import GearsConfig
 from ecorl.engines.containment import EngineBoundary
 from ecorl.records import Role, Stage
 from ecorl.runtime.ray.handle import RuntimeHandle
 from ecorl.runtime.training import TrainingSide
+from roll_adapters.openrlhf.gears.actor import prepare
 from roll_adapters.openrlhf.hooks import TrainerHooks
+from roll_adapters.openrlhf.policy_training import PolicyTraining
+from roll_adapters.ray_jobs.gears.control import JobGears
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +33,9 @@ class Invitation:
         from_step: step that the training goes on from, 0 for a fresh one.
         normalised: mean and standard deviation of the roles whose values are normalised.
         compared: stages whose first batch from an engine is compared with the exact path.
+        gears: the run's ``[gears]``; None: its training stays as OpenRLHF has it.
+        low_share: largest share of the tokens in low precision, 0 to 1.
+        gear_memory: what the run knew of its gears when it was interrupted.
     """
 
     scheduler: str
@@ -35,6 +43,9 @@ class Invitation:
     from_step: int
     normalised: dict[Role, tuple[float, float]]
     compared: tuple[Stage, ...] = ()
+    gears: GearsConfig | None = None
+    low_share: float = 1.0
+    gear_memory: dict[str, Any] = field(default_factory=dict)
 
 
 def invite(args: Any, invitation: Invitation) -> None:
@@ -47,11 +58,12 @@ def invite(args: Any, invitation: Invitation) -> None:
     setattr(args, KEY, asdict(invitation))
 
 
-def open_hooks(args: Any) -> TrainerHooks | None:
+def open_hooks(args: Any, actors: Sequence[Any] = ()) -> TrainerHooks | None:
     """Open the run that the flags invite to; None without one, or where it does not answer.
 
     Args:
         args: OpenRLHF's flags, nested.
+        actors: handles of the policy's processes; empty in a process that drives no training.
     """
     told = getattr(args, KEY, None)
     if told is None:
@@ -60,8 +72,23 @@ def open_hooks(args: Any) -> TrainerHooks | None:
         invitation = Invitation(**told)
         handle = RuntimeHandle(invitation.scheduler, invitation.namespace)
         runtime = handle.open(TrainingSide("none"))
+        gears = None
+        if invitation.gears is not None and actors:
+            gears = JobGears(
+                invitation.gears,
+                invitation.low_share,
+                actors,
+                prepare,
+                runtime.record,
+                invitation.gear_memory,
+            )
         return TrainerHooks(
-            runtime, args, invitation.from_step, invitation.normalised, invitation.compared
+            runtime,
+            args,
+            invitation.from_step,
+            invitation.normalised,
+            invitation.compared,
+            PolicyTraining(len(actors) or None, gears),
         )
     logger.warning("ecorl takes no part in this training: %s", boundary.error)
     return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ray.exceptions import RayError
 from ecorl.config import Config, PluginEngineConfig, RayRuntimeConfig
 from ecorl.records import EventKind, Stage
 from ecorl.runtime.building import build_runtime
+from ecorl.runtime.checkpoints import read_gears
 from ecorl.runtime.equipment.hardware import stays_on_gpu
 from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.ray.handle import RuntimeHandle
@@ -30,6 +31,7 @@ from roll_adapters.openrlhf.checkpoints import checkpoint_to_resume, read_progre
 from roll_adapters.openrlhf.checks import ENGINE, fitted
 from roll_adapters.openrlhf.description import Job, describe, job_facts, normalised
 from roll_adapters.openrlhf.flags import options_for, value_of
+from roll_adapters.ray_jobs.gears.devices import ask_refusals, check_refusals
 from roll_adapters.ray_jobs.processes import tell
 from roll_adapters.ray_jobs.run import OpenedRun, join_or_start
 
@@ -53,6 +55,7 @@ class _Found:
 
     asked: dict[Stage, list[Any]] = field(default_factory=dict)
     actors: dict[Stage, list[Any]] = field(default_factory=dict)
+    gears: list[Any] = field(default_factory=list)
     trainer: Any = None
 
 
@@ -142,6 +145,10 @@ class Driver:
         # OpenRLHF's own classes normalise on a worker as anywhere.
         scales = {} if is_exact else normalised(args)
         told = Invitation(handle.scheduler, handle.namespace, opened.from_step, scales, compared)
+        if config.gears.is_on:
+            memory = dict(read_gears(checkpoint_to_resume(args)))
+            low_share = config.carbon.control.low_share
+            told = replace(told, gears=config.gears, low_share=low_share, gear_memory=memory)
         invite(args, told)
 
     def add_group(self, stage: Stage, actors: Iterable[Any]) -> None:
@@ -159,6 +166,9 @@ class Driver:
         Args:
             engines: handles of the rollout engines.
         """
+        if self._config.gears.is_on:
+            policy = self._found.actors.get(Stage.ACTOR_TRAIN, [])
+            self._found.gears = ask_refusals(self._config.gears, policy)
         actors = {**self._found.actors, Stage.GENERATION: list(engines)}
         self._found.asked = {
             stage: [actor.__ray_call__.remote(tell) for actor in made]
@@ -179,6 +189,7 @@ class Driver:
         assert self._opened is not None
         self._max_steps = max_steps or 0
         self._weights = value_of(args, "ckpt.output_dir")
+        check_refusals(self._found.gears)
         training = describe(self._config, args, Job.ask(self._found.asked))
         opened = self._opened
         runtime = build_runtime(
