@@ -14,8 +14,8 @@ from ecorl.runtime.ray.handle import RuntimeHandle
 from ecorl.runtime.training import TrainingSide
 from roll_adapters.openrlhf.gears.actor import prepare
 from roll_adapters.openrlhf.hooks import TrainerHooks
-from roll_adapters.openrlhf.policy_training import PolicyTraining
 from roll_adapters.ray_jobs.gears.control import JobGears
+from roll_adapters.ray_jobs.policy_training import PolicyTraining
 
 logger = logging.getLogger(__name__)
 

@@ -26,12 +26,12 @@ from ecorl.runtime.energy.log_figures import LEGEND, log_figures
 from ecorl.runtime.handles import Float32, Iteration, Landed, RunTotals, Span, StageRun
 from ecorl.runtime.ray.remote import RemoteRuntime
 from roll_adapters.openrlhf.checkpoints import record_saved
-from roll_adapters.openrlhf.flags import value_of
+from roll_adapters.openrlhf.flags import steps_of, value_of
 from roll_adapters.openrlhf.metrics import trainer_metrics
-from roll_adapters.openrlhf.policy_training import PolicyTraining
 from roll_adapters.openrlhf.rewards import ResponseTimes
 from roll_adapters.openrlhf.rows import RolloutRows, sizes_of
 from roll_adapters.ray_jobs.comparison import record_comparison
+from roll_adapters.ray_jobs.policy_training import PolicyTraining
 
 logger = logging.getLogger(__name__)
 
@@ -405,7 +405,9 @@ class TrainerHooks:
         """
         if self._stood_before != self._step:
             self._stood_before = self._step
-            self._training.stand(self.runtime, self._args, self._step)
+            total = steps_of(self._args, self._training.make_ready(self._step + 1))
+            left = None if total is None else max(0, total - self._step)
+            self._training.stand(self.runtime, self._step + 1, left)
 
     def _shape(self, role: Role) -> ModelShape | None:
         return self.runtime.training.models.get(role)
