@@ -28,6 +28,7 @@ def start_module(
     variables: Mapping[str, str] | None = None,
     stdin: int = subprocess.DEVNULL,
     output: IO[bytes] | None = None,
+    own_session: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start ``python -m MODULE FD PARENT_PID`` with this ecorl on its module path.
 
@@ -37,6 +38,7 @@ def start_module(
         variables: environment variables set beside those of this process.
         stdin: as of `subprocess.Popen`.
         output: file for all that the child prints; None leaves it this process's own.
+        own_session: whether signals of the terminal, such as Ctrl-C, do not reach it.
 
     Raises:
         OSError: the system refuses another process.
@@ -50,6 +52,7 @@ def start_module(
         stderr=output,
         pass_fds=(fd,),
         env=_environment(variables or {}),
+        start_new_session=own_session,
     )
 
 

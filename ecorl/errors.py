@@ -11,6 +11,7 @@
     │   └── BitstreamError        a bitstream or its manifest is missing, damaged or does not fit
     ├── PhysicalBoundError        a figure lies above what the device can do
     ├── LedgerError               the run's record cannot be written or read
+    ├── TrainingError             a training process failed or was killed; the run can be resumed
     ├── BuildError                the C-simulation library did not compile
     ├── DriverError               a driver call failed
     │   ├── LibraryNotFound       the driver library is not on this machine
@@ -107,6 +108,10 @@ class PhysicalBoundError(EcorlError):
 
 class LedgerError(EcorlError):
     """The run's record cannot be written or read."""
+
+
+class TrainingError(EcorlError):
+    """A training process failed or was killed; the run can be resumed."""
 
 
 class BuildError(EcorlError):

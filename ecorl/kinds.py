@@ -101,6 +101,7 @@ class EventKind(StrEnum):
     RESUME = "resume"  # training goes on from a checkpoint
     # the trainer has done its last step; evaluation and saving may follow
     TRAINING_END = "training_end"
+    WIDTH = "width"  # training goes on with another number of processes
     FINISH = "finish"  # the run is complete
     STOP = "stop"  # the run ended before it was complete
     GPU_PATH = "gpu_path"  # which device profile and power source stand for the GPU path, and why
@@ -146,6 +147,9 @@ class FaultKind(StrEnum):
     GEAR_BARRED = "GearBarred"  # a gear's probabilities are too far from the rollout's
     # the control path itself failed: training runs on without it
     CONTROL_FAILED = "ControlFailed"
+    # another number of training processes was asked for and could not be begun with: training
+    # goes on with as many as before
+    WIDTH_UNCHANGED = "WidthUnchanged"
 
 
 class EvaluationPhase(StrEnum):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ from ecorl.cli.exits import (
 )
 from ecorl.cli.fpga.app import fpga_app
 from ecorl.cli.options import ConfigOption, OverridesOption, chosen_config
-from ecorl.cli.output import LastingOutput, make_console, say
+from ecorl.cli.output import LastingOutput, log_plainly, make_console, say
 from ecorl.cli.plan import plan
 from ecorl.cli.policy.app import policy_app
 from ecorl.config import Config, config_toml, load_config, parse_config, preset_names
@@ -60,7 +59,7 @@ app.add_typer(carbon_app, name="carbon")
 
 def main() -> None:
     """Run the command that was asked for, and exit."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    log_plainly()
     run_to_exit(app)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,16 @@ from typing import Any, TextIO
 from rich.console import Console
 
 from ecorl.errors import ConfigError
+
+_TALKATIVE = ("torchao", "torch.utils._pytree")
+"""Loggers that warn, as soon as transformers imports torchao, of kernels for other devices."""
+
+
+def log_plainly() -> None:
+    """Have warnings printed in one line each, but for those that tell a user of ecorl nothing."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def make_console(**kwargs: Any) -> Console:

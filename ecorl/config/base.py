@@ -28,6 +28,16 @@ def _some_path(value: object) -> object:
 
 SomePath = Annotated[Path, BeforeValidator(_some_path)]
 """A path that is not empty."""
+
+_PRESETS = Path(__file__).parent / "presets"
+
+
+def _in_presets(value: object) -> object:
+    return value.replace("{presets}", str(_PRESETS)) if isinstance(value, str) else value
+
+
+PresetPath = Annotated[SomePath, BeforeValidator(_in_presets)]
+"""A path that is not empty; ``{presets}`` in it is the folder of the configs that ecorl brings."""
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 """Text that says something."""
 Ordinal = Annotated[StrictInt, Field(ge=0)]

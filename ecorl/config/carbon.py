@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BeforeValidator, Field, StrictBool, StrictFloat, model_validator
+from pydantic import AwareDatetime, Field, StrictBool, StrictFloat, model_validator
 
-from ecorl.config.base import Model, SomePath, Text
+from ecorl.config.base import Model, PresetPath, SomePath, Text
 from ecorl.config.carbon_control import ControlConfig
 from ecorl.config.mistakes import RefusedValue
-
-_PRESETS = Path(__file__).parent / "presets"
-
-
-def _filled_in(value: object) -> object:
-    return value.replace("{presets}", str(_PRESETS)) if isinstance(value, str) else value
-
 
 FeedName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
 """The name of a feed in the record."""
@@ -63,7 +55,7 @@ class ReplayFeedConfig(Model):
 
     type: Literal["replay"] = "replay"
     name: FeedName = Field("replay", description="name in the record")
-    path: Annotated[SomePath, BeforeValidator(_filled_in)] = Field(
+    path: PresetPath = Field(
         description="CSV: EIA-930, an export of Electricity Maps, or time and intensity; "
         "{presets} is filled in with the folder of the presets"
     )

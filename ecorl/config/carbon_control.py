@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import AwareDatetime, Field, StrictFloat, StrictInt, model_validator
 
-from ecorl.config.base import Model, SomePath
+from ecorl.config.base import Model, PresetPath, SomePath
 from ecorl.config.mistakes import RefusedValue
 
 ControllerName = Literal[
@@ -34,9 +34,9 @@ class ControlConfig(Model):
     """Who decides about the training stage.
 
     With a controller there is a hard deadline: the run pauses in dirty hours for as long as the
-    steps that are left can still be made in time, and then goes on whatever the grid does. In a
-    run that is all: width and gear are planned and simulated (``ecorl carbon plan``, ``simulate``),
-    for which the other keys are.
+    steps that are left can still be made in time, and then goes on whatever the grid does. Gears of
+    ``[gears]`` and widths of ``trainer.widths`` are chosen too, by ``table`` or by the run's own
+    steps. Other keys are for plans and simulations alone (``ecorl carbon plan``, ``simulate``).
     """
 
     controller: ControllerName | None = Field(
@@ -70,7 +70,7 @@ class ControlConfig(Model):
     tokens: StrictFloat | None = Field(
         None, gt=0, le=1e18, description="tokens to train, for plans and simulations"
     )
-    table: SomePath | None = Field(
+    table: PresetPath | None = Field(
         None, description="TOML of power and throughput by width and gear (ecorl carbon profile)"
     )
     low_share: StrictFloat = Field(

@@ -36,6 +36,8 @@ from ecorl.report.training import (
     paired_gains,
     rank_flips,
 )
+from ecorl.report.training_stage.facts import training_stage
+from ecorl.report.training_stage.words import gear_notes, gear_verdict
 from ecorl.report.verdict import offloading, verdict
 
 _LEAST_INTENSITY = 5.0
@@ -72,12 +74,14 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
     gains = paired_gains(evaluations)
     balanced = balance(compared, spent.parts, evidence)
     replayed = card_timeline(evidence)
+    geared = training_stage(reader, known, evidence, ran, emitted)
     report = Report(
         head=ran,
         verdict=(
             *verdict(ran, gains, spent),
             *carbon_verdict.emitted(emitted),
             *carbon_verdict.waited(pauses),
+            *gear_verdict(geared),
             *offloading(ran.path, spent, compared, balanced, replayed, expected),
         ),
         missing=(),
@@ -102,8 +106,10 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
         timeline=device_parts.timeline(executions, barriers),
         power=tuple(traces),
         notes=notes(executions, spent, replayed, ran.path, nodes)
-        + carbon_notes(emitted, spent.accounting, pauses),
+        + carbon_notes(emitted, spent.accounting, pauses)
+        + gear_notes(geared),
         nodes=nodes,
+        training_stage=geared,
     )
     return replace(report, missing=tuple(_missing(report, reader, known, executions, recorded)))
 

@@ -21,6 +21,7 @@ from ecorl.report.energy.model import (
     Spending,
     StageRow,
 )
+from ecorl.report.training_stage.model import TrainingStageFacts
 
 
 class RunEnding(StrEnum):
@@ -277,6 +278,7 @@ class Report:
         footprint: what its energy emitted.
         pauses: how it waited for a clean window; None where nothing was decided about that.
         beside: what CodeCarbon found of the same time; None where it did not run.
+        training_stage: in which gears and widths it trained; None where nobody told of any.
     """
 
     head: Head
@@ -304,3 +306,4 @@ class Report:
     notes: tuple[str, ...]
     nodes: tuple[NodeFacts, ...] = ()
     shifts: tuple[LogprobShift, ...] = ()
+    training_stage: TrainingStageFacts | None = None

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from ecorl.control import AS_IT_IS, Command, GearChoice
+from ecorl.control import AS_IT_IS, Command, GearChoice, TrainingStage
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.records import Action, EventKind, Stage, StageWork
 from ecorl.runtime.control.standing import stand
@@ -56,6 +57,8 @@ class TrlAttachment:
 
     Attributes:
         closed: whether it has ended.
+        choice: what the control path decided before the step under way; None before the first.
+        widths: numbers of processes to which the training can be changed; empty: to none.
         is_stopping: tells whether training was asked to stop, by a signal for instance; whoever
             listens for that sets it.
     """
@@ -71,6 +74,8 @@ class TrlAttachment:
     ) -> None:
         self.trainer, self.runtime, self.gears = trainer, runtime, gears
         self.closed = False
+        self.choice: GearChoice | None = None
+        self.widths: tuple[int, ...] = ()
         self.is_stopping: Callable[[], bool] = lambda: False
         self._on_close, self._frozen = on_close, frozen
         self._policy_shape = runtime.training.models.get(Stage.ACTOR_TRAIN)
@@ -145,12 +150,20 @@ class TrlAttachment:
     def stand(self) -> GearChoice:
         """Stand still for as long as the control path asks for it; see `Runtime.tick`."""
         left = self._steps_left()
-        return stand(
+        self.choice = stand(
             self.runtime,
             steps_left=left if left > 0 else None,
             is_stopping=self.is_stopping,
-            stage=AS_IT_IS if self.gears is None else self.gears.stage(max(left, 0)),
+            stage=self._stage(max(left, 0)),
         )
+        return self.choice
+
+    def _stage(self, steps_left: int) -> TrainingStage:
+        """What the control path is told of the training stage."""
+        stage = AS_IT_IS if self.gears is None else self.gears.stage(steps_left)
+        if not self.widths:
+            return stage
+        return replace(stage, width=self._rollout.width, widths=self.widths)
 
     def _steps_left(self) -> int:
         state = self.trainer.state

@@ -9,7 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from ecorl.config import ArithmeticTask, Config
+from ecorl.config import ArithmeticTask, Config, FpgaEngineConfig
+from ecorl.engines.fpga.csim.build import csim_library
 from ecorl.errors import DataError
 
 
@@ -52,6 +53,40 @@ def resolve_task(config: Config, console: Console) -> TaskFiles:
         eval_prompts=task.eval_prompts.expanduser() if task.eval_prompts else None,
         pairs=task.pairs.expanduser() if task.pairs else None,
     )
+
+
+def prepare_task(config: Config, console: Console) -> TaskFiles:
+    """Find the files of the configured task, check them and build what the run computes with.
+
+    A mistake in one of them then costs no training time.
+
+    Args:
+        config: the run's configuration.
+        console: where the making of files is shown.
+
+    Raises:
+        DataError: when a file cannot be used, or the cache cannot be written.
+    """
+    files = resolve_task(config, console)
+    read_rows(files.prompts, ("prompt",), "task.prompts")
+    if files.eval_prompts:
+        read_rows(files.eval_prompts, ("prompt",), "task.eval_prompts")
+    if files.pairs:
+        read_rows(files.pairs, ("prompt", "chosen", "rejected"), "task.pairs")
+    _build_kernels(config, console)
+    return files
+
+
+def _build_kernels(config: Config, console: Console) -> None:
+    """Compile the C-simulation now: the engine's process, which would do it, shows no progress."""
+    offload = config.engine.offload
+    if isinstance(offload, FpgaEngineConfig):
+        csim_library(
+            offload.build,
+            progress=lambda line: console.print(
+                line, highlight=False, markup=False, soft_wrap=True
+            ),
+        )
 
 
 def read_rows(path: Path, required: tuple[str, ...], key: str = "") -> list[dict[str, Any]]:

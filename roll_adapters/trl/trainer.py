@@ -107,13 +107,15 @@ def _load_tokenizer(folder: Path) -> Any:
         raise CheckpointError(f"{folder}: has no tokenizer that loads ({first})") from error
 
 
-def build_trainer(config: Config, files: TaskFiles, output_dir: Path) -> Any:
+def build_trainer(config: Config, files: TaskFiles, output_dir: Path, width: int = 1) -> Any:
     """Make a GRPO or RLOO trainer that is ready to train; ecorl is not attached to it yet.
 
     Args:
         config: the run's configuration.
         files: models and prompts.
         output_dir: folder of the trainer's checkpoints.
+        width: number of processes that train together, of which this is one; they share the rows
+            of a step.
 
     Raises:
         ConfigError: for an algorithm that TRL lacks.
@@ -126,6 +128,7 @@ def build_trainer(config: Config, files: TaskFiles, output_dir: Path) -> Any:
     n_unique = t.per_device_batch_size // t.num_generations
     if len(prompts) < n_unique:
         raise DataError(f"{files.prompts}: holds {len(prompts)} prompts, a step needs {n_unique}")
+    _check_gpus(width, config)
     torch.set_num_threads(t.num_threads)
     policy, tokenizer, reward, reward_tokenizer = load_models(files)
     on_cpu = not torch.cuda.is_available()
@@ -136,7 +139,7 @@ def build_trainer(config: Config, files: TaskFiles, output_dir: Path) -> Any:
         use_cpu=on_cpu,
         bf16=not on_cpu,
         max_steps=t.steps,
-        per_device_train_batch_size=t.per_device_batch_size,
+        per_device_train_batch_size=t.per_device_batch_size // width,
         num_generations=t.num_generations,
         max_completion_length=t.max_completion_length,
         learning_rate=t.learning_rate,
@@ -150,6 +153,8 @@ def build_trainer(config: Config, files: TaskFiles, output_dir: Path) -> Any:
         save_total_limit=2,
         report_to=[],
         disable_tqdm=True,
+        # All parameters take part in each step: DDP need not look for others, nor warn of it.
+        ddp_find_unused_parameters=False,
     )
     trainer = make_trainer(
         model=policy,
@@ -162,3 +167,36 @@ def build_trainer(config: Config, files: TaskFiles, output_dir: Path) -> Any:
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
     return trainer
+
+
+def _check_gpus(width: int, config: Config) -> None:
+    """Refuse more processes than there are GPUs, where there are any: each needs one."""
+    n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else width
+    if width > n_gpus:
+        allowed = f"at most {n_gpus}: each training process needs a GPU of its own"
+        raise ConfigError("trainer.widths", list(config.trainer.widths), allowed)
+
+
+def skip_epochs(trainer: Any, config: Config, step: int) -> None:
+    """Let a trainer that goes on in a later epoch take the prompts in the order of that epoch.
+
+    TRL's sampler draws each epoch's order from one generator, and a trainer that goes on from a
+    checkpoint would begin with the first epoch's.
+
+    Args:
+        trainer: of `build_trainer`, not trained yet.
+        config: the run's configuration.
+        step: the last step that was made.
+    """
+    n_unique = config.trainer.per_device_batch_size // config.trainer.num_generations
+    n_epochs = step // (len(trainer.train_dataset) // n_unique)
+    make = trainer._get_train_sampler
+
+    def later(dataset: Any = None) -> Any:
+        sampler = make(dataset)
+        for _ in range(n_epochs):
+            torch.randperm(sampler.num_samples, generator=sampler.generator)
+        return sampler
+
+    if n_epochs:
+        trainer._get_train_sampler = later

@@ -137,3 +137,18 @@ def ray_cluster(ray_nodes, toy_plugin, monkeypatch):
             configure_logging=False,
         )
     return ray_nodes
+
+
+@pytest.fixture
+def elastic_cluster(ray_nodes):
+    """The cluster, which this process has joined, for actors that know of no engine."""
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(
+            address=ray_nodes.address,
+            namespace="ecorl",
+            log_to_driver=False,
+            configure_logging=False,
+        )
+    return ray_nodes

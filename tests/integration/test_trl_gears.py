@@ -279,3 +279,104 @@ def test_weights_that_are_not_in_float32_are_refused(tiny, tmp_path):
     trainer.model.to(torch.bfloat16)
     with pytest.raises(ConfigError, match="weights in bfloat16"):
         attach(trainer, config_of(tmp_path))
+
+
+@pytest.fixture
+def by_step(monkeypatch):
+    """Has the control path ask for the same gear at the same step, whoever asks when."""
+
+    def script(gears):
+        own = LocalRuntime.tick
+
+        def tick(self, *args, steps_left=None, **kwargs):
+            choice = own(self, *args, steps_left=steps_left, **kwargs)
+            return replace(choice, gear=gears[len(gears) - (steps_left or 1)])
+
+        monkeypatch.setattr(LocalRuntime, "tick", tick)
+
+    return script
+
+
+@pytest.mark.parametrize("low", [Gear.FP8, Gear.FP16])
+def test_a_run_that_is_stopped_between_two_gears_goes_on_as_if_it_had_not(
+    tiny, tmp_path, by_step, low
+):
+    gears = [Gear.BF16, low, low, low, Gear.BF16, low]
+    by_step(gears)
+    changes = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3}
+    whole = config_of(tmp_path, "whole", allowed=["BF16", str(low)], measure_every=2,
+                      mismatch_limit=2.0)  # fmt: skip
+    unbroken, kept = trained(tiny, tmp_path, whole, "whole", **changes)
+    config = config_of(tmp_path, "broken", allowed=["BF16", str(low)], measure_every=2,
+                       mismatch_limit=2.0)  # fmt: skip
+    first = tiny_trainer(tiny, tmp_path / "out", **changes)
+    attach(first, config)
+
+    class Killed(Exception):
+        """The process is gone in the middle of a step."""
+
+    def killed(*args, **kwargs):
+        if first.state.global_step == 4:
+            raise Killed
+        return own_step(*args, **kwargs)
+
+    own_step = first.training_step
+    first.training_step = killed
+    with pytest.raises(Killed):
+        first.train()
+    second = tiny_trainer(tiny, tmp_path / "out", **changes)
+    attachment = attach(second, config, resume_from_checkpoint=True)
+    assert attachment.gears.box.tokens > 0
+    second.train(resume_from_checkpoint=True)
+    assert same(weights_of(unbroken), weights_of(second))
+    assert attachment.gears.memory() == kept.gears.memory()
+    with contextlib.closing(LedgerReader(config.resolved_run_dir())) as reader:
+        rows = [r.result for r in reader.executions() if not r.superseded]
+    ran = [r.gear for r in rows if r.stage is Stage.ACTOR_TRAIN and r.n_output_tokens]
+    assert ran == [kept.gears.box.label(gear) for gear in gears]
+
+
+def test_a_cap_on_low_tokens_holds_whatever_the_control_path_asks(tiny, tmp_path, by_step):
+    by_step([Gear.FP8] * 8)
+    config = config_of(tmp_path)
+    config = config.model_copy(
+        update={
+            "carbon": config.carbon.model_copy(
+                update={"control": config.carbon.control.model_copy(update={"low_share": 0.5})}
+            )
+        }
+    )
+    _, attachment = trained(tiny, tmp_path, config, "capped", max_steps=8)
+    rows = executions(config)
+    assert [row.gear for row in rows].count("FP8 simulated") in (3, 4)
+    box = attachment.gears.box
+    assert box.low_tokens <= 0.5 * box.tokens + max(row.n_tokens for row in rows)
+
+
+def test_the_optimizer_is_decelerated_by_the_gear_of_the_step(tiny, tmp_path, by_step):
+    by_step([Gear.BF16, Gear.FP8, Gear.BF16])
+    config = config_of(tmp_path)
+    trainer = tiny_trainer(tiny, tmp_path / "out", max_steps=3)
+    attachment = attach(trainer, config)
+    attachment.gears.box.note_noise(Gear.FP8, 1.5)
+    seen = []
+    make = trainer.create_optimizer
+
+    def made(*args, **kwargs):
+        optimizer = make(*args, **kwargs)
+        optimizer.register_step_pre_hook(lambda own, *_: seen.append(own.gamma))
+        return optimizer
+
+    trainer.create_optimizer = made
+    trainer.train()
+    assert seen == [1.0, 1.5, 1.0]
+
+
+def test_an_optimizer_that_is_no_adamw_stays_and_is_told(tiny, tmp_path, by_step, caplog):
+    by_step([Gear.FP8] * 4)
+    plain, _ = trained(tiny, tmp_path, config_of(tmp_path, "own", optimizer="own"), "own",
+                       optim="sgd")  # fmt: skip
+    caplog.clear()
+    told, _ = trained(tiny, tmp_path, config_of(tmp_path, "told"), "told", optim="sgd")
+    assert [r.message for r in caplog.records if "stays as it is" in r.message]
+    assert same(weights_of(plain), weights_of(told))

@@ -22,6 +22,10 @@ from tests.integration.two_processes import (
 pytestmark = pytest.mark.timeout(600)  # several processes that train share two slow cores
 
 EXACT = {"offload": {"type": "torch"}}
+LOW = {
+    "allowed": ["FP8", "BF16"], "simulate_fp8": True, "measure_every": 2, "mismatch_limit": 2.0,
+}  # fmt: skip
+BROKEN = {"rank": 1, "step": 1}
 CHANGE = {"rank": 1, "step": 1}
 KILLED = {
     "trainer": {"save_strategy": "steps", "save_steps": 1},
@@ -40,6 +44,10 @@ def folder(tiny, tmp_path_factory):
         training(tiny, root / "plain"),
         training(tiny, root / "attached", {"type": "static"}),
         training(tiny, root / "paused", {"type": "static"}, more={"carbon": blinking(root)}),
+        training(
+            tiny, root / "own-gear", {"type": "static"}, more={"gears": {"allowed": ["FP32"]}}
+        ),
+        training(tiny, root / "geared", {"type": "static"}, more={"gears": LOW}, broken=BROKEN),
         training(tiny, root / "offloaded", BOTH, EXACT),
         training(tiny, root / "changed", change=CHANGE),
         training(tiny, root / "changed-offloaded", BOTH, EXACT, change=CHANGE),
@@ -79,6 +87,32 @@ def test_both_processes_stand_still_together_and_the_numbers_stay(folder):
     with reader_of(folder, "paused") as reader:
         assert Why.DIRTY in {row.choice.why for row in reader.choices()}
         assert reader.faults() == []
+
+
+def test_the_own_gear_of_both_processes_changes_no_bit(folder):
+    for one, other in zip(outcomes(folder / "plain"), outcomes(folder / "own-gear"), strict=True):
+        assert_same_bits(one, other)
+    with reader_of(folder, "own-gear") as reader:
+        rows = [row.result for row in reader.executions()]
+    trained = [r for r in rows if r.stage is Stage.ACTOR_TRAIN and r.n_output_tokens]
+    assert {(r.gear, r.width) for r in trained} == {("FP32", 2)}
+
+
+def test_a_step_that_overflows_in_one_process_is_computed_anew_in_both(folder):
+    one, other = outcomes(folder / "geared")
+    for name, weight in one["weights"].items():
+        assert weight.isfinite().all()
+        assert weight.equal(other["weights"][name]), name
+    with reader_of(folder, "geared") as reader:
+        faults = [(row.iteration, row.kind) for row in reader.faults()]
+        rows = [row.result for row in reader.executions()]
+        measured = [m.iteration for m in reader.metrics() if m.name == "gradient_noise_ratio_FP8"]
+    assert faults == [(BROKEN["step"] + 1, FaultKind.GEAR_OVERFLOW)]
+    gears = {
+        r.iteration: r.gear for r in rows if r.stage is Stage.ACTOR_TRAIN and r.n_output_tokens
+    }
+    assert gears == {1: "FP8 simulated", 2: "BF16", 3: "FP8 simulated"}
+    assert measured == [1, 3]
 
 
 def test_one_engine_answers_the_rows_of_both_processes(folder):

@@ -43,8 +43,33 @@ def train(settings, rank: int) -> None:
     change = settings.get("change")
     if change is not None and change["rank"] == rank:
         trainer.add_callback(changer(trainer.reward_funcs[0], change["step"]))
+    broken = settings.get("broken")
+    if broken is not None and broken["rank"] == rank:
+        break_gear(trainer, broken["step"])
     trainer.train(resume_from_checkpoint=resume)
     torch.save(outcome(trainer), folder / f"outcome-{rank}.pt")
+
+
+def break_gear(trainer, step: int):
+    """Have the forward pass of this process in FP8 give nan in one step."""
+    from ecorl.control import Gear
+    from ecorl.trainer.gears.geared_model import GearedModel
+
+    engage = GearedModel.engage
+
+    def broken(self, gear):
+        engage(self, gear)
+        if gear is Gear.FP8 and trainer.state.global_step == step:
+            inner = self._model.__dict__["forward"]
+
+            def forward(*args, **kwargs):
+                output = inner(*args, **kwargs)
+                output.log_probs = output.log_probs * float("nan")
+                return output
+
+            self._model.__dict__["forward"] = forward
+
+    GearedModel.engage = broken
 
 
 def killer(step: int):

@@ -78,6 +78,12 @@ class Hulls:
             g_per_j=problem.pue / JOULES_PER_KWH,
         )
 
+    @property
+    def actions(self) -> tuple[TrainingAction, ...]:
+        """All actions that are best at some price, each once."""
+        hulls = (self.all, self.high) if self.low is None else (self.all, self.high, self.low)
+        return tuple(dict.fromkeys(action for hull in hulls for action in hull.actions))
+
     def best(self, price: Price, g_per_kwh: float) -> TrainingAction:
         """The best action at a price.
 

@@ -194,7 +194,10 @@ class RecedingHorizon:
         present: TrainingAction,
         middle: FloatArray,
     ) -> TrainingAction:
-        """The wanted action where it pays for the change to it and back, else the present one."""
+        """The wanted action where it pays for the change to it and back, else the best free one.
+
+        The present one is free, and what can be changed to without losing time.
+        """
         p, per_joule = self._problem, self._hulls.g_per_j
         more_tokens = p.rate(wanted) - p.rate(present)
         more_w = p.draw_w(wanted) - p.draw_w(present)
@@ -206,7 +209,15 @@ class RecedingHorizon:
         change_s = p.change_s(present, wanted)
         lost = change_s * max(p.rate(wanted), p.rate(present))
         draw_g = change_s * max(p.draw_w(wanted), p.draw_w(present)) * g_per_kwh * per_joule
-        return wanted if gain_g > 2.0 * (price.g_per_token * lost + draw_g) else present
+        if gain_g > 2.0 * (price.g_per_token * lost + draw_g):
+            return wanted
+        free = [one for one in self._hulls.actions if p.change_s(present, one) == 0.0]
+
+        def worth_g_per_s(one: TrainingAction) -> float:
+            token_g = price.g_per_token - (price.low_g_per_token if one.is_low else 0.0)
+            return token_g * p.rate(one) - g_per_kwh * per_joule * p.draw_w(one)
+
+        return max([present, *free], key=worth_g_per_s)
 
 
 def stochastic(

@@ -5,16 +5,23 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ecorl.control import Gear
+from ecorl.control import SIMULATED, Gear
+from ecorl.controllers.planning.executions import (
+    Iteration,
+    WholeExecution,
+    is_measurement,
+    redone_iterations,
+    whole_executions,
+)
 from ecorl.controllers.problem.table import PAUSE, FloatArray, GearTable, TrainingAction
 from ecorl.errors import RunError
 from ecorl.kinds import Provenance, Stage, weakest
-from ecorl.ledger import ExecutionRow
+from ecorl.ledger import ExecutionRow, FaultRow
 from ecorl.records import StageResult
 
 TRAINED = Stage.ACTOR_TRAIN
@@ -118,8 +125,14 @@ def training_profile(
     *,
     own: TrainingAction = PAUSE,
     skip: int = 0,
+    faults: Sequence[FaultRow] = (),
+    lost: Collection[int] = (),
 ) -> TrainingProfile:
     """Read power and throughput of each gear and width.
+
+    Parts of one execution on several machines are put together first: power is that of all
+    workers. A simulated gear is never read: it drew and took what the format drew and took in which
+    it was computed, and its own rounding on top.
 
     Args:
         executions: of a run's record.
@@ -128,23 +141,33 @@ def training_profile(
             for unknown; with those they are left out.
         skip: how many executions after each begin, and each change of width or gear, are left out:
             they are slower than those that follow.
+        faults: of the run's record: steps that were computed anew tell nothing of their gear.
+        lost: attempts of which the record of a machine is missing or not whole.
     """
     left_out: dict[str, int] = defaultdict(int)
     kept: dict[TrainingAction, list[StageResult]] = defaultdict(list)
+    redone = redone_iterations(faults)
+    own_rows = [e for e in executions if not e.superseded and e.result.stage is TRAINED]
+    has_gears = any(row.result.gear is not None for row in own_rows)
     before: tuple[int, TrainingAction] | None = None
     n_same = 0
-    for row in sorted(executions, key=lambda e: (e.attempt, e.result.t_start_s)):
-        if row.superseded or row.result.stage is not TRAINED:
+    for whole in whole_executions(own_rows, lost):
+        result, attempt = whole.row.result, whole.row.attempt
+        if has_gears and is_measurement(result):
+            left_out["measured the gears, and trained on nothing"] += 1
             continue
-        action = _action(row.result, own)
-        if isinstance(action, str):
-            left_out[action] += 1
+        action = _action(result, own)
+        unusable = action if isinstance(action, str) else _unusable(whole, redone)
+        if unusable is not None or isinstance(action, str):
+            left_out[str(unusable)] += 1
+            if result.gear is not None:
+                before = None  # what follows is in another gear, or comes after a change
             continue
-        n_same = n_same + 1 if before == (row.attempt, action) else 0
-        before = (row.attempt, action)
-        flaw = "came first after a begin or a change" if n_same < skip else _flaw(row.result)
+        n_same = n_same + 1 if before == (attempt, action) else 0
+        before = (attempt, action)
+        flaw = "came first after a begin or a change" if n_same < skip else _flaw(result)
         if flaw is None:
-            kept[action].append(row.result)
+            kept[action].append(result)
         else:
             left_out[flaw] += 1
     n = sum(map(len, kept.values()))
@@ -152,9 +175,18 @@ def training_profile(
     return TrainingProfile(readings, f"{source}: {n} executions of {TRAINED}", dict(left_out))
 
 
+def _unusable(whole: WholeExecution, redone: Collection[Iteration]) -> str | None:
+    """Why an execution is not what its gear and width take alone, or None."""
+    if whole.iteration in redone:
+        return "was computed anew after an overflow"
+    return "lacks the record of a machine" if whole.lacks_machine else None
+
+
 def _action(result: StageResult, own: TrainingAction) -> TrainingAction | str:
     """Gear and width of an execution, or why it has none."""
     gear, width = result.gear, result.width
+    if gear is not None and gear.endswith(SIMULATED):
+        return "simulated its gear"
     if gear is None:
         gear = own.gear
     if width is None:

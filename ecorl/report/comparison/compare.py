@@ -13,6 +13,8 @@ from ecorl.report.energy.emissions import IntensityKind
 from ecorl.report.energy.stages import present
 from ecorl.report.render.numbers import share
 from ecorl.report.sharing.summary import EmissionFigure, EvaluationScores, RunSummary, WorkDone
+from ecorl.report.training_stage.model import is_simulated
+from ecorl.report.training_stage.words import shares_words
 
 _SAME_WORK = 0.02
 """Relative difference of counts below which two runs did the same work. Invented: sampled answers
@@ -243,6 +245,8 @@ def _differences(a: RunSummary, b: RunSummary) -> list[str]:
         _of_counts("tokens", one.n_tokens, two.n_tokens),
         _of_batches(one, two),
         _of_models(one, two),
+        _of_gears(one, two),
+        _of_widths(one, two),
     ]
     if a.state != b.state:
         found.append(f"the first run is {a.state}, the other one {b.state}")
@@ -280,3 +284,26 @@ def _of_models(one: WorkDone, two: WorkDone) -> str | None:
         return None
     told = ", ".join(f"{k} {named[k][0]} and {named[k][1]}" for k in other)
     return f"they trained other models or tasks: {told}"
+
+
+def _of_gears(one: WorkDone, two: WorkDone) -> str | None:
+    """Another mix of numeric formats: it changes joules, time and the learned model itself."""
+    names = {**one.gears, **two.gears}
+    apart = max((abs(one.gears.get(g, 0.0) - two.gears.get(g, 0.0)) for g in names), default=0.0)
+    if apart <= _SAME_WORK:
+        return None
+    first, second = (
+        shares_words(work.gears) if work.gears else "the framework's own precision"
+        for work in (one, two)
+    )
+    told = f"the first run trained its tokens in {first}, the other one in {second}"
+    if any(map(is_simulated, names)):
+        told += " (a simulated format saves nothing and takes longer than a real one)"
+    return told
+
+
+def _of_widths(one: WorkDone, two: WorkDone) -> str | None:
+    if one.widths == two.widths or not (one.widths and two.widths):
+        return None
+    first, second = (" and ".join(map(str, work.widths)) for work in (one, two))
+    return f"training workers: {first} in the first run, {second} in the other one"

@@ -17,6 +17,7 @@ from ecorl.report.render.numbers import (
     share,
     with_spread,
 )
+from ecorl.report.training_stage.words import shares_words
 from ecorl.units import kwh_from_joules
 
 _HEADS = ("", "first", "other", "saved", "saved, %")
@@ -200,6 +201,12 @@ def _work(c: Comparison) -> Section:
         ),
         ("accumulation steps", _whole(one.accumulation_steps), _whole(two.accumulation_steps)),
     ]
+    if one.gears or two.gears:
+        first, second = (shares_words(work.gears) or MISSING for work in (one, two))
+        rows.append(("numeric formats of training", first, second))
+    if one.widths or two.widths:
+        first, second = (", ".join(map(str, work.widths)) or MISSING for work in (one, two))
+        rows.append(("training workers", first, second))
     lead = "The same, as far as the records tell."
     if c.differences:
         lead = f"Not the same: {'; '.join(c.differences)}."

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from ecorl.control import Command
 from ecorl.ledger import GearChoiceRow
 from ecorl.records import Provenance, weakest
 from ecorl.report.energy.carbon_model import (
@@ -271,11 +272,12 @@ def _part_tables(parts: Sequence[EnergyPart], known: Sequence[IntensityFacts]) -
 PAUSES_TITLE = "Waiting for a clean window"
 
 
-def pauses_section(pauses: PauseSummary) -> Section:
+def pauses_section(pauses: PauseSummary, choices: str = "") -> Section:
     """Make the tables of pauses: what they brought, and the decisions.
 
     Args:
         pauses: how the run waited.
+        choices: a sentence on how often each gear was chosen; nothing where none was.
     """
     tables = [_outcome_table(outcome) for outcome in pauses.outcomes]
     heads, right, rows = _choices(pauses.choices)
@@ -284,7 +286,8 @@ def pauses_section(pauses: PauseSummary) -> Section:
     if len(rows) > N_SHOWN:
         more = f"The other {count(len(rows) - N_SHOWN)} decisions"
         tables.append(replace(table(heads, rows[N_SHOWN:], 0, more), numeric=right, folded=True))
-    return Section("pauses", PAUSES_TITLE, pauses_lead(pauses), "", tuple(tables))
+    lead = f"{pauses_lead(pauses)} {choices}".rstrip()
+    return Section("pauses", PAUSES_TITLE, lead, "", tuple(tables))
 
 
 def _choices(
@@ -292,20 +295,21 @@ def _choices(
 ) -> tuple[tuple[str, ...], tuple[bool, ...], list[tuple[str, ...]]]:
     """Heads, which columns are numbers, and cells of all decisions.
 
-    Only rules of a threshold have one, and only controllers know a price: a column that would be
-    empty is left out.
+    Only rules of a threshold have one, only controllers know a price, and gear and width can be
+    chosen in some runs alone: a column that would be empty is left out.
     """
     with_attempt = len({row.attempt for row in choices}) > 1
     prices = [row.choice.price_g_per_step for row in choices]
     factor, unit = small_unit(prices)
     heads = (
-        "time (UTC)", "decision", "why", "g/kWh", "feed", "threshold, g/kWh",
+        "time (UTC)", "decision", "gear", "workers", "why", "g/kWh", "feed", "threshold, g/kWh",
         f"a step less saves, {unit}CO2e (modelled)", "reason",
     )  # fmt: skip
-    right = (False, False, False, True, False, True, True, False)
+    right = (False, False, False, True, False, True, False, True, True, False)
     cells = [choice_cells(row, factor, with_attempt) for row in choices]
-    threshold, price = 5, 6
-    empty = {n for n in (threshold, price) if all(row[n] == MISSING for row in cells)}
+    gear, workers, threshold, price = 2, 3, 7, 8
+    may_be_empty = (gear, workers, threshold, price)
+    empty = {n for n in may_be_empty if all(row[n] == MISSING for row in cells)}
     kept = [n for n in range(len(heads)) if n not in empty]
     return (
         tuple(heads[n] for n in kept),
@@ -362,7 +366,9 @@ def _outcome_table(o: WaitOutcome) -> Table:
 def choice_cells(
     row: GearChoiceRow, factor: float = 1.0, with_attempt: bool = False
 ) -> tuple[str, ...]:
-    """Cells of one decision: time, decision, why, intensity, feed, threshold, price, reason.
+    """Cells of one decision: time, decision, gear, workers, why, intensity, feed, threshold, ...
+
+    Price and reason follow. A pause has neither a gear nor workers.
 
     Args:
         row: the decision.
@@ -371,10 +377,13 @@ def choice_cells(
     """
     c = row.choice
     price = None if c.price_g_per_step is None else factor * c.price_g_per_step
+    runs = c.command is Command.RUN
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(c.decided_s))
     return (
         f"{when} (attempt {row.attempt})" if with_attempt else when,
         str(c.command),
+        (c.gear if runs else None) or MISSING,
+        count(c.width if runs else None),
         str(c.why),
         figure(c.g_per_kwh),
         c.feed or MISSING,

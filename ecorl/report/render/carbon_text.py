@@ -98,12 +98,13 @@ def _sci(s: SoftwareCarbonIntensity) -> str:
     return f"SCI, {s.kind} ({s.provenance}){part}: {', '.join(told)}"
 
 
-def pauses_lines(pauses: PauseSummary | None, width: int) -> list[str]:
+def pauses_lines(pauses: PauseSummary | None, width: int, choices: str = "") -> list[str]:
     """How the run waited, and the newest decisions.
 
     Args:
         pauses: None where nothing was decided.
         width: columns of the terminal.
+        choices: a sentence on how often each gear was chosen; nothing where none was.
     """
     if pauses is None:
         return []
@@ -119,6 +120,7 @@ def pauses_lines(pauses: PauseSummary | None, width: int) -> list[str]:
             width,
             rest="    ",
         )
+    lines += wrapped(choices, width) if choices else []
     lines += _choices(pauses, width)
     return lines
 
@@ -137,9 +139,16 @@ def _choices(pauses: PauseSummary, width: int) -> list[str]:
     if len(pauses.choices) > len(shown):
         n = len(pauses.choices) - len(shown)
         lines += wrapped(f"{count(n)} decisions before these: see the page", width)
-    size = max((len(cells[1]) for cells in shown), default=0)
-    for when, command, why, _, feed, *_, reason in shown:
-        start = f"  {when}  {command:<{size}}  "
+    asked = [_what(command, gear, workers) for _, command, gear, workers, *_ in shown]
+    size = max(map(len, asked), default=0)
+    for what, (when, _, _, _, why, _, feed, *_, reason) in zip(asked, shown, strict=True):
+        start = f"  {when}  {what:<{size}}  "
         by = "" if feed == MISSING else f" (by {feed})"
         lines += wrapped(f"{why}: {reason}{by}", width, start)
     return lines
+
+
+def _what(command: str, gear: str, workers: str) -> str:
+    """A decision with its gear and width, where it names them, e.g. ``run FP8 x 2``."""
+    told = [command, *([] if gear == MISSING else [gear])]
+    return " ".join([*told, *([] if workers == MISSING else [f"x {workers}"])])

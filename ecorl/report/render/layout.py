@@ -24,13 +24,14 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, an introducing line, a plot by name, and tables."""
+    """A heading, an introducing line, a plot by name, tables, and remarks under them."""
 
     id: str
     title: str
     lead: str = ""
     plot: str = ""
     tables: tuple[Table, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 def table(

@@ -13,6 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 GAP = "  "
+CAPTION = "  # "
+"""What a line begins with that says where the figures below it come from."""
 _ANY_WIDTH = 100_000
 """Columns that no table reaches."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

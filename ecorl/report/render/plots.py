@@ -9,6 +9,7 @@ from ecorl.html.pages import COLOURS, INK, PAPER, draw
 from ecorl.report.energy.causes import CAUSES
 from ecorl.report.energy.model import Cause, EnergyTotals
 from ecorl.report.model import WAIT, Bar, BarrierSummary, PowerTrace, Report, Timeline
+from ecorl.report.render.gear_plot import gear_plot
 from ecorl.report.render.lines import visible
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def plots(report: Report) -> dict[str, str]:
         "curves": _curves(report),
         "waits": _waits(report.barriers),
         "power": _power(report.power),
+        "gears": gear_plot(report.training_stage),
     }
     return {name: svg for name, svg in drawn.items() if svg is not None}
 

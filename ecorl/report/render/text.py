@@ -22,7 +22,8 @@ from ecorl.report.render.beside_tables import beside_lines
 from ecorl.report.render.carbon_tables import PAUSES_TITLE
 from ecorl.report.render.carbon_text import carbon_lines, pauses_lines
 from ecorl.report.render.event_tables import fault_place, node_cells
-from ecorl.report.render.lines import GAP, aligned, visible, widths, wrapped
+from ecorl.report.render.gear_tables import STAGE_TITLE, training_stage_lines
+from ecorl.report.render.lines import CAPTION, GAP, aligned, visible, widths, wrapped
 from ecorl.report.render.numbers import (
     MISSING,
     bounded,
@@ -44,11 +45,10 @@ from ecorl.report.render.spending_tables import (
     tokens_cell,
     tokens_with_card,
 )
+from ecorl.report.training_stage.words import choices_words
 
 PIPED_WIDTH = 100
 """Columns where there is no terminal to ask, and no COLUMNS."""
-CAPTION = "  # "
-"""What a line begins with that says where the figures below it come from."""
 _WIDTHS = (60, 110)
 """Least and most columns of a terminal that are used: longer lines read badly."""
 _MAX_GROUPS = 4
@@ -70,9 +70,10 @@ def print_report(report: Report, console: Console) -> None:
     blocks = {
         "": [line for s in report.verdict for line in wrapped(s, width, "- ")],
         "Stages": _stages(report.stages, width),
+        STAGE_TITLE: training_stage_lines(report.training_stage, width),
         "Energy": _energy(report, width),
         "What the energy emitted": carbon_lines(report.footprint, width),
-        PAUSES_TITLE: pauses_lines(report.pauses, width),
+        PAUSES_TITLE: pauses_lines(report.pauses, width, choices_words(report.training_stage)),
         BESIDE_TITLE: beside_lines(report.beside, width),
         "Did offloading pay?": _offloading(report, width),
         "Learned": _learned(report, width),

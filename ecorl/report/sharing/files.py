@@ -22,6 +22,7 @@ from ecorl.report.model import Report
 from ecorl.report.run_config import RunConfig, read_config
 from ecorl.report.sharing.over_time import EmissionInterval, over_time
 from ecorl.report.sharing.summary import RunSummary, summarise
+from ecorl.report.training_stage.model import is_simulated
 from ecorl.units import kwh_from_joules
 
 logger = logging.getLogger(__name__)
@@ -122,6 +123,13 @@ def footprint_data(s: RunSummary) -> dict[str, Any]:
         "batch": {
             "effective_batch_size": s.work.effective_batch_size,
             "gradient_accumulation_steps": s.work.accumulation_steps,
+        },
+        "training_stage": {
+            "gears": [
+                {"gear": gear, "simulated": is_simulated(gear), "token_share": part}
+                for gear, part in s.work.gears.items()
+            ],
+            "widths": list(s.work.widths),
         },
         "codecarbon": None if s.beside is None else plain(s.beside),
         "missing": list(s.missing),

@@ -7,6 +7,8 @@ from ecorl.report.energy.carbon_model import FeedFacts
 from ecorl.report.energy.emissions import IntensityKind
 from ecorl.report.render.numbers import MISSING, duration, figure
 from ecorl.report.sharing.summary import EmissionFigure, RunSummary
+from ecorl.report.training_stage.model import is_simulated
+from ecorl.report.training_stage.words import shares_words
 from ecorl.units import kwh_from_joules
 
 _SCOPES = {Scope.LIFE_CYCLE: "life-cycle", Scope.DIRECT: "direct"}
@@ -80,6 +82,7 @@ def _section(s: RunSummary) -> str:
         *_memory_rows(s),
         ("Effective batch size", _count(s.work.effective_batch_size)),
         ("Gradient accumulation steps", _count(s.work.accumulation_steps)),
+        *_precision_rows(s),
         ("Work", f"{s.work.n_steps:,} steps, {_count(s.work.n_samples)} samples, "
                  f"{_count(s.work.n_tokens)} tokens"),
     ]  # fmt: skip
@@ -126,6 +129,19 @@ def _waiting_rows(s: RunSummary) -> list[tuple[str, str]]:
         ("Waited for cleaner electricity", f"{duration(w.wait_s)} in {w.n_pauses} pauses"),
         ("Intensity at the begin and while training", f"{first} and {trained} g/kWh"),
     ]
+
+
+def _precision_rows(s: RunSummary) -> list[tuple[str, str]]:
+    """Formats of the training stage, where the record names any, and its workers."""
+    rows = []
+    if s.work.gears:
+        told = f"{shares_words(s.work.gears)} of the tokens"
+        if any(map(is_simulated, s.work.gears)):
+            told += "; simulated: rounded like that format, on units of another one"
+        rows.append(("Numeric format of training", told))
+    if s.work.widths and max(s.work.widths) > 1:
+        rows.append(("Training workers", ", ".join(map(str, s.work.widths))))
+    return rows
 
 
 def _memory_rows(s: RunSummary) -> list[tuple[str, str]]:

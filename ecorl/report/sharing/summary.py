@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ecorl.ledger import EvaluationRow, LedgerReader
 from ecorl.records import EvaluationPhase, Provenance, Stage
@@ -15,6 +15,7 @@ from ecorl.report.energy.emissions import IntensityKind
 from ecorl.report.energy.stages import present
 from ecorl.report.model import Report
 from ecorl.report.run_config import RunConfig
+from ecorl.report.training_stage.model import TrainingStageFacts
 from ecorl.runtime.memory import DEVICE_METRIC, HOST_METRIC
 from ecorl.telemetry.beside.codecarbon import Beside
 
@@ -109,6 +110,9 @@ class WorkDone:
         n_tokens: tokens likewise.
         models: what was trained, by name.
         effective_batch_size, accumulation_steps: None where the record does not tell.
+        gears: share of the trained tokens by numeric format of the training stage, 0 to 1; empty
+            where the record names no format.
+        widths: numbers of workers with which steps were made, rising; empty where nobody counted.
     """
 
     n_steps: int
@@ -117,6 +121,8 @@ class WorkDone:
     models: Mapping[str, str]
     effective_batch_size: int | None
     accumulation_steps: int | None
+    gears: Mapping[str, float] = field(default_factory=dict)
+    widths: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +217,14 @@ def _work(report: Report, reader: LedgerReader, known: RunConfig) -> WorkDone:
         models=report.head.models,
         effective_batch_size=batch,
         accumulation_steps=steps,
+        gears=_gears(report.training_stage),
+        widths=tuple(sorted({r.width for r in trained if r.width})),
     )
+
+
+def _gears(geared: TrainingStageFacts | None) -> dict[str, float]:
+    named = geared is not None and any(row.gear is not None for row in geared.rows)
+    return geared.token_shares() if geared is not None and named else {}
 
 
 def _whole(text: str | None) -> int | None:

@@ -33,6 +33,10 @@ from ecorl.telemetry.beside.codecarbon import Beside, CodeCarbonProcess
 
 logger = logging.getLogger(__name__)
 
+WIDTH_CHANGE = "width_change_s"
+"""The ledger's metric, at the first step after a change of the width, of the time that the change
+took: from the end of the step before it to the end of that step, less a usual step's, s."""
+
 WARNS_AT = 0.8
 """Share of the budget at which it is told."""
 
@@ -87,7 +91,7 @@ class Governor:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._config, self._ledger, self._wall = config, ledger, wall
-        began_s, self._waited_s, memory = _earlier(ledger, wall())
+        began_s, self._waited_s, memory, change_s = _earlier(ledger, wall())
         self._watch = GridWatch(config, ledger.control, tell, began_s, wall)
         earlier = before or RunTotals(drawn_j=0.0)
         self._so_far = CarbonSoFar(earlier.carbon_g, earlier.unknown_j)
@@ -96,7 +100,7 @@ class Governor:
         name = config.carbon.control.controller
         # What another controller remembered is of no use.
         remembered = memory.get(name or "", {})
-        self._planned = None if name is None else PlannedRun(config, began_s, remembered)
+        self._planned = None if name is None else PlannedRun(config, began_s, remembered, change_s)
         self._steps = StepRecord()
         self._steps.recall(remembered.get("steps") if isinstance(remembered, Mapping) else None)
         self._ran = Ran()
@@ -318,11 +322,19 @@ def _facts(c: GearChoice) -> tuple[object, ...]:
     return c.command, c.why, c.g_per_kwh, c.feed, c.threshold_g_per_kwh, c.width, c.gear
 
 
-def _earlier(ledger: Ledger, now_s: float) -> tuple[float, float, dict[str, Mapping[str, object]]]:
-    """When the run began, s since 1970; how long it stood still, s; what each controller knew."""
+def _earlier(
+    ledger: Ledger, now_s: float
+) -> tuple[float, float, dict[str, Mapping[str, object]], float | None]:
+    """What is known of earlier attempts.
+
+    When the run began, s since 1970; how long it stood still, s; what each controller knew; and
+    what the newest change of the width has cost, s, None without one.
+    """
     with contextlib.closing(LedgerReader(ledger.path)) as reader:
         attempts, choices = reader.attempts(), reader.choices()
+        changes_s = [row.value for row in reader.metrics(WIDTH_CHANGE) if row.value is not None]
         spans = paused_spans(choices, reader.last_times())
     began_s = attempts[0].unix_anchor_s if attempts else now_s
     memory = {row.choice.controller: row.memory for row in choices if row.memory}
-    return began_s, sum(end_s - start_s for own in spans.values() for start_s, end_s in own), memory
+    waited_s = sum(end_s - start_s for own in spans.values() for start_s, end_s in own)
+    return began_s, waited_s, memory, max(0.0, changes_s[-1]) if changes_s else None

@@ -8,20 +8,22 @@ width (`LivePlan.step_tokens` of them make a step), so that throughputs are rati
 - nowhere: then all gears count as equally fast until they are timed.
 
 A simulated gear is planned with only under a table of the config, which is then that of another
-device: what it saves there it does not save here. So that the deadline is kept all the same, the
-fastest gear of such a plan counts as no faster than the slowest steps that were timed.
+device: what it saves there it does not save here. The controller goes by the table's proportions
+then, at the pace that the mix of gears has here; the deadline is kept by what the steps take here.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ecorl.control import Gear, TrainingStage
-from ecorl.controllers.problem.table import GearTable, TrainingAction
+from ecorl.controllers.problem.table import PAUSE, GearTable, TrainingAction
+from ecorl.controllers.problem.training import TrainingProblem
 from ecorl.kinds import Provenance
 from ecorl.runtime.control.step_record import Ran, StepRecord
 
@@ -36,14 +38,18 @@ class LivePlan:
     """The table of a live run.
 
     Attributes:
-        table: power and throughput, of which only proportions count.
+        table: power and throughput by which the controller decides; only proportions count.
+        clock: the same with what steps take here, by which the deadline is kept.
         step_tokens: what an optimizer step is in the table's tokens.
         present: what the last step ran in.
+        tried: widths at whose full speed the deadline is kept; empty: all.
     """
 
     table: GearTable
+    clock: GearTable
     step_tokens: float
     present: TrainingAction
+    tried: tuple[int, ...]
 
     def is_like(self, other: LivePlan) -> bool:
         """Whether another plan has the same actions and nearly the same figures.
@@ -52,15 +58,55 @@ class LivePlan:
             other: made later.
         """
         a, b = self.table, other.table
-        if (a.gears, a.widths) != (b.gears, b.widths):
+        if (a.gears, a.widths, self.tried) != (b.gears, b.widths, other.tried):
             return False
-        rates = np.allclose(_over_first(a.tokens_per_s), _over_first(b.tokens_per_s), rtol=0.1)
-        powers = np.allclose(_over_first(a.power_w), _over_first(b.power_w), rtol=0.1)
-        return bool(rates and powers)
+        rates = [
+            (a.tokens_per_s, b.tokens_per_s),
+            (self.clock.tokens_per_s, other.clock.tokens_per_s),
+        ]
+        powers = _over_first(a.power_w), _over_first(b.power_w)
+        return all(np.allclose(one, two, rtol=0.1) for one, two in (*rates, powers))
+
+
+@dataclass(frozen=True)
+class LiveProblem(TrainingProblem):
+    """The problem of a run that is under way.
+
+    Its workers stand still in a pause, and keep all that they hold: a change of the width starts
+    other processes and takes its time, a pause begins and ends at once. Under the table of another
+    device its deadline is kept at full speed of the widths that have been tried alone.
+
+    Attributes:
+        tried: widths in which steps were timed; empty: all count.
+    """
+
+    tried: tuple[int, ...] = ()
+
+    def _is_tried(self, action: TrainingAction) -> bool:
+        return not self.tried or action.width in self.tried
+
+    @cached_property
+    def _fastest(self) -> TrainingAction:
+        return max(filter(self._is_tried, self.table.actions()), key=self.rate, default=PAUSE)
+
+    @cached_property
+    def _fastest_high(self) -> TrainingAction:
+        actions = [a for a in self.table.actions() if self._is_tried(a) and not a.is_low]
+        return max(actions, key=self.rate, default=PAUSE)
+
+    def change_s(self, before: TrainingAction, after: TrainingAction) -> float:
+        """Time without training when one action follows another, s. See `TrainingProblem`."""
+        if before.is_pause or after.is_pause:
+            return 0.0
+        return super().change_s(before, after)
 
 
 def live_plan(
-    steps: StepRecord, stage: TrainingStage, shape: GearTable | None, reserve: float
+    steps: StepRecord,
+    stage: TrainingStage,
+    shape: GearTable | None,
+    reserve: float,
+    steps_left: int | None = None,
 ) -> LivePlan:
     """Put together what is known of a run's gears and widths.
 
@@ -69,31 +115,37 @@ def live_plan(
         stage: what can be chosen.
         shape: the table of the config; None without one.
         reserve: share of the time that is kept free beside the steps.
+        steps_left: steps that training has before it; None: unknown.
 
     Raises:
         ValueError: when no step is timed.
     """
     gears, widths = offered(stage, shape)
     seconds = _seconds(steps, stage, shape, gears, widths)
-    reference_s = seconds[0, 0]
-    rates = reference_s / seconds
-    rehearsed = [gear for gear in gears if gear in stage.simulated]
-    if rehearsed:
-        slowest_s = max(t for t in map(steps.time_s, steps.ran()) if t is not None)
-        rates, reference_s = rates / rates.max(), max(slowest_s, seconds.min())
-    powers = _powers(steps, shape, gears, widths)
-    keep = _rising(rates)
+    clock_s = _clock_s(steps, stage, gears, widths, seconds)
+    reference_s = float(seconds[0, 0])
+    is_rehearsal = any(gear in stage.simulated for gear in gears)
+    if is_rehearsal:
+        seconds = seconds * _slowness(stage, gears, seconds, clock_s, steps_left)
+    keep = _rising(reference_s / seconds) & _rising(reference_s / clock_s)
+    told = "the run's own steps"
     table = GearTable(
         gears=gears,
         widths=tuple(width for width, is_kept in zip(widths, keep, strict=True) if is_kept),
-        power_w=np.maximum.accumulate(powers[:, keep], axis=1),
-        tokens_per_s=rates[:, keep] / (1.0 + reserve),
+        power_w=np.maximum.accumulate(_powers(steps, shape, gears, widths)[:, keep], axis=1),
+        tokens_per_s=(reference_s / seconds)[:, keep] / (1.0 + reserve),
         provenance=Provenance.MEASURED if shape is None else shape.provenance,
-        source="the run's own steps" if shape is None else f"{shape.source}; the run's own steps",
+        source=told if shape is None else f"{shape.source}; {told}",
     )
+    clock = replace(table, tokens_per_s=(reference_s / clock_s)[:, keep] / (1.0 + reserve))
     gear = stage.gear if stage.gear in gears else gears[0]
     width = stage.width if stage.width in table.widths else table.widths[0]
-    return LivePlan(table, float(reference_s), TrainingAction(width, gear))
+    tried: tuple[int, ...] = ()
+    if is_rehearsal:
+        # The table is another device's: what it says of widths nobody has tried here.
+        timed = {ran.width or width for ran in steps.ran()}
+        tried = tuple(one for one in table.widths if one in timed) or (width,)
+    return LivePlan(table, clock, reference_s, TrainingAction(width, gear), tried)
 
 
 def offered(
@@ -121,14 +173,19 @@ def untimed(
 ) -> Gear | None:
     """A gear of which too few steps were timed for a plan; None: all are known well enough.
 
+    Each gear is timed, also where a table tells its speed: a plan that learnt only near the
+    deadline that a gear is slower could not keep it.
+
     Args:
         steps: of the run.
         stage: what can be chosen.
-        shape: the table of the config, which tells the others from one of them.
+        shape: the table of the config; None without one.
         n: how many steps are enough.
     """
     gears, _ = offered(stage, shape)
-    asked = gears[:1] if shape is not None else gears
+    left = stage.low_steps_left
+    may_be_low = left is None or left >= 1.0
+    asked = [gear for gear in gears if may_be_low or not gear.is_low] or gears[:1]
     return next((g for g in asked if steps.count(_ran(g, stage.width, stage)) < n), None)
 
 
@@ -140,13 +197,11 @@ def _seconds(
     widths: tuple[int, ...],
 ) -> FloatArray:
     """``[G, W]``: time of a step, s, measured where it was and else by the table's proportions."""
-    measured = np.full((len(gears), len(widths)), math.nan)
+    measured = _measured(steps, stage, gears, widths)
     for g, gear in enumerate(gears):
-        for w, width in enumerate(widths):
-            time_s = steps.time_s(_ran(gear, width, stage))
+        if gear in stage.simulated:
             # What a simulated gear takes here says nothing of the device that is planned for.
-            if time_s is not None and gear not in stage.simulated:
-                measured[g, w] = time_s
+            measured[g] = math.nan
     relative = np.ones_like(measured)
     if shape is not None:
         rows = [[_rate(shape, gear, width) for width in widths] for gear in gears]
@@ -157,10 +212,53 @@ def _seconds(
         if newest_s is None:
             raise ValueError("no step is timed")
         scale = newest_s / float(relative[0, 0])
-    if any(gear in stage.simulated for gear in gears):
-        return scale * relative
     found: FloatArray = np.where(np.isfinite(measured), measured, scale * relative)
+    for g, gear in enumerate(gears):
+        if gear in stage.simulated:
+            # Widths are real ones all the same: they scale as the first gear does.
+            found[g] = found[0] * relative[g] / relative[0]
     return found
+
+
+def _clock_s(
+    steps: StepRecord,
+    stage: TrainingStage,
+    gears: tuple[Gear, ...],
+    widths: tuple[int, ...],
+    seconds: FloatArray,
+) -> FloatArray:
+    """``[G, W]``: what a step takes here, s; of a simulated gear it is never less than was seen."""
+    measured = _measured(steps, stage, gears, widths)
+    found: FloatArray = np.where(np.isfinite(measured), measured, seconds)
+    for g, gear in enumerate(gears):
+        if gear in stage.simulated:
+            slower = np.nanmax(measured[g] / seconds[0], initial=1.0)
+            found[g] = np.where(np.isfinite(measured[g]), measured[g], slower * seconds[0])
+    return found
+
+
+def _slowness(
+    stage: TrainingStage,
+    gears: tuple[Gear, ...],
+    seconds: FloatArray,
+    clock_s: FloatArray,
+    steps_left: int | None,
+) -> float:
+    """How much longer than by the table a mean step takes here, with as many low ones as may be."""
+    low = next((g for g, gear in enumerate(gears) if gear in stage.simulated), 0)
+    share = 1.0
+    if stage.low_steps_left is not None and steps_left:
+        share = min(1.0, stage.low_steps_left / steps_left)
+    means = [share * one[low, 0] + (1.0 - share) * one[0, 0] for one in (clock_s, seconds)]
+    return float(max(1.0, means[0] / means[1]))
+
+
+def _measured(
+    steps: StepRecord, stage: TrainingStage, gears: tuple[Gear, ...], widths: tuple[int, ...]
+) -> FloatArray:
+    """``[G, W]``: median time of the steps that were timed, s; NaN where none was."""
+    rows = [[steps.time_s(_ran(g, w, stage)) for w in widths] for g in gears]
+    return np.array([[math.nan if t is None else t for t in row] for row in rows])
 
 
 def _powers(

@@ -24,7 +24,12 @@ from ecorl.controllers.protocol import Controller, Seen
 from ecorl.controllers.rules.prices import read_prices
 from ecorl.controllers.step import control_step
 from ecorl.errors import ConfigError, DataError
-from ecorl.runtime.control.live_plan import LivePlan, live_plan, untimed
+from ecorl.runtime.control.live_plan import (
+    LivePlan,
+    LiveProblem,
+    live_plan,
+    untimed,
+)
 from ecorl.runtime.control.step_record import Ran, StepRecord
 
 logger = logging.getLogger(__name__)
@@ -43,6 +48,8 @@ class PlannedRun:
         config: the run's; its controller is set.
         began_s: when the run began, s since 1970.
         memory: what it remembered when the run was interrupted; empty without that.
+        width_change_s: what the run's newest change of the width has cost, s; None: the config's
+            figure counts.
 
     Raises:
         ConfigError: when the prices of workers or the table of gears cannot be read, or the table
@@ -50,11 +57,16 @@ class PlannedRun:
     """
 
     def __init__(
-        self, config: Config, began_s: float, memory: Mapping[str, object] | None = None
+        self,
+        config: Config,
+        began_s: float,
+        memory: Mapping[str, object] | None = None,
+        width_change_s: float | None = None,
     ) -> None:
         c = config.carbon.control
         assert c.controller is not None
         self._config, self._control, self._name = config, c, c.controller
+        self._change_s = c.width_change_s if width_change_s is None else width_change_s
         self._prices = _prices(c.spot_prices)
         self._shape = _shape(config)
         self._began_s = began_s
@@ -110,7 +122,7 @@ class PlannedRun:
         if to_time is not None or step_s is None or steps.n < TIMED_STEPS:
             told = f"{TIMED_STEPS} steps are timed before anything is planned"
             return self._running(now_s, Why.TIMING, told, to_time if stage.gears else None)
-        plan = live_plan(steps, stage, self._shape, self._control.reserve)
+        plan = live_plan(steps, stage, self._shape, self._control.reserve, steps_left)
         problem = self._planned(now_s, steps_left, step_s, plan, day_s)
         if problem is None or self._controller is None:
             told = "the steps that are left take longer than until the deadline"
@@ -151,7 +163,8 @@ class PlannedRun:
         left_s = (1.0 + self._control.reserve) * steps_left * step_s
         if now_s + left_s <= self._deadline_s:
             return None, None
-        return _fastest(live_plan(steps, stage, self._shape, self._control.reserve), stage)
+        plan = live_plan(steps, stage, self._shape, self._control.reserve, steps_left)
+        return _fastest(plan, stage)
 
     def _planned(
         self, now_s: float, steps_left: int, step_s: float, plan: LivePlan, day_s: float
@@ -166,26 +179,15 @@ class PlannedRun:
             ran_s, left_s = now_s - self._began_s, steps_left * step_s
             self._deadline_s = self._began_s + (self._control.slack or 1.0) * (ran_s + left_s)
         left = steps_left * plan.step_tokens
-        fastest_s = left / float(plan.table.tokens_per_s.max() * (1.0 + self._control.reserve))
+        fastest_s = left / float(plan.clock.tokens_per_s.max() * (1.0 + self._control.reserve))
         late_s = now_s + fastest_s - self._deadline_s
         if late_s > self._control.reserve * fastest_s:
             self._tell_late(late_s)
         if self._problem is not None and self._plan is not None and self._plan.is_like(plan):
             return self._problem
-        c, soft = self._control, self._config.carbon.soft_deadline
         try:
-            problem = TrainingProblem(
-                plan.table,
-                tokens=max(left, _SHORTEST_S),
-                start_s=now_s,
-                deadline_s=self._deadline_s,
-                epoch_s=max(self._config.carbon.recheck_s + step_s, c.width_change_s),
-                width_change_s=c.width_change_s,
-                low_share=max(c.low_share, _SHORTEST_S),
-                soft_deadline_s=None if soft is None else soft.timestamp(),
-                late_g_per_h=c.late_g_per_h,
-                pue=self._config.accounting.pue,
-            )
+            problem = self._problem_of(plan.clock, now_s, left, step_s, plan.tried)
+            decided = self._problem_of(plan.table, now_s, left, step_s, plan.tried)
         except ConfigError:
             # Too late for a plan that was not made before, and for one that was made otherwise.
             self._problem = None
@@ -193,10 +195,30 @@ class PlannedRun:
         if self._controller is not None:
             self._recalled = self._controller.memory()
         self._problem, self._plan = problem, plan
-        self._controller = build(self._name, problem, day_s=day_s, seed=c.seed)
+        self._controller = build(self._name, decided, day_s=day_s, seed=self._control.seed)
         if self._recalled:
             self._controller.recall(self._recalled)
         return problem
+
+    def _problem_of(
+        self, table: GearTable, now_s: float, left: float, step_s: float, tried: tuple[int, ...]
+    ) -> LiveProblem:
+        """What is left of the run as a problem."""
+        c, soft = self._control, self._config.carbon.soft_deadline
+        assert self._deadline_s is not None
+        return LiveProblem(
+            table,
+            tokens=max(left, _SHORTEST_S),
+            start_s=now_s,
+            deadline_s=self._deadline_s,
+            epoch_s=max(self._config.carbon.recheck_s + step_s, self._change_s),
+            width_change_s=self._change_s,
+            low_share=max(c.low_share, _SHORTEST_S),
+            soft_deadline_s=None if soft is None else soft.timestamp(),
+            late_g_per_h=c.late_g_per_h,
+            pue=self._config.accounting.pue,
+            tried=tried,
+        )
 
     def _tell_late(self, late_s: float) -> None:
         """Say once that the deadline cannot be kept, and which one can."""
@@ -254,8 +276,11 @@ def _shape(config: Config) -> GearTable | None:
 
 
 def _fastest(plan: LivePlan, stage: TrainingStage) -> tuple[Gear | None, int | None]:
-    """Gear and width of the highest throughput, None for what cannot be chosen."""
-    best: TrainingAction = max(plan.table.actions(), key=plan.table.rate)
+    """Gear and width of the highest throughput here, None for what cannot be chosen."""
+    left = stage.low_steps_left
+    may_be_low = left is None or left >= 1.0
+    actions = [a for a in plan.clock.actions() if may_be_low or not a.is_low]
+    best: TrainingAction = max(actions or plan.clock.actions(), key=plan.clock.rate)
     return best.gear if stage.gears else None, best.width if stage.widths else None
 
 

@@ -8,6 +8,7 @@ makes the same calls in the same order.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Protocol
 
 
@@ -71,15 +72,18 @@ class TorchRanks:
 
     A group of its own, with the gloo back-end: the framework's group may be NCCL's, which moves
     objects over the GPUs, and stands in a queue with gradients.
+
+    Args:
+        patience: how long a process waits for the others; None: as long as torch does by itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience: timedelta | None = None) -> None:
         # Imported here: a process that only reports or configures needs no torch.
         import torch.distributed as dist
 
         self._dist = dist
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self._group = dist.new_group(backend="gloo")
+        self._group = dist.new_group(backend="gloo", timeout=patience)
 
     def all_gather(self, value: Any) -> list[Any]:
         """Tell all processes a value of each. See `Ranks`."""

@@ -119,7 +119,7 @@ class TrlGears:
         """
         gear = self.box.shift(wanted, steps_left)
         if self._ranks is not None:
-            # Each process has counted its own tokens: one of them decides for all.
+            # One of them decides for all: a process may have been told another limit.
             gear = self.box.gear = self._ranks.broadcast(gear)
         self._step = _Step(gear, number)
 
@@ -305,7 +305,10 @@ class TrlGears:
     def _end_step(self, step: _Step) -> None:
         step.batches.clear()
         self._last = step.gear
-        self.box.count(step.gear, float(step.tokens))
+        tokens = step.tokens
+        if self._ranks is not None:
+            tokens = sum(self._ranks.all_gather(tokens))
+        self.box.count(step.gear, float(tokens))
         optimizer = self._optimizer()
         if isinstance(optimizer, PrecisionAdaptiveAdamW):
             optimizer.decelerate(self.box.gamma(step.gear))

@@ -46,7 +46,7 @@ from ecorl.devices.profile import load_profile
 from ecorl.errors import ConfigError, DataError, MissingToolError, RunError
 from ecorl.grid import Gas
 from ecorl.kinds import Provenance, Stage
-from ecorl.ledger import ExecutionRow
+from ecorl.ledger import ExecutionRow, FaultRow
 from ecorl.records import Action, EnergyMethod, StageEnergy, StageResult
 from tests.fakes.recordings import two, write
 from tests.fakes.training_problems import DAY_S, table
@@ -290,6 +290,75 @@ def test_what_follows_a_change_may_be_left_out():
     found = training_profile(rows, "run a", skip=1)
     assert {r.action.gear: r.n for r in found.readings} == {Gear.BF16: 4, Gear.FP8: 2}
     assert found.left_out == {"came first after a begin or a change": 4}
+
+
+def fault(iteration, kind="GearOverflow", attempt=1):
+    return FaultRow(attempt, False, iteration, 100.0 * iteration, kind, "actor_train", "", 0)
+
+
+def test_a_simulated_gear_is_never_priced():
+    rows = [execution(n) for n in range(3)]
+    rows += [execution(n, "FP8 simulated", power_w=100.0, n_tokens=9000) for n in range(3, 6)]
+    found = training_profile(rows, "run a")
+    assert {r.action.gear: r.n for r in found.readings} == {Gear.BF16: 3}
+    assert found.left_out == {"simulated its gear": 3}
+    assert found.table().gears == (Gear.BF16,)
+    # What is said of executions that tell no gear does not make one of a simulated one.
+    told = training_profile(rows[3:], "run a", own=TrainingAction(1, Gear.FP8))
+    assert told.readings == ()
+
+
+def test_the_first_execution_after_a_simulated_gear_came_after_a_change():
+    rows = [execution(n, gear) for n, gear in
+            enumerate(["BF16", "BF16", "FP8 simulated", "BF16", "BF16"])]  # fmt: skip
+    found = training_profile(rows, "run a", skip=1)
+    assert [r.n for r in found.readings] == [2]
+    assert found.left_out == {"came first after a begin or a change": 2, "simulated its gear": 1}
+
+
+def test_steps_that_overflowed_tell_nothing_of_a_gear():
+    rows = [execution(n, gear) for n, gear in enumerate(["FP8", "FP8", "BF16", "FP8", "BF16"])]
+    # Of step 1 the first micro-batch is recorded in the gear that it overflowed in.
+    rows.insert(2, execution(1.5, "BF16", iteration=1, power_w=5000.0))
+    faults = [fault(1), fault(3, "GearBarred"), fault(4, attempt=2)]
+    found = training_profile(rows, "run a", faults=faults)
+    assert {r.action.gear: (r.n, r.power_w) for r in found.readings} == {
+        Gear.BF16: (2, pytest.approx(700.0)), Gear.FP8: (2, pytest.approx(700.0)),
+    }  # fmt: skip
+    assert found.left_out == {"was computed anew after an overflow": 2}
+
+
+def test_measurements_of_the_gears_are_no_training():
+    def measurement(at):
+        return execution(at, None, None, n_tokens=0, power_w=5000.0)
+
+    rows = [execution(1, "FP8"), execution(2), measurement(2.5), execution(3), execution(4)]
+    for own in (TrainingAction(0, None), TrainingAction(1, Gear.FP8)):
+        found = training_profile(rows, "run a", own=own, skip=1)
+        # It stands between two steps of one gear, and is no change between them.
+        assert {r.action.gear: r.n for r in found.readings} == {Gear.BF16: 2}
+        assert found.left_out["measured the gears, and trained on nothing"] == 1
+
+
+def test_power_is_that_of_the_workers_on_all_machines():
+    rows = [execution(n, width=2, power_w=power_w, n_tokens=500, node=node,
+                      device_ids=(f"{node}/gpu0",))
+            for n in range(3) for node, power_w in (("a", 700.0), ("b", 600.0))]  # fmt: skip
+    found = training_profile(rows, "run a")
+    (reading,) = found.readings
+    assert (reading.n, reading.action.width) == (3, 2)
+    assert reading.power_w == pytest.approx(1300.0)
+    assert reading.tokens_per_s == pytest.approx(100.0)
+
+
+def test_an_execution_without_the_part_of_a_machine_is_left_out():
+    rows = [execution(n, width=2, node=node) for n in range(3) for node in ("a", "b")]
+    found = training_profile(rows[:-1], "run a")
+    assert [r.n for r in found.readings] == [2]
+    assert found.left_out == {"lacks the record of a machine": 1}
+    assert training_profile(rows, "run a", lost={1}).readings == ()
+    unread = [*rows[:-1], execution(2, width=2, node="b", power_w=None)]
+    assert training_profile(unread, "run a").left_out == {"told no energy": 1}
 
 
 def test_readings_have_the_weakest_provenance():

@@ -160,12 +160,13 @@ class RunMaker:
         """The PUE from a time of this clock on."""
         self.ledger.control.pue(UNIX_S + t_s, value)
 
-    def chose(self, t_s: float, command: Command, why: Why, **kwargs) -> None:
-        """A decision about the training stage."""
+    def chose(self, t_s: float, command: Command, why: Why, memory=None, **kwargs) -> None:
+        """A decision about the training stage, with what its controller remembers."""
         self.clock(t_s)
         reason = f"because {why}"
         self.ledger.control.choice(
-            GearChoice(UNIX_S + t_s, command, why, "threshold", reason, UNIX_S + t_s, **kwargs)
+            GearChoice(UNIX_S + t_s, command, why, "threshold", reason, UNIX_S + t_s, **kwargs),
+            memory,
         )
 
     def resume(self, t_s: float, from_step: int) -> None:

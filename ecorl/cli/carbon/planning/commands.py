@@ -190,7 +190,8 @@ def profile(
     """Read power and throughput by gear and width from the training stage of a run.
 
     Figures are means over the executions with their standard deviations, of the provenance that the
-    record has. What --out writes is what carbon.control.table reads.
+    record has. A simulated gear has no price: its executions are left out, as are steps that were
+    computed anew. What --out writes is what carbon.control.table reads.
     """
     out = writable(out, "--out")
     from ecorl.cli.carbon.planning.profile import run_profile

@@ -19,6 +19,13 @@ from ecorl.errors import RunError
 from ecorl.ledger import LedgerReader
 from ecorl.report.render.numbers import edi_unit, figure, scaled, with_spread
 
+_PLURALS = {
+    "simulated its gear": "simulated their gear",
+    "was computed anew after an overflow": "were computed anew after an overflow",
+    "lacks the record of a machine": "lack the record of a machine",
+}
+"""Reasons that are told otherwise of several executions."""
+
 _HEADS = ["gear", "workers", "power, W", "tokens/s", "", "executions", "provenance"]
 
 
@@ -40,7 +47,14 @@ def run_profile(
     """
     with reading_named_ledger(), LedgerReader(run) as reader:
         executions, run_id = reader.executions(), reader.run().run_id
-    found = training_profile(executions, f"run {run_id} in {run}", own=own, skip=skip)
+        found = training_profile(
+            executions,
+            f"run {run_id} in {run}",
+            own=own,
+            skip=skip,
+            faults=reader.faults(),
+            lost={node.attempt for node in reader.lost_nodes()},
+        )
     if not found.readings:
         raise RunError(f"{run}: no execution of {TRAINED} can be used: {_left_out(found)}")
     table = None if out is None else found.table()
@@ -109,5 +123,6 @@ def _show(found: TrainingProfile) -> None:
 def _left_out(found: TrainingProfile) -> str:
     if not found.left_out:
         return f"the record has none of {TRAINED}"
-    parts = [f"{n} that {why}" for why, n in found.left_out.items()]
+    parts = [f"{n} that {_PLURALS.get(why, why) if n > 1 else why}"
+             for why, n in found.left_out.items()]  # fmt: skip
     return "; ".join(parts)

@@ -43,4 +43,4 @@ def test_times_are_ratios_of_one_process(monkeypatch):
         (times.slowed_ratio, times.slowed_spread),
     ):
         assert spread["min"] <= ratio <= spread["max"]
-        assert spread["n"] >= 6
+        assert spread["n"] >= 3  # two rounds each

@@ -1,0 +1,289 @@
+"""How long training stands when its width changes, and whether killed members cost a step."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ecorl.bench.rounds import TimeBox
+from ecorl.trainer import ElasticTrainer
+from ecorl.trainer.elastic.member import Member
+from ecorl.trainer.elastic.records import (
+    ElasticOptions,
+    MemberOptions,
+    Patience,
+    Point,
+    StepDone,
+    StepOrder,
+    TrainingResult,
+)
+from ecorl.trainer.elastic.task import EpochOrder
+
+_STEP_S = 0.38
+"""Aimed at for a step at width 1, s: amid the 0.25 to 0.5 s for which the figure stands."""
+
+_MICRO_ROWS = 64
+
+_MIN_STEPS = 6
+"""Steps of each width that are measured at least, invented."""
+
+_OBJECT_STORE_BYTES = 200_000_000
+
+
+@dataclass
+class WideTask:
+    """Fits a sum by a wide layer, so that a step takes as long as its rows ask for.
+
+    Attributes:
+        batch_rows: rows of a step; the driver may change it between two steps.
+        n_hidden: units of the wide layer.
+    """
+
+    batch_rows: int = 256
+    n_hidden: int = 2048
+
+    def make_model(self) -> nn.Module:
+        """Make two layers."""
+        wide = (nn.Linear(256, self.n_hidden), nn.GELU(), nn.Linear(self.n_hidden, 256))
+        return nn.Sequential(*wide, nn.Linear(256, 1))
+
+    def make_optimizer(self, model: nn.Module) -> Optimizer:
+        """Make torch's AdamW."""
+        return torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def rows(self, step: int) -> Sequence[int]:
+        """Tell the rows of a step."""
+        return EpochOrder(4 * self.batch_rows, self.batch_rows).rows(step)
+
+    def loss(self, model: nn.Module, indices: Sequence[int]) -> Tensor:
+        """Compute the squared error of each row."""
+        # Of the row's number alone: sines of it, which lie anywhere between -1 and 1.
+        numbers = torch.tensor(indices, dtype=torch.float32)[:, None]
+        inputs = torch.sin(numbers * torch.arange(1.0, 257.0))
+        predicted: Tensor = model(inputs)
+        return (predicted[:, 0] - inputs[:, :8].sum(1)).square()
+
+
+@dataclass(frozen=True, slots=True)
+class WidthChangeTime:
+    """A training whose width went from 1 to 2 and back, on this machine's CPU.
+
+    Attributes:
+        stall_steps: longest time without a finished step over the median step.
+        stall_at_change_steps: the same of those times in which a width changed.
+        longest_s: longest time without a finished step, s.
+        median_step_s: median time between two finished steps, s.
+        median_by_width_s: the same by width, s.
+        n_steps: steps that were measured.
+        prepared_s: from the wish for two members until the second was ready, s.
+        n_parameters: of the model; two moments each are passed on beside them.
+    """
+
+    stall_steps: float
+    stall_at_change_steps: float
+    longest_s: float
+    median_step_s: float
+    median_by_width_s: dict[int, float]
+    n_steps: int
+    prepared_s: float
+    n_parameters: int
+
+
+@dataclass(frozen=True, slots=True)
+class LostSteps:
+    """A training whose members were killed.
+
+    Attributes:
+        n_lost: steps that were not committed, or not once, and steps whose rows were not theirs.
+        n_steps: steps that were asked for.
+        n_killed: members that died.
+        n_redone: steps that were computed again.
+        loss_gap: largest difference between a step's loss and that of an undisturbed training,
+            relative to it.
+    """
+
+    n_lost: int
+    n_steps: int
+    n_killed: int
+    n_redone: int
+    loss_gap: float
+
+
+def width_change(box_s: float = 12.0) -> WidthChangeTime:
+    """Train at width 1, at 2, and at 1 again, and measure the times between finished steps.
+
+    Args:
+        box_s: time for the steps at settled widths, s; the second member's start comes on top.
+    """
+    task = WideTask()
+    with (
+        ray_here(),
+        tempfile.TemporaryDirectory() as folder,
+        ElasticTrainer(task, Path(folder), options=_options(checkpoint_every=0)) as trainer,
+    ):
+        _calibrate(trainer, task)
+        first = trainer.n_done
+        _train_for(trainer, box_s / 4, width=1)
+        trainer.set_width(2)
+        _train_for(trainer, box_s / 4, width=2)
+        trainer.set_width(1)
+        result = _train_for(trainer, box_s / 2, width=1)
+    return _judge(result, first, task)
+
+
+def _calibrate(trainer: ElasticTrainer, task: WideTask) -> None:
+    """Find the rows with which a step takes as long as it should, on the member itself."""
+    for _ in range(2):
+        first = trainer.n_done
+        result = trainer.train(first + 4)
+        # The first step after a change of the batch's size allocates anew.
+        step_s = statistics.median(one.time_s for one in result.steps[first + 1 :])
+        n_parts = round(task.batch_rows * _STEP_S / step_s / _MICRO_ROWS / 2)
+        # An even number of forward passes, so that two members share them evenly.
+        task.batch_rows = max(1, n_parts) * 2 * _MICRO_ROWS
+
+
+def _train_for(trainer: ElasticTrainer, time_s: float, width: int) -> TrainingResult:
+    """Train until enough steps at a width are done; those before it is there do not count."""
+    box: list[TimeBox] = []
+    n_here = 0
+
+    def on_step(done: StepDone) -> None:
+        nonlocal n_here
+        if done.width == width:
+            if not box:
+                box.append(TimeBox(time_s))
+            n_here += 1
+            if n_here >= _MIN_STEPS and not box[0].has_room():
+                trainer.stop()
+
+    return trainer.train(trainer.n_done + 100_000, on_step)
+
+
+def _judge(result: TrainingResult, first: int, task: WideTask) -> WidthChangeTime:
+    """Compute the figures from the committed steps."""
+    steps = [one for one in result.steps if one.step >= first]
+    pairs = list(itertools.pairwise(steps))
+    times = [(a.width, b.width, b.ended_s - a.ended_s) for a, b in pairs]
+    gaps = [time_s for _, _, time_s in times]
+    median_s = statistics.median(gaps)
+    at_change = [time_s for before, after, time_s in times if before != after]
+    by_width = {
+        width: statistics.median(t for before, after, t in times if before == after == width)
+        for width in (1, 2)
+    }
+    grown = next(one for one in result.changes if one.after == 2)
+    return WidthChangeTime(
+        stall_steps=max(gaps) / median_s,
+        stall_at_change_steps=max(at_change) / median_s,
+        longest_s=max(gaps),
+        median_step_s=median_s,
+        median_by_width_s=by_width,
+        n_steps=len(gaps),
+        prepared_s=grown.prepared_s,
+        n_parameters=sum(one.numel() for one in task.make_model().parameters()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _KillSome:
+    """Ends members at some points: a drill."""
+
+    at: tuple[tuple[Point, str, int], ...]
+
+    def __call__(self, point: Point, member: str, step: int) -> None:
+        if (point, member, step) in self.at:
+            os._exit(1)
+
+
+def lost_steps(n_steps: int = 40) -> LostSteps:
+    """Kill a member in a step, one that has summed and not answered, and then all of them.
+
+    Args:
+        n_steps: steps, at least 20.
+    """
+    task = WideTask(batch_rows=30, n_hidden=32)
+    kills = (
+        (Point.COMPUTING, "member-2", 6),
+        (Point.REDUCED, "member-3", 12),
+        # Alone by now: member-4 is loading.
+        (Point.COMPUTING, "member-1", 14),
+    )
+    options = _options(checkpoint_every=5, drill=_KillSome(kills))
+    with (
+        ray_here(),
+        tempfile.TemporaryDirectory() as folder,
+        ElasticTrainer(task, Path(folder), width=2, options=options) as trainer,
+    ):
+        # The second one is waited for: it is to die.
+        trainer.set_width(2, at_step=10)
+        result = trainer.train(n_steps)
+    undisturbed = _undisturbed(task, n_steps)
+    done = Counter(one.step for one in result.steps)
+    n_wrong = sum(tuple(task.rows(one.step)) != one.rows for one in result.steps)
+    gaps = [abs(one.loss / undisturbed[one.step] - 1) for one in result.steps]
+    return LostSteps(
+        n_lost=sum(done[step] != 1 for step in range(n_steps)) + n_wrong,
+        n_steps=n_steps,
+        n_killed=sum(one.who.startswith("member") for one in result.faults),
+        n_redone=result.n_redone,
+        loss_gap=max(gaps),
+    )
+
+
+def _undisturbed(task: WideTask, n_steps: int) -> list[float]:
+    """Losses of one member in this process that nothing happens to."""
+    member = Member("alone", task, MemberOptions(micro_batch_rows=_MICRO_ROWS), "127.0.0.1")
+    member.load(task.rows(0))
+    losses: list[float] = []
+    for step in range(n_steps):
+        rows = tuple(task.rows(step))
+        answer = member.compute(StepOrder(step, step, rows, 0, len(rows), ("alone",)))
+        losses.append(answer.loss or 0.0)
+    return losses
+
+
+def _options(checkpoint_every: int, drill: _KillSome | None = None) -> ElasticOptions:
+    """Options of both trainings."""
+    return ElasticOptions(
+        max_width=2,
+        checkpoint_every=checkpoint_every,
+        member=MemberOptions(micro_batch_rows=_MICRO_ROWS, drill=drill),
+        patience=Patience(ping_s=5.0),
+    )
+
+
+@contextmanager
+def ray_here() -> Iterator[None]:
+    """Start a Ray cluster on this machine, unless this process has joined one.
+
+    Both measurements do so; around both of them it saves one start.
+    """
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        configure_logging=False,
+        object_store_memory=_OBJECT_STORE_BYTES,
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()

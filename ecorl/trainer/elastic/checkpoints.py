@@ -1,0 +1,125 @@
+"""Checkpoints of an elastic training: whole or recognised as damaged, the last two kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ecorl.files import write_whole
+
+_KEPT = 2
+"""A newest one that is damaged must have one before it."""
+
+_FORMAT = 1
+
+_NAME = re.compile(r"step-(\d{8,})\.ckpt")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingCheckpoint:
+    """A state that was saved.
+
+    Attributes:
+        n_done: steps that it holds.
+        payload: the state, as `state.to_bytes` wrote it.
+    """
+
+    n_done: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedFile:
+    """A checkpoint that cannot be used; it was renamed, so that it is not looked at again.
+
+    Attributes:
+        name: its name.
+        reason: what is wrong with it.
+    """
+
+    name: str
+    reason: str
+
+
+class CheckpointFolder:
+    """The checkpoints of one training, as files of a header line and the state.
+
+    Args:
+        folder: where they lie; it is made.
+
+    Raises:
+        OSError: when it cannot be made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        # What a driver left that was killed while it wrote.
+        for part in folder.glob(".step-*.ckpt.*.part"):
+            with suppress(OSError):
+                part.unlink()
+
+    def write(self, n_done: int, payload: bytes) -> None:
+        """Save a state, and delete all but the newest two.
+
+        Args:
+            n_done: steps that it holds.
+            payload: the state.
+
+        Raises:
+            OSError: when it cannot be written; those that are there stay.
+        """
+        header = {
+            "format": _FORMAT,
+            "n_done": n_done,
+            "n_bytes": len(payload),
+            "sha256": hashlib.sha256(payload).hexdigest(),
+        }
+        line = json.dumps(header).encode() + b"\n"
+        write_whole(self.folder / f"step-{n_done:08d}.ckpt", line + payload)
+        for _, path in self._files()[:-_KEPT]:
+            with suppress(OSError):  # one too many costs space alone
+                path.unlink()
+
+    def newest(self) -> tuple[TrainingCheckpoint | None, list[DamagedFile]]:
+        """Read the newest checkpoint that is whole.
+
+        Returns:
+            The checkpoint, or None where there is none; and the damaged ones that were passed over.
+        """
+        damaged: list[DamagedFile] = []
+        for n_done, path in reversed(self._files()):
+            read = _read(path, n_done)
+            if isinstance(read, TrainingCheckpoint):
+                return read, damaged
+            damaged.append(DamagedFile(path.name, read))
+            with suppress(OSError):
+                path.rename(path.with_suffix(".damaged"))
+        return None, damaged
+
+    def _files(self) -> list[tuple[int, Path]]:
+        """Step and file of all checkpoints, the oldest first."""
+        found = ((_NAME.fullmatch(path.name), path) for path in self.folder.iterdir())
+        return sorted((int(match[1]), path) for match, path in found if match is not None)
+
+
+def _read(path: Path, n_done: int) -> TrainingCheckpoint | str:
+    """Read one checkpoint; or tell what is wrong with it."""
+    try:
+        line, _, payload = path.read_bytes().partition(b"\n")
+        header = json.loads(line)
+    except (OSError, ValueError) as error:
+        return f"it cannot be read: {error}"
+    if not isinstance(header, dict) or header.get("format") != _FORMAT:
+        return "its header is not one of this format"
+    if header.get("n_done") != n_done:
+        return f"it says that it holds {header.get('n_done')} steps"
+    if header.get("n_bytes") != len(payload):
+        return f"it has {len(payload)} bytes of {header.get('n_bytes')}"
+    if header.get("sha256") != hashlib.sha256(payload).hexdigest():
+        return "its content does not match its hash"
+    return TrainingCheckpoint(n_done, payload)

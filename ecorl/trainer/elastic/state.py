@@ -1,0 +1,172 @@
+"""What a member is: its state, as bytes for a checkpoint and over a process group for joiners."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ecorl.trainer.elastic.groups import ProcessGroup
+
+_BUCKET_BYTES = 32 * 2**20
+"""Bytes that are broadcast at once; invented: large against a call's cost, small against memory."""
+
+
+def state_of(model: nn.Module, optimizer: Optimizer, n_applied: int) -> dict[str, Any]:
+    """Collect all that a joiner has to know; tensors are not copied.
+
+    Args:
+        model: the model.
+        optimizer: its optimizer.
+        n_applied: steps that the optimizer has applied.
+    """
+    weights = model.state_dict()
+    # Buffers that a model keeps out of its files change in training like all others.
+    unsaved = {name: one for name, one in model.named_buffers() if name not in weights}
+    return {
+        "model": weights,
+        "buffers": unsaved,
+        "optimizer": optimizer.state_dict(),
+        "n_applied": n_applied,
+    }
+
+
+def load_state(state: dict[str, Any], model: nn.Module, optimizer: Optimizer) -> int:
+    """Take over a state.
+
+    Args:
+        state: of `state_of`.
+        model: a model of the same shape.
+        optimizer: its optimizer.
+
+    Returns:
+        Steps that the optimizer has applied.
+    """
+    model.load_state_dict(state["model"])
+    buffers = dict(model.named_buffers())
+    with torch.no_grad():
+        for name, value in state["buffers"].items():
+            buffers[name].copy_(value)
+    optimizer.load_state_dict(state["optimizer"])
+    return int(state["n_applied"])
+
+
+def to_bytes(state: dict[str, Any]) -> bytes:
+    """Write a state down; tensors are copied to the CPU's memory on the way."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def from_bytes(payload: bytes, device: torch.device) -> dict[str, Any]:
+    """Read what `to_bytes` wrote.
+
+    Args:
+        payload: the bytes, whose hash was checked. They are unpickled: only a file that a run of
+            one's own has written may be read.
+        device: where its tensors shall lie.
+    """
+    # An optimizer of the user's own may keep any object in its state, which torch's reader of
+    # tensors alone would refuse when all members are lost: the worst time to learn of it.
+    state: dict[str, Any] = torch.load(io.BytesIO(payload), map_location=device, weights_only=False)
+    return state
+
+
+def send_state(state: dict[str, Any], group: ProcessGroup, device: torch.device) -> None:
+    """Send a state to all other members of a group; the sender's rank is the root.
+
+    Raises:
+        CollectiveFailed: when they do not receive it.
+    """
+    file = io.BytesIO()
+    pickler = _Pickler(file)
+    pickler.dump(state)
+    shapes = [(one.dtype, tuple(one.shape)) for one in pickler.tensors]
+    plan = pickle.dumps((file.getvalue(), shapes))
+    size = torch.tensor([len(plan)], dtype=torch.int64, device=device)
+    group.broadcast(size, group.rank)
+    group.broadcast(torch.frombuffer(bytearray(plan), dtype=torch.uint8).to(device), group.rank)
+    for bucket in _buckets(shapes):
+        parts = [pickler.tensors[i].detach().to(device).reshape(-1) for i in bucket]
+        group.broadcast(torch.cat(parts), group.rank)
+
+
+def receive_state(group: ProcessGroup, root: int, device: torch.device) -> dict[str, Any]:
+    """Receive what the root sends.
+
+    Args:
+        group: the group.
+        root: rank of the sender.
+        device: where the group's tensors lie.
+
+    Raises:
+        CollectiveFailed: when it does not arrive.
+    """
+    size = torch.zeros(1, dtype=torch.int64, device=device)
+    group.broadcast(size, root)
+    plan = torch.zeros(int(size.item()), dtype=torch.uint8, device=device)
+    group.broadcast(plan, root)
+    skeleton, shapes = pickle.loads(plan.cpu().numpy().tobytes())
+    tensors: dict[int, Tensor] = {}
+    for bucket in _buckets(shapes):
+        sizes = [torch.Size(shapes[i][1]).numel() for i in bucket]
+        flat = torch.empty(sum(sizes), dtype=shapes[bucket[0]][0], device=device)
+        group.broadcast(flat, root)
+        for i, part in zip(bucket, torch.split(flat, sizes), strict=True):
+            # A copy: a view would keep its whole bucket in memory, and in each checkpoint.
+            tensors[i] = part.reshape(shapes[i][1]).clone()
+    state: dict[str, Any] = _Unpickler(io.BytesIO(skeleton), tensors).load()
+    return state
+
+
+def _buckets(shapes: Sequence[tuple[torch.dtype, tuple[int, ...]]]) -> Iterator[list[int]]:
+    """Put tensors of one kind together, in their order, up to a size."""
+    by_kind: dict[torch.dtype, list[int]] = {}
+    for i, (kind, _) in enumerate(shapes):
+        by_kind.setdefault(kind, []).append(i)
+    for kind, places in by_kind.items():
+        bucket: list[int] = []
+        n_bytes = 0
+        for i in places:
+            bucket.append(i)
+            n_bytes += torch.Size(shapes[i][1]).numel() * kind.itemsize
+            if n_bytes >= _BUCKET_BYTES:
+                yield bucket
+                bucket, n_bytes = [], 0
+        if bucket:
+            yield bucket
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles all but tensors, which it lists."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.tensors: list[Tensor] = []
+        self._places: dict[int, int] = {}
+
+    def persistent_id(self, thing: object) -> int | None:
+        """The tensor's place in the list; None for anything else."""
+        if not isinstance(thing, Tensor):
+            return None
+        if id(thing) not in self._places:
+            self._places[id(thing)] = len(self.tensors)
+            self.tensors.append(thing)
+        return self._places[id(thing)]
+
+
+class _Unpickler(pickle.Unpickler):
+    """Puts received tensors back in their places."""
+
+    def __init__(self, file: io.BytesIO, tensors: dict[int, Tensor]) -> None:
+        super().__init__(file)
+        self._tensors = tensors
+
+    def persistent_load(self, place: int) -> Tensor:
+        """The tensor of a place."""
+        return self._tensors[place]

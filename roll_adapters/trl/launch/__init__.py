@@ -1,0 +1,1 @@
+"""Training in several processes whose number changes: a supervisor and the processes it starts."""

@@ -1,0 +1,221 @@
+"""Elastic trainings whose parts are killed: each step counts once, and the curve is undisturbed.
+
+Members are numbered in the order in which they are made, so that a drill knows whom to kill.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from ecorl.errors import RunError
+from ecorl.trainer.elastic.checkpoints import CheckpointFolder
+from ecorl.trainer.elastic.records import ElasticFault, Patience, Point
+from tests.elastic_runs import check_whole, training
+from tests.toy_runs import ROOT
+from tests.toy_task import DIES, NAPS, STOPS, Drill, ToyTask
+
+LOST, JOINER, REDONE = (
+    ElasticFault.MEMBER_LOST,
+    ElasticFault.JOINER_LOST,
+    ElasticFault.STEP_REDONE,
+)
+PATIENCE = Patience(ping_s=3.0)
+
+
+def until(trainer, width, after=""):
+    """Stops at that width, once a certain member is lost."""
+
+    def on_step(done):
+        is_lost = not after or any(one.who == after for one in trainer._log.result(0).faults)
+        if done.width == width and is_lost:
+            trainer.stop()
+
+    return on_step
+
+
+def seen(result):
+    return [(one.kind, one.who) for one in result.faults]
+
+
+def test_joiners_that_die_or_are_late_at_any_point(elastic_cluster, tmp_path):
+    """While loading, at the meeting, and while they are given the state; training goes on."""
+    task = ToyTask(step_s=0.02)
+    drill = Drill(
+        {
+            (Point.LOADING, "member-2"): (DIES, 0),
+            (Point.MEETING, "member-3"): (DIES, 0),
+            (Point.SHARING, "member-4"): (DIES, 0),
+            (Point.LOADING, "member-5"): (NAPS, 0),
+        },
+        nap_s=3.0,
+    )
+    with training(tmp_path, task, drill=drill, patience=PATIENCE) as trainer:
+        trainer.set_width(2, at_step=1)
+        trainer.train(1)
+        trainer.set_width(2)
+        trainer.train(100_000, until(trainer, 2))
+        n_steps = trainer.n_done + 3
+        result = trainer.train(n_steps)
+        check_whole(trainer, result, task, n_steps)
+    assert [who for kind, who in seen(result) if kind is JOINER] == [
+        "member-2",
+        "member-3",
+        "member-4",
+    ]
+    assert {kind for kind, _ in seen(result)} <= {JOINER, ElasticFault.GROUP_FAILED}
+    assert result.n_redone == 0  # no step was under way in a group of theirs
+    gaps = [b.ended_s - a.ended_s for a, b in itertools.pairwise(result.steps)]
+    assert statistics.median(gaps) < 1.0
+
+
+def test_members_that_die_in_a_step_and_then_all_of_them(elastic_cluster, tmp_path):
+    """After one has applied a step, before it tells that it has summed, and in the switch."""
+    task = ToyTask(step_s=0.02)
+    drill = Drill(
+        {
+            (Point.APPLIED, "member-2"): (DIES, 3),
+            (Point.REDUCED, "member-3"): (DIES, 1),
+            # The first one sends its state to member-2, to member-3 and to member-4.
+            (Point.SHARING, "member-1"): (DIES, 2),
+        }
+    )
+    options = {"checkpoint_every": 5, "patience": PATIENCE, "drill": drill}
+    with training(tmp_path, task, width=2, **options) as trainer:
+        trainer.train(100_000, until(trainer, 2, after="member-1"))
+        n_steps = trainer.n_done + 3
+        result = trainer.train(n_steps)
+        check_whole(trainer, result, task, n_steps)
+    lost = [who for kind, who in seen(result) if kind is LOST]
+    assert lost == ["member-2", "member-3", "member-1"]
+    # It had applied step 3, as had the other or not: step 4 was not committed.
+    assert (REDONE, "step 4") in seen(result)
+    # Back to the newest checkpoint: no more than its steps were computed again.
+    assert 2 <= result.n_redone <= 2 + 5
+
+
+def test_an_old_member_dies_in_the_switch_and_another_falls_silent(elastic_cluster, tmp_path):
+    """The others go on from where all of them are; a silent one is ended, not waited for."""
+    task = ToyTask(step_s=0.02)
+    drill = Drill(
+        {
+            (Point.SHARING, "member-2"): (DIES, 1),
+            (Point.COMPUTING, "member-1"): (STOPS, 12),
+        }
+    )
+    with training(
+        tmp_path, task, width=2, drill=drill, patience=PATIENCE, timeout_s=4.0
+    ) as trainer:
+        trainer.set_width(3, at_step=5)
+        trainer.train(100_000, until(trainer, 3, after="member-1"))
+        n_steps = trainer.n_done + 3
+        result = trainer.train(n_steps)
+        check_whole(trainer, result, task, n_steps)
+    assert [who for kind, who in seen(result) if kind is LOST] == ["member-2", "member-1"]
+    assert ElasticFault.ALL_LOST not in {kind for kind, _ in seen(result)}
+    assert result.n_redone == 1
+
+
+def test_training_begins_without_a_member_that_is_late(elastic_cluster, tmp_path):
+    task = ToyTask(step_s=0.02)
+    drill = Drill({(Point.LOADING, "member-1"): (NAPS, 0)}, nap_s=600.0)
+    options = {"patience": Patience(begin_s=0.5), "drill": drill}
+    with training(tmp_path, task, width=2, **options) as trainer:
+        trainer.train(100_000, until(trainer, 2))
+        n_steps = trainer.n_done + 3
+        result = trainer.train(n_steps)
+        check_whole(trainer, result, task, n_steps)
+    assert seen(result) == [(JOINER, "member-1")]
+    assert result.widths[0] == 1
+
+
+DRIVER = """
+import os, sys, threading
+from pathlib import Path
+import ray
+ray.init(address=sys.argv[1], log_to_driver=False, configure_logging=False)
+from tests.elastic_runs import training
+from tests.toy_task import ToyTask
+def on_step(done):
+    if done.step == 12:
+        os.kill(os.getpid(), 9)
+with training(Path(sys.argv[2]), ToyTask(step_s=0.02), width=1, checkpoint_every=4) as trainer:
+    trainer.train(100, on_step)
+"""
+
+
+def test_a_killed_driver_a_damaged_checkpoint_and_a_full_disk(
+    elastic_cluster, tmp_path, monkeypatch
+):
+    task = ToyTask(step_s=0.02)
+    command = [sys.executable, "-c", DRIVER, elastic_cluster.address, str(tmp_path)]
+    killed = subprocess.run(command, cwd=ROOT, check=False, timeout=100)
+    assert killed.returncode == -signal.SIGKILL
+    newest = max(tmp_path.glob("step-*.ckpt"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    kept = max(tmp_path.glob("step-*.ckpt"), key=lambda path: (path != newest, path))
+    n_kept = int(kept.stem.removeprefix("step-"))
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with training(tmp_path, task, checkpoint_every=4) as trainer:
+        trainer.train(n_kept + 2)
+        monkeypatch.setattr("ecorl.files.os.fsync", full)
+        trainer.set_width(0, at_step=n_kept + 10)
+        widths = []
+        ends_pause = threading.Thread(target=end_pause, args=(trainer, monkeypatch, widths))
+        ends_pause.start()
+        result = trainer.train(n_kept + 14)
+        ends_pause.join()
+        check_whole(trainer, result, task, n_kept + 14, first=n_kept)
+    # The pause let nobody go whose state was nowhere else.
+    assert widths == [1]
+    kinds = [kind for kind, _ in seen(result)]
+    assert kinds[0] is ElasticFault.CHECKPOINT_DAMAGED
+    assert set(kinds[1:]) == {ElasticFault.CHECKPOINT_FAILED}
+    assert result.first_step == n_kept
+    assert result.n_redone == 0
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert f"step-{n_kept + 14:08d}.ckpt" in names
+    assert newest.with_suffix(".damaged").name in names
+    assert not [name for name in names if name.endswith(".part")]
+
+
+def end_pause(trainer, monkeypatch, widths):
+    """Ends a pause whose checkpoint was not written; then there is space again."""
+    while not any(fault.step == trainer.n_done for fault in trainer._log.result(0).faults):
+        time.sleep(0.01)
+    time.sleep(0.5)
+    widths.append(trainer.width)
+    monkeypatch.undo()
+    trainer.set_width(1)
+
+
+def test_rows_that_kill_whoever_computes_them_end_the_training(
+    elastic_cluster, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("ecorl.trainer.elastic.trainer._TRIES", 1)
+
+    class Deadly(ToyTask):
+        def loss(self, model, indices):
+            if set(indices) & set(self.rows(2)):
+                os._exit(1)
+            return super().loss(model, indices)
+
+    with (
+        training(tmp_path, Deadly(), checkpoint_every=1) as trainer,
+        pytest.raises(RunError, match="no trainer actors came up"),
+    ):
+        trainer.train(5)
+    saved, _ = CheckpointFolder(tmp_path).newest()
+    assert saved.n_done == 2

@@ -1,0 +1,328 @@
+"""The supervisor of training processes, with stand-ins for them: their life and their faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+
+from ecorl.config import validate_config
+from ecorl.errors import CheckpointError, ConfigError, TrainingError
+from ecorl.runtime.run_record import create_run
+from roll_adapters.trl import run as trl_run
+from roll_adapters.trl.launch import supervisor
+from roll_adapters.trl.launch.crew import NEXT_WIDTH
+from roll_adapters.trl.launch.messages import Begin
+from roll_adapters.trl.launch.supervisor import Patience, Supervisor
+from tests.fakes.training_process import FAULTS, MODULE, N_STEPS, PLAN, TRIES
+
+ROOT = Path(__file__).parents[3]
+PATIENCE = Patience(ready_s=10.0, retry_s=60.0, end_s=2.0, tell_s=0.2)
+
+
+@pytest.fixture
+def supervise(tmp_path, monkeypatch):
+    """Run the stand-ins by a plan of widths and with faults; what the supervisor returns."""
+
+    def run(plan=None, *faults, width=1, patience=PATIENCE, tries=1):
+        monkeypatch.setenv(PLAN, json.dumps(plan or {}))
+        monkeypatch.setenv(FAULTS, json.dumps(faults))
+        monkeypatch.setenv(TRIES, str(tries))
+        before = set(psutil.Process().children(recursive=True))
+        try:
+            return Supervisor(Begin("start", str(tmp_path), ""), MODULE, patience).run(width)
+        finally:
+            assert set(psutil.Process().children(recursive=True)) <= before, "a process is left"
+
+    return run
+
+
+def steps_of(folder):
+    return [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
+
+
+def widths_of(folder):
+    """Widths of the steps, each of which was made once."""
+    steps = steps_of(folder)
+    assert [s["step"] for s in steps] == list(range(1, len(steps) + 1))
+    return [s["width"] for s in steps]
+
+
+def fault(width, rank, when, how, **more):
+    return {"width": width, "rank": rank, "when": when, "how": how, **more}
+
+
+def reasons_of(folder):
+    """Why widths could not be begun with, as training processes were told while and before they
+    trained."""
+    before = [json.loads(file.read_text()) for file in sorted(folder.glob("go-*.json"))]
+    return [*filter(None, before), *(reason for s in steps_of(folder) for reason in s["dropped"])]
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_run_of_one_width_is_made_by_its_processes(supervise, tmp_path, width):
+    assert supervise(width=width)
+    assert widths_of(tmp_path) == [width] * N_STEPS
+
+
+def test_the_number_of_processes_changes_between_two_steps(supervise, tmp_path):
+    assert supervise({3: 2, 6: 3, 9: 1})
+    assert widths_of(tmp_path) == [1] * 3 + [2] * 3 + [3] * 3 + [1] * 3
+
+
+def test_training_goes_on_while_the_others_load(supervise, tmp_path):
+    assert supervise({2: 2}, tries=0)
+    widths = widths_of(tmp_path)
+    assert widths[:3] == [1, 1, 1]
+    assert len(widths) == N_STEPS
+
+
+def test_a_changed_mind_drops_the_processes_that_stand_by(supervise, tmp_path):
+    hanging = fault(2, 1, "ready", "hang", always=True)
+    assert supervise({1: 2, 3: 1}, hanging, tries=0)
+    assert widths_of(tmp_path) == [1] * N_STEPS
+    assert reasons_of(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("when", "how", "word"),
+    [
+        ("loading", "kill", "was ended by SIGKILL"),
+        ("loading", "user", "/there: is no checkpoint"),
+        ("loading", "vanish", "ended"),
+        ("ready", "kill", "was ended by SIGKILL"),
+    ],
+)
+def test_processes_that_fail_while_they_load_cost_the_training_nothing(
+    supervise, tmp_path, when, how, word
+):
+    assert supervise({3: 2}, fault(2, 0, when, how))
+    widths = widths_of(tmp_path)
+    assert len(widths) == N_STEPS
+    (reason,) = reasons_of(tmp_path)
+    assert word in reason
+
+
+def test_the_reason_holds_the_last_words_of_a_process_that_is_no_rank_0(supervise, tmp_path):
+    assert supervise({3: 2}, fault(2, 1, "loading", "exit"))
+    (reason,) = reasons_of(tmp_path)
+    assert "training process 1 of 2" in reason
+    assert "ended with exit code 3 (something went wrong here)" in reason
+
+
+def test_a_width_that_failed_is_tried_again_later(supervise, tmp_path):
+    patience = Patience(10.0, retry_s=0.0, longest_retry_s=0.0, end_s=2.0, tell_s=0.2)
+    assert supervise({3: 2}, fault(2, 0, "loading", "kill"), patience=patience, tries=2)
+    assert widths_of(tmp_path) == [1] * 3 + [2] * (N_STEPS - 3)
+    assert len(reasons_of(tmp_path)) == 1
+
+
+def test_the_time_until_it_is_tried_again_doubles(supervise, tmp_path):
+    p = Patience(10.0, retry_s=10.0, longest_retry_s=35.0)
+    supervisor = Supervisor(Begin("start", str(tmp_path), ""), MODULE, p)
+    waits = []
+    for _ in range(4):
+        supervisor._note_failure(2, "no good")
+        waits.append(supervisor._failures[2].not_before_s - time.monotonic())
+    assert waits == pytest.approx([10.0, 20.0, 35.0, 35.0], abs=0.5)
+
+
+def test_processes_that_do_not_get_ready_in_time_are_given_up(supervise, tmp_path):
+    patience = Patience(ready_s=0.5, end_s=2.0, tell_s=0.2)
+    assert supervise({3: 2}, fault(2, 0, "loading", "hang"), patience=patience)
+    assert widths_of(tmp_path) == [1] * N_STEPS
+    assert reasons_of(tmp_path) == ["they were not ready after 0.5 s"]
+
+
+@pytest.mark.parametrize(("rank", "when"), [(0, "go"), (1, "step")])
+def test_processes_that_die_before_their_first_step_are_replaced_by_as_many_as_before(
+    supervise, tmp_path, rank, when
+):
+    assert supervise({3: 2}, fault(2, rank, when, "kill"))
+    assert widths_of(tmp_path) == [1] * N_STEPS
+    (reason,) = reasons_of(tmp_path)
+    assert "was ended by SIGKILL" in reason
+
+
+def test_a_death_in_the_moment_of_leaving_ends_the_run_at_its_checkpoint(supervise, tmp_path):
+    with pytest.raises(TrainingError, match=r"training process 0 of 1 .* was ended by SIGKILL"):
+        supervise({3: 2}, fault(1, 0, "leaving", "kill"))
+    assert widths_of(tmp_path) == [1] * 3
+
+
+def test_a_death_after_leaving_is_of_no_matter(supervise, tmp_path):
+    assert supervise({3: 2}, fault(1, 0, "left", "kill"))
+    assert widths_of(tmp_path) == [1] * 3 + [2] * (N_STEPS - 3)
+
+
+@pytest.mark.parametrize(("rank", "how"), [(0, "kill"), (1, "kill"), (1, "exit"), (0, "vanish")])
+def test_a_process_that_dies_ends_the_run(supervise, rank, how):
+    words = {"kill": "was ended by SIGKILL", "exit": "something went wrong", "vanish": "ended"}
+    with pytest.raises(TrainingError, match=words[how]):
+        supervise({}, fault(2, rank, "step", how), width=2)
+
+
+def test_an_error_of_the_user_s_arrives_as_it_is(supervise):
+    with pytest.raises(CheckpointError, match=r"^/there: is no checkpoint$"):
+        supervise({}, fault(2, 1, "loading", "user"), width=2)
+
+
+def test_an_unforeseen_error_is_shown_with_where_it_came_from(supervise, capsys):
+    with pytest.raises(TrainingError, match=r"^RuntimeError: no good$"):
+        supervise({}, fault(1, 0, "step", "raise"))
+    assert "Traceback: no good" in capsys.readouterr().err
+
+
+def test_lines_that_are_no_message_end_nothing(supervise, tmp_path, caplog):
+    assert supervise({}, fault(1, 0, "step", "garbage"))
+    assert widths_of(tmp_path) == [1] * N_STEPS
+    assert "is no message" in caplog.text
+
+
+# ---------------------------------------------------------------- signals
+
+
+def started(tmp_path, plan, *faults, width=2):
+    code = (
+        "import sys; from tests.unit.roll_adapters.test_trl_supervisor import *;"
+        f"sup = Supervisor(Begin('start', sys.argv[1], ''), MODULE, PATIENCE);"
+        f"print('ended', sup.run({width}))"
+    )
+    told = {PLAN: json.dumps(plan), FAULTS: json.dumps(faults), TRIES: "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env=os.environ | told | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    limit = time.monotonic() + 20
+    while not (tmp_path / "steps.jsonl").exists():
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < limit
+        time.sleep(0.005)
+    return process, psutil.Process(process.pid).children(recursive=True)
+
+
+def assert_gone(processes, timeout_s=10):
+    _, alive = psutil.wait_procs(processes, timeout_s)
+    assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_reaches_rank_0_which_stops_after_its_step(tmp_path, number):
+    process, children = started(tmp_path, {})
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=20)
+    assert "stopping after this step" in output
+    assert "ended False" in output
+    assert_gone(children)
+    assert 0 < len(widths_of(tmp_path)) < N_STEPS
+
+
+def test_a_second_signal_ends_all_at_once(tmp_path):
+    process, children = started(tmp_path, {}, fault(2, 0, "later", "hang"))
+    limit = time.monotonic() + 10
+    while not (tmp_path / "fault-0").exists():
+        assert time.monotonic() < limit
+        time.sleep(0.005)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    output, _ = process.communicate(timeout=20)
+    assert "KeyboardInterrupt" in output
+    assert_gone(children)
+
+
+@pytest.mark.parametrize("when", ["later", "left"])
+def test_when_the_supervisor_is_killed_no_process_is_left(tmp_path, when):
+    # While they train, or while the ones that stood by are about to go on.
+    plan = {} if when == "later" else {3: 3}
+    process, children = started(tmp_path, plan, fault(2, 0, when, "supervisor"))
+    process.wait(20)
+    assert process.returncode == -signal.SIGKILL
+    assert_gone(children)
+    steps = len(widths_of(tmp_path))
+    time.sleep(0.2)
+    assert len(widths_of(tmp_path)) == steps < N_STEPS
+
+
+# ---------------------------------------------------------------- the command's side
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """A run that was begun, with stand-ins in place of its training processes."""
+    monkeypatch.setattr(supervisor, "WORKER", MODULE)
+    monkeypatch.setenv(PLAN, "{}")
+    monkeypatch.setenv(TRIES, "0")
+    settings = {"run_dir": str(tmp_path), "trainer": {"widths": [1, 2]}}
+    config = validate_config(settings)
+    with create_run(config, tmp_path, {}) as ledger:
+        yield config, ledger
+
+
+def save(folder, step):
+    checkpoint = folder / "checkpoints" / f"checkpoint-{step}"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "ecorl_state.json").write_text(f'{{"iteration": {step}, "edi": {{}}}}')
+
+
+def test_a_run_goes_on_with_the_number_of_processes_that_was_chosen_last(begun, tmp_path):
+    config, ledger = begun
+    assert trl_run.last_width(config, tmp_path) == 1
+    ledger.metric(3, NEXT_WIDTH, 2.0)
+    ledger.flush()
+    # What was chosen after a step whose checkpoint is not complete was not begun with.
+    assert trl_run.last_width(config, tmp_path) == 1
+    save(tmp_path, 3)
+    assert trl_run.last_width(config, tmp_path) == 2
+    ledger.metric(6, NEXT_WIDTH, 1.0)
+    ledger.flush()
+    assert trl_run.last_width(config, tmp_path) == 2
+    save(tmp_path, 6)
+    assert trl_run.last_width(config, tmp_path) == 1
+
+
+def test_the_line_of_a_killed_process_names_the_command_that_goes_on(begun, tmp_path, monkeypatch):
+    _, ledger = begun
+    ledger.metric(3, NEXT_WIDTH, 2.0)
+    ledger.close()
+    save(tmp_path, 3)
+    monkeypatch.setenv(FAULTS, json.dumps([fault(2, 1, "step", "kill")]))
+    with pytest.raises(TrainingError) as caught:
+        trl_run.resume(tmp_path, Console(quiet=True))
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith("training process 1 of 2 (process id ")
+    assert line.endswith(f"was ended by SIGKILL; go on with: ecorl run --resume {tmp_path}")
+    monkeypatch.setenv(FAULTS, "[]")
+    assert trl_run.resume(tmp_path, Console(quiet=True))
+    assert widths_of(tmp_path) == [2] * N_STEPS
+
+
+def test_several_processes_of_torchrun_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    config = validate_config({"run_dir": str(tmp_path / "run"), "trainer": {"widths": [1, 2]}})
+    with pytest.raises(ConfigError, match=r"starts the processes of trainer\.widths"):
+        trl_run.run(config, tmp_path / "run", Console(quiet=True))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_supervising_process_loads_no_framework():
+    code = "import sys, roll_adapters.trl.run as r; print({'torch', 'trl'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "set()"

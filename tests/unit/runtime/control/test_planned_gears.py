@@ -1,0 +1,220 @@
+"""A controller in a live run whose training stage can be shifted between gears and widths."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ecorl.carbon.series import Series
+from ecorl.config import validate_config
+from ecorl.control import Command, Gear, TrainingStage, Why
+from ecorl.controllers.protocol import Seen
+from ecorl.controllers.replay.knowledge import told
+from ecorl.errors import ConfigError
+from ecorl.runtime.control.live_plan import live_plan
+from ecorl.runtime.control.planned import TIMED_STEPS, PlannedRun
+from ecorl.runtime.control.step_record import Ran, StepRecord
+from tests.unit.runtime.control.test_planned import BEGAN_S, HOUR_S, grid
+
+STEP_S = 600.0
+BOTH = (Gear.BF16, Gear.FP8)
+
+TABLE = """
+provenance = "modelled"
+source = "a device of this test's own"
+widths = [1, 2]
+[power_w]
+BF16 = [700.0, 1700.0]
+FP8 = [700.0, 1700.0]
+[tokens_per_s]
+BF16 = [100.0, 190.0]
+FP8 = [125.0, 237.5]
+"""
+
+
+class Device:
+    """A trainer on a device of known speed, which tells its stage and obeys the choices."""
+
+    def __init__(self, tmp_path, *, table=TABLE, speed=None, stage=None, n_steps=100, **control):
+        control = {"controller": "stochastic", "slack": 2.0, **control}
+        if table is not None:
+            path = tmp_path / "table.toml"
+            path.write_text(table)
+            control["table"] = str(path)
+        gears = {"allowed": ["BF16", "FP8"], "simulate_fp8": True}
+        self.config = validate_config(
+            {"carbon": {"recheck_s": 300.0, "control": control}, "gears": gears}
+        )
+        self.planned = PlannedRun(self.config, BEGAN_S)
+        self.speed = speed or {Gear.BF16: 1.0, Gear.FP8: 1.25}
+        self.stage = stage or TrainingStage(gears=BOTH, width=1)
+        self.now_s, self.left, self.n_steps = BEGAN_S, n_steps, n_steps
+        self.steps, self.series = StepRecord(), grid()
+        self.ran: list[tuple[Gear, int, float]] = []
+        self.choices = []
+
+    def tick(self):
+        number = self.series.index(self.now_s)
+        past = Series(self.series.start_s, HOUR_S, self.series.values[: number + 1])
+        seen = Seen(told(self.series, number), past=past)
+        choice = self.planned.decide(self.now_s, seen, self.steps, self.left, 86400.0, self.stage)
+        self.choices.append(choice)
+        return choice
+
+    def go(self, n=None):
+        goal = 0 if n is None else self.left - n
+        while self.left > goal:
+            choice = self.tick()
+            if choice.command is Command.PAUSE:
+                self.now_s = choice.look_again_s
+                continue
+            gear = choice.gear or self.stage.gear or BOTH[0]
+            width = choice.width or self.stage.width or 1
+            step_s = STEP_S / self.speed[gear] / (1.0 if width == 1 else 1.9)
+            self.ran.append((gear, width, self.series.at(self.now_s)))
+            self.now_s, self.left = self.now_s + step_s, self.left - 1
+            self.stage = replace(self.stage, gear=gear, width=width)
+            if self.stage.low_steps_left is not None:
+                low = self.stage.low_steps_left - (gear is Gear.FP8)
+                self.stage = replace(self.stage, low_steps_left=low)
+            self.steps.note_time(Ran.of(self.stage), step_s)
+        return self
+
+    def share(self, gear):
+        return sum(g is gear for g, _, _ in self.ran) / len(self.ran)
+
+
+def test_fp8_is_chosen_throughout_where_it_pays_and_nothing_limits_it(tmp_path):
+    run = Device(tmp_path).go()
+    assert run.share(Gear.FP8) > 0.9
+    timed = run.choices[: 2 * TIMED_STEPS]
+    assert [c.gear for c in timed] == [Gear.BF16] * TIMED_STEPS + [Gear.FP8] * TIMED_STEPS
+    assert {c.why for c in timed} == {Why.TIMING}
+
+
+@pytest.mark.parametrize(("fp8_w", "is_for_clean_hours"), [(760.0, True), (640.0, False)])
+def test_under_a_cap_the_gear_that_draws_more_is_for_the_cleaner_hours(
+    tmp_path, fp8_w, is_for_clean_hours
+):
+    # At equal power it would not matter in which of the hours that are run in.
+    table = TABLE.replace("FP8 = [700.0,", f"FP8 = [{fp8_w},")
+    stage = TrainingStage(gears=BOTH, width=1, low_steps_left=40.0)
+    run = Device(tmp_path, table=table, stage=stage, low_share=0.4).go()
+    assert 0.2 < run.share(Gear.FP8) <= 0.4
+    low = np.mean([c for gear, _, c in run.ran if gear is Gear.FP8])
+    high = np.mean([c for gear, _, c in run.ran if gear is Gear.BF16])
+    assert (low < high) == is_for_clean_hours
+
+
+def test_wider_is_chosen_in_the_cleaner_hours(tmp_path):
+    stage = TrainingStage(gears=BOTH, width=1, widths=(1, 2))
+    run = Device(tmp_path, stage=stage, slack=1.5).go()
+    widths = {width for _, width, _ in run.ran}
+    assert widths == {1, 2}
+    wide = np.mean([c for _, width, c in run.ran if width == 2])
+    narrow = np.mean([c for _, width, c in run.ran if width == 1])
+    assert wide < narrow
+    assert run.now_s <= BEGAN_S + 1.5 * 1.05 * 100 * STEP_S + STEP_S
+
+
+def test_a_simulated_gear_is_never_chosen_without_a_table(tmp_path):
+    stage = TrainingStage(gears=BOTH, width=1, simulated=(Gear.FP8,))
+    run = Device(tmp_path, table=None, stage=stage, speed={Gear.BF16: 1.0, Gear.FP8: 0.5}).go()
+    assert run.share(Gear.FP8) == 0.0
+
+
+def test_a_gear_that_may_not_be_taken_any_more_is_not_timed(tmp_path):
+    stage = TrainingStage(gears=BOTH, width=1, low_steps_left=0.5)
+    run = Device(tmp_path, stage=stage, low_share=0.005).go(10)
+    assert run.share(Gear.FP8) == 0.0
+    assert run.choices[TIMED_STEPS].why is not Why.TIMING
+
+
+def test_without_a_table_each_gear_is_timed_first(tmp_path):
+    run = Device(tmp_path, table=None).go(2 * TIMED_STEPS)
+    assert [gear for gear, _, _ in run.ran] == [Gear.BF16] * TIMED_STEPS + [Gear.FP8] * TIMED_STEPS
+    run.go(10)
+    assert {gear for gear, _, _ in run.ran[2 * TIMED_STEPS :]} == {Gear.FP8}
+
+
+def test_a_gear_that_turns_out_to_be_slow_is_left(tmp_path):
+    # The table says 1.25 times as fast; on this device it is half as fast.
+    run = Device(tmp_path, speed={Gear.BF16: 1.0, Gear.FP8: 0.5}).go()
+    assert run.share(Gear.FP8) < 0.2
+
+
+@settings(deadline=None, max_examples=15)
+@given(slow=st.floats(0.4, 1.3), slack=st.sampled_from([1.0, 1.2, 2.0]))
+def test_a_rehearsal_keeps_the_deadline_however_slow_the_simulation_is(
+    tmp_path_factory, slow, slack
+):
+    stage = TrainingStage(gears=BOTH, width=1, simulated=(Gear.FP8,), low_steps_left=50.0)
+    limit_s = slack * 100 * STEP_S * (0.5 + 0.5 / slow) * 1.3
+    run = Device(
+        tmp_path_factory.mktemp("rehearsal"), stage=stage, low_share=0.5, slack=None,
+        deadline_in_s=limit_s, speed={Gear.BF16: 1.0, Gear.FP8: slow},
+    ).go()  # fmt: skip
+    longest_s = STEP_S / min(slow, 1.0)
+    assert run.now_s - BEGAN_S <= limit_s + longest_s
+
+
+def test_a_retired_gear_is_planned_without(tmp_path):
+    run = Device(tmp_path).go(20)
+    run.stage = replace(run.stage, gears=(Gear.BF16,))
+    run.go(20)
+    assert {gear for gear, _, _ in run.ran[20:]} == {Gear.BF16}
+    run.stage = replace(run.stage, gears=BOTH)
+    run.go()
+    assert Gear.FP8 in {gear for gear, _, _ in run.ran[40:]}
+
+
+def test_a_resume_knows_the_times_of_before(tmp_path):
+    first = Device(tmp_path).go(30)
+    second = StepRecord()
+    second.recall(first.steps.memory())
+    assert second.memory() == first.steps.memory()
+    assert live_plan(second, first.stage, None, 0.05).is_like(
+        live_plan(first.steps, first.stage, None, 0.05)
+    )
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [None, 3, [4], [{"gear": "FP9"}], [{"gear": "FP8", "step_s": -1.0, "n": 3, "width": 1}]],
+)
+def test_a_broken_memory_of_times_is_none(memory):
+    steps = StepRecord()
+    steps.recall(memory)
+    assert steps.memory() == []
+
+
+def test_when_nobody_decides_any_more_the_deadline_s_pace_is_taken_late_enough(tmp_path):
+    run = Device(tmp_path).go(30)
+    assert run.planned.pressed(run.now_s, run.steps, run.left, run.stage) == (None, None)
+    late_s = run.now_s + 2.0 * 100 * STEP_S
+    assert run.planned.pressed(late_s, run.steps, run.left, run.stage) == (Gear.FP8, None)
+    wide = replace(run.stage, widths=(1, 2))
+    assert run.planned.pressed(late_s, run.steps, run.left, wide) == (Gear.FP8, 2)
+
+
+def test_a_width_that_turns_out_slower_is_not_planned_with(tmp_path):
+    steps = StepRecord()
+    stage = TrainingStage(gears=(Gear.BF16,), gear=Gear.BF16, width=1, widths=(1, 2))
+    for width, step_s in ((1, 1.0), (2, 1.5)):
+        steps.note_time(Ran(Gear.BF16, width), step_s)
+    assert live_plan(steps, stage, None, 0.05).table.widths == (1,)
+
+
+def test_a_table_that_lacks_a_gear_is_refused_in_one_line(tmp_path):
+    bad = "\n".join(line for line in TABLE.splitlines() if not line.startswith("FP8"))
+    with pytest.raises(ConfigError, match="FP8 is not in it"):
+        Device(tmp_path, table=bad)
+
+
+def test_nothing_is_planned_before_a_step_is_timed():
+    with pytest.raises(ValueError, match="no step is timed"):
+        live_plan(StepRecord(), TrainingStage(), None, 0.05)

@@ -1,0 +1,112 @@
+"""The control step of a live elastic training takes the decisions of the simulator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ecorl.carbon.series import Series
+from ecorl.control import Command, Gear
+from ecorl.controllers.catalogue import build
+from ecorl.controllers.problem.table import GearTable
+from ecorl.controllers.problem.training import TrainingProblem
+from ecorl.controllers.replay.knowledge import Knowledge
+from ecorl.controllers.replay.playing import play
+from ecorl.kinds import Provenance
+from ecorl.runtime.control.stepwise import StepwiseControl
+from ecorl.trainer.elastic.records import ElasticOptions
+from ecorl.trainer.elastic.steering import Bearing, Steering
+from tests.unit.runtime.control.test_planned import BEGAN_S, HOUR_S, grid
+
+N_STEPS = 240
+STEPS_AN_HOUR = {(Gear.BF16, 1): 4, (Gear.BF16, 2): 7, (Gear.FP8, 1): 5, (Gear.FP8, 2): 9}
+"""Whole steps an epoch, so that both ways come to the same progress at its end."""
+
+
+def problem_of(low_share):
+    powers = {(Gear.BF16, 1): 500.0, (Gear.BF16, 2): 1100.0}
+    powers |= {(Gear.FP8, 1): 560.0, (Gear.FP8, 2): 1250.0}
+
+    def rows(values, per_s=1.0):
+        return np.array([[values[g, w] / per_s for w in (1, 2)] for g in (Gear.BF16, Gear.FP8)])
+
+    table = GearTable(
+        (Gear.BF16, Gear.FP8), (1, 2), rows(powers), rows(STEPS_AN_HOUR, HOUR_S),
+        Provenance.MODELLED, "a device of this test's own",
+    )  # fmt: skip
+    return TrainingProblem(
+        table, N_STEPS, BEGAN_S, BEGAN_S + 6 * 86400.0, epoch_s=HOUR_S, low_share=low_share
+    )
+
+
+def live(control, knowledge, problem):
+    """Plays the driver of an elastic training, whose steps take the time of the table."""
+    faults = []
+    steering = Steering(
+        control, 1, ElasticOptions(max_width=2), lambda *fault: faults.append(fault)
+    )
+    now_s, done, widths, choices = problem.start_s, 0, [], []
+    while done < N_STEPS:
+        heading = steering.hear(Bearing(now_s, done, N_STEPS - done, None, 1))
+        if not choices or choices[-1] is not control.latest:
+            choices.append(control.latest)
+        if heading.width == 0:
+            now_s = control.latest.look_again_s
+            continue
+        widths.append((heading.gear, heading.width))
+        done += 1
+        now_s += HOUR_S / STEPS_AN_HOUR[heading.gear, heading.width]
+        if abs(now_s - control.latest.look_again_s) < 1e-3:
+            now_s = control.latest.look_again_s  # sums of parts of an hour
+    assert faults == []
+    return choices, widths
+
+
+CASES = [
+    *((name, 1.0) for name in ("stochastic", "receding", "dual", "carbonscaler", "soft-q")),
+    # soft-q spends the whole cap: the simulator then cuts an epoch short, and steps are whole.
+    *((name, 0.3) for name in ("stochastic", "receding", "dual", "carbonscaler")),
+]
+
+
+@pytest.mark.parametrize(("name", "low_share"), CASES)
+def test_the_same_trace_brings_the_same_decisions_in_both(name, low_share):
+    problem = problem_of(low_share)
+    series = grid(3)
+    simulated = []
+    play(
+        build(name, problem, seed=1), problem, Knowledge(series),
+        watch=lambda _now_s, choice, _progress: simulated.append(choice),
+    )  # fmt: skip
+    knowledge = Knowledge(series)
+    control = StepwiseControl(build(name, problem, seed=1), problem, knowledge.at, 1.0)
+    choices, widths = live(control, knowledge, problem)
+    assert choices == simulated
+    assert len(widths) == N_STEPS
+    assert {c.command for c in choices} == {Command.RUN, Command.PAUSE}
+    if low_share < 1.0:
+        assert sum(gear is Gear.FP8 for gear, _ in widths) <= 0.3 * N_STEPS + 9
+
+
+def test_an_epoch_s_choice_holds_until_it_is_over():
+    problem, knowledge = problem_of(1.0), Knowledge(grid(3))
+    control = StepwiseControl(build("stochastic", problem), problem, knowledge.at, 1.0)
+    first = control.decide(problem.start_s, 0, N_STEPS)
+    assert control.decide(problem.start_s + 0.9 * HOUR_S, 3, N_STEPS - 3) is first
+    assert control.decide(problem.start_s + HOUR_S, 4, N_STEPS - 4) is not first
+
+
+def test_the_grid_is_known_up_to_now_alone():
+    series = grid(3)
+    problem, seen = problem_of(1.0), []
+    knowledge = Knowledge(series)
+
+    def look(now_s):
+        seen.append(knowledge.at(now_s))
+        return seen[-1]
+
+    control = StepwiseControl(build("stochastic", problem), problem, look, 1.0)
+    control.decide(problem.start_s + 5 * HOUR_S, 0, N_STEPS)
+    (view,) = seen
+    assert isinstance(view.past, Series)
+    assert view.past.end_s <= problem.start_s + 6 * HOUR_S

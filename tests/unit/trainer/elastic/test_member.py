@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ecorl.control import Gear
+from ecorl.errors import DataError, EcorlError
+from ecorl.trainer.elastic.groups import GroupOptions, MeetingPlace
+from ecorl.trainer.elastic.member import Member
+from ecorl.trainer.elastic.records import MemberOptions, Point
+from ecorl.trainer.elastic.task import split_rows
+from tests.toy_task import ToyTask, order, together, undisturbed
+
+HOST = "127.0.0.1"
+GROUPS = GroupOptions(timeout_s=20.0)
+PLACES = []
+
+
+def make(names, task, **options):
+    members = [Member(one, task, MemberOptions(groups=GROUPS, **options), HOST) for one in names]
+    for one in members:
+        one.load(task.rows(0))
+    return members
+
+
+@pytest.fixture(scope="module", autouse=True)
+def place():
+    PLACES.append(MeetingPlace(HOST))
+    yield
+    PLACES.clear()
+
+
+def meet(members):
+    names = tuple(one.name for one in members)
+    spec = PLACES[0].spec(names)
+    assert together(*(lambda m=m: m.join(spec) for m in members)) == [None] * len(members)
+    return names
+
+
+def compute(members, task, step):
+    names = tuple(one.name for one in members)
+    parts = split_rows(len(task.rows(step)), len(members))
+    return together(
+        *(
+            lambda m=m, p=p: m.compute(order(task, step, p, names))
+            for m, p in zip(members, parts, strict=True)
+        )
+    )
+
+
+def same_state(a, b):
+    return all(torch.equal(one, b[name]) for name, one in a.items())
+
+
+@pytest.mark.parametrize(
+    ("width", "batch_rows", "micro"), [(1, 7, 2), (2, 7, None), (3, 7, 2), (3, 2, None)]
+)
+def test_the_loss_curve_is_that_of_one_member(width, batch_rows, micro):
+    task = ToyTask(batch_rows=batch_rows)
+    losses, weights = undisturbed(task, 12)
+    members = make("abc"[:width], task, micro_batch_rows=micro)
+    if width > 1:
+        meet(members)
+    for step in range(12):
+        answers = compute(members, task, step)
+        assert {one.loss for one in answers} == {answers[0].loss}
+        assert answers[0].loss == pytest.approx(losses[step], rel=1e-5)
+    digests = {one.digest(12) for one in members}
+    assert len(digests) == 1
+    for name, one in members[0].model.state_dict().items():
+        if name != "n_calls":
+            torch.testing.assert_close(one, weights[name], rtol=1e-5, atol=1e-6)
+    # Never used, and so never decayed, at any width.
+    assert torch.equal(members[0].model.unused, torch.ones(3))
+
+
+def test_the_same_steps_give_the_same_bits_whatever_was_drawn_in_between():
+    task = ToyTask(dropout=0.3)
+    losses, weights = undisturbed(task, 6, micro_batch_rows=3)
+    torch.randn(17)
+    again, same = undisturbed(task, 6, micro_batch_rows=3)
+    assert losses == again
+    assert same_state(weights, same)
+    other, _ = undisturbed(task, 6, micro_batch_rows=3, seed=1)
+    assert other != losses
+
+
+def test_a_step_counts_only_when_it_is_committed():
+    task = ToyTask()
+    (member,) = make("a", task)
+    before = member.digest(0)
+    first = member.compute(order(task, 0, members="a"))
+    assert member.digest(0) == before  # and the step is dropped by asking: nobody committed it
+    assert member.compute(order(task, 0, members="a")) == first
+    member.settle(1)
+    assert member.digest(1) != before
+    member.settle(1)  # twice is no harm
+    # The driver says that a step is committed which this member does not have.
+    with pytest.raises(EcorlError, match="applied 1 steps, and 3 are committed"):
+        member.compute(order(task, 3, members="a"))
+
+
+def test_a_failed_collective_leaves_nothing_of_the_step():
+    task = ToyTask()
+    a, b = members = make("ab", task)
+    names = meet(members)
+    compute(members, task, 0)
+    before = {name: one.clone() for name, one in a.model.state_dict().items()}
+    buffers = [one.clone() for one in a.model.buffers()]
+    b.abort(names)
+    a.abort(names)
+    failed = a.compute(order(task, 1, range(4), names))
+    assert failed.loss is None
+    assert "no group" in failed.failure
+    # The step before it was committed by the order and is applied; of this one nothing is left.
+    assert not same_state(before, a.model.state_dict())
+    assert all(map(torch.equal, buffers, a.model.buffers()))
+    assert all(one.grad is None for one in a.model.parameters())
+    meet(members)
+    losses, _ = undisturbed(task, 2)
+    assert compute(members, task, 1)[0].loss == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_what_the_users_loss_raises_leaves_nothing_of_the_step_either():
+    class Odd(ToyTask):
+        def loss(self, model, indices):
+            losses = super().loss(model, indices)
+            return losses.mean() if len(indices) == 3 else losses
+
+    task = Odd()
+    (member,) = make("a", task)
+    before = member.digest(0)
+    with pytest.raises(DataError, match=r"shape \(\) for 3 rows"):
+        member.compute(order(task, 0, range(3), "a"))
+    assert member.digest(0) == before
+
+
+def test_a_joiner_gets_weights_buffers_and_moments_to_the_last_bit():
+    task = ToyTask(dropout=0.2)
+    a, b = make("ab", task)
+    for step in range(5):
+        a.compute(order(task, step, members="a"))
+    names = meet([a, b])
+    assert together(lambda: a.share(names, 5), lambda: b.share(names, None)) == [None, None]
+    assert a.digest(5) == b.digest(5)
+    assert all(map(torch.equal, a.model.buffers(), b.model.buffers()))
+    # The same step alone, from the same moments.
+    for member in (a, b):
+        member.compute(order(task, 5, members=[member.name]))
+    assert a.digest(6) == b.digest(6)
+
+
+def test_a_state_that_is_larger_than_a_bucket_arrives(monkeypatch):
+    monkeypatch.setattr("ecorl.trainer.elastic.state._BUCKET_BYTES", 100)
+    task = ToyTask()
+    a, b = make("ab", task)
+    a.compute(order(task, 0, members="a"))
+    names = meet([a, b])
+    together(lambda: a.share(names, 1), lambda: b.share(names, None))
+    assert a.digest(1) == b.digest(1)
+
+
+def test_a_snapshot_goes_on_bit_by_bit():
+    task = ToyTask(dropout=0.2)
+    losses, weights = undisturbed(task, 8)
+    (first,) = make("a", task)
+    for step in range(4):
+        first.compute(order(task, step, members="a"))
+    (second,) = make("b", task)
+    second.restore(first.snapshot(4))
+    later = [second.compute(order(task, step, members="b")).loss for step in range(4, 8)]
+    assert later == losses[4:]
+    second.settle(8)
+    assert same_state(weights, second.model.state_dict())
+
+
+def test_the_gear_is_shifted_once_and_before_the_step():
+    shifts = []
+
+    class Geared(ToyTask):
+        def shift(self, model, gear):
+            shifts.append((gear, int(model.n_calls)))
+
+    task = Geared()
+    (member,) = make("a", task)
+    for step, gear in enumerate([None, Gear.BF16, Gear.BF16, None, Gear.FP8]):
+        asked = order(task, step, members="a")
+        object.__setattr__(asked, "gear", gear)
+        member.compute(asked)
+    assert shifts == [(Gear.BF16, 1), (Gear.FP8, 4)]
+
+
+def test_a_drill_is_called_at_each_point():
+    seen = []
+    task = ToyTask()
+    (member,) = make("a", task, drill=lambda *where: seen.append(where))
+    member.compute(order(task, 0, members="a"))
+    member.settle(1)
+    assert seen == [
+        (Point.LOADING, "a", -1),
+        (Point.COMPUTING, "a", 0),
+        (Point.REDUCED, "a", 0),
+        (Point.APPLIED, "a", 0),
+    ]

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ecorl.errors import ConfigError, MissingToolError
+from ecorl.trainer.elastic.groups import (
+    CollectiveFailed,
+    GroupCache,
+    GroupOptions,
+    MeetingPlace,
+    ProcessGroup,
+)
+from tests.toy_task import together
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def place():
+    return MeetingPlace(HOST)
+
+
+def meet(place, members="ab", options=None):
+    """The ends of a group in one process."""
+    spec, options = place.spec(members), options or GroupOptions(timeout_s=20.0)
+    return together(
+        *(lambda i=i: ProcessGroup(spec, i, options, HOST) for i in range(len(members)))
+    )
+
+
+def test_groups_lie_beside_each_other_in_one_process(place):
+    first, second = meet(place), meet(place, "abc")
+    pair = [torch.full((5,), float(i)) for i in (1, 2)]
+    three = [torch.full((5,), float(i)) for i in (1, 2, 4)]
+    together(
+        *(lambda g=g, t=t: g.all_reduce(t) for g, t in zip(first, pair, strict=True)),
+        *(lambda g=g, t=t: g.all_reduce(t) for g, t in zip(second, three, strict=True)),
+    )
+    assert all(torch.equal(t, torch.full((5,), 3.0)) for t in pair)
+    assert all(torch.equal(t, torch.full((5,), 7.0)) for t in three)
+    together(*(lambda g=g, t=t: g.broadcast(t, 1) for g, t in zip(first, pair, strict=True)))
+    assert all(g.is_usable and g.is_idle for g in (*first, *second))
+
+
+PEER = """
+import os, signal, sys, torch
+from ecorl.trainer.elastic.groups import GroupOptions, GroupSpec, ProcessGroup
+spec = GroupSpec(("a", "b"), 1, "127.0.0.1", int(sys.argv[1]))
+group = ProcessGroup(spec, 1, GroupOptions(timeout_s=60.0), "127.0.0.1")
+group.all_reduce(torch.ones(3))
+os.kill(os.getpid(), signal.SIGKILL if sys.argv[2] == "killed" else signal.SIGSTOP)
+"""
+
+
+@pytest.fixture
+def peer(place):
+    started, groups = [], []
+
+    def start(end):
+        spec = place.spec("ab")
+        command = [sys.executable, "-c", PEER, str(spec.port), end]
+        started.append(subprocess.Popen(command))
+        group = ProcessGroup(spec, 0, GroupOptions(timeout_s=60.0), HOST)
+        group.all_reduce(torch.ones(3))
+        groups.append(group)  # to delete it would wait for what is under way in it
+        return group
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_a_killed_peer_is_noticed_and_the_group_not_used_again(peer):
+    group = peer("killed")
+    with pytest.raises(CollectiveFailed):
+        group.all_reduce(torch.ones(3))
+    assert not group.is_usable
+    with pytest.raises(CollectiveFailed, match="was given up"):
+        group.all_reduce(torch.ones(3))
+
+
+def test_who_waits_for_a_silent_peer_leaves_when_the_group_is_aborted(peer):
+    group = peer("stopped")
+    aborts = threading.Timer(0.3, group.abort)
+    aborts.start()
+    start_s = time.monotonic()
+    with pytest.raises(CollectiveFailed, match="aborted"):
+        group.all_reduce(torch.ones(3))
+    aborts.join()
+    # Far from the group's own time-out of 60 s.
+    assert time.monotonic() - start_s < 30
+    assert not group.is_usable
+    assert not group.is_idle  # so that nobody deletes it, which would wait
+
+
+def test_a_silent_peer_is_given_up_after_the_time_out(place):
+    groups = meet(place, options=GroupOptions(timeout_s=0.5))
+    with pytest.raises(CollectiveFailed):
+        groups[0].all_reduce(torch.ones(3))
+
+
+def test_a_group_whose_members_do_not_come_is_not_made(place):
+    with pytest.raises(CollectiveFailed, match="was not made"):
+        ProcessGroup(place.spec("ab"), 0, GroupOptions(timeout_s=0.5), HOST)
+
+
+def caches(place, members="ab"):
+    return [GroupCache(one, GroupOptions(timeout_s=20.0), HOST) for one in members]
+
+
+def join(place, caches, members="ab", spec=None):
+    spec = spec or place.spec(members)
+    assert together(*(lambda c=c: c.join(spec) for c in caches)) == [None] * len(caches)
+    return spec
+
+
+def test_a_group_is_kept_under_its_members_until_one_is_gone(place):
+    a, b, c = caches(place, "abc")
+    join(place, (a, b))
+    join(place, (a, b, c), "abc")
+    kept = a.get("ab")
+    assert a.get("ab") is kept
+    assert b.get("abc").rank == 1
+    a.forget("c")
+    assert a.get("ab") is kept
+    with pytest.raises(CollectiveFailed, match="no group of a, b, c"):
+        a.get("abc")
+    a.abort("ab")
+    with pytest.raises(CollectiveFailed, match="no group of a, b"):
+        a.get("ab")
+    assert not kept.is_usable
+
+
+def test_a_meeting_that_ends_late_does_not_replace_a_newer_group(place):
+    both = caches(place)
+    older, newer = place.spec("ab"), place.spec("ab")
+    join(place, both, spec=newer)
+    kept = both[0].get("ab")
+    join(place, both, spec=older)
+    assert both[0].get("ab") is kept
+    join(place, both, spec=replace(older, serial=newer.serial + 1))
+    assert both[0].get("ab") is not kept
+
+
+def test_back_ends_that_cannot_be_are_refused(place):
+    with pytest.raises(ConfigError, match="gloo or nccl"):
+        GroupOptions(backend="mpi")
+    if not torch.distributed.is_nccl_available():
+        with pytest.raises(MissingToolError, match="NCCL"):
+            ProcessGroup(place.spec("a"), 0, GroupOptions(backend="nccl"), HOST)
