@@ -16,6 +16,8 @@ from roll_adapters.openrlhf.gears.actor import prepare
 from roll_adapters.openrlhf.hooks import TrainerHooks
 from roll_adapters.ray_jobs.gears.control import JobGears
 from roll_adapters.ray_jobs.policy_training import PolicyTraining
+from roll_adapters.ray_jobs.widths.handover import Handover
+from roll_adapters.ray_jobs.widths.leaving import Leaving
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +38,9 @@ class Invitation:
         gears: the run's ``[gears]``; None: its training stays as OpenRLHF has it.
         low_share: largest share of the tokens in low precision, 0 to 1.
         gear_memory: what the run knew of its gears when it was interrupted.
+        widths: numbers of the actor's processes that may be chosen between; fewer than two: it
+            stays.
+        left: what the job before this one has left, as a dict; empty for the first.
     """
 
     scheduler: str
@@ -46,6 +51,8 @@ class Invitation:
     gears: GearsConfig | None = None
     low_share: float = 1.0
     gear_memory: dict[str, Any] = field(default_factory=dict)
+    widths: tuple[int, ...] = ()
+    left: dict[str, Any] = field(default_factory=dict)
 
 
 def invite(args: Any, invitation: Invitation) -> None:
@@ -58,12 +65,15 @@ def invite(args: Any, invitation: Invitation) -> None:
     setattr(args, KEY, asdict(invitation))
 
 
-def open_hooks(args: Any, actors: Sequence[Any] = ()) -> TrainerHooks | None:
+def open_hooks(
+    args: Any, actors: Sequence[Any] = (), n_optimizer_steps: int | None = None
+) -> TrainerHooks | None:
     """Open the run that the flags invite to; None without one, or where it does not answer.
 
     Args:
         args: OpenRLHF's flags, nested.
         actors: handles of the policy's processes; empty in a process that drives no training.
+        n_optimizer_steps: of the whole training; None: unknown here.
     """
     told = getattr(args, KEY, None)
     if told is None:
@@ -82,13 +92,17 @@ def open_hooks(args: Any, actors: Sequence[Any] = ()) -> TrainerHooks | None:
                 runtime.record,
                 invitation.gear_memory,
             )
+        leaving = None
+        if len(invitation.widths) > 1 and actors:
+            left = Handover(**invitation.left) if invitation.left else None
+            leaving = Leaving(len(actors), invitation.widths, left)
         return TrainerHooks(
             runtime,
             args,
             invitation.from_step,
             invitation.normalised,
             invitation.compared,
-            PolicyTraining(len(actors) or None, gears),
+            PolicyTraining(len(actors) or None, gears, leaving, n_optimizer_steps),
         )
     logger.warning("ecorl takes no part in this training: %s", boundary.error)
     return None

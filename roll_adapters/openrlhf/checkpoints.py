@@ -60,7 +60,7 @@ def read_progress(checkpoint: Path) -> tuple[int, EdiMatrix | None]:
 
 def record_saved(
     runtime: Runtime, args: Any, step: int, gears: Mapping[str, Any] | None = None
-) -> None:
+) -> bool:
     """Record the checkpoint of a step and complete it with ecorl's state, if there is one.
 
     Args:
@@ -68,11 +68,16 @@ def record_saved(
         args: OpenRLHF's flags, nested.
         step: 1-based.
         gears: what the run knows of its gears; None without them.
+
+    Returns:
+        Whether the step has a checkpoint, complete with ecorl's state.
     """
     every = float(value_of(args, "ckpt.save_steps", -1))
     if every <= 0 or step % every or value_of(args, "ckpt.disable_ds", False):
-        return
-    complete_checkpoint(runtime, _folder_of(args, step), step, gears)
+        return False
+    folder = _folder_of(args, step)
+    complete_checkpoint(runtime, folder, step, gears)
+    return (folder / STATE_FILE).is_file()
 
 
 def _folder_of(args: Any, step: int) -> Path:

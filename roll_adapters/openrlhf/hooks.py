@@ -106,11 +106,17 @@ class TrainerHooks:
 
         Args:
             generate: OpenRLHF's own method; its first answer are the samples.
+
+        Raises:
+            WidthLeft: when the training is left for another number of processes.
         """
         run = None
-        with EngineBoundary() as boundary:
-            if not self.is_async:
+        if not self.is_async:
+            with EngineBoundary() as boundary:
                 self._stand()
+            self._tell(boundary)
+            self._training.take_leave()
+        with EngineBoundary() as boundary:
             iteration = self.runtime.begin_iteration(self._step + 1, self._step)
             self._times = ResponseTimes()
             run = self.runtime.on_stage_start(
@@ -384,7 +390,9 @@ class TrainerHooks:
         self._tell(boundary)
         save()
         with EngineBoundary() as boundary:
-            record_saved(self.runtime, self._args, step, self._training.memory())
+            memory = self._training.memory()
+            is_complete = record_saved(self.runtime, self._args, step, memory)
+            self._training.saved(self.runtime, step, is_complete=is_complete)
         self._tell(boundary)
 
     def _log(self, status: dict[str, Any]) -> None:
