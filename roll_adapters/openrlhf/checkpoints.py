@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,18 +58,26 @@ def read_progress(checkpoint: Path) -> tuple[int, EdiMatrix | None]:
     return step, read_state(checkpoint)[1]
 
 
-def record_saved(runtime: Runtime, args: Any, step: int) -> None:
+def record_saved(
+    runtime: Runtime, args: Any, step: int, gears: Mapping[str, Any] | None = None
+) -> bool:
     """Record the checkpoint of a step and complete it with ecorl's state, if there is one.
 
     Args:
         runtime: of the run.
         args: OpenRLHF's flags, nested.
         step: 1-based.
+        gears: what the run knows of its gears; None without them.
+
+    Returns:
+        Whether the step has a checkpoint, complete with ecorl's state.
     """
     every = float(value_of(args, "ckpt.save_steps", -1))
     if every <= 0 or step % every or value_of(args, "ckpt.disable_ds", False):
-        return
-    complete_checkpoint(runtime, _folder_of(args, step), step)
+        return False
+    folder = _folder_of(args, step)
+    complete_checkpoint(runtime, folder, step, gears)
+    return (folder / STATE_FILE).is_file()
 
 
 def _folder_of(args: Any, step: int) -> Path:

@@ -29,6 +29,8 @@ from ecorl.runtime.equipment.hardware import stays_on_gpu
 from ecorl.runtime.ray.cluster import check_accelerators
 from roll_adapters.openrlhf.description import frozen_models
 from roll_adapters.openrlhf.flags import ALGORITHMS, value_of
+from roll_adapters.openrlhf.gears.checks import check_gears
+from roll_adapters.openrlhf.widths import check_widths
 from roll_adapters.ray_jobs.models import local_folder
 
 logger = logging.getLogger(__name__)
@@ -68,6 +70,8 @@ def fitted(config: Config, args: Any) -> Config:
     _check_overlap(config, args)
     _check_exact_engine(config, args)
     _check_tokenizers(config, args)
+    check_gears(config, args)
+    check_widths(config, args)
     n_engines = len(frozen_models(config, args))
     if n_engines and ray.is_initialized():
         assert isinstance(config.runtime, RayRuntimeConfig)

@@ -18,7 +18,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ecorl.cli.exits import run_words_to_exit
 from ecorl.errors import ConfigError, MissingToolError
+from ecorl.ledger import LedgerReader
 from roll_adapters.openrlhf.flags import VERSION, check_names
+from roll_adapters.openrlhf.widths import flags_for
+from roll_adapters.ray_jobs.widths.handover import Handover, WidthLeft, handover_file
+from roll_adapters.ray_jobs.widths.supervisor import JobSupervisor
 
 if TYPE_CHECKING:
     from ecorl.config import Config
@@ -79,7 +83,29 @@ def _run(given: list[str]) -> int:
         raise ConfigError("--ecorl.config", None, "a TOML file with ecorl's settings")
     check_names(flags)
     _check_installed()
-    return _train(own.config, own.overrides, flags)
+    config = _loaded(own.config, own.overrides)
+    if len(config.trainer.widths) > 1 and handover_file() is None:
+        return _supervised(config, given)
+    return _train(config, flags)
+
+
+def _supervised(config: Config, given: Sequence[str]) -> int:
+    """Run one job after the other, each with as many GPUs for the actor as the last one left for.
+
+    Args:
+        config: the run's.
+        given: this command's arguments.
+    """
+
+    def command(width: int | None) -> list[str]:
+        words = list(given) if width is None else flags_for(given, width)
+        return [sys.executable, "-m", "roll_adapters.openrlhf", *words]
+
+    def has_stepped(step: int) -> bool:
+        with contextlib.closing(LedgerReader(config.resolved_run_dir())) as reader:
+            return any(row.iteration > step for row in reader.metrics())
+
+    return JobSupervisor(command, config.trainer.widths[0], has_stepped).run()
 
 
 def _help(parser: argparse.ArgumentParser) -> int:
@@ -123,11 +149,11 @@ def _check_installed() -> None:
         raise MissingToolError(f"ecorl-openrlhf needs OpenRLHF {VERSION}.x; this is {found}")
 
 
-def _train(source: str, overrides: Sequence[str], flags: Sequence[str]) -> int:
+def _train(own: Config, flags: Sequence[str]) -> int:
     from roll_adapters.openrlhf import driver
     from roll_adapters.ray_jobs.run import on_ray
 
-    config = on_ray(_loaded(source, overrides), "OpenRLHF")
+    config = on_ray(own, "OpenRLHF")
     run = driver.current = driver.Driver(config)
     ended: BaseException | None = None
     try:
@@ -142,13 +168,29 @@ def _train(source: str, overrides: Sequence[str], flags: Sequence[str]) -> int:
         ended = error if error.code else None
         raise
     except BaseException as error:
-        ended = error
-        raise
+        # Ray's own error of a task holds what the task raised.
+        cause = getattr(error, "cause", None)
+        if not isinstance(cause, WidthLeft):
+            ended = error
+            raise
+        ended = cause
     finally:
         run.end(ended)
+    if isinstance(ended, WidthLeft):
+        _hand_over(ended)
+        return 0
     folder = Path(config.resolved_run_dir())
     sys.stdout.write(f"ecorl: the run's record is in {folder}: ecorl report {folder}\n")
     return 0
+
+
+def _hand_over(left: WidthLeft) -> None:
+    """Tell the process that started this one with which width the training goes on."""
+    file = handover_file()
+    if file is not None:
+        Handover(left.width, left.step, left.ended_s, left.usual_s).write(file)
+    told = f"ecorl: training goes on from step {left.step} with {left.width} processes\n"
+    sys.stdout.write(told)
 
 
 def _loaded(source: str, overrides: Sequence[str]) -> Config:

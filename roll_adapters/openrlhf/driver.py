@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ import ray
 from ray.exceptions import RayError
 
 from ecorl.config import Config, PluginEngineConfig, RayRuntimeConfig
-from ecorl.records import EventKind, Stage
+from ecorl.records import EventKind, FaultEvent, FaultKind, Stage
 from ecorl.runtime.building import build_runtime
+from ecorl.runtime.checkpoints import read_gears
 from ecorl.runtime.equipment.hardware import stays_on_gpu
-from ecorl.runtime.protocol import Runtime
+from ecorl.runtime.protocol import RecordWriter, Runtime
 from ecorl.runtime.ray.handle import RuntimeHandle
 from ecorl.runtime.run_record import run_facts
 from roll_adapters.openrlhf import workers
@@ -30,8 +31,12 @@ from roll_adapters.openrlhf.checkpoints import checkpoint_to_resume, read_progre
 from roll_adapters.openrlhf.checks import ENGINE, fitted
 from roll_adapters.openrlhf.description import Job, describe, job_facts, normalised
 from roll_adapters.openrlhf.flags import options_for, value_of
+from roll_adapters.openrlhf.widths import check_gpus
+from roll_adapters.ray_jobs.gears.devices import ask_refusals, check_refusals
 from roll_adapters.ray_jobs.processes import tell
 from roll_adapters.ray_jobs.run import OpenedRun, join_or_start
+from roll_adapters.ray_jobs.widths.handover import Handover, WidthLeft, handover_file
+from roll_adapters.ray_jobs.widths.supervisor import handed_over
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +58,7 @@ class _Found:
 
     asked: dict[Stage, list[Any]] = field(default_factory=dict)
     actors: dict[Stage, list[Any]] = field(default_factory=dict)
+    gears: list[Any] = field(default_factory=list)
     trainer: Any = None
 
 
@@ -71,6 +77,7 @@ class Driver:
         self._runtime: Runtime | None = None
         self._max_steps = 0
         self._weights: object = None
+        self._left: Handover | None = None
 
     # ------------------------------------------------------------ begin
 
@@ -142,6 +149,16 @@ class Driver:
         # OpenRLHF's own classes normalise on a worker as anywhere.
         scales = {} if is_exact else normalised(args)
         told = Invitation(handle.scheduler, handle.namespace, opened.from_step, scales, compared)
+        if config.gears.is_on:
+            memory = dict(read_gears(checkpoint_to_resume(args)))
+            low_share = config.carbon.control.low_share
+            told = replace(told, gears=config.gears, low_share=low_share, gear_memory=memory)
+        if len(config.trainer.widths) > 1:
+            check_gpus(config, args, ray.cluster_resources().get("GPU", 0.0))
+            left = self._left = handed_over(handover_file())
+            barred = () if left is None else left.barred
+            widths = tuple(width for width in config.trainer.widths if width not in barred)
+            told = replace(told, widths=widths, left={} if left is None else asdict(left))
         invite(args, told)
 
     def add_group(self, stage: Stage, actors: Iterable[Any]) -> None:
@@ -159,6 +176,9 @@ class Driver:
         Args:
             engines: handles of the rollout engines.
         """
+        if self._config.gears.is_on:
+            policy = self._found.actors.get(Stage.ACTOR_TRAIN, [])
+            self._found.gears = ask_refusals(self._config.gears, policy)
         actors = {**self._found.actors, Stage.GENERATION: list(engines)}
         self._found.asked = {
             stage: [actor.__ray_call__.remote(tell) for actor in made]
@@ -179,6 +199,7 @@ class Driver:
         assert self._opened is not None
         self._max_steps = max_steps or 0
         self._weights = value_of(args, "ckpt.output_dir")
+        check_refusals(self._found.gears)
         training = describe(self._config, args, Job.ask(self._found.asked))
         opened = self._opened
         runtime = build_runtime(
@@ -189,6 +210,20 @@ class Driver:
         kind = EventKind.RESUME if opened.from_step else EventKind.START
         what = f"training from step {opened.from_step} of {self._max_steps}"
         self._runtime.record.event(kind, what)
+        self._tell_width(self._runtime.record)
+
+    def _tell_width(self, record: RecordWriter) -> None:
+        """Record that the training goes on with other processes, or that it could not."""
+        left = self._left
+        if left is None:
+            return
+        if left.reason is None:
+            what = f"training goes on with {left.width} processes after step {left.step}"
+            record.event(EventKind.WIDTH, what)
+            return
+        what = f"{left.barred[-1]} training processes cannot be begun with: {left.reason}"
+        fault = FaultEvent(left.step + 1, FaultKind.WIDTH_UNCHANGED, "training processes", what)
+        record.fault(fault)
 
     # ------------------------------------------------------------ end
 
@@ -203,7 +238,10 @@ class Driver:
             return
         self._drain()
         record = self._runtime.record
-        if error is None:
+        if isinstance(error, WidthLeft):
+            what = f"left after step {error.step} for {error.width} processes"
+            record.event(EventKind.TRAINING_END, what)
+        elif error is None:
             # How many steps that were is told by the steps in the record.
             record.event(EventKind.TRAINING_END, "OpenRLHF's trainer has ended")
             record.event(EventKind.FINISH, "OpenRLHF's command has ended, its models saved")
@@ -211,7 +249,7 @@ class Driver:
             record.event(EventKind.STOP, f"training ended with {type(error).__name__}")
         self._runtime.close()
         record.close()
-        if self._opened is not None:
+        if self._opened is not None and not isinstance(error, WidthLeft):
             self._opened.publish(self._weights)
 
     def _drain(self) -> None:

@@ -154,6 +154,25 @@ def value_of(args: Any, name: str, default: Any = None) -> Any:
     return found
 
 
+def steps_of(args: Any, n_optimizer_steps: int | None) -> int | None:
+    """How many steps of the trainer a number of optimizer steps is; None: unknown.
+
+    A step trains on all that was generated for it, in one optimizer step a batch and pass.
+
+    Args:
+        args: OpenRLHF's flags, nested.
+        n_optimizer_steps: as OpenRLHF counts them for its learning rate; None: unknown.
+    """
+    if n_optimizer_steps is None:
+        return None
+    a_step = int(value_of(args, "rollout.batch_size")) * int(
+        value_of(args, "rollout.n_samples_per_prompt", 1)
+    )
+    passes = int(value_of(args, "train.max_epochs", 1))
+    n_rows = n_optimizer_steps * int(value_of(args, "train.batch_size")) // passes
+    return n_rows // a_step
+
+
 # ---------------------------------------------------------------- to an engine, as JSON
 
 

@@ -22,16 +22,16 @@ import torch
 
 from ecorl.engines.containment import EngineBoundary
 from ecorl.records import Action, ModelShape, Role, Stage, StageWork
-from ecorl.runtime.control.standing import stand
 from ecorl.runtime.energy.log_figures import LEGEND, log_figures
 from ecorl.runtime.handles import Float32, Iteration, Landed, RunTotals, Span, StageRun
 from ecorl.runtime.ray.remote import RemoteRuntime
 from roll_adapters.openrlhf.checkpoints import record_saved
-from roll_adapters.openrlhf.flags import value_of
+from roll_adapters.openrlhf.flags import steps_of, value_of
 from roll_adapters.openrlhf.metrics import trainer_metrics
 from roll_adapters.openrlhf.rewards import ResponseTimes
 from roll_adapters.openrlhf.rows import RolloutRows, sizes_of
 from roll_adapters.ray_jobs.comparison import record_comparison
+from roll_adapters.ray_jobs.policy_training import PolicyTraining
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +74,8 @@ class TrainerHooks:
         normalised: roles of whose model OpenRLHF gives (value - mean) / std, with these two, and
             their engines the value.
         compared: stages whose first batch from an engine is compared with the exact path.
+        training: what of the policy's training can be changed; None: this process drives no
+            training.
     """
 
     def __init__(
@@ -83,9 +85,11 @@ class TrainerHooks:
         from_step: int,
         normalised: Mapping[Role, tuple[float, float]],
         compared: Sequence[Stage] = (),
+        training: PolicyTraining | None = None,
     ) -> None:
         self.runtime, self._args, self._step = runtime, args, from_step
         self._normalised, self._compared = normalised, set(compared)
+        self._training = training or PolicyTraining()
         self._stood_before: int | None = None
         self._iteration: Iteration | None = None
         self._rows: RolloutRows | None = None
@@ -102,11 +106,17 @@ class TrainerHooks:
 
         Args:
             generate: OpenRLHF's own method; its first answer are the samples.
+
+        Raises:
+            WidthLeft: when the training is left for another number of processes.
         """
         run = None
-        with EngineBoundary() as boundary:
-            if not self.is_async:
+        if not self.is_async:
+            with EngineBoundary() as boundary:
                 self._stand()
+            self._tell(boundary)
+            self._training.take_leave()
+        with EngineBoundary() as boundary:
             iteration = self.runtime.begin_iteration(self._step + 1, self._step)
             self._times = ResponseTimes()
             run = self.runtime.on_stage_start(
@@ -330,6 +340,8 @@ class TrainerHooks:
             if self._rows is not None and self._iteration is not None:
                 passes = int(value_of(self._args, "train.max_epochs", 1))
                 work = self._rows.sizes.work(stage, self._shape(stage), passes=passes)
+                if stage is Stage.ACTOR_TRAIN:
+                    work = self._training.begin(work)
                 run = self.runtime.on_stage_start(self._iteration, work, may_offload=False)
             # For the end of the step, which then has not to wait for them.
             self.runtime.expect_totals()
@@ -356,6 +368,9 @@ class TrainerHooks:
             self._tell(boundary)
         status, self._step = train()
         self._rows = None
+        with EngineBoundary() as boundary:
+            self._training.end(self._step)
+        self._tell(boundary)
         return status, self._step
 
     def save(self, step: int, status: dict[str, Any] | None, save: Callable[[], None]) -> None:
@@ -375,7 +390,9 @@ class TrainerHooks:
         self._tell(boundary)
         save()
         with EngineBoundary() as boundary:
-            record_saved(self.runtime, self._args, step)
+            memory = self._training.memory()
+            is_complete = record_saved(self.runtime, self._args, step, memory)
+            self._training.saved(self.runtime, step, is_complete=is_complete)
         self._tell(boundary)
 
     def _log(self, status: dict[str, Any]) -> None:
@@ -396,7 +413,9 @@ class TrainerHooks:
         """
         if self._stood_before != self._step:
             self._stood_before = self._step
-            stand(self.runtime)
+            total = steps_of(self._args, self._training.make_ready(self._step + 1))
+            left = None if total is None else max(0, total - self._step)
+            self._training.stand(self.runtime, self._step + 1, left)
 
     def _shape(self, role: Role) -> ModelShape | None:
         return self.runtime.training.models.get(role)

@@ -96,7 +96,9 @@ def _wrap_trainer(module: Any) -> None:
     def init(original: Callable[..., Any]) -> Any:
         def wrapped(self: Any, strategy: Any, *args: Any, **kwargs: Any) -> None:
             original(self, strategy, *args, **kwargs)
-            _promise(strategy.args)
+            group = getattr(self, "actor_model_group", None)
+            actors = getattr(group, "_actor_handlers", ())
+            _promise(strategy.args, actors, getattr(self, "max_steps", None))
 
         return wrapped
 
@@ -247,15 +249,22 @@ _WRAPPERS: dict[str, Callable[[Any], None]] = {
 # ---------------------------------------------------------------- hooks of this process
 
 _args: Any = None
+_actors: Sequence[Any] = ()
+_n_steps: int | None = None
 
 
-def _promise(args: Any) -> None:
+def _promise(args: Any, actors: Sequence[Any] = (), n_steps: int | None = None) -> None:
     """Remember the flags with which this process will take part in the run, once that has begun.
 
     The trainer's actors are made before the models are loaded, and the run starts with these.
+
+    Args:
+        args: OpenRLHF's flags, nested.
+        actors: handles of the policy's processes, where this process drives the training.
+        n_steps: optimizer steps of the whole training, where that is known here.
     """
-    global _args
-    _args = args
+    global _args, _actors, _n_steps
+    _args, _actors, _n_steps = args, tuple(actors) or _actors, n_steps or _n_steps
 
 
 def _hooks() -> Any:
@@ -267,7 +276,7 @@ def _hooks() -> Any:
         args, _args = _args, None
         from roll_adapters.openrlhf.attach import open_hooks
 
-        hooks.current = open_hooks(args)
+        hooks.current = open_hooks(args, _actors, _n_steps)
     return hooks.current
 
 

@@ -35,7 +35,7 @@ def progress_of(pipeline_config: Any) -> tuple[int | None, EdiMatrix | None]:
     Raises:
         RunError: when the checkpoint cannot be read.
     """
-    folder = _folder_of(pipeline_config)
+    folder = checkpoint_of(pipeline_config)
     if folder is None:
         return None, None
     try:
@@ -48,8 +48,15 @@ def progress_of(pipeline_config: Any) -> tuple[int | None, EdiMatrix | None]:
     return step, read_state(folder)[1]
 
 
-def _folder_of(pipeline_config: Any) -> Path | None:
-    """The checkpoint that ROLL goes on from, on this machine; None for a fresh start."""
+def checkpoint_of(pipeline_config: Any) -> Path | None:
+    """The checkpoint that ROLL goes on from, on this machine; None for a fresh start.
+
+    Args:
+        pipeline_config: ROLL's.
+
+    Raises:
+        RunError: when it cannot be read.
+    """
     asked = getattr(pipeline_config, "resume_from_checkpoint", False)
     if not asked:
         return None

@@ -17,6 +17,7 @@ from ecorl.runtime.ray.cluster import check_accelerators, nodes
 from roll_adapters.ray_jobs.models import local_folder
 from roll_adapters.roll.config.settings import RollConfig
 from roll_adapters.roll.description import ModelRole, references_of, uses_lora
+from roll_adapters.roll.gears.formats import check_gears
 
 ENGINE = "roll"
 """Name of the engine that computes with ROLL's own classes."""
@@ -45,6 +46,7 @@ def check(
     _check_card_roles(read, movable)
     _check_models(read, movable)
     _check_tokenizers(read, pipeline_config, movable)
+    check_gears(read, pipeline_config, moves=moves)
 
 
 def check_cluster(read: RollConfig, movable: Sequence[ModelRole], patience_s: float) -> None:

@@ -32,6 +32,7 @@ from roll_adapters.roll.config import names, pipelines
 from roll_adapters.roll.config.convert import MOVABLE_MODEL
 from roll_adapters.roll.config.settings import RollConfig, read
 from roll_adapters.roll.engine import packed
+from roll_adapters.roll.gears.job import policy_training
 from roll_adapters.roll.invitation import WorkerInvitation, invite
 from roll_adapters.roll.stages import hooks
 from roll_adapters.roll.stages.dispatch import watched_generator
@@ -323,9 +324,14 @@ class AutoDeviceMapping:
         }
         passes = int(getattr(self.pipeline_config, "ppo_epochs", 1) or 1)
         assert self._opened is not None
-        done = self._opened.from_step
         return PipelineHooks(
-            runtime, references, by_cluster, passes=passes, from_step=done, total=self._n_steps
+            runtime,
+            references,
+            by_cluster,
+            passes=passes,
+            from_step=self._opened.from_step,
+            total=self._n_steps,
+            training=policy_training(self.config, self.pipeline_config, self._clusters, runtime),
         )
 
     def _watch(self, pipeline: Any, own: PipelineHooks) -> None:
@@ -365,7 +371,8 @@ class AutoDeviceMapping:
         with EngineBoundary() as boundary:
             assert self._runtime is not None
             step = int(folder.name.rpartition("-")[2]) + 1
-            write_state(folder, step, self._runtime.edi_json())
+            memory = None if hooks.current is None else hooks.current.gear_memory()
+            write_state(folder, step, self._runtime.edi_json(), memory)
         if boundary.error is not None:
             logger.warning("ecorl: the checkpoint has no EDI matrix: %s", boundary.error)
 

@@ -77,11 +77,9 @@ class Float8Layers:
             return
         self._is_engaged = True
         for pair in self._pairs:
-            # Whoever moved or merged the model may have given the layer other parameters.
-            if pair.float8.weight is not pair.plain.weight:
-                pair.float8.weight = pair.plain.weight
-            if pair.float8.bias is not pair.plain.bias:
-                pair.float8.bias = pair.plain.bias
+            # One dictionary for both layers: whoever moves or merges the model gives a layer other
+            # parameters, and FSDP2 does so around each forward pass.
+            pair.float8.__dict__["_parameters"] = pair.plain.__dict__["_parameters"]
             pair.parent._modules[pair.name] = pair.float8
 
     def release(self) -> None:

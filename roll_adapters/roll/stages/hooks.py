@@ -20,15 +20,15 @@ from ray.exceptions import RayError
 
 from ecorl.engines.containment import EngineBoundary
 from ecorl.records import ModelShape, Role, Stage, StageWork, role_of
-from ecorl.runtime.control.standing import stand
 from ecorl.runtime.energy.log_figures import LEGEND, log_figures
 from ecorl.runtime.handles import Iteration, RunTotals, Span, StageRun
 from ecorl.runtime.ray.remote import RemoteRuntime
 from roll_adapters.ray_jobs.intervals import monotonic, union
+from roll_adapters.ray_jobs.policy_training import PolicyTraining
 from roll_adapters.ray_jobs.sizes import RolloutSizes
 from roll_adapters.roll.stages.metrics import trainer_metrics
 from roll_adapters.roll.stages.references import ReferenceRequest, References
-from roll_adapters.roll.stages.roles import call_of, kind_of_cluster, reference_name
+from roll_adapters.roll.stages.roles import POLICY, call_of, kind_of_cluster, reference_name
 from roll_adapters.roll.stages.rows import sizes_of
 from roll_adapters.roll.times import RolloutTimes, StageTimes
 
@@ -55,6 +55,7 @@ class PipelineHooks:
         passes: how often training reads the rows of a step.
         from_step: steps that the pipeline has behind it.
         total: steps of the whole pipeline; 0: unknown.
+        training: what of the policy's training can be changed.
     """
 
     def __init__(
@@ -66,11 +67,12 @@ class PipelineHooks:
         passes: int = 1,
         from_step: int = 0,
         total: int = 0,
+        training: PolicyTraining | None = None,
     ) -> None:
         self.runtime, self._references = runtime, references
         self._reference_names, self._passes = reference_names, passes
         self._done = self._from_step = from_step
-        self._total = total
+        self._total, self._training = total, training or PolicyTraining()
         self._iterations: dict[int, Iteration] = {}
         self._sizes: RolloutSizes | None = None
         self._generation: StageRun | None = None
@@ -98,7 +100,8 @@ class PipelineHooks:
         """The iteration of the step under way; the control path is asked once for each."""
         if step not in self._iterations:
             left = self._total - step
-            stand(self.runtime, steps_left=left if left > 0 else None)
+            self._training.make_ready(step + 1)
+            self._training.stand(self.runtime, step + 1, left if left > 0 else None)
         return self._iteration(step)
 
     def _iteration(self, step: int) -> Iteration:
@@ -153,8 +156,13 @@ class PipelineHooks:
         if step + 1 <= self._recorded:
             return
         self._recorded = step + 1
+        self._training.end(step + 1)
         for name, value in trainer_metrics(values):
             self.runtime.record.metric(step + 1, name, value)
+
+    def gear_memory(self) -> dict[str, Any] | None:
+        """What a resumed run has to know of its gears; None: nothing."""
+        return self._training.memory()
 
     # ------------------------------------------------------------ rollouts
 
@@ -269,6 +277,8 @@ class PipelineHooks:
                 return placed
         with self.runtime.clock:
             work = self._work(cluster, method, batch, call.stage, call.has_output)
+            if cluster == POLICY and method == "train_step":
+                work = self._training.begin(work)
         # Not every pipeline of ROLL's counts from 0.
         self._done = max(self._done, int(batch.meta_info.get("global_step", self._done)))
         iteration = self._opened(self._done)

@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from ecorl.records import Role, Stage, role_of
 
+POLICY = "actor_train"
+"""Name of the cluster that trains the policy in RLVR."""
+
 REWARD_PREFIX = "reward-"
 """With which the names of RLVR's reward clusters begin; the domain follows."""
 

@@ -8,7 +8,7 @@ from functools import cached_property
 import pytest
 
 from ecorl.ledger import LedgerReader
-from ecorl.records import NO_ABILITIES
+from ecorl.records import NO_ABILITIES, Stage
 from ecorl.runtime.overhead import HookTime
 from tests.fakes.recordings import blinking
 from tests.frameworks.conformance import FAULTS, N_STEPS, AdapterConformance, TrainedRun
@@ -21,6 +21,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * LIMIT_S + 60)]
 
 ROLES = ("generation", "reward", "reference", "critic", "actor_train", "critic_train")
 TRIES = 3
+GEARS = (
+    'gears = {allowed = ["BF16", "FP8"], simulate_fp8 = true, measure_every = 1, '
+    "mismatch_limit = 3.0}\n"
+)
+"""The actor's own gear, and one that is measured at each step: nothing may change by it."""
 
 
 class OpenRlhfUnderTest:
@@ -65,9 +70,8 @@ class OpenRlhfUnderTest:
 
     @cached_property
     def paused(self):
-        return self.left_by(
-            self.attached("paused", f"{GPU}carbon = {toml(blinking(self.folder))}\n")
-        )
+        config = f"{GPU}{GEARS}carbon = {toml(blinking(self.folder))}\n"
+        return self.left_by(self.attached("paused", config))
 
     @cached_property
     def resumed(self):
@@ -103,3 +107,15 @@ class TestOpenRlhf(AdapterConformance):
         assert spent.n_events > 10 * N_STEPS  # the trainer's process is counted
         assert spent.beside_s > 0.0
         assert sorted(run.drawn_j.values()) == list(run.drawn_j.values()) != []
+
+    def test_a_gear_is_measured_and_its_own_gear_changes_no_bit(self, adapter):
+        """Whether the numbers are the same is the suite's: this is about the record."""
+        with LedgerReader(adapter.paused.folder) as reader:
+            trained = [
+                row.result
+                for row in reader.executions()
+                if row.result.stage is Stage.ACTOR_TRAIN and row.result.n_output_tokens
+            ]
+            told = [m.iteration for m in reader.metrics() if m.name == "probability_mismatch_FP8"]
+        assert {(r.gear, r.width) for r in trained} == {("BF16", 1)}
+        assert told == list(range(1, N_STEPS + 1))

@@ -10,7 +10,9 @@ import sys
 
 import pytest
 
+from ecorl.config import Config
 from roll_adapters.openrlhf import command
+from roll_adapters.ray_jobs.widths.handover import VARIABLE
 
 
 @pytest.fixture(autouse=True)
@@ -48,10 +50,15 @@ def trained(monkeypatch):
     monkeypatch.setattr(command, "version", lambda name: "0.11.2")
     calls = []
 
-    def train(*call):
-        calls.append(call)
+    def load(source, overrides):
+        calls.append((source, list(overrides)))
+        return Config()
+
+    def train(config, flags):
+        calls.append(list(flags))
         return 0
 
+    monkeypatch.setattr(command, "_loaded", load)
     monkeypatch.setattr(command, "_train", train)
     return calls
 
@@ -104,12 +111,39 @@ def test_flags_of_openrlhf_pass_in_order_and_ecorl_s_own_do_not(run, trained):
     ]  # fmt: skip
     assert run(*words)[0] == 0
     assert trained == [
-        (
-            "a.toml",
-            ["seed=3", "placement.q_max=4"],
-            ["--train.seed", "1", "--ds.packing_samples", "--reward.clip_range", "-1", "2"],
-        )
+        ("a.toml", ["seed=3", "placement.q_max=4"]),
+        ["--train.seed", "1", "--ds.packing_samples", "--reward.clip_range", "-1", "2"],
     ]
+
+
+def test_widths_are_one_job_after_the_other(run, trained, monkeypatch):
+    made = []
+
+    class Supervisor:
+        def __init__(self, command, width, has_stepped):
+            made.append((command, width))
+
+        def run(self):
+            return 7
+
+    monkeypatch.setattr(command, "_loaded", lambda *_: Config(trainer={"widths": [1, 2]}))
+    monkeypatch.setattr(command, "JobSupervisor", Supervisor)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    words = ["--ecorl.config", "a.toml", "--actor.num_gpus_per_node=1", "--train.seed", "1"]
+    assert run(*words)[0] == 7
+    ((build, width),) = made
+    module = [sys.executable, "-m", "roll_adapters.openrlhf"]
+    assert width == 1
+    assert build(None) == [*module, *words]
+    assert build(2) == [
+        *module, "--ecorl.config", "a.toml", "--train.seed", "1",
+        "--actor.num_gpus_per_node", "2", "--ckpt.load_enable",
+    ]  # fmt: skip
+    assert trained == []
+    # The job itself trains.
+    monkeypatch.setenv(VARIABLE, "/a/left.json")
+    assert run(*words)[0] == 0
+    assert trained == [["--actor.num_gpus_per_node=1", "--train.seed", "1"]]
 
 
 def test_ctrl_c_ends_with_one_line(run, monkeypatch, trained):

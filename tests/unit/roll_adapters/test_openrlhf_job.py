@@ -101,7 +101,7 @@ def test_only_steps_that_openrlhf_saves_are_recorded(monkeypatch, every, disable
     monkeypatch.setattr(checkpoints, "complete_checkpoint", lambda *call: told.append(call[1:]))
     args = flags(ckpt__path="/c", ckpt__save_steps=every, ckpt__disable_ds=disabled)
     record_saved(FakeRuntime(), args, 4)
-    assert told == ([(Path("/c/_actor/global_step4"), 4)] if due else [])
+    assert told == ([(Path("/c/_actor/global_step4"), 4, None)] if due else [])
 
 
 # ---------------------------------------------------------------- settings

@@ -82,6 +82,8 @@ def write(tmp_path, monkeypatch):
     """Write modules of OpenRLHF's names; all is as before when the test has ended."""
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.setattr(workers, "_args", None)
+    monkeypatch.setattr(workers, "_actors", ())
+    monkeypatch.setattr(workers, "_n_steps", None)
     monkeypatch.setattr(hooks, "current", None)
     monkeypatch.syspath_prepend(tmp_path)
     kept = {name: module for name, module in sys.modules.items() if name.startswith("openrlhf")}
@@ -218,10 +220,11 @@ def test_methods_do_what_they_did_without_an_invitation_and_with_hooks(write, mo
     workers.install()
     kinds = {CLASSES[name]: kind_of(name) for name in MODULES}
     asked = []
-    monkeypatch.setattr(attach, "open_hooks", asked.append)
+    monkeypatch.setattr(attach, "open_hooks", lambda args, *found: asked.append((args, *found)))
     assert use(kinds) == RIGHT
-    # Asked once an actor, with the flags that it was made with, and not before it is needed.
-    assert asked == [STRATEGY.args, STRATEGY.args]
+    # Asked once an actor, with the flags that it was made with, and not before it is needed. Where
+    # no group of the policy's actors is, nobody can be shifted.
+    assert asked == [(STRATEGY.args, (), None)] * 2
     seen = Seen()
     monkeypatch.setattr(hooks, "current", seen)
     assert use(kinds) == RIGHT

@@ -6,7 +6,10 @@ hooks stay free. It loads nothing large itself: a module is changed once it was 
 
 from __future__ import annotations
 
+import dataclasses
 import gc
+import json
+import os
 
 from tests.frameworks.changed_imports import change_imports
 
@@ -49,7 +52,23 @@ def _samples_generator(module):
     ray, module.ray = module.ray, InOrder()
 
 
+def _widths(module):
+    """Has the control path choose widths: from a step on, as JSON in the environment."""
+    plan = {int(step): width for step, width in json.loads(os.environ[WIDTHS]).items()}
+    own = module.stand
+
+    def stand(runtime, *, steps_left, stage):
+        choice = own(runtime, steps_left=steps_left, stage=stage)
+        done = int(os.environ[STEPS]) - steps_left
+        wanted = [width for step, width in plan.items() if step <= done]
+        return dataclasses.replace(choice, width=wanted[-1] if wanted else None)
+
+    module.stand = stand
+
+
+WIDTHS, STEPS = "ECORL_TEST_WIDTHS", "ECORL_TEST_STEPS"
 _AFTER = {
+    **({"roll_adapters.ray_jobs.policy_training": _widths} if WIDTHS in os.environ else {}),
     "torch": _torch,
     "torch.distributed.device_mesh": _device_mesh,
     "openrlhf.trainer.ppo_utils.samples_generator": _samples_generator,

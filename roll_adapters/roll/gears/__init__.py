@@ -1,0 +1,1 @@
+"""Gears of ROLL's ``actor_train``: its training steps in another numeric format."""
