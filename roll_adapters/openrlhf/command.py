@@ -20,7 +20,7 @@ from ecorl.cli.exits import run_words_to_exit
 from ecorl.errors import ConfigError, MissingToolError
 from ecorl.ledger import LedgerReader
 from roll_adapters.openrlhf.flags import VERSION, check_names
-from roll_adapters.openrlhf.widths import flags_for
+from roll_adapters.openrlhf.widths import flags_for, width_of
 from roll_adapters.ray_jobs.widths.handover import Handover, WidthLeft, handover_file
 from roll_adapters.ray_jobs.widths.supervisor import JobSupervisor
 
@@ -105,7 +105,7 @@ def _supervised(config: Config, given: Sequence[str]) -> int:
         with contextlib.closing(LedgerReader(config.resolved_run_dir())) as reader:
             return any(row.iteration > step for row in reader.metrics())
 
-    return JobSupervisor(command, config.trainer.widths[0], has_stepped).run()
+    return JobSupervisor(command, width_of(given), has_stepped).run()
 
 
 def _help(parser: argparse.ArgumentParser) -> int:

@@ -17,6 +17,8 @@ from roll_adapters.openrlhf.flags import value_of
 
 _N = "num_gpus_per_node"
 GPUS = f"actor.{_N}"
+_DEFAULT = 8
+"""OpenRLHF's own number of GPUs a node."""
 LOAD = "ckpt.load_enable"
 
 
@@ -57,7 +59,7 @@ def _why_not(widths: Sequence[int], args: Any) -> str | None:
     every = float(value_of(args, "ckpt.save_steps", -1))
     if not 0 < every < float("inf"):
         return "one without --ckpt.save_steps: the width changes behind a checkpoint"
-    now = int(value_of(args, GPUS, 8))
+    now = int(value_of(args, GPUS, _DEFAULT))
     if now not in widths:
         return f"a list with --{GPUS}, which is {now}"
     return _why_not_even(widths, args)
@@ -100,7 +102,7 @@ def check_gpus(config: Config, args: Any, n_gpus: float) -> None:
     if float(value_of(args, "algo.kl.init_coef", 0.0)) > 0:
         roles.append("ref")
     others = sum(
-        int(value_of(args, f"{role}.num_nodes", 1)) * int(value_of(args, f"{role}.{_N}", 8))
+        int(value_of(args, f"{role}.num_nodes", 1)) * int(value_of(args, f"{role}.{_N}", _DEFAULT))
         for role in roles
     )
     others += int(value_of(args, "vllm.num_engines", 0) or 0) * int(
@@ -113,6 +115,20 @@ def check_gpus(config: Config, args: Any, n_gpus: float) -> None:
             f"roles take {others}"
         )
         raise ConfigError("trainer.widths", list(config.trainer.widths), allowed)
+
+
+def width_of(flags: Sequence[str]) -> int:
+    """The number of the actor's GPUs in a command line; OpenRLHF's own where it names none.
+
+    Args:
+        flags: of a job; OpenRLHF has yet to check them.
+    """
+    for flag, following in zip(flags, [*flags[1:], ""], strict=True):
+        name, equals, value = flag.removeprefix("--").partition("=")
+        told = value if equals else following
+        if flag.startswith("--") and name == GPUS and told.isdigit():
+            return int(told)
+    return _DEFAULT
 
 
 def flags_for(flags: Sequence[str], width: int) -> list[str]:
