@@ -1,0 +1,74 @@
+"""Does the training stage obey at no cost to the training?
+
+The optimizer at gamma = 1 against torch's AdamW; a small language model, trained here from nothing
+on the language reference that comes with Python, with gears that the default controller switches
+between BF16 and FP8, against BF16 alone, and without gamma; the step after a switch; memory by
+gradient accumulation. A CPU has no FP8 units: its rounding is simulated, so that losses are
+emulated, and times of FP8 are those of the simulation. ``--long`` trains longer, with more seeds,
+and all ablations with each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+
+from ecorl.bench.command import run_benchmark
+from ecorl.bench.figures import Figure, Target, missing
+from ecorl.bench.trainer.accumulation import accumulated_trainings
+from ecorl.bench.trainer.convergence import ABLATIONS, FIRST_SEED, LONG, QUICK, Recipe, study
+from ecorl.bench.trainer.figures import (
+    MIN_SEEDS,
+    accumulation_figure,
+    convergence_figures,
+    optimizer_figures,
+    switch_figure,
+)
+from ecorl.bench.trainer.language_model import corpus
+from ecorl.bench.trainer.optimizers import adamw_equal, adamw_times
+from ecorl.bench.trainer.switching import switch_times
+
+BOX_S = 75.0
+"""Time of everything, s."""
+
+STUDY_S, SWITCH_S, OPTIMIZER_S = 36.0, 8.0, 4.0
+"""Time of the trainings, of the switches and of the optimizer's steps, s."""
+
+LONG_SEEDS = 5
+
+
+def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    part = 0.2 if options.quick else (options.box_s or BOX_S) / BOX_S
+    recipe = QUICK if options.quick else LONG if options.long else Recipe()
+    if options.long:
+        found = study(LONG_SEEDS, recipe, None, ABLATIONS, ablate_all=True)
+    else:
+        n_seeds = 1 if options.quick else MIN_SEEDS
+        found = study(n_seeds, recipe, part * STUDY_S, () if options.quick else FIRST_SEED)
+    figures = optimizer_figures(adamw_equal(), adamw_times(part * OPTIMIZER_S))
+    figures += convergence_figures(found)
+    figures.append(switch_figure(switch_times(part * SWITCH_S)))
+    figures.append(accumulation_figure(accumulated_trainings()))
+    figures += elastic_figures()
+    settings = {"recipe": asdict(recipe), "text": corpus().digest, "long": options.long}
+    return settings, figures
+
+
+def elastic_figures() -> list[Figure]:
+    """Changes of the width: the longest time without a step, and steps that faults lost."""
+    why = "changes of the width are not measured yet"
+    return [
+        missing("trainer.width_change_steps", "1", why, Target(high=2.0)),
+        missing("trainer.lost_steps", "1", why, Target(high=0.0)),
+    ]
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--long", action="store_true", help="more seeds, longer trainings, all ablations"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark("trainer", measure, options=options))
