@@ -8,7 +8,8 @@ grids, ecorl's controllers play the study's training in epochs of an hour, from 
 where the time does not suffice, from fewer, which the tables tell; and CARL's jobs all through the
 year. No target: these are figures of others. Claims about memory and accuracy need trainings,
 which ``--train`` makes: the example classifier with 1, 2, 4 and 8 backward passes a step, about a
-minute. Beside the JSON stands the same as Markdown tables.
+minute; what trainings without gamma give comes from the kept result of ``benchmarks.trainer``.
+Beside the JSON stands the same as Markdown tables.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ecorl.bench.figures import Figure
 from ecorl.bench.machine import describe_machine
 from ecorl.bench.papers.carbon_claims import figures, markdown, report, tables, write_tables
 from ecorl.bench.papers.control_found import BOX_S
+from ecorl.bench.papers.gears_found import gears_found
 from ecorl.errors import ConfigError
 
 NAME = "paper_carbon"
@@ -34,7 +36,8 @@ TABLE_WIDTH = 180
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
     traces = recorded_grids(options)
-    trained = trained_claims() if options.train else {}
+    gears = gears_found(default_path("trainer", describe_machine().slug))
+    trained = {**gears.by_claim, **(trained_claims() if options.train else {})}
     recorded = {name: trace.series for name, trace in traces.items()}
     box_s = options.box_s or BOX_S
     found = report(recorded, trained, box_s=box_s, is_quick=options.quick)
@@ -46,6 +49,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     if found.n_starts:
         told = ", ".join(f"{name} {n}" for name, n in found.n_starts.items())
         setting += f" Starts of the controllers' trainings: {told}."
+    setting += f" {gears.source}" if gears.source else ""
     json = options.json or (None if options.quick else default_path(NAME, describe_machine().slug))
     if json is not None:
         path = json.with_suffix(".md")

@@ -12,7 +12,7 @@ from rich.table import Table
 from ecorl.bench.figures import Figure, missing
 from ecorl.bench.papers.carbon_derived import derived
 from ecorl.bench.papers.carbon_found import GridFindings, find
-from ecorl.bench.papers.carbon_printed import CLAIMS, SOURCES, CarbonClaim, Source
+from ecorl.bench.papers.carbon_printed import CLAIMS, SOURCES, CarbonClaim, Source, Training
 from ecorl.bench.papers.control_derived import control_derived
 from ecorl.bench.papers.control_found import BOX_S, control_found, modelled
 from ecorl.bench.papers.printed_figures import printed_figures
@@ -24,10 +24,26 @@ FOLLOWS = 0.005
 """A printed figure follows from its inputs within this relative difference: it has two or three
 digits."""
 
-NOT_TRAINED = "see the example: it takes a training loop, which this benchmark does not run"
+NOT_TRAINED: Mapping[Training, str] = MappingProxyType(
+    {
+        "accumulation": "see the example: it takes a training loop, which this benchmark does not "
+        "run",
+        "gears": "benchmarks.trainer trains for it; no result of it is kept for this device",
+    }
+)
+"""Why there is no figure of a claim, by what it needs."""
+
+_TRAINED: Mapping[Training, Provenance] = MappingProxyType(
+    # A CPU rounds as FP8 does, and computes in another format.
+    {"accumulation": Provenance.MEASURED, "gears": Provenance.EMULATED}
+)
+
+_NOT_HERE: Mapping[Training, str] = MappingProxyType(
+    {"accumulation": "see the example", "gears": "see benchmarks.trainer"}
+)
 
 NO_TRAINING: Mapping[str, float] = MappingProxyType({})
-"""No figures of a training with accumulation."""
+"""No figures of trainings."""
 
 _NOTHING = GridFindings(None, MappingProxyType({}))
 
@@ -35,7 +51,8 @@ HOW = (
     "'From its inputs' is what the same source's other figures give, with nothing of ecorl in it, "
     "and 'off by' is how far that lies from the printed figure. "
     "'ecorl' is modelled: by its made-up day, which has the extremes of the blog's mock data, or "
-    "as the last column says. 'Grids' are recordings, along which jobs and trainings are played; "
+    "as the last column says, or, of trainings, measured, those in simulated FP8 emulated. "
+    "'Grids' are recordings, along which jobs and trainings are played; "
     "jobs draw constant power. All intensities are averages, for inventories."
 )
 
@@ -46,7 +63,7 @@ class CarbonReport(NamedTuple):
     Attributes:
         derived: what follows from the printed inputs, by claim.
         found: what ecorl finds, by claim.
-        trained: what a training with accumulation gave, by claim.
+        trained: what trainings with accumulation and with gears gave, by claim.
         n_starts: number of starts of the trainings that controllers played, by grid.
     """
 
@@ -120,8 +137,9 @@ def _ours(claim: CarbonClaim, found: CarbonReport) -> list[Figure]:
     if found.is_untested(claim):
         return [missing(id, claim.unit, claim.not_tested)]
     if value is None:
-        return [missing(id, claim.unit, NOT_TRAINED)] if claim.needs_training else []
-    provenance = Provenance.MEASURED if claim.needs_training else Provenance.MODELLED
+        need = claim.needs_training
+        return [missing(id, claim.unit, NOT_TRAINED[need])] if need else []
+    provenance = _TRAINED.get(claim.needs_training, Provenance.MODELLED)
     return [Figure(id, value, claim.unit, provenance, note=f"{claim.text}: {claim.why}")]
 
 
@@ -141,7 +159,7 @@ def rows(found: CarbonReport, source: Source) -> list[tuple[str, ...]]:
 def _row(claim: CarbonClaim, found: CarbonReport) -> tuple[str, ...]:
     value, ours = found.derived.get(claim.id), found.ours(claim)
     if claim.needs_training and ours is None:
-        by_ecorl = "see the example"
+        by_ecorl = _NOT_HERE[claim.needs_training]
     elif found.is_untested(claim):
         by_ecorl = f"not tested: {claim.not_tested}"
     else:

@@ -15,6 +15,8 @@ CONTROL_FILE = "control_claims.toml"
 
 Source = Literal["blog", "paper", "gear", "carl"]
 
+Training = Literal["", "accumulation", "gears"]
+
 SOURCES: Mapping[Source, str] = {
     "blog": "Carbon-Aware Model Training (a blog post)",
     "paper": "EcoRL-Sched, sections 4.4 and 5.3",
@@ -36,7 +38,8 @@ class CarbonClaim:
         printed: as printed; a pair for a range; None where no figure is printed.
         why: what the other figures are, and why they differ.
         not_printed: what stands there in place of a figure.
-        needs_training: whether it takes a training loop to say anything of it.
+        needs_training: what has to be trained to say anything of it: with gradient accumulation,
+            or with gears; empty where nothing has.
         only_grids: recordings that it is about; empty: all.
         not_tested: why nothing of ecorl stands beside it; empty where something does.
     """
@@ -48,7 +51,7 @@ class CarbonClaim:
     printed: float | tuple[float, float] | None
     why: str
     not_printed: str = ""
-    needs_training: bool = False
+    needs_training: Training = ""
     only_grids: tuple[str, ...] = ()
     not_tested: str = ""
 
@@ -62,7 +65,7 @@ def _claim(entry: Mapping[str, Any]) -> CarbonClaim:
         printed=printed_value(entry),
         why=entry["why"],
         not_printed=entry.get("not_printed", ""),
-        needs_training=entry.get("needs_training", False),
+        needs_training=entry.get("needs_training", ""),
         only_grids=tuple(entry.get("only_grids", ())),
         not_tested=entry.get("not_tested", ""),
     )

@@ -87,7 +87,7 @@ def _train(accumulation: int, n_steps: int) -> AccumulatedTraining:
 
     def step(rows: Tensor) -> float:
         parts = []
-        for part in rows.chunk(accumulation):
+        for part in torch.split(rows, len(rows) // accumulation):
             loss = language_loss(model, part) / accumulation
             loss.backward()  # type: ignore[no-untyped-call]
             parts.append(loss.item())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -21,10 +22,12 @@ from ecorl.bench.papers.control_found import (
     shifted_jobs,
     unshielded,
 )
+from ecorl.bench.papers.gears_found import gears_found
 from ecorl.carbon.series import Series
 from ecorl.control import Gear
 from ecorl.controllers.catalogue import build
 from ecorl.controllers.problem.training import HOUR_S
+from ecorl.records import Provenance
 from tests.fakes.grid_series import grid
 
 HOURLY = Study(epoch_s=HOUR_S)
@@ -142,12 +145,41 @@ def test_a_claim_about_some_grids_has_no_figure_of_others(months):
     assert "paper_carbon.gear_miso.grid_MISO" in made
     assert "paper_carbon.gear_miso.ours" not in made
     untested = made["paper_carbon.gear_variance.ours"]
-    assert (untested.value, untested.note) == (None, "it takes training in FP8, with and without, "
-                                               "which ecorl does not do yet")  # fmt: skip
+    assert untested.value is None
+    assert untested.note.startswith("benchmarks.trainer trains for it")
     # Every claim of both papers has something beside it, or the reason why it has nothing.
     for claim in OURS:
         beside = claim.id in found.derived or found.ours(claim) is not None or found.grids(claim)
-        assert beside or found.is_untested(claim)
+        assert beside or claim.needs_training or found.is_untested(claim)
+
+
+def test_what_trainings_with_gears_gave_stands_beside_the_claim(tmp_path):
+    path = tmp_path / "trainer.json"
+    spread = {
+        "perplexity_ratio": {"0": 1.01, "1": 0.99, "2": 1.002},
+        "norm_variance_ratio": {"0": 1.1, "1": 1.0, "2": 4.0},
+    }
+    figure = {"id": "optim.no_gamma_loss_ratio", "spread": spread}
+    result = {"commit": "abc", "config": {"recipe": {"n_steps": 7}}, "figures": [figure]}
+    path.write_text(json.dumps(result), "utf-8")
+    found = gears_found(path)
+    assert found.by_claim == {
+        "gear_variance": 1.1, "gear_perplexity_13b": 1.002, "gear_perplexity_70b": 1.002
+    }  # fmt: skip
+    assert "trainer.json of this device, 7 steps, commit abc" in found.source
+    made = {f.id: f for f in figures(report({}, found.by_claim))}
+    beside = made["paper_carbon.gear_variance.ours"]
+    assert (beside.value, beside.provenance) == (1.1, Provenance.EMULATED)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"figures": [{"id": "another"}]}',
+    '{"commit": null, "figures": [{"id": "optim.no_gamma_loss_ratio", "spread": null}]}',
+])  # fmt: skip
+def test_a_result_without_such_figures_tells_nothing(tmp_path, text):
+    path = tmp_path / "trainer.json"
+    path.write_text(text, "utf-8")
+    assert gears_found(path).by_claim == {}
+    assert gears_found(tmp_path / "missing.json").by_claim == {}
 
 
 def test_without_recordings_the_table_says_what_is_missing():

@@ -1,97 +1,201 @@
-"""Trainings with switched gears: same seeds, same batches, and what is told of them."""
+"""Trainings with switched gears: schedules, arms, and the figures that are made of them."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from ecorl.bench.trainer.accumulation import accumulated_trainings, saved_share
-from ecorl.bench.trainer.convergence import Arm, ConvergenceStudy, Recipe, train
-from ecorl.bench.trainer.gear_schedule import n_switches, scheduled_gears
-from ecorl.bench.trainer.language_model import Batches, corpus, held_out_loss, small_llama
-from ecorl.bench.trainer.switching import switch_times
+pytest.importorskip("torchao")
+
+from ecorl.bench.trainer import convergence
+from ecorl.bench.trainer.convergence import (
+    EACH_SEED,
+    PAPER_GAMMA,
+    Arm,
+    ConvergenceStudy,
+    Recipe,
+    TrainedModel,
+    study,
+    train,
+)
+from ecorl.bench.trainer.figures import convergence_figures
+from ecorl.bench.trainer.gear_schedule import made_up_grid, n_switches, scheduled_gears
 from ecorl.control import Gear
+from ecorl.records import Provenance
 
-RECIPE = Recipe(n_steps=30, measure_every=10)
-
-
-@pytest.fixture(scope="module")
-def trained():
-    arms = (Arm.FIXED, Arm.SWITCHED, Arm.NO_GAMMA, Arm.LITERAL_NO_DECAY)
-    return {arm: train(arm, 0, RECIPE) for arm in arms}
+SHORT = Recipe(n_steps=12, n_rows=4, measure_every=6)
 
 
-def test_held_out_text_is_never_trained_on():
-    text = corpus()
-    training, held_out = bytes(text.training.tolist()), bytes(text.held_out.tolist())
-    assert len(training) > 5 * len(held_out) > 10_000
-    lines = [line for line in held_out.split(b"\n\n") if len(line) > 120]
-    assert lines
-    assert not any(line in training for line in lines)
-
-
-def test_an_untrained_model_knows_nothing_and_a_trained_one_more(trained):
-    assert held_out_loss(small_llama(0)) == pytest.approx(math.log(256), rel=0.05)
-    fixed = trained[Arm.FIXED]
-    assert fixed.final_loss < 0.85 * fixed.start_loss
-
-
-def test_a_training_is_the_same_again(trained):
-    again = train(Arm.SWITCHED, 0, RECIPE)
-    first = trained[Arm.SWITCHED]
-    assert (again.final_loss, again.norms, again.gammas) == (
-        first.final_loss, first.norms, first.gammas,
-    )  # fmt: skip
-
-
-def test_the_arms_of_a_seed_begin_alike_and_differ_by_their_gears(trained):
-    assert len({one.start_loss for one in trained.values()}) == 1
-    assert trained[Arm.FIXED].norms[0] == trained[Arm.SWITCHED].norms[0] or (
-        trained[Arm.SWITCHED].gears[0] is Gear.FP8
-    )
-    assert trained[Arm.SWITCHED].gears == trained[Arm.NO_GAMMA].gears
-    assert trained[Arm.FIXED].n_switches == 0
-    assert trained[Arm.SWITCHED].low_share <= RECIPE.low_share
-    assert trained[Arm.SWITCHED].measured_s > 0.0
-
-
-def test_larger_steps_than_in_bf16_show_in_the_loss(trained):
-    literal, fixed = trained[Arm.LITERAL_NO_DECAY], trained[Arm.FIXED]
-    assert literal.final_loss is None or literal.final_loss != fixed.final_loss
-
-
-def test_ratios_are_of_the_same_seed_alone(trained):
-    study = ConvergenceStudy(RECIPE, tuple(trained.values()), 3)
-    ratios = study.loss_ratios(Arm.SWITCHED)
-    assert ratios == {0: trained[Arm.SWITCHED].final_loss / trained[Arm.FIXED].final_loss}
-    assert study.loss_ratios(Arm.ROUNDING) == {}
+# ---------------------------------------------------------------- the controller's gears
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_schedule_switches_often_and_keeps_its_cap(seed):
-    gears = scheduled_gears(150, 0.35, seed)
-    assert n_switches(gears) >= 10
-    assert 0.25 <= sum(gear.is_low for gear in gears) / len(gears) <= 0.37
-    assert scheduled_gears(150, 0.35, seed) == gears
+def test_the_default_controller_switches_often_and_keeps_the_cap(seed):
+    recipe = Recipe()
+    gears = scheduled_gears(recipe.n_steps, recipe.low_share, seed)
+    low = sum(gear is Gear.FP8 for gear in gears)
+    assert len(gears) == recipe.n_steps
+    assert set(gears) == {Gear.BF16, Gear.FP8}
+    assert n_switches(gears) >= convergence.MIN_SWITCHES
+    # An epoch's last step may reach into the next one, which is in another gear.
+    assert convergence.MIN_LOW_SHARE * len(gears) <= low <= recipe.low_share * len(gears) + 2
 
 
-def test_batches_are_those_of_their_seed():
-    one, same, other = Batches(3, 4), Batches(3, 4), Batches(4, 4)
-    first = one.next()
-    assert first.equal(same.next())
-    assert not first.equal(other.next())
-    assert not first.equal(one.next())
+def test_the_gears_follow_the_seed_of_the_grid():
+    assert scheduled_gears(60, 0.3, 1) == scheduled_gears(60, 0.3, 1)
+    assert scheduled_gears(60, 0.3, 1) != scheduled_gears(60, 0.3, 2)
+    grid = made_up_grid(0)
+    assert grid.values.min() > 0
+    assert len(grid.values) == 24 * 24
 
 
-def test_accumulation_saves_memory_and_keeps_the_loss():
-    one, four = accumulated_trainings((1, 4), n_steps=3)
-    assert 0.2 < saved_share([one, four], 4) < 0.8
-    assert saved_share([one, four], 4, of_all=True) < saved_share([one, four], 4)
-    assert four.loss_off_by(one) < 1e-3
+# ---------------------------------------------------------------- one training
 
 
-def test_each_pair_of_gears_is_switched_between():
-    found = switch_times(0.2, n_switches=4)
-    assert [one.gears for one in found] == [(Gear.BF16, Gear.FP32), (Gear.BF16, Gear.FP8)]
-    assert all(2 <= len(one.extra_s) <= 4 for one in found)
+def same(one, other):
+    return (one.final_loss, one.norms, one.gears) == (other.final_loss, other.norms, other.gears)
+
+
+def test_a_training_is_decided_by_its_seed():
+    first = train(Arm.SWITCHED, 0, SHORT)
+    assert same(first, train(Arm.SWITCHED, 0, SHORT))
+    other = train(Arm.SWITCHED, 1, SHORT)
+    assert first.final_loss != other.final_loss
+    assert first.final_loss < first.start_loss
+    assert len(first.norms) == len(first.gears) == SHORT.n_steps
+    assert len(first.gammas) == 2
+    assert all(1.0 <= gamma < 2.0 for gamma in first.gammas)
+    assert 0.0 < first.measured_s < first.time_s
+
+
+def test_arms_share_weights_and_batches_and_differ_by_their_gears():
+    fixed, switched = train(Arm.FIXED, 0, SHORT), train(Arm.NO_GAMMA, 0, SHORT)
+    assert set(fixed.gears) == {Gear.BF16}
+    assert fixed.n_switches == fixed.low_share == 0
+    begin = switched.gears.index(Gear.FP8)
+    assert begin > 0
+    assert fixed.norms[:begin] == switched.norms[:begin]
+    assert fixed.norms[begin] != switched.norms[begin]
+    assert fixed.final_loss != switched.final_loss
+    assert switched.gammas == ()
+    assert switched.measured_s == 0.0
+
+
+def test_chance_moves_the_weights_a_little():
+    fixed, moved = train(Arm.FIXED, 0, SHORT), train(Arm.CHANCE, 0, SHORT)
+    assert moved.final_loss != fixed.final_loss
+    assert moved.final_loss == pytest.approx(fixed.final_loss, rel=0.02)
+
+
+def test_a_gamma_of_the_rounding_alone_slows_fp8_down():
+    fast, slow = train(Arm.NO_GAMMA, 0, SHORT), train(Arm.ROUNDING, 0, SHORT)
+    assert all(gamma > 2.0 for gamma in slow.gammas)
+    assert slow.final_loss > fast.final_loss
+    assert slow.measured_s > 0.0
+
+
+def test_the_printed_rule_makes_weights_grow_until_the_training_ends():
+    long = replace(SHORT, n_steps=60, n_rows=2)
+    found = train(Arm.LITERAL, 0, long)
+    assert found.final_loss is None
+    assert len(found.gears) < long.n_steps
+    assert found.gammas == (PAPER_GAMMA,)
+    assert train(Arm.LITERAL_NO_DECAY, 0, SHORT).final_loss is not None
+
+
+def test_the_learning_rate_rises_and_falls():
+    recipe = Recipe(n_steps=100, learning_rate=1.0)
+    rates = [recipe.rate(step) for step in range(100)]
+    assert rates[0] == pytest.approx(0.1)
+    assert max(rates) == pytest.approx(1.0, abs=0.05)
+    assert rates.index(max(rates)) in range(8, 12)
+    assert rates[-1] == pytest.approx(0.1, abs=0.01)
+
+
+# ---------------------------------------------------------------- several
+
+
+def test_a_study_trains_all_arms_of_a_seed_in_processes_of_their_own():
+    found = study(2, SHORT, 1e-3, (Arm.LITERAL,))
+    # No time is left after the first seed.
+    assert [(one.seed, one.arm) for one in found.trained] == [
+        (0, arm) for arm in Arm if arm in EACH_SEED
+    ]
+    assert found.n_seeds_asked == 2
+    assert same(found.of(Arm.FIXED)[0], train(Arm.FIXED, 0, SHORT))
+
+
+def trained(arm, seed, final_loss, gears=None, gammas=(1.0,), norms=None):
+    gears = gears or (Gear.BF16, Gear.FP8, Gear.FP8) * 12
+    norms = norms or tuple(1.0 + 0.1 * (i % 3) for i in range(len(gears)))
+    return TrainedModel(arm, seed, gears, 5.5, final_loss, norms, gammas, 0.1, 1.0, 1.2)
+
+
+def studied(n_seeds=3, **losses):
+    arms = {"fixed": Arm.FIXED, "switched": Arm.SWITCHED, "no_gamma": Arm.NO_GAMMA,
+            "literal": Arm.LITERAL, "rounding": Arm.ROUNDING, "chance": Arm.CHANCE}  # fmt: skip
+    models = [
+        trained(arms[name], seed, loss)
+        for name, by_seed in losses.items()
+        for seed, loss in enumerate(by_seed)
+    ]
+    return ConvergenceStudy(Recipe(), models, n_seeds)
+
+
+def by_id(found):
+    return {figure.id: figure for figure in convergence_figures(found)}
+
+
+def test_the_worst_seed_is_held_against_the_target():
+    found = studied(fixed=[2.0, 2.0, 2.0], switched=[2.0, 2.03, 1.99], no_gamma=[2.0, 2.05, 2.0])
+    made = by_id(found)
+    figure = made["optim.gear_switch_loss_ratio"]
+    assert figure.value == pytest.approx(1.015)
+    assert figure.holds is False
+    assert figure.provenance is Provenance.EMULATED
+    assert figure.spread["n_switches"] == {0: 23, 1: 23, 2: 23}
+    assert figure.spread["low_share"][0] == pytest.approx(2 / 3)
+    assert figure.spread["measured_share"] == pytest.approx(0.1)
+    other = made["optim.no_gamma_loss_ratio"]
+    assert other.value == pytest.approx(2.05 / 2.03)
+    assert other.target is None
+    assert other.spread["perplexity_ratio"][1] == pytest.approx(math.exp(0.02))
+    assert other.spread["norm_variance_ratio"] == {0: 1.0, 1: 1.0, 2: 1.0}
+    assert by_id(studied(fixed=[2.0] * 3, switched=[2.0] * 3))[
+        "optim.gear_switch_loss_ratio"
+    ].holds is True  # fmt: skip
+
+
+def test_a_target_is_judged_only_when_enough_was_trained():
+    few = by_id(studied(fixed=[2.0, 2.0], switched=[2.0, 2.0]))["optim.gear_switch_loss_ratio"]
+    assert (few.value, few.holds) == (1.0, None)
+    assert "2 seeds of 3" in few.note
+    rarely = studied(fixed=[2.0] * 3, switched=[2.0] * 3)
+    models = [
+        replace(one, gears=(Gear.BF16,) * 30 + (Gear.FP8,) * 30) if one.seed == 1 else one
+        for one in rarely.trained
+    ]
+    figure = by_id(replace(rarely, trained=models))["optim.gear_switch_loss_ratio"]
+    assert figure.holds is None
+
+
+def test_trainings_that_diverge_are_told():
+    found = studied(fixed=[2.0], switched=[2.0], no_gamma=[2.0], literal=[None], rounding=[2.2],
+                    chance=[2.001])  # fmt: skip
+    made = by_id(found)
+    literal = made["optim.literal_loss_ratio"]
+    assert literal.value is None
+    assert "1 of 1 trainings diverged, after 36 steps" in literal.note
+    assert made["optim.rounding_gamma_loss_ratio"].value == pytest.approx(1.1)
+    assert made["optim.chance_loss_ratio"].provenance is Provenance.MEASURED
+    lost = by_id(studied(fixed=[2.0], switched=[None]))["optim.gear_switch_loss_ratio"]
+    assert (lost.value, lost.note) == (None, "training diverged with seed 0")
+
+
+def test_the_variance_of_the_norm_is_that_of_neighbours_in_fp8():
+    gears = (Gear.FP8, Gear.FP8, Gear.BF16, Gear.FP8)
+    one = trained(Arm.SWITCHED, 0, 2.0, gears, norms=(1.0, 3.0, 100.0, 5.0))
+    assert one.norm_variance() == pytest.approx(2.0)
+    assert trained(Arm.FIXED, 0, 2.0, (Gear.BF16,) * 4).norm_variance() is None
