@@ -15,9 +15,10 @@ import sys
 from dataclasses import asdict
 
 from ecorl.bench.command import run_benchmark
-from ecorl.bench.figures import Figure, Target, missing
+from ecorl.bench.figures import Figure
 from ecorl.bench.trainer.accumulation import accumulated_trainings
 from ecorl.bench.trainer.convergence import ABLATIONS, FIRST_SEED, LONG, QUICK, Recipe, study
+from ecorl.bench.trainer.elastic_figures import elastic_figures
 from ecorl.bench.trainer.figures import (
     MIN_SEEDS,
     accumulation_figure,
@@ -32,8 +33,8 @@ from ecorl.bench.trainer.switching import switch_times
 BOX_S = 75.0
 """Time of everything, s."""
 
-STUDY_S, SWITCH_S, OPTIMIZER_S = 36.0, 8.0, 4.0
-"""Time of the trainings, of the switches and of the optimizer's steps, s."""
+STUDY_S, SWITCH_S, OPTIMIZER_S, WIDTH_S = 26.0, 5.0, 4.0, 10.0
+"""Time of the trainings, the switches, the optimizer's steps and the changes of width, s."""
 
 LONG_SEEDS = 5
 
@@ -50,18 +51,9 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     figures += convergence_figures(found)
     figures.append(switch_figure(switch_times(part * SWITCH_S)))
     figures.append(accumulation_figure(accumulated_trainings()))
-    figures += elastic_figures()
+    figures += elastic_figures(part * WIDTH_S, 12 if options.quick else 40)
     settings = {"recipe": asdict(recipe), "text": corpus().digest, "long": options.long}
     return settings, figures
-
-
-def elastic_figures() -> list[Figure]:
-    """Changes of the width: the longest time without a step, and steps that faults lost."""
-    why = "changes of the width are not measured yet"
-    return [
-        missing("trainer.width_change_steps", "1", why, Target(high=2.0)),
-        missing("trainer.lost_steps", "1", why, Target(high=0.0)),
-    ]
 
 
 def options(parser: argparse.ArgumentParser) -> None:

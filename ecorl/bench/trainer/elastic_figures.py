@@ -1,0 +1,51 @@
+"""The figures of elastic width: the stall of a change, and steps that faults cost."""
+
+from __future__ import annotations
+
+from ecorl.bench.figures import Figure, Target
+from ecorl.bench.trainer.elastic import lost_steps, ray_here, width_change
+from ecorl.records import Provenance
+
+STEP_S = (0.25, 0.5)
+"""Median time of a step within which the stall is judged, s: shorter ones are shorter than what a
+change has to do at all, and longer ones hide it."""
+
+
+def elastic_figures(box_s: float, n_steps: int) -> list[Figure]:
+    """Measure changes of width on this machine, and a training whose members are killed.
+
+    Args:
+        box_s: time of the training whose width changes, s.
+        n_steps: steps of the one whose members are killed.
+    """
+    with ray_here():
+        change, lost = width_change(box_s), lost_steps(n_steps)
+    widths = ", ".join(f"{time_s:.3f} s at {w}" for w, time_s in change.median_by_width_s.items())
+    is_in_range = STEP_S[0] <= change.median_step_s <= STEP_S[1]
+    judged = (
+        "" if is_in_range else f"; not judged: the median is not in {STEP_S[0]} to {STEP_S[1]} s"
+    )
+    return [
+        Figure(
+            "trainer.width_change_steps",
+            change.stall_steps,
+            "1",
+            Provenance.MEASURED,
+            {"at_a_change": change.stall_at_change_steps, "n_steps": change.n_steps},
+            Target(high=2.0) if is_in_range else None,
+            "longest time without a finished step over the median step of "
+            f"{change.median_step_s:.3f} s ({widths}), 1 to 2 to 1 members over Ray on the CPU; the second was ready after "
+            f"{change.prepared_s:.1f} s of training{judged}",
+        ),
+        Figure(
+            "trainer.lost_steps",
+            float(lost.n_lost),
+            "1",
+            Provenance.MEASURED,
+            {"loss_gap": lost.loss_gap},
+            Target(high=0.0),
+            f"steps lost or doubled of {lost.n_steps}, {lost.n_killed} members being killed; "
+            f"{lost.n_redone} steps were computed again, losses are those of an undisturbed "
+            f"training within {lost.loss_gap:.1e}",
+        ),
+    ]
