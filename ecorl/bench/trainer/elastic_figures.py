@@ -34,8 +34,8 @@ def elastic_figures(box_s: float, n_steps: int) -> list[Figure]:
             {"at_a_change": change.stall_at_change_steps, "n_steps": change.n_steps},
             Target(high=2.0) if is_in_range else None,
             "longest time without a finished step over the median step of "
-            f"{change.median_step_s:.3f} s ({widths}), 1 to 2 to 1 members over Ray on the CPU; the second was ready after "
-            f"{change.prepared_s:.1f} s of training{judged}",
+            f"{change.median_step_s:.3f} s ({widths}), 1 to 2 to 1 members over Ray on the CPU; "
+            f"the second was ready after {change.prepared_s:.1f} s of training{judged}",
         ),
         Figure(
             "trainer.lost_steps",
