@@ -47,6 +47,7 @@ def check(
     _check_models(read, movable)
     _check_tokenizers(read, pipeline_config, movable)
     check_gears(read, pipeline_config, moves=moves)
+    _check_width(read)
 
 
 def check_cluster(read: RollConfig, movable: Sequence[ModelRole], patience_s: float) -> None:
@@ -89,6 +90,19 @@ def _check_budget(read: RollConfig) -> None:
         check_budget(read.config)
     except ConfigError as error:
         raise read.error(f"ecorl.{error.key}", error.value, error.allowed) from None
+
+
+def _check_width(read: RollConfig) -> None:
+    """Refuse to change the width by save and restart.
+
+    ROLL 0.3 reads a checkpoint into an optimizer that has taken no step yet, and so reads none of
+    its moments: AdamW begins anew. A training that is interrupted anyway has to live with it; one
+    that is only to save energy has not.
+    """
+    widths = read.config.trainer.widths
+    if len(widths) > 1:
+        allowed = "one: going on from a checkpoint, ROLL begins the optimizer's moments anew"
+        raise read.error("ecorl.trainer.widths", list(widths), allowed)
 
 
 def _check_moves(read: RollConfig, pipeline_config: Any, *, moves: bool) -> None:

@@ -209,3 +209,37 @@ def test_what_cannot_work_is_refused_with_its_line(block, changes, told, config,
     assert told in line
     assert "tiny.yaml:" in line
     assert not run.record.exists()
+
+
+def test_the_policy_trains_in_fp8_and_then_in_its_own_gear(
+    framework, config, shorter, cluster, tmp_path
+):
+    """Half of the tokens may be in low precision. The double trains no module of torch's."""
+    gears = {"allowed": ["FP8", "FP32"], "simulate_fp8": True, "mismatch_limit": 3.0}
+    block = merged(GPU, {"gears": gears, "carbon": {"control": {"low_share": 0.5}}})
+    run = train(cluster, tmp_path, config(tmp_path), block)
+    trained = [of_step(run.rows(), step, Stage.ACTOR_TRAIN) for step in range(1, N + 1)]
+    assert {r.width for r in trained} == {1}
+    assert {r.gear for r in run.rows() if r not in trained} == {None}
+    with run.read() as reader:
+        told = {m.name: m.value for m in reader.metrics() if m.iteration == 1}
+        faults = [f.detail for f in reader.faults()]
+    if framework == "double":
+        assert [r.gear for r in trained] == [None, None]
+        why = "TrainStrategy trains no module of torch's"
+        assert faults == [f"the training stage stays as the framework has it: {why}"]
+        assert largest_difference(shorter, run) == 0.0
+        return
+    assert [r.gear for r in trained] == ["FP8 simulated", "FP32"]
+    assert faults == []
+    assert 1.0 < told["probability_mismatch_FP8"] < 1.5
+    # The rows of the first step are those of the plain training; its gradient is another one.
+    norms = [r.numbers["actor_train/grad_norm"][0] for r in (shorter, run)]
+    assert norms[0] != norms[1] == pytest.approx(norms[0], rel=0.2)
+
+
+def test_the_width_of_the_policy_stays(config, cluster, tmp_path):
+    run = train(cluster, tmp_path, config(tmp_path), {"trainer": {"widths": [1, 2]}}, check=False)
+    assert run.result.code == 2
+    assert "ecorl.trainer.widths = [1, 2]: allowed is one" in run.result.text.splitlines()[-1]
+    assert not run.record.exists()
