@@ -61,7 +61,7 @@ from ecorl.config.telemetry import (
     TelemetryConfig,
     XrtSourceConfig,
 )
-from ecorl.config.trainer import TrainerConfig
+from ecorl.config.training.trainer import TrainerConfig
 
 __all__ = [
     "AccountingConfig",

@@ -13,7 +13,6 @@ from ecorl.config.base import Model, SomePath, Text
 from ecorl.config.carbon import CarbonConfig
 from ecorl.config.devices import DeviceConfig
 from ecorl.config.engine import EngineConfig
-from ecorl.config.gears import GearsConfig
 from ecorl.config.ledger import LedgerConfig
 from ecorl.config.mistakes import RefusedValue
 from ecorl.config.placement import PlacementConfig
@@ -21,7 +20,8 @@ from ecorl.config.places import Place, Places
 from ecorl.config.runtime import LocalRuntimeConfig, RuntimeConfig
 from ecorl.config.task import ArithmeticTask, Task
 from ecorl.config.telemetry import TelemetryConfig
-from ecorl.config.trainer import TrainerConfig
+from ecorl.config.training.gears import GearsConfig
+from ecorl.config.training.trainer import TrainerConfig
 from ecorl.records import Algorithm, Role, stage_of
 
 

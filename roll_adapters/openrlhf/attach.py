@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ecorl.config.gears import GearsConfig
+from ecorl.config.training.gears import GearsConfig
 from ecorl.engines.containment import EngineBoundary
 from ecorl.records import Role, Stage
 from ecorl.runtime.ray.handle import RuntimeHandle

@@ -45,7 +45,7 @@ from roll_adapters.trl.attach import PACKAGES, attach_to_record
 from roll_adapters.trl.attachment import TrlAttachment
 from roll_adapters.trl.evaluate import evaluate, rank_check
 from roll_adapters.trl.launch.boundary import StepBoundary, StopSignals, unchanged
-from roll_adapters.trl.launch.crew import CHECKPOINTS, NEXT_WIDTH, Crew, Outcome
+from roll_adapters.trl.launch.crew import CHECKPOINTS, NEXT_WIDTH, AttemptOutcome, Crew
 from roll_adapters.trl.launch.messages import Go
 from roll_adapters.trl.processes import TrainerProcesses
 from roll_adapters.trl.task import TaskFiles, prepare_task, read_rows, resolve_task
@@ -54,7 +54,9 @@ from roll_adapters.trl.trainer import build_trainer, check_algorithm, quiet, ski
 MODEL = "model"
 
 
-def start(config: Config, run_dir: Path, console: Console, crew: Crew | None = None) -> Outcome:
+def start(
+    config: Config, run_dir: Path, console: Console, crew: Crew | None = None
+) -> AttemptOutcome:
     """Start a run in a fresh folder.
 
     Args:
@@ -92,7 +94,9 @@ def start(config: Config, run_dir: Path, console: Console, crew: Crew | None = N
             raise
 
 
-def resume(config: Config, run_dir: Path, console: Console, crew: Crew | None = None) -> Outcome:
+def resume(
+    config: Config, run_dir: Path, console: Console, crew: Crew | None = None
+) -> AttemptOutcome:
     """Go on with a run that was stopped or killed, from its newest complete checkpoint.
 
     Args:
@@ -117,7 +121,7 @@ def resume(config: Config, run_dir: Path, console: Console, crew: Crew | None = 
             return _go_on(task, trainer, ledger, point, console, crew)
 
 
-def stand_by(config: Config, run_dir: Path, console: Console, crew: Crew) -> Outcome:
+def stand_by(config: Config, run_dir: Path, console: Console, crew: Crew) -> AttemptOutcome:
     """Load all that training needs, and go on with a run when others have left it.
 
     Args:
@@ -194,7 +198,7 @@ def _reopened(
 
 def _go_on(
     task: _Task, trainer: Any, ledger: Ledger | None, point: _From, console: Console, crew: Crew
-) -> Outcome:
+) -> AttemptOutcome:
     """Train from where the record goes on; rank 0 knows where that is."""
     checkpoint = crew.told(point.checkpoint)
     point = replace(point, checkpoint=checkpoint)
@@ -208,9 +212,9 @@ def _go_on(
     return _published(attempt.go(point), task.run_dir, crew)
 
 
-def _published(outcome: Outcome, run_dir: Path, crew: Crew) -> Outcome:
+def _published(outcome: AttemptOutcome, run_dir: Path, crew: Crew) -> AttemptOutcome:
     """Write what a complete run has drawn and emitted beside its record and its weights."""
-    if outcome is Outcome.COMPLETE and crew.is_head:
+    if outcome is AttemptOutcome.COMPLETE and crew.is_head:
         write_footprint(run_dir, [run_dir / MODEL])
     return outcome
 
@@ -227,7 +231,7 @@ class _Run:
         self.attached = False
         self._stop = StopSignals(console)
 
-    def go(self, point: _From) -> Outcome:
+    def go(self, point: _From) -> AttemptOutcome:
         """Evaluate, train and evaluate; the ledger is closed at the end, whatever happens.
 
         Args:
@@ -266,9 +270,9 @@ class _Run:
                 # Before the last event: detaching writes the executions that still wait for power
                 # readings.
                 attachment.detach()
-            if outcome is Outcome.COMPLETE:
+            if outcome is AttemptOutcome.COMPLETE:
                 self.record.event(EventKind.FINISH, "the run is complete")
-            elif outcome is Outcome.STOPPED:
+            elif outcome is AttemptOutcome.STOPPED:
                 by = "by a signal" if self._stop.asked else "at the budget of emissions"
                 self.record.event(EventKind.STOP, f"stopped {by}")
             return outcome
@@ -289,7 +293,7 @@ class _Run:
         self.record.fault(unchanged(step, go.dropped.width, go.dropped.reason))
         self.record.metric(step, NEXT_WIDTH, float(width))
 
-    def _phases(self, attachment: TrlAttachment, point: _From) -> Outcome:
+    def _phases(self, attachment: TrlAttachment, point: _From) -> AttemptOutcome:
         seed = _new_seed(self.config, point.checkpoint, self.crew)
         boundary = StepBoundary(self.crew, self._stop, attachment, point.go, seed)
         # What comes before the first step waits for the clean window too.
@@ -297,12 +301,12 @@ class _Run:
         with self._stop.listening():
             choice = attachment.stand()
         if self.crew.told(self._stop.asked) or choice.command is Command.STOP:
-            return Outcome.STOPPED
+            return AttemptOutcome.STOPPED
         if self.crew.is_head and not self._evaluated(EvaluationPhase.BEFORE):
             self._evaluate(EvaluationPhase.BEFORE)
         self.crew.wait()
         outcome = self._train(point.checkpoint, boundary)
-        if outcome is not Outcome.COMPLETE:
+        if outcome is not AttemptOutcome.COMPLETE:
             return outcome
         self.trainer.save_model(str(self.run_dir / MODEL))
         if self.crew.is_head:
@@ -328,22 +332,22 @@ class _Run:
             words += f", {100 * statistics.fmean(result.correct):.0f} % right"
         self.console.print(words, highlight=False)
 
-    def _train(self, checkpoint: Path | None, boundary: StepBoundary) -> Outcome:
+    def _train(self, checkpoint: Path | None, boundary: StepBoundary) -> AttemptOutcome:
         done, steps = step_of(checkpoint), self.config.trainer.steps
         if checkpoint is not None and done >= steps:
             # Cut off after the last step: the trainer would take one more before it stops.
             self._load_weights(checkpoint)
-            return Outcome.COMPLETE
+            return AttemptOutcome.COMPLETE
         title = f"{self.config.algorithm.upper()} training"
         with self._stop.listening(), progress(title, steps, self.console, done=done) as bar:
             self.trainer.add_callback(_ProgressToBar(bar))
             self.trainer.add_callback(boundary)
             self.trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        outcome = Outcome.STOPPED
+        outcome = AttemptOutcome.STOPPED
         if not self._stop.asked and boundary.has_left:
-            outcome = Outcome.LEFT
+            outcome = AttemptOutcome.LEFT
         elif not self._stop.asked and int(self.trainer.state.global_step) >= steps:
-            outcome = Outcome.COMPLETE
+            outcome = AttemptOutcome.COMPLETE
         return self.crew.told(outcome)
 
     def _load_weights(self, checkpoint: Path) -> None:

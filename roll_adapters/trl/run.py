@@ -18,7 +18,7 @@ from ecorl.errors import ConfigError, TrainingError
 from ecorl.ledger import LEDGER_FILE, LedgerReader
 from ecorl.runtime.checkpoints import newest_checkpoint, step_of
 from ecorl.runtime.run_record import check_unused, check_writable, resumable_config
-from roll_adapters.trl.launch.crew import CHECKPOINTS, NEXT_WIDTH, Outcome
+from roll_adapters.trl.launch.crew import CHECKPOINTS, NEXT_WIDTH, AttemptOutcome
 from roll_adapters.trl.launch.messages import Begin, How
 from roll_adapters.trl.launch.supervisor import Supervisor
 
@@ -47,7 +47,7 @@ def run(config: Config, run_dir: Path, console: Console) -> bool:
     if _is_alone(config):
         from roll_adapters.trl.attempt import start
 
-        return start(config, run_dir, console) is Outcome.COMPLETE
+        return start(config, run_dir, console) is AttemptOutcome.COMPLETE
     check_unused(run_dir)
     check_writable(run_dir)
     return _supervised("start", config, run_dir, config.trainer.widths[0])
@@ -72,7 +72,7 @@ def resume(run_dir: Path, console: Console) -> bool:
     if _is_alone(config):
         from roll_adapters.trl.attempt import resume as go_on
 
-        return go_on(config, run_dir, console) is Outcome.COMPLETE
+        return go_on(config, run_dir, console) is AttemptOutcome.COMPLETE
     _check_one_process()
     return _supervised("resume", config, run_dir, last_width(config, run_dir))
 

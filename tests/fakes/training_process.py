@@ -22,10 +22,10 @@ from roll_adapters.trl.launch.messages import (
     Channel,
     Ended,
     Failed,
+    FilesPrepared,
     Go,
     Left,
-    Prepared,
-    Ready,
+    StandbyReady,
 )
 
 MODULE = "tests.fakes.training_process"
@@ -98,12 +98,12 @@ class StandIn:
     def go(self, begin: Begin) -> None:
         self.fault("loading")
         if begin.how != "by" and RANK:
-            assert isinstance(self.channel.wait(), Prepared)
+            assert isinstance(self.channel.wait(), FilesPrepared)
         elif begin.how != "by":
-            self.channel.send(Prepared())
+            self.channel.send(FilesPrepared())
         self.meet("loaded")
         if begin.how == "by" and not RANK:
-            self.channel.send(Ready(0))
+            self.channel.send(StandbyReady(0))
             self.fault("ready")
             go = self.channel.wait()
             if not isinstance(go, Go):

@@ -18,7 +18,7 @@ from roll_adapters.trl.launch.messages import (
     Dropped,
     Go,
     Left,
-    Ready,
+    StandbyReady,
     Stayed,
     Wanted,
 )
@@ -86,7 +86,7 @@ def test_a_training_leaves_after_the_step_in_which_the_others_are_ready(training
     assert not training.step()
     assert not training.step(2)
     assert training.heard() == [Begun(1), Wanted(2, 1)]
-    training.supervisor.send(Ready(1))
+    training.supervisor.send(StandbyReady(1))
     assert training.step(2)
     assert training.boundary.has_left
     assert training.record.metrics == [(3, "next_width", 2.0)]
@@ -98,7 +98,7 @@ def test_a_training_leaves_after_the_step_in_which_the_others_are_ready(training
 def test_a_checkpoint_that_is_not_complete_keeps_the_training_where_it_is(tmp_path):
     training = Training(tmp_path, is_complete=False)
     training.step(2)
-    training.supervisor.send(Ready(1))
+    training.supervisor.send(StandbyReady(1))
     assert not training.step(2)
     assert not training.boundary.has_left
     assert training.heard() == [Wanted(2, 1), Begun(1), Stayed(2)]
@@ -121,7 +121,7 @@ def test_what_cannot_be_begun_with_is_a_fault_of_the_record(training):
 
 def test_a_signal_goes_before_a_change(training):
     training.step(2)
-    training.supervisor.send(Ready(1))
+    training.supervisor.send(StandbyReady(1))
     training.stop.asked = True
     assert training.step(2)
     assert not training.boundary.has_left
@@ -131,7 +131,7 @@ def test_a_signal_goes_before_a_change(training):
 def test_nobody_leaves_after_the_last_step(training):
     for _ in range(N_STEPS - 1):
         training.step(2)
-    training.supervisor.send(Ready(1))
+    training.supervisor.send(StandbyReady(1))
     training.step(2)
     assert training.n_done == N_STEPS
     assert not training.boundary.has_left

@@ -25,7 +25,7 @@ from ecorl.bench.rounds import TimeBox
 from ecorl.bench.trainer.gear_schedule import n_switches, scheduled_gears
 from ecorl.bench.trainer.geared_steps import GearedSteps
 from ecorl.bench.trainer.language_model import Batches, held_out_loss, small_llama
-from ecorl.config.gears import GearsConfig
+from ecorl.config.training.gears import GearsConfig
 from ecorl.control import Gear
 from ecorl.trainer.gears.gearbox import Gearbox
 from ecorl.trainer.optimizer.adamw import DECELERATE, LITERAL, PrecisionAdaptiveAdamW

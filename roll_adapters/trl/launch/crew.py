@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ecorl.runtime.processes.ranks import Ranks, TorchRanks
 from roll_adapters.trl.launch.handover import WidthHandover
-from roll_adapters.trl.launch.messages import Channel, Go, Left, Prepared, Ready
+from roll_adapters.trl.launch.messages import Channel, FilesPrepared, Go, Left, StandbyReady
 
 CHECKPOINTS = "checkpoints"
 """Folder of the trainer's checkpoints in a run's folder."""
@@ -30,7 +30,7 @@ lie near each other make a choice go to and fro, and each change of mind ends a 
 _T = TypeVar("_T")
 
 
-class Outcome(StrEnum):
+class AttemptOutcome(StrEnum):
     """How an attempt at a run ended."""
 
     COMPLETE = "complete"  # the run is over
@@ -79,10 +79,10 @@ class Crew:
             prepare: finds what the first call of it has made.
         """
         if not self.is_head:
-            self._wait_for(Prepared)
+            self._wait_for(FilesPrepared)
         made = prepare()
         if self.is_head and self._channel is not None:
-            self._channel.send(Prepared())
+            self._channel.send(FilesPrepared())
         return made
 
     def meet(self) -> None:
@@ -105,7 +105,7 @@ class Crew:
         if self.ranks is not None:
             self.ranks.all_gather(None)
         if self.is_head and self._channel is not None:
-            self._channel.send(Ready(0))
+            self._channel.send(StandbyReady(0))
             go = self._wait_for(Go)
         found: Go = self.told(go)
         return found

@@ -22,7 +22,7 @@ _WORDS = 300
 
 
 @dataclass(slots=True)
-class Member:
+class TrainingProcess:
     """One process of a group.
 
     Attributes:
@@ -37,7 +37,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ProcessFault:
     """Why a group cannot train on.
 
     Attributes:
@@ -50,7 +50,7 @@ class Fault:
 
 
 @dataclass(slots=True)
-class Group:
+class TrainingGroup:
     """Processes that train together.
 
     Attributes:
@@ -63,7 +63,7 @@ class Group:
     """
 
     width: int
-    members: list[Member]
+    members: list[TrainingProcess]
     started_s: float
     port: socket.socket | None
     serial: int = 0
@@ -114,7 +114,7 @@ class Group:
             return True
         return any(m.failed is not None or m.process.poll() not in (None, 0) for m in self.members)
 
-    def fault(self, patience_s: float) -> Fault:
+    def fault(self, patience_s: float) -> ProcessFault:
         """Find out why the group cannot train on.
 
         Where one process dies the others fail as well: what a process says on purpose goes before
@@ -131,20 +131,20 @@ class Group:
             return cause
         for rank, member in enumerate(self.members):
             if member.failed is not None:
-                return Fault(member.failed.text, member.failed)
+                return ProcessFault(member.failed.text, member.failed)
             if member.process.poll() not in (None, 0):
-                return Fault(self._death(rank))
-        return Fault("the training processes ended before their work was done")
+                return ProcessFault(self._death(rank))
+        return ProcessFault("the training processes ended before their work was done")
 
-    def _cause(self) -> Fault | None:
+    def _cause(self) -> ProcessFault | None:
         """What alone explains the end of a group; None as long as no process has told it."""
         self.receive()
         for member in self.members:
             if member.failed is not None and not member.failed.trace:
-                return Fault(member.failed.text, member.failed)
+                return ProcessFault(member.failed.text, member.failed)
         for rank, member in enumerate(self.members):
             if (member.process.poll() or 0) < 0:
-                return Fault(self._death(rank))
+                return ProcessFault(self._death(rank))
         return None
 
     def is_over(self) -> bool:
@@ -180,7 +180,7 @@ class Group:
         return f"{who} {_ending(code)}{_last_words(member) if code > 0 else ''}"
 
 
-def start_group(module: str, width: int, begin: Begin) -> Group:
+def start_group(module: str, width: int, begin: Begin) -> TrainingGroup:
     """Start the processes of a training.
 
     Args:
@@ -191,7 +191,7 @@ def start_group(module: str, width: int, begin: Begin) -> Group:
     Raises:
         OSError: the system refuses another process.
     """
-    group = Group(width, [], time.monotonic(), _free_port() if width > 1 else None)
+    group = TrainingGroup(width, [], time.monotonic(), _free_port() if width > 1 else None)
     try:
         for rank in range(width):
             group.members.append(_start(module, _variables(rank, width, group.port), rank))
@@ -203,13 +203,13 @@ def start_group(module: str, width: int, begin: Begin) -> Group:
     return group
 
 
-def _start(module: str, variables: dict[str, str], rank: int) -> Member:
+def _start(module: str, variables: dict[str, str], rank: int) -> TrainingProcess:
     own, theirs = socket.socketpair()
     # Of several processes that say the same, one is read.
     printed = tempfile.TemporaryFile() if rank else None  # noqa: SIM115  # the member closes it
     with theirs:
         process = start_module(module, theirs.fileno(), variables, output=printed, own_session=True)
-    return Member(process, Channel(own), printed)
+    return TrainingProcess(process, Channel(own), printed)
 
 
 def _variables(rank: int, width: int, port: socket.socket | None) -> dict[str, str]:
@@ -240,7 +240,7 @@ def _free_port() -> socket.socket:
     return port
 
 
-def _keep_failure(member: Member, heard: list[Message]) -> None:
+def _keep_failure(member: TrainingProcess, heard: list[Message]) -> None:
     for message in heard:
         if isinstance(message, Failed):
             member.failed = message
@@ -255,7 +255,7 @@ def _ending(code: int) -> str:
     return f"ended with exit code {code}"
 
 
-def _last_words(member: Member) -> str:
+def _last_words(member: TrainingProcess) -> str:
     """The last line that a process printed, for one line of ours."""
     if member.printed is None:
         return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from roll_adapters.trl.launch.messages import Channel, Dropped, Ready, Stayed, Wanted
+from roll_adapters.trl.launch.messages import Channel, Dropped, StandbyReady, Stayed, Wanted
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class WidthHandover:
             self._asked, self._is_ready = width, False
             self._channel.send(Wanted(width, self._serial))
         for message in self._channel.receive():
-            if isinstance(message, Ready) and message.serial == self._serial:
+            if isinstance(message, StandbyReady) and message.serial == self._serial:
                 self._is_ready = True
             elif isinstance(message, Dropped):
                 self._is_ready = False

@@ -2,11 +2,11 @@
 
 supervisor             process
 Begin            ->    to each of a group, first
-                 <-    Prepared        rank 0: the files of the task are there
-Prepared         ->    to the other ranks, which waited for it
+                 <-    FilesPrepared        rank 0: the files of the task are there
+FilesPrepared         ->    to the other ranks, which waited for it
                  <-    Wanted          rank 0: another number of processes is wanted
-                 <-    Ready           rank 0 of the group that stands by
-Ready | Dropped  ->    to rank 0 of the group that trains
+                 <-    StandbyReady           rank 0 of the group that stands by
+StandbyReady | Dropped  ->    to rank 0 of the group that trains
                  <-    Stayed          rank 0: it could not save for the group that stands by
                  <-    Left            rank 0: it has saved and stopped for the group that stands by
 Go               ->    to rank 0 of that group
@@ -51,7 +51,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class FilesPrepared:
     """The files of the task are there."""
 
 
@@ -69,7 +69,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class StandbyReady:
     """A group that stands by has loaded all that it can.
 
     Attributes:
@@ -171,7 +171,19 @@ class Failed:
     trace: str = ""
 
 
-Message = Begin | Prepared | Wanted | Ready | Dropped | Stayed | Left | Go | Begun | Ended | Failed
+Message = (
+    Begin
+    | FilesPrepared
+    | Wanted
+    | StandbyReady
+    | Dropped
+    | Stayed
+    | Left
+    | Go
+    | Begun
+    | Ended
+    | Failed
+)
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 _M = TypeVar("_M")
 

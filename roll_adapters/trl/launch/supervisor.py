@@ -1,6 +1,6 @@
 """The process that the user starts: it starts the training processes and changes their number.
 
-    Wanted -> a group of that number stands by while training goes on -> Ready -> Left -> Go
+    Wanted -> a group of that number stands by while training goes on -> StandbyReady -> Left -> Go
 
 It imports neither torch nor a framework. Whatever happens to the group that stands by costs the
 training nothing; where it fails after the training has left for it, training goes on with as many
@@ -21,17 +21,17 @@ from typing import Any
 
 from ecorl.engines.lanes import messages as lanes
 from ecorl.errors import EcorlError, TrainingError
-from roll_adapters.trl.launch.group import Fault, Group, start_group
+from roll_adapters.trl.launch.group import ProcessFault, TrainingGroup, start_group
 from roll_adapters.trl.launch.messages import (
     Begin,
     Begun,
     Dropped,
     Ended,
+    FilesPrepared,
     Go,
     Left,
     Message,
-    Prepared,
-    Ready,
+    StandbyReady,
     Stayed,
     Wanted,
     wait_for,
@@ -62,7 +62,7 @@ class _Failures:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class SupervisorPatience:
     """How long the supervisor waits; all are invented.
 
     Attributes:
@@ -90,13 +90,13 @@ class Supervisor:
     """
 
     def __init__(
-        self, begin: Begin, module: str | None = None, patience: Patience | None = None
+        self, begin: Begin, module: str | None = None, patience: SupervisorPatience | None = None
     ) -> None:
         self._begin, self._module = begin, module or WORKER
-        self._patience = patience or Patience()
-        self._training: Group | None = None
-        self._standby: Group | None = None
-        self._gone: list[tuple[Group, float]] = []
+        self._patience = patience or SupervisorPatience()
+        self._training: TrainingGroup | None = None
+        self._standby: TrainingGroup | None = None
+        self._gone: list[tuple[TrainingGroup, float]] = []
         self._wish: Wanted | None = None
         self._way_back: tuple[int, Left] | None = None
         self._failures: dict[int, _Failures] = {}
@@ -132,7 +132,7 @@ class Supervisor:
                     if group is not None:
                         group.kill()
 
-    def _turn(self, training: Group) -> Ended | None:
+    def _turn(self, training: TrainingGroup) -> Ended | None:
         """Hear what there is to hear, and act on it; how the run ended, once it has."""
         groups = [g for g in (training, self._standby) if g is not None]
         wait_for([c for g in groups for c in g.channels], _LOOK_S)
@@ -155,10 +155,10 @@ class Supervisor:
 
     # ------------------------------------------------------------ the group that trains
 
-    def _heard(self, training: Group, message: Message) -> None:
-        if isinstance(message, Prepared):
+    def _heard(self, training: TrainingGroup, message: Message) -> None:
+        if isinstance(message, FilesPrepared):
             training.tell_others(message)
-        elif isinstance(message, Ready):
+        elif isinstance(message, StandbyReady):
             self._is_ready(training)
         elif isinstance(message, Wanted):
             self._wished(training, message)
@@ -170,7 +170,7 @@ class Supervisor:
         elif isinstance(message, Left):
             self._left(training, message)
 
-    def _left(self, training: Group, left: Left) -> None:
+    def _left(self, training: TrainingGroup, left: Left) -> None:
         """Hand the run over to the group that stands by, or begin one of as many as before."""
         self._gone.append((training, time.monotonic() + self._patience.end_s))
         self._wish = None
@@ -193,17 +193,17 @@ class Supervisor:
         group = self._started(width, Begin("by", self._begin.run_dir, self._begin.config))
         self._hand_over(group, Go(left, Dropped(left.width, reason)))
 
-    def _hand_over(self, group: Group, go: Go) -> None:
+    def _hand_over(self, group: TrainingGroup, go: Go) -> None:
         group.go, self._training = go, group
         if group.is_ready:
             group.send(go)
 
-    def _is_ready(self, group: Group) -> None:
+    def _is_ready(self, group: TrainingGroup) -> None:
         group.is_ready = True
         if group.go is not None:
             group.send(group.go)
 
-    def _lost(self, training: Group) -> None:
+    def _lost(self, training: TrainingGroup) -> None:
         """Go back to the group's predecessor where it has made no step yet; else end the run."""
         fault = training.fault(self._patience.tell_s)
         training.kill()
@@ -217,7 +217,7 @@ class Supervisor:
 
     # ------------------------------------------------------------ the group that stands by
 
-    def _wished(self, training: Group, wish: Wanted) -> None:
+    def _wished(self, training: TrainingGroup, wish: Wanted) -> None:
         self._wish = wish
         standby = self._standby
         if standby is not None and standby.width != wish.width:
@@ -228,7 +228,7 @@ class Supervisor:
         if standby is not None:
             standby.serial = wish.serial
             if standby.is_ready:
-                training.send(Ready(wish.serial))
+                training.send(StandbyReady(wish.serial))
 
     def _begin_standby(self) -> None:
         """Start the group that was asked for, unless its number failed a short time ago."""
@@ -254,9 +254,9 @@ class Supervisor:
         if standby is None or training is None:
             return
         for message in standby.receive():
-            if isinstance(message, Ready):
+            if isinstance(message, StandbyReady):
                 standby.is_ready = True
-                training.send(Ready(standby.serial))
+                training.send(StandbyReady(standby.serial))
         late = time.monotonic() - standby.started_s > self._patience.ready_s
         if standby.has_fault():
             self._drop_standby(standby.fault(self._patience.tell_s).text)
@@ -285,7 +285,7 @@ class Supervisor:
 
     # ------------------------------------------------------------ processes and signals
 
-    def _started(self, width: int, begin: Begin) -> Group:
+    def _started(self, width: int, begin: Begin) -> TrainingGroup:
         try:
             return start_group(self._module, width, begin)
         except OSError as error:
@@ -329,7 +329,7 @@ class Supervisor:
             restore()
 
 
-def _error_of(fault: Fault) -> EcorlError:
+def _error_of(fault: ProcessFault) -> EcorlError:
     """The error that ends a run whose group cannot train on."""
     failed = fault.failed
     if failed is None:

@@ -22,7 +22,7 @@ from ecorl.cli.output import LastingOutput, log_plainly, make_console
 from ecorl.config import parse_config
 from ecorl.engines.lanes.messages import fault_of
 from ecorl.errors import EcorlError, UserError
-from roll_adapters.trl.launch.crew import Crew, Outcome
+from roll_adapters.trl.launch.crew import AttemptOutcome, Crew
 from roll_adapters.trl.launch.messages import Begin, Channel, Ended, Failed
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
@@ -61,10 +61,10 @@ def _work(begin: Begin, channel: Channel) -> int:
     outcome = works[begin.how](config, Path(begin.run_dir), console, crew)
     if crew.left is not None:
         crew.tell(crew.left)
-    elif outcome is not Outcome.LEFT:
-        crew.tell(Ended("complete" if outcome is Outcome.COMPLETE else "stopped"))
+    elif outcome is not AttemptOutcome.LEFT:
+        crew.tell(Ended("complete" if outcome is AttemptOutcome.COMPLETE else "stopped"))
     _part()
-    return STOPPED if outcome is Outcome.STOPPED else 0
+    return STOPPED if outcome is AttemptOutcome.STOPPED else 0
 
 
 def _part() -> None:

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 from ray.exceptions import RayActorError
 
-from ecorl.config.gears import GearsConfig
+from ecorl.config.training.gears import GearsConfig
 from ecorl.control import AS_IT_IS, Gear
 from ecorl.errors import ConfigError
 from ecorl.records import FaultKind, Stage, StageWork

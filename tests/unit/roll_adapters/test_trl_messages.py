@@ -14,10 +14,10 @@ from roll_adapters.trl.launch.messages import (
     Dropped,
     Ended,
     Failed,
+    FilesPrepared,
     Go,
     Left,
-    Prepared,
-    Ready,
+    StandbyReady,
     Stayed,
     Wanted,
     line_of,
@@ -26,9 +26,9 @@ from roll_adapters.trl.launch.messages import (
 
 ALL = [
     Begin("by", "/runs/a b", 'name = "x"\n'),
-    Prepared(),
+    FilesPrepared(),
     Wanted(2, 1),
-    Ready(1),
+    StandbyReady(1),
     Dropped(2, "no\nmemory"),
     Stayed(2),
     Left(2, 7, 12.5, None),
@@ -57,11 +57,11 @@ def test_a_message_is_one_line_and_comes_back_as_it_was(message):
         b"3",
         b"{}",
         b'{"message": "Unheard"}',
-        b'{"message": ["Ready"]}',
-        b'{"message": "Ready"}',
-        b'{"message": "Ready", "serial": "1"}',
-        b'{"message": "Ready", "serial": true}',
-        b'{"message": "Ready", "serial": 1, "more": 2}',
+        b'{"message": ["StandbyReady"]}',
+        b'{"message": "StandbyReady"}',
+        b'{"message": "StandbyReady", "serial": "1"}',
+        b'{"message": "StandbyReady", "serial": true}',
+        b'{"message": "StandbyReady", "serial": 1, "more": 2}',
         b'{"message": "Ended", "how": "gladly"}',
         b'{"message": "Go", "left": {"width": 2}}',
         b'{"message": "Left", "width": 2, "step": 1, "ended_s": "now", "usual_step_s": null}',
@@ -87,21 +87,21 @@ def test_lines_arrive_in_order_however_they_are_cut(ends):
         here._connection.sendall(data[begin : begin + 7])
     assert there.receive() == ALL
     assert there.receive() == []
-    here.send(Ready(1))
-    here.send(Ready(2))
-    assert there.wait() == Ready(1)
-    assert there.receive() == [Ready(2)]
+    here.send(StandbyReady(1))
+    here.send(StandbyReady(2))
+    assert there.wait() == StandbyReady(1)
+    assert there.receive() == [StandbyReady(2)]
 
 
 def test_an_end_that_is_gone_raises_nothing(ends):
     here, there = ends
-    here.send(Ready(1))
+    here.send(StandbyReady(1))
     here.close()
-    assert not here.send(Ready(2))
-    assert there.wait() == Ready(1)
+    assert not here.send(StandbyReady(2))
+    assert there.wait() == StandbyReady(1)
     assert there.wait() is None
     assert not there.is_open
-    assert not there.send(Ready(3))
+    assert not there.send(StandbyReady(3))
 
 
 # ---------------------------------------------------------------- rank 0's wishes
@@ -116,7 +116,7 @@ def test_what_is_wanted_is_asked_for_once_and_left_for_when_ready(ends):
     assert not handover.wanted(2)
     assert not handover.wanted(2)
     assert there.receive() == [Wanted(2, 1)]
-    there.send(Ready(1))
+    there.send(StandbyReady(1))
     assert handover.wanted(2)
     assert handover.target == 2
 
@@ -125,11 +125,11 @@ def test_an_answer_to_an_earlier_wish_counts_for_nothing(ends):
     here, there = ends
     handover = WidthHandover(here, 1, (1, 2))
     handover.wanted(2)
-    there.send(Ready(1))
+    there.send(StandbyReady(1))
     assert not handover.wanted(1)
     assert not handover.wanted(2)
     assert there.receive() == [Wanted(2, 1), Wanted(1, 2), Wanted(2, 3)]
-    there.send(Ready(3))
+    there.send(StandbyReady(3))
     assert handover.wanted(2)
 
 
@@ -137,7 +137,7 @@ def test_what_cannot_be_begun_with_is_told_once(ends):
     here, there = ends
     handover = WidthHandover(here, 1, (1, 2))
     handover.wanted(2)
-    there.send(Ready(1))
+    there.send(StandbyReady(1))
     there.send(Dropped(2, "gone"))
     assert not handover.wanted(2)
     assert handover.dropped() == [Dropped(2, "gone")]
@@ -148,7 +148,7 @@ def test_a_wish_that_is_taken_back_is_asked_for_anew(ends):
     here, there = ends
     handover = WidthHandover(here, 1, (1, 2))
     handover.wanted(2)
-    there.send(Ready(1))
+    there.send(StandbyReady(1))
     assert handover.wanted(2)
     handover.take_back("not saved")
     assert handover.dropped() == [Dropped(2, "not saved")]

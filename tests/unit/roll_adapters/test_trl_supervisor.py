@@ -21,11 +21,11 @@ from roll_adapters.trl import run as trl_run
 from roll_adapters.trl.launch import supervisor
 from roll_adapters.trl.launch.crew import NEXT_WIDTH
 from roll_adapters.trl.launch.messages import Begin
-from roll_adapters.trl.launch.supervisor import Patience, Supervisor
+from roll_adapters.trl.launch.supervisor import Supervisor, SupervisorPatience
 from tests.fakes.training_process import FAULTS, MODULE, N_STEPS, PLAN, TRIES
 
 ROOT = Path(__file__).parents[3]
-PATIENCE = Patience(ready_s=10.0, retry_s=60.0, end_s=2.0, tell_s=0.2)
+PATIENCE = SupervisorPatience(ready_s=10.0, retry_s=60.0, end_s=2.0, tell_s=0.2)
 
 
 @pytest.fixture
@@ -119,14 +119,14 @@ def test_the_reason_holds_the_last_words_of_a_process_that_is_no_rank_0(supervis
 
 
 def test_a_width_that_failed_is_tried_again_later(supervise, tmp_path):
-    patience = Patience(10.0, retry_s=0.0, longest_retry_s=0.0, end_s=2.0, tell_s=0.2)
+    patience = SupervisorPatience(10.0, retry_s=0.0, longest_retry_s=0.0, end_s=2.0, tell_s=0.2)
     assert supervise({3: 2}, fault(2, 0, "loading", "kill"), patience=patience, tries=2)
     assert widths_of(tmp_path) == [1] * 3 + [2] * (N_STEPS - 3)
     assert len(reasons_of(tmp_path)) == 1
 
 
 def test_the_time_until_it_is_tried_again_doubles(supervise, tmp_path):
-    p = Patience(10.0, retry_s=10.0, longest_retry_s=35.0)
+    p = SupervisorPatience(10.0, retry_s=10.0, longest_retry_s=35.0)
     supervisor = Supervisor(Begin("start", str(tmp_path), ""), MODULE, p)
     waits = []
     for _ in range(4):
@@ -136,7 +136,7 @@ def test_the_time_until_it_is_tried_again_doubles(supervise, tmp_path):
 
 
 def test_processes_that_do_not_get_ready_in_time_are_given_up(supervise, tmp_path):
-    patience = Patience(ready_s=0.5, end_s=2.0, tell_s=0.2)
+    patience = SupervisorPatience(ready_s=0.5, end_s=2.0, tell_s=0.2)
     assert supervise({3: 2}, fault(2, 0, "loading", "hang"), patience=patience)
     assert widths_of(tmp_path) == [1] * N_STEPS
     assert reasons_of(tmp_path) == ["they were not ready after 0.5 s"]

@@ -1,0 +1,1 @@
+"""Tables of the config about the trainer and the numeric formats of its training stage."""
