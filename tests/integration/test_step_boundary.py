@@ -44,6 +44,7 @@ class Training:
         own, there = socket.socketpair()
         self.supervisor = Channel(there)
         self.crew = Crew(Channel(own), 0, 1, (1, 2))
+        self.crew.handover._steady = 1  # each wish counts at once
         self.stop = StopSignals(Console(quiet=True))
         self.record = Record()
         self.attachment = SimpleNamespace(choice=None, runtime=SimpleNamespace(record=self.record))
