@@ -95,9 +95,9 @@ def _check_budget(read: RollConfig) -> None:
 def _check_width(read: RollConfig) -> None:
     """Refuse to change the width by save and restart.
 
-    ROLL 0.3 reads a checkpoint into an optimizer that has taken no step yet, and so reads none of its
-    moments: AdamW begins anew. A training that is interrupted anyway has to live with it; one that is
-    only to save energy has not.
+    ROLL 0.3 reads a checkpoint into an optimizer that has taken no step yet, and so reads none of
+    its moments: AdamW begins anew. A training that is interrupted anyway has to live with it; one
+    that is only to save energy has not.
     """
     widths = read.config.trainer.widths
     if len(widths) > 1:
