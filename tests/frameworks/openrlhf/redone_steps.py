@@ -1,17 +1,17 @@
 """Trains on DeepSpeed with OpenRLHF's settings, a gradient of one step being not finite.
 
-    python -m tests.frameworks.openrlhf.redone_steps ZERO_STAGE
+    python -m tests.frameworks.openrlhf.redone_steps
 
-prints one line of JSON: what the steps became, and how far the weights are from those of a training
-in BF16 alone. It is a process of its own, as an actor is.
+prints one line of JSON, for training without ZeRO and with ZeRO 2: what the steps became, and how
+far the weights are from those of a training in BF16 alone. It is a process of its own, as an actor.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from types import SimpleNamespace
+from typing import Any
 
 import deepspeed
 import torch
@@ -82,10 +82,14 @@ def trained(stage: int, gears: list[Gear], broken: int | None) -> tuple[Trainer,
     return trainer, redone
 
 
-def main(stage: int) -> None:
+def main() -> None:
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
     os.environ.update(alone, MASTER_PORT=str(free_port()))
     deepspeed.init_distributed()
+    print("FOUND", json.dumps([found_at(stage) for stage in (0, 2)]))
+
+
+def found_at(stage: int) -> dict[str, Any]:
     low = [Gear.BF16] * N_STEPS
     low[BROKEN] = Gear.FP8
     right, none = trained(stage, [Gear.BF16] * N_STEPS, None)
@@ -102,13 +106,13 @@ def main(stage: int) -> None:
     def rate(trainer: Trainer) -> float:
         return float(trainer.actor.model.lr_scheduler.get_last_lr()[0])
 
-    print("FOUND", json.dumps({
+    return {
         "redone": [none, redone, unbroken],
         "away": [away(found), away(fp8)],
         "rates": [rate(right), rate(found)],
         "is_finite": all(bool(w.isfinite().all()) for w in weights(found)),
-    }))  # fmt: skip
+    }
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main()

@@ -19,6 +19,7 @@ CONFIG = GPU + "trainer.widths = [1, 2]\n"
 SAVES = {"ckpt.save_steps": 1, "ds.zero_stage": 0}
 
 
+@pytest.mark.deep
 def test_with_zero_the_width_stays_and_one_line_says_so(tiny, cluster, tmp_path):
     run = train(cluster, tiny, tmp_path, CONFIG, SAVES | {"ds.zero_stage": 2}, check=False)
     assert run.result.code == 2
