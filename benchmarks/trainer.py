@@ -32,7 +32,7 @@ from ecorl.bench.trainer.switching import switch_times
 BOX_S = 75.0
 """Time of everything, s."""
 
-STUDY_S, SWITCH_S, OPTIMIZER_S = 36.0, 8.0, 4.0
+STUDY_S, SWITCH_S, OPTIMIZER_S = 34.0, 10.0, 4.0
 """Time of the trainings, of the switches and of the optimizer's steps, s."""
 
 LONG_SEEDS = 5
