@@ -33,7 +33,7 @@ from ecorl.bench.trainer.switching import switch_times
 BOX_S = 75.0
 """Time of everything, s."""
 
-STUDY_S, SWITCH_S, OPTIMIZER_S, WIDTH_S = 26.0, 5.0, 4.0, 10.0
+STUDY_S, SWITCH_S, OPTIMIZER_S, WIDTH_S = 28.0, 6.0, 4.0, 10.0
 """Time of the trainings, the switches, the optimizer's steps and the changes of width, s."""
 
 LONG_SEEDS = 5

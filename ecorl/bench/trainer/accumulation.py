@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -97,11 +101,25 @@ def _train(accumulation: int, n_steps: int) -> AccumulatedTraining:
 
     losses = [step(batches.next()) for _ in range(n_steps - 1)]
     rows = batches.next()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as events:
+    with _quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as events:
         losses.append(step(rows))
     moments = [m for state in optimizer.state.values() for m in state.values()]
     held = sum(t.nbytes for t in [*weights, *moments])
     return AccumulatedTraining(accumulation, held, _peak_bytes(events), tuple(losses))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop what torch's profiler writes to the process's standard error as it begins and ends."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _peak_bytes(events: Any) -> int:

@@ -83,7 +83,7 @@ class Recipe:
         measure_every: steps from one measurement of the gradient's noise to the next.
     """
 
-    n_steps: int = 130
+    n_steps: int = 100
     n_rows: int = 8
     learning_rate: float = 2e-3
     low_share: float = 0.3

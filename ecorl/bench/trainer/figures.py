@@ -167,8 +167,9 @@ def _beside(id: str, arm: Arm, what: str, found: ConvergenceStudy) -> Figure:
 
 
 def _seeds(found: ConvergenceStudy, n: int) -> str:
-    few = f" of {found.n_seeds_asked} that there was no time for" if n < found.n_seeds_asked else ""
-    return f"{n} seeds{few}"
+    if n < found.n_seeds_asked:
+        return f"{n} of {found.n_seeds_asked} seeds, for want of time"
+    return f"{n} seeds"
 
 
 def _falls(found: ConvergenceStudy) -> str:

@@ -20,12 +20,9 @@ PAIRS = ((Gear.BF16, Gear.FP32), (Gear.BF16, Gear.FP8))
 """Gears between which is switched."""
 
 N_SWITCHES = 50
-"""Switches of each pair of which the median is told."""
+"""Switches of each pair."""
 
-_MOST = 2
-"""By how many times more switches are made where there is time."""
-
-STEPS_BETWEEN = 4
+STEPS_BETWEEN = 3
 """Steps from one switch to the next: the first one, and those that it is compared with."""
 
 N_ROWS = 2
@@ -56,7 +53,7 @@ class SwitchTimes:
 
 def switch_times(
     box_s: float,
-    n_switches: int = N_SWITCHES * _MOST,
+    n_switches: int = N_SWITCHES,
     pairs: Sequence[tuple[Gear, Gear]] = PAIRS,
 ) -> list[SwitchTimes]:
     """Train the small model with switches after every few steps, and time all steps.
@@ -66,7 +63,12 @@ def switch_times(
         n_switches: of each pair, at most.
         pairs: gears between which is switched.
     """
-    return [_of_pair(pair, TimeBox(box_s / len(pairs)), n_switches) for pair in pairs]
+    end_s, found = time.monotonic() + box_s, []
+    for number, pair in enumerate(pairs):
+        # A pair takes over what those before it have left.
+        share_s = (end_s - time.monotonic()) / (len(pairs) - number)
+        found.append(_of_pair(pair, TimeBox(share_s), n_switches))
+    return found
 
 
 class _StepTime(NamedTuple):

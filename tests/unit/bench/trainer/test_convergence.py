@@ -171,7 +171,7 @@ def test_the_worst_seed_is_held_against_the_target():
 def test_a_target_is_judged_only_when_enough_was_trained():
     few = by_id(studied(fixed=[2.0, 2.0], switched=[2.0, 2.0]))["optim.gear_switch_loss_ratio"]
     assert (few.value, few.holds) == (1.0, None)
-    assert "2 seeds of 3" in few.note
+    assert "2 of 3 seeds" in few.note
     rarely = studied(fixed=[2.0] * 3, switched=[2.0] * 3)
     models = [
         replace(one, gears=(Gear.BF16,) * 30 + (Gear.FP8,) * 30) if one.seed == 1 else one
