@@ -217,7 +217,9 @@ class RecedingHorizon:
             token_g = price.g_per_token - (price.low_g_per_token if one.is_low else 0.0)
             return token_g * p.rate(one) - g_per_kwh * per_joule * p.draw_w(one)
 
-        return max([present, *free], key=worth_g_per_s)
+        # Of some actions alone, the present one may be another that the budget has forced.
+        kept = [present] if self._is_whole or present in self._hulls.actions else []
+        return max([*kept, *free], key=worth_g_per_s, default=wanted)
 
 
 def stochastic(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from ecorl.carbon.series import Series
 from ecorl.control import Command, Gear
 from ecorl.controllers.catalogue import build
-from ecorl.controllers.problem.table import GearTable
-from ecorl.controllers.problem.training import TrainingProblem
+from ecorl.controllers.problem.table import GearTable, TrainingAction
+from ecorl.controllers.problem.training import Progress, TrainingProblem
+from ecorl.controllers.protocol import Seen
 from ecorl.controllers.replay.knowledge import Knowledge
 from ecorl.controllers.replay.playing import play
 from ecorl.kinds import Provenance
@@ -110,3 +113,17 @@ def test_the_grid_is_known_up_to_now_alone():
     (view,) = seen
     assert isinstance(view.past, Series)
     assert view.past.end_s <= problem.start_s + 6 * HOUR_S
+
+
+def test_an_ablation_keeps_to_its_actions_after_the_budget_has_forced_another():
+    problem = replace(problem_of(1.0), width_change_s=1800.0)
+    knowledge, gears = Knowledge(grid(3)), set()
+    for hour in range(24):
+        now_s = problem.start_s + hour * HOUR_S
+        view = knowledge.at(now_s)
+        # Forced before: wide, and in the gear that it is not to take.
+        progress = Progress(0.5 * N_STEPS, 0.5 * N_STEPS, TrainingAction(2, Gear.FP8))
+        seen = Seen(view.intensity, view.forecast, view.past, progress)
+        gears.add(build("gear-fixed", problem).decide(now_s, seen).gear)
+    assert Gear.FP8 not in gears
+    assert Gear.BF16 in gears
