@@ -43,8 +43,8 @@ def patch() -> None:
     stand, wanted = attachment.stand, WidthHandover.wanted
     generate = attachment.TrlAttachment._generate
 
-    def planned(runtime, *, steps_left=None, is_stopping):
-        choice = stand(runtime, steps_left=steps_left, is_stopping=is_stopping)
+    def planned(runtime, *, steps_left=None, is_stopping, **stage):
+        choice = stand(runtime, steps_left=steps_left, is_stopping=is_stopping, **stage)
         step = int(os.environ[STEPS]) - (steps_left or 0) + 1
         asked = [width for first, width in plan().items() if first <= step]
         return replace(choice, width=asked[-1] if asked and steps_left else None)

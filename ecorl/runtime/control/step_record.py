@@ -59,8 +59,10 @@ class StepRecord:
 
         Args:
             ran: what it ran in.
-            time_s: of the step, s.
+            time_s: of the step, s; a time of 0 tells nothing.
         """
+        if not time_s > 0.0:
+            return
         self._newest_s.append(time_s)
         self._times_s.setdefault(ran, deque(maxlen=NEWEST)).append(time_s)
 
@@ -69,8 +71,10 @@ class StepRecord:
 
         Args:
             ran: what they ran in.
-            power_w: mean power of all metered devices, W.
+            power_w: mean power of all metered devices, W; 0 is no reading: steps draw something.
         """
+        if not power_w > 0.0:
+            return
         self._powers_w.setdefault(ran, deque(maxlen=NEWEST)).append(power_w)
 
     def count(self, ran: Ran) -> int:

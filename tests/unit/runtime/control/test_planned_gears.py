@@ -215,6 +215,13 @@ def test_a_table_that_lacks_a_gear_is_refused_in_one_line(tmp_path):
         Device(tmp_path, table=bad)
 
 
+def test_a_time_or_a_power_of_nothing_is_no_reading():
+    steps = StepRecord()
+    steps.note_time(Ran(), 0.0)
+    steps.note_power(Ran(), 0.0)
+    assert (steps.n, steps.step_s, steps.power_w(Ran())) == (0, None, None)
+
+
 def test_nothing_is_planned_before_a_step_is_timed():
     with pytest.raises(ValueError, match="no step is timed"):
         live_plan(StepRecord(), TrainingStage(), None, 0.05)
