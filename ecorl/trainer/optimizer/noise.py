@@ -9,11 +9,11 @@ is there in every gear, and the rounding of the gear. Both are counted here, in 
     gamma = sqrt((sampling + rounding of the gear) / (sampling + rounding of BF16)).
 
 The rounding alone would give another figure altogether. FP8 keeps 3 bits of mantissa and BF16 keeps
-7, so that its rounding is some 2^4 times as large, and gamma would be about ten in any training: on
-a small Llama the rounding of emulated FP8 was 9 to 12 times that of BF16, while the total of the
-two gears was the same within 1 %. A training slowed tenfold all but stops, for a difference that
-its optimizer cannot see. The paper's own figure, about 4 for FP8, is not that of the rounding alone
-either. With the total, a gear whose rounding drowns in the scatter of the samples has a gamma near
+7, so that its rounding is up to 2^4 times as large: on small Llamas that of emulated FP8 was 12
+times BF16's at the start and 5 to 8 times later, near what the paper prints, about 4; the total of
+the two gears was the same within 1 %. A training slowed so much loses progress for a difference
+that its optimizer cannot see.
+With the total, a gear whose rounding drowns in the scatter of the samples has a gamma near
 1 and costs no progress, and one whose rounding rules has a large gamma: that is what is wanted.
 
 The two gears see the same micro-batches, weights and random draws, so that the scatter of the
