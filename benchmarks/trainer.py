@@ -17,7 +17,14 @@ from dataclasses import asdict
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure
 from ecorl.bench.trainer.accumulation import accumulated_trainings
-from ecorl.bench.trainer.convergence import ABLATIONS, FIRST_SEED, LONG, QUICK, Recipe, study
+from ecorl.bench.trainer.convergence import (
+    ABLATIONS,
+    FIRST_SEED,
+    LONG,
+    QUICK,
+    TrainingRecipe,
+    study,
+)
 from ecorl.bench.trainer.elastic_figures import elastic_figures
 from ecorl.bench.trainer.figures import (
     MIN_SEEDS,
@@ -41,7 +48,7 @@ LONG_SEEDS = 5
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
     part = 0.2 if options.quick else (options.box_s or BOX_S) / BOX_S
-    recipe = QUICK if options.quick else LONG if options.long else Recipe()
+    recipe = QUICK if options.quick else LONG if options.long else TrainingRecipe()
     if options.long:
         found = study(LONG_SEEDS, recipe, None, ABLATIONS, ablate_all=True)
     else:

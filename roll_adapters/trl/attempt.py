@@ -44,7 +44,7 @@ from ecorl.runtime.run_record import (
 from roll_adapters.trl.attach import PACKAGES, attach_to_record
 from roll_adapters.trl.attachment import TrlAttachment
 from roll_adapters.trl.evaluate import evaluate, rank_check
-from roll_adapters.trl.launch.boundary import StepBoundary, StopSignals, unchanged
+from roll_adapters.trl.launch.boundary import StepBoundary, StepStopSignals, unchanged
 from roll_adapters.trl.launch.crew import CHECKPOINTS, NEXT_WIDTH, AttemptOutcome, Crew
 from roll_adapters.trl.launch.messages import Go
 from roll_adapters.trl.processes import TrainerProcesses
@@ -229,7 +229,7 @@ class _Run:
         self.trainer, self.ledger, self.console, self.crew = trainer, ledger, console, crew
         self.record: RecordWriter = NoRecord() if ledger is None else ledger
         self.attached = False
-        self._stop = StopSignals(console)
+        self._stop = StepStopSignals(console)
 
     def go(self, point: _From) -> AttemptOutcome:
         """Evaluate, train and evaluate; the ledger is closed at the end, whatever happens.

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ecorl.control import Command, GearChoice, Why
 from ecorl.records import FaultKind
-from roll_adapters.trl.launch.boundary import StepBoundary, StopSignals
+from roll_adapters.trl.launch.boundary import StepBoundary, StepStopSignals
 from roll_adapters.trl.launch.crew import Crew
 from roll_adapters.trl.launch.messages import (
     Begun,
@@ -45,7 +45,7 @@ class Training:
         self.supervisor = Channel(there)
         self.crew = Crew(Channel(own), 0, 1, (1, 2))
         self.crew.handover._steady = 1  # each wish counts at once
-        self.stop = StopSignals(Console(quiet=True))
+        self.stop = StepStopSignals(Console(quiet=True))
         self.record = Record()
         self.attachment = SimpleNamespace(choice=None, runtime=SimpleNamespace(record=self.record))
         self.boundary = StepBoundary(self.crew, self.stop, self.attachment, go)

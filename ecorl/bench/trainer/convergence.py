@@ -70,7 +70,7 @@ class Arm(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class TrainingRecipe:
     """How the small model is trained.
 
     Attributes:
@@ -157,7 +157,7 @@ class TrainedModel:
         return found if found is not None and math.isfinite(found) else None
 
 
-def train(arm: Arm, seed: int, recipe: Recipe) -> TrainedModel:
+def train(arm: Arm, seed: int, recipe: TrainingRecipe) -> TrainedModel:
     """Train the small model once.
 
     Args:
@@ -194,7 +194,7 @@ def train(arm: Arm, seed: int, recipe: Recipe) -> TrainedModel:
 class _Training:
     """One training under way."""
 
-    def __init__(self, arm: Arm, seed: int, recipe: Recipe) -> None:
+    def __init__(self, arm: Arm, seed: int, recipe: TrainingRecipe) -> None:
         self._arm, self._recipe = arm, recipe
         model = small_llama(seed)
         if arm is Arm.CHANCE:
@@ -277,7 +277,7 @@ class ConvergenceStudy:
         n_seeds_asked: how many seeds there were to be.
     """
 
-    recipe: Recipe
+    recipe: TrainingRecipe
     trained: Sequence[TrainedModel]
     n_seeds_asked: int
 
@@ -342,12 +342,15 @@ ABLATIONS = (Arm.CHANCE, Arm.ROUNDING, Arm.LITERAL_NO_DECAY, Arm.LITERAL)
 FIRST_SEED = (Arm.ROUNDING, Arm.LITERAL, Arm.CHANCE)
 """Those that a short study trains with its first seed, by what they tell."""
 
-QUICK, LONG = Recipe(n_steps=24, measure_every=12), Recipe(n_steps=1000, measure_every=100)
+QUICK, LONG = (
+    TrainingRecipe(n_steps=24, measure_every=12),
+    TrainingRecipe(n_steps=1000, measure_every=100),
+)
 
 
 def study(
     n_seeds: int,
-    recipe: Recipe,
+    recipe: TrainingRecipe,
     box_s: float | None = None,
     ablations: Sequence[Arm] = FIRST_SEED,
     *,

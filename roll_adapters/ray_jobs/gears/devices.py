@@ -10,7 +10,7 @@ from ray.exceptions import RayError
 
 from ecorl.config.training.gears import GearsConfig
 from ecorl.errors import ConfigError
-from roll_adapters.ray_jobs.gears.orders import GearOrder, Refusal
+from roll_adapters.ray_jobs.gears.orders import GearOrder, GearRefusal
 from roll_adapters.ray_jobs.gears.worker import refusal
 
 _ANSWER_S = 600.0
@@ -41,7 +41,7 @@ def check_refusals(refs: Sequence[Any]) -> None:
         ConfigError: for the first refusal.
     """
     try:
-        found: list[Refusal | None] = ray.get(list(refs), timeout=_ANSWER_S)
+        found: list[GearRefusal | None] = ray.get(list(refs), timeout=_ANSWER_S)
     except RayError:
         return
     for one in found:

@@ -21,7 +21,7 @@ class GearOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class GearRefusal:
     """A mistake of the config that only a process that trains can see.
 
     Attributes:

@@ -14,7 +14,7 @@ from ecorl.control import Gear
 from ecorl.errors import ConfigError
 from ecorl.trainer.gears.formats import GearSupport, supported
 from ecorl.trainer.gears.geared_model import GearedModel
-from roll_adapters.ray_jobs.gears.orders import GearOrder, Refusal, StepReport
+from roll_adapters.ray_jobs.gears.orders import GearOrder, GearRefusal, StepReport
 
 ATTRIBUTE = "_ecorl_gears"
 """Of an actor of Ray: its `WorkerGears`."""
@@ -90,7 +90,7 @@ def support_of(order: GearOrder) -> GearSupport:
 # ---------------------------------------------------------------- by Ray, in the actor's process
 
 
-def refusal(actor: object, order: GearOrder) -> Refusal | None:
+def refusal(actor: object, order: GearOrder) -> GearRefusal | None:
     """Tell what of an order this process cannot do; before its model is loaded.
 
     Args:
@@ -100,10 +100,10 @@ def refusal(actor: object, order: GearOrder) -> Refusal | None:
     try:
         support_of(order)
     except ConfigError as error:
-        return Refusal(error.key, error.value, error.allowed)
+        return GearRefusal(error.key, error.value, error.allowed)
     if Gear.FP8 in order.gears and importlib.util.find_spec("torchao") is None:
         allowed = "a list without FP8, or torchao where the actors run: pip install 'ecorl[gears]'"
-        return Refusal("gears.allowed", [str(gear) for gear in order.gears], allowed)
+        return GearRefusal("gears.allowed", [str(gear) for gear in order.gears], allowed)
     return None
 
 

@@ -29,7 +29,7 @@ _STEPS = 32
 """Newest steps of which the usual time is the median; as for the control path."""
 
 
-class StopSignals:
+class StepStopSignals:
     """Notes SIGINT and SIGTERM while a training is under way.
 
     Args:
@@ -90,7 +90,7 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is un
     def __init__(
         self,
         crew: Crew,
-        stop: StopSignals,
+        stop: StepStopSignals,
         attachment: TrlAttachment,
         go: Go | None = None,
         seed: int | None = None,

@@ -18,7 +18,7 @@ from ecorl.records import FaultKind, Stage, StageWork
 from ecorl.runtime.control.governor import ungoverned
 from roll_adapters.ray_jobs.gears import control, devices
 from roll_adapters.ray_jobs.gears.control import JobGears
-from roll_adapters.ray_jobs.gears.orders import Prepared, Refusal, StepReport
+from roll_adapters.ray_jobs.gears.orders import GearRefusal, Prepared, StepReport
 from roll_adapters.ray_jobs.gears.worker import ATTRIBUTE
 from roll_adapters.ray_jobs.policy_training import PolicyTraining
 from tests.fakes.openrlhf import FakeRecord, FakeRuntime
@@ -186,7 +186,7 @@ def test_what_devices_lack_is_one_line(monkeypatch):
         devices.check_refusals(devices.ask_refusals(config, actors))
     fine = GearsConfig(allowed=(Gear.BF16,))
     devices.check_refusals(devices.ask_refusals(fine, actors))
-    refused = Refusal("gears.allowed", ["FP8"], "a list without FP8")
+    refused = GearRefusal("gears.allowed", ["FP8"], "a list without FP8")
     monkeypatch.setattr(devices, "refusal", lambda actor, order: refused)
     with pytest.raises(ConfigError, match="a list without FP8"):
         devices.check_refusals(devices.ask_refusals(fine, actors))

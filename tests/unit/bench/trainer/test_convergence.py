@@ -15,8 +15,8 @@ from ecorl.bench.trainer.convergence import (
     PAPER_GAMMA,
     Arm,
     ConvergenceStudy,
-    Recipe,
     TrainedModel,
+    TrainingRecipe,
     study,
     train,
 )
@@ -25,7 +25,7 @@ from ecorl.bench.trainer.gear_schedule import made_up_grid, n_switches, schedule
 from ecorl.control import Gear
 from ecorl.records import Provenance
 
-SHORT = Recipe(n_steps=12, n_rows=4, measure_every=6)
+SHORT = TrainingRecipe(n_steps=12, n_rows=4, measure_every=6)
 
 
 # ---------------------------------------------------------------- the controller's gears
@@ -33,7 +33,7 @@ SHORT = Recipe(n_steps=12, n_rows=4, measure_every=6)
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_default_controller_switches_often_and_keeps_the_cap(seed):
-    recipe = Recipe()
+    recipe = TrainingRecipe()
     gears = scheduled_gears(recipe.n_steps, recipe.low_share, seed)
     low = sum(gear is Gear.FP8 for gear in gears)
     assert len(gears) == recipe.n_steps
@@ -106,7 +106,7 @@ def test_the_printed_rule_makes_weights_grow_until_the_training_ends():
 
 
 def test_the_learning_rate_rises_and_falls():
-    recipe = Recipe(n_steps=100, learning_rate=1.0)
+    recipe = TrainingRecipe(n_steps=100, learning_rate=1.0)
     rates = [recipe.rate(step) for step in range(100)]
     assert rates[0] == pytest.approx(0.1)
     assert max(rates) == pytest.approx(1.0, abs=0.05)
@@ -141,7 +141,7 @@ def studied(n_seeds=3, **losses):
         for name, by_seed in losses.items()
         for seed, loss in enumerate(by_seed)
     ]
-    return ConvergenceStudy(Recipe(), models, n_seeds)
+    return ConvergenceStudy(TrainingRecipe(), models, n_seeds)
 
 
 def by_id(found):
