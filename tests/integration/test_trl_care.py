@@ -199,7 +199,7 @@ def test_a_full_disk_at_a_checkpoint_costs_the_checkpoint_alone(
 ):
     from ecorl.runtime import checkpoints
 
-    def full(checkpoint, iteration, edi_json):
+    def full(*_state):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoints, "write_state", full)

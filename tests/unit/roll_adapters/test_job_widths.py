@@ -173,6 +173,7 @@ def test_a_job_that_fails_otherwise_ends_the_command(supervised, plan, stepped, 
 def test_a_signal_ends_the_job_and_no_other_follows():
     code = "import signal, sys, time; print('up', flush=True)\nwhile True: time.sleep(0.05)"
     made = []
+    before = signal.getsignal(signal.SIGTERM)
 
     def command(width):
         made.append(width)
@@ -181,7 +182,7 @@ def test_a_signal_ends_the_job_and_no_other_follows():
 
     assert JobSupervisor(command, 1, lambda step: False).run() == -signal.SIGTERM
     assert made == [None]
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_the_first_job_is_handed_nothing(tmp_path):
