@@ -78,4 +78,7 @@ class GearsConfig(Model):
         if self.noise_budget is not None and self.measure_every == 0:
             allowed = "above 0 with a noise_budget: the noise has to be measured"
             raise RefusedValue("measure_every", 0, allowed)
+        if self.noise_budget is not None and Gear.FP8 not in self.allowed:
+            allowed = "left out without FP8 in gears.allowed: it limits the share of FP8 alone"
+            raise RefusedValue("noise_budget", self.noise_budget, allowed)
         return self

@@ -110,8 +110,10 @@ def _pairs(model: nn.Module, *, simulate: bool) -> list[_Pair]:
     }
     if not before:
         return []
+    # The gradient of a weight is a product over the tokens, of which a batch may have any number.
+    config = make_config(emulate=simulate, pad_inner_dim=True)
     with _quiet():
-        convert(model, config=make_config(emulate=simulate), module_filter_fn=is_taken)
+        convert(model, config=config, module_filter_fn=is_taken)
     pairs = []
     for parent, name, plain in before.values():
         twin = parent._modules[name]

@@ -22,6 +22,9 @@ DTYPES: dict[Gear, torch.dtype] = {
 _FP8_CAPABILITY = (8, 9)
 """The first compute capability of CUDA devices with FP8 matrix units (Ada, Hopper)."""
 
+_HIP_FP8_CAPABILITY = (9, 4)
+"""The same of AMD's devices, whose numbers are their own (gfx942, MI300)."""
+
 
 @dataclass(frozen=True, slots=True)
 class GearSupport:
@@ -60,7 +63,7 @@ def supported(
                 )
                 raise ConfigError("gears.allowed", [str(one) for one in gears], allowed)
             simulated.append(gear)
-        if gear is Gear.BF16 and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        if gear is Gear.BF16 and not _computes_bf16(device):
             allowed = "a list without BF16: this device has no units for it"
             raise ConfigError("gears.allowed", [str(one) for one in gears], allowed)
     return GearSupport(tuple(gears), tuple(simulated))
@@ -74,4 +77,13 @@ def computes_fp8(device: torch.device) -> bool:
     """
     if device.type != "cuda":
         return False
-    return torch.cuda.get_device_capability(device) >= _FP8_CAPABILITY
+    least = _FP8_CAPABILITY if torch.version.hip is None else _HIP_FP8_CAPABILITY
+    return torch.cuda.get_device_capability(device) >= least
+
+
+def _computes_bf16(device: torch.device) -> bool:
+    """Whether a device has units for BF16; one that computes it in float32 saves nothing by it."""
+    if device.type != "cuda":
+        return True
+    with torch.cuda.device(device):
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -11,7 +13,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from ecorl.control import Gear  # noqa: E402
 from ecorl.errors import ConfigError  # noqa: E402
-from ecorl.trainer.gears.formats import GearSupport, supported  # noqa: E402
+from ecorl.trainer.gears.formats import GearSupport, computes_fp8, supported  # noqa: E402
 from ecorl.trainer.gears.geared_model import GearedModel, as_float32  # noqa: E402
 from ecorl.trainer.gears.mismatch import probability_mismatch  # noqa: E402
 
@@ -129,6 +131,27 @@ def test_fp8_takes_the_layers_whose_sizes_it_can_and_shares_their_weights():
     assert model.first is plain
 
 
+@pytest.mark.parametrize("n_tokens", [32, 37])
+def test_fp8_units_take_a_batch_of_any_number_of_tokens(monkeypatch, n_tokens):
+    """A weight's gradient is a product over the tokens, of which FP8 units take multiples of 16."""
+    from ecorl.trainer.gears.float8 import Float8Layers
+
+    own, summed = torch._scaled_mm, []
+
+    def product(a, b, *args, **kwargs):
+        summed.append(a.shape[1])
+        return own(a, b, *args, **kwargs)
+
+    monkeypatch.setattr(torch, "_scaled_mm", product)
+    model = nn.Sequential(nn.Linear(32, 48)).to(torch.bfloat16)
+    Float8Layers(model, simulate=False).engage()
+    x = torch.randn(n_tokens, 32, dtype=torch.bfloat16, requires_grad=True)
+    model(x).float().sum().backward()
+    assert len(summed) == 3
+    assert all(n % 16 == 0 for n in summed)
+    assert model[0].weight.grad.shape == (48, 32)
+
+
 def test_weights_that_were_exchanged_are_followed():
     model, gears = geared()
     with gears.within(Gear.FP8):
@@ -176,10 +199,30 @@ def test_a_device_without_fp8_is_refused_or_simulates_it():
     assert supported(ALL, CPU, may_simulate_fp8=True).simulated == (Gear.FP8,)
 
 
+@pytest.mark.parametrize(
+    ("hip", "capability", "has"),
+    [(None, (8, 0), False), (None, (8, 9), True), ("6.4", (9, 0), False), ("6.4", (9, 4), True)],
+)
+def test_which_devices_have_units_for_fp8(monkeypatch, hip, capability, has):
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert computes_fp8(torch.device("cuda", 0)) is has
+    assert not computes_fp8(CPU)
+
+
+def test_bf16_that_a_device_emulates_is_no_gear(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation
+    )
+    with pytest.raises(ConfigError, match="without BF16"):
+        supported((Gear.BF16,), torch.device("cuda", 0), may_simulate_fp8=False)
+
+
 def test_an_error_within_a_gear_leaves_the_model_as_it_was():
     model, gears = geared()
     own = model.forward
-    with pytest.raises(RuntimeError), gears.within(Gear.FP8):
+    with pytest.raises((RuntimeError, AssertionError)), gears.within(Gear.FP8):
         model(torch.zeros(3, 7))
     assert model.forward == own
     assert type(model.first) is nn.Linear
