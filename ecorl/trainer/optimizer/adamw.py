@@ -94,24 +94,31 @@ class PrecisionAdaptiveAdamW(AdamW):
         self.defaults.update(self._own_defaults)
         del self._own_defaults
 
+    _in_place_of: AdamW | None = None
+    """The optimizer that it was made of, whose schedulers set its learning rate."""
+
     @property
     def gamma(self) -> float | None:
         """The gamma of all parameter groups; None where they differ."""
         gammas = {group["gamma"] for group in self.param_groups}
         return float(gammas.pop()) if len(gammas) == 1 else None
 
-    def decelerate(self, gamma: float) -> None:
+    def decelerate(self, gamma: float, form: Form | None = None) -> None:
         """Set the gamma of all parameter groups, from the next step on.
 
         Args:
             gamma: noise of the gear over that of BF16; 1.0 for torch's own steps.
+            form: how gamma enters a step, see the class; None: as it does now.
 
         Raises:
-            ValueError: for a gamma below 1 or not finite; nothing is changed then.
+            ValueError: for a gamma below 1 or not finite, and an unknown form; nothing is changed
+                then.
         """
-        checked = _checked_gamma(gamma)
+        own: dict[str, object] = {"gamma": _checked_gamma(gamma)}
+        if form is not None:
+            own["form"] = _checked_form(form)
         for group in (self.defaults, *self.param_groups):
-            group["gamma"] = checked
+            group.update(own)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group, as torch does; it may have a ``gamma`` and a ``form`` of its own.
@@ -133,6 +140,9 @@ class PrecisionAdaptiveAdamW(AdamW):
         self.defaults.setdefault("form", DECELERATE)
         for group in self.param_groups:
             _complete(group, {"gamma": 1.0, "form": self.defaults["form"]})
+        if self._in_place_of is not None:
+            # A checkpoint brings groups of its own: the scheduler has to find them.
+            vars(self._in_place_of).update(state=self.state, param_groups=self.param_groups)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step.
@@ -168,8 +178,9 @@ def adapted(optimizer: AdamW) -> PrecisionAdaptiveAdamW:
     """Make a precision-adaptive optimizer of torch's AdamW, to be used in place of it.
 
     Parameter groups, state and hooks are shared with the old one, not copied: moments go on where
-    they were, and a learning-rate scheduler of the old one still sets the rate. The old optimizer
-    must not step any more. Its flags are kept. One that is precision-adaptive is returned as it is.
+    they were, and a learning-rate scheduler of the old one still sets the rate, also after a
+    checkpoint was loaded. The old optimizer must not step any more. Its flags are kept. One that is
+    precision-adaptive is returned as it is.
 
     Args:
         optimizer: made by the framework, not wrapped in anything.
@@ -193,6 +204,7 @@ def adapted(optimizer: AdamW) -> PrecisionAdaptiveAdamW:
     taken["defaults"] = dict(optimizer.defaults)
     new = PrecisionAdaptiveAdamW.__new__(PrecisionAdaptiveAdamW)
     new.__setstate__(taken)
+    new._in_place_of = optimizer
     return new
 
 

@@ -236,6 +236,41 @@ def test_a_scheduler_made_before_still_sets_the_rate_and_the_gear_counts(trial):
     assert_equal_bits((weights, optimizer), (wanted, other))
 
 
+def test_a_scheduler_made_before_sets_the_rate_after_a_checkpoint_was_loaded_too(trial):
+    def run(adapt):
+        weights = trial.weights()
+        plain = AdamW(weights, **OPTIONS)
+        scheduler = LambdaLR(plain, lambda step: 0.5**step)
+        optimizer = adapted(plain) if adapt else plain
+        plain._opt_called = True
+        trial.run(optimizer, weights, [0])
+        scheduler.step()
+        optimizer.load_state_dict(saved(optimizer))
+        rates = []
+        for step in (1, 2):
+            trial.run(optimizer, weights, [step])
+            scheduler.step()
+            rates.append(optimizer.param_groups[0]["lr"])
+        return weights, optimizer, rates
+
+    ours, theirs = run(True), run(False)
+    assert ours[2] == theirs[2] == [OPTIONS["lr"] / 4, OPTIONS["lr"] / 8]
+    assert_equal_bits(ours[:2], theirs[:2])
+
+
+def test_the_form_can_be_set_again_after_a_checkpoint_had_another(trial):
+    _, literal = trial.trained(lambda w: PrecisionAdaptiveAdamW(w, form="literal"), 2)
+    optimizer = PrecisionAdaptiveAdamW(trial.weights())
+    optimizer.load_state_dict(saved(literal))
+    optimizer.decelerate(2.0)
+    assert {group["form"] for group in optimizer.param_groups} == {"literal"}
+    optimizer.decelerate(2.0, "decelerate")
+    assert {group["form"] for group in optimizer.param_groups} == {"decelerate"}
+    with pytest.raises(ValueError, match="form"):
+        optimizer.decelerate(3.0, "hurry")
+    assert optimizer.gamma == 2.0
+
+
 class MyAdamW(AdamW):
     """Whatever a subclass does with the denominator."""
 
