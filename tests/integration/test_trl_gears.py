@@ -190,6 +190,39 @@ def test_a_step_that_overflows_is_computed_anew_in_bf16_from_the_same_rows(
     assert gears == [*["BF16"] * accumulation, *[*begun, "BF16"] * 2, *["BF16"] * accumulation]
 
 
+def entropy_bonus():
+    """A bonus that follows the entropy of the steps before, and so counts the loss's calls."""
+    return {"use_adaptive_entropy": True, "entropy_coef": 0.01, "entropy_target": 10.0,
+            "entropy_coef_delta": 0.005}  # fmt: skip
+
+
+def test_a_repetition_leaves_alone_what_the_trainer_counts_on(
+    tiny, tmp_path, scripted, monkeypatch
+):
+    """An entropy bonus moves on once a step, and a generation between micro-batches is logged."""
+    from ecorl.trainer.gears.geared_model import GearedModel
+
+    changes = entropy_bonus() | {
+        "gradient_accumulation_steps": 2, "per_device_train_batch_size": 8,
+        "steps_per_generation": 1, "max_steps": 3,
+    }  # fmt: skip
+    bf16 = config_of(tmp_path, "bf16", allowed=["BF16"])
+    wanted, _ = trained(tiny, tmp_path, bf16, "bf16", **changes)
+    scripted([Gear.FP8, Gear.FP8, Gear.BF16])
+    trainer = tiny_trainer(tiny, tmp_path / "out-fp8", **changes)
+    attach(trainer, config_of(tmp_path, "fp8"))
+    monkeypatch.setattr(GearedModel, "engage", broken(trainer, {0, 1}))
+    trainer.train()
+    assert same(weights_of(wanted), weights_of(trainer))
+    for key in ("entropy_coef", "entropy", "kl", "reward", "completions/mean_length"):
+        assert logged(trainer, key) == pytest.approx(logged(wanted, key), abs=1e-9), key
+    assert len(set(logged(wanted, "entropy_coef"))) == 3
+
+
+def logged(trainer, key):
+    return [row[key] for row in trainer.state.log_history if key in row]
+
+
 def test_a_gear_that_overflows_three_times_in_a_row_is_retired(
     tiny, tmp_path, scripted, monkeypatch
 ):
@@ -248,6 +281,90 @@ def test_noise_and_mismatch_are_measured_at_their_interval_and_change_nothing(
     with contextlib.closing(LedgerReader(config.resolved_run_dir())) as reader:
         work = [r.result for r in reader.executions() if r.result.stage is Stage.ACTOR_TRAIN]
     assert len([r for r in work if not r.n_output_tokens]) == 2
+
+
+def test_measuring_leaves_an_entropy_bonus_alone(tiny, tmp_path, scripted):
+    plain, _ = trained(tiny, tmp_path, config_of(tmp_path, "plain", allowed=["BF16"]), "plain",
+                       **entropy_bonus())  # fmt: skip
+    config = config_of(tmp_path, "measured", measure_every=1, mismatch_limit=2.0)
+    measured, _ = trained(tiny, tmp_path, config, "measured", **entropy_bonus())
+    assert logged(plain, "entropy_coef") == logged(measured, "entropy_coef")
+    assert same(weights_of(plain), weights_of(measured))
+
+
+def test_rows_without_an_advantage_are_not_measured_but_those_of_the_next_step(tiny, tmp_path):
+    """Where all rewards are equal, what is left of a gradient is its rounding."""
+    calls = []
+
+    def reward(completions, **kwargs):
+        calls.append(1)
+        n = len(completions)
+        return [1.0] * n if len(calls) < 3 else [float(i) for i in range(n)]
+
+    parts = {"reward_funcs": [reward], "reward_processing_classes": None}
+    config = config_of(tmp_path, measure_every=4, mismatch_limit=2.0)
+    _, attachment = trained(tiny, tmp_path, config, "tied", parts=parts, max_steps=6)
+    rows = [r for r in read(config, "metrics") if r.name == "gradient_noise_ratio_FP8"]
+    assert [row.iteration for row in rows] == [3, 5]
+    assert attachment.gears.box.gamma(Gear.FP8) < 2.0
+
+
+def test_dropout_is_no_mismatch(tiny, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    def model(**own):
+        return AutoModelForCausalLM.from_pretrained(tiny.policy, dtype=torch.float32, **own)
+
+    found = []
+    for name, own in (("whole", {}), ("dropped", {"attention_dropout": 0.2})):
+        config = config_of(tmp_path, name, allowed=["BF16", "FP16"], measure_every=1)
+        trained(tiny, tmp_path, config, name, parts={"model": model(**own)}, max_steps=1)
+        found += [r.value for r in read(config, "metrics") if "mismatch_FP16" in r.name]
+    assert found[0] == pytest.approx(found[1], abs=1e-3)
+
+
+class AllEqual:
+    """A trainer to whom each token is equally probable."""
+
+    def _get_per_token_logps_and_entropies(self, model, ids, attended, n_kept):
+        return torch.full((len(ids), n_kept), -2.0), None
+
+
+@pytest.mark.parametrize(
+    ("sampled", "tools", "mismatch"),
+    [
+        ([-2.0, -2.0, -1.0, -2.0], None, (3.0 + 2.718281828) / 4),
+        # What a tool has answered was not sampled, and has no probability.
+        ([-2.0, -2.0, 0.0, -2.0], [1, 1, 0, 1], 1.0),
+    ],
+)
+def test_only_tokens_that_were_sampled_count_for_the_mismatch(sampled, tools, mismatch):
+    from ecorl.trainer.gears.formats import GearSupport
+    from ecorl.trainer.gears.geared_model import GearedModel
+    from roll_adapters.trl.gears.measuring import _mismatch
+
+    model = torch.nn.Linear(2, 2)
+    gears = GearedModel(model, Gear.FP32, GearSupport((Gear.FP16,), ()))
+    ones = torch.ones(1, 4, dtype=torch.long)
+    inputs = {
+        "prompt_ids": ones, "prompt_mask": ones, "completion_ids": ones, "completion_mask": ones,
+        "sampling_per_token_logps": torch.tensor([sampled]),
+        "tool_mask": None if tools is None else torch.tensor([tools]),
+    }  # fmt: skip
+    found = _mismatch(AllEqual(), model, gears, inputs, Gear.FP16)
+    assert found == pytest.approx(mismatch)
+    assert model.training
+
+
+def test_a_trainer_s_own_fp16_scale_falls_with_a_step_that_it_is_not_shown():
+    from roll_adapters.trl.gears.shifting import lower_scale
+
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    loss = scaler.scale(torch.nn.Parameter(torch.ones(1)).sum())
+    assert float(loss) == 2.0**16
+    lower_scale(scaler)
+    assert scaler.get_scale() == 2.0**15
+    lower_scale(None)
 
 
 def test_a_gear_too_far_from_the_rollout_is_barred(tiny, tmp_path, scripted):
@@ -358,7 +475,7 @@ def test_the_optimizer_is_decelerated_by_the_gear_of_the_step(tiny, tmp_path, by
     config = config_of(tmp_path)
     trainer = tiny_trainer(tiny, tmp_path / "out", max_steps=3)
     attachment = attach(trainer, config)
-    attachment.gears.box.note_noise(Gear.FP8, 1.5)
+    attachment.gears.box.note_noise(Gear.FP8, 2.25, 1.0)
     seen = []
     make = trainer.create_optimizer
 
@@ -370,6 +487,19 @@ def test_the_optimizer_is_decelerated_by_the_gear_of_the_step(tiny, tmp_path, by
     trainer.create_optimizer = made
     trainer.train()
     assert seen == [1.0, 1.5, 1.0]
+
+
+def test_who_trains_on_without_gears_takes_the_trainer_s_own_steps(tiny, tmp_path, by_step):
+    by_step([Gear.BF16, Gear.FP8])
+    trainer = tiny_trainer(tiny, tmp_path / "out", max_steps=2)
+    own = trainer.__dict__["create_optimizer"] = trainer.create_optimizer
+    attachment = attach(trainer, config_of(tmp_path))
+    attachment.gears.box.note_noise(Gear.FP8, 16.0, 1.0)
+    trainer.train()
+    assert attachment.closed
+    optimizer = trainer.optimizer.optimizer
+    assert (type(optimizer).__name__, optimizer.gamma) == ("PrecisionAdaptiveAdamW", 1.0)
+    assert trainer.__dict__["create_optimizer"] == own
 
 
 def test_an_optimizer_that_is_no_adamw_stays_and_is_told(tiny, tmp_path, by_step, caplog):

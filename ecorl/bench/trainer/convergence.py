@@ -254,7 +254,8 @@ class _Training:
         noise = self.steps.noise(parts, Gear.BF16, Gear.FP8)
         self.measured_s += noise.cpu_s
         if self._arm is Arm.SWITCHED:
-            self._gearbox.note_noise(Gear.FP8, noise.found.ratio)
+            found = noise.found
+            self._gearbox.note_noise(Gear.FP8, found.gear_variance, found.reference_variance)
             self.gammas.append(self._gearbox.gamma(Gear.FP8))
             return
         # How far both gears are from float32, and nothing else.

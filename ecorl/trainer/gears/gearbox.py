@@ -40,17 +40,34 @@ class LowShare:
     limit: Limit
 
 
+_FADES = 0.5
+"""What a measurement of the noise counts of one that comes after it. Invented."""
+
+
 @dataclass(slots=True)
 class _GearState:
     """What is known of one gear."""
 
-    gamma: float = 1.0
-    excess: float | None = None
+    gear_variance: float = 0.0
+    reference_variance: float = 0.0
     mismatch: float | None = None
     overflows_in_a_row: int = 0
     n_overflows: int = 0
     is_retired: bool = False
-    tokens: float = 0.0
+
+    @property
+    def noise_ratio(self) -> float | None:
+        """sigma_gear / sigma_reference over the measurements; None where it is unknown."""
+        if not self.reference_variance:
+            return None
+        ratio = math.sqrt(self.gear_variance / self.reference_variance)
+        return ratio if math.isfinite(ratio) else None
+
+    @property
+    def excess(self) -> float:
+        """By how much the gradient's variance exceeds that of the reference gear, 0 or more."""
+        ratio = self.noise_ratio
+        return 0.0 if ratio is None else max(0.0, ratio * ratio - 1.0)
 
 
 class Gearbox:
@@ -63,11 +80,15 @@ class Gearbox:
 
     Attributes:
         gear: in which the training stage is.
+        tokens: that were trained on so far.
+        low_tokens: how many of them in low precision.
     """
 
     def __init__(self, config: GearsConfig, support: GearSupport, low_share: float = 1.0) -> None:
         self._config, self._support, self._low_share = config, support, low_share
         self._states = {gear: _GearState() for gear in support.gears}
+        self._n_steps = 0
+        self.tokens = self.low_tokens = 0.0
         self.gear = self.first
 
     # ------------------------------------------------------------ shifting
@@ -153,13 +174,21 @@ class Gearbox:
 
     # ------------------------------------------------------------ accuracy
 
-    def gamma(self, gear: Gear) -> float:
-        """By how much the optimizer decelerates in a gear: its gradient's noise over BF16's.
+    def noise_ratio(self, gear: Gear) -> float | None:
+        """Standard deviation of the gradient in a gear over that in `safe`; None: unknown.
 
         Args:
             gear: of the config.
         """
-        return self._states[gear].gamma
+        return self._states[gear].noise_ratio
+
+    def gamma(self, gear: Gear) -> float:
+        """By how much the optimizer decelerates in a gear: `noise_ratio`, and never below 1.
+
+        Args:
+            gear: of the config.
+        """
+        return max(1.0, self.noise_ratio(gear) or 1.0)
 
     def measured_gears(self) -> tuple[Gear, ...]:
         """Gears whose noise and mismatch are to be measured: those that may lose accuracy."""
@@ -169,17 +198,26 @@ class Gearbox:
             if gear in (Gear.FP8, Gear.FP16) and not state.is_retired
         )
 
-    def note_noise(self, gear: Gear, ratio: float | None) -> None:
+    def note_noise(
+        self, gear: Gear, gear_variance: float | None, reference_variance: float | None
+    ) -> None:
         """Take over a measurement of the gradient's noise.
+
+        Variances are added up over measurements, each counting half as much as the one after it:
+        the rows of one step may tell next to nothing, as where all their rewards are about equal,
+        and then count for next to nothing.
 
         Args:
             gear: that was measured.
-            ratio: standard deviation of the gradient in it over that in BF16; None: unknown.
+            gear_variance: of the gradient in it, squared units of the gradient; None: unknown.
+            reference_variance: of the same gradient in `safe`; None: unknown.
         """
-        if ratio is not None and math.isfinite(ratio):
+        if gear_variance is None or reference_variance is None:
+            return
+        if math.isfinite(gear_variance) and math.isfinite(reference_variance):
             state = self._states[gear]
-            state.gamma = max(1.0, ratio)
-            state.excess = max(0.0, ratio * ratio - 1.0)
+            state.gear_variance = _FADES * state.gear_variance + gear_variance
+            state.reference_variance = _FADES * state.reference_variance + reference_variance
 
     def note_mismatch(self, gear: Gear, ratio: float | None) -> None:
         """Take over a measurement of how far token probabilities are from the rollout's.
@@ -200,7 +238,7 @@ class Gearbox:
         """
         cap = LowShare(self._low_share, Limit.SHARE)
         budget = self._config.noise_budget
-        worst = max((s.excess or 0.0 for g, s in self._states.items() if g.is_low), default=0.0)
+        worst = max((s.excess for g, s in self._states.items() if g.is_low), default=0.0)
         if budget is None or worst <= 0.0:
             return cap
         share = min(1.0, budget / worst)
@@ -215,15 +253,13 @@ class Gearbox:
         share = self.low_share.share
         if share >= 1.0:
             return None
-        done, low, n = self.tokens, self.low_tokens, self._n_steps
-        if not n:
+        if not self.tokens:
             return share * steps_left
-        a_step = done / n
-        return max(0.0, (share * (done + a_step * steps_left) - low) / a_step)
+        a_step = self.tokens / self._n_steps
+        may_be = share * (self.tokens + a_step * steps_left)
+        return max(0.0, (may_be - self.low_tokens) / a_step)
 
     # ------------------------------------------------------------ what was done
-
-    _n_steps: int = 0
 
     def count(self, gear: Gear, tokens: float) -> None:
         """Count a step.
@@ -232,18 +268,9 @@ class Gearbox:
             gear: in which it was computed in the end.
             tokens: that it trained on, of all processes.
         """
-        self._states[gear].tokens += tokens
+        self.tokens += tokens
+        self.low_tokens += tokens if gear.is_low else 0.0
         self._n_steps += 1
-
-    @property
-    def tokens(self) -> float:
-        """Tokens that were trained on so far."""
-        return sum(state.tokens for state in self._states.values())
-
-    @property
-    def low_tokens(self) -> float:
-        """How many of them were in low precision."""
-        return sum(state.tokens for gear, state in self._states.items() if gear.is_low)
 
     def overflowed(self, gear: Gear) -> bool:
         """Take over that a step in a gear had to be redone.
@@ -285,15 +312,17 @@ class Gearbox:
         return {
             "gear": str(self.gear),
             "n_steps": self._n_steps,
+            "tokens": self.tokens,
+            "low_tokens": self.low_tokens,
             "gears": {
                 str(gear): {
-                    "gamma": state.gamma,
-                    "excess": state.excess,
-                    "mismatch": None if state.mismatch == math.inf else state.mismatch,
+                    "gear_variance": state.gear_variance,
+                    "reference_variance": state.reference_variance,
+                    # JSON has no infinity.
+                    "mismatch": "inf" if state.mismatch == math.inf else state.mismatch,
                     "overflows_in_a_row": state.overflows_in_a_row,
                     "n_overflows": state.n_overflows,
                     "is_retired": state.is_retired,
-                    "tokens": state.tokens,
                 }
                 for gear, state in self._states.items()
             },
@@ -312,18 +341,23 @@ class Gearbox:
             own = found.get(str(gear))
             if isinstance(own, Mapping):
                 _recalled(state, own)
-        n_steps = memory.get("n_steps")
-        self._n_steps = n_steps if isinstance(n_steps, int) else 0
+        values = [memory.get(name) for name in ("n_steps", "tokens", "low_tokens")]
+        counts = [one for one in values if isinstance(one, int | float) and math.isfinite(one)]
+        if len(counts) == len(values):
+            self._n_steps = int(counts[0])
+            self.tokens, self.low_tokens = float(counts[1]), float(counts[2])
         names: Sequence[str] = [str(gear) for gear in self._states]
         if memory.get("gear") in names:
             self.gear = Gear(str(memory["gear"]))
 
 
 def _recalled(state: _GearState, own: Mapping[str, Any]) -> None:
-    for name in ("gamma", "excess", "mismatch", "tokens"):
+    for name in ("gear_variance", "reference_variance", "mismatch"):
         value = own.get(name)
         if isinstance(value, int | float) and math.isfinite(value):
             setattr(state, name, float(value))
+    if own.get("mismatch") == "inf":
+        state.mismatch = math.inf
     for name in ("overflows_in_a_row", "n_overflows"):
         if isinstance(own.get(name), int):
             setattr(state, name, own[name])

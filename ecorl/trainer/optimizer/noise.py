@@ -41,20 +41,21 @@ Contexts = Callable[[], AbstractContextManager[object]]
 class GradientNoise:
     """The noise of a step's gradient in a gear beside the same in the reference gear.
 
-    The step's gradient is the sum over K micro-batches. With g_i of the reference, h_i of the gear
-    and g their mean over the reference, the variances are K / (K - 1) times
+    The step's gradient is the sum over K micro-batches. With g_i of the reference, h_i of the gear,
+    d_i = h_i - g_i, and g, h, d their means, the variances of the sum are, without bias,
 
-        sum |g_i - g|^2,    sum |h_i - g|^2,    sum |h_i - g_i|^2.
+        reference     K / (K - 1) sum |g_i - g|^2
+        gear          K / (K - 1) sum |h_i - h|^2 + K b^2
+        rounding      sum |d_i|^2
 
-    The factor is the one of a variance around an estimated mean. The rounding needs no estimate, so
-    that it counts K / (K - 1) times too much, in the gear's variance too: twice for two
-    micro-batches, a seventh more for eight. It errs towards smaller steps.
+    where b^2 = |d|^2 - sum |d_i - d|^2 / (K (K - 1)), at least 0, is what the gear is wrong by in
+    the mean: |d|^2 less the scatter that d itself has.
 
     Attributes:
         n_micro_batches: K.
         reference_variance: of the reference gear, its rounding included; squared units of the
             gradient, summed over all parameters. None where it is not finite, here and below.
-        gear_variance: of the gear, around the reference's mean.
+        gear_variance: of the gear, with what it is wrong by in the mean.
         quantisation_variance: of the difference between the two.
         reference_norm: length of the step's gradient in the reference gear.
         shift_norm: length of the difference of the step's gradients: about the root of
@@ -131,15 +132,18 @@ def gradient_noise(
             del exact, rounded  # before the next micro-batch needs the room
     n = len(losses)
     shift = _square(h - g for h, g in zip(of_gear.mean, of_reference.mean, strict=True))
-    # sum |h_i - g|^2 = sum |h_i - h|^2 + K |h - g|^2: no gradient has to be kept for it.
+    rounding = sum(float(square) for square in squares)
+    off = float(shift)
+    # sum |d_i - d|^2 = sum |d_i|^2 - K |d|^2: no gradient has to be kept for it. NaN stays NaN.
+    bias = off - (rounding - n * off) / (n * (n - 1))
     bessel = n / (n - 1)
     return GradientNoise(
         n,
         _finite(bessel * of_reference.squares()),
-        _finite(bessel * (of_gear.squares() + n * float(shift))),
-        _finite(bessel * sum(float(square) for square in squares)),
+        _finite(bessel * of_gear.squares() + n * (0.0 if bias < 0.0 else bias)),
+        _finite(rounding),
         _finite(n * math.sqrt(float(_square(of_reference.mean)))),
-        _finite(n * math.sqrt(float(shift))),
+        _finite(n * math.sqrt(off)),
         time.perf_counter() - start_s,
     )
 

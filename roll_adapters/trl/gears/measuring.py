@@ -12,8 +12,8 @@ from ecorl.control import Gear
 from ecorl.trainer.gears.geared_model import GearedModel
 from ecorl.trainer.gears.mismatch import probability_mismatch
 from ecorl.trainer.gears.random_state import undisturbed
-from ecorl.trainer.optimizer.noise import gradient_noise
-from roll_adapters.trl.gears.micro_batches import forget_metrics, halves, metric_counts
+from ecorl.trainer.optimizer.noise import GradientNoise, gradient_noise
+from roll_adapters.trl.gears.micro_batches import TrainerMemory, halves
 
 _FP16_SCALE = 1024.0
 """By which the loss is multiplied while FP16's noise is measured, so that small gradients do not
@@ -25,23 +25,46 @@ class GearMeasurement:
     """What was found of one gear; None where it cannot be told.
 
     Attributes:
-        noise_ratio: standard deviation of the step's gradient over that in BF16.
+        gear_variance: of the gradient in the gear, squared units of the gradient.
+        reference_variance: of the same gradient in the reference gear.
         mismatch: mean ratio of token probabilities between trainer and rollout, at least 1.
     """
 
-    noise_ratio: float | None
+    gear_variance: float | None
+    reference_variance: float | None
     mismatch: float | None
 
     @classmethod
-    def mean(cls, found: Sequence[GearMeasurement]) -> GearMeasurement:
-        """The mean over several processes, each with rows of its own.
+    def combined(cls, found: Sequence[GearMeasurement]) -> GearMeasurement:
+        """Combine those of several processes, each of rows of its own.
+
+        Variances are added up, so that rows count by what they tell of the gradient.
 
         Args:
             found: of each process.
         """
-        finite = [one.noise_ratio for one in found if one.noise_ratio is not None]
+        pairs = [
+            (one.gear_variance, one.reference_variance)
+            for one in found
+            if one.gear_variance is not None and one.reference_variance is not None
+        ]
         mismatches = [one.mismatch for one in found if one.mismatch is not None]
-        return cls(_mean(finite), _mean(mismatches))
+        mismatch = sum(mismatches) / len(mismatches) if mismatches else None
+        if not pairs:
+            return cls(None, None, mismatch)
+        return cls(sum(own for own, _ in pairs), sum(other for _, other in pairs), mismatch)
+
+
+def tells_of_gradient(inputs: Mapping[str, Any]) -> bool:
+    """Whether rows say anything of the gradient: some of them have an advantage.
+
+    Where all completions of each prompt have the same reward, rounding alone is left.
+
+    Args:
+        inputs: of the micro-batch.
+    """
+    advantages = inputs.get("advantages")
+    return not isinstance(advantages, torch.Tensor) or bool(advantages.any())
 
 
 def measure(
@@ -66,14 +89,17 @@ def measure(
         gear: that is measured.
         reference: the gear that its noise is set against: BF16 where there is one.
     """
-    counts = metric_counts(trainer)
+    before = TrainerMemory.of(trainer)
     bare = trainer.accelerator.unwrap_model(trainer.model)
     try:
         with undisturbed(trainer.accelerator.device):
             noise = _noise(bare, model, compute_loss, inputs, gear, reference)
-            return GearMeasurement(noise, _mismatch(trainer, bare, model, inputs, gear))
+            mismatch = _mismatch(trainer, bare, model, inputs, gear)
     finally:
-        forget_metrics(trainer, counts)
+        before.restore(trainer)
+    if noise is None:
+        return GearMeasurement(None, None, mismatch)
+    return GearMeasurement(noise.gear_variance, noise.reference_variance, mismatch)
 
 
 def _noise(
@@ -83,7 +109,7 @@ def _noise(
     inputs: Mapping[str, Any],
     gear: Gear,
     reference: Gear,
-) -> float | None:
+) -> GradientNoise | None:
     parts = halves(inputs)
     if parts is None:
         return None
@@ -91,14 +117,13 @@ def _noise(
     def loss_of(part: Mapping[str, Any]) -> Callable[[], torch.Tensor]:
         return lambda: compute_loss(bare, part)
 
-    found = gradient_noise(
+    return gradient_noise(
         [loss_of(part) for part in parts],
         [p for p in bare.parameters() if p.requires_grad],
         lambda: model.within(reference),
         lambda: model.within(gear),
         _FP16_SCALE if gear is Gear.FP16 else 1.0,
     )
-    return found.ratio
 
 
 @torch.no_grad()
@@ -108,21 +133,25 @@ def _mismatch(
     if inputs.get("pixel_values") is not None:
         return None
     completion_ids, mask = inputs["completion_ids"], inputs["completion_mask"]
+    if inputs.get("tool_mask") is not None:
+        mask = mask * inputs["tool_mask"]  # what a tool has answered, nobody has sampled
     ids = torch.cat([inputs["prompt_ids"], completion_ids], dim=1)
-    attended = torch.cat([inputs["prompt_mask"], mask], dim=1)
+    attended = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
     find = type(trainer)._get_per_token_logps_and_entropies
 
     def log_probabilities() -> torch.Tensor:
         found: torch.Tensor = find(trainer, bare, ids, attended, completion_ids.shape[1])[0]
         return found
 
-    rollout = inputs.get("sampling_per_token_logps")
-    if rollout is None:
-        rollout = log_probabilities()
-    with model.within(gear):
-        own = log_probabilities()
+    # Two passes in training would drop different activations.
+    was_training = bare.training
+    bare.eval()
+    try:
+        rollout = inputs.get("sampling_per_token_logps")
+        if rollout is None:
+            rollout = log_probabilities()
+        with model.within(gear):
+            own = log_probabilities()
+    finally:
+        bare.train(was_training)
     return probability_mismatch(rollout, own, mask)
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None

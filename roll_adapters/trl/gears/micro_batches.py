@@ -12,52 +12,90 @@ from transformers import Trainer
 
 from ecorl.trainer.gears.random_state import RandomState
 
+_COUNTED = ("entropy_coef", "_entropy_window_stats", "_last_world_entropy")
+"""What a trainer's loss counts on in the trainer itself, where it has it: the weight of an entropy
+bonus follows the entropy of the steps before."""
+
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerMemory:
+    """What a call of the loss changes in a trainer, as it was at one moment.
+
+    Attributes:
+        n_metrics: lengths of the trainer's lists of training metrics.
+        counted: attributes that the loss counts on in, where the trainer has them.
+    """
+
+    n_metrics: Mapping[str, int]
+    counted: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, trainer: Any) -> TrainerMemory:
+        """Take it at this moment.
+
+        Args:
+            trainer: the TRL trainer.
+        """
+        counted = {name: vars(trainer).get(name, _ABSENT) for name in _COUNTED}
+        return cls(
+            {key: len(values) for key, values in trainer._metrics["train"].items()},
+            {name: value for name, value in counted.items() if value is not _ABSENT},
+        )
+
+    def restore(self, trainer: Any) -> None:
+        """Forget what was changed since; nothing but the loss was called meanwhile.
+
+        Args:
+            trainer: the TRL trainer.
+        """
+        _forget_metrics(trainer, self.n_metrics, None)
+        vars(trainer).update(self.counted)
+
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """What one call of the loss was given, so that it can be repeated.
+    """What one call of the loss was given and has changed, so that it can be repeated.
 
     Attributes:
         inputs: prepared by the trainer, completions included.
         items: the trainer's count of items in the batch, or None.
         random: the state of the random numbers before the call.
-        n_metrics: lengths of the trainer's lists of metrics before the call.
+        before: what the trainer remembered before the call.
+        after: the same after it.
     """
 
     inputs: Mapping[str, Any]
     items: Any
     random: RandomState
-    n_metrics: Mapping[str, int]
+    before: TrainerMemory
+    after: TrainerMemory
 
 
-def metric_counts(trainer: Any) -> dict[str, int]:
-    """Lengths of a trainer's lists of training metrics.
-
-    Args:
-        trainer: the TRL trainer.
-    """
-    return {key: len(values) for key, values in trainer._metrics["train"].items()}
-
-
-def forget_metrics(trainer: Any, counts: Mapping[str, int]) -> None:
-    """Drop what was added to a trainer's lists of metrics.
+def _forget_metrics(
+    trainer: Any, before: Mapping[str, int], after: Mapping[str, int] | None
+) -> None:
+    """Drop from a trainer's lists of metrics what was added between two moments.
 
     Args:
         trainer: the TRL trainer.
-        counts: their lengths to go back to; a list that is not in it was not there.
+        before: their lengths at the first; a list that is not in it was not there.
+        after: the same at the second; None: now.
     """
     metrics = trainer._metrics["train"]
     for key in list(metrics):
-        if key in counts:
-            del metrics[key][counts[key] :]
-        else:
+        end = len(metrics[key]) if after is None else after.get(key, 0)
+        del metrics[key][before.get(key, 0) : end]
+        if not metrics[key]:
             del metrics[key]
 
 
 def repeat(trainer: Any, model: Any, batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
     """Compute the gradients of a step anew, from the same rows and the same random numbers.
 
-    Completions are not generated again, and the trainer's metrics are those of the repetition.
+    Completions are not generated again. The trainer's metrics of the loss are those of the
+    repetition; those of generations between two micro-batches stay.
 
     Args:
         trainer: the TRL trainer.
@@ -68,13 +106,16 @@ def repeat(trainer: Any, model: Any, batches: Sequence[MicroBatch]) -> list[torc
         The trainer's loss of each.
     """
     model.zero_grad(set_to_none=True)
-    forget_metrics(trainer, batches[0].n_metrics)
+    for batch in reversed(batches):  # later ones lie behind earlier ones
+        _forget_metrics(trainer, batch.before.n_metrics, batch.after.n_metrics)
+    vars(trainer).update(batches[0].before.counted)
     losses = []
     with _prepared(trainer):
         for number, batch in enumerate(batches, 1):
             batch.random.restore()
-            is_last = number == len(batches)
-            # Gradients of several processes meet with the last micro-batch.
+            # Gradients of several processes meet with the last micro-batch, and losses look whether
+            # it is this one.
+            is_last = trainer.accelerator.sync_gradients = number == len(batches)
             with nullcontext() if is_last else trainer.accelerator.no_sync(model):
                 losses.append(Trainer.training_step(trainer, model, batch.inputs, batch.items))
     return losses

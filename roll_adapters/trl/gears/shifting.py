@@ -26,9 +26,15 @@ from ecorl.runtime.processes.ranks import Ranks
 from ecorl.runtime.protocol import RecordWriter
 from ecorl.trainer.gears.gearbox import Barred
 from ecorl.trainer.gears.random_state import RandomState
-from ecorl.trainer.optimizer.adamw import PrecisionAdaptiveAdamW, adapted
-from roll_adapters.trl.gears.measuring import GearMeasurement, measure
-from roll_adapters.trl.gears.micro_batches import MicroBatch, metric_counts, repeat
+from ecorl.trainer.optimizer.adamw import (
+    DECELERATE,
+    LITERAL,
+    Form,
+    PrecisionAdaptiveAdamW,
+    adapted,
+)
+from roll_adapters.trl.gears.measuring import GearMeasurement, measure, tells_of_gradient
+from roll_adapters.trl.gears.micro_batches import MicroBatch, TrainerMemory, repeat
 from roll_adapters.trl.gears.setup import bare_model, make_gears
 
 logger = logging.getLogger(__name__)
@@ -87,6 +93,8 @@ class TrlGears:
         self._step: _Step | None = None
         self._last: Gear | None = None
         self._own_maker: Any = None
+        self._has_maker = False
+        self._owes_measurement = False
         self.is_measuring = False
 
     # ------------------------------------------------------------ a step
@@ -129,8 +137,7 @@ class TrlGears:
         With gamma 1, as in BF16, it does the same to the last bit. A trainer makes its optimizer
         when training begins, unless it was given one.
         """
-        form = self._config.gears.optimizer
-        if form == "own":
+        if self._config.gears.optimizer == "own":
             return
         make = self._trainer.create_optimizer
 
@@ -143,23 +150,28 @@ class TrlGears:
                         "precision", type(optimizer).__name__,
                     )  # fmt: skip
                 return optimizer
-            own = adapted(optimizer)
-            for group in own.param_groups:
-                group["form"] = "literal" if form == "literal" else group["form"]
-            self._trainer.optimizer = own
+            own = self._trainer.optimizer = adapted(optimizer)
             return own
 
         if self._trainer.optimizer is not None:
             made()
         else:
             self._own_maker = self._trainer.__dict__.get("create_optimizer")
+            self._has_maker = True
             self._trainer.create_optimizer = made
 
     def detach(self) -> None:
         """Give the trainer its model and its own way to make an optimizer back."""
         self._model.release()
         self._step = None
-        if self._trainer.__dict__.pop("create_optimizer", None) is not None and self._own_maker:
+        optimizer = self._optimizer()
+        if isinstance(optimizer, PrecisionAdaptiveAdamW):
+            optimizer.decelerate(1.0)  # who trains on without gears takes torch's steps
+        if not self._has_maker:
+            return
+        self._has_maker = False
+        self._trainer.__dict__.pop("create_optimizer", None)
+        if self._own_maker is not None:
             self._trainer.create_optimizer = self._own_maker
 
     def memory(self) -> dict[str, Any]:
@@ -175,10 +187,13 @@ class TrlGears:
         step, every = self._step, self._config.gears.measure_every
         if step is None or step.is_redoing or step.tokens or not every:
             return False
-        return (step.number - 1) % every == 0 and bool(self.box.measured_gears())
+        is_time = (step.number - 1) % every == 0 or self._owes_measurement
+        return is_time and bool(self.box.measured_gears())
 
     def measure(self, original: Original, inputs: Mapping[str, Any]) -> None:
         """Measure the gears' noise and mismatch on a micro-batch; nothing of the training changes.
+
+        Where the rows of all processes say nothing of the gradient, the next step is measured.
 
         Args:
             original: the trainer's own ``compute_loss``.
@@ -187,13 +202,19 @@ class TrlGears:
         step = self._step
         if step is None:
             return
+        found = tells_of_gradient(inputs)
+        if self._ranks is not None:
+            found = any(self._ranks.all_gather(found))
+        self._owes_measurement = not found
+        if not found:
+            return
         start_s = time.monotonic()
         self.is_measuring = True
         try:
             for gear in self.box.measured_gears():
                 safe = self.box.safe
-                found = measure(self._trainer, self._model, original, inputs, gear, safe)
-                self._take_over(gear, found)
+                one = measure(self._trainer, self._model, original, inputs, gear, safe)
+                self._take_over(gear, one)
         finally:
             self.is_measuring = False
         self._record.metric(step.number, "gear_measurement_s", time.monotonic() - start_s)
@@ -216,16 +237,17 @@ class TrlGears:
         if step is None:
             loss: torch.Tensor = original(model, inputs, *args, **kwargs)
             return loss
+        is_kept = not step.is_redoing and self.box.may_overflow(step.gear)
         if not step.is_redoing:
             step.tokens += int(inputs["completion_mask"].sum()) + int(inputs["prompt_mask"].sum())
-            if self.box.may_overflow(step.gear):
-                items = kwargs.get("num_items_in_batch", args[1] if len(args) > 1 else None)
-                random = RandomState.now(self._device)
-                counts = metric_counts(self._trainer)
-                step.batches.append(MicroBatch(inputs, items, random, counts))
+        random, before = RandomState.now(self._device), TrainerMemory.of(self._trainer)
         # Released when the backward pass is over, which may compute parts of the forward anew.
         self._model.engage(step.gear)
         loss = original(model, inputs, *args, **kwargs)
+        if is_kept:
+            items = kwargs.get("num_items_in_batch", args[1] if len(args) > 1 else None)
+            after = TrainerMemory.of(self._trainer)
+            step.batches.append(MicroBatch(inputs, items, random, before, after))
         return self._scaler.scale(loss) if self._is_scaled(step) else loss
 
     def training_step(
@@ -270,6 +292,8 @@ class TrlGears:
             self.box.went_well(step.gear)
             return output
         failed = step.gear
+        if failed is Gear.FP16 and self._model.own is Gear.FP16:
+            lower_scale(self._trainer.accelerator.scaler)
         step.gear, step.is_redoing = self.box.safe, True
         self._model.engage(step.gear)
         try:
@@ -311,18 +335,22 @@ class TrlGears:
         self.box.count(step.gear, float(tokens))
         optimizer = self._optimizer()
         if isinstance(optimizer, PrecisionAdaptiveAdamW):
-            optimizer.decelerate(self.box.gamma(step.gear))
+            optimizer.decelerate(self.box.gamma(step.gear), self._form())
+
+    def _form(self) -> Form:
+        """How gamma enters a step by the config, whatever a checkpoint had."""
+        return LITERAL if self._config.gears.optimizer == "literal" else DECELERATE
 
     def _take_over(self, gear: Gear, found: GearMeasurement) -> None:
         """Note a measurement, the mean of all processes' own, and record it."""
         step = self._step
         assert step is not None
         if self._ranks is not None:
-            found = GearMeasurement.mean(self._ranks.all_gather(found))
+            found = GearMeasurement.combined(self._ranks.all_gather(found))
         was_barred = self.box.barred(gear)
-        self.box.note_noise(gear, found.noise_ratio)
+        self.box.note_noise(gear, found.gear_variance, found.reference_variance)
         self.box.note_mismatch(gear, found.mismatch)
-        self._record.metric(step.number, f"gradient_noise_ratio_{gear}", found.noise_ratio)
+        self._record.metric(step.number, f"gradient_noise_ratio_{gear}", self.box.noise_ratio(gear))
         self._record.metric(step.number, f"probability_mismatch_{gear}", found.mismatch)
         if self.box.barred(gear) is Barred.MISMATCH and was_barred is None:
             told = "not a number" if found.mismatch is None else f"{found.mismatch:.3f}"
@@ -345,3 +373,13 @@ class TrlGears:
 
     def _parameters(self) -> Any:
         return bare_model(self._trainer).parameters()
+
+
+def lower_scale(scaler: torch.amp.GradScaler | None) -> None:
+    """Lower the scale of a trainer's own FP16, which is not shown the gradient that overflowed.
+
+    Args:
+        scaler: of the trainer; None: it has none.
+    """
+    if scaler is not None and scaler.is_enabled():
+        scaler.update(scaler.get_scale() * scaler.get_backoff_factor())

@@ -268,7 +268,7 @@ def test_the_limit_is_that_which_the_run_kept_to(run, cap, budget, ratio):
     gears = {"allowed": [BF16, FP8], "noise_budget": budget}
     own = validate_config({"gears": gears, "carbon": {"control": {"low_share": cap}}})
     box = Gearbox(own.gears, GearSupport(own.gears.allowed, ()), cap)
-    box.note_noise(Gear.FP8, ratio)
+    box.note_noise(Gear.FP8, None if ratio is None else ratio * ratio, 1.0)
     found = low_precision((), [GearAccuracy(FP8, ratio, 1, None, None, 1.05)], own)
     assert found.limit == pytest.approx(box.low_share.share)
     if found.binds is None:

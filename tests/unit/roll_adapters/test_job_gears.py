@@ -206,7 +206,7 @@ def test_executions_carry_gear_and_width():
     work = training.begin(WORK)
     assert (work.gear, work.width) == ("BF16", 2)
     training.end(1)
-    assert training.memory()["gears"]["BF16"]["tokens"] == WORK.n_tokens
+    assert training.memory()["tokens"] == WORK.n_tokens
     # A step in which the policy was not trained counts for no gear.
     training.stand(runtime, 2, 8)
     training.end(2)

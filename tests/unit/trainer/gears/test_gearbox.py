@@ -67,9 +67,10 @@ def test_steps_of_one_length_meet_the_cap_exactly():
 def test_what_binds_is_told():
     own = box(low_share=0.4, noise_budget=0.05)
     assert (own.low_share.share, own.low_share.limit) == (0.4, Limit.SHARE)
-    own.note_noise(Gear.FP8, math.sqrt(1.1))
+    own.note_noise(Gear.FP8, 1.1, 1.0)
     assert own.low_share.share == pytest.approx(0.4)
-    own.note_noise(Gear.FP8, math.sqrt(1.5))
+    own = box(low_share=0.4, noise_budget=0.05)
+    own.note_noise(Gear.FP8, 1.5, 1.0)
     assert own.low_share.share == pytest.approx(0.1)
     assert own.low_share.limit is Limit.NOISE
     assert own.low_steps_left(50) == pytest.approx(5.0)
@@ -78,14 +79,31 @@ def test_what_binds_is_told():
 def test_gamma_is_the_noise_s_ratio_and_never_below_one():
     own = box()
     assert own.gamma(Gear.FP8) == 1.0
-    own.note_noise(Gear.FP8, 1.25)
-    assert own.gamma(Gear.FP8) == 1.25
-    own.note_noise(Gear.FP8, 0.8)
-    assert own.gamma(Gear.FP8) == 1.0
-    own.note_noise(Gear.FP8, None)
-    own.note_noise(Gear.FP8, math.nan)
-    assert own.gamma(Gear.FP8) == 1.0
+    assert own.noise_ratio(Gear.FP8) is None
+    own.note_noise(Gear.FP8, 4.0, 1.0)
+    assert own.gamma(Gear.FP8) == own.noise_ratio(Gear.FP8) == 2.0
+    for nothing in ((None, 1.0), (1.0, None), (math.nan, 1.0), (1.0, math.inf)):
+        own.note_noise(Gear.FP8, *nothing)
+    assert own.gamma(Gear.FP8) == 2.0
     assert own.gamma(Gear.BF16) == 1.0
+    quiet = box()
+    quiet.note_noise(Gear.FP8, 0.5, 1.0)
+    assert quiet.gamma(Gear.FP8) == 1.0
+
+
+def test_a_later_measurement_of_noise_counts_twice_as_much():
+    own = box()
+    own.note_noise(Gear.FP8, 4.0, 2.0)
+    own.note_noise(Gear.FP8, 6.0, 2.0)
+    assert own.noise_ratio(Gear.FP8) == pytest.approx(math.sqrt((2.0 + 6.0) / (1.0 + 2.0)))
+
+
+def test_rows_that_tell_next_to_nothing_count_for_next_to_nothing():
+    own = box(noise_budget=0.05)
+    own.note_noise(Gear.FP8, 1.0, 1.0)
+    own.note_noise(Gear.FP8, 1.6e-6, 1e-9)  # 40 times the noise, of a gradient that is next to none
+    assert own.gamma(Gear.FP8) == pytest.approx(1.0, abs=1e-5)
+    assert own.low_share.share == 1.0
 
 
 def test_three_overflows_in_a_row_retire_a_gear_for_good():
@@ -136,21 +154,42 @@ def test_a_resumed_run_goes_on_with_all_that_was_known():
     for gear in (Gear.FP8, Gear.BF16, Gear.FP16):
         first.count(gear, 100)
     first.shift(Gear.FP8, 10)
-    first.note_noise(Gear.FP8, 1.3)
-    first.note_mismatch(Gear.FP16, 1.2)
+    first.note_noise(Gear.FP8, 1.3, 1.0)
+    first.note_mismatch(Gear.FP16, math.inf)
     first.overflowed(Gear.FP8)
     second = box(low_share=0.5, noise_budget=0.2)
     second.recall(json.loads(json.dumps(first.memory())))
     assert second.memory() == first.memory()
     assert second.stage(7, None) == first.stage(7, None)
     assert second.gear is Gear.FP8
+    assert second.barred(Gear.FP16) is Barred.MISMATCH
+
+
+def test_a_gear_that_a_resumed_run_has_no_more_still_counts():
+    first = box(low_share=0.5)
+    first.count(Gear.FP8, 100)
+    first.count(Gear.FP16, 100)
+    second = box(gears=(Gear.BF16, Gear.FP8), low_share=0.5)
+    second.recall(json.loads(json.dumps(first.memory())))
+    assert second.low_steps_left(10) == first.low_steps_left(10) == pytest.approx(5.0)
+
+
+def test_a_step_of_no_tokens_is_no_measure_of_a_step():
+    own = box(low_share=0.5)
+    own.count(Gear.BF16, 0)
+    assert own.low_steps_left(10) == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize(
     "memory",
-    [{}, {"gears": 3}, {"gears": {"FP8": {"gamma": "x", "tokens": math.nan}}, "gear": "FP9"}],
+    [{}, {"gears": 3}, {"gears": {"FP8": {"mismatch": "x"}}, "tokens": math.nan, "gear": "FP9"}],
 )
 def test_a_broken_memory_is_none(memory):
     own = box()
     own.recall(memory)
     assert own.memory() == box().memory()
+
+
+def test_a_noise_budget_without_fp8_limits_nothing_and_is_refused():
+    with pytest.raises(ValueError, match="noise_budget"):
+        GearsConfig(allowed=(Gear.BF16, Gear.FP16), noise_budget=0.1)

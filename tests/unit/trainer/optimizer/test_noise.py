@@ -64,8 +64,11 @@ def test_the_variances_are_those_of_the_closed_form(seed, n, rounding, offset):
     assert noise.reference_variance == pytest.approx(factor * ((g - mean) ** 2).sum())
     # n times the unbiased variance of one micro-batch: that of a sum of n.
     assert noise.reference_variance == pytest.approx(n * g.var(axis=0, ddof=1).sum())
-    assert noise.gear_variance == pytest.approx(factor * ((h - mean) ** 2).sum())
-    assert noise.quantisation_variance == pytest.approx(factor * ((h - g) ** 2).sum())
+    d = h - g
+    off = (d.mean(axis=0) ** 2).sum() - d.var(axis=0, ddof=1).sum() / n
+    scatter = factor * ((h - h.mean(axis=0)) ** 2).sum()
+    assert noise.gear_variance == pytest.approx(scatter + n * max(0.0, off), rel=1e-6)
+    assert noise.quantisation_variance == pytest.approx((d**2).sum())
     assert noise.reference_norm == pytest.approx(np.linalg.norm(g.sum(axis=0)))
     assert noise.shift_norm == pytest.approx(np.linalg.norm((h - g).sum(axis=0)))
     ratio = math.sqrt(noise.gear_variance / noise.reference_variance)
@@ -87,6 +90,20 @@ def test_rounding_that_drowns_in_the_samples_costs_nothing_and_rounding_that_rul
     assert gamma(10.0) == pytest.approx(1.0, abs=0.001)
     assert gamma(0.1) == pytest.approx(math.sqrt(2.0), rel=0.02)
     assert gamma(0.0) == pytest.approx(100.0, rel=0.02)
+
+
+@pytest.mark.parametrize("n", [2, 8])
+@pytest.mark.parametrize("offset", [0.0, 0.4])
+def test_variances_have_no_bias_however_few_micro_batches_there_are(n, offset):
+    generator = torch.Generator().manual_seed(3)
+    size, rounding = 60_000, 0.3
+    g = torch.randn(n, size, generator=generator, dtype=torch.float64)
+    d = offset + rounding * torch.randn(n, size, generator=generator, dtype=torch.float64)
+    noise = Switched(g, g + d).noise()
+    excess = noise.gear_variance / noise.reference_variance - 1.0
+    assert excess == pytest.approx(rounding**2 + offset**2, abs=0.02)
+    expected = n * size * (rounding**2 + offset**2)
+    assert noise.quantisation_variance == pytest.approx(expected, rel=0.02)
 
 
 def test_the_length_of_the_shift_tells_a_gear_that_is_wrong_in_the_mean():
