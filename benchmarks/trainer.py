@@ -36,12 +36,14 @@ from ecorl.bench.trainer.figures import (
 from ecorl.bench.trainer.language_model import corpus
 from ecorl.bench.trainer.optimizers import adamw_equal, adamw_times
 from ecorl.bench.trainer.switching import switch_times
+from ecorl.bench.trainer.weight_casts import cast_figure, cast_times
 
 BOX_S = 75.0
 """Time of everything, s."""
 
-STUDY_S, SWITCH_S, OPTIMIZER_S, WIDTH_S = 28.0, 6.0, 4.0, 10.0
-"""Time of the trainings, the switches, the optimizer's steps and the changes of width, s."""
+STUDY_S, SWITCH_S, OPTIMIZER_S, CAST_S, WIDTH_S = 26.0, 6.0, 3.0, 2.0, 9.0
+"""Time of the trainings, the switches, the optimizer's steps, the casts and the changes of width,
+s."""
 
 LONG_SEEDS = 5
 
@@ -57,6 +59,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     figures = optimizer_figures(adamw_equal(), adamw_times(part * OPTIMIZER_S))
     figures += convergence_figures(found)
     figures.append(switch_figure(switch_times(part * SWITCH_S)))
+    figures.append(cast_figure(cast_times(part * CAST_S)))
     figures.append(accumulation_figure(accumulated_trainings()))
     figures += elastic_figures(part * WIDTH_S, 12 if options.quick else 40)
     settings = {"recipe": asdict(recipe), "text": corpus().digest, "long": options.long}
