@@ -28,6 +28,7 @@ from roll_adapters.ray_jobs.gears.orders import GearOrder, Prepared
 from roll_adapters.ray_jobs.gears.worker import (
     ATTRIBUTE,
     WorkerGears,
+    evaluating,
     support_of,
     training_device,
 )
@@ -129,14 +130,12 @@ class ActorGears(WorkerGears):
             self.report.mismatch[gear] = None
             if rollout is None or has_images:
                 continue
-            with undisturbed(self._device), self.model.within(gear):
-                self._actor.eval()
+            with undisturbed(self._device), self.model.within(gear), evaluating(self._actor):
                 own = self._actor(
                     experience.sequences,
                     experience.action_mask,
                     attention_mask=experience.attention_mask,
                 )
-                self._actor.train()
             found = probability_mismatch(rollout, own, experience.action_mask)
             self.report.mismatch[gear] = found
         self.report.measured_s += time.monotonic() - start_s

@@ -24,6 +24,7 @@ from roll_adapters.ray_jobs.gears.orders import GearOrder, Prepared
 from roll_adapters.ray_jobs.gears.worker import (
     ATTRIBUTE,
     WorkerGears,
+    evaluating,
     support_of,
     training_device,
 )
@@ -104,7 +105,12 @@ class TrainStepGears(WorkerGears):
             self.report.mismatch[gear] = None
             if rollout is None or rollout.shape != mask.shape:
                 continue
-            with undisturbed(self._device), self.model.within(gear), torch.no_grad():
+            with (
+                undisturbed(self._device),
+                self.model.within(gear),
+                evaluating(self._strategy.model),
+                torch.no_grad(),
+            ):
                 batch.meta_info["micro_batch_size"] = self._worker.worker_config.infer_batch_size
                 found = self._strategy.forward_step(
                     batch=batch, forward_func=self._worker.forward_func_log_probs

@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from ecorl.control import Gear
 from roll_adapters.ray_jobs.gears.orders import GearOrder
-from roll_adapters.ray_jobs.gears.worker import ATTRIBUTE, shift, take_report
+from roll_adapters.ray_jobs.gears.worker import ATTRIBUTE, evaluating, shift, take_report
 from roll_adapters.roll.gears.worker import prepare
 
 N_STEPS = 3
@@ -77,7 +77,6 @@ class Strategy:
     @torch.no_grad()
     def forward_step(self, batch, forward_func):
         assert batch.meta_info["micro_batch_size"] == 2
-        self.model.eval()
         return forward_func(batch, self.model(input_ids=batch.batch["input_ids"]).logits)[1]
 
 
@@ -158,6 +157,24 @@ def test_the_worker_s_own_gear_changes_no_bit_and_measuring_neither(mesh):
     found = [report.mismatch[Gear.FP8] for report in reports]
     assert all(1.0 < value < 1.1 for value in found)
     assert all(report.measured_s > 0 for report in reports)
+
+
+def test_measuring_evaluates_and_leaves_each_module_in_the_mode_it_had(mesh):
+    """With dropout a gear would be off from the rollout by chance; the fake strategy keeps it."""
+    worker = Worker(mesh)
+    prepare(worker, GearOrder((Gear.FP32, Gear.BF16, Gear.FP8), simulate_fp8=True))
+    model = worker.strategy.model
+    model.train()
+    model.model.layers[0].eval()
+    modes = [module.training for module in model.modules()]
+    rows = Rows(torch.randint(32, (2, 8), generator=torch.Generator().manual_seed(5)))
+    with evaluating(model), torch.no_grad():
+        logits = model(input_ids=rows.batch["input_ids"]).logits
+    rows.batch["old_log_probs"] = worker.forward_func_log_probs(rows, logits)[1]["log_probs"]
+    shift(worker, Gear.FP32, Gear.BF16, (Gear.FP32,))
+    getattr(worker, ATTRIBUTE)._measure(rows)
+    assert take_report(worker).mismatch == {Gear.FP32: 1.0}
+    assert [module.training for module in model.modules()] == modes
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
