@@ -235,6 +235,16 @@ class Gearbox:
         self._states[gear].tokens += tokens
         self._n_steps += 1
 
+    def count_redone(self, gear: Gear, tokens: float) -> None:
+        """Count tokens of a counted step to the safe gear, in which they were computed anew.
+
+        Args:
+            gear: to which they were counted.
+            tokens: of all processes.
+        """
+        self._states[gear].tokens -= tokens
+        self._states[self.safe].tokens += tokens
+
     @property
     def tokens(self) -> float:
         """Tokens that were trained on so far."""

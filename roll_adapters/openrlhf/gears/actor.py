@@ -24,7 +24,7 @@ from ecorl.errors import UserError
 from ecorl.trainer.gears.formats import GearSupport
 from ecorl.trainer.gears.mismatch import probability_mismatch
 from ecorl.trainer.gears.random_state import RandomState, undisturbed
-from roll_adapters.ray_jobs.gears.orders import GearOrder, Prepared
+from roll_adapters.ray_jobs.gears.orders import GearOrder, Prepared, StepEnd
 from roll_adapters.ray_jobs.gears.worker import (
     ATTRIBUTE,
     WorkerGears,
@@ -89,8 +89,9 @@ class ActorGears(WorkerGears):
             return status  # the gradient of further micro-batches is added to it
         window, self._window = self._window, []
         if self._engine.was_step_applied():
+            self.report.ends.append(StepEnd.WELL)
             return status
-        self.report.n_redone += 1
+        self.report.ends.append(StepEnd.REDONE)
         for batch in window:
             batch.random.restore()
             with self.engaged(self.safe):

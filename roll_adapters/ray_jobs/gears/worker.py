@@ -140,6 +140,8 @@ def shift(actor: Any, gear: Gear, safe: Gear, due: Sequence[Gear]) -> Gear:
     """
     own: WorkerGears = getattr(actor, ATTRIBUTE)
     own.gear, own.safe, own.due = gear, safe, tuple(due)
+    # Nobody has asked for that of a gear that cannot overflow.
+    own.report = StepReport()
     return own.gear
 
 

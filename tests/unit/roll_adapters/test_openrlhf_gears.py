@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from ecorl.control import Gear
 from roll_adapters.openrlhf.gears.actor import prepare
-from roll_adapters.ray_jobs.gears.orders import GearOrder
+from roll_adapters.ray_jobs.gears.orders import GearOrder, StepEnd
 from roll_adapters.ray_jobs.gears.worker import shift, take_report
 
 SHAPE = {
@@ -100,3 +100,21 @@ def test_measuring_evaluates_and_leaves_each_module_in_the_mode_it_had(policy):
     assert found.mismatch[Gear.BF16] == 1.0
     assert 1.0 < found.mismatch[Gear.FP8] < 1.1
     assert [module.training for module in actor.modules()] == modes
+
+
+def poison(module, _given, output):
+    return output * float("nan") if type(module).__name__ == "Float8Linear" else output
+
+
+def test_each_optimizer_step_of_a_stage_is_told_in_order(policy):
+    rows, engine = rows_of(policy), policy.trainer.actor.model
+    shift(policy, Gear.FP8, Gear.BF16, ())
+    for is_broken in (False, True, False):
+        hook = torch.nn.modules.module.register_module_forward_hook(poison) if is_broken else None
+        for _ in range(2):
+            policy.trainer.training_step(rows)
+        if hook is not None:
+            hook.remove()
+        assert engine.is_applied  # the last of them: in BF16 where FP8 gave no numbers
+    assert take_report(policy).ends == [StepEnd.WELL, StepEnd.REDONE, StepEnd.WELL]
+    assert policy.trainer.n_calls == 8

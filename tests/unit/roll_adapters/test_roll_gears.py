@@ -21,7 +21,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from ecorl.control import Gear
-from roll_adapters.ray_jobs.gears.orders import GearOrder
+from roll_adapters.ray_jobs.gears.orders import GearOrder, StepEnd
 from roll_adapters.ray_jobs.gears.worker import ATTRIBUTE, evaluating, shift, take_report
 from roll_adapters.roll.gears.worker import prepare
 
@@ -184,7 +184,7 @@ def test_fp8_layers_compute_with_what_fsdp2_gathers(mesh, dtype):
     assert not same(bf16, fp8)
     away = max(float((a - b).abs().max()) for a, b in zip(bf16.weights, fp8.weights, strict=True))
     assert away < 0.01
-    assert [report.n_redone for report in reports] == [0] * N_STEPS
+    assert [report.ends for report in reports] == [[StepEnd.WELL]] * N_STEPS
     # The model has its own layers again, and in them the sharded weights.
     layer = fp8.strategy.model.model.layers[0].mlp.up_proj
     assert type(layer) is torch.nn.Linear
@@ -199,11 +199,25 @@ def test_a_step_that_roll_skips_is_computed_anew_in_bf16(mesh):
     low = [Gear.BF16, Gear.FP8, Gear.BF16]
     redone, reports = trained(mesh, low, broken=1)
     assert same(right, redone)
-    assert [report.n_redone for report in reports] == [0, 1, 0]
+    assert [report.ends for report in reports] == [[StepEnd.WELL], [StepEnd.REDONE], [StepEnd.WELL]]
     assert redone.strategy.scheduler.state_dict() == right.strategy.scheduler.state_dict()
     # What the failed forward pass had left as old log-probs is forgotten with it.
     assert math.isnan(redone.seen[1])
     assert [value for value in redone.seen if not math.isnan(value)] == right.seen
+
+
+def test_a_step_that_the_scaler_of_roll_drops_is_told_as_skipped(mesh):
+    worker = Worker(mesh)
+    prepare(worker, GearOrder((Gear.FP32, Gear.BF16, Gear.FP8), simulate_fp8=True))
+    worker.strategy.scaler = object()
+    rows = Rows(torch.ones(2, 8).long())
+    shift(worker, Gear.FP8, Gear.BF16, ())
+    worker.strategy.train_step(batch=rows, loss_func=worker.loss)
+    hook = torch.nn.modules.module.register_module_forward_hook(poison)
+    worker.strategy.train_step(batch=rows, loss_func=worker.loss)
+    hook.remove()
+    assert len(worker.seen) == 2
+    assert take_report(worker).ends == [StepEnd.WELL, StepEnd.SKIPPED]
 
 
 def test_a_worker_whose_model_is_no_module_of_torch_s_stays_as_it_is():
