@@ -143,7 +143,10 @@ class FaultKind(StrEnum):
     BESIDE_FAILED = "BesideFailed"  # another instrument that ran beside found nothing
     CLOCK_JUMPED = "ClockJumped"  # the wall clock was set while the run was under way
     GEAR_OVERFLOW = "GearOverflow"  # a step in a low gear gave no finite gradient, and was redone
-    GEAR_RETIRED = "GearRetired"  # a gear is not chosen any more: too many steps had to be redone
+    # a step in a low gear gave no finite gradient, and the optimizer has not taken it
+    GEAR_SKIPPED = "GearSkipped"
+    # a gear is not chosen any more: too many steps in a row gave no finite gradient
+    GEAR_RETIRED = "GearRetired"
     GEAR_BARRED = "GearBarred"  # a gear's probabilities are too far from the rollout's
     # the control path itself failed: training runs on without it
     CONTROL_FAILED = "ControlFailed"

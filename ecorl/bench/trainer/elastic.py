@@ -1,12 +1,10 @@
-"""How long training stands when its width changes, and whether killed members cost a step."""
+"""How long training stands when its width changes."""
 
 from __future__ import annotations
 
 import itertools
-import os
 import statistics
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,14 +16,12 @@ from torch.optim import Optimizer
 
 from ecorl.bench.rounds import TimeBox
 from ecorl.trainer import ElasticTrainer
-from ecorl.trainer.elastic.member import Member
 from ecorl.trainer.elastic.records import (
+    Drill,
     ElasticOptions,
     MemberOptions,
     Patience,
-    Point,
     StepDone,
-    StepOrder,
     TrainingResult,
 )
 from ecorl.trainer.elastic.task import EpochOrder
@@ -33,7 +29,8 @@ from ecorl.trainer.elastic.task import EpochOrder
 _STEP_S = 0.38
 """Aimed at for a step at width 1, s: amid the 0.25 to 0.5 s for which the figure stands."""
 
-_MICRO_ROWS = 64
+MICRO_ROWS = 64
+"""Rows of one forward pass at most."""
 
 _MIN_STEPS = 6
 """Steps of each width that are measured at least, invented."""
@@ -100,26 +97,6 @@ class WidthChangeTime:
     n_parameters: int
 
 
-@dataclass(frozen=True, slots=True)
-class LostSteps:
-    """A training whose members were killed.
-
-    Attributes:
-        n_lost: steps that were not committed, or not once, and steps whose rows were not theirs.
-        n_steps: steps that were asked for.
-        n_killed: members that died.
-        n_redone: steps that were computed again.
-        loss_gap: largest difference between a step's loss and that of an undisturbed training,
-            relative to it.
-    """
-
-    n_lost: int
-    n_steps: int
-    n_killed: int
-    n_redone: int
-    loss_gap: float
-
-
 def width_change(box_s: float = 12.0) -> WidthChangeTime:
     """Train at width 1, at 2, and at 1 again, and measure the times between finished steps.
 
@@ -130,7 +107,7 @@ def width_change(box_s: float = 12.0) -> WidthChangeTime:
     with (
         ray_here(),
         tempfile.TemporaryDirectory() as folder,
-        ElasticTrainer(task, Path(folder), options=_options(checkpoint_every=0)) as trainer,
+        ElasticTrainer(task, Path(folder), options=elastic_options(checkpoint_every=0)) as trainer,
     ):
         _calibrate(trainer, task)
         first = trainer.n_done
@@ -149,9 +126,9 @@ def _calibrate(trainer: ElasticTrainer, task: WideTask) -> None:
         result = trainer.train(first + 4)
         # The first step after a change of the batch's size allocates anew.
         step_s = statistics.median(one.time_s for one in result.steps[first + 1 :])
-        n_parts = round(task.batch_rows * _STEP_S / step_s / _MICRO_ROWS / 2)
+        n_parts = round(task.batch_rows * _STEP_S / step_s / MICRO_ROWS / 2)
         # An even number of forward passes, so that two members share them evenly.
-        task.batch_rows = max(1, n_parts) * 2 * _MICRO_ROWS
+        task.batch_rows = max(1, n_parts) * 2 * MICRO_ROWS
 
 
 def _train_for(trainer: ElasticTrainer, time_s: float, width: int) -> TrainingResult:
@@ -196,70 +173,17 @@ def _judge(result: TrainingResult, first: int, task: WideTask) -> WidthChangeTim
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _KillSome:
-    """Ends members at some points: a drill."""
-
-    at: tuple[tuple[Point, str, int], ...]
-
-    def __call__(self, point: Point, member: str, step: int) -> None:
-        if (point, member, step) in self.at:
-            os._exit(1)
-
-
-def lost_steps(n_steps: int = 40) -> LostSteps:
-    """Kill a member in a step, one that has summed and not answered, and then all of them.
+def elastic_options(checkpoint_every: int, drill: Drill | None = None) -> ElasticOptions:
+    """Make the options of a training on this machine's CPU.
 
     Args:
-        n_steps: steps, at least 20.
+        checkpoint_every: steps between two checkpoints; 0: none but in pauses and at the end.
+        drill: called at each point of each member's life.
     """
-    task = WideTask(batch_rows=30, n_hidden=32)
-    kills = (
-        (Point.COMPUTING, "member-2", 6),
-        (Point.REDUCED, "member-3", 12),
-        # Alone by now: member-4 is loading.
-        (Point.COMPUTING, "member-1", 14),
-    )
-    options = _options(checkpoint_every=5, drill=_KillSome(kills))
-    with (
-        ray_here(),
-        tempfile.TemporaryDirectory() as folder,
-        ElasticTrainer(task, Path(folder), width=2, options=options) as trainer,
-    ):
-        # The second one is waited for: it is to die.
-        trainer.set_width(2, at_step=10)
-        result = trainer.train(n_steps)
-    undisturbed = _undisturbed(task, n_steps)
-    done = Counter(one.step for one in result.steps)
-    n_wrong = sum(tuple(task.rows(one.step)) != one.rows for one in result.steps)
-    gaps = [abs(one.loss / undisturbed[one.step] - 1) for one in result.steps]
-    return LostSteps(
-        n_lost=sum(done[step] != 1 for step in range(n_steps)) + n_wrong,
-        n_steps=n_steps,
-        n_killed=sum(one.who.startswith("member") for one in result.faults),
-        n_redone=result.n_redone,
-        loss_gap=max(gaps),
-    )
-
-
-def _undisturbed(task: WideTask, n_steps: int) -> list[float]:
-    """Losses of one member in this process that nothing happens to."""
-    member = Member("alone", task, MemberOptions(micro_batch_rows=_MICRO_ROWS), "127.0.0.1")
-    member.load(task.rows(0))
-    losses: list[float] = []
-    for step in range(n_steps):
-        rows = tuple(task.rows(step))
-        answer = member.compute(StepOrder(step, step, rows, 0, len(rows), ("alone",)))
-        losses.append(answer.loss or 0.0)
-    return losses
-
-
-def _options(checkpoint_every: int, drill: _KillSome | None = None) -> ElasticOptions:
-    """Options of both trainings."""
     return ElasticOptions(
         max_width=2,
         checkpoint_every=checkpoint_every,
-        member=MemberOptions(micro_batch_rows=_MICRO_ROWS, drill=drill),
+        member=MemberOptions(micro_batch_rows=MICRO_ROWS, drill=drill),
         patience=Patience(ping_s=5.0),
     )
 

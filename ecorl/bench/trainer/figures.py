@@ -20,7 +20,6 @@ from ecorl.bench.trainer.convergence import (
     PAPER_GAMMA,
     Arm,
     ConvergenceStudy,
-    TrainedModel,
 )
 from ecorl.bench.trainer.optimizers import OptimizerTimes
 from ecorl.bench.trainer.switching import N_ROWS, N_SWITCHES, SwitchTimes
@@ -31,6 +30,9 @@ MEASURED, EMULATED = Provenance.MEASURED, Provenance.EMULATED
 
 MIN_SEEDS = 3
 """Seeds of which the worst is held against a target."""
+
+BF16_DIVERGED = "BF16 alone diverged"
+"""Why a figure beside BF16 alone is missing."""
 
 MAX_LOSS_RATIO = 1.01
 MAX_STEP_RATIO = 1.05
@@ -69,7 +71,8 @@ def optimizer_figures(is_equal: bool, times: OptimizerTimes) -> list[Figure]:
 def convergence_figures(found: ConvergenceStudy) -> list[Figure]:
     """Loss with switched gears, with gamma and without it.
 
-    FP8 is simulated on a CPU, so that the losses are emulated.
+    FP8 is simulated on a CPU, so that the losses are emulated. What is held against BF16 alone is
+    missing where no training in BF16 alone ended.
 
     Args:
         found: the trainings.
@@ -98,6 +101,8 @@ def convergence_figures(found: ConvergenceStudy) -> list[Figure]:
 def _switched(found: ConvergenceStudy) -> Figure:
     id = "optim.gear_switch_loss_ratio"
     target = Target(high=MAX_LOSS_RATIO)
+    if _has_no_bf16(found):
+        return missing(id, "1", BF16_DIVERGED, target)
     if diverged := [seed for seed, one in found.of(Arm.SWITCHED).items() if not one.final_loss]:
         return missing(id, "1", f"training diverged with seed {diverged[0]}", target)
     ratios = found.loss_ratios(Arm.SWITCHED)
@@ -127,11 +132,14 @@ def _switched(found: ConvergenceStudy) -> Figure:
 
 def _no_gamma(found: ConvergenceStudy) -> Figure:
     id = "optim.no_gamma_loss_ratio"
+    if _has_no_bf16(found):
+        return missing(id, "1", BF16_DIVERGED)
     over = found.loss_ratios(Arm.NO_GAMMA, Arm.SWITCHED)
     if not over:
         return missing(id, "1", "no training ended without gamma")
     variances = found.norm_variance_ratios(Arm.NO_GAMMA)
     bf16 = found.loss_ratios(Arm.NO_GAMMA)
+    beside = f"{max(bf16.values()):.4f}" if bf16 else f"unknown, as {BF16_DIVERGED}"
     noise = "unknown"
     if variances:
         noise = f"{statistics.median(variances.values()):.3f} (median)"
@@ -140,7 +148,7 @@ def _no_gamma(found: ConvergenceStudy) -> Figure:
         {"by_seed": over, "over_bf16": bf16, "norm_variance_ratio": variances,
          "perplexity_ratio": found.perplexity_ratios(Arm.NO_GAMMA, Arm.SWITCHED)},
         note=f"worst of {len(over)} seeds: held-out loss with the same gears without gamma over "
-        f"that with it; over BF16 alone {max(bf16.values()):.4f}. Variance of the gradient's "
+        f"that with it; over BF16 alone {beside}. Variance of the gradient's "
         f"length in FP8, without over with: {noise}",
     )  # fmt: skip
 
@@ -155,7 +163,8 @@ def _beside(id: str, arm: Arm, what: str, found: ConvergenceStudy) -> Figure:
         steps = _list(len(one.gears) for one in lost)
         told += f"; {len(lost)} of {len(trained)} trainings diverged, after {steps} steps"
     if not ratios:
-        return missing(id, "1", told)
+        why = f"{BF16_DIVERGED}; {told}" if _has_no_bf16(found) else told
+        return missing(id, "1", why)
     gammas = [gamma for one in ended.values() for gamma in one.gammas]
     if gammas:
         told += f"; gamma {min(gammas):.3g} to {max(gammas):.3g}"
@@ -172,11 +181,17 @@ def _seeds(found: ConvergenceStudy, n: int) -> str:
     return f"{n} seeds"
 
 
+def _has_no_bf16(found: ConvergenceStudy) -> bool:
+    """Whether trainings in BF16 alone were begun, and none of them ended."""
+    fixed = found.of(Arm.FIXED).values()
+    return bool(fixed) and all(one.final_loss is None for one in fixed)
+
+
 def _falls(found: ConvergenceStudy) -> str:
-    """From what to what the loss falls in BF16."""
-    fixed: list[TrainedModel] = list(found.of(Arm.FIXED).values())
-    start = statistics.fmean(one.start_loss for one in fixed)
-    end = statistics.fmean(one.final_loss for one in fixed if one.final_loss is not None)
+    """From what to what the loss falls in BF16, of the trainings that ended."""
+    fixed = [(o.start_loss, o.final_loss) for o in found.of(Arm.FIXED).values() if o.final_loss]
+    start = statistics.fmean(start for start, _ in fixed)
+    end = statistics.fmean(end for _, end in fixed)
     return f"BF16's falls from {start:.2f} to {end:.2f} nats a byte in {found.recipe.n_steps} steps"
 
 

@@ -272,6 +272,15 @@ class Gearbox:
         self.low_tokens += tokens if gear.is_low else 0.0
         self._n_steps += 1
 
+    def count_redone(self, gear: Gear, tokens: float) -> None:
+        """Count tokens of a counted step to the safe gear, in which they were computed anew.
+
+        Args:
+            gear: to which they were counted.
+            tokens: of all processes.
+        """
+        self.low_tokens -= tokens if gear.is_low else 0.0
+
     def overflowed(self, gear: Gear) -> bool:
         """Take over that a step in a gear had to be redone.
 

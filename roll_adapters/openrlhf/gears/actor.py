@@ -24,10 +24,11 @@ from ecorl.errors import UserError
 from ecorl.trainer.gears.formats import GearSupport
 from ecorl.trainer.gears.mismatch import probability_mismatch
 from ecorl.trainer.gears.random_state import RandomState, undisturbed
-from roll_adapters.ray_jobs.gears.orders import GearOrder, Prepared
+from roll_adapters.ray_jobs.gears.orders import GearOrder, Prepared, StepEnd
 from roll_adapters.ray_jobs.gears.worker import (
     ATTRIBUTE,
     WorkerGears,
+    evaluating,
     support_of,
     training_device,
 )
@@ -88,8 +89,9 @@ class ActorGears(WorkerGears):
             return status  # the gradient of further micro-batches is added to it
         window, self._window = self._window, []
         if self._engine.was_step_applied():
+            self.report.ends.append(StepEnd.WELL)
             return status
-        self.report.n_redone += 1
+        self.report.ends.append(StepEnd.REDONE)
         for batch in window:
             batch.random.restore()
             with self.engaged(self.safe):
@@ -129,14 +131,12 @@ class ActorGears(WorkerGears):
             self.report.mismatch[gear] = None
             if rollout is None or has_images:
                 continue
-            with undisturbed(self._device), self.model.within(gear):
-                self._actor.eval()
+            with undisturbed(self._device), self.model.within(gear), evaluating(self._actor):
                 own = self._actor(
                     experience.sequences,
                     experience.action_mask,
                     attention_mask=experience.attention_mask,
                 )
-                self._actor.train()
             found = probability_mismatch(rollout, own, experience.action_mask)
             self.report.mismatch[gear] = found
         self.report.measured_s += time.monotonic() - start_s

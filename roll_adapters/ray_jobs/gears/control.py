@@ -6,8 +6,8 @@ Ray: they are told the gear between two training stages, all of them before any 
 
 from __future__ import annotations
 
+import itertools
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,18 +18,17 @@ from ecorl.config.training.gears import GearsConfig
 from ecorl.control import AS_IT_IS, Gear, TrainingStage
 from ecorl.records import FaultEvent, FaultKind
 from ecorl.runtime.protocol import RecordWriter
+from ecorl.trainer.gears import faults
 from ecorl.trainer.gears.formats import GearSupport
 from ecorl.trainer.gears.gearbox import Barred, Gearbox
 from roll_adapters.ray_jobs.gears import worker
-from roll_adapters.ray_jobs.gears.orders import GearOrder, Prepared, StepReport
+from roll_adapters.ray_jobs.gears.orders import GearOrder, Prepared, StepEnd, StepReport
 
 logger = logging.getLogger(__name__)
 
 _ANSWER_S = 600.0
 """Longest wait for the processes that train to shift or to tell of a step, s. Invented: they are
 idle between two training stages, and import torchao before the first."""
-
-_STAGE = "actor_train"
 
 
 class JobGears:
@@ -96,8 +95,7 @@ class JobGears:
         if why_not is not None:
             self._is_on = False
             detail = f"the training stage stays as the framework has it: {why_not}"
-            self._record.fault(FaultEvent(number, FaultKind.GEAR_BARRED, _STAGE, detail))
-            logger.warning("gears: %s", detail)
+            self._warn(FaultEvent(number, FaultKind.GEAR_BARRED, faults.WHERE, detail))
             return
         simulated = tuple(dict.fromkeys(gear for one in found for gear in one.simulated))
         support = GearSupport(order.gears, simulated)
@@ -148,7 +146,7 @@ class JobGears:
         if not self._asks_report:
             return
         reports: list[StepReport] = self._ask(worker.take_report)
-        self._take_over_overflows(number, reports)
+        self._take_over_overflows(number, n_tokens, reports)
         self._take_over_mismatch(number, reports)
 
     def memory(self) -> dict[str, Any] | None:
@@ -174,30 +172,30 @@ class JobGears:
             raise RuntimeError(f"gears: a training process does not shift ({told})") from error
         return found
 
-    def _take_over_overflows(self, number: int, reports: Sequence[StepReport]) -> None:
+    def _take_over_overflows(
+        self, number: int, n_tokens: float, reports: Sequence[StepReport]
+    ) -> None:
         box, gear = self._box, self._told
         assert box is not None
         assert gear is not None
-        # The processes agree on what is finite: the largest number is everyone's.
-        n_redone = max(report.n_redone for report in reports)
-        n_skipped = max(report.n_skipped for report in reports)
-        if not n_redone + n_skipped:
-            box.went_well(gear)
-            return
+        if not box.may_overflow(gear):
+            return  # asked for its measurements alone
+        ends, label = agreed([report.ends for report in reports]), box.label(gear)
         is_retired = False
-        for _ in range(n_redone + n_skipped):
-            is_retired = box.overflowed(gear) or is_retired
-        label = box.label(gear)
-        became = f"{n_redone} optimizer steps were computed anew in {box.safe}"
-        if n_skipped:
-            became += f", {n_skipped} were skipped"
-        detail = f"{label} gave no finite gradient: {became}"
-        self._record.fault(FaultEvent(number, FaultKind.GEAR_OVERFLOW, _STAGE, detail))
+        # One by one: steps of a stage are in a row only where none between them went well.
+        for end in ends:
+            if end is StepEnd.WELL:
+                box.went_well(gear)
+            else:
+                is_retired = box.overflowed(gear) or is_retired
+        if n_redone := ends.count(StepEnd.REDONE):
+            # The stage's tokens by step are not told here; its steps are of about as many each.
+            box.count_redone(gear, n_tokens * n_redone / len(ends))
+            self._record.fault(faults.redone(number, label, box.safe, n_redone, len(ends)))
+        if n_skipped := ends.count(StepEnd.SKIPPED):
+            self._record.fault(faults.skipped(number, label, n_skipped, len(ends)))
         if is_retired:
-            n = self._config.max_overflows
-            detail = f"{label} is not chosen any more: {n} steps in a row had to be redone"
-            self._record.fault(FaultEvent(number, FaultKind.GEAR_RETIRED, _STAGE, detail))
-            logger.warning("%s", detail)
+            self._warn(faults.retired(number, label, self._config.max_overflows))
 
     def _take_over_mismatch(self, number: int, reports: Sequence[StepReport]) -> None:
         box = self._box
@@ -206,19 +204,32 @@ class JobGears:
             found = mean([report.mismatch.get(gear) for report in reports])
             was_barred = box.barred(gear)
             box.note_mismatch(gear, found)
-            told = found if found is None or math.isfinite(found) else None
+            told = faults.told_mismatch(found)
             self._record.metric(number, f"probability_mismatch_{gear}", told)
-            if box.barred(gear) is Barred.MISMATCH and was_barred is None:
-                off = "not a number" if told is None else f"{told:.3f}"
-                detail = (
-                    f"token probabilities of {box.label(gear)} are off from the rollout's by {off} "
-                    f"on average, more than gears.mismatch_limit = {self._config.mismatch_limit:g}"
-                )
-                self._record.fault(FaultEvent(number, FaultKind.GEAR_BARRED, _STAGE, detail))
-                logger.warning("%s", detail)
+            is_new = box.barred(gear) is Barred.MISMATCH and was_barred is None
+            if is_new and found is not None:
+                limit = self._config.mismatch_limit
+                self._warn(faults.barred(number, box.label(gear), found, limit))
         spent_s = max(report.measured_s for report in reports)
         if spent_s:
             self._record.metric(number, "gear_measurement_s", spent_s)
+
+    def _warn(self, fault: FaultEvent) -> None:
+        """Record that a gear may not be chosen, and log it."""
+        self._record.fault(fault)
+        logger.warning("gears: %s", fault.detail)
+
+
+def agreed(ends: Sequence[Sequence[StepEnd]]) -> list[StepEnd]:
+    """What became of each optimizer step of a stage, as the processes tell it together.
+
+    They agree on what is finite. One that tells of fewer steps says nothing against the others.
+
+    Args:
+        ends: of each process.
+    """
+    steps = itertools.zip_longest(*ends, fillvalue=StepEnd.WELL)
+    return [next((end for end in step if end is not StepEnd.WELL), StepEnd.WELL) for step in steps]
 
 
 def mean(values: Sequence[float | None]) -> float | None:

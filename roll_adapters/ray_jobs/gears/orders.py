@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from ecorl.control import Gear
 
@@ -52,20 +53,26 @@ class Prepared:
     n_steps: int | None = None
 
 
+class StepEnd(StrEnum):
+    """What became of one optimizer step."""
+
+    WELL = "well"  # its gradient was finite
+    REDONE = "redone"  # it was not, and the step was computed anew in the safe gear
+    SKIPPED = "skipped"  # it was not, and could not be: the optimizer has not taken it
+
+
 @dataclass(slots=True)
 class StepReport:
-    """What became of a step in a process that trains.
+    """What became of a step of the job in a process that trains: of its training stage.
 
     Attributes:
-        n_redone: optimizer steps whose gradient was not finite, and that were computed anew in the
-            framework's own precision.
-        n_skipped: those that could not be: the optimizer has not taken them.
+        ends: what became of each optimizer step of the stage, in order; empty in the framework's
+            own precision, in which they are not looked at.
         mismatch: mean ratio of token probabilities between rollout and trainer, by gear measured;
             None: unknown.
         measured_s: what measuring took, s.
     """
 
-    n_redone: int = 0
-    n_skipped: int = 0
+    ends: list[StepEnd] = field(default_factory=list)
     mismatch: dict[Gear, float | None] = field(default_factory=dict)
     measured_s: float = 0.0

@@ -70,6 +70,25 @@ class WorkerGears:
         return due
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Have a model evaluate inside the block: two passes then differ by their gears alone.
+
+    With dropout they would differ by chance as well. Each module is in its own mode again after it,
+    as a framework may train with parts of a model that evaluate all along.
+
+    Args:
+        model: of the framework.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, is_training in modes:
+            module.training = is_training
+
+
 def training_device() -> torch.device:
     """The device on which a process that trains computes: its GPU, or the CPU where it has none."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -121,6 +140,8 @@ def shift(actor: Any, gear: Gear, safe: Gear, due: Sequence[Gear]) -> Gear:
     """
     own: WorkerGears = getattr(actor, ATTRIBUTE)
     own.gear, own.safe, own.due = gear, safe, tuple(due)
+    # Nobody has asked for that of a gear that cannot overflow.
+    own.report = StepReport()
     return own.gear
 
 

@@ -20,10 +20,11 @@ from ecorl.errors import UserError
 from ecorl.trainer.gears.formats import GearSupport
 from ecorl.trainer.gears.mismatch import probability_mismatch
 from ecorl.trainer.gears.random_state import RandomState, undisturbed
-from roll_adapters.ray_jobs.gears.orders import GearOrder, Prepared
+from roll_adapters.ray_jobs.gears.orders import GearOrder, Prepared, StepEnd
 from roll_adapters.ray_jobs.gears.worker import (
     ATTRIBUTE,
     WorkerGears,
+    evaluating,
     support_of,
     training_device,
 )
@@ -70,13 +71,14 @@ class TrainStepGears(WorkerGears):
             metrics = self._own(batch, *arguments, **named)
         norm = metrics.get(self._norm)
         if norm is None or math.isfinite(norm):
+            self.report.ends.append(StepEnd.WELL)
             return metrics
         if getattr(self._strategy, "scaler", None) is not None:
-            self.report.n_skipped += 1
+            self.report.ends.append(StepEnd.SKIPPED)
             return metrics
         # ROLL has taken no step, but has counted one for the learning rate; and where it keeps the
         # first log-probs of a row as the old ones, these are of the step that failed.
-        self.report.n_redone += 1
+        self.report.ends.append(StepEnd.REDONE)
         self._strategy.scheduler.load_state_dict(rate)
         for group, value in zip(
             self._strategy.optimizer.param_groups, rate["_last_lr"], strict=True
@@ -104,7 +106,12 @@ class TrainStepGears(WorkerGears):
             self.report.mismatch[gear] = None
             if rollout is None or rollout.shape != mask.shape:
                 continue
-            with undisturbed(self._device), self.model.within(gear), torch.no_grad():
+            with (
+                undisturbed(self._device),
+                self.model.within(gear),
+                evaluating(self._strategy.model),
+                torch.no_grad(),
+            ):
                 batch.meta_info["micro_batch_size"] = self._worker.worker_config.infer_batch_size
                 found = self._strategy.forward_step(
                     batch=batch, forward_func=self._worker.forward_func_log_probs

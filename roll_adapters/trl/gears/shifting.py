@@ -21,9 +21,9 @@ import torch
 
 from ecorl.config import Config
 from ecorl.control import Gear, TrainingStage
-from ecorl.records import FaultEvent, FaultKind
 from ecorl.runtime.processes.ranks import Ranks
 from ecorl.runtime.protocol import RecordWriter
+from ecorl.trainer.gears import faults
 from ecorl.trainer.gears.gearbox import Barred
 from ecorl.trainer.gears.random_state import RandomState
 from ecorl.trainer.optimizer.adamw import (
@@ -316,15 +316,11 @@ class TrlGears:
     def _tell_overflow(self, step: _Step, failed: Gear) -> None:
         is_retired = self.box.overflowed(failed)
         label = self.box.label(failed)
-        detail = f"{label} gave no finite gradient: the step was computed anew in {step.gear}"
-        self._record.fault(FaultEvent(step.number, FaultKind.GEAR_OVERFLOW, "actor_train", detail))
+        self._record.fault(faults.redone(step.number, label, step.gear))
         if is_retired:
-            n = self._config.gears.max_overflows
-            detail = f"{label} is not chosen any more: {n} steps in a row had to be redone"
-            self._record.fault(
-                FaultEvent(step.number, FaultKind.GEAR_RETIRED, "actor_train", detail)
-            )
-            logger.warning("%s", detail)
+            fault = faults.retired(step.number, label, self._config.gears.max_overflows)
+            self._record.fault(fault)
+            logger.warning("%s", fault.detail)
 
     def _end_step(self, step: _Step) -> None:
         step.batches.clear()
@@ -351,18 +347,14 @@ class TrlGears:
         self.box.note_noise(gear, found.gear_variance, found.reference_variance)
         self.box.note_mismatch(gear, found.mismatch)
         self._record.metric(step.number, f"gradient_noise_ratio_{gear}", self.box.noise_ratio(gear))
-        self._record.metric(step.number, f"probability_mismatch_{gear}", found.mismatch)
-        if self.box.barred(gear) is Barred.MISMATCH and was_barred is None:
-            told = "not a number" if found.mismatch is None else f"{found.mismatch:.3f}"
+        told = faults.told_mismatch(found.mismatch)
+        self._record.metric(step.number, f"probability_mismatch_{gear}", told)
+        is_barred = self.box.barred(gear) is Barred.MISMATCH and was_barred is None
+        if is_barred and found.mismatch is not None:
             limit = self._config.gears.mismatch_limit
-            detail = (
-                f"token probabilities of {self.box.label(gear)} are off from the rollout's by "
-                f"{told} on average, more than gears.mismatch_limit = {limit:g}"
-            )
-            self._record.fault(
-                FaultEvent(step.number, FaultKind.GEAR_BARRED, "actor_train", detail)
-            )
-            logger.warning("%s", detail)
+            fault = faults.barred(step.number, self.box.label(gear), found.mismatch, limit)
+            self._record.fault(fault)
+            logger.warning("%s", fault.detail)
 
     def _is_scaled(self, step: _Step) -> bool:
         return self._scaler.is_enabled() and step.gear is Gear.FP16 and not step.is_redoing

@@ -21,7 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from ecorl.control import Gear
 from roll_adapters.openrlhf.gears.actor import prepare
-from roll_adapters.ray_jobs.gears.orders import GearOrder
+from roll_adapters.ray_jobs.gears.orders import GearOrder, StepEnd
 from roll_adapters.ray_jobs.gears.worker import shift, take_report
 from tests.frameworks.ray_nodes import free_port
 
@@ -78,7 +78,7 @@ def trained(stage: int, gears: list[Gear], broken: int | None) -> tuple[Trainer,
             trainer.training_step(torch.randint(32, (2, 8), generator=draw))
         if hook is not None:
             hook.remove()
-        redone.append(take_report(actor).n_redone)
+        redone.append(take_report(actor).ends.count(StepEnd.REDONE))
     return trainer, redone
 
 

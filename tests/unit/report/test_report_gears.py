@@ -199,6 +199,15 @@ def test_a_redone_step_counts_to_the_gear_it_ended_in_and_prices_none(run):
     assert "One step gave no finite gradient in a low gear and was redone" in remarks(report)
 
 
+def test_a_skipped_step_is_not_counted_as_redone(run):
+    config(run)
+    steps(run, [BF16, FP8])
+    run.ledger.fault(FaultEvent(2, FaultKind.GEAR_SKIPPED, "actor_train", "1 of 2 was skipped"))
+    report = ended(run)
+    assert report.training_stage.n_redone == 0
+    assert "No step had to be redone." in remarks(report)
+
+
 def test_retired_and_barred_gears_are_named_with_the_reason(run):
     config(run)
     steps(run, [BF16, FP8])

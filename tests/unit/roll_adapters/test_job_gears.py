@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -16,9 +17,9 @@ from ecorl.control import AS_IT_IS, Gear
 from ecorl.errors import ConfigError
 from ecorl.records import FaultKind, Stage, StageWork
 from ecorl.runtime.control.governor import ungoverned
-from roll_adapters.ray_jobs.gears import control, devices
-from roll_adapters.ray_jobs.gears.control import JobGears
-from roll_adapters.ray_jobs.gears.orders import GearRefusal, Prepared, StepReport
+from roll_adapters.ray_jobs.gears import control, devices, worker
+from roll_adapters.ray_jobs.gears.control import JobGears, agreed
+from roll_adapters.ray_jobs.gears.orders import GearRefusal, Prepared, StepEnd, StepReport
 from roll_adapters.ray_jobs.gears.worker import ATTRIBUTE
 from roll_adapters.ray_jobs.policy_training import PolicyTraining
 from tests.fakes.openrlhf import FakeRecord, FakeRuntime
@@ -119,26 +120,119 @@ def test_a_process_that_is_gone_ends_the_gears_and_not_the_training(monkeypatch)
     gears.end_step(2, 100.0)
 
 
-def test_three_redone_steps_in_a_row_retire_a_gear():
+WELL, REDONE, SKIPPED = StepEnd.WELL, StepEnd.REDONE, StepEnd.SKIPPED
+
+
+def staged(gears, actors, *stages, n_tokens=100.0):
+    """Train stages in FP8, of optimizer steps that end like that."""
+    gears.make_ready(1)
+    for number, ends in enumerate(stages, 1):
+        gears.begin_step(Gear.FP8, number, 9)
+        if actors[-1].own.gear is Gear.FP8:
+            actors[-1].own.report = StepReport(ends=list(ends))
+        gears.end_step(number, n_tokens)
+    return [(fault.iteration, fault.kind) for fault in gears._record.faults]
+
+
+OVERFLOW, RETIRED = FaultKind.GEAR_OVERFLOW, FaultKind.GEAR_RETIRED
+
+
+def test_three_redone_steps_in_a_row_retire_a_gear(caplog):
     actors = [Actor(), Actor()]
     gears = gears_of(actors)
-    gears.make_ready(1)
-    for number in (1, 2, 3, 4):
-        gears.begin_step(Gear.FP8, number, 9)
-        if actors[1].own.gear is Gear.FP8:
-            actors[1].own.report = StepReport(n_redone=1)
-        gears.end_step(number, 100.0)
-    assert [f.kind for f in gears._record.faults] == [FaultKind.GEAR_OVERFLOW] * 3 + [
-        FaultKind.GEAR_RETIRED
-    ]
-    assert [f.iteration for f in gears._record.faults] == [1, 2, 3, 3]
-    assert "1 optimizer steps were computed anew in BF16" in gears._record.faults[0].detail
+    found = staged(gears, actors, [REDONE], [REDONE], [REDONE], [REDONE])
+    assert found == [(1, OVERFLOW), (2, OVERFLOW), (3, OVERFLOW), (3, RETIRED)]
+    assert gears._record.faults[0].detail.endswith("the step was computed anew in BF16")
+    assert gears._record.faults[3].detail in caplog.text
     assert gears.label == "BF16"
     assert gears.stage(9).gears == (Gear.BF16,)
     # A resumed run knows of it.
     again = gears_of([Actor()], memory=gears.memory())
     again.make_ready(5)
     assert again.stage(9).gears == (Gear.BF16,)
+
+
+@pytest.mark.parametrize(
+    ("stages", "retires_in"),
+    [
+        # As many as retire a gear, and never three in a row.
+        ([[REDONE, WELL, REDONE, WELL, REDONE, REDONE, WELL]], None),
+        ([[REDONE, REDONE, WELL], [REDONE, REDONE]], None),
+        ([[REDONE, REDONE], [WELL, REDONE]], None),
+        # In a row: within one stage, and from the end of one into the next.
+        ([[WELL, REDONE, REDONE, REDONE, WELL]], 1),
+        ([[WELL, REDONE, REDONE], [REDONE, WELL]], 2),
+        ([[REDONE, SKIPPED], [REDONE]], 2),
+        # A stage without a step says nothing.
+        ([[REDONE, REDONE], [], [REDONE]], 3),
+    ],
+)
+def test_only_optimizer_steps_that_follow_each_other_count_as_in_a_row(stages, retires_in):
+    actors = [Actor()]
+    found = staged(gears_of(actors), actors, *stages)
+    retired = [number for number, kind in found if kind is RETIRED]
+    assert retired == ([] if retires_in is None else [retires_in])
+
+
+def test_tokens_of_redone_steps_count_to_the_gear_that_computed_them():
+    actors = [Actor()]
+    gears = gears_of(actors)
+    staged(gears, actors, [WELL, REDONE, WELL, WELL], [WELL, WELL], [SKIPPED, WELL])
+    memory = gears.memory()
+    # A step that was skipped was computed in no other gear.
+    assert (memory["tokens"], memory["low_tokens"]) == (300.0, 275.0)
+    assert memory["n_steps"] == 3
+
+
+def test_skipped_steps_are_not_told_as_redone():
+    actors = [Actor()]
+    gears = gears_of(actors)
+    found = staged(gears, actors, [SKIPPED, WELL], [REDONE, SKIPPED, WELL, WELL])
+    assert found == [
+        (1, FaultKind.GEAR_SKIPPED), (2, OVERFLOW), (2, FaultKind.GEAR_SKIPPED),
+    ]  # fmt: skip
+    first, second, third = (fault.detail for fault in gears._record.faults)
+    assert first.endswith("1 of 2 optimizer steps was skipped, not computed anew")
+    assert second.endswith("1 of 4 optimizer steps was computed anew in BF16")
+    assert third.endswith("1 of 4 optimizer steps was skipped, not computed anew")
+
+
+def test_processes_tell_together_what_became_of_each_step():
+    assert agreed([[WELL, WELL, REDONE], [WELL, SKIPPED], []]) == [WELL, SKIPPED, REDONE]
+    assert agreed([[], []]) == []
+
+
+def test_a_gear_that_cannot_overflow_is_not_retired_by_what_is_told_of_it():
+    """Its report is asked for where other gears were measured in its stage."""
+    actors = [Actor()]
+    gears = gears_of(actors, measure_every=1)
+    gears.make_ready(1)
+    for number in (1, 2, 3):
+        gears.begin_step(Gear.BF16, number, 9)
+        actors[0].own.report = StepReport(ends=[REDONE, REDONE])
+        gears.end_step(number, 100.0)
+    assert gears._record.faults == []
+    assert gears.stage(9).gears == (Gear.BF16, Gear.FP8)
+
+
+def test_what_nobody_asked_for_is_forgotten_when_the_gear_changes():
+    actor = Actor()
+    actor.own.report = StepReport(ends=[REDONE] * 3)
+    worker.shift(actor, Gear.FP8, Gear.BF16, ())
+    assert worker.take_report(actor) == StepReport()
+
+
+def test_a_mismatch_that_is_no_number_bars_and_is_missing_in_the_record():
+    actors = [Actor()]
+    gears = gears_of(actors, measure_every=1)
+    gears.make_ready(1)
+    gears.begin_step(Gear.BF16, 1, 9)
+    actors[0].own.report = StepReport(mismatch={Gear.FP8: math.inf})
+    gears.end_step(1, 100.0)
+    assert gears._record.metrics[1, "probability_mismatch_FP8"] is None
+    (fault,) = gears._record.faults
+    assert fault.detail == "token probabilities of FP8 simulated are not numbers"
+    assert gears.stage(9).gears == (Gear.BF16,)
 
 
 def test_the_mismatch_of_all_processes_bars_a_gear():

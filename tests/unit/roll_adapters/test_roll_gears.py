@@ -21,8 +21,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from ecorl.control import Gear
-from roll_adapters.ray_jobs.gears.orders import GearOrder
-from roll_adapters.ray_jobs.gears.worker import ATTRIBUTE, shift, take_report
+from roll_adapters.ray_jobs.gears.orders import GearOrder, StepEnd
+from roll_adapters.ray_jobs.gears.worker import ATTRIBUTE, evaluating, shift, take_report
 from roll_adapters.roll.gears.worker import prepare
 
 N_STEPS = 3
@@ -77,7 +77,6 @@ class Strategy:
     @torch.no_grad()
     def forward_step(self, batch, forward_func):
         assert batch.meta_info["micro_batch_size"] == 2
-        self.model.eval()
         return forward_func(batch, self.model(input_ids=batch.batch["input_ids"]).logits)[1]
 
 
@@ -160,6 +159,24 @@ def test_the_worker_s_own_gear_changes_no_bit_and_measuring_neither(mesh):
     assert all(report.measured_s > 0 for report in reports)
 
 
+def test_measuring_evaluates_and_leaves_each_module_in_the_mode_it_had(mesh):
+    """With dropout a gear would be off from the rollout by chance; the fake strategy keeps it."""
+    worker = Worker(mesh)
+    prepare(worker, GearOrder((Gear.FP32, Gear.BF16, Gear.FP8), simulate_fp8=True))
+    model = worker.strategy.model
+    model.train()
+    model.model.layers[0].eval()
+    modes = [module.training for module in model.modules()]
+    rows = Rows(torch.randint(32, (2, 8), generator=torch.Generator().manual_seed(5)))
+    with evaluating(model), torch.no_grad():
+        logits = model(input_ids=rows.batch["input_ids"]).logits
+    rows.batch["old_log_probs"] = worker.forward_func_log_probs(rows, logits)[1]["log_probs"]
+    shift(worker, Gear.FP32, Gear.BF16, (Gear.FP32,))
+    getattr(worker, ATTRIBUTE)._measure(rows)
+    assert take_report(worker).mismatch == {Gear.FP32: 1.0}
+    assert [module.training for module in model.modules()] == modes
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_fp8_layers_compute_with_what_fsdp2_gathers(mesh, dtype):
     bf16, _ = trained(mesh, [Gear.BF16] * N_STEPS, dtype=dtype)
@@ -167,7 +184,7 @@ def test_fp8_layers_compute_with_what_fsdp2_gathers(mesh, dtype):
     assert not same(bf16, fp8)
     away = max(float((a - b).abs().max()) for a, b in zip(bf16.weights, fp8.weights, strict=True))
     assert away < 0.01
-    assert [report.n_redone for report in reports] == [0] * N_STEPS
+    assert [report.ends for report in reports] == [[StepEnd.WELL]] * N_STEPS
     # The model has its own layers again, and in them the sharded weights.
     layer = fp8.strategy.model.model.layers[0].mlp.up_proj
     assert type(layer) is torch.nn.Linear
@@ -182,11 +199,25 @@ def test_a_step_that_roll_skips_is_computed_anew_in_bf16(mesh):
     low = [Gear.BF16, Gear.FP8, Gear.BF16]
     redone, reports = trained(mesh, low, broken=1)
     assert same(right, redone)
-    assert [report.n_redone for report in reports] == [0, 1, 0]
+    assert [report.ends for report in reports] == [[StepEnd.WELL], [StepEnd.REDONE], [StepEnd.WELL]]
     assert redone.strategy.scheduler.state_dict() == right.strategy.scheduler.state_dict()
     # What the failed forward pass had left as old log-probs is forgotten with it.
     assert math.isnan(redone.seen[1])
     assert [value for value in redone.seen if not math.isnan(value)] == right.seen
+
+
+def test_a_step_that_the_scaler_of_roll_drops_is_told_as_skipped(mesh):
+    worker = Worker(mesh)
+    prepare(worker, GearOrder((Gear.FP32, Gear.BF16, Gear.FP8), simulate_fp8=True))
+    worker.strategy.scaler = object()
+    rows = Rows(torch.ones(2, 8).long())
+    shift(worker, Gear.FP8, Gear.BF16, ())
+    worker.strategy.train_step(batch=rows, loss_func=worker.loss)
+    hook = torch.nn.modules.module.register_module_forward_hook(poison)
+    worker.strategy.train_step(batch=rows, loss_func=worker.loss)
+    hook.remove()
+    assert len(worker.seen) == 2
+    assert take_report(worker).ends == [StepEnd.WELL, StepEnd.SKIPPED]
 
 
 def test_a_worker_whose_model_is_no_module_of_torch_s_stays_as_it_is():

@@ -194,6 +194,24 @@ def test_trainings_that_diverge_are_told():
     assert (lost.value, lost.note) == (None, "training diverged with seed 0")
 
 
+def test_figures_beside_a_bf16_that_diverged_are_missing():
+    """A ratio over nothing is no figure, and no error either."""
+    lost = studied(fixed=[None], switched=[2.0], no_gamma=[2.1], rounding=[2.2], chance=[2.0])
+    made = by_id(lost)
+    for id in ("optim.gear_switch_loss_ratio", "optim.no_gamma_loss_ratio",
+               "optim.rounding_gamma_loss_ratio", "optim.chance_loss_ratio"):  # fmt: skip
+        assert made[id].value is None
+        assert made[id].note.startswith("BF16 alone diverged")
+    # Of the seeds whose BF16 ended the figures stand, even where they are none of no-gamma's.
+    some = by_id(studied(fixed=[None, 2.0], switched=[2.0, 2.0], no_gamma=[2.2, None]))
+    assert some["optim.gear_switch_loss_ratio"].value == 1.0
+    assert "falls from 5.50 to 2.00" in some["optim.gear_switch_loss_ratio"].note
+    assert some["optim.no_gamma_loss_ratio"].value == pytest.approx(1.1)
+    assert "over BF16 alone unknown, as BF16 alone diverged" in (
+        some["optim.no_gamma_loss_ratio"].note
+    )
+
+
 def test_the_variance_of_the_norm_is_that_of_neighbours_in_fp8():
     gears = (Gear.FP8, Gear.FP8, Gear.BF16, Gear.FP8)
     one = trained(Arm.SWITCHED, 0, 2.0, gears, norms=(1.0, 3.0, 100.0, 5.0))

@@ -64,6 +64,15 @@ def test_steps_of_one_length_meet_the_cap_exactly():
     assert gears.count(Gear.FP8) == 12
 
 
+def test_redone_tokens_leave_more_of_the_cap():
+    own = box(low_share=0.5)
+    own.count(Gear.FP8, 100.0)
+    assert own.low_steps_left(1) == 0.0
+    own.count_redone(Gear.FP8, 50.0)
+    assert (own.tokens, own.low_tokens) == (100.0, 50.0)
+    assert own.low_steps_left(1) == pytest.approx(0.5)
+
+
 def test_what_binds_is_told():
     own = box(low_share=0.4, noise_budget=0.05)
     assert (own.low_share.share, own.low_share.limit) == (0.4, Limit.SHARE)

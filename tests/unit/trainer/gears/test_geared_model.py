@@ -254,3 +254,19 @@ def test_the_mismatch_is_the_mean_ratio_of_probabilities():
     assert probability_mismatch(a, b, torch.zeros_like(mask)) is None
     assert probability_mismatch(a, a * float("nan"), mask) == float("inf")
     assert probability_mismatch(a, a - 1e4, mask) == float("inf")
+
+
+def test_tokens_of_which_the_rollout_told_nothing_are_left_out_of_the_mismatch():
+    """Else a token that the inference server leaves out would bar a gear that is well."""
+    nan = float("nan")
+    rollout = torch.tensor([[-1.0, nan, -float("inf"), -2.0]])
+    own = torch.tensor([[-1.1, -3.0, -3.0, -1.8]])
+    mask = torch.ones_like(own)
+    wanted = (torch.tensor(0.1).exp() + torch.tensor(0.2).exp()) / 2
+    assert probability_mismatch(rollout, own, mask) == pytest.approx(float(wanted), rel=1e-6)
+    assert probability_mismatch(rollout * nan, own, mask) is None
+    # What the trainer itself does not know still counts, and where the rollout is silent, not.
+    own[0, 1] = nan
+    assert probability_mismatch(rollout, own, mask) == pytest.approx(float(wanted), rel=1e-6)
+    own[0, 3] = nan
+    assert probability_mismatch(rollout, own, mask) == float("inf")
