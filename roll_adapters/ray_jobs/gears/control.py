@@ -60,6 +60,7 @@ class JobGears:
         self._is_on = True
         self._told: Gear | None = None
         self._last: Gear | None = None
+        self._was_redone = False
         self._asks_report = False
         self.n_optimizer_steps: int | None = None
 
@@ -73,7 +74,8 @@ class JobGears:
         """
         if not self._is_on or self._box is None:
             return AS_IT_IS
-        return self._box.stage(_at_least_one(steps_left), self._last)
+        left = _at_least_one(steps_left)
+        return self._box.stage(left, self._last, is_redone=self._was_redone)
 
     @property
     def label(self) -> str | None:
@@ -143,7 +145,7 @@ class JobGears:
         """
         if not self._is_on or self._box is None or self._told is None:
             return
-        self._last = self._told
+        self._last, self._was_redone = self._told, False
         self._box.count(self._told, n_tokens)
         if not self._asks_report:
             return
@@ -181,6 +183,7 @@ class JobGears:
         # The processes agree on what is finite: the largest number is everyone's.
         n_redone = max(report.n_redone for report in reports)
         n_skipped = max(report.n_skipped for report in reports)
+        self._was_redone = n_redone > 0
         if not n_redone + n_skipped:
             box.went_well(gear)
             return

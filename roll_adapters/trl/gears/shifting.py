@@ -46,6 +46,7 @@ class _Step:
     batches: list[MicroBatch] = field(default_factory=list)
     returned: float = 0.0
     is_redoing: bool = False
+    is_redone: bool = False
 
 
 class TrlGears:
@@ -86,6 +87,7 @@ class TrlGears:
                 self._scaler.load_state_dict(memory["scaler"])
         self._step: _Step | None = None
         self._last: Gear | None = None
+        self._was_redone = False
         self._own_maker: Any = None
         self.is_measuring = False
 
@@ -107,7 +109,7 @@ class TrlGears:
         Args:
             steps_left: steps that training has before it.
         """
-        return self.box.stage(steps_left, self._last)
+        return self.box.stage(steps_left, self._last, is_redone=self._was_redone)
 
     def begin_step(self, wanted: Gear | None, number: int, steps_left: int) -> None:
         """Begin an optimizer step, in the gear that was chosen if the limits let it.
@@ -270,7 +272,7 @@ class TrlGears:
             self.box.went_well(step.gear)
             return output
         failed = step.gear
-        step.gear, step.is_redoing = self.box.safe, True
+        step.gear, step.is_redoing, step.is_redone = self.box.safe, True, True
         self._model.engage(step.gear)
         try:
             losses = repeat(self._trainer, model, step.batches)
@@ -304,7 +306,7 @@ class TrlGears:
 
     def _end_step(self, step: _Step) -> None:
         step.batches.clear()
-        self._last = step.gear
+        self._last, self._was_redone = step.gear, step.is_redone
         tokens = step.tokens
         if self._ranks is not None:
             tokens = sum(self._ranks.all_gather(tokens))
