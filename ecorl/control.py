@@ -58,6 +58,8 @@ class TrainingStage:
         low_steps_left: how many of the steps that are left may be in low precision; None: no limit.
         width: number of its workers; None: nobody counts them.
         widths: to which that can be changed, rising; empty: it stays as it is.
+        is_redone: whether the last step, or a part of it, overflowed in one gear and was computed
+            anew in another: what it took tells of neither.
     """
 
     gear: Gear | None = None
@@ -66,6 +68,7 @@ class TrainingStage:
     low_steps_left: float | None = None
     width: int | None = None
     widths: tuple[int, ...] = ()
+    is_redone: bool = False
 
 
 AS_IT_IS = TrainingStage()

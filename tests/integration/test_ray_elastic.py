@@ -132,6 +132,28 @@ def test_a_controller_decides_on_width_and_gear_until_it_is_gone(elastic_cluster
     assert plays.heard[0] == (0, 400)
 
 
+class Keeper(Played):
+    """Remembers how many steps it was told of."""
+
+    def memory(self):
+        return {"told": self.heard[-1][0]}
+
+    def recall(self, memory):
+        self.recalled = memory
+        self.heard_before = list(self.heard)
+
+
+def test_a_resumed_training_s_controller_knows_what_it_knew(elastic_cluster, tmp_path):
+    patience = Patience(decide_s=10.0)
+    for n_steps in (3, 5):
+        keeps = Keeper([(0, choice(1))])
+        with training(tmp_path, ToyTask(), control=keeps, patience=patience) as trainer:
+            trainer.train(n_steps)
+    assert keeps.recalled == {"told": 3}
+    # It was told so before it decided anything.
+    assert (keeps.heard_before, keeps.heard[0]) == ([], (3, 2))
+
+
 def test_what_the_users_own_functions_raise_reaches_the_user(elastic_cluster, tmp_path):
     task = ToyTask(faulty_from=2)
     with (

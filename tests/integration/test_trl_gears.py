@@ -48,16 +48,18 @@ def losses_of(trainer):
 
 @pytest.fixture
 def scripted(monkeypatch):
-    """Has the control path ask for gears, step by step."""
+    """Has the control path ask for gears, step by step; returns what it was told meanwhile."""
 
     def script(gears):
-        asked = iter(gears)
+        asked, told = iter(gears), []
         own = LocalRuntime.tick
 
         def tick(self, *args, **kwargs):
+            told.append(kwargs["stage"])
             return replace(own(self, *args, **kwargs), gear=next(asked))
 
         monkeypatch.setattr(LocalRuntime, "tick", tick)
+        return told
 
     return script
 
@@ -171,12 +173,13 @@ def test_a_step_that_overflows_is_computed_anew_in_bf16_from_the_same_rows(
     }
     bf16 = config_of(tmp_path, "bf16", allowed=["BF16"])
     wanted, _ = trained(tiny, tmp_path, bf16, "bf16", **changes)
-    scripted([Gear.BF16, Gear.FP8, Gear.FP8, Gear.BF16])
+    told = scripted([Gear.BF16, Gear.FP8, Gear.FP8, Gear.BF16])
     config = config_of(tmp_path, "fp8")
     trainer = tiny_trainer(tiny, tmp_path / "out-fp8", **changes)
     attachment = attach(trainer, config)
     monkeypatch.setattr(GearedModel, "engage", broken(trainer, {1, 2}))
     trainer.train()
+    assert [stage.is_redone for stage in told] == [False, False, True, True]
     assert same(weights_of(wanted), weights_of(trainer))
     assert losses_of(trainer) == pytest.approx(losses_of(wanted), abs=1e-6)
     entropies = [row["entropy"] for row in trainer.state.log_history if "entropy" in row]

@@ -42,7 +42,8 @@ class GearsConfig(Model):
         None,
         gt=0,
         le=1000,
-        description="largest mean excess of the gradient's variance over BF16's, over all tokens",
+        description="largest mean excess of the gradient's variance, over all tokens, over that of "
+        "BF16 or, where it is not allowed, FP32",
     )
     mismatch_limit: StrictFloat = Field(
         1.05,
@@ -58,6 +59,15 @@ class GearsConfig(Model):
     def is_on(self) -> bool:
         """Whether the training stage computes in a gear of this table."""
         return bool(self.allowed)
+
+    @property
+    def reference(self) -> Gear | None:
+        """The gear that noise is held against; None without gears.
+
+        It is the one in which a step is redone: BF16, or the first that is not of low precision.
+        """
+        others = [gear for gear in self.allowed if gear not in (Gear.FP8, Gear.FP16)]
+        return Gear.BF16 if Gear.BF16 in others else next(iter(others), None)
 
     @model_validator(mode="after")
     def _each_once(self) -> GearsConfig:

@@ -2,7 +2,8 @@
 
 The record holds an execution once for each machine whose devices ran it, with that machine's
 joules, its share of the rows and tokens, and the time of its part. Measurements of the gears are
-executions of the training stage too, of no tokens.
+executions of the training stage too, of no tokens; so are forward passes for old log-probabilities,
+of no output tokens.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ecorl.kinds import EnergyMethod, FaultKind, Role, weakest
-from ecorl.ledger import ExecutionRow, FaultRow
+from ecorl.ledger import ExecutionRow, FaultRow, MetricRow
 from ecorl.records import StageEnergy, StageResult
+
+MEASUREMENT_S = "gear_measurement_s"
+"""Metric: what measuring the gears took in a step, s."""
 
 Iteration = tuple[int, int]
 """An attempt, and the number of one of its iterations."""
@@ -130,6 +134,37 @@ def is_measurement(result: StageResult) -> bool:
         result: of the training stage.
     """
     return result.gear is None and not result.n_tokens and not result.n_output_tokens
+
+
+def is_forward(result: StageResult) -> bool:
+    """Whether an execution of the training stage passed forward for old log-probabilities alone.
+
+    It computes in no gear, and training has output tokens.
+
+    Args:
+        result: of a run whose executions that train tell a gear or output tokens.
+    """
+    return result.gear is None and result.n_tokens > 0 and not result.n_output_tokens
+
+
+def measured_inside(
+    metrics: Iterable[MetricRow], measured: Iterable[WholeExecution]
+) -> frozenset[Iteration]:
+    """Iterations that measured the gears within the time of their training.
+
+    Processes of Ray measure where they train; elsewhere a measurement is an execution of its own.
+
+    Args:
+        metrics: of the run.
+        measured: executions that measured.
+    """
+    apart = {whole.iteration for whole in measured}
+    found = {
+        (row.attempt, row.iteration)
+        for row in metrics
+        if row.name == MEASUREMENT_S and row.value and not row.superseded
+    }
+    return frozenset(found - apart)
 
 
 def redone_iterations(faults: Iterable[FaultRow]) -> frozenset[Iteration]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,14 +14,16 @@ from ecorl.control import SIMULATED, Gear
 from ecorl.controllers.planning.executions import (
     Iteration,
     WholeExecution,
+    is_forward,
     is_measurement,
+    measured_inside,
     redone_iterations,
     whole_executions,
 )
 from ecorl.controllers.problem.table import PAUSE, FloatArray, GearTable, TrainingAction
 from ecorl.errors import RunError
 from ecorl.kinds import Provenance, Stage, weakest
-from ecorl.ledger import ExecutionRow, FaultRow
+from ecorl.ledger import ExecutionRow, FaultRow, MetricRow
 from ecorl.records import StageResult
 
 TRAINED = Stage.ACTOR_TRAIN
@@ -127,6 +129,7 @@ def training_profile(
     skip: int = 0,
     faults: Sequence[FaultRow] = (),
     lost: Collection[int] = (),
+    metrics: Sequence[MetricRow] = (),
 ) -> TrainingProfile:
     """Read power and throughput of each gear and width.
 
@@ -143,21 +146,25 @@ def training_profile(
             they are slower than those that follow.
         faults: of the run's record: steps that were computed anew tell nothing of their gear.
         lost: attempts of which the record of a machine is missing or not whole.
+        metrics: of the run's record: they tell in which steps the gears were measured.
     """
     left_out: dict[str, int] = defaultdict(int)
     kept: dict[TrainingAction, list[StageResult]] = defaultdict(list)
     redone = redone_iterations(faults)
     own_rows = [e for e in executions if not e.superseded and e.result.stage is TRAINED]
-    has_gears = any(row.result.gear is not None for row in own_rows)
+    idle = _idle_in(own_rows)
+    wholes = whole_executions(own_rows, lost)
+    inside = measured_inside(metrics, (w for w in wholes if is_measurement(w.row.result)))
     before: tuple[int, TrainingAction] | None = None
     n_same = 0
-    for whole in whole_executions(own_rows, lost):
+    for whole in wholes:
         result, attempt = whole.row.result, whole.row.attempt
-        if has_gears and is_measurement(result):
-            left_out["measured the gears, and trained on nothing"] += 1
+        why_idle = idle(result)
+        if why_idle is not None:
+            left_out[why_idle] += 1
             continue
         action = _action(result, own)
-        unusable = action if isinstance(action, str) else _unusable(whole, redone)
+        unusable = action if isinstance(action, str) else _unusable(whole, redone, inside)
         if unusable is not None or isinstance(action, str):
             left_out[str(unusable)] += 1
             if result.gear is not None:
@@ -175,10 +182,30 @@ def training_profile(
     return TrainingProfile(readings, f"{source}: {n} executions of {TRAINED}", dict(left_out))
 
 
-def _unusable(whole: WholeExecution, redone: Collection[Iteration]) -> str | None:
+def _idle_in(rows: Sequence[ExecutionRow]) -> Callable[[StageResult], str | None]:
+    """A function that tells why an execution of a run trained on nothing; None where it trained."""
+    has_gears = any(row.result.gear is not None for row in rows)
+    # Where nobody counts output tokens, their lack tells nothing.
+    tells_forwards = has_gears or any(row.result.n_output_tokens for row in rows)
+
+    def idle(result: StageResult) -> str | None:
+        if has_gears and is_measurement(result):
+            return "measured the gears, and trained on nothing"
+        if tells_forwards and is_forward(result):
+            return "passed forward for old log-probabilities alone"
+        return None
+
+    return idle
+
+
+def _unusable(
+    whole: WholeExecution, redone: Collection[Iteration], inside: Collection[Iteration]
+) -> str | None:
     """Why an execution is not what its gear and width take alone, or None."""
     if whole.iteration in redone:
         return "was computed anew after an overflow"
+    if whole.iteration in inside:
+        return "measured the gears in its time"
     return "lacks the record of a machine" if whole.lacks_machine else None
 
 

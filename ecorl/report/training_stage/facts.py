@@ -10,7 +10,9 @@ from ecorl.config import Config
 from ecorl.control import Command
 from ecorl.controllers.planning.executions import (
     WholeExecution,
+    is_forward,
     is_measurement,
+    measured_inside,
     redone_iterations,
     whole_executions,
 )
@@ -30,6 +32,7 @@ from ecorl.report.training_stage.limits import (
     gear_accuracy,
     gear_measurements,
     low_precision,
+    old_log_probs,
     stopped_gears,
 )
 from ecorl.report.training_stage.model import (
@@ -72,11 +75,9 @@ def training_stage(
     if not _is_told(ran, choices):
         return None
     has_gears = any(gear is not None for gear, _ in ran)
-    measured: list[WholeExecution] = []
-    trained: list[WholeExecution] = []
-    for whole in whole_executions(rows):
-        (measured if has_gears and is_measurement(whole.row.result) else trained).append(whole)
-    faults, metrics = reader.faults(), metric_series(reader.metrics())
+    trained, measured, forwards = _sorted(whole_executions(rows), has_gears=has_gears)
+    faults, recorded = reader.faults(), reader.metrics()
+    metrics, inside = metric_series(recorded), measured_inside(recorded, measured)
     redone = redone_iterations(f for f in faults if not f.superseded)
     steps = trained_steps(trained, redone)
     own = _of_first_stage(steps)
@@ -90,12 +91,34 @@ def training_stage(
         accuracy=accuracy,
         n_redone=len(redone),
         stopped=stopped_gears(faults),
-        measurements=gear_measurements(measured, metrics),
+        measurements=gear_measurements(measured, metrics, len(inside)),
+        old_log_probs=old_log_probs(forwards),
         budget=_budget(reader, config, head, choices),
         table=_price_table(config),
         choices=_counted(choices),
         course=stage_course(own, evidence.pauses, choices, reader.attempts(), footprint),
     )
+
+
+def _sorted(
+    wholes: Sequence[WholeExecution], *, has_gears: bool
+) -> tuple[list[WholeExecution], list[WholeExecution], list[WholeExecution]]:
+    """Executions that trained, that measured the gears, and that passed forward alone.
+
+    Without gears nothing was measured, and all of them count to the one row.
+    """
+    trained: list[WholeExecution] = []
+    measured: list[WholeExecution] = []
+    forwards: list[WholeExecution] = []
+    for whole in wholes:
+        result = whole.row.result
+        if has_gears and is_measurement(result):
+            measured.append(whole)
+        elif has_gears and is_forward(result):
+            forwards.append(whole)
+        else:
+            trained.append(whole)
+    return trained, measured, forwards
 
 
 def _is_told(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ecorl.config import Config
 from ecorl.control import Gear
-from ecorl.controllers.planning.executions import WholeExecution
+from ecorl.controllers.planning.executions import MEASUREMENT_S, WholeExecution
 from ecorl.ledger import FaultRow, MetricRow
 from ecorl.records import FaultKind, weakest
 from ecorl.report.energy.stages import energy_j, present, total
@@ -16,13 +16,13 @@ from ecorl.report.training_stage.model import (
     GearMeasurements,
     GearRow,
     LowPrecision,
+    OldLogProbs,
     ShareLimit,
     is_low,
 )
 
 NOISE, MISMATCH = "gradient_noise_ratio_", "probability_mismatch_"
 """Metrics of a gear, whose name follows."""
-MEASUREMENT_S = "gear_measurement_s"
 
 Metrics = Mapping[str, Sequence[MetricRow]]
 
@@ -35,6 +35,7 @@ def gear_accuracy(metrics: Metrics, config: Config | None) -> tuple[GearAccuracy
         config: of the run; None without one.
     """
     limit = None if config is None else config.gears.mismatch_limit
+    reference = None if config is None else config.gears.reference
     found = []
     for gear in map(str, Gear):
         noise, mismatch = _newest(metrics, NOISE + gear), _newest(metrics, MISMATCH + gear)
@@ -47,6 +48,7 @@ def gear_accuracy(metrics: Metrics, config: Config | None) -> tuple[GearAccuracy
                     mismatch=mismatch.value if mismatch else None,
                     mismatch_iteration=mismatch.iteration if mismatch else None,
                     mismatch_limit=limit,
+                    reference=None if reference is None else str(reference),
                 )
             )
     return tuple(found)
@@ -106,13 +108,14 @@ def stopped_gears(faults: Sequence[FaultRow]) -> tuple[str, ...]:
 
 
 def gear_measurements(
-    wholes: Sequence[WholeExecution], metrics: Metrics
+    wholes: Sequence[WholeExecution], metrics: Metrics, n_inside: int
 ) -> GearMeasurements | None:
     """Add up what measuring the gears took; None where nothing was measured.
 
     Args:
         wholes: the executions that measured.
         metrics: of the run, by name.
+        n_inside: how many measurements were within the time of a step that trained.
     """
     times_s = present(row.value for row in metrics.get(MEASUREMENT_S, ()))
     if not times_s and not wholes:
@@ -121,9 +124,30 @@ def gear_measurements(
     known = [r for r in results if energy_j(r) is not None]
     provenances = [r.energy.provenance for r in known if r.energy is not None]
     return GearMeasurements(
-        n=max(len(times_s), len(wholes)),
+        n=max(len(times_s), len(wholes) + n_inside),
         time_s=total(times_s) if times_s else total(r.time_s for r in results),
         n_with_energy=len(known),
         energy_j=total(map(energy_j, known)),
         energy_provenance=weakest(*provenances) if provenances else None,
+        n_inside=n_inside,
+    )
+
+
+def old_log_probs(wholes: Sequence[WholeExecution]) -> OldLogProbs | None:
+    """Add up forward passes for old log-probabilities; None without any.
+
+    Args:
+        wholes: the executions that passed forward for them.
+    """
+    if not wholes:
+        return None
+    results = [whole.row.result for whole in wholes]
+    energies = [r.energy for r in results if r.energy is not None and energy_j(r) is not None]
+    return OldLogProbs(
+        n=len(results),
+        time_s=total(r.time_s for r in results),
+        time_provenance=weakest(*(r.time_provenance for r in results)),
+        n_with_energy=len(energies),
+        energy_j=total(map(energy_j, results)),
+        energy_provenance=weakest(*(e.provenance for e in energies)) if energies else None,
     )

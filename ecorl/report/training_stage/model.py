@@ -136,14 +136,16 @@ class LowPrecision:
 
 @dataclass(frozen=True, slots=True)
 class GearAccuracy:
-    """The newest measurements of how a gear is off from BF16 and from the rollout.
+    """The newest measurements of how a gear is off from another one and from the rollout.
 
     Attributes:
         gear: the numeric format, simulated or not.
-        noise_ratio: standard deviation of the gradient over that in BF16, of ``noise_iteration``.
+        noise_ratio: standard deviation of the gradient over that in ``reference``, of
+            ``noise_iteration``.
         mismatch: mean ratio of token probabilities between trainer and rollout, of
             ``mismatch_iteration``.
         mismatch_limit: ``gears.mismatch_limit``; None without a config.
+        reference: the gear that noise is held against; None without a config.
     """
 
     gear: str
@@ -152,6 +154,7 @@ class GearAccuracy:
     mismatch: float | None
     mismatch_iteration: int | None
     mismatch_limit: float | None
+    reference: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,8 @@ class GearMeasurements:
     """What measuring noise and mismatch took; nothing was trained in them.
 
     Attributes:
-        n: how many.
+        n: how many; ``n_inside`` of them were within the time of a step that trained, whose figures
+            they are a part of, and have no energy of their own.
         time_s: of all of them, s, measured.
         energy_j: of the ``n_with_energy`` that have one, J.
         energy_provenance: the weakest of them; None without one.
@@ -167,6 +171,26 @@ class GearMeasurements:
 
     n: int
     time_s: float | None
+    n_with_energy: int
+    energy_j: float | None
+    energy_provenance: Provenance | None
+    n_inside: int
+
+
+@dataclass(frozen=True, slots=True)
+class OldLogProbs:
+    """Forward passes for old log-probabilities, which compute in no gear and train on nothing.
+
+    Attributes:
+        n: how many.
+        time_s: over those that have one, s; None without any. It is ``time_provenance``.
+        energy_j: of the ``n_with_energy`` that have one, J; None without any.
+        energy_provenance: the weakest of them; None without one.
+    """
+
+    n: int
+    time_s: float | None
+    time_provenance: Provenance
     n_with_energy: int
     energy_j: float | None
     energy_provenance: Provenance | None
@@ -264,6 +288,7 @@ class TrainingStageFacts:
         n_redone: steps that overflowed in a low gear and were computed anew.
         stopped: gears that were retired or barred, one sentence each, with the reason.
         measurements: None where nothing was measured.
+        old_log_probs: None where nothing passed forward for them beside the steps.
         table: None where no table of the config priced gears and widths.
         choices: those that name a gear or a width, the most frequent first.
     """
@@ -276,6 +301,7 @@ class TrainingStageFacts:
     n_redone: int
     stopped: tuple[str, ...]
     measurements: GearMeasurements | None
+    old_log_probs: OldLogProbs | None
     budget: TokenBudget
     table: PriceTable | None
     choices: tuple[ChoiceCount, ...]

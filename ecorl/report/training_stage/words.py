@@ -13,6 +13,7 @@ from ecorl.report.training_stage.model import (
     GearMeasurements,
     GearShifts,
     LowPrecision,
+    OldLogProbs,
     PriceTable,
     ShareLimit,
     TokenBudget,
@@ -127,6 +128,7 @@ def stage_remarks(facts: TrainingStageFacts) -> list[str]:
     found += _of_redone(facts)
     found += [f"{told[0].upper()}{told[1:]}." for told in facts.stopped]
     found += [] if facts.measurements is None else [_of_measurements(facts.measurements)]
+    found += [] if facts.old_log_probs is None else [_of_old_log_probs(facts.old_log_probs)]
     found += _of_budget(facts.budget)
     return found
 
@@ -213,8 +215,9 @@ _HAIR = 0.005
 def _of_accuracy(one: GearAccuracy) -> str:
     parts = []
     if one.noise_ratio is not None:
+        of = one.reference or "the gear that steps are redone in"
         parts.append(
-            f"gradient noise {one.noise_ratio:.4g} times that of BF16 (step {one.noise_iteration})"
+            f"gradient noise {one.noise_ratio:.4g} times that of {of} (step {one.noise_iteration})"
         )
     if one.mismatch is not None:
         limit = ""
@@ -248,7 +251,25 @@ def _of_measurements(m: GearMeasurements) -> str:
     if m.energy_j is not None:
         least = "at least " if m.n_with_energy < m.n else ""
         told += f" and {least}{joules(m.energy_j)} ({m.energy_provenance})"
-    return f"{told}, which is in no row above."
+    if not m.n_inside:
+        return f"{told}, which is in no row above."
+    if m.n_inside >= m.n:
+        return f"{told}, within steps that trained: the rows above hold it."
+    return (
+        f"{told}; {count(m.n_inside)} of them were within steps that trained, and the rows above "
+        "hold those."
+    )
+
+
+def _of_old_log_probs(passes: OldLogProbs) -> str:
+    parts = [] if passes.time_s is None else [
+        f"{duration(passes.time_s)} ({passes.time_provenance})"
+    ]  # fmt: skip
+    if passes.energy_j is not None:
+        least = "at least " if passes.n_with_energy < passes.n else ""
+        parts.append(f"{least}{joules(passes.energy_j)} ({passes.energy_provenance})")
+    told = f"Forward passes for old log-probabilities: {count(passes.n)}"
+    return f"{', '.join([told, *parts])}, in none of the rows."
 
 
 def _of_budget(budget: TokenBudget) -> list[str]:
@@ -287,9 +308,14 @@ def gear_notes(facts: TrainingStageFacts | None) -> tuple[str, ...]:
     """
     if facts is None:
         return ()
+    m = facts.measurements
+    if m is not None and m.n_inside:
+        measured = "of which those within a step that trained are in its figures"
+    else:
+        measured = "and are in none of these figures"
     return (
         "Training stage by gear: a step with all its micro-batches counts to the gear in which it "
         "was computed in the end. J/token and tokens/s are over tokens of prompts and completions, "
         "of the steps that were not redone; EDI is over output tokens. The shares are of those "
-        "tokens. Measurements of the gears train on nothing and are in none of these figures.",
+        f"tokens. Measurements of the gears train on nothing, {measured}.",
     )

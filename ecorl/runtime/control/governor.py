@@ -27,6 +27,7 @@ from ecorl.records import EventKind, FaultKind
 from ecorl.runtime.control.carbon_meter import CarbonMeter, CarbonSoFar
 from ecorl.runtime.control.grid_watch import GridWatch, Tell
 from ecorl.runtime.control.planned import PlannedRun
+from ecorl.runtime.control.power_readings import PowerReadings
 from ecorl.runtime.control.step_record import Ran, StepRecord
 from ecorl.runtime.handles import RunTotals
 from ecorl.telemetry.beside.codecarbon import Beside, CodeCarbonProcess
@@ -103,8 +104,7 @@ class Governor:
         self._planned = None if name is None else PlannedRun(config, began_s, remembered, change_s)
         self._steps = StepRecord()
         self._steps.recall(remembered.get("steps") if isinstance(remembered, Mapping) else None)
-        self._ran = Ran()
-        self._drawn: tuple[float, float, Ran] | None = None
+        self._powers = PowerReadings()
         self._governs = governs(config)
         a = config.accounting
         self._tell = tell
@@ -150,20 +150,10 @@ class Governor:
             drawn_j: since the run began, J; None where readings are missing.
         """
         with self._lock:
-            self._read_power(drawn_j)
+            self._powers.read(time.monotonic(), drawn_j)
             self._so_far = self._meter.add(drawn_j, self._watch.grams_per_joule())
             self._watch_budget()
             return self._so_far
-
-    def _read_power(self, drawn_j: float | None) -> None:
-        """Note what the machines draw on average between two readings without a pause, W."""
-        now_s, before = time.monotonic(), self._drawn
-        self._drawn = None if drawn_j is None else (now_s, drawn_j, self._ran)
-        runs = self._last is not None and self._last.command is Command.RUN
-        if before is None or drawn_j is None or not runs or now_s <= before[0]:
-            return
-        if before[2] == self._ran:  # what was drawn between two gears is neither's
-            self._steps.note_power(self._ran, (drawn_j - before[1]) / (now_s - before[0]))
 
     def tick(
         self,
@@ -215,8 +205,7 @@ class Governor:
         stage: TrainingStage,
     ) -> GearChoice:
         with self._lock:
-            self._ran = Ran.of(stage)
-            self._count_time(time.monotonic())
+            self._count_time(time.monotonic(), stage)
             heard = self._watch.heard()
             left_s = None
             if steps_left is not None and self._steps.step_s is not None:
@@ -240,14 +229,23 @@ class Governor:
             self._act(choice)
             return choice
 
-    def _count_time(self, steady_s: float) -> None:
-        """Add the time since the last tick to what was waited, or to what steps take."""
+    def _count_time(self, steady_s: float, stage: TrainingStage) -> None:
+        """Add what passed since the last tick to what was waited, or to what steps take and draw.
+
+        A step that was computed in two gears is a step's time, and neither gear's.
+        """
         if self._ticked_s is not None and self._last is not None:
             passed_s = steady_s - self._ticked_s
+            ran = None if stage.is_redone else Ran.of(stage)
             if self._last.command is Command.PAUSE:
                 self._waited_s += passed_s
+                ran = None
             else:
-                self._steps.note_time(self._ran, passed_s)
+                self._steps.note_time(ran, passed_s)
+            powers_w = self._powers.ended(self._ticked_s, steady_s, ran)
+            if ran is not None:
+                for power_w in powers_w:
+                    self._steps.note_power(ran, power_w)
         self._ticked_s = steady_s
 
     def _act(self, choice: GearChoice) -> None:

@@ -211,12 +211,13 @@ def _seconds(
         newest_s = steps.step_s
         if newest_s is None:
             raise ValueError("no step is timed")
-        scale = newest_s / float(relative[0, 0])
+        scale = newest_s / float(relative[_plain(stage, gears), 0])
     found: FloatArray = np.where(np.isfinite(measured), measured, scale * relative)
+    plain = _plain(stage, gears)
     for g, gear in enumerate(gears):
-        if gear in stage.simulated:
-            # Widths are real ones all the same: they scale as the first gear does.
-            found[g] = found[0] * relative[g] / relative[0]
+        if gear in stage.simulated and g != plain:
+            # Widths are real ones all the same: they scale as a gear does that is not simulated.
+            found[g] = found[plain] * relative[g] / relative[plain]
     return found
 
 
@@ -230,11 +231,18 @@ def _clock_s(
     """``[G, W]``: what a step takes here, s; of a simulated gear it is never less than was seen."""
     measured = _measured(steps, stage, gears, widths)
     found: FloatArray = np.where(np.isfinite(measured), measured, seconds)
+    plain = _plain(stage, gears)
     for g, gear in enumerate(gears):
         if gear in stage.simulated:
-            slower = np.nanmax(measured[g] / seconds[0], initial=1.0)
-            found[g] = np.where(np.isfinite(measured[g]), measured[g], slower * seconds[0])
+            slower = np.nanmax(measured[g] / seconds[plain], initial=1.0)
+            found[g] = np.where(np.isfinite(measured[g]), measured[g], slower * seconds[plain])
     return found
+
+
+def _plain(stage: TrainingStage, gears: tuple[Gear, ...]) -> int:
+    """Index of the first gear that is neither of low precision nor simulated; 0 without one."""
+    found = (g for g, gear in enumerate(gears) if not gear.is_low and gear not in stage.simulated)
+    return next(found, 0)
 
 
 def _slowness(
@@ -245,11 +253,12 @@ def _slowness(
     steps_left: int | None,
 ) -> float:
     """How much longer than by the table a mean step takes here, with as many low ones as may be."""
-    low = next((g for g, gear in enumerate(gears) if gear in stage.simulated), 0)
+    plain = _plain(stage, gears)
+    low = next((g for g, gear in enumerate(gears) if gear in stage.simulated), plain)
     share = 1.0
     if stage.low_steps_left is not None and steps_left:
         share = min(1.0, stage.low_steps_left / steps_left)
-    means = [share * one[low, 0] + (1.0 - share) * one[0, 0] for one in (clock_s, seconds)]
+    means = [share * one[low, 0] + (1.0 - share) * one[plain, 0] for one in (clock_s, seconds)]
     return float(max(1.0, means[0] / means[1]))
 
 

@@ -54,17 +54,18 @@ class StepRecord:
         """Median time of the newest steps, whatever they ran in, s; None before the first."""
         return statistics.median(self._newest_s) if self._newest_s else None
 
-    def note_time(self, ran: Ran, time_s: float) -> None:
+    def note_time(self, ran: Ran | None, time_s: float) -> None:
         """Take over how long a step took.
 
         Args:
-            ran: what it ran in.
+            ran: what it ran in; None: in more than one gear, so that it tells of none.
             time_s: of the step, s; a time of 0 tells nothing.
         """
         if not time_s > 0.0:
             return
         self._newest_s.append(time_s)
-        self._times_s.setdefault(ran, deque(maxlen=NEWEST)).append(time_s)
+        if ran is not None:
+            self._times_s.setdefault(ran, deque(maxlen=NEWEST)).append(time_s)
 
     def note_power(self, ran: Ran, power_w: float) -> None:
         """Take over what the machines drew while steps ran.

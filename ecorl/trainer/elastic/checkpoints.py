@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +27,12 @@ class TrainingCheckpoint:
     Attributes:
         n_done: steps that it holds.
         payload: the state, as `state.to_bytes` wrote it.
+        control: what the controller remembered; None where it remembers nothing.
     """
 
     n_done: int
     payload: bytes
+    control: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +66,15 @@ class CheckpointFolder:
             with suppress(OSError):
                 part.unlink()
 
-    def write(self, n_done: int, payload: bytes) -> None:
+    def write(
+        self, n_done: int, payload: bytes, control: Mapping[str, object] | None = None
+    ) -> None:
         """Save a state, and delete all but the newest two.
 
         Args:
             n_done: steps that it holds.
             payload: the state.
+            control: what the controller remembers, in values that JSON can hold; None: nothing.
 
         Raises:
             OSError: when it cannot be written; those that are there stay.
@@ -78,6 +84,7 @@ class CheckpointFolder:
             "n_done": n_done,
             "n_bytes": len(payload),
             "sha256": hashlib.sha256(payload).hexdigest(),
+            "control": control,
         }
         line = json.dumps(header).encode() + b"\n"
         write_whole(self.folder / f"step-{n_done:08d}.ckpt", line + payload)
@@ -122,4 +129,5 @@ def _read(path: Path, n_done: int) -> TrainingCheckpoint | str:
         return f"it has {len(payload)} bytes of {header.get('n_bytes')}"
     if header.get("sha256") != hashlib.sha256(payload).hexdigest():
         return "its content does not match its hash"
-    return TrainingCheckpoint(n_done, payload)
+    control = header.get("control")
+    return TrainingCheckpoint(n_done, payload, control if isinstance(control, dict) else None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -43,16 +43,17 @@ class Saver:
         """Whether a state is being written."""
         return self._under_way is not None and not self._under_way.done()
 
-    def save(self, n_done: int, snapshot: Any) -> None:
+    def save(self, n_done: int, snapshot: Any, control: Mapping[str, object] | None = None) -> None:
         """Write a state, beside the training.
 
         Args:
             n_done: steps that it holds.
             snapshot: reference of the member's answer.
+            control: what the controller remembers; None: nothing.
         """
         self.settle()
         self._n_done = n_done
-        self._under_way = self._pool.submit(self._write, n_done, snapshot)
+        self._under_way = self._pool.submit(self._write, n_done, snapshot, control)
 
     def settle(self) -> bool:
         """Wait for the state that is being written; returns whether the last one was."""
@@ -73,5 +74,5 @@ class Saver:
         self.settle()
         self._pool.shutdown()
 
-    def _write(self, n_done: int, snapshot: Any) -> None:
-        self._folder.write(n_done, ray.get(snapshot, timeout=self._patience_s))
+    def _write(self, n_done: int, snapshot: Any, control: Mapping[str, object] | None) -> None:
+        self._folder.write(n_done, ray.get(snapshot, timeout=self._patience_s), control)

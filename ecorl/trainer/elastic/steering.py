@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ecorl.control import Command, Gear, GearChoice
 from ecorl.engines.containment import EngineBoundary
@@ -27,6 +28,23 @@ class WidthController(Protocol):
 
         Returns:
             The choice; None counts as no answer.
+        """
+        ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A controller that goes on from what it remembered when a training is resumed."""
+
+    def memory(self) -> Mapping[str, object]:
+        """What it has to know for its next decisions, in values that JSON can hold."""
+        ...
+
+    def recall(self, memory: Mapping[str, object]) -> None:
+        """Go on from a memory.
+
+        Args:
+            memory: from `memory`; empty: the training begins anew.
         """
         ...
 
@@ -110,6 +128,33 @@ class Steering:
             self._is_gone = True
             self._tell(ElasticFault.CONTROL_GONE, type(self._controller).__name__, reason)
         return self._without(bearing)
+
+    def memory(self) -> Mapping[str, object] | None:
+        """What the controller remembers, for a checkpoint; None where it remembers nothing."""
+        if not isinstance(self._controller, Remembering):
+            return None
+        with EngineBoundary() as boundary:
+            memory: dict[str, object] = json.loads(json.dumps(dict(self._controller.memory())))
+            return memory
+        self._tell_forgotten(boundary.caught())
+        return None
+
+    def recall(self, memory: Mapping[str, object] | None) -> None:
+        """Have the controller go on from what it remembered at a checkpoint.
+
+        Args:
+            memory: from `memory`; empty where training begins anew, None where nothing was kept.
+        """
+        if memory is None or not isinstance(self._controller, Remembering):
+            return
+        with EngineBoundary() as boundary:
+            self._controller.recall(memory)
+            return
+        self._tell_forgotten(boundary.caught())
+
+    def _tell_forgotten(self, error: BaseException) -> None:
+        reason = f"what it remembers is lost: {type(error).__name__}: {error}"
+        self._tell(ElasticFault.CONTROL_GONE, type(self._controller).__name__, reason)
 
     def _ask(self, bearing: Bearing) -> tuple[GearChoice | None, str]:
         """Ask on a thread of its own; returns the choice, or None and why there is none."""

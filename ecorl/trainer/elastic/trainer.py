@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -11,7 +11,7 @@ import torch
 
 from ecorl.control import Gear
 from ecorl.errors import ConfigError, DataError, RunError
-from ecorl.trainer.elastic.checkpoints import CheckpointFolder
+from ecorl.trainer.elastic.checkpoints import CheckpointFolder, TrainingCheckpoint
 from ecorl.trainer.elastic.crew import Staff, fetch, has_cluster, raise_cause
 from ecorl.trainer.elastic.driver import CrewDriver
 from ecorl.trainer.elastic.log import TrainingLog
@@ -150,6 +150,8 @@ class ElasticTrainer:
             Exception: what the task's own functions raise.
         """
         self._wishes.stop(False)
+        if self._steering is not None and not self.width:
+            self._recall(self._steering)
         while True:
             self._hear(n_steps)
             # Without members it is not known what is done: all may be lost.
@@ -197,6 +199,27 @@ class ElasticTrainer:
 
     # ------------------------------------------------------------ parts of the loop
 
+    def _recall(self, steering: Steering) -> None:
+        """Tell the controller where the training was saved, before it decides for the first time.
+
+        What it decides while there is no member yet would else be for a training that begins.
+        """
+        saved = self._newest()
+        if saved is not None:
+            self._log.roll_back(saved.n_done)
+            steering.recall(saved.control)
+
+    def _newest(self) -> TrainingCheckpoint | None:
+        """The newest checkpoint that is whole; the others are told."""
+        saved, damaged = self._folder.newest()
+        for one in damaged:
+            self._log.tell(ElasticFault.CHECKPOINT_DAMAGED, one.name, one.reason)
+        return saved
+
+    def _memory(self) -> Mapping[str, object] | None:
+        """What the controller remembers, for a checkpoint."""
+        return None if self._steering is None else self._steering.memory()
+
     def _hear(self, n_steps: int) -> None:
         """Take over what the controller decides, and what was booked for this step."""
         if not self._saver.is_busy:
@@ -235,9 +258,7 @@ class ElasticTrainer:
     def _begin(self) -> None:
         """Get actors where there are none, and give them the newest state."""
         for _ in range(_TRIES):
-            saved, damaged = self._folder.newest()
-            for one in damaged:
-                self._log.tell(ElasticFault.CHECKPOINT_DAMAGED, one.name, one.reason)
+            saved, n_done = self._newest(), self.n_done
             if saved is None:
                 self._staff.dismiss_spares()  # they are beyond the first step
             switch = self._new_switch(self._wishes.width)
@@ -245,6 +266,9 @@ class ElasticTrainer:
                 switch.poll()
                 time.sleep(_LOOK_S)
             if switch.is_ready and self._crew.begin(switch.members, saved):
+                if self._steering is not None and self.n_done != n_done:
+                    # The steps after the checkpoint count no more, and so do their tokens.
+                    self._steering.recall({} if saved is None else saved.control)
                 now_s = time.monotonic()
                 prepared_s, stood_s = switch.ready_s - switch.asked_s, now_s - switch.asked_s
                 self._log.change(WidthChange(self.n_done, 0, self.width, prepared_s, stood_s))
@@ -325,7 +349,7 @@ class ElasticTrainer:
         every = self._options.checkpoint_every
         is_due = every and self.n_done and self.n_done % every == 0
         if is_due and self.width and self._saver.n_saved != self.n_done and not self._saver.is_busy:
-            self._saver.save(self.n_done, self._crew.snapshot())
+            self._saver.save(self.n_done, self._crew.snapshot(), self._memory())
 
     def _save(self) -> bool:
         """Have the state written now; returns whether it is on the disk."""
@@ -333,5 +357,5 @@ class ElasticTrainer:
             return False
         if self._saver.settle() and self._saver.n_saved == self.n_done:
             return True
-        self._saver.save(self.n_done, self._crew.snapshot())
+        self._saver.save(self.n_done, self._crew.snapshot(), self._memory())
         return self._saver.settle()

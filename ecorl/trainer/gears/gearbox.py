@@ -142,18 +142,22 @@ class Gearbox:
         self.gear = gear
         return gear
 
-    def stage(self, steps_left: int, last: Gear | None) -> TrainingStage:
+    def stage(
+        self, steps_left: int, last: Gear | None, *, is_redone: bool = False
+    ) -> TrainingStage:
         """What the control path is told.
 
         Args:
             steps_left: steps that training has before it.
             last: in which the last step was computed; None: there was none.
+            is_redone: whether the last step, or a part of it, was computed anew.
         """
         return TrainingStage(
             gear=last,
             gears=self.gears or (self.safe,),
             simulated=self._support.simulated,
             low_steps_left=self.low_steps_left(steps_left),
+            is_redone=is_redone,
         )
 
     def label(self, gear: Gear) -> str:

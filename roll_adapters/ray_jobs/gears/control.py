@@ -59,6 +59,7 @@ class JobGears:
         self._is_on = True
         self._told: Gear | None = None
         self._last: Gear | None = None
+        self._was_redone = False
         self._asks_report = False
         self.n_optimizer_steps: int | None = None
 
@@ -72,7 +73,8 @@ class JobGears:
         """
         if not self._is_on or self._box is None:
             return AS_IT_IS
-        return self._box.stage(_at_least_one(steps_left), self._last)
+        left = _at_least_one(steps_left)
+        return self._box.stage(left, self._last, is_redone=self._was_redone)
 
     @property
     def label(self) -> str | None:
@@ -141,7 +143,7 @@ class JobGears:
         """
         if not self._is_on or self._box is None or self._told is None:
             return
-        self._last = self._told
+        self._last, self._was_redone = self._told, False
         self._box.count(self._told, n_tokens)
         if not self._asks_report:
             return
@@ -181,6 +183,7 @@ class JobGears:
         if not box.may_overflow(gear):
             return  # asked for its measurements alone
         ends, label = agreed([report.ends for report in reports]), box.label(gear)
+        self._was_redone = StepEnd.REDONE in ends
         is_retired = False
         # One by one: steps of a stage are in a row only where none between them went well.
         for end in ends:

@@ -52,6 +52,7 @@ class _Step:
     batches: list[MicroBatch] = field(default_factory=list)
     returned: float = 0.0
     is_redoing: bool = False
+    is_redone: bool = False
 
 
 class TrlGears:
@@ -92,6 +93,7 @@ class TrlGears:
                 self._scaler.load_state_dict(memory["scaler"])
         self._step: _Step | None = None
         self._last: Gear | None = None
+        self._was_redone = False
         self._own_maker: Any = None
         self._has_maker = False
         self._owes_measurement = False
@@ -115,7 +117,7 @@ class TrlGears:
         Args:
             steps_left: steps that training has before it.
         """
-        return self.box.stage(steps_left, self._last)
+        return self.box.stage(steps_left, self._last, is_redone=self._was_redone)
 
     def begin_step(self, wanted: Gear | None, number: int, steps_left: int) -> None:
         """Begin an optimizer step, in the gear that was chosen if the limits let it.
@@ -294,7 +296,7 @@ class TrlGears:
         failed = step.gear
         if failed is Gear.FP16 and self._model.own is Gear.FP16:
             lower_scale(self._trainer.accelerator.scaler)
-        step.gear, step.is_redoing = self.box.safe, True
+        step.gear, step.is_redoing, step.is_redone = self.box.safe, True, True
         self._model.engage(step.gear)
         try:
             losses = repeat(self._trainer, model, step.batches)
@@ -324,7 +326,7 @@ class TrlGears:
 
     def _end_step(self, step: _Step) -> None:
         step.batches.clear()
-        self._last = step.gear
+        self._last, self._was_redone = step.gear, step.is_redone
         tokens = step.tokens
         if self._ranks is not None:
             tokens = sum(self._ranks.all_gather(tokens))

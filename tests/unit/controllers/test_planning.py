@@ -46,7 +46,7 @@ from ecorl.devices.profile import load_profile
 from ecorl.errors import ConfigError, DataError, MissingToolError, RunError
 from ecorl.grid import Gas
 from ecorl.kinds import Provenance, Stage
-from ecorl.ledger import ExecutionRow, FaultRow
+from ecorl.ledger import ExecutionRow, FaultRow, MetricRow
 from ecorl.records import Action, EnergyMethod, StageEnergy, StageResult
 from tests.fakes.recordings import two, write
 from tests.fakes.training_problems import DAY_S, table
@@ -338,6 +338,36 @@ def test_measurements_of_the_gears_are_no_training():
         # It stands between two steps of one gear, and is no change between them.
         assert {r.action.gear: r.n for r in found.readings} == {Gear.BF16: 2}
         assert found.left_out["measured the gears, and trained on nothing"] == 1
+
+
+def test_forward_passes_for_old_log_probs_are_no_training():
+    def forward(at):
+        return execution(at, None, n_tokens=9000, n_output_tokens=0, power_w=100.0)
+
+    own = TrainingAction(1, Gear.FP8)
+    rows = [execution(1, "FP8"), execution(2), forward(2.5), execution(3), execution(4)]
+    found = training_profile(rows, "run a", own=own, skip=1)
+    # It stands between two steps of one gear, and is no change between them.
+    assert {r.action.gear: (r.n, r.power_w) for r in found.readings} == {Gear.BF16: (2, 700.0)}
+    told = {"passed forward for old log-probabilities alone": 1}
+    assert found.left_out.items() >= told.items()
+    # So it is in a run without gears, of which the user tells in which it trained.
+    rows = [execution(1, None), forward(1.5), execution(2, None)]
+    found = training_profile(rows, "run a", own=own)
+    assert [(r.n, r.power_w) for r in found.readings] == [(2, 700.0)]
+    assert found.left_out == told
+
+
+def test_steps_in_which_the_gears_were_measured_tell_nothing_of_a_gear():
+    def metric(iteration, superseded=False, value=2.0):
+        return MetricRow(1, superseded, iteration, "gear_measurement_s", value)
+
+    apart = execution(1, None, None, n_tokens=0)
+    rows = [apart, *(execution(n, power_w=900.0 if n == 2 else 700.0) for n in (1, 2, 3, 4))]
+    metrics = [metric(1), metric(2), metric(3, superseded=True), metric(4, value=None)]
+    found = training_profile(rows, "run a", metrics=metrics)
+    assert [(r.n, r.power_w) for r in found.readings] == [(3, 700.0)]
+    assert found.left_out["measured the gears in its time"] == 1
 
 
 def test_power_is_that_of_the_workers_on_all_machines():

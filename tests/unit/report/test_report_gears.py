@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from ecorl.config import validate_config
+from ecorl.config.training.gears import GearsConfig
 from ecorl.control import Command, Gear, Why
 from ecorl.ledger import DeviceRecord, LedgerReader
 from ecorl.records import EventKind, FaultEvent, FaultKind, Provenance, Stage
@@ -25,6 +26,9 @@ from ecorl.report.sharing.files import FOOTPRINT_FILE, footprint_texts
 from ecorl.report.sharing.model_card import model_card
 from ecorl.report.training_stage.limits import low_precision
 from ecorl.report.training_stage.model import GearAccuracy, ShareLimit
+from ecorl.report.training_stage.words import gear_notes
+from ecorl.trainer.gears.formats import GearSupport
+from ecorl.trainer.gears.gearbox import Gearbox
 
 MEASURED, MODELLED = Provenance.MEASURED, Provenance.MODELLED
 BF16, FP8, SIMULATED = "BF16", "FP8", "FP8 simulated"
@@ -208,6 +212,85 @@ def test_a_skipped_step_is_not_counted_as_redone(run):
     assert "No step had to be redone." in remarks(report)
 
 
+@pytest.mark.parametrize(
+    ("allowed", "reference"),
+    [([BF16, FP8], BF16), ([FP8, "FP32", BF16], BF16), ([FP8, "FP32"], "FP32")],
+)
+def test_noise_names_the_gear_that_it_is_held_against(run, allowed, reference):
+    config(run, allowed=allowed)
+    steps(run, [FP8])
+    run.ledger.metric(1, "gradient_noise_ratio_FP8", 1.25)
+    assert f"gradient noise 1.25 times that of {reference} (step 1)" in remarks(ended(run))
+    gears = GearsConfig(allowed=allowed)
+    assert gears.reference is Gearbox(gears, GearSupport(gears.allowed, ())).safe
+
+
+def test_without_gears_there_is_nothing_to_hold_noise_against():
+    assert GearsConfig().reference is None
+
+
+def test_forward_passes_for_old_log_probs_are_in_no_row_and_told(run):
+    config(run)
+    # The second half of the steps is in FP8, and each step has a forward pass before it.
+    steps(run, [BF16, BF16, FP8, FP8])
+    for n in (1, 2, 3, 4):
+        start_s = 1000.0 + 10.0 * n - 2.0
+        energy_j = None if n == 4 else 70.0
+        run.ran(
+            Stage.ACTOR_TRAIN, (start_s, start_s + 1.0), energy_j,
+            iteration=n, tokens=300, n_output_tokens=0,
+        )  # fmt: skip
+    report = ended(run)
+    facts = report.training_stage
+    assert [(r.gear, r.n_executions, r.n_tokens, r.time_s, r.energy_j) for r in facts.rows] == [
+        (BF16, 2, 400, 4.0, 200.0), (FP8, 2, 400, 8.0, 200.0),
+    ]  # fmt: skip
+    assert facts.token_shares() == pytest.approx({BF16: 0.5, FP8: 0.5})
+    assert facts.low.share == pytest.approx(0.5)
+    assert [r.j_per_token for r in facts.rows] == pytest.approx([0.5, 0.5])
+    told = (
+        "Forward passes for old log-probabilities: 4, 4.00 s (measured), at least 210 J "
+        "(measured), in none of the rows."
+    )
+    assert told in remarks(report)
+
+
+def test_where_forward_passes_tell_no_time_and_no_energy_they_are_counted(run):
+    config(run)
+    steps(run, [BF16, FP8])
+    run.ran(Stage.ACTOR_TRAIN, (1008, 1009), None, n_output_tokens=0, time_s=None)
+    report = ended(run)
+    assert report.training_stage.old_log_probs.energy_j is None
+    assert "Forward passes for old log-probabilities: 1, in none of the rows." in remarks(report)
+
+
+def test_measurements_within_a_step_are_told_to_be_in_its_row(run):
+    config(run)
+    steps(run, [BF16, FP8, BF16])
+    for n in (1, 3):
+        run.ledger.metric(n, "gear_measurement_s", 1.0)
+    report = ended(run)
+    m = report.training_stage.measurements
+    assert (m.n, m.n_inside, m.time_s, m.energy_j) == (2, 2, 2.0, None)
+    assert "took 2.00 s (measured), within steps that trained: the rows above hold it." in (
+        remarks(report)
+    )
+    (note,) = gear_notes(report.training_stage)
+    assert "of which those within a step that trained are in its figures" in note
+
+
+def test_measurements_of_both_kinds_are_told_apart(run):
+    config(run)
+    steps(run, [BF16, FP8, BF16])
+    run.ran(Stage.ACTOR_TRAIN, (1008, 1010), 70.0, iteration=1, tokens=0)
+    for n in (1, 3):
+        run.ledger.metric(n, "gear_measurement_s", 1.0)
+    report = ended(run)
+    assert "; 1 of them were within steps that trained, and the rows above hold those." in (
+        remarks(report)
+    )
+
+
 def test_retired_and_barred_gears_are_named_with_the_reason(run):
     config(run)
     steps(run, [BF16, FP8])
@@ -232,11 +315,13 @@ def test_measurements_are_in_no_row_and_their_cost_is_told(run):
     assert sum(r.n_executions for r in facts.rows) == 2
     m = facts.measurements
     assert (m.n, m.time_s, m.energy_j, m.energy_provenance) == (1, 1.9, 70.0, MEASURED)
-    assert facts.accuracy == (GearAccuracy(FP8, 1.25, 2, 1.02, 1, 1.05),)
+    assert facts.accuracy == (GearAccuracy(FP8, 1.25, 2, 1.02, 1, 1.05, BF16),)
     told = remarks(report)
     assert "Measuring noise and mismatch once took 1.90 s (measured) and 70.0 J (measured)" in told
     assert "gradient noise 1.25 times that of BF16 (step 2)" in told
     assert "within gears.mismatch_limit = 1.05" in told
+    assert "which is in no row above" in told
+    assert "and are in none of these figures" in gear_notes(facts)[0]
 
 
 # ---------------------------------------------------------------- limits

@@ -174,6 +174,18 @@ def test_only_optimizer_steps_that_follow_each_other_count_as_in_a_row(stages, r
     assert retired == ([] if retires_in is None else [retires_in])
 
 
+def test_a_stage_in_which_steps_were_redone_is_told():
+    """What it took was computed in two gears, and tells of neither."""
+    actors = [Actor()]
+    gears = gears_of(actors)
+    staged(gears, actors, [WELL, REDONE])
+    assert gears.stage(9).is_redone
+    gears.begin_step(Gear.FP8, 2, 9)
+    actors[0].own.report = StepReport(ends=[WELL, WELL])
+    gears.end_step(2, 100.0)
+    assert not gears.stage(9).is_redone
+
+
 def test_tokens_of_redone_steps_count_to_the_gear_that_computed_them():
     actors = [Actor()]
     gears = gears_of(actors)

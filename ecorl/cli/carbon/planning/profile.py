@@ -12,6 +12,7 @@ from ecorl.cli.carbon.paragraphs import paragraph
 from ecorl.cli.carbon.planning.words import show_table
 from ecorl.cli.exits import reading_named_ledger
 from ecorl.cli.output import make_console, say, writing
+from ecorl.controllers.planning.executions import MEASUREMENT_S
 from ecorl.controllers.planning.measured import TRAINED, TrainingProfile, training_profile
 from ecorl.controllers.planning.tables import write_table
 from ecorl.controllers.problem.table import TrainingAction
@@ -22,6 +23,7 @@ from ecorl.report.render.numbers import edi_unit, figure, scaled, with_spread
 _PLURALS = {
     "simulated its gear": "simulated their gear",
     "was computed anew after an overflow": "were computed anew after an overflow",
+    "measured the gears in its time": "measured the gears in their time",
     "lacks the record of a machine": "lack the record of a machine",
 }
 """Reasons that are told otherwise of several executions."""
@@ -54,6 +56,7 @@ def run_profile(
             skip=skip,
             faults=reader.faults(),
             lost={node.attempt for node in reader.lost_nodes()},
+            metrics=reader.metrics(MEASUREMENT_S),
         )
     if not found.readings:
         raise RunError(f"{run}: no execution of {TRAINED} can be used: {_left_out(found)}")

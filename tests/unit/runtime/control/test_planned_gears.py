@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from ecorl.carbon.series import Series
 from ecorl.config import validate_config
 from ecorl.control import Command, Gear, TrainingStage, Why
+from ecorl.controllers.planning.tables import read_table
+from ecorl.controllers.problem.table import TrainingAction
 from ecorl.controllers.protocol import Seen
 from ecorl.controllers.replay.knowledge import told
 from ecorl.errors import ConfigError
@@ -225,3 +227,26 @@ def test_a_time_or_a_power_of_nothing_is_no_reading():
 def test_nothing_is_planned_before_a_step_is_timed():
     with pytest.raises(ValueError, match="no step is timed"):
         live_plan(StepRecord(), TrainingStage(), None, 0.05)
+
+
+def test_a_rehearsal_does_not_go_by_which_gear_stands_first(tmp_path):
+    path = tmp_path / "table.toml"
+    path.write_text(TABLE)
+    shape = read_table(path)
+    steps = StepRecord()
+    for gear, step_s in ((Gear.BF16, 1.0), (Gear.FP8, 1.6)):
+        steps.note_time(Ran(gear, 1), step_s)
+    found = {}
+    for gears in (BOTH, BOTH[::-1]):
+        stage = TrainingStage(
+            gears=gears, gear=Gear.BF16, simulated=(Gear.FP8,), low_steps_left=5.0,
+            width=1, widths=(1, 2),
+        )  # fmt: skip
+        plan = live_plan(steps, stage, shape, 0.0, 10)
+        found[gears] = [
+            plan.step_tokens / table.rate(TrainingAction(width, gear))
+            for table in (plan.table, plan.clock)
+            for gear in BOTH
+            for width in (1, 2)
+        ]
+    assert found[BOTH[::-1]] == pytest.approx(found[BOTH])

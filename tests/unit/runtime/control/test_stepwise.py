@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ecorl.carbon.series import Series
-from ecorl.control import Command, Gear
+from ecorl.control import Command, Gear, GearChoice, Why
 from ecorl.controllers.catalogue import build
 from ecorl.controllers.problem.table import GearTable, TrainingAction
 from ecorl.controllers.problem.training import Progress, TrainingProblem
@@ -97,6 +98,64 @@ def test_an_epoch_s_choice_holds_until_it_is_over():
     first = control.decide(problem.start_s, 0, N_STEPS)
     assert control.decide(problem.start_s + 0.9 * HOUR_S, 3, N_STEPS - 3) is first
     assert control.decide(problem.start_s + HOUR_S, 4, N_STEPS - 4) is not first
+
+
+class Low:
+    """Always wants low precision, and remembers how often it was asked."""
+
+    name, n = "low", 0
+
+    def decide(self, now_s, seen):
+        self.n += 1
+        self.seen = seen
+        told = "a test's"
+        return GearChoice(
+            now_s, Command.RUN, Why.PRICED, self.name, told, now_s + HOUR_S, width=1, gear=Gear.FP8
+        )
+
+    def memory(self):
+        return {"n": self.n}
+
+    def recall(self, memory):
+        self.n = memory["n"]
+
+
+def test_a_resume_knows_how_much_of_the_cap_is_used_and_what_was_waited():
+    problem, knowledge = problem_of(0.3), Knowledge(grid(3))
+    first = StepwiseControl(Low(), problem, knowledge.at, 1.0)
+    first.decide(problem.start_s, 0, N_STEPS)
+    first.decide(problem.start_s + 0.5 * HOUR_S, 58, N_STEPS - 58)
+    memory = json.loads(json.dumps(first.memory() | {"waited_s": 7.0}))
+    low = Low()
+    second = StepwiseControl(low, problem, knowledge.at, 1.0)
+    second.decide(problem.start_s, 0, N_STEPS)  # before it is known what was done
+    second.recall(memory)
+    # Steps that were committed after the memory are of what was chosen last.
+    second.decide(problem.start_s + 0.6 * HOUR_S, 60, N_STEPS - 60)
+    assert low.seen.progress.low_tokens_left == pytest.approx(0.3 * N_STEPS - 60)
+    assert low.seen.progress.action == TrainingAction(1, Gear.FP8)
+    assert (low.seen.waited_s, low.n) == (7.0, 2)
+
+
+def test_a_training_that_begins_anew_has_used_nothing_of_its_cap():
+    problem, low = problem_of(0.3), Low()
+    control = StepwiseControl(low, problem, Knowledge(grid(3)).at, 1.0)
+    control.decide(problem.start_s, 0, N_STEPS)
+    control.decide(problem.start_s + 0.5 * HOUR_S, 60, N_STEPS - 60)
+    control.recall({})
+    control.decide(problem.start_s + HOUR_S, 0, N_STEPS)
+    assert low.seen.progress.low_tokens_left == pytest.approx(0.3 * N_STEPS)
+
+
+@pytest.mark.parametrize(
+    "memory", [{"n_done": "x", "low_tokens": -1}, {"width": 2.5, "gear": "FP9", "waited_s": None}]
+)
+def test_what_cannot_be_read_of_a_memory_is_as_at_the_beginning(memory):
+    problem, low = problem_of(0.3), Low()
+    control = StepwiseControl(low, problem, Knowledge(grid(3)).at, 1.0)
+    control.recall(memory)
+    control.decide(problem.start_s, 0, N_STEPS)
+    assert low.seen.progress.low_tokens_left == pytest.approx(0.3 * N_STEPS)
 
 
 def test_the_grid_is_known_up_to_now_alone():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import json
 
 import pytest
 
@@ -19,6 +20,25 @@ def test_the_last_two_are_kept_and_the_newest_is_read(tmp_path):
     assert (newest.n_done, newest.payload) == (100_000_000, b"state 100000000")
     assert damaged == []
     assert names(folder.folder) == ["step-00000010.ckpt", "step-100000000.ckpt"]
+
+
+def test_what_the_controller_remembers_lies_beside_the_state(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    folder.write(1, b"one", {"low_tokens": 60.0})
+    newest, _ = folder.newest()
+    assert (newest.payload, newest.control) == (b"one", {"low_tokens": 60.0})
+
+
+def test_a_checkpoint_of_before_controllers_were_remembered_still_loads(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    folder.write(1, b"one", {"low_tokens": 60.0})
+    path = tmp_path / "step-00000001.ckpt"
+    line, _, payload = path.read_bytes().partition(b"\n")
+    header = json.loads(line)
+    del header["control"]
+    path.write_bytes(json.dumps(header).encode() + b"\n" + payload)
+    newest, damaged = folder.newest()
+    assert (newest.payload, newest.control, damaged) == (b"one", None, [])
 
 
 def cut(path):

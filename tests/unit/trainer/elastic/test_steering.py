@@ -151,3 +151,39 @@ def test_a_width_that_cannot_be_is_refused(width):
         WidthWishes(width, max_width=4)
     with pytest.raises(ConfigError, match="0 to max_width = 4"):
         WidthWishes(1, max_width=4).ask(width)
+
+
+class Keeper(Listed):
+    """Remembers something."""
+
+    kept: object = 3
+
+    def memory(self):
+        return {"kept": self.kept}
+
+    def recall(self, memory):
+        self.kept = memory["kept"]
+
+
+def test_a_controller_s_memory_is_kept_and_recalled_where_it_has_one():
+    steers, told = steering(Keeper())
+    assert steers.memory() == {"kept": 3}
+    controller = Keeper()
+    other, _ = steering(controller)
+    other.recall({"kept": 5})
+    other.recall(None)  # an old checkpoint has none
+    assert controller.kept == 5
+    without, _ = steering(Listed())
+    without.recall({"kept": 5})
+    assert without.memory() is None
+    assert told == []
+
+
+def test_a_memory_that_fails_is_told_and_does_not_end_the_training():
+    controller = Keeper()
+    controller.kept = object()  # nothing that JSON can hold
+    steers, told = steering(controller)
+    assert steers.memory() is None
+    steers.recall({})
+    assert [kind for kind, _, _ in told] == [GONE, GONE]
+    assert told[1][2] == "what it remembers is lost: KeyError: 'kept'"

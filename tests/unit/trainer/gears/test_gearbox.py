@@ -152,6 +152,8 @@ def test_the_control_path_is_told_what_may_be_chosen():
     assert stage.simulated == (Gear.FP8,)
     assert stage.low_steps_left == pytest.approx(10.0)
     assert box().stage(20, None).low_steps_left is None
+    assert not stage.is_redone
+    assert own.stage(20, Gear.BF16, is_redone=True).is_redone
 
 
 def test_a_simulated_gear_has_a_name_of_its_own():
