@@ -37,7 +37,8 @@ from roll_adapters.roll.invitation import WorkerInvitation, invite
 from roll_adapters.roll.stages import hooks
 from roll_adapters.roll.stages.dispatch import watched_generator
 from roll_adapters.roll.stages.hooks import PipelineHooks
-from roll_adapters.roll.stages.references import ReferenceRequest, References
+from roll_adapters.roll.stages.references import References
+from roll_adapters.roll.stages.replacements import joined, put_off
 
 logger = logging.getLogger(__name__)
 
@@ -206,8 +207,8 @@ class AutoDeviceMapping:
         from roll_adapters.roll.rollouts import WatchedScheduler
 
         self._replace(names.SCHEDULER, lambda _: WatchedScheduler)
-        self._replace(names.COMPUTE, _put_off)
-        self._replace(names.TOKEN_REWARD, _joined)
+        self._replace(names.COMPUTE, put_off)
+        self._replace(names.TOKEN_REWARD, joined)
         self._replace(names.ROLLED_OUT, self._rolled_out)
 
     def _replace(self, name: tuple[str, str], make: Callable[[Any], Any]) -> None:
@@ -423,35 +424,3 @@ class AutoDeviceMapping:
         except RayError as error:
             why = type(error).__name__
             logger.warning("ecorl: the workers' last notes may be missing: %s", why)
-
-
-def _put_off(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What stands in the place of ROLL's function that computes the references."""
-
-    def compute(
-        batch: Any,
-        references: Any,
-        pipeline_config: Any,
-        domain_to_teacher_names: Any = None,
-        domain_values: Any = None,
-        metrics_fn: Any = None,
-    ) -> Any:
-        call = ReferenceRequest(
-            batch, references, pipeline_config, domain_to_teacher_names, domain_values, metrics_fn
-        )
-        if hooks.current is None:
-            return call.again(batch, tuple(references), original, metrics_fn)
-        return hooks.current.compute_references(call)
-
-    return compute
-
-
-def _joined(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What stands in the place of ROLL's function that uses the references first."""
-
-    def compute_token_reward(data: Any, *args: Any, **kwargs: Any) -> Any:
-        if hooks.current is not None:
-            hooks.current.join_references(data)
-        return original(data, *args, **kwargs)
-
-    return compute_token_reward
