@@ -67,6 +67,8 @@ class StandIn:
             os._exit(3)
         if how == "vanish":
             os._exit(0)
+        if how == "dawdle":
+            time.sleep(0.3)
         if how == "hang":
             time.sleep(60)
         if how == "raise":
@@ -126,6 +128,7 @@ class StandIn:
                 self.fault("step")
                 self.meet(nearest)
             time.sleep(0.002)
+        self.fault("over")
         os._exit(0)
 
     def train(self) -> None:
@@ -166,6 +169,8 @@ class StandIn:
                 self.fault("left")
                 break
         else:
+            (self.folder / f"{self.group}-over-0").touch()
+            self.fault("closing")
             self.channel.send(Ended("complete" if step >= N_STEPS else "stopped"))
         (self.folder / f"{self.group}-over-0").touch()
         os._exit(0)

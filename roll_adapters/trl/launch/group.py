@@ -8,11 +8,11 @@ import socket
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO
 
 from ecorl.child_process import start_module, wait_or_kill
-from roll_adapters.trl.launch.messages import Begin, Channel, Failed, Go, Message
+from roll_adapters.trl.launch.messages import Begin, Channel, Ended, Failed, Go, Message
 
 _TAIL_BYTES = 4096
 """Bytes at the end of what a process printed in which its last line is looked for; invented."""
@@ -60,6 +60,7 @@ class TrainingGroup:
         serial: number of the wish that it answers; 0 where it stands by for none.
         is_ready: whether it has loaded all that it can and waits to go on.
         go: what it goes on with as soon as it is ready; None while it stands by.
+        unheard: what rank 0 told while the group's fault was looked for.
     """
 
     width: int
@@ -69,6 +70,7 @@ class TrainingGroup:
     serial: int = 0
     is_ready: bool = False
     go: Go | None = None
+    unheard: list[Message] = field(default_factory=list)
 
     @property
     def channels(self) -> list[Channel]:
@@ -96,8 +98,9 @@ class TrainingGroup:
         """What rank 0 has told; errors of all are kept for `fault`."""
         for member in self.members[1:]:
             _keep_failure(member, member.channel.receive())
-        heard = self.members[0].channel.receive()
-        _keep_failure(self.members[0], heard)
+        told = self.members[0].channel.receive()
+        _keep_failure(self.members[0], told)
+        heard, self.unheard = [*self.unheard, *told], []
         return heard
 
     def signal(self, number: int) -> None:
@@ -118,13 +121,16 @@ class TrainingGroup:
         """Find out why the group cannot train on.
 
         Where one process dies the others fail as well: what a process says on purpose goes before
-        a signal that killed one, and that before errors of a connection.
+        a signal that killed one, and that before errors of a connection. Whatever rank 0 tells
+        meanwhile, such as that the run has ended as it should, is heard by the next `receive`.
 
         Args:
             patience_s: how long the processes have to tell, s.
         """
         end_s = time.monotonic() + patience_s
-        while (cause := self._cause()) is None and time.monotonic() < end_s and not self.is_over():
+        while (cause := self._cause()) is None and time.monotonic() < end_s:
+            if self.is_over() or any(isinstance(told, Ended) for told in self.unheard):
+                break
             time.sleep(0.01)
         cause = cause or self._cause()
         if cause is not None:
@@ -138,7 +144,7 @@ class TrainingGroup:
 
     def _cause(self) -> ProcessFault | None:
         """What alone explains the end of a group; None as long as no process has told it."""
-        self.receive()
+        self.unheard = self.receive()
         for member in self.members:
             if member.failed is not None and not member.failed.trace:
                 return ProcessFault(member.failed.text, member.failed)

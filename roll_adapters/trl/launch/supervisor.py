@@ -138,22 +138,27 @@ class Supervisor:
         wait_for([c for g in groups for c in g.channels], _LOOK_S)
         # Looked at first: what a process told before it ended is still heard.
         is_lost = training.has_fault()
-        for message in training.receive():
-            if isinstance(message, Ended):
-                return message
-            if isinstance(message, Left) and self._signal is not None:
-                return Ended("stopped")  # it is saved, and was asked to stop meanwhile
-            self._heard(training, message)
-        if self._training is not training:
-            return None  # it has left; the other group's turn comes next
-        if is_lost:
-            self._lost(training)
+        ending = self._hear(training)
+        if ending is None and is_lost and self._training is training:
+            ending = self._lost(training)
+        if ending is not None or self._training is not training:
+            return ending  # where it has left, the other group's turn comes next
         self._tend_standby()
         self._begin_standby()
         self._let_go()
         return None
 
     # ------------------------------------------------------------ the group that trains
+
+    def _hear(self, training: TrainingGroup) -> Ended | None:
+        """Act on all that the group has told; how the run ended, if it told that."""
+        for message in training.receive():
+            if isinstance(message, Ended):
+                return message
+            if isinstance(message, Left) and self._signal is not None:
+                return Ended("stopped")  # it is saved, and was asked to stop meanwhile
+            self._heard(training, message)
+        return None
 
     def _heard(self, training: TrainingGroup, message: Message) -> None:
         if isinstance(message, FilesPrepared):
@@ -203,9 +208,15 @@ class Supervisor:
         if group.go is not None:
             group.send(group.go)
 
-    def _lost(self, training: TrainingGroup) -> None:
-        """Go back to the group's predecessor where it has made no step yet; else end the run."""
+    def _lost(self, training: TrainingGroup) -> Ended | None:
+        """Go back to the group's predecessor where it has made no step yet; else end the run.
+
+        What rank 0 tells while the cause is looked for goes before the fault of another process.
+        """
         fault = training.fault(self._patience.tell_s)
+        ending = self._hear(training)
+        if ending is not None or self._training is not training:
+            return ending
         training.kill()
         if self._signal is not None and fault.failed is None:
             raise KeyboardInterrupt
@@ -214,6 +225,7 @@ class Supervisor:
         width, left = self._way_back
         self._note_failure(left.width, fault.text)
         self._go_back(width, left)
+        return None
 
     # ------------------------------------------------------------ the group that stands by
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 from rich.console import Console
 
+import roll_adapters.trl
+from ecorl.cli.exits import STOPPED
 from ecorl.config import validate_config
 from ecorl.errors import CheckpointError, ConfigError, TrainingError
 from ecorl.runtime.run_record import create_run
 from roll_adapters.trl import run as trl_run
-from roll_adapters.trl.launch import supervisor
-from roll_adapters.trl.launch.crew import NEXT_WIDTH
-from roll_adapters.trl.launch.messages import Begin
+from roll_adapters.trl.launch import supervisor, worker
+from roll_adapters.trl.launch.crew import NEXT_WIDTH, AttemptOutcome
+from roll_adapters.trl.launch.messages import Begin, Channel
 from roll_adapters.trl.launch.supervisor import Supervisor, SupervisorPatience
 from tests.fakes.training_process import FAULTS, MODULE, N_STEPS, PLAN, TRIES
 
@@ -168,6 +172,31 @@ def test_a_process_that_dies_ends_the_run(supervise, rank, how):
     words = {"kill": "was ended by SIGKILL", "exit": "something went wrong", "vanish": "ended"}
     with pytest.raises(TrainingError, match=words[how]):
         supervise({}, fault(2, rank, "step", how), width=2)
+
+
+def test_a_process_that_ends_while_rank_0_closes_the_record_is_no_fault(supervise, tmp_path):
+    faults = [fault(2, 0, "closing", "dawdle"), fault(2, 1, "over", "exit")]
+    patience = SupervisorPatience(end_s=2.0, tell_s=10.0)
+    assert supervise({}, *faults, width=2, patience=patience)
+    assert widths_of(tmp_path) == [2] * N_STEPS
+
+
+@pytest.mark.parametrize(("rank", "code"), [(0, STOPPED), (1, 0)])
+def test_of_a_stopped_run_rank_0_alone_tells_by_its_exit_code(monkeypatch, tmp_path, rank, code):
+    def start(*_run):
+        return AttemptOutcome.STOPPED
+
+    attempt = SimpleNamespace(start=start, resume=start, stand_by=start)
+    monkeypatch.setitem(sys.modules, "roll_adapters.trl.attempt", attempt)
+    monkeypatch.setattr(roll_adapters.trl, "attempt", attempt, raising=False)
+    monkeypatch.setattr(worker, "_part", lambda: None)
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    own, there = socket.socketpair()
+    with there:
+        channel = Channel(own)
+        assert worker._work(Begin("start", str(tmp_path), ""), channel) == code
+        channel.close()
 
 
 def test_an_error_of_the_user_s_arrives_as_it_is(supervise):
