@@ -80,6 +80,9 @@ class StandIn:
         if how == "supervisor":
             os.kill(os.getppid(), signal.SIGKILL)
             time.sleep(60)
+        if how == "terminated":
+            os.kill(os.getppid(), signal.SIGTERM)
+            time.sleep(60)
         if how == "garbage":
             self.channel._connection.sendall(b'{"message": "Left"}\nnonsense\n\xff\n[]\n{"a": 1}\n')
 

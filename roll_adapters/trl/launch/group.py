@@ -59,7 +59,8 @@ class TrainingGroup:
         started_s: when they were started, on the machine's steady clock, s.
         serial: number of the wish that it answers; 0 where it stands by for none.
         is_ready: whether it has loaded all that it can and waits to go on.
-        go: what it goes on with as soon as it is ready; None while it stands by.
+        go: what it goes on with as soon as it is ready; None while it stands by, and once it has
+            made its first step.
         unheard: what rank 0 told while the group's fault was looked for.
     """
 

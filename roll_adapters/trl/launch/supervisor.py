@@ -141,8 +141,10 @@ class Supervisor:
         ending = self._hear(training)
         if ending is None and is_lost and self._training is training:
             ending = self._lost(training)
-        if ending is not None or self._training is not training:
-            return ending  # where it has left, the other group's turn comes next
+        if ending is not None:
+            return ending
+        if self._training is not training:
+            return self._handed_over()
         self._tend_standby()
         self._begin_standby()
         self._let_go()
@@ -170,7 +172,7 @@ class Supervisor:
         elif isinstance(message, Stayed):
             self._drop_standby("the training could not be saved for it", tells=False)
         elif isinstance(message, Begun):
-            self._way_back = None
+            self._way_back = training.go = None
             self._failures.pop(training.width, None)
         elif isinstance(message, Left):
             self._left(training, message)
@@ -203,6 +205,16 @@ class Supervisor:
         if group.is_ready:
             group.send(go)
 
+    def _handed_over(self) -> Ended | None:
+        """Stop the run after all, where a signal came while one group handed it to another.
+
+        It has reached neither of them; the run is saved, and no step was made since.
+        """
+        if self._signal is None or self._training is None:
+            return None  # the other group's turn comes next
+        self._training.kill()
+        return Ended("stopped")
+
     def _is_ready(self, group: TrainingGroup) -> None:
         group.is_ready = True
         if group.go is not None:
@@ -218,6 +230,8 @@ class Supervisor:
         if ending is not None or self._training is not training:
             return ending
         training.kill()
+        if self._signal is not None and training.go is not None:
+            return Ended("stopped")  # it made no step: all is in the checkpoint that was left
         if self._signal is not None and fault.failed is None:
             raise KeyboardInterrupt
         if self._way_back is None:

@@ -241,6 +241,31 @@ def started(tmp_path, plan, *faults, width=2):
     return process, psutil.Process(process.pid).children(recursive=True)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_supervisor_goes_back_stops_the_run_where_it_was_left(
+    supervise, tmp_path, monkeypatch, number
+):
+    start, n_started = supervisor.start_group, []
+
+    def signalled(*told):
+        n_started.append(told)
+        if len(n_started) == 3:
+            os.kill(os.getpid(), number)
+        return start(*told)
+
+    monkeypatch.setattr(supervisor, "start_group", signalled)
+    # The third group is the one that the supervisor goes back to.
+    assert supervise({3: 2}, fault(2, 0, "go", "kill")) is False
+    assert len(n_started) == 3
+    assert widths_of(tmp_path) == [1] * 3
+
+
+def test_a_signal_that_ends_processes_before_their_first_step_stops_the_run(supervise, tmp_path):
+    # Whatever else befalls them then: nobody is started in their place.
+    assert supervise({3: 2}, fault(2, 0, "go", "terminated")) is False
+    assert widths_of(tmp_path) == [1] * 3
+
+
 def assert_gone(processes, timeout_s=10):
     _, alive = psutil.wait_procs(processes, timeout_s)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
