@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -67,6 +68,9 @@ class StandIn:
             os._exit(3)
         if how == "vanish":
             os._exit(0)
+        if how == "child":
+            child = subprocess.Popen(["sleep", "60"])
+            (self.folder / "child").write_text(str(child.pid))
         if how == "dawdle":
             time.sleep(0.3)
         if how == "hang":

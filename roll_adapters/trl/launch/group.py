@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -11,11 +12,15 @@ import time
 from dataclasses import dataclass, field
 from typing import IO
 
-from ecorl.child_process import start_module, wait_or_kill
+from ecorl.child_process import start_module
 from roll_adapters.trl.launch.messages import Begin, Channel, Ended, Failed, Go, Message
 
 _TAIL_BYTES = 4096
 """Bytes at the end of what a process printed in which its last line is looked for; invented."""
+
+_REAP_S = 5.0
+"""How long the kernel may take to remove the processes of a group after SIGKILL, s: one within a
+driver's call can take for ever, and nobody waits for that. Invented."""
 
 _WORDS = 300
 """Characters of that line in an error's one line; invented."""
@@ -159,25 +164,38 @@ class TrainingGroup:
         return all(member.process.poll() is not None for member in self.members)
 
     def kill(self) -> None:
-        """End all processes at once; they do not outlive this call."""
-        for member in self.members:
-            member.process.kill()
-        self.close(0.0)
+        """End all processes at once, and all that they have started in their sessions.
 
-    def close(self, patience_s: float) -> None:
-        """Wait until the processes have ended by themselves; kill those that do not.
-
-        Args:
-            patience_s: how long all of them may take, s.
+        None of them runs on after this call, but one that the kernel cannot end within `_REAP_S`.
         """
-        end_s = time.monotonic() + patience_s
         for member in self.members:
-            wait_or_kill(member.process, max(0.0, end_s - time.monotonic()))
+            # The session outlives the process that leads it where a child of that one lives on.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(member.process.pid, signal.SIGKILL)
+        self._wait(_REAP_S)
+        for member in self.members:
             member.channel.close()
             if member.printed is not None:
                 member.printed.close()
         if self.port is not None:
             self.port.close()
+
+    def close(self, patience_s: float) -> None:
+        """Wait until the processes have ended by themselves; kill those that do not.
+
+        What they have started in their sessions ends with them.
+
+        Args:
+            patience_s: how long all of them may take, s.
+        """
+        self._wait(patience_s)
+        self.kill()
+
+    def _wait(self, patience_s: float) -> None:
+        end_s = time.monotonic() + patience_s
+        for member in self.members:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                member.process.wait(max(0.0, end_s - time.monotonic()))
 
     def _death(self, rank: int) -> str:
         member = self.members[rank]

@@ -103,7 +103,10 @@ class Supervisor:
         self._signal: int | None = None
 
     def run(self, width: int) -> bool:
-        """Train until the run is complete or stopped; no process outlives this call.
+        """Train until the run is complete or stopped.
+
+        No training process outlives this call, nor anything that one has started in its session;
+        but for one that the kernel cannot end, within a driver's call for instance.
 
         Args:
             width: number of processes to begin with.
@@ -321,11 +324,12 @@ class Supervisor:
 
     def _let_go(self) -> None:
         """Give groups that have left the run time to end, and end those that do not."""
-        now_s = time.monotonic()
-        for group, end_s in self._gone:
+        now_s, gone, self._gone = time.monotonic(), self._gone, []
+        for group, end_s in gone:
             if group.is_over() or now_s > end_s:
-                group.kill()
-        self._gone = [one for one in self._gone if not one[0].is_over()]
+                group.kill()  # once: what the kernel cannot end then must not hold up the others
+            else:
+                self._gone.append((group, end_s))
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:

@@ -22,7 +22,7 @@ from ecorl.config import validate_config
 from ecorl.errors import CheckpointError, ConfigError, TrainingError
 from ecorl.runtime.run_record import create_run
 from roll_adapters.trl import run as trl_run
-from roll_adapters.trl.launch import supervisor, worker
+from roll_adapters.trl.launch import group, supervisor, worker
 from roll_adapters.trl.launch.crew import NEXT_WIDTH, AttemptOutcome
 from roll_adapters.trl.launch.messages import Begin, Channel
 from roll_adapters.trl.launch.supervisor import Supervisor, SupervisorPatience
@@ -214,6 +214,41 @@ def test_lines_that_are_no_message_end_nothing(supervise, tmp_path, caplog):
     assert supervise({}, fault(1, 0, "step", "garbage"))
     assert widths_of(tmp_path) == [1] * N_STEPS
     assert "is no message" in caplog.text
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_a_training_process_has_started_ends_with_it(supervise, tmp_path, is_killed):
+    faults = [fault(2, 0, "loading", "child")]
+    if is_killed:
+        faults.append(fault(2, 1, "step", "kill"))
+        with pytest.raises(TrainingError, match="was ended by SIGKILL"):
+            supervise({}, *faults, width=2)
+    else:
+        assert supervise({}, *faults, width=2)
+    pid = int((tmp_path / "child").read_text())
+    if psutil.pid_exists(pid):
+        assert_gone([psutil.Process(pid)])
+
+
+def test_processes_that_the_kernel_cannot_end_hold_up_nobody(monkeypatch):
+    class Stuck:
+        pid, returncode = 2**22 + 1, None  # above any process id of the kernel's
+
+        def poll(self):
+            return None
+
+        def wait(self, timeout):
+            raise subprocess.TimeoutExpired("stuck", timeout)
+
+    own, there = socket.socketpair()
+    with there:
+        stuck = group.TrainingGroup(
+            1, [group.TrainingProcess(Stuck(), Channel(own), None)], 0.0, None
+        )
+        sup = Supervisor(Begin("start", "/", ""), MODULE, PATIENCE)
+        sup._gone = [(stuck, 0.0)]
+        sup._let_go()
+        assert sup._gone == []
 
 
 # ---------------------------------------------------------------- signals
