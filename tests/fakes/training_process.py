@@ -78,6 +78,16 @@ class StandIn:
         if how == "raise":
             self.channel.send(Failed("RuntimeError", "no good", "Traceback: no good\n"))
             os._exit(1)
+        if how == "memory":
+            # Not before others load beside this one: that is the fault after this one in the list.
+            limit_s = time.monotonic() + 5
+            while not (self.folder / "fault-1").exists() and time.monotonic() < limit_s:
+                time.sleep(0.005)
+            self.channel.send(Failed("OutOfMemoryError", "CUDA out of memory", "Traceback: no\n"))
+            os._exit(1)
+        if how == "broken":
+            self.channel.send(Failed("RuntimeError", "connection closed by peer", "Traceback\n"))
+            os._exit(1)
         if how == "user":
             self.channel.send(Failed("CheckpointError", "/there: is no checkpoint"))
             os._exit(2)

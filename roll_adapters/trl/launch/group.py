@@ -126,9 +126,10 @@ class TrainingGroup:
     def fault(self, patience_s: float) -> ProcessFault:
         """Find out why the group cannot train on.
 
-        Where one process dies the others fail as well: what a process says on purpose goes before
-        a signal that killed one, and that before errors of a connection. Whatever rank 0 tells
-        meanwhile, such as that the run has ended as it should, is heard by the next `receive`.
+        Where one process dies the others fail as well: what a process says on purpose, or of too
+        little memory, goes before a signal that killed one, and that before errors of a connection.
+        Whatever rank 0 tells meanwhile, such as that the run has ended as it should, is heard by
+        the next `receive`.
 
         Args:
             patience_s: how long the processes have to tell, s.
@@ -152,8 +153,9 @@ class TrainingGroup:
         """What alone explains the end of a group; None as long as no process has told it."""
         self.unheard = self.receive()
         for member in self.members:
-            if member.failed is not None and not member.failed.trace:
-                return ProcessFault(member.failed.text, member.failed)
+            failed = member.failed
+            if failed is not None and (not failed.trace or failed.is_out_of_memory):
+                return ProcessFault(failed.text, failed)
         for rank, member in enumerate(self.members):
             if (member.process.poll() or 0) < 0:
                 return ProcessFault(self._death(rank))

@@ -2,15 +2,21 @@
 
     Wanted -> a group of that number stands by while training goes on -> StandbyReady -> Left -> Go
 
-It imports neither torch nor a framework. Whatever happens to the group that stands by costs the
-training nothing; where it fails after the training has left for it, training goes on with as many
-processes as before, from the checkpoint that was left.
+It imports neither torch nor a framework. A group that fails while it stands by costs the training
+nothing; where it fails after the training has left for it, training goes on with as many processes
+as before, from the checkpoint that was left.
+
+What it loads it shares with the training: processor time, and on GPUs the memory, which has to hold
+the models of both meanwhile. Where the training itself runs out of memory beside it, the group is
+given up, its number of processes is not tried again, and the training starts again from its newest
+checkpoint: the steps since are made twice.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import signal
 import sys
 import time
@@ -238,11 +244,34 @@ class Supervisor:
         if self._signal is not None and fault.failed is None:
             raise KeyboardInterrupt
         if self._way_back is None:
-            raise _error_of(fault)
+            self._start_again(training, fault)
+            return None
         width, left = self._way_back
         self._note_failure(left.width, fault.text)
         self._go_back(width, left)
         return None
+
+    def _start_again(self, training: TrainingGroup, fault: ProcessFault) -> None:
+        """Start the training again where it ran out of memory beside a group that stood by.
+
+        It goes on from its newest checkpoint. That group's number of processes is never tried
+        again, so that this happens once for each.
+
+        Raises:
+            EcorlError: what ended the training, where it was anything else.
+        """
+        standby = self._standby
+        is_memory = fault.failed is not None and fault.failed.is_out_of_memory
+        if standby is None or not is_memory or self._signal is not None:
+            raise _error_of(fault)
+        reason = "the training ran out of memory while they loaded beside it"
+        logger.warning("%d training processes: %s; it starts again", standby.width, reason)
+        self._drop_standby(reason, tells=False)
+        self._failures[standby.width] = _Failures(1, math.inf, reason)
+        self._wish = None
+        begin = Begin("resume", self._begin.run_dir, self._begin.config)
+        self._training = self._started(training.width, begin)
+        self._tell_training(Dropped(standby.width, reason))
 
     # ------------------------------------------------------------ the group that stands by
 

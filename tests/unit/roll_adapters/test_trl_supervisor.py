@@ -216,6 +216,24 @@ def test_lines_that_are_no_message_end_nothing(supervise, tmp_path, caplog):
     assert "is no message" in caplog.text
 
 
+def test_a_training_that_runs_out_of_memory_beside_others_starts_again_without_them(
+    supervise, tmp_path
+):
+    faults = [fault(1, 0, "later", "memory"), fault(2, 0, "loading", "hang", always=True)]
+    patience = SupervisorPatience(retry_s=0.0, longest_retry_s=0.0, end_s=2.0, tell_s=0.2)
+    assert supervise({1: 2}, *faults, tries=0, patience=patience)
+    assert widths_of(tmp_path) == [1] * N_STEPS
+    (reason,) = reasons_of(tmp_path)
+    assert reason == "the training ran out of memory while they loaded beside it"
+
+
+def test_a_training_that_runs_out_of_memory_by_itself_ends(supervise, tmp_path):
+    # Rank 1 is the one that says why; to rank 0 it is a lost connection.
+    faults = [fault(2, 1, "loading", "memory"), fault(2, 0, "loading", "broken")]
+    with pytest.raises(TrainingError, match=r"^OutOfMemoryError: CUDA out of memory$"):
+        supervise({}, *faults, width=2)
+
+
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_what_a_training_process_has_started_ends_with_it(supervise, tmp_path, is_killed):
     faults = [fault(2, 0, "loading", "child")]
