@@ -245,7 +245,7 @@ def test_what_a_training_process_has_started_ends_with_it(supervise, tmp_path, i
         assert supervise({}, *faults, width=2)
     pid = int((tmp_path / "child").read_text())
     if psutil.pid_exists(pid):
-        assert_gone([psutil.Process(pid)])
+        assert_gone([psutil.Process(pid)], 0.5)
 
 
 def test_processes_that_the_kernel_cannot_end_hold_up_nobody(monkeypatch):
