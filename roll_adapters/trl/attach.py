@@ -126,7 +126,9 @@ def attach_to_record(
     save = _saver(trainer, run_dir / "models", processes) if is_refreshed(trainer) else None
     frozen = FrozenModels(runtime, watches(trainer, runtime), save)
     # Wrapped last, so that an engine that does not start leaves the trainer as it was.
-    attachment = TrlAttachment(trainer, runtime, on_close, frozen, processes.prefix, gears)
+    attachment = TrlAttachment(
+        trainer, runtime, on_close, frozen, processes.prefix, gears, processes.ranks
+    )
     attachment.wrap()
     trainer.add_callback(StageCallback(attachment))
     trainer.add_callback(LedgerCallback(attachment, record.owned, record.from_step, run_dir))

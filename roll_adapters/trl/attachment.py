@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,12 +22,14 @@ from ecorl.runtime.control.standing import stand
 from ecorl.runtime.energy.log_figures import LEGEND, log_figures
 from ecorl.runtime.frozen_models import FrozenModels
 from ecorl.runtime.handles import RunTotals
+from ecorl.runtime.processes.ranks import Ranks
 from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.rollout import InferenceCall, Rollout
 from roll_adapters.trl.adapters import answers_for_reference, is_own_reference
 from roll_adapters.trl.gears.shifting import TrlGears
 from roll_adapters.trl.reference import ReferenceCall
 from roll_adapters.trl.rewards import RewardStages
+from roll_adapters.trl.saves import save_or_note
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +43,7 @@ HOOKED = (
     "training_step",
     "train",
     "log",
+    "_save_checkpoint",
 )
 """Methods of a trainer that are wrapped, on the object only."""
 
@@ -54,6 +58,7 @@ class TrlAttachment:
         frozen: notices when an engine no longer stands for its model.
         prefix: put before the ids of rows, where several processes train.
         gears: numeric formats of the training stage; None: it stays as the trainer has it.
+        ranks: exchange with the processes that train with this one; None where there are none.
 
     Attributes:
         closed: whether it has ended.
@@ -61,6 +66,9 @@ class TrlAttachment:
         widths: numbers of processes to which the training can be changed; empty: to none.
         is_stopping: tells whether training was asked to stop, by a signal for instance; whoever
             listens for that sets it.
+        guards_saves: whether a save that fails costs its checkpoint alone: one that was not the
+            user's own wish. Otherwise the error is the user's, as without ecorl.
+        missed_save: step of the newest save that failed; None where none did.
     """
 
     def __init__(
@@ -71,12 +79,16 @@ class TrlAttachment:
         frozen: FrozenModels,
         prefix: str = "",
         gears: TrlGears | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.trainer, self.runtime, self.gears = trainer, runtime, gears
         self.closed = False
         self.choice: GearChoice | None = None
         self.widths: tuple[int, ...] = ()
         self.is_stopping: Callable[[], bool] = lambda: False
+        self.guards_saves = False
+        self.missed_save: int | None = None
+        self._ranks = ranks
         self._on_close, self._frozen = on_close, frozen
         self._policy_shape = runtime.training.models.get(Stage.ACTOR_TRAIN)
         width = int(trainer.accelerator.num_processes)
@@ -99,6 +111,7 @@ class TrlAttachment:
             self._training_step,
             self._train,
             self._log,
+            self._save_checkpoint,
         )
         # A method that the user replaced on the object is called by the hook, and put back after.
         self._instance = {n: self.trainer.__dict__[n] for n in HOOKED if n in self.trainer.__dict__}
@@ -344,6 +357,22 @@ class TrlAttachment:
         if not self.trainer.accelerator.sync_gradients:
             self._rollout.end_training()  # a micro-batch; the next one opens its own execution
         return output
+
+    # ------------------------------------------------------------ checkpoints
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+        original = self._original["_save_checkpoint"]
+        if not self.guards_saves:
+            return original(*args, **kwargs)
+        step = int(self.trainer.state.global_step)
+        folder = Path(self.trainer.args.output_dir) / f"checkpoint-{step}"
+
+        def save() -> None:
+            original(*args, **kwargs)
+
+        if not save_or_note(save, folder, step, self.runtime, self._ranks):
+            self.missed_save = step
+        return None
 
     # ------------------------------------------------------------ the trainer's own log
 

@@ -257,6 +257,8 @@ class _Run:
                 TrainerProcesses(self.trainer, self.config),
             )
             self.attached = True
+            # All saves are this program's, and a disk that is full for a while ends no run.
+            attachment.guards_saves = True
             if len(self.config.trainer.widths) > 1:
                 attachment.widths = self.config.trainer.widths
             # On a cluster another process keeps the record from here on.

@@ -82,6 +82,7 @@ class StageCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
         if self._ends_here:
             # Not before: between the micro-batches of a step the trainer would leave it half done.
             control.should_save = control.should_training_stop = True
+            self._attachment.guards_saves = True  # the user has not asked for this one
         if not self._attachment.closed:
             self._attachment.end_training_stage()
             runtime = self._attachment.runtime
@@ -175,7 +176,7 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             control: not used.
             **kwargs: not used.
         """
-        if self._attachment.closed:
+        if self._attachment.closed or self._attachment.missed_save == int(state.global_step):
             return
         checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         gears = self._attachment.gears

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -67,16 +68,34 @@ class StandIn:
             os._exit(3)
         if how == "vanish":
             os._exit(0)
+        if how == "child":
+            child = subprocess.Popen(["sleep", "60"])
+            (self.folder / "child").write_text(str(child.pid))
+        if how == "dawdle":
+            time.sleep(0.3)
         if how == "hang":
             time.sleep(60)
         if how == "raise":
             self.channel.send(Failed("RuntimeError", "no good", "Traceback: no good\n"))
+            os._exit(1)
+        if how == "memory":
+            # Not before others load beside this one: that is the fault after this one in the list.
+            limit_s = time.monotonic() + 5
+            while not (self.folder / "fault-1").exists() and time.monotonic() < limit_s:
+                time.sleep(0.005)
+            self.channel.send(Failed("OutOfMemoryError", "CUDA out of memory", "Traceback: no\n"))
+            os._exit(1)
+        if how == "broken":
+            self.channel.send(Failed("RuntimeError", "connection closed by peer", "Traceback\n"))
             os._exit(1)
         if how == "user":
             self.channel.send(Failed("CheckpointError", "/there: is no checkpoint"))
             os._exit(2)
         if how == "supervisor":
             os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(60)
+        if how == "terminated":
+            os.kill(os.getppid(), signal.SIGTERM)
             time.sleep(60)
         if how == "garbage":
             self.channel._connection.sendall(b'{"message": "Left"}\nnonsense\n\xff\n[]\n{"a": 1}\n')
@@ -126,6 +145,7 @@ class StandIn:
                 self.fault("step")
                 self.meet(nearest)
             time.sleep(0.002)
+        self.fault("over")
         os._exit(0)
 
     def train(self) -> None:
@@ -166,6 +186,8 @@ class StandIn:
                 self.fault("left")
                 break
         else:
+            (self.folder / f"{self.group}-over-0").touch()
+            self.fault("closing")
             self.channel.send(Ended("complete" if step >= N_STEPS else "stopped"))
         (self.folder / f"{self.group}-over-0").touch()
         os._exit(0)

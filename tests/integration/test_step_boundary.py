@@ -139,13 +139,20 @@ def test_nobody_leaves_after_the_last_step(training):
 
 
 @pytest.mark.parametrize(
-    ("usual_s", "n_questions", "is_known"), [(0.25, 2, True), (None, 2, False), (0.25, 3, False)]
+    ("usual_s", "n_questions", "dropped", "is_known"),
+    [
+        (0.25, 2, None, True),
+        (None, 2, None, False),
+        (0.25, 3, None, False),
+        # As many processes as before went on: what passed is no price of a change.
+        (0.25, 2, Dropped(2, "no memory"), False),
+    ],
 )
 def test_the_time_of_a_change_is_missing_where_it_cannot_be_told(
-    tmp_path, monkeypatch, usual_s, n_questions, is_known
+    tmp_path, monkeypatch, usual_s, n_questions, dropped, is_known
 ):
     monkeypatch.setattr("time.monotonic", lambda: 105.0)
-    training = Training(tmp_path, Go(Left(1, 4, 100.0, usual_s)))
+    training = Training(tmp_path, Go(Left(1, 4, 100.0, usual_s), dropped))
     training.step(n_questions=n_questions)
     # Standing still meanwhile is no part of what the change costs.
     assert training.record.metrics == [(5, "width_change_s", 4.75 if is_known else None)]

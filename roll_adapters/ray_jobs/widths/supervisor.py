@@ -15,9 +15,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from ecorl.child_process import die_with_parent
 from roll_adapters.ray_jobs.widths.handover import VARIABLE, Handover
 
 logger = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ class JobSupervisor:
         self._barred: tuple[int, ...] = ()
         self._job: subprocess.Popen[bytes] | None = None
         self._signalled = False
+        self._pending: int | None = None
 
     def run(self) -> int:
         """Train until a job ends without having left the training; its exit code."""
@@ -64,25 +67,42 @@ class JobSupervisor:
                 told = replace(told, width=before, barred=self._barred, reason=reason)
 
     def _run(self, told: Handover | None, now: Path, after: Path) -> int:
-        """Run one job to its end."""
+        """Run one job to its end.
+
+        It dies with this process: nobody would start the next one when it leaves its training.
+        """
         if told is not None:
             told.write(now)
         words = self._command(None if told is None else told.width)
-        self._job = subprocess.Popen(words, env={**os.environ, VARIABLE: str(after)})
-        return self._job.wait()
+        # A session of its own: Ctrl-C in the terminal reaches it once, by way of this process.
+        job = subprocess.Popen(
+            words,
+            env={**os.environ, VARIABLE: str(after)},
+            start_new_session=True,
+            preexec_fn=partial(die_with_parent, os.getpid()),
+        )
+        self._job = job
+        self._pass_on()  # what came before there was a job to pass it on to
+        try:
+            return job.wait()
+        finally:
+            self._job = None
+
+    def _pass_on(self) -> None:
+        """Send the job the signal that waits for it, once."""
+        if self._job is None or self._pending is None:
+            return
+        number, self._pending = self._pending, None
+        with suppress(ProcessLookupError):
+            self._job.send_signal(number)
 
     @contextmanager
     def _forwarding(self) -> Iterator[None]:
-        """Pass signals on to the job, which ends by them; no further one is started then.
-
-        Ctrl-C reaches the job by itself: it is of the same group of the terminal.
-        """
+        """Pass signals on to the job, which ends by them; no further one is started then."""
 
         def forward(number: int, _frame: FrameType | None) -> None:
-            self._signalled = True
-            if self._job is not None and number != signal.SIGINT:
-                with suppress(ProcessLookupError):
-                    self._job.send_signal(number)
+            self._signalled, self._pending = True, number
+            self._pass_on()
 
         before = {which: signal.signal(which, forward) for which in (signal.SIGINT, signal.SIGTERM)}
         try:

@@ -193,6 +193,8 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is un
             left = self._go.left
             # One question before the training and one before its first step: more is a pause.
             known = left.usual_step_s is not None and n_questions <= 2
+            # Where it goes on as wide as before, what passed is no price of a change.
+            known = known and self._go.dropped is None
             cost_s = now_s - left.ended_s - (left.usual_step_s or 0.0) if known else None
             self._attachment.runtime.record.metric(step, WIDTH_CHANGE, cost_s)
 

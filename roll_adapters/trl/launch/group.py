@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO
 
-from ecorl.child_process import start_module, wait_or_kill
-from roll_adapters.trl.launch.messages import Begin, Channel, Failed, Go, Message
+from ecorl.child_process import start_module
+from roll_adapters.trl.launch.messages import Begin, Channel, Ended, Failed, Go, Message
 
 _TAIL_BYTES = 4096
 """Bytes at the end of what a process printed in which its last line is looked for; invented."""
+
+_REAP_S = 5.0
+"""How long the kernel may take to remove the processes of a group after SIGKILL, s: one within a
+driver's call can take for ever, and nobody waits for that. Invented."""
 
 _WORDS = 300
 """Characters of that line in an error's one line; invented."""
@@ -59,7 +64,9 @@ class TrainingGroup:
         started_s: when they were started, on the machine's steady clock, s.
         serial: number of the wish that it answers; 0 where it stands by for none.
         is_ready: whether it has loaded all that it can and waits to go on.
-        go: what it goes on with as soon as it is ready; None while it stands by.
+        go: what it goes on with as soon as it is ready; None while it stands by, and once it has
+            made its first step.
+        unheard: what rank 0 told while the group's fault was looked for.
     """
 
     width: int
@@ -69,6 +76,7 @@ class TrainingGroup:
     serial: int = 0
     is_ready: bool = False
     go: Go | None = None
+    unheard: list[Message] = field(default_factory=list)
 
     @property
     def channels(self) -> list[Channel]:
@@ -96,8 +104,9 @@ class TrainingGroup:
         """What rank 0 has told; errors of all are kept for `fault`."""
         for member in self.members[1:]:
             _keep_failure(member, member.channel.receive())
-        heard = self.members[0].channel.receive()
-        _keep_failure(self.members[0], heard)
+        told = self.members[0].channel.receive()
+        _keep_failure(self.members[0], told)
+        heard, self.unheard = [*self.unheard, *told], []
         return heard
 
     def signal(self, number: int) -> None:
@@ -117,14 +126,18 @@ class TrainingGroup:
     def fault(self, patience_s: float) -> ProcessFault:
         """Find out why the group cannot train on.
 
-        Where one process dies the others fail as well: what a process says on purpose goes before
-        a signal that killed one, and that before errors of a connection.
+        Where one process dies the others fail as well: what a process says on purpose, or of too
+        little memory, goes before a signal that killed one, and that before errors of a connection.
+        Whatever rank 0 tells meanwhile, such as that the run has ended as it should, is heard by
+        the next `receive`.
 
         Args:
             patience_s: how long the processes have to tell, s.
         """
         end_s = time.monotonic() + patience_s
-        while (cause := self._cause()) is None and time.monotonic() < end_s and not self.is_over():
+        while (cause := self._cause()) is None and time.monotonic() < end_s:
+            if self.is_over() or any(isinstance(told, Ended) for told in self.unheard):
+                break
             time.sleep(0.01)
         cause = cause or self._cause()
         if cause is not None:
@@ -138,10 +151,11 @@ class TrainingGroup:
 
     def _cause(self) -> ProcessFault | None:
         """What alone explains the end of a group; None as long as no process has told it."""
-        self.receive()
+        self.unheard = self.receive()
         for member in self.members:
-            if member.failed is not None and not member.failed.trace:
-                return ProcessFault(member.failed.text, member.failed)
+            failed = member.failed
+            if failed is not None and (not failed.trace or failed.is_out_of_memory):
+                return ProcessFault(failed.text, failed)
         for rank, member in enumerate(self.members):
             if (member.process.poll() or 0) < 0:
                 return ProcessFault(self._death(rank))
@@ -152,25 +166,38 @@ class TrainingGroup:
         return all(member.process.poll() is not None for member in self.members)
 
     def kill(self) -> None:
-        """End all processes at once; they do not outlive this call."""
-        for member in self.members:
-            member.process.kill()
-        self.close(0.0)
+        """End all processes at once, and all that they have started in their sessions.
 
-    def close(self, patience_s: float) -> None:
-        """Wait until the processes have ended by themselves; kill those that do not.
-
-        Args:
-            patience_s: how long all of them may take, s.
+        None of them runs on after this call, but one that the kernel cannot end within `_REAP_S`.
         """
-        end_s = time.monotonic() + patience_s
         for member in self.members:
-            wait_or_kill(member.process, max(0.0, end_s - time.monotonic()))
+            # The session outlives the process that leads it where a child of that one lives on.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(member.process.pid, signal.SIGKILL)
+        self._wait(_REAP_S)
+        for member in self.members:
             member.channel.close()
             if member.printed is not None:
                 member.printed.close()
         if self.port is not None:
             self.port.close()
+
+    def close(self, patience_s: float) -> None:
+        """Wait until the processes have ended by themselves; kill those that do not.
+
+        What they have started in their sessions ends with them.
+
+        Args:
+            patience_s: how long all of them may take, s.
+        """
+        self._wait(patience_s)
+        self.kill()
+
+    def _wait(self, patience_s: float) -> None:
+        end_s = time.monotonic() + patience_s
+        for member in self.members:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                member.process.wait(max(0.0, end_s - time.monotonic()))
 
     def _death(self, rank: int) -> str:
         member = self.members[rank]

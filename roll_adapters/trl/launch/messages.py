@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 How = Literal["start", "resume", "by"]
 
+_OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError")
+"""Names of torch's error and of Python's own."""
+
 _LONGEST = 1 << 20
 """Bytes of a line, at most. Invented: far above any message; what is longer is none."""
 
@@ -169,6 +172,11 @@ class Failed:
     kind: str
     text: str
     trace: str = ""
+
+    @property
+    def is_out_of_memory(self) -> bool:
+        """Whether the memory of a GPU or of the machine did not suffice."""
+        return self.kind in _OUT_OF_MEMORY or "out of memory" in self.text
 
 
 Message = (

@@ -2,15 +2,21 @@
 
     Wanted -> a group of that number stands by while training goes on -> StandbyReady -> Left -> Go
 
-It imports neither torch nor a framework. Whatever happens to the group that stands by costs the
-training nothing; where it fails after the training has left for it, training goes on with as many
-processes as before, from the checkpoint that was left.
+It imports neither torch nor a framework. A group that fails while it stands by costs the training
+nothing; where it fails after the training has left for it, training goes on with as many processes
+as before, from the checkpoint that was left.
+
+What it loads it shares with the training: processor time, and on GPUs the memory, which has to hold
+the models of both meanwhile. Where the training itself runs out of memory beside it, the group is
+given up, its number of processes is not tried again, and the training starts again from its newest
+checkpoint: the steps since are made twice.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import signal
 import sys
 import time
@@ -103,7 +109,10 @@ class Supervisor:
         self._signal: int | None = None
 
     def run(self, width: int) -> bool:
-        """Train until the run is complete or stopped; no process outlives this call.
+        """Train until the run is complete or stopped.
+
+        No training process outlives this call, nor anything that one has started in its session;
+        but for one that the kernel cannot end, within a driver's call for instance.
 
         Args:
             width: number of processes to begin with.
@@ -138,22 +147,29 @@ class Supervisor:
         wait_for([c for g in groups for c in g.channels], _LOOK_S)
         # Looked at first: what a process told before it ended is still heard.
         is_lost = training.has_fault()
-        for message in training.receive():
-            if isinstance(message, Ended):
-                return message
-            if isinstance(message, Left) and self._signal is not None:
-                return Ended("stopped")  # it is saved, and was asked to stop meanwhile
-            self._heard(training, message)
+        ending = self._hear(training)
+        if ending is None and is_lost and self._training is training:
+            ending = self._lost(training)
+        if ending is not None:
+            return ending
         if self._training is not training:
-            return None  # it has left; the other group's turn comes next
-        if is_lost:
-            self._lost(training)
+            return self._handed_over()
         self._tend_standby()
         self._begin_standby()
         self._let_go()
         return None
 
     # ------------------------------------------------------------ the group that trains
+
+    def _hear(self, training: TrainingGroup) -> Ended | None:
+        """Act on all that the group has told; how the run ended, if it told that."""
+        for message in training.receive():
+            if isinstance(message, Ended):
+                return message
+            if isinstance(message, Left) and self._signal is not None:
+                return Ended("stopped")  # it is saved, and was asked to stop meanwhile
+            self._heard(training, message)
+        return None
 
     def _heard(self, training: TrainingGroup, message: Message) -> None:
         if isinstance(message, FilesPrepared):
@@ -165,7 +181,7 @@ class Supervisor:
         elif isinstance(message, Stayed):
             self._drop_standby("the training could not be saved for it", tells=False)
         elif isinstance(message, Begun):
-            self._way_back = None
+            self._way_back = training.go = None
             self._failures.pop(training.width, None)
         elif isinstance(message, Left):
             self._left(training, message)
@@ -198,22 +214,64 @@ class Supervisor:
         if group.is_ready:
             group.send(go)
 
+    def _handed_over(self) -> Ended | None:
+        """Stop the run after all, where a signal came while one group handed it to another.
+
+        It has reached neither of them; the run is saved, and no step was made since.
+        """
+        if self._signal is None or self._training is None:
+            return None  # the other group's turn comes next
+        self._training.kill()
+        return Ended("stopped")
+
     def _is_ready(self, group: TrainingGroup) -> None:
         group.is_ready = True
         if group.go is not None:
             group.send(group.go)
 
-    def _lost(self, training: TrainingGroup) -> None:
-        """Go back to the group's predecessor where it has made no step yet; else end the run."""
+    def _lost(self, training: TrainingGroup) -> Ended | None:
+        """Go back to the group's predecessor where it has made no step yet; else end the run.
+
+        What rank 0 tells while the cause is looked for goes before the fault of another process.
+        """
         fault = training.fault(self._patience.tell_s)
+        ending = self._hear(training)
+        if ending is not None or self._training is not training:
+            return ending
         training.kill()
+        if self._signal is not None and training.go is not None:
+            return Ended("stopped")  # it made no step: all is in the checkpoint that was left
         if self._signal is not None and fault.failed is None:
             raise KeyboardInterrupt
         if self._way_back is None:
-            raise _error_of(fault)
+            self._start_again(training, fault)
+            return None
         width, left = self._way_back
         self._note_failure(left.width, fault.text)
         self._go_back(width, left)
+        return None
+
+    def _start_again(self, training: TrainingGroup, fault: ProcessFault) -> None:
+        """Start the training again where it ran out of memory beside a group that stood by.
+
+        It goes on from its newest checkpoint. That group's number of processes is never tried
+        again, so that this happens once for each.
+
+        Raises:
+            EcorlError: what ended the training, where it was anything else.
+        """
+        standby = self._standby
+        is_memory = fault.failed is not None and fault.failed.is_out_of_memory
+        if standby is None or not is_memory or self._signal is not None:
+            raise _error_of(fault)
+        reason = "the training ran out of memory while they loaded beside it"
+        logger.warning("%d training processes: %s; it starts again", standby.width, reason)
+        self._drop_standby(reason, tells=False)
+        self._failures[standby.width] = _Failures(1, math.inf, reason)
+        self._wish = None
+        begin = Begin("resume", self._begin.run_dir, self._begin.config)
+        self._training = self._started(training.width, begin)
+        self._tell_training(Dropped(standby.width, reason))
 
     # ------------------------------------------------------------ the group that stands by
 
@@ -295,11 +353,12 @@ class Supervisor:
 
     def _let_go(self) -> None:
         """Give groups that have left the run time to end, and end those that do not."""
-        now_s = time.monotonic()
-        for group, end_s in self._gone:
+        now_s, gone, self._gone = time.monotonic(), self._gone, []
+        for group, end_s in gone:
             if group.is_over() or now_s > end_s:
-                group.kill()
-        self._gone = [one for one in self._gone if not one[0].is_over()]
+                group.kill()  # once: what the kernel cannot end then must not hold up the others
+            else:
+                self._gone.append((group, end_s))
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:

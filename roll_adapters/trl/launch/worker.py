@@ -49,7 +49,11 @@ def main() -> None:
 
 
 def _work(begin: Begin, channel: Channel) -> int:
-    """Train, and tell how it ended; the exit code."""
+    """Train, and tell how it ended; the exit code.
+
+    Only rank 0's code tells how the run ended: for the supervisor any other rank that ends with
+    another code than 0 has failed, and rank 0 may still be closing the record then.
+    """
     # Imported here: the parent's end has to be noticed from the first moment.
     from roll_adapters.trl import attempt
 
@@ -64,7 +68,7 @@ def _work(begin: Begin, channel: Channel) -> int:
     elif outcome is not AttemptOutcome.LEFT:
         crew.tell(Ended("complete" if outcome is AttemptOutcome.COMPLETE else "stopped"))
     _part()
-    return STOPPED if outcome is AttemptOutcome.STOPPED else 0
+    return STOPPED if outcome is AttemptOutcome.STOPPED and not rank else 0
 
 
 def _part() -> None:

@@ -6,10 +6,12 @@ import json
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import threading
 from dataclasses import replace
 
+import psutil
 import pytest
 
 pytest.importorskip("ray")
@@ -170,19 +172,77 @@ def test_a_job_that_fails_otherwise_ends_the_command(supervised, plan, stepped, 
     assert len(jobs) == n_jobs
 
 
-def test_a_signal_ends_the_job_and_no_other_follows():
-    code = "import signal, sys, time; print('up', flush=True)\nwhile True: time.sleep(0.05)"
+SLEEPER = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); time.sleep(20)"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("wait_s", [None, 0.4])
+def test_a_signal_ends_the_job_and_no_other_follows(number, wait_s):
     made = []
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.getsignal(number)
 
     def command(width):
         made.append(width)
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        return [sys.executable, "-c", code]
+        if wait_s is None:  # between two jobs, when there is none to pass it on to
+            os.kill(os.getpid(), number)
+        else:
+            threading.Timer(wait_s, os.kill, (os.getpid(), number)).start()
+        return [sys.executable, "-S", "-c", SLEEPER]
 
-    assert JobSupervisor(command, 1, lambda step: False).run() == -signal.SIGTERM
+    assert JobSupervisor(command, 1, lambda step: False).run() in (-number, 1)
     assert made == [None]
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.getsignal(number) == before
+
+
+COUNTS = """
+import signal, sys, time
+def count(*_): print("signal", flush=True)
+signal.signal(signal.SIGINT, count)
+print("up", flush=True)
+limit = time.monotonic() + 1.0
+while time.monotonic() < limit: time.sleep(0.02)
+"""
+SUPERVISOR = """
+import sys
+from roll_adapters.ray_jobs.widths.supervisor import JobSupervisor
+command = [sys.executable, "-S", "-c", sys.argv[1]]
+sys.exit(JobSupervisor(lambda width: command, 1, lambda step: False).run())
+"""
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    """Start a supervisor, in a session of its own, of a job with the given code that prints."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    processes = []
+
+    def start(code):
+        words = [sys.executable, "-c", SUPERVISOR, code]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        processes.append(process)
+        assert process.stdout.readline() == "up\n"
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def test_ctrl_c_in_the_terminal_reaches_the_job_once(begun):
+    process = begun(COUNTS)
+    os.killpg(process.pid, signal.SIGINT)  # as the terminal does
+    assert process.communicate(timeout=10)[0] == "signal\n"
+    assert process.returncode == 0
+
+
+def test_a_job_ends_with_its_supervisor(begun):
+    process = begun("import time; print('up', flush=True); time.sleep(20)")
+    (job,) = psutil.Process(process.pid).children()
+    process.kill()
+    process.wait(10)
+    _, alive = psutil.wait_procs([job], 5)
+    assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_the_first_job_is_handed_nothing(tmp_path):

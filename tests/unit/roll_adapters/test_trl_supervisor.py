@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 from rich.console import Console
 
+import roll_adapters.trl
+from ecorl.cli.exits import STOPPED
 from ecorl.config import validate_config
 from ecorl.errors import CheckpointError, ConfigError, TrainingError
 from ecorl.runtime.run_record import create_run
 from roll_adapters.trl import run as trl_run
-from roll_adapters.trl.launch import supervisor
-from roll_adapters.trl.launch.crew import NEXT_WIDTH
-from roll_adapters.trl.launch.messages import Begin
+from roll_adapters.trl.launch import group, supervisor, worker
+from roll_adapters.trl.launch.crew import NEXT_WIDTH, AttemptOutcome
+from roll_adapters.trl.launch.messages import Begin, Channel
 from roll_adapters.trl.launch.supervisor import Supervisor, SupervisorPatience
 from tests.fakes.training_process import FAULTS, MODULE, N_STEPS, PLAN, TRIES
 
@@ -170,6 +174,31 @@ def test_a_process_that_dies_ends_the_run(supervise, rank, how):
         supervise({}, fault(2, rank, "step", how), width=2)
 
 
+def test_a_process_that_ends_while_rank_0_closes_the_record_is_no_fault(supervise, tmp_path):
+    faults = [fault(2, 0, "closing", "dawdle"), fault(2, 1, "over", "exit")]
+    patience = SupervisorPatience(end_s=2.0, tell_s=10.0)
+    assert supervise({}, *faults, width=2, patience=patience)
+    assert widths_of(tmp_path) == [2] * N_STEPS
+
+
+@pytest.mark.parametrize(("rank", "code"), [(0, STOPPED), (1, 0)])
+def test_of_a_stopped_run_rank_0_alone_tells_by_its_exit_code(monkeypatch, tmp_path, rank, code):
+    def start(*_run):
+        return AttemptOutcome.STOPPED
+
+    attempt = SimpleNamespace(start=start, resume=start, stand_by=start)
+    monkeypatch.setitem(sys.modules, "roll_adapters.trl.attempt", attempt)
+    monkeypatch.setattr(roll_adapters.trl, "attempt", attempt, raising=False)
+    monkeypatch.setattr(worker, "_part", lambda: None)
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    own, there = socket.socketpair()
+    with there:
+        channel = Channel(own)
+        assert worker._work(Begin("start", str(tmp_path), ""), channel) == code
+        channel.close()
+
+
 def test_an_error_of_the_user_s_arrives_as_it_is(supervise):
     with pytest.raises(CheckpointError, match=r"^/there: is no checkpoint$"):
         supervise({}, fault(2, 1, "loading", "user"), width=2)
@@ -185,6 +214,59 @@ def test_lines_that_are_no_message_end_nothing(supervise, tmp_path, caplog):
     assert supervise({}, fault(1, 0, "step", "garbage"))
     assert widths_of(tmp_path) == [1] * N_STEPS
     assert "is no message" in caplog.text
+
+
+def test_a_training_that_runs_out_of_memory_beside_others_starts_again_without_them(
+    supervise, tmp_path
+):
+    faults = [fault(1, 0, "later", "memory"), fault(2, 0, "loading", "hang", always=True)]
+    patience = SupervisorPatience(retry_s=0.0, longest_retry_s=0.0, end_s=2.0, tell_s=0.2)
+    assert supervise({1: 2}, *faults, tries=0, patience=patience)
+    assert widths_of(tmp_path) == [1] * N_STEPS
+    (reason,) = reasons_of(tmp_path)
+    assert reason == "the training ran out of memory while they loaded beside it"
+
+
+def test_a_training_that_runs_out_of_memory_by_itself_ends(supervise, tmp_path):
+    # Rank 1 is the one that says why; to rank 0 it is a lost connection.
+    faults = [fault(2, 1, "loading", "memory"), fault(2, 0, "loading", "broken")]
+    with pytest.raises(TrainingError, match=r"^OutOfMemoryError: CUDA out of memory$"):
+        supervise({}, *faults, width=2)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_a_training_process_has_started_ends_with_it(supervise, tmp_path, is_killed):
+    faults = [fault(2, 0, "loading", "child")]
+    if is_killed:
+        faults.append(fault(2, 1, "step", "kill"))
+        with pytest.raises(TrainingError, match="was ended by SIGKILL"):
+            supervise({}, *faults, width=2)
+    else:
+        assert supervise({}, *faults, width=2)
+    pid = int((tmp_path / "child").read_text())
+    if psutil.pid_exists(pid):
+        assert_gone([psutil.Process(pid)], 0.5)
+
+
+def test_processes_that_the_kernel_cannot_end_hold_up_nobody(monkeypatch):
+    class Stuck:
+        pid, returncode = 2**22 + 1, None  # above any process id of the kernel's
+
+        def poll(self):
+            return None
+
+        def wait(self, timeout):
+            raise subprocess.TimeoutExpired("stuck", timeout)
+
+    own, there = socket.socketpair()
+    with there:
+        stuck = group.TrainingGroup(
+            1, [group.TrainingProcess(Stuck(), Channel(own), None)], 0.0, None
+        )
+        sup = Supervisor(Begin("start", "/", ""), MODULE, PATIENCE)
+        sup._gone = [(stuck, 0.0)]
+        sup._let_go()
+        assert sup._gone == []
 
 
 # ---------------------------------------------------------------- signals
@@ -210,6 +292,31 @@ def started(tmp_path, plan, *faults, width=2):
         assert time.monotonic() < limit
         time.sleep(0.005)
     return process, psutil.Process(process.pid).children(recursive=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_supervisor_goes_back_stops_the_run_where_it_was_left(
+    supervise, tmp_path, monkeypatch, number
+):
+    start, n_started = supervisor.start_group, []
+
+    def signalled(*told):
+        n_started.append(told)
+        if len(n_started) == 3:
+            os.kill(os.getpid(), number)
+        return start(*told)
+
+    monkeypatch.setattr(supervisor, "start_group", signalled)
+    # The third group is the one that the supervisor goes back to.
+    assert supervise({3: 2}, fault(2, 0, "go", "kill")) is False
+    assert len(n_started) == 3
+    assert widths_of(tmp_path) == [1] * 3
+
+
+def test_a_signal_that_ends_processes_before_their_first_step_stops_the_run(supervise, tmp_path):
+    # Whatever else befalls them then: nobody is started in their place.
+    assert supervise({3: 2}, fault(2, 0, "go", "terminated")) is False
+    assert widths_of(tmp_path) == [1] * 3
 
 
 def assert_gone(processes, timeout_s=10):
