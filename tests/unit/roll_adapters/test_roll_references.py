@@ -15,9 +15,9 @@ pytest.importorskip("ray")
 from ecorl.errors import EngineCrashed, EngineTimeout, InvalidResult
 from ecorl.records import Action
 from ecorl.runtime.handles import Iteration
-from roll_adapters.roll.driver import _joined, _put_off
 from roll_adapters.roll.stages import hooks
 from roll_adapters.roll.stages.references import ReferenceRequest, References
+from roll_adapters.roll.stages.replacements import joined, put_off
 from tests.fakes.roll_batches import (
     ROWS,
     Compute,
@@ -387,9 +387,9 @@ def test_without_hooks_roll_s_functions_run_as_they_would(monkeypatch, routed):
     batch, own = step_batch(ROWS, domains=DOMAINS), Compute()
     given = [batch, {name: cluster(name) for name in TWO}, "config"]
     given += [TEACHERS, batch.non_tensor_batch["domain"], lambda told: None] if routed else []
-    assert _put_off(own)(*given) is batch
+    assert put_off(own)(*given) is batch
     assert list(own.calls[0].given.values()) == given + [None] * (6 - len(given))
-    assert _joined(lambda *args, **kwargs: (args, kwargs))("rows", 1, kl_ctrl=2) == (
+    assert joined(lambda *args, **kwargs: (args, kwargs))("rows", 1, kl_ctrl=2) == (
         ("rows", 1), {"kl_ctrl": 2},
     )  # fmt: skip
 
@@ -407,8 +407,8 @@ def test_with_hooks_they_are_put_off_and_joined(monkeypatch):
 
     monkeypatch.setattr(hooks, "current", Seen())
     own, told = Compute(), []
-    compute = _put_off(own)
+    compute = put_off(own)
     assert compute(batch="b", references={"a": 1}, pipeline_config="c", metrics_fn=told) == "b"
     assert calls == [ReferenceRequest("b", {"a": 1}, "c", None, None, told)]
-    assert _joined(lambda data, kl_ctrl: (data, kl_ctrl))("rows", kl_ctrl=2) == ("rows", 2)
+    assert joined(lambda data, kl_ctrl: (data, kl_ctrl))("rows", kl_ctrl=2) == ("rows", 2)
     assert (calls[1:], own.calls) == (["rows"], [])
