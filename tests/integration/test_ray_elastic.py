@@ -132,6 +132,17 @@ def test_a_controller_decides_on_width_and_gear_until_it_is_gone(elastic_cluster
     assert plays.heard[0] == (0, 400)
 
 
+def test_on_a_resume_the_controller_is_told_the_steps_that_are_done(elastic_cluster, tmp_path):
+    with training(tmp_path, ToyTask()) as trainer:
+        trainer.train(3)
+    plays = Played([(0, choice(1))])
+    with training(tmp_path, ToyTask(), control=plays, patience=Patience(decide_s=10.0)) as trainer:
+        assert trainer.n_done == 3
+        result = trainer.train(5)
+    assert (result.first_step, result.n_redone) == (3, 0)
+    assert set(plays.heard) == {(3, 2), (4, 1)}  # and nothing once all steps are done
+
+
 def test_what_the_users_own_functions_raise_reaches_the_user(elastic_cluster, tmp_path):
     task = ToyTask(faulty_from=2)
     with (

@@ -47,8 +47,10 @@ class TrainingLog:
         Args:
             n_done: steps that it holds.
         """
-        self._n_redone += max(0, self.n_done - n_done)
+        before = len(self._steps)
         self._steps = [step for step in self._steps if step.step < n_done]
+        # Of those done here: what lay in a checkpoint that turned out damaged was done before.
+        self._n_redone += before - len(self._steps)
         self._first = n_done if not self._steps else self._first
         self.n_done = n_done
 

@@ -60,7 +60,7 @@ class ElasticTrainer:
 
     Raises:
         ConfigError: for a width that cannot be, and where no Ray cluster was joined.
-        OSError: when the folder cannot be made.
+        OSError: when the folder cannot be made or read.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ElasticTrainer:
         self._task = task
         self._wishes = WidthWishes(width, self._options.max_width)
         self._folder = CheckpointFolder(folder)
-        self._log = TrainingLog()
+        self._log = TrainingLog(self._folder.n_done())
         self._saver = Saver(self._folder, self._options.patience.step_s, self._log.tell)
         self._staff = Staff(task, self._options)
         self._crew = CrewDriver(self._staff, self._log)
@@ -109,7 +109,7 @@ class ElasticTrainer:
 
     @property
     def n_done(self) -> int:
-        """Committed steps."""
+        """Committed steps, those in the folder's newest checkpoint included."""
         return self._log.n_done
 
     def set_width(self, width: int, at_step: int | None = None) -> None:
@@ -146,7 +146,9 @@ class ElasticTrainer:
             What has been done since this trainer was made.
 
         Raises:
-            RunError: when no actor can be had, or one step fails again and again.
+            RunError: when no actor can be had, one step fails again and again, or all checkpoints
+                are damaged.
+            OSError: when the newest checkpoint cannot be read.
             Exception: what the task's own functions raise.
         """
         self._wishes.stop(False)
@@ -201,7 +203,8 @@ class ElasticTrainer:
         """Take over what the controller decides, and what was booked for this step."""
         if not self._saver.is_busy:
             self._saver.settle()
-        if self._steering is not None:
+        # Without a step left there is nothing to decide, but the end of a pause.
+        if self._steering is not None and (self.n_done < n_steps or not self._wishes.width):
             pace_s = self._log.pace_s(self.width)
             n_left = n_steps - self.n_done
             bearing = Bearing(time.time(), self.n_done, n_left, pace_s, self.width)
