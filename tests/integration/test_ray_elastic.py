@@ -143,13 +143,31 @@ def test_on_a_resume_the_controller_is_told_the_steps_that_are_done(elastic_clus
     assert set(plays.heard) == {(3, 2), (4, 1)}  # and nothing once all steps are done
 
 
-def test_what_the_users_own_functions_raise_reaches_the_user(elastic_cluster, tmp_path):
+@pytest.mark.parametrize(
+    ("n_steps", "every"),
+    [(10, 50), pytest.param(3, 50, id="at the end"), pytest.param(10, 3, id="before a checkpoint")],
+)
+def test_what_the_users_own_functions_raise_reaches_the_user(
+    elastic_cluster, tmp_path, n_steps, every
+):
+    """A step is applied with the next one's call, or where a state is asked for."""
     task = ToyTask(faulty_from=2)
     with (
-        training(tmp_path, task) as trainer,
+        training(tmp_path, task, checkpoint_every=every) as trainer,
         pytest.raises(ValueError, match="the user's own mistake"),
     ):
-        trainer.train(10)
+        trainer.train(n_steps)
+
+
+def test_an_optimizer_whose_state_cannot_be_written_reaches_the_user(elastic_cluster, tmp_path):
+    class Locked(ToyTask):
+        def make_optimizer(self, model):
+            made = super().make_optimizer(model)
+            made.param_groups[0]["lock"] = threading.Lock()
+            return made
+
+    with training(tmp_path, Locked()) as trainer, pytest.raises(TypeError, match="pickle"):
+        trainer.train(1)
 
 
 def test_a_model_that_cannot_be_made_reaches_the_user_and_so_do_no_rows(elastic_cluster, tmp_path):

@@ -242,12 +242,13 @@ class Member:
 
     def _apply(self, step: int) -> None:
         """Let the optimizer apply a step."""
+        # Whoever fails halfway has applied a part of it, and must not apply that twice.
+        self._pending = None
         self._seed(_UPDATE, step)
         if isinstance(self._task, PreparesUpdates):
             self._task.before_update(self.model, self.optimizer, step)
         self.optimizer.step()
         self._n_applied += 1
-        self._pending = None
         self._buffers = []
         self._drill(Point.APPLIED, step)
 

@@ -22,7 +22,7 @@ from ecorl.trainer.elastic.records import (
     TrainingResult,
     WidthChange,
 )
-from ecorl.trainer.elastic.saving import Saver
+from ecorl.trainer.elastic.saving import Saver, settle_member
 from ecorl.trainer.elastic.state import from_bytes
 from ecorl.trainer.elastic.steering import Bearing, Steering, WidthController
 from ecorl.trainer.elastic.switch import Switch
@@ -43,6 +43,9 @@ _LOOK_S = 0.01
 
 _PAUSE_LOOK_S = 0.2
 """How often the controller is asked in a pause, s; invented."""
+
+_SAVE_AGAIN_S = 30.0
+"""How often a pause tries again to write a state that could not be written, s; invented."""
 
 
 class ElasticTrainer:
@@ -147,7 +150,8 @@ class ElasticTrainer:
 
         Raises:
             RunError: when no actor can be had, one step fails again and again, or all checkpoints
-                are damaged.
+                are damaged. Also when the last state cannot be written: the members stay, so that
+                this can be called again, or `weights`.
             OSError: when the newest checkpoint cannot be read.
             Exception: what the task's own functions raise.
         """
@@ -167,7 +171,11 @@ class ElasticTrainer:
                 done = self._step() if self.width else None
                 if done is not None and on_step is not None:
                     on_step(done)
-        self._save()
+        if self.width and not self._save():
+            raise RunError(
+                f"the state after {self.n_done} steps is on no disk: {self._saver.failure}; until "
+                "this trainer is closed its members have it, so that train() can write it yet"
+            )
         return self._log.result(n_steps)
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -314,10 +322,13 @@ class ElasticTrainer:
         """Save, let the actors go, and wait until the training is to go on."""
         start_s, step, before = time.monotonic(), self.n_done, self.width
         self._drop_switch()
-        # Actors whose state could not be saved are all that there is of it.
-        if self._save() and not self._options.keeps_actors:
-            self._crew.release()
+        save_s, is_saved = start_s, False
         while self._wishes.width == 0 and not self._wishes.stops:
+            if self.width and not is_saved and time.monotonic() >= save_s:
+                is_saved, save_s = self._save(), time.monotonic() + _SAVE_AGAIN_S
+                # Actors whose state could not be saved are all that there is of it.
+                if is_saved and not self._options.keeps_actors:
+                    self._crew.release()
             self._wishes.wait(_PAUSE_LOOK_S)
             self._hear(n_steps)
         if before:
@@ -328,7 +339,7 @@ class ElasticTrainer:
         every = self._options.checkpoint_every
         is_due = every and self.n_done and self.n_done % every == 0
         if is_due and self.width and self._saver.n_saved != self.n_done and not self._saver.is_busy:
-            self._saver.save(self.n_done, self._crew.snapshot())
+            self._write()
 
     def _save(self) -> bool:
         """Have the state written now; returns whether it is on the disk."""
@@ -336,5 +347,10 @@ class ElasticTrainer:
             return False
         if self._saver.settle() and self._saver.n_saved == self.n_done:
             return True
-        self._saver.save(self.n_done, self._crew.snapshot())
+        self._write()
         return self._saver.settle()
+
+    def _write(self) -> None:
+        """Have the state written beside the training."""
+        settle_member(self._crew.members[0], self.n_done, self._options.patience.step_s)
+        self._saver.save(self.n_done, self._crew.snapshot())

@@ -135,6 +135,16 @@ def test_what_the_users_loss_raises_leaves_nothing_of_the_step_either():
     assert member.digest(0) == before
 
 
+def test_an_update_that_has_failed_halfway_is_not_applied_twice():
+    task = ToyTask(faulty_from=0)
+    (member,) = make("a", task)
+    member.compute(order(task, 0, members="a"))
+    with pytest.raises(ValueError, match="the user's own mistake"):
+        member.settle(1)
+    with pytest.raises(EcorlError, match="applied 0 steps, and 1 are committed"):
+        member.snapshot(1)
+
+
 def test_a_joiner_gets_weights_buffers_and_moments_to_the_last_bit():
     task = ToyTask(dropout=0.2)
     a, b = make("ab", task)
