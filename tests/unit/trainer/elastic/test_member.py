@@ -160,6 +160,37 @@ def test_a_joiner_gets_weights_buffers_and_moments_to_the_last_bit():
     assert a.digest(6) == b.digest(6)
 
 
+KINDS = [
+    torch.bool,
+    torch.int16,
+    torch.uint16,
+    torch.uint32,
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.complex64,
+]
+
+
+def test_buffers_of_any_kind_are_the_first_members():
+    class Kinds(ToyTask):
+        def make_model(self):
+            made = super().make_model()
+            for i, kind in enumerate(KINDS):
+                made.register_buffer(f"of_{i}", torch.zeros(3).to(kind))
+            return made
+
+    task = Kinds()
+    a, b = members = make("ab", task)
+    for i, kind in enumerate(KINDS):
+        setattr(a.model, f"of_{i}", torch.tensor([1.0, 0.0, 1.0]).to(kind))
+    names = meet(members)
+    assert compute(members, task, 0)[1].failure is None
+    assert together(lambda: a.share(names, 1), lambda: b.share(names, None)) == [None, None]
+    assert compute(members, task, 1)[1].failure is None
+    assert a.digest(2) == b.digest(2)
+    assert b.model.of_1.tolist() == [1, 0, 1]
+
+
 def test_a_state_that_is_larger_than_a_bucket_arrives(monkeypatch):
     monkeypatch.setattr("ecorl.trainer.elastic.state._BUCKET_BYTES", 100)
     task = ToyTask()
