@@ -108,7 +108,6 @@ class Member:
         self.model = self._task.make_model()
         self.model.train()
         self.optimizer = self._task.make_optimizer(self.model)
-        self._parameters = [one for one in self.model.parameters() if one.requires_grad]
         self._device = device_of(self.model)
         self._keep_buffers()
         for part in micro_batches(len(rows), self._options.micro_batch_rows):
@@ -128,6 +127,7 @@ class Member:
 
         Raises:
             DataError: when the task's losses are not one a row.
+            RunError: when members have other weights than the first.
             EcorlError: when this member is not where the driver thinks that it is.
         """
         self.settle(order.n_committed)
@@ -137,7 +137,9 @@ class Member:
         try:
             group = self._groups.get(order.members) if len(order.members) > 1 else None
             total = self._accumulate(order, group)
-            loss = reduce_gradients(self.model, self._parameters, total, group)
+            every = self._options.compare_every
+            compares = every > 0 and order.step % every == 0
+            loss = reduce_gradients(self.model, total, group, compares=compares)
         except CollectiveFailed as error:
             self._drop()
             return StepAnswer(order.step, None, str(error))

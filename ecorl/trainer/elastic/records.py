@@ -33,6 +33,10 @@ class MemberOptions:
     Attributes:
         micro_batch_rows: rows of one forward pass at most; None: all rows of the member.
         seed: of the model's first weights and of all random numbers.
+        compare_every: steps between two comparisons of the members' weights, which read all of
+            them once; 0 compares none, for machines whose arithmetic differs in the last bits. 50
+            is invented: each step reads the weights several times, so that it costs well below a
+            hundredth, and members that differ are found about when a checkpoint is due.
         n_threads: threads of torch in each member; 0 leaves torch's own choice.
         groups: how process groups are made.
         drill: for drills of faults: called at each point of each member's life.
@@ -40,6 +44,7 @@ class MemberOptions:
 
     micro_batch_rows: int | None = None
     seed: int = 0
+    compare_every: int = 50
     n_threads: int = 1
     groups: GroupOptions = field(default_factory=GroupOptions)
     drill: Drill | None = None
@@ -47,6 +52,8 @@ class MemberOptions:
     def __post_init__(self) -> None:
         if self.micro_batch_rows is not None and self.micro_batch_rows < 1:
             raise ConfigError("micro_batch_rows", self.micro_batch_rows, "at least 1, or none")
+        if self.compare_every < 0:
+            raise ConfigError("compare_every", self.compare_every, "at least 0")
         if self.n_threads < 0:
             raise ConfigError("n_threads", self.n_threads, "at least 0")
 

@@ -19,8 +19,13 @@ from ecorl.errors import ConfigError
 class ElasticTask(Protocol):
     """A training of the user's own. It is pickled, and each member has a copy of it.
 
-    Random numbers of torch may be drawn in all of its functions: the generators are seeded by
-    seed, step and row, so that the same step at the same width draws the same numbers.
+    It keeps no state: what it remembers in itself, in the model's attributes that are no weights
+    or buffers, or in a scheduler of torch reaches neither joiners nor checkpoints, and members
+    would drift apart. All that it does follows from the step's number and the rows.
+
+    Random numbers of torch may be drawn in all functions but `rows`: the generators are seeded by
+    seed, step and row, so that the same step at the same width draws the same numbers. `rows` is
+    called in the driver, unseeded, and again for a step that is computed again.
     """
 
     def make_model(self) -> nn.Module:
@@ -54,7 +59,16 @@ class PreparesUpdates(Protocol):
     """A task that acts on gradients or learning rates before the optimizer does."""
 
     def before_update(self, model: nn.Module, optimizer: Optimizer, step: int) -> None:
-        """Clip gradients, set learning rates. Each member does it, so it must do the same."""
+        """Clip gradients, set learning rates. Each member does it, so it must do the same.
+
+        Keep no state here, such as a scheduler of torch, which counts its calls: who joins later
+        has not seen the earlier ones. Set the rate that follows from the step.
+
+        Args:
+            model: the model, with the gradients of the whole step.
+            optimizer: its optimizer.
+            step: number of the step, from 0.
+        """
         ...
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ecorl.control import Gear
-from ecorl.errors import DataError, EcorlError
+from ecorl.errors import ConfigError, DataError, EcorlError, RunError
 from ecorl.trainer.elastic.groups import GroupOptions, MeetingPlace
 from ecorl.trainer.elastic.member import Member
 from ecorl.trainer.elastic.records import MemberOptions, Point
@@ -72,6 +72,47 @@ def test_the_loss_curve_is_that_of_one_member(width, batch_rows, micro):
             torch.testing.assert_close(one, weights[name], rtol=1e-5, atol=1e-6)
     # Never used, and so never decayed, at any width.
     assert torch.equal(members[0].model.unused, torch.ones(3))
+
+
+def test_layers_that_are_unfrozen_in_training_are_summed_too():
+    class Thaws(ToyTask):
+        def make_model(self):
+            made = super().make_model()
+            made.inner.requires_grad_(False)
+            return made
+
+        def before_update(self, model, optimizer, step):
+            model.inner.requires_grad_(step >= 1)
+
+    task = Thaws()
+    losses, _ = undisturbed(task, 6)
+    members = make("ab", task)
+    meet(members)
+    found = [compute(members, task, step)[0].loss for step in range(6)]
+    assert found == pytest.approx(losses, rel=1e-5)
+    assert len({one.digest(6) for one in members}) == 1
+
+
+def test_members_whose_weights_have_come_to_differ_end_the_training():
+    class Counts(ToyTask):
+        def before_update(self, model, optimizer, step):
+            model.n_updates = getattr(model, "n_updates", 0) + 1
+            optimizer.param_groups[0]["lr"] = 0.02 / model.n_updates
+
+    task = Counts()
+    members = make("abc", task, compare_every=3)
+    members[0].compute(order(task, 0, members="a"))
+    names = meet(members)
+    together(
+        *(lambda m=m, n=n: m.share(names, n) for m, n in zip(members, (1, None, None), strict=True))
+    )
+    for step in (1, 2):  # at the second they differ, and are not compared
+        assert compute(members, task, step)[0].failure is None
+    raised = compute(members, task, 3)
+    assert {type(one) for one in raised} == {RunError}
+    assert "the weights of b, c differ from those of a" in str(raised[0])
+    with pytest.raises(ConfigError, match="at least 0"):
+        MemberOptions(compare_every=-1)
 
 
 def test_the_same_steps_give_the_same_bits_whatever_was_drawn_in_between():
