@@ -8,6 +8,7 @@ neither model nor gradients.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Sequence
 
@@ -34,7 +35,13 @@ from ecorl.trainer.elastic.state import (
     state_of,
     to_bytes,
 )
-from ecorl.trainer.elastic.task import ElasticTask, PreparesUpdates, ShiftsGears, micro_batches
+from ecorl.trainer.elastic.task import (
+    ElasticTask,
+    PreparesUpdates,
+    ShiftsGears,
+    WeighsRows,
+    micro_batches,
+)
 
 _MODEL, _UPDATE, _FORWARD = range(3)
 """What random numbers are drawn for: each has its own seeds."""
@@ -126,7 +133,7 @@ class Member:
             The step's loss, or why its collectives failed; then nothing is left of the step.
 
         Raises:
-            DataError: when the task's losses are not one a row.
+            DataError: when the task's losses are not one a row, or their weight is not above 0.
             RunError: when members have other weights than the first.
             EcorlError: when this member is not where the driver thinks that it is.
         """
@@ -220,16 +227,26 @@ class Member:
 
     def _accumulate(self, order: StepOrder, group: ProcessGroup | None) -> float:
         """Add up the gradients of this member's rows; returns its part of the loss."""
-        total = 0.0
+        total, weight = 0.0, self._weight(order)
         for part in micro_batches(len(order.rows), self._options.micro_batch_rows):
             if group is not None:
                 group.check()  # who is left need not compute the rest of a step that has failed
             losses = self._forward(order.rows[part], order.step, order.first + part.start)
-            # Over the rows of the whole step, not of this member: so each row weighs the same.
-            loss = losses.sum() / order.n_rows
+            # Of the whole step, not of this member: so each row weighs what it does without others.
+            loss = losses.sum() / weight
             loss.backward()  # type: ignore[no-untyped-call]
-            total += float(losses.detach().double().sum()) / order.n_rows
+            total += float(losses.detach().double().sum()) / weight
         return total
+
+    def _weight(self, order: StepOrder) -> float:
+        """By what the sum of the whole step's losses is divided."""
+        if not isinstance(self._task, WeighsRows):
+            return order.n_rows
+        # A step's rows follow from its number, so that nobody has to send them to all members.
+        weight = float(self._task.weight(self._task.rows(order.step)))
+        if not (weight > 0 and math.isfinite(weight)):
+            raise DataError(f"weight() returned {weight:g} for step {order.step}: it has to be > 0")
+        return weight
 
     def _forward(self, rows: Sequence[int], step: int, first: int) -> Tensor:
         """One loss a row."""

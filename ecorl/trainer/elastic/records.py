@@ -161,7 +161,7 @@ class StepAnswer:
 
     Attributes:
         step: number of the step.
-        loss: mean loss of the step's rows over all members; None when it failed.
+        loss: the step's loss, over the rows of all members; None when it failed.
         failure: why a collective failed; None when all went well.
     """
 
@@ -176,7 +176,7 @@ class StepDone:
 
     Attributes:
         step: its number, from 0.
-        loss: mean loss of its rows.
+        loss: mean loss of its rows, or their sum over the task's own weight.
         width: members that computed it.
         rows: its rows, in order; none where the log does not keep them.
         ended_s: when it was committed, s on the driver's monotonic clock.
@@ -245,7 +245,7 @@ class FaultSeen:
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """What one call of `train` has done.
+    """What a trainer has done since it was made, over all calls of `train`.
 
     Attributes:
         first_step: number of the first step here: those before it lie in the checkpoint.
@@ -253,7 +253,7 @@ class TrainingResult:
         changes: of the width.
         faults: that were survived.
         n_redone: steps that were computed again, those after a return to a checkpoint included.
-        is_complete: whether all steps that were asked for are done.
+        is_complete: whether all steps that the last call asked for are done.
     """
 
     first_step: int
@@ -265,7 +265,7 @@ class TrainingResult:
 
     @property
     def losses(self) -> list[float]:
-        """Mean loss of each step."""
+        """Loss of each step."""
         return [step.loss for step in self.steps]
 
     @property

@@ -41,7 +41,29 @@ class ElasticTask(Protocol):
         ...
 
     def loss(self, model: nn.Module, indices: Sequence[int]) -> Tensor:
-        """Compute the loss of each of these rows, [n_rows] float32, with its graph."""
+        """Compute the loss of each of these rows, [n_rows] float32, with its graph.
+
+        It knows nothing of the step's other rows, which other members or later calls compute; a
+        loss that is no mean over rows is what `WeighsRows` is for.
+        """
+        ...
+
+
+@runtime_checkable
+class WeighsRows(Protocol):
+    """A task in whose loss rows do not weigh the same, e.g. a mean over a step's tokens."""
+
+    def weight(self, indices: Sequence[int]) -> float:
+        """Tell by what the sum of a step's losses is divided; without it by the number of rows.
+
+        For a mean over tokens `loss` returns the sum over each row's tokens, and this their number.
+
+        Args:
+            indices: all rows of the step, those of other members included.
+
+        Returns:
+            A number above 0 that follows from these rows alone.
+        """
         ...
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
@@ -72,6 +74,47 @@ def test_the_loss_curve_is_that_of_one_member(width, batch_rows, micro):
             torch.testing.assert_close(one, weights[name], rtol=1e-5, atol=1e-6)
     # Never used, and so never decayed, at any width.
     assert torch.equal(members[0].model.unused, torch.ones(3))
+
+
+@dataclass(frozen=True)
+class ByTokens(ToyTask):
+    """Row i has i + 1 tokens; its loss is the sum over them."""
+
+    no_tokens_at: int | None = None
+
+    def weight(self, indices):
+        if self.no_tokens_at is not None and set(indices) == set(self.rows(self.no_tokens_at)):
+            return 0
+        return sum(i + 1 for i in indices)
+
+    def loss(self, model, indices):
+        return super().loss(model, indices) * torch.tensor([i + 1.0 for i in indices])
+
+
+def test_a_mean_over_tokens_is_that_of_the_whole_step_at_any_width():
+    task = ByTokens()
+    losses, _ = undisturbed(task, 4)
+    model = task.make_model()
+    with torch.no_grad():
+        torch.manual_seed(0)
+        by_hand = task.loss(model, task.rows(0)).sum() / sum(i + 1 for i in task.rows(0))
+    members = make("abc", task, micro_batch_rows=2)
+    for one in members:
+        one.model.load_state_dict(model.state_dict())
+    meet(members)
+    assert compute(members, task, 0)[0].loss == pytest.approx(float(by_hand), rel=1e-5)
+    members = make("abc", task, micro_batch_rows=2)
+    meet(members)
+    found = [compute(members, task, step)[0].loss for step in range(4)]
+    assert found == pytest.approx(losses, rel=1e-5)
+
+
+def test_a_step_without_weight_is_refused():
+    task = ByTokens(no_tokens_at=1)
+    (member,) = make("a", task)
+    member.compute(order(task, 0, members="a"))
+    with pytest.raises(DataError, match=r"weight\(\) returned 0 for step 1"):
+        member.compute(order(task, 1, members="a"))
 
 
 def test_layers_that_are_unfrozen_in_training_are_summed_too():
