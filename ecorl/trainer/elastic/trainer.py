@@ -118,15 +118,19 @@ class ElasticTrainer:
     def set_width(self, width: int, at_step: int | None = None) -> None:
         """Ask for a width; training goes on, and changes it once the joiners are ready.
 
-        With a controller its next choice takes the place of this one.
+        With a controller its next choice takes the place of this one. Of two widths for one step
+        the later wish holds.
 
         Args:
             width: members; 0 pauses: training saves, and waits until it is asked for more.
             at_step: the first step at that width, so that a history of widths can be trained
-                again; training waits at that step until the joiners are ready.
+                again; training waits at that step until the joiners are ready. Without it what was
+                asked for later steps is forgotten. In a pause no step passes, so that only a width
+                for no step, or for one that is reached, ends it.
 
         Raises:
-            ConfigError: for a width that cannot be.
+            ConfigError: for a width that cannot be, and for a step after a pause that was asked
+                for.
         """
         self._rests_until_s = 0.0
         self._wishes.ask(width, at_step)
