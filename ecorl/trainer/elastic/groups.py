@@ -93,12 +93,16 @@ class MeetingPlace:
 
     Args:
         host: address of this machine, as members on other machines know it.
+
+    Attributes:
+        host: the same.
+        n_groups: groups that have been named, and so the serial of the newest.
     """
 
     def __init__(self, host: str) -> None:
         self.host = host
+        self.n_groups = 0
         self._store = _dist.TCPStore(host, 0, None, is_master=True, wait_for_workers=False)
-        self._n_groups = 0
 
     def spec(self, members: Sequence[str]) -> GroupSpec:
         """Name a new group of these members.
@@ -106,9 +110,9 @@ class MeetingPlace:
         Args:
             members: their names, by rank.
         """
-        self._n_groups += 1
+        self.n_groups += 1
         port: int = self._store.port
-        return GroupSpec(tuple(members), self._n_groups, self.host, port)
+        return GroupSpec(tuple(members), self.n_groups, self.host, port)
 
 
 class ProcessGroup:
@@ -288,12 +292,20 @@ class GroupCache:
         group.check()
         return group
 
-    def abort(self, members: Sequence[str]) -> None:
-        """Give up the group of these members, if there is one."""
+    def abort(self, members: Sequence[str], newest: int | None = None) -> None:
+        """Give up the group of these members, if there is one.
+
+        Args:
+            members: their names, by rank.
+            newest: serial of the newest group that is meant: one of the same members that was made
+                since stays. None: whichever there is.
+        """
         with self._lock:
-            group = self._groups.pop(tuple(members), None)
-        if group is not None:
-            self._give_up(group)
+            group = self._groups.get(tuple(members))
+            if group is None or (newest is not None and group.spec.serial > newest):
+                return
+            del self._groups[tuple(members)]
+        self._give_up(group)
 
     def forget(self, member: str) -> None:
         """Give up all groups of a member that is gone."""

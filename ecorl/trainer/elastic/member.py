@@ -92,9 +92,14 @@ class Member:
             return str(error)
         return None
 
-    def abort(self, members: Sequence[str]) -> None:
-        """Give up a group, so that the training thread leaves a collective that cannot complete."""
-        self._groups.abort(members)
+    def abort(self, members: Sequence[str], newest: int | None = None) -> None:
+        """Give up a group, so that the training thread leaves a collective that cannot complete.
+
+        Args:
+            members: of the group, by rank.
+            newest: serial of the newest group that is meant; None: whichever there is.
+        """
+        self._groups.abort(members, newest)
 
     def forget(self, member: str) -> None:
         """Give up all groups of a member that is gone."""

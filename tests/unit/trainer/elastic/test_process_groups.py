@@ -204,6 +204,18 @@ def test_a_meeting_that_ends_late_does_not_replace_a_newer_group(place):
     assert both[0].get("ab") is not kept
 
 
+def test_an_abort_that_comes_late_leaves_a_newer_group(place):
+    both = caches(place)
+    join(place, both)
+    n_groups = place.n_groups
+    newer = join(place, both)
+    kept = both[0].get("ab")
+    both[0].abort("ab", n_groups)
+    assert both[0].get("ab") is kept
+    both[0].abort("ab", newer.serial)
+    assert not kept.is_usable
+
+
 def test_back_ends_that_cannot_be_are_refused(place):
     with pytest.raises(ConfigError, match="gloo or nccl"):
         GroupOptions(backend="mpi")
