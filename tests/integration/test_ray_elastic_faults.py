@@ -201,6 +201,20 @@ def end_pause(trainer, monkeypatch, widths):
     trainer.set_width(1)
 
 
+def test_a_member_that_dies_after_the_last_step_does_not_take_the_state_with_it(
+    elastic_cluster, tmp_path
+):
+    task = ToyTask()
+    drill = Drill({(Point.APPLIED, "member-1"): (DIES, 3)})
+    with training(tmp_path, task, width=2, drill=drill, patience=PATIENCE) as trainer:
+        assert trainer.train(4).is_complete
+        assert CheckpointFolder(tmp_path).n_done() == 4
+        assert len(trainer.weights()) > 0
+        result = trainer.train(6)
+        check_whole(trainer, result, task, 6)
+    assert ElasticFault.ALL_LOST not in {kind for kind, _ in seen(result)}
+
+
 def test_a_last_state_that_cannot_be_written_is_told_and_can_be_written_later(
     elastic_cluster, tmp_path, monkeypatch
 ):

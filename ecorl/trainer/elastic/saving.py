@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -98,24 +98,30 @@ class Saver:
         self._folder.write(n_done, ray.get(snapshot, timeout=self._patience_s))
 
 
-def settle_member(member: MemberHandle, n_done: int, patience_s: float) -> None:
+def first_settled(members: Sequence[MemberHandle], n_done: int, patience_s: float) -> MemberHandle:
     """Have a member apply the last committed step, before its state is asked for.
 
-    What is raised there is the user's, while a state that cannot be had is a fault alone. So a
-    member that is lost or silent is none of this function's: its state will not come, and the next
-    step misses it.
+    What is raised there is the user's, while a state that cannot be had is a fault alone. A member
+    that is lost or silent is passed over: the others have the same state, and the next step misses
+    it.
 
     Args:
-        member: whose state is wanted.
+        members: by rank, at least one.
         n_done: committed steps.
-        patience_s: how long it is waited for, s.
+        patience_s: how long each is waited for, s.
+
+    Returns:
+        The first that has applied it; the first of all where none has, whose state will not come.
 
     Raises:
         Exception: what the task's own functions raise.
     """
-    try:
-        ray.get(member.call("settle", n_done), timeout=patience_s)
-    except RayTaskError as error:
-        raise_cause(error)
-    except RayError:
-        return
+    for member in members:
+        try:
+            ray.get(member.call("settle", n_done), timeout=patience_s)
+        except RayTaskError as error:
+            raise_cause(error)
+        except RayError:
+            continue
+        return member
+    return members[0]

@@ -22,7 +22,7 @@ from ecorl.trainer.elastic.records import (
     TrainingResult,
     WidthChange,
 )
-from ecorl.trainer.elastic.saving import Saver, settle_member
+from ecorl.trainer.elastic.saving import Saver
 from ecorl.trainer.elastic.state import from_bytes
 from ecorl.trainer.elastic.steering import Bearing, Steering, WidthController
 from ecorl.trainer.elastic.switch import Switch
@@ -343,7 +343,7 @@ class ElasticTrainer:
         every = self._options.checkpoint_every
         is_due = every and self.n_done and self.n_done % every == 0
         if is_due and self.width and self._saver.n_saved != self.n_done and not self._saver.is_busy:
-            self._write()
+            self._saver.save(self.n_done, self._crew.snapshot())
 
     def _save(self) -> bool:
         """Have the state written now; returns whether it is on the disk."""
@@ -351,10 +351,5 @@ class ElasticTrainer:
             return False
         if self._saver.settle() and self._saver.n_saved == self.n_done:
             return True
-        self._write()
-        return self._saver.settle()
-
-    def _write(self) -> None:
-        """Have the state written beside the training."""
-        settle_member(self._crew.members[0], self.n_done, self._options.patience.step_s)
         self._saver.save(self.n_done, self._crew.snapshot())
+        return self._saver.settle()
