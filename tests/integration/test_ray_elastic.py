@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 
 import pytest
+import ray
 
 from ecorl.control import Command, Gear, GearChoice, Why
 from ecorl.errors import CheckpointError, ConfigError, DataError, RunError
@@ -168,6 +169,22 @@ def test_an_optimizer_whose_state_cannot_be_written_reaches_the_user(elastic_clu
 
     with training(tmp_path, Locked()) as trainer, pytest.raises(TypeError, match="pickle"):
         trainer.train(1)
+
+
+def test_actors_end_though_the_last_state_cannot_be_written_down(elastic_cluster, tmp_path):
+    class Stops(Exception):
+        pass
+
+    def on_step(done):
+        # The next state fails, and training does not look at it any more.
+        trainer._saver.save(1, ray.put("no bytes"))
+        raise Stops
+
+    with pytest.raises(TypeError) as raised, training(tmp_path, ToyTask()) as trainer:
+        trainer.train(2, on_step)
+    assert isinstance(raised.value.__context__, Stops)
+    assert trainer.width == 0
+    assert not trainer._staff._alive
 
 
 def test_a_model_that_cannot_be_made_reaches_the_user_and_so_do_no_rows(elastic_cluster, tmp_path):

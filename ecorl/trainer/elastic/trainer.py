@@ -186,7 +186,7 @@ class ElasticTrainer:
         """The model's weights and buffers after the last committed step, on the CPU.
 
         Raises:
-            RunError: when there is no member and no checkpoint.
+            RunError: when there is no member and no checkpoint that is whole.
         """
         payload: bytes
         if self.width:
@@ -204,10 +204,16 @@ class ElasticTrainer:
         return [fetch(one.call("digest", self.n_done)) for one in self._crew.members]
 
     def close(self) -> None:
-        """Write what is to be written, and end all actors."""
-        self._saver.close()
-        self._crew.members, self._switch = [], None
-        self._staff.end()
+        """Write what is to be written, and end all actors.
+
+        Raises:
+            Exception: what the task's own functions raised where a state was written down.
+        """
+        try:
+            self._saver.close()
+        finally:
+            self._crew.members, self._switch = [], None
+            self._staff.end()
 
     # ------------------------------------------------------------ parts of the loop
 
