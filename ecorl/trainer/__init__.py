@@ -13,11 +13,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ecorl.trainer.elastic.groups import GroupOptions as GroupOptions
+    from ecorl.trainer.elastic.records import ActorPlace as ActorPlace
+    from ecorl.trainer.elastic.records import ElasticOptions as ElasticOptions
+    from ecorl.trainer.elastic.records import MemberOptions as MemberOptions
+    from ecorl.trainer.elastic.records import Patience as Patience
+    from ecorl.trainer.elastic.task import EpochOrder as EpochOrder
     from ecorl.trainer.elastic.trainer import ElasticTrainer as ElasticTrainer
     from ecorl.trainer.optimizer.adamw import PrecisionAdaptiveAdamW as PrecisionAdaptiveAdamW
 
 _PUBLIC = {
+    "ActorPlace": "ecorl.trainer.elastic.records",
+    "ElasticOptions": "ecorl.trainer.elastic.records",
     "ElasticTrainer": "ecorl.trainer.elastic.trainer",
+    "EpochOrder": "ecorl.trainer.elastic.task",
+    "GroupOptions": "ecorl.trainer.elastic.groups",
+    "MemberOptions": "ecorl.trainer.elastic.records",
+    "Patience": "ecorl.trainer.elastic.records",
     "PrecisionAdaptiveAdamW": "ecorl.trainer.optimizer.adamw",
 }
 """Where each public name is defined."""

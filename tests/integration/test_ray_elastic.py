@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 
 import pytest
+import ray
 
 from ecorl.control import Command, Gear, GearChoice, Why
 from ecorl.errors import CheckpointError, ConfigError, DataError, RunError
@@ -149,18 +150,64 @@ def test_a_resumed_training_s_controller_knows_what_it_knew(elastic_cluster, tmp
         keeps = Keeper([(0, choice(1))])
         with training(tmp_path, ToyTask(), control=keeps, patience=patience) as trainer:
             trainer.train(n_steps)
-    assert keeps.recalled == {"told": 3}
+    # Of the last boundary it is not asked: there is nothing left to decide.
+    assert keeps.recalled == {"told": 2}
     # It was told so before it decided anything.
     assert (keeps.heard_before, keeps.heard[0]) == ([], (3, 2))
 
 
-def test_what_the_users_own_functions_raise_reaches_the_user(elastic_cluster, tmp_path):
+def test_on_a_resume_the_controller_is_told_the_steps_that_are_done(elastic_cluster, tmp_path):
+    with training(tmp_path, ToyTask()) as trainer:
+        trainer.train(3)
+    plays = Played([(0, choice(1))])
+    with training(tmp_path, ToyTask(), control=plays, patience=Patience(decide_s=10.0)) as trainer:
+        assert trainer.n_done == 3
+        result = trainer.train(5)
+    assert (result.first_step, result.n_redone) == (3, 0)
+    assert set(plays.heard) == {(3, 2), (4, 1)}  # and nothing once all steps are done
+
+
+@pytest.mark.parametrize(
+    ("n_steps", "every"),
+    [(10, 50), pytest.param(3, 50, id="at the end"), pytest.param(10, 3, id="before a checkpoint")],
+)
+def test_what_the_users_own_functions_raise_reaches_the_user(
+    elastic_cluster, tmp_path, n_steps, every
+):
+    """A step is applied with the next one's call, or where a state is asked for."""
     task = ToyTask(faulty_from=2)
     with (
-        training(tmp_path, task) as trainer,
+        training(tmp_path, task, checkpoint_every=every) as trainer,
         pytest.raises(ValueError, match="the user's own mistake"),
     ):
-        trainer.train(10)
+        trainer.train(n_steps)
+
+
+def test_an_optimizer_whose_state_cannot_be_written_reaches_the_user(elastic_cluster, tmp_path):
+    class Locked(ToyTask):
+        def make_optimizer(self, model):
+            made = super().make_optimizer(model)
+            made.param_groups[0]["lock"] = threading.Lock()
+            return made
+
+    with training(tmp_path, Locked()) as trainer, pytest.raises(TypeError, match="pickle"):
+        trainer.train(1)
+
+
+def test_actors_end_though_the_last_state_cannot_be_written_down(elastic_cluster, tmp_path):
+    class Stops(Exception):
+        pass
+
+    def on_step(done):
+        # The next state fails, and training does not look at it any more.
+        trainer._saver.save(1, ray.put("no bytes"))
+        raise Stops
+
+    with pytest.raises(TypeError) as raised, training(tmp_path, ToyTask()) as trainer:
+        trainer.train(2, on_step)
+    assert isinstance(raised.value.__context__, Stops)
+    assert trainer.width == 0
+    assert not trainer._staff._alive
 
 
 def test_a_model_that_cannot_be_made_reaches_the_user_and_so_do_no_rows(elastic_cluster, tmp_path):

@@ -201,6 +201,56 @@ def end_pause(trainer, monkeypatch, widths):
     trainer.set_width(1)
 
 
+def test_a_member_that_dies_after_the_last_step_does_not_take_the_state_with_it(
+    elastic_cluster, tmp_path
+):
+    task = ToyTask()
+    drill = Drill({(Point.APPLIED, "member-1"): (DIES, 3)})
+    with training(tmp_path, task, width=2, drill=drill, patience=PATIENCE) as trainer:
+        assert trainer.train(4).is_complete
+        assert CheckpointFolder(tmp_path).n_done() == 4
+        assert len(trainer.weights()) > 0
+        result = trainer.train(6)
+        check_whole(trainer, result, task, 6)
+    assert ElasticFault.ALL_LOST not in {kind for kind, _ in seen(result)}
+
+
+def test_a_last_state_that_cannot_be_written_is_told_and_can_be_written_later(
+    elastic_cluster, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("ecorl.trainer.elastic.trainer._SAVE_AGAIN_S", 0.1)
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    task = ToyTask()
+    with training(tmp_path, task) as trainer:
+        with monkeypatch.context() as patched:
+            patched.setattr("ecorl.files.os.fsync", full)
+            with pytest.raises(RunError, match=r"after 4 steps is on no disk: .*No space left"):
+                trainer.train(4)
+            assert trainer.width == 1
+            assert len(trainer.weights()) > 0
+            # A pause tries it again until there is space.
+            trainer.set_width(0)
+            ends = threading.Thread(target=make_space, args=(trainer, patched))
+            ends.start()
+            result = trainer.train(6)
+            ends.join()
+        check_whole(trainer, result, task, 6)
+    assert [one.after for one in result.changes] == [1, 0, 1]
+
+
+def make_space(trainer, patched):
+    """Ends a lack of space, and the pause once the actors were let go."""
+    while len(trainer._log.result(0).faults) < 3:
+        time.sleep(0.01)
+    patched.undo()
+    while trainer.width:
+        time.sleep(0.01)
+    trainer.set_width(1)
+
+
 def test_rows_that_kill_whoever_computes_them_end_the_training(
     elastic_cluster, tmp_path, monkeypatch
 ):

@@ -1,6 +1,5 @@
 """Trains data-parallel over Ray actors whose number changes while training goes on.
 
-    @dataclass
     class Task:                                  # anything with these four functions
         def make_model(self): ...
         def make_optimizer(self, model): ...
@@ -17,7 +16,10 @@ their gradients; only when every one of them has answered, the step counts, and 
 it rides on the call of the next step. When a member dies before that, nobody has applied the step:
 the survivors drop their gradients, join in a new process group, and compute the same rows again.
 So no step and no row is lost or doubled, whenever anything dies. The loss is the sum over a step's
-rows over their number, at any width; only the order of the sums differs.
+rows over their number, or over a weight of the task's own, at any width. Where each row's loss is
+computed from that row alone, only the order of the sums differs between widths. It is otherwise
+with layers that mix the rows of a micro-batch, such as BatchNorm, and with dropout, whose random
+numbers are seeded by micro-batch: where those begin depends on the width.
 
 `task` says what is trained, `member` is what one process does, `groups` are the process groups,
 `reduction` sums over them, `state` is what passes from a member to those who join, `checkpoints`

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from ecorl.errors import RunError
 from ecorl.files import write_whole
 
 _KEPT = 2
@@ -37,7 +39,7 @@ class TrainingCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class DamagedFile:
-    """A checkpoint that cannot be used; it was renamed, so that it is not looked at again.
+    """A checkpoint whose content is not what was written.
 
     Attributes:
         name: its name.
@@ -92,21 +94,52 @@ class CheckpointFolder:
             with suppress(OSError):  # one too many costs space alone
                 path.unlink()
 
+    def n_done(self) -> int:
+        """Tell how many steps the newest checkpoint holds, by header and size alone.
+
+        Returns:
+            Steps; 0 where there is no checkpoint.
+
+        Raises:
+            OSError: when one cannot be read.
+        """
+        for n_done, path in reversed(self._files()):
+            with path.open("rb") as file:
+                line = file.readline()
+            n_bytes = path.stat().st_size - len(line)
+            if not isinstance(_header(line, n_done, n_bytes), str):
+                return n_done
+        return 0
+
     def newest(self) -> tuple[TrainingCheckpoint | None, list[DamagedFile]]:
         """Read the newest checkpoint that is whole.
 
+        Damaged ones that are newer are renamed, so that they are not looked at again.
+
         Returns:
             The checkpoint, or None where there is none; and the damaged ones that were passed over.
+
+        Raises:
+            OSError: when one cannot be read; that says nothing about its content.
+            RunError: when all that are there are damaged.
         """
         damaged: list[DamagedFile] = []
         for n_done, path in reversed(self._files()):
             read = _read(path, n_done)
             if isinstance(read, TrainingCheckpoint):
+                for one in damaged:
+                    with suppress(OSError):
+                        name = self.folder / one.name
+                        name.rename(name.with_suffix(".damaged"))
                 return read, damaged
             damaged.append(DamagedFile(path.name, read))
-            with suppress(OSError):
-                path.rename(path.with_suffix(".damaged"))
-        return None, damaged
+        if damaged:
+            found = ", ".join(f"{one.name} ({one.reason})" for one in damaged)
+            raise RunError(
+                f"no checkpoint in {self.folder} is whole: {found}; restore one of them, or begin "
+                "anew in another folder"
+            )
+        return None, []
 
     def _files(self) -> list[tuple[int, Path]]:
         """Step and file of all checkpoints, the oldest first."""
@@ -115,19 +148,27 @@ class CheckpointFolder:
 
 
 def _read(path: Path, n_done: int) -> TrainingCheckpoint | str:
-    """Read one checkpoint; or tell what is wrong with it."""
-    try:
-        line, _, payload = path.read_bytes().partition(b"\n")
-        header = json.loads(line)
-    except (OSError, ValueError) as error:
-        return f"it cannot be read: {error}"
-    if not isinstance(header, dict) or header.get("format") != _FORMAT:
-        return "its header is not one of this format"
-    if header.get("n_done") != n_done:
-        return f"it says that it holds {header.get('n_done')} steps"
-    if header.get("n_bytes") != len(payload):
-        return f"it has {len(payload)} bytes of {header.get('n_bytes')}"
+    """Read one checkpoint; or tell what is wrong with its content."""
+    line, end, payload = path.read_bytes().partition(b"\n")
+    header = _header(line + end, n_done, len(payload))
+    if isinstance(header, str):
+        return header
     if header.get("sha256") != hashlib.sha256(payload).hexdigest():
         return "its content does not match its hash"
     control = header.get("control")
     return TrainingCheckpoint(n_done, payload, control if isinstance(control, dict) else None)
+
+
+def _header(line: bytes, n_done: int, n_bytes: int) -> dict[str, Any] | str:
+    """The header of a file with this number of bytes after it; or what is wrong with it."""
+    try:
+        header = json.loads(line)
+    except ValueError as error:
+        return f"its header cannot be read: {error}"
+    if not isinstance(header, dict) or header.get("format") != _FORMAT:
+        return "its header is not one of this format"
+    if header.get("n_done") != n_done:
+        return f"it says that it holds {header.get('n_done')} steps"
+    if header.get("n_bytes") != n_bytes:
+        return f"it has {n_bytes} bytes of {header.get('n_bytes')}"
+    return header

@@ -49,10 +49,12 @@ class MemberHandle:
     Attributes:
         name: of the member.
         actor: Ray's handle.
+        meeting: where its groups are made.
     """
 
     name: str
     actor: Any
+    meeting: MeetingPlace
 
     def call(self, method: str, *args: Any) -> Any:
         """Call a method in the thread that trains; returns a reference to the answer."""
@@ -65,6 +67,10 @@ class MemberHandle:
     def meet(self, spec: GroupSpec) -> Any:
         """Ask it to join a group, beside all else; returns a reference to the answer."""
         return self.actor.join.options(concurrency_group=_MEET).remote(spec)
+
+    def give_up(self, members: Sequence[str]) -> None:
+        """Tell it to give up a group of these; one made later stays, if this arrives after it."""
+        self.beside("abort", members, self.meeting.n_groups)
 
     def end(self) -> None:
         """End the actor for good; one that has ended already is no error."""
@@ -168,7 +174,7 @@ class Gathering:
         if self._trouble_s is None:
             self._trouble_s = now_s
             for member in self._pending.values():
-                member.beside("abort", self._members)
+                member.give_up(self._members)
         for ref, member in list(self._pending.items()):
             if now_s - self._trouble_s > self._patience.step_s:
                 reason = f"no answer in {self._patience.step_s:g} s after another had failed"
@@ -241,7 +247,8 @@ class Staff:
             # Who dies has lost its state: another one joins and is given it.
             max_restarts=0,
         )(TrainerActor)
-        member = MemberHandle(name, made.remote(name, self._task, self.options.member))
+        actor = made.remote(name, self._task, self.options.member)
+        member = MemberHandle(name, actor, self.meeting)
         self._alive[name] = member
         return member
 
@@ -287,7 +294,7 @@ class Staff:
         self._groups.discard(names_of(members))
         for member in members:
             if member.name in self._alive:
-                member.beside("abort", names_of(members))
+                member.give_up(names_of(members))
 
     def end(self) -> None:
         """End all actors."""

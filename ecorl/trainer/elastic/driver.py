@@ -14,6 +14,7 @@ from ecorl.trainer.elastic.checkpoints import TrainingCheckpoint
 from ecorl.trainer.elastic.crew import Gathered, Gathering, MemberHandle, Staff, names_of
 from ecorl.trainer.elastic.log import TrainingLog
 from ecorl.trainer.elastic.records import ElasticFault, StepDone, StepOrder, WidthChange
+from ecorl.trainer.elastic.saving import first_settled
 from ecorl.trainer.elastic.switch import Switch
 from ecorl.trainer.elastic.task import split_rows
 
@@ -130,10 +131,15 @@ class CrewDriver:
         return done
 
     def snapshot(self) -> object:
-        """Have the first member write its state down; returns the reference once it has."""
-        snapshot = self.members[0].call("snapshot", self._log.n_done)
+        """Have a member write its state down; returns the reference once it has.
+
+        Raises:
+            Exception: what the task's own functions raise.
+        """
+        n_done, patience_s = self._log.n_done, self._patience.step_s
+        snapshot = first_settled(self.members, n_done, patience_s).call("snapshot", n_done)
         # Waited for: the next step's call must come after it.
-        ray.wait([snapshot], timeout=self._patience.step_s, fetch_local=False)
+        ray.wait([snapshot], timeout=patience_s, fetch_local=False)
         return snapshot
 
     def release(self) -> None:

@@ -14,6 +14,7 @@ never used again, and neither is the group.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,6 +34,9 @@ _dist: Any = dist
 _TURN = timedelta(milliseconds=50)
 """How long one turn of waiting for a collective takes; invented: who aborts waits that long, and
 waking up that often costs nothing."""
+
+_POLL_S = 2e-4
+"""How often is looked whether a collective of NCCL is over, s; invented: far below its duration."""
 
 
 class CollectiveFailed(EcorlError):
@@ -65,6 +69,9 @@ class GroupSpec:
 class GroupOptions:
     """How groups are made.
 
+    With ``nccl`` no training has been run yet: what happens to its groups when a peer is lost is
+    written after torch's documentation and not seen.
+
     Attributes:
         backend: ``gloo`` for models on the CPU, ``nccl`` for models on GPUs.
         timeout_s: after this time without its peers a collective fails, s; the making of a
@@ -86,12 +93,16 @@ class MeetingPlace:
 
     Args:
         host: address of this machine, as members on other machines know it.
+
+    Attributes:
+        host: the same.
+        n_groups: groups that have been named, and so the serial of the newest.
     """
 
     def __init__(self, host: str) -> None:
         self.host = host
+        self.n_groups = 0
         self._store = _dist.TCPStore(host, 0, None, is_master=True, wait_for_workers=False)
-        self._n_groups = 0
 
     def spec(self, members: Sequence[str]) -> GroupSpec:
         """Name a new group of these members.
@@ -99,9 +110,9 @@ class MeetingPlace:
         Args:
             members: their names, by rank.
         """
-        self._n_groups += 1
+        self.n_groups += 1
         port: int = self._store.port
-        return GroupSpec(tuple(members), self._n_groups, self.host, port)
+        return GroupSpec(tuple(members), self.n_groups, self.host, port)
 
 
 class ProcessGroup:
@@ -166,20 +177,22 @@ class ProcessGroup:
         """Copy a tensor of one member to all others, in place.
 
         Args:
-            tensor: contiguous, of the same size and kind on each member.
+            tensor: contiguous, of the same size and kind on each member; any kind.
             root: rank of the member whose tensor it is.
 
         Raises:
             CollectiveFailed: when it does not complete; the tensor must not be used again.
         """
-        self._run(lambda: self._group.broadcast(tensor, root))
+        # As bytes: gloo knows neither short nor unsigned integers, nor floats of 8 bits.
+        self._run(lambda: self._group.broadcast(tensor.view(-1).view(torch.uint8), root))
 
     def _run(self, collective: Any) -> None:
         """Start a collective and wait for it."""
         self.check()
         try:
             self._last = collective()
-            self._wait(self._last)
+            wait = self._poll if self._backend == "nccl" else self._wait
+            wait(self._last)
         except RuntimeError as error:  # what torch raises for whatever went wrong
             self._is_broken = True
             raise CollectiveFailed(f"{self.spec.name}: {_first_line(error)}") from error
@@ -195,6 +208,15 @@ class ProcessGroup:
                 if self._aborted.is_set():
                     self._is_broken = True
                     raise CollectiveFailed(f"{self.spec.name} was aborted") from None
+        work.wait()
+
+    def _poll(self, work: Any) -> None:
+        """Wait for a collective of NCCL, for which a wait with a time-out ends the whole group."""
+        while not work.is_completed():
+            if self._aborted.is_set():
+                self._is_broken = True
+                raise CollectiveFailed(f"{self.spec.name} was aborted")
+            time.sleep(_POLL_S)
         work.wait()
 
 
@@ -270,12 +292,20 @@ class GroupCache:
         group.check()
         return group
 
-    def abort(self, members: Sequence[str]) -> None:
-        """Give up the group of these members, if there is one."""
+    def abort(self, members: Sequence[str], newest: int | None = None) -> None:
+        """Give up the group of these members, if there is one.
+
+        Args:
+            members: their names, by rank.
+            newest: serial of the newest group that is meant: one of the same members that was made
+                since stays. None: whichever there is.
+        """
         with self._lock:
-            group = self._groups.pop(tuple(members), None)
-        if group is not None:
-            self._give_up(group)
+            group = self._groups.get(tuple(members))
+            if group is None or (newest is not None and group.spec.serial > newest):
+                return
+            del self._groups[tuple(members)]
+        self._give_up(group)
 
     def forget(self, member: str) -> None:
         """Give up all groups of a member that is gone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import statistics
-from collections import Counter
+from collections import Counter, deque
 
 from ecorl.trainer.elastic.records import (
     ElasticFault,
@@ -33,12 +33,16 @@ class TrainingLog:
         self._steps: list[StepDone] = []
         self._changes: list[WidthChange] = []
         self._faults: list[FaultSeen] = []
+        # Of the last steps alone, since the pace is asked for at each step; 0 has all widths.
+        self._times_s: dict[int, deque[float]] = {}
         self._n_redone = 0
         self._failures = Counter[int]()
 
     def commit(self, step: StepDone) -> None:
         """Add a committed step."""
         self._steps.append(step)
+        for width in (0, step.width):
+            self._times_s.setdefault(width, deque(maxlen=_PACE_STEPS)).append(step.time_s)
         self.n_done += 1
 
     def roll_back(self, n_done: int) -> None:
@@ -47,8 +51,10 @@ class TrainingLog:
         Args:
             n_done: steps that it holds.
         """
-        self._n_redone += max(0, self.n_done - n_done)
+        before = len(self._steps)
         self._steps = [step for step in self._steps if step.step < n_done]
+        # Of those done here: what lay in a checkpoint that turned out damaged was done before.
+        self._n_redone += before - len(self._steps)
         self._first = n_done if not self._steps else self._first
         self.n_done = n_done
 
@@ -71,9 +77,13 @@ class TrainingLog:
         self._changes.append(change)
 
     def pace_s(self, width: int) -> float | None:
-        """Time of a step at a width, s; None where none has been done at it."""
-        last = [step.time_s for step in self._steps if step.width == width or width == 0]
-        return statistics.median(last[-_PACE_STEPS:]) if last else None
+        """Time of a step at a width, s; None where none has been done at it.
+
+        Args:
+            width: members; 0: any number.
+        """
+        last = self._times_s.get(width)
+        return statistics.median(last) if last else None
 
     def result(self, n_steps: int) -> TrainingResult:
         """All of it.

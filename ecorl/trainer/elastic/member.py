@@ -8,6 +8,7 @@ neither model nor gradients.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Sequence
 
@@ -34,7 +35,13 @@ from ecorl.trainer.elastic.state import (
     state_of,
     to_bytes,
 )
-from ecorl.trainer.elastic.task import ElasticTask, PreparesUpdates, ShiftsGears, micro_batches
+from ecorl.trainer.elastic.task import (
+    ElasticTask,
+    PreparesUpdates,
+    ShiftsGears,
+    WeighsRows,
+    micro_batches,
+)
 
 _MODEL, _UPDATE, _FORWARD = range(3)
 """What random numbers are drawn for: each has its own seeds."""
@@ -85,9 +92,14 @@ class Member:
             return str(error)
         return None
 
-    def abort(self, members: Sequence[str]) -> None:
-        """Give up a group, so that the training thread leaves a collective that cannot complete."""
-        self._groups.abort(members)
+    def abort(self, members: Sequence[str], newest: int | None = None) -> None:
+        """Give up a group, so that the training thread leaves a collective that cannot complete.
+
+        Args:
+            members: of the group, by rank.
+            newest: serial of the newest group that is meant; None: whichever there is.
+        """
+        self._groups.abort(members, newest)
 
     def forget(self, member: str) -> None:
         """Give up all groups of a member that is gone."""
@@ -108,7 +120,6 @@ class Member:
         self.model = self._task.make_model()
         self.model.train()
         self.optimizer = self._task.make_optimizer(self.model)
-        self._parameters = [one for one in self.model.parameters() if one.requires_grad]
         self._device = device_of(self.model)
         self._keep_buffers()
         for part in micro_batches(len(rows), self._options.micro_batch_rows):
@@ -127,7 +138,8 @@ class Member:
             The step's loss, or why its collectives failed; then nothing is left of the step.
 
         Raises:
-            DataError: when the task's losses are not one a row.
+            DataError: when the task's losses are not one a row, or their weight is not above 0.
+            RunError: when members have other weights than the first.
             EcorlError: when this member is not where the driver thinks that it is.
         """
         self.settle(order.n_committed)
@@ -137,7 +149,9 @@ class Member:
         try:
             group = self._groups.get(order.members) if len(order.members) > 1 else None
             total = self._accumulate(order, group)
-            loss = reduce_gradients(self.model, self._parameters, total, group)
+            every = self._options.compare_every
+            compares = every > 0 and order.step % every == 0
+            loss = reduce_gradients(self.model, total, group, compares=compares)
         except CollectiveFailed as error:
             self._drop()
             return StepAnswer(order.step, None, str(error))
@@ -218,16 +232,26 @@ class Member:
 
     def _accumulate(self, order: StepOrder, group: ProcessGroup | None) -> float:
         """Add up the gradients of this member's rows; returns its part of the loss."""
-        total = 0.0
+        total, weight = 0.0, self._weight(order)
         for part in micro_batches(len(order.rows), self._options.micro_batch_rows):
             if group is not None:
                 group.check()  # who is left need not compute the rest of a step that has failed
             losses = self._forward(order.rows[part], order.step, order.first + part.start)
-            # Over the rows of the whole step, not of this member: so each row weighs the same.
-            loss = losses.sum() / order.n_rows
+            # Of the whole step, not of this member: so each row weighs what it does without others.
+            loss = losses.sum() / weight
             loss.backward()  # type: ignore[no-untyped-call]
-            total += float(losses.detach().double().sum()) / order.n_rows
+            total += float(losses.detach().double().sum()) / weight
         return total
+
+    def _weight(self, order: StepOrder) -> float:
+        """By what the sum of the whole step's losses is divided."""
+        if not isinstance(self._task, WeighsRows):
+            return order.n_rows
+        # A step's rows follow from its number, so that nobody has to send them to all members.
+        weight = float(self._task.weight(self._task.rows(order.step)))
+        if not (weight > 0 and math.isfinite(weight)):
+            raise DataError(f"weight() returned {weight:g} for step {order.step}: it has to be > 0")
+        return weight
 
     def _forward(self, rows: Sequence[int], step: int, first: int) -> Tensor:
         """One loss a row."""
@@ -242,12 +266,13 @@ class Member:
 
     def _apply(self, step: int) -> None:
         """Let the optimizer apply a step."""
+        # Whoever fails halfway has applied a part of it, and must not apply that twice.
+        self._pending = None
         self._seed(_UPDATE, step)
         if isinstance(self._task, PreparesUpdates):
             self._task.before_update(self.model, self.optimizer, step)
         self.optimizer.step()
         self._n_applied += 1
-        self._pending = None
         self._buffers = []
         self._drill(Point.APPLIED, step)
 

@@ -33,6 +33,10 @@ class MemberOptions:
     Attributes:
         micro_batch_rows: rows of one forward pass at most; None: all rows of the member.
         seed: of the model's first weights and of all random numbers.
+        compare_every: steps between two comparisons of the members' weights, which read all of
+            them once; 0 compares none, for machines whose arithmetic differs in the last bits. 50
+            is invented: each step reads the weights several times, so that it costs well below a
+            hundredth, and members that differ are found about when a checkpoint is due.
         n_threads: threads of torch in each member; 0 leaves torch's own choice.
         groups: how process groups are made.
         drill: for drills of faults: called at each point of each member's life.
@@ -40,6 +44,7 @@ class MemberOptions:
 
     micro_batch_rows: int | None = None
     seed: int = 0
+    compare_every: int = 50
     n_threads: int = 1
     groups: GroupOptions = field(default_factory=GroupOptions)
     drill: Drill | None = None
@@ -47,6 +52,8 @@ class MemberOptions:
     def __post_init__(self) -> None:
         if self.micro_batch_rows is not None and self.micro_batch_rows < 1:
             raise ConfigError("micro_batch_rows", self.micro_batch_rows, "at least 1, or none")
+        if self.compare_every < 0:
+            raise ConfigError("compare_every", self.compare_every, "at least 0")
         if self.n_threads < 0:
             raise ConfigError("n_threads", self.n_threads, "at least 0")
 
@@ -154,7 +161,7 @@ class StepAnswer:
 
     Attributes:
         step: number of the step.
-        loss: mean loss of the step's rows over all members; None when it failed.
+        loss: the step's loss, over the rows of all members; None when it failed.
         failure: why a collective failed; None when all went well.
     """
 
@@ -169,7 +176,7 @@ class StepDone:
 
     Attributes:
         step: its number, from 0.
-        loss: mean loss of its rows.
+        loss: mean loss of its rows, or their sum over the task's own weight.
         width: members that computed it.
         rows: its rows, in order; none where the log does not keep them.
         ended_s: when it was committed, s on the driver's monotonic clock.
@@ -238,7 +245,7 @@ class FaultSeen:
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """What one call of `train` has done.
+    """What a trainer has done since it was made, over all calls of `train`.
 
     Attributes:
         first_step: number of the first step here: those before it lie in the checkpoint.
@@ -246,7 +253,7 @@ class TrainingResult:
         changes: of the width.
         faults: that were survived.
         n_redone: steps that were computed again, those after a return to a checkpoint included.
-        is_complete: whether all steps that were asked for are done.
+        is_complete: whether all steps that the last call asked for are done.
     """
 
     first_step: int
@@ -258,7 +265,7 @@ class TrainingResult:
 
     @property
     def losses(self) -> list[float]:
-        """Mean loss of each step."""
+        """Loss of each step."""
         return [step.loss for step in self.steps]
 
     @property

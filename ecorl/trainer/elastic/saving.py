@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from ecorl.trainer.elastic.checkpoints import CheckpointFolder
-from ecorl.trainer.elastic.crew import first_line
+from ecorl.trainer.elastic.crew import MemberHandle, first_line, raise_cause
 from ecorl.trainer.elastic.records import ElasticFault
 
 
@@ -24,6 +24,10 @@ class Saver:
         folder: of the checkpoints.
         patience_s: how long a member's state is waited for, s.
         tell: takes faults.
+
+    Attributes:
+        n_saved: steps that the last state on the disk holds; -1 before there is one.
+        failure: why the last state was not written, in one line.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class Saver:
         self._under_way: Future[None] | None = None
         self._n_done = -1
         self.n_saved = -1
+        self.failure = ""
 
     @property
     def is_busy(self) -> bool:
@@ -50,29 +55,74 @@ class Saver:
             n_done: steps that it holds.
             snapshot: reference of the member's answer.
             control: what the controller remembers; None: nothing.
+
+        Raises:
+            Exception: what the task's own functions raised for the state before it.
         """
         self.settle()
         self._n_done = n_done
         self._under_way = self._pool.submit(self._write, n_done, snapshot, control)
 
     def settle(self) -> bool:
-        """Wait for the state that is being written; returns whether the last one was."""
+        """Wait for the state that is being written; returns whether the last one was.
+
+        Raises:
+            Exception: what the task's own functions raised, such as those that pickle its state.
+        """
         if self._under_way is None:
             return self.n_saved == self._n_done
         under_way, self._under_way = self._under_way, None
         error = under_way.exception()
+        if isinstance(error, RayTaskError) and not isinstance(error.cause, RayError):
+            raise_cause(error)
         if isinstance(error, OSError | RayError):
+            self.failure = first_line(error)
             name = f"step-{self._n_done:08d}.ckpt"
-            self._tell(ElasticFault.CHECKPOINT_FAILED, name, first_line(error))
+            self._tell(ElasticFault.CHECKPOINT_FAILED, name, self.failure)
             return False
         under_way.result()
         self.n_saved = self._n_done
         return True
 
     def close(self) -> None:
-        """Write what is to be written, and end the thread."""
-        self.settle()
-        self._pool.shutdown()
+        """Write what is to be written, and end the thread.
+
+        Raises:
+            Exception: what the task's own functions raised.
+        """
+        try:
+            self.settle()
+        finally:
+            self._pool.shutdown()
 
     def _write(self, n_done: int, snapshot: Any, control: Mapping[str, object] | None) -> None:
         self._folder.write(n_done, ray.get(snapshot, timeout=self._patience_s), control)
+
+
+def first_settled(members: Sequence[MemberHandle], n_done: int, patience_s: float) -> MemberHandle:
+    """Have a member apply the last committed step, before its state is asked for.
+
+    What is raised there is the user's, while a state that cannot be had is a fault alone. A member
+    that is lost or silent is passed over: the others have the same state, and the next step misses
+    it.
+
+    Args:
+        members: by rank, at least one.
+        n_done: committed steps.
+        patience_s: how long each is waited for, s.
+
+    Returns:
+        The first that has applied it; the first of all where none has, whose state will not come.
+
+    Raises:
+        Exception: what the task's own functions raise.
+    """
+    for member in members:
+        try:
+            ray.get(member.call("settle", n_done), timeout=patience_s)
+        except RayTaskError as error:
+            raise_cause(error)
+        except RayError:
+            continue
+        return member
+    return members[0]

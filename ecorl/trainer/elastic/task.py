@@ -19,8 +19,13 @@ from ecorl.errors import ConfigError
 class ElasticTask(Protocol):
     """A training of the user's own. It is pickled, and each member has a copy of it.
 
-    Random numbers of torch may be drawn in all of its functions: the generators are seeded by
-    seed, step and row, so that the same step at the same width draws the same numbers.
+    It keeps no state: what it remembers in itself, in the model's attributes that are no weights
+    or buffers, or in a scheduler of torch reaches neither joiners nor checkpoints, and members
+    would drift apart. All that it does follows from the step's number and the rows.
+
+    Random numbers of torch may be drawn in all functions but `rows`: the generators are seeded by
+    seed, step and row, so that the same step at the same width draws the same numbers. `rows` is
+    called in the driver, unseeded, and again for a step that is computed again.
     """
 
     def make_model(self) -> nn.Module:
@@ -36,7 +41,29 @@ class ElasticTask(Protocol):
         ...
 
     def loss(self, model: nn.Module, indices: Sequence[int]) -> Tensor:
-        """Compute the loss of each of these rows, [n_rows] float32, with its graph."""
+        """Compute the loss of each of these rows, [n_rows] float32, with its graph.
+
+        It knows nothing of the step's other rows, which other members or later calls compute; a
+        loss that is no mean over rows is what `WeighsRows` is for.
+        """
+        ...
+
+
+@runtime_checkable
+class WeighsRows(Protocol):
+    """A task in whose loss rows do not weigh the same, e.g. a mean over a step's tokens."""
+
+    def weight(self, indices: Sequence[int]) -> float:
+        """Tell by what the sum of a step's losses is divided; without it by the number of rows.
+
+        For a mean over tokens `loss` returns the sum over each row's tokens, and this their number.
+
+        Args:
+            indices: all rows of the step, those of other members included.
+
+        Returns:
+            A number above 0 that follows from these rows alone.
+        """
         ...
 
 
@@ -54,7 +81,16 @@ class PreparesUpdates(Protocol):
     """A task that acts on gradients or learning rates before the optimizer does."""
 
     def before_update(self, model: nn.Module, optimizer: Optimizer, step: int) -> None:
-        """Clip gradients, set learning rates. Each member does it, so it must do the same."""
+        """Clip gradients, set learning rates. Each member does it, so it must do the same.
+
+        Keep no state here, such as a scheduler of torch, which counts its calls: who joins later
+        has not seen the earlier ones. Set the rate that follows from the step.
+
+        Args:
+            model: the model, with the gradients of the whole step.
+            optimizer: its optimizer.
+            step: number of the step, from 0.
+        """
         ...
 
 

@@ -44,6 +44,9 @@ _LOOK_S = 0.01
 _PAUSE_LOOK_S = 0.2
 """How often the controller is asked in a pause, s; invented."""
 
+_SAVE_AGAIN_S = 30.0
+"""How often a pause tries again to write a state that could not be written, s; invented."""
+
 
 class ElasticTrainer:
     """Trains a task over actors of the Ray cluster that this process has joined.
@@ -60,7 +63,7 @@ class ElasticTrainer:
 
     Raises:
         ConfigError: for a width that cannot be, and where no Ray cluster was joined.
-        OSError: when the folder cannot be made.
+        OSError: when the folder cannot be made or read.
     """
 
     def __init__(
@@ -78,7 +81,7 @@ class ElasticTrainer:
         self._task = task
         self._wishes = WidthWishes(width, self._options.max_width)
         self._folder = CheckpointFolder(folder)
-        self._log = TrainingLog()
+        self._log = TrainingLog(self._folder.n_done())
         self._saver = Saver(self._folder, self._options.patience.step_s, self._log.tell)
         self._staff = Staff(task, self._options)
         self._crew = CrewDriver(self._staff, self._log)
@@ -109,21 +112,25 @@ class ElasticTrainer:
 
     @property
     def n_done(self) -> int:
-        """Committed steps."""
+        """Committed steps, those in the folder's newest checkpoint included."""
         return self._log.n_done
 
     def set_width(self, width: int, at_step: int | None = None) -> None:
         """Ask for a width; training goes on, and changes it once the joiners are ready.
 
-        With a controller its next choice takes the place of this one.
+        With a controller its next choice takes the place of this one. Of two widths for one step
+        the later wish holds.
 
         Args:
             width: members; 0 pauses: training saves, and waits until it is asked for more.
             at_step: the first step at that width, so that a history of widths can be trained
-                again; training waits at that step until the joiners are ready.
+                again; training waits at that step until the joiners are ready. Without it what was
+                asked for later steps is forgotten. In a pause no step passes, so that only a width
+                for no step, or for one that is reached, ends it.
 
         Raises:
-            ConfigError: for a width that cannot be.
+            ConfigError: for a width that cannot be, and for a step after a pause that was asked
+                for.
         """
         self._rests_until_s = 0.0
         self._wishes.ask(width, at_step)
@@ -146,7 +153,10 @@ class ElasticTrainer:
             What has been done since this trainer was made.
 
         Raises:
-            RunError: when no actor can be had, or one step fails again and again.
+            RunError: when no actor can be had, one step fails again and again, or all checkpoints
+                are damaged. Also when the last state cannot be written: the members stay, so that
+                this can be called again, or `weights`.
+            OSError: when the newest checkpoint cannot be read.
             Exception: what the task's own functions raise.
         """
         self._wishes.stop(False)
@@ -167,14 +177,18 @@ class ElasticTrainer:
                 done = self._step() if self.width else None
                 if done is not None and on_step is not None:
                     on_step(done)
-        self._save()
+        if self.width and not self._save():
+            raise RunError(
+                f"the state after {self.n_done} steps is on no disk: {self._saver.failure}; until "
+                "this trainer is closed its members have it, so that train() can write it yet"
+            )
         return self._log.result(n_steps)
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The model's weights and buffers after the last committed step, on the CPU.
 
         Raises:
-            RunError: when there is no member and no checkpoint.
+            RunError: when there is no member and no checkpoint that is whole.
         """
         payload: bytes
         if self.width:
@@ -192,10 +206,16 @@ class ElasticTrainer:
         return [fetch(one.call("digest", self.n_done)) for one in self._crew.members]
 
     def close(self) -> None:
-        """Write what is to be written, and end all actors."""
-        self._saver.close()
-        self._crew.members, self._switch = [], None
-        self._staff.end()
+        """Write what is to be written, and end all actors.
+
+        Raises:
+            Exception: what the task's own functions raised where a state was written down.
+        """
+        try:
+            self._saver.close()
+        finally:
+            self._crew.members, self._switch = [], None
+            self._staff.end()
 
     # ------------------------------------------------------------ parts of the loop
 
@@ -224,7 +244,8 @@ class ElasticTrainer:
         """Take over what the controller decides, and what was booked for this step."""
         if not self._saver.is_busy:
             self._saver.settle()
-        if self._steering is not None:
+        # Without a step left there is nothing to decide, but the end of a pause.
+        if self._steering is not None and (self.n_done < n_steps or not self._wishes.width):
             pace_s = self._log.pace_s(self.width)
             n_left = n_steps - self.n_done
             bearing = Bearing(time.time(), self.n_done, n_left, pace_s, self.width)
@@ -335,10 +356,13 @@ class ElasticTrainer:
         """Save, let the actors go, and wait until the training is to go on."""
         start_s, step, before = time.monotonic(), self.n_done, self.width
         self._drop_switch()
-        # Actors whose state could not be saved are all that there is of it.
-        if self._save() and not self._options.keeps_actors:
-            self._crew.release()
+        save_s, is_saved = start_s, False
         while self._wishes.width == 0 and not self._wishes.stops:
+            if self.width and not is_saved and time.monotonic() >= save_s:
+                is_saved, save_s = self._save(), time.monotonic() + _SAVE_AGAIN_S
+                # Actors whose state could not be saved are all that there is of it.
+                if is_saved and not self._options.keeps_actors:
+                    self._crew.release()
             self._wishes.wait(_PAUSE_LOOK_S)
             self._hear(n_steps)
         if before:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 
 from ecorl.errors import ConfigError
 
@@ -46,18 +47,28 @@ class WidthWishes:
 
         Args:
             width: members; 0 pauses.
-            at_step: the first step at that width, for which training waits; None: as soon as it
-                can be had, and whatever was asked for later steps is forgotten.
+            at_step: the first step at that width, for which training waits; it takes the place of
+                what was asked for the same step. None: as soon as it can be had, and whatever was
+                asked for later steps is forgotten.
 
         Raises:
-            ConfigError: for a width that cannot be.
+            ConfigError: for a width that cannot be, and for a step after a pause that was asked
+                for: no step passes in a pause, so that it would never come.
         """
         self._check(width)
         with self._news:
             if at_step is None:
                 self._width, self._booked, self._is_waited_for = width, [], False
             else:
-                self._booked = sorted([*self._booked, (at_step, width)])
+                others = [one for one in self._booked if one[0] != at_step]
+                booked = sorted([*others, (at_step, width)])
+                for (pause, asked), (after, _) in pairwise(booked):
+                    if asked == 0:
+                        allowed = (
+                            f"none after the pause at step {pause}, which set_width has to end"
+                        )
+                        raise ConfigError("at_step", after, allowed)
+                self._booked = booked
             self._news.notify_all()
 
     def stop(self, stops: bool = True) -> None:

@@ -23,6 +23,13 @@ def test_each_public_name_is_there(name):
     assert found.__doc__
 
 
+def test_all_that_an_elastic_trainer_is_told_is_public():
+    made = ecorl.trainer.ElasticOptions()
+    for part in (made, made.member, made.member.groups, made.place, made.patience):
+        assert type(part).__name__ in ecorl.trainer.__all__
+    assert "EpochOrder" in ecorl.trainer.__all__
+
+
 def test_an_unknown_name_is_no_attribute():
     with pytest.raises(AttributeError, match="has no attribute 'Adam'"):
         ecorl.trainer.Adam  # noqa: B018

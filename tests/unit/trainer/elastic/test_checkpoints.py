@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import errno
 import json
+from pathlib import Path
 
 import pytest
 
+from ecorl.errors import RunError
 from ecorl.trainer.elastic.checkpoints import CheckpointFolder
 
 
@@ -19,6 +21,7 @@ def test_the_last_two_are_kept_and_the_newest_is_read(tmp_path):
     newest, damaged = folder.newest()
     assert (newest.n_done, newest.payload) == (100_000_000, b"state 100000000")
     assert damaged == []
+    assert folder.n_done() == 100_000_000
     assert names(folder.folder) == ["step-00000010.ckpt", "step-100000000.ckpt"]
 
 
@@ -69,6 +72,8 @@ def test_a_damaged_one_is_recognised_and_the_one_before_it_taken(tmp_path, harm)
     folder.write(1, b"one\nwith lines\n")
     folder.write(2, b"two")
     harm(tmp_path / "step-00000002.ckpt")
+    if harm is not flip:  # all but the hash is seen without reading the state
+        assert folder.n_done() == 1
     newest, damaged = folder.newest()
     assert (newest.n_done, newest.payload) == (1, b"one\nwith lines\n")
     (one,) = damaged
@@ -81,11 +86,28 @@ def test_a_damaged_one_is_recognised_and_the_one_before_it_taken(tmp_path, harm)
 def test_nothing_is_there_or_all_is_damaged(tmp_path):
     folder = CheckpointFolder(tmp_path)
     assert folder.newest() == (None, [])
+    assert folder.n_done() == 0
     folder.write(1, b"one")
-    flip(tmp_path / "step-00000001.ckpt")
-    newest, damaged = folder.newest()
-    assert newest is None
-    assert len(damaged) == 1
+    folder.write(2, b"two")
+    for path in tmp_path.iterdir():
+        flip(path)
+    for _ in range(2):  # a second try begins no training anew either
+        with pytest.raises(RunError, match=r"step-00000002\.ckpt .*step-00000001\.ckpt"):
+            folder.newest()
+
+
+def test_one_that_cannot_be_read_for_now_is_not_taken_for_damaged(tmp_path, monkeypatch):
+    folder = CheckpointFolder(tmp_path)
+    folder.write(1, b"one")
+
+    def exhausted(_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", exhausted)
+        with pytest.raises(OSError, match="Too many open files"):
+            folder.newest()
+    assert folder.newest()[0].payload == b"one"
 
 
 def test_a_full_disk_leaves_what_is_there(tmp_path, monkeypatch):

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
 from ecorl.control import Gear
-from ecorl.errors import DataError, EcorlError
+from ecorl.errors import ConfigError, DataError, EcorlError, RunError
 from ecorl.trainer.elastic.groups import GroupOptions, MeetingPlace
 from ecorl.trainer.elastic.member import Member
 from ecorl.trainer.elastic.records import MemberOptions, Point
@@ -74,6 +76,88 @@ def test_the_loss_curve_is_that_of_one_member(width, batch_rows, micro):
     assert torch.equal(members[0].model.unused, torch.ones(3))
 
 
+@dataclass(frozen=True)
+class ByTokens(ToyTask):
+    """Row i has i + 1 tokens; its loss is the sum over them."""
+
+    no_tokens_at: int | None = None
+
+    def weight(self, indices):
+        if self.no_tokens_at is not None and set(indices) == set(self.rows(self.no_tokens_at)):
+            return 0
+        return sum(i + 1 for i in indices)
+
+    def loss(self, model, indices):
+        return super().loss(model, indices) * torch.tensor([i + 1.0 for i in indices])
+
+
+def test_a_mean_over_tokens_is_that_of_the_whole_step_at_any_width():
+    task = ByTokens()
+    losses, _ = undisturbed(task, 4)
+    model = task.make_model()
+    with torch.no_grad():
+        torch.manual_seed(0)
+        by_hand = task.loss(model, task.rows(0)).sum() / sum(i + 1 for i in task.rows(0))
+    members = make("abc", task, micro_batch_rows=2)
+    for one in members:
+        one.model.load_state_dict(model.state_dict())
+    meet(members)
+    assert compute(members, task, 0)[0].loss == pytest.approx(float(by_hand), rel=1e-5)
+    members = make("abc", task, micro_batch_rows=2)
+    meet(members)
+    found = [compute(members, task, step)[0].loss for step in range(4)]
+    assert found == pytest.approx(losses, rel=1e-5)
+
+
+def test_a_step_without_weight_is_refused():
+    task = ByTokens(no_tokens_at=1)
+    (member,) = make("a", task)
+    member.compute(order(task, 0, members="a"))
+    with pytest.raises(DataError, match=r"weight\(\) returned 0 for step 1"):
+        member.compute(order(task, 1, members="a"))
+
+
+def test_layers_that_are_unfrozen_in_training_are_summed_too():
+    class Thaws(ToyTask):
+        def make_model(self):
+            made = super().make_model()
+            made.inner.requires_grad_(False)
+            return made
+
+        def before_update(self, model, optimizer, step):
+            model.inner.requires_grad_(step >= 1)
+
+    task = Thaws()
+    losses, _ = undisturbed(task, 6)
+    members = make("ab", task)
+    meet(members)
+    found = [compute(members, task, step)[0].loss for step in range(6)]
+    assert found == pytest.approx(losses, rel=1e-5)
+    assert len({one.digest(6) for one in members}) == 1
+
+
+def test_members_whose_weights_have_come_to_differ_end_the_training():
+    class Counts(ToyTask):
+        def before_update(self, model, optimizer, step):
+            model.n_updates = getattr(model, "n_updates", 0) + 1
+            optimizer.param_groups[0]["lr"] = 0.02 / model.n_updates
+
+    task = Counts()
+    members = make("abc", task, compare_every=3)
+    members[0].compute(order(task, 0, members="a"))
+    names = meet(members)
+    together(
+        *(lambda m=m, n=n: m.share(names, n) for m, n in zip(members, (1, None, None), strict=True))
+    )
+    for step in (1, 2):  # at the second they differ, and are not compared
+        assert compute(members, task, step)[0].failure is None
+    raised = compute(members, task, 3)
+    assert {type(one) for one in raised} == {RunError}
+    assert "the weights of b, c differ from those of a" in str(raised[0])
+    with pytest.raises(ConfigError, match="at least 0"):
+        MemberOptions(compare_every=-1)
+
+
 def test_the_same_steps_give_the_same_bits_whatever_was_drawn_in_between():
     task = ToyTask(dropout=0.3)
     losses, weights = undisturbed(task, 6, micro_batch_rows=3)
@@ -135,6 +219,16 @@ def test_what_the_users_loss_raises_leaves_nothing_of_the_step_either():
     assert member.digest(0) == before
 
 
+def test_an_update_that_has_failed_halfway_is_not_applied_twice():
+    task = ToyTask(faulty_from=0)
+    (member,) = make("a", task)
+    member.compute(order(task, 0, members="a"))
+    with pytest.raises(ValueError, match="the user's own mistake"):
+        member.settle(1)
+    with pytest.raises(EcorlError, match="applied 0 steps, and 1 are committed"):
+        member.snapshot(1)
+
+
 def test_a_joiner_gets_weights_buffers_and_moments_to_the_last_bit():
     task = ToyTask(dropout=0.2)
     a, b = make("ab", task)
@@ -148,6 +242,37 @@ def test_a_joiner_gets_weights_buffers_and_moments_to_the_last_bit():
     for member in (a, b):
         member.compute(order(task, 5, members=[member.name]))
     assert a.digest(6) == b.digest(6)
+
+
+KINDS = [
+    torch.bool,
+    torch.int16,
+    torch.uint16,
+    torch.uint32,
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.complex64,
+]
+
+
+def test_buffers_of_any_kind_are_the_first_members():
+    class Kinds(ToyTask):
+        def make_model(self):
+            made = super().make_model()
+            for i, kind in enumerate(KINDS):
+                made.register_buffer(f"of_{i}", torch.zeros(3).to(kind))
+            return made
+
+    task = Kinds()
+    a, b = members = make("ab", task)
+    for i, kind in enumerate(KINDS):
+        setattr(a.model, f"of_{i}", torch.tensor([1.0, 0.0, 1.0]).to(kind))
+    names = meet(members)
+    assert compute(members, task, 0)[1].failure is None
+    assert together(lambda: a.share(names, 1), lambda: b.share(names, None)) == [None, None]
+    assert compute(members, task, 1)[1].failure is None
+    assert a.digest(2) == b.digest(2)
+    assert b.model.of_1.tolist() == [1, 0, 1]
 
 
 def test_a_state_that_is_larger_than_a_bucket_arrives(monkeypatch):

@@ -49,6 +49,60 @@ def test_groups_lie_beside_each_other_in_one_process(place):
     assert all(g.is_usable and g.is_idle for g in (*first, *second))
 
 
+class Work:
+    """A collective that is over after some looks; a wait with a time-out would end its group."""
+
+    def __init__(self, n_looks):
+        self.n_looks, self.n_waits = n_looks, 0
+
+    def is_completed(self):
+        self.n_looks -= 1
+        return self.n_looks <= 0
+
+    def wait(self):
+        self.n_waits += 1
+
+
+class Nccl:
+    def __init__(self, work):
+        self.work, self.is_aborted = work, False
+
+    def allreduce(self, tensors):
+        return self.work
+
+    def abort(self):
+        self.is_aborted = True
+
+
+@pytest.fixture
+def nccl(place, monkeypatch):
+    def make(work):
+        made = Nccl(work)
+        monkeypatch.setattr("ecorl.trainer.elastic.groups._make", lambda *_: made)
+        return ProcessGroup(place.spec("ab"), 0, GroupOptions(backend="nccl"), HOST), made
+
+    return make
+
+
+def test_a_collective_of_nccl_is_never_waited_for_with_a_time_out(nccl):
+    work = Work(n_looks=5)
+    group, _ = nccl(work)
+    group.all_reduce(torch.ones(3))
+    assert work.n_waits == 1
+    assert group.is_usable
+
+
+def test_who_waits_for_nccl_leaves_when_the_group_is_aborted(nccl):
+    group, made = nccl(Work(n_looks=10**9))
+    aborts = threading.Timer(0.1, group.abort)
+    aborts.start()
+    with pytest.raises(CollectiveFailed, match="aborted"):
+        group.all_reduce(torch.ones(3))
+    aborts.join()
+    assert made.is_aborted
+    assert not group.is_usable
+
+
 PEER = """
 import os, signal, sys, torch
 from ecorl.trainer.elastic.groups import GroupOptions, GroupSpec, ProcessGroup
@@ -148,6 +202,18 @@ def test_a_meeting_that_ends_late_does_not_replace_a_newer_group(place):
     assert both[0].get("ab") is kept
     join(place, both, spec=replace(older, serial=newer.serial + 1))
     assert both[0].get("ab") is not kept
+
+
+def test_an_abort_that_comes_late_leaves_a_newer_group(place):
+    both = caches(place)
+    join(place, both)
+    n_groups = place.n_groups
+    newer = join(place, both)
+    kept = both[0].get("ab")
+    both[0].abort("ab", n_groups)
+    assert both[0].get("ab") is kept
+    both[0].abort("ab", newer.serial)
+    assert not kept.is_usable
 
 
 def test_back_ends_that_cannot_be_are_refused(place):
