@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from ecorl.errors import MissingToolError, RunError, UserError
 
 try:
     import ray
-    from ray.exceptions import RayError, RayTaskError
+    from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 except ImportError as error:
     raise MissingToolError(
         "elastic width needs Ray, which is not installed: pip install 'ecorl[ray]'"
@@ -33,6 +33,13 @@ its time-out, so that pings have threads of their own; how many there are is inv
 
 _LOOK_S = 0.05
 """How long one turn of waiting for answers takes at most, s; invented."""
+
+_CALM_PING_S = 1.0
+"""How often members are pinged at most while none has failed, s; invented."""
+
+_CALM = 6
+"""How many times ``ping_s`` a member may leave a ping unanswered while no other has failed;
+invented: it may be the only one, and with it all steps since the last checkpoint are lost."""
 
 
 class TrainerActor(Member):
@@ -80,23 +87,49 @@ class Gathered:
         answers: by the member's name, failures included.
         failures: why a collective failed, by the name of those who said so.
         lost: why a member counts as lost, by name.
-        error: what the user's own functions raised in one of them.
+        errors: what the user's own functions raised, by the name of the member.
     """
 
     answers: dict[str, Any] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
-    error: RayTaskError | None = None
+    errors: dict[str, RayTaskError] = field(default_factory=dict)
 
     @property
     def is_whole(self) -> bool:
         """Whether every member has answered, and none of them with a failure."""
-        return not (self.failures or self.lost or self.error)
+        return not (self.failures or self.lost or self.errors)
 
     def raise_error(self) -> None:
         """Raise what the user's own functions raised, if they did."""
-        if self.error is not None:
-            raise_cause(self.error)
+        for error in self.errors.values():
+            raise_cause(error)
+
+
+def look_for_silent(members: Iterable[MemberHandle], ping_s: float) -> Gathered:
+    """Ping members; those who do not answer are ended.
+
+    Args:
+        members: who is pinged.
+        ping_s: how long their answers are waited for, s.
+
+    Returns:
+        Who answered, and who is lost.
+    """
+    pings = {member.beside("ping"): member for member in members}
+    result, left = Gathered(), list(pings)
+    if left:
+        ray.wait(left, num_returns=len(left), timeout=ping_s)
+    for ping, member in pings.items():
+        try:
+            result.answers[member.name] = ray.get(ping, timeout=0)
+        except GetTimeoutError:
+            result.lost[member.name] = f"it answered no ping in {ping_s:g} s"
+        except RayError as error:
+            result.lost[member.name] = first_line(error)
+        if member.name in result.lost:
+            member.end()
+    return result
 
 
 def raise_cause(error: RayTaskError) -> None:
@@ -109,8 +142,8 @@ def raise_cause(error: RayTaskError) -> None:
 class Gathering:
     """Waits until each of several members has answered, or is lost.
 
-    Once one of them is lost or has failed, the others are told to give up the group, and pinged:
-    a member that answers pings is waited for, one that does not is ended.
+    All are pinged: a member that answers pings is waited for, one that does not is ended. Once one
+    of them is lost or has failed, the others are told to give up the group.
 
     Args:
         calls: reference of each call, and who was called.
@@ -118,6 +151,8 @@ class Gathering:
         patience: how long is waited.
         meanwhile: called now and then.
         is_hasty: whether the others are not waited for once one of them is lost or has failed.
+        joiners: names of those without whom the others can go on: they are not waited for as long.
+        joiner_s: for how long, once all others have answered, s.
     """
 
     def __init__(
@@ -127,11 +162,16 @@ class Gathering:
         patience: Patience,
         meanwhile: Callable[[], None] = lambda: None,
         is_hasty: bool = False,
+        joiners: Collection[str] = (),
+        joiner_s: float = 0.0,
     ) -> None:
         self._pending, self._members = dict(calls), tuple(members)
         self._patience, self._meanwhile, self._is_hasty = patience, meanwhile, is_hasty
+        self._joiners, self._joiner_s = frozenset(joiners), joiner_s
         self._result = Gathered()
+        self._begun_s = time.monotonic()
         self._trouble_s: float | None = None
+        self._joiners_alone_s: float | None = None
         self._pings: dict[str, tuple[Any, float]] = {}
 
     def run(self) -> Gathered:
@@ -140,10 +180,9 @@ class Gathering:
             ready, _ = ray.wait(list(self._pending), num_returns=1, timeout=_LOOK_S)
             for ref in ready:
                 self._take(ref, self._pending.pop(ref))
-            if not self._result.is_whole:
-                if self._is_hasty:
-                    break
-                self._look_after()
+            if self._is_hasty and not self._result.is_whole:
+                break
+            self._look_after()
             self._meanwhile()
         return self._result
 
@@ -152,7 +191,7 @@ class Gathering:
         try:
             answer = ray.get(ref)
         except RayTaskError as error:
-            self._result.error = self._result.error or error
+            self._result.errors[member.name] = error
             return
         except RayError as error:
             self._lose(member, first_line(error))
@@ -163,30 +202,47 @@ class Gathering:
             self._result.failures[member.name] = failure
 
     def _look_after(self) -> None:
-        """See to those who have not answered, after another has failed."""
+        """See to those who have not answered."""
         now_s = time.monotonic()
-        if self._trouble_s is None:
+        if self._trouble_s is None and not self._result.is_whole:
             self._trouble_s = now_s
             for member in self._pending.values():
                 member.beside("abort", self._members)
+        if self._joiners_alone_s is None and self._joiners.issuperset(
+            member.name for member in self._pending.values()
+        ):
+            self._joiners_alone_s = now_s
         for ref, member in list(self._pending.items()):
-            if now_s - self._trouble_s > self._patience.step_s:
-                reason = f"no answer in {self._patience.step_s:g} s after another had failed"
-            elif not self._answers_pings(member, now_s):
-                reason = f"it answered no ping in {self._patience.ping_s:g} s"
-            else:
-                continue
-            del self._pending[ref]
-            self._lose(member, reason)
+            reason = self._what_is_wrong(member, now_s)
+            if reason is not None:
+                del self._pending[ref]
+                self._lose(member, reason)
 
-    def _answers_pings(self, member: MemberHandle, now_s: float) -> bool:
+    def _what_is_wrong(self, member: MemberHandle, now_s: float) -> str | None:
+        """Why a member is not waited for any longer; None while it is."""
+        patience = self._patience
+        since_s, limit_s, what = self._trouble_s, patience.step_s, "another had failed"
+        if member.name in self._joiners and since_s is not None:
+            limit_s = patience.ping_s
+        elif member.name in self._joiners:
+            since_s, limit_s = self._joiners_alone_s, self._joiner_s
+            what = "all others had answered"
+        if since_s is not None and now_s - since_s > limit_s:
+            return f"no answer in {limit_s:g} s after {what}"
+        ping_s = patience.ping_s * (_CALM if self._trouble_s is None else 1)
+        if not self._answers_pings(member, now_s, ping_s):
+            return f"it answered no ping in {ping_s:g} s"
+        return None
+
+    def _answers_pings(self, member: MemberHandle, now_s: float, ping_s: float) -> bool:
         """Whether a member has answered its last ping, or has time left to."""
-        ping, sent_s = self._pings.get(member.name, (None, 0.0))
-        if ping is None or ray.wait([ping], timeout=0)[0]:
-            # A dead member's ping is an error, and so is its call, which tells of it.
+        ping, sent_s = self._pings.get(member.name, (None, self._begun_s))
+        # A dead member's ping is an error, and so is its call, which tells of it.
+        is_answered = ping is None or bool(ray.wait([ping], timeout=0)[0])
+        every_s = _CALM_PING_S if self._trouble_s is None else 0.0
+        if is_answered and now_s - sent_s >= every_s:
             self._pings[member.name] = (member.beside("ping"), now_s)
-            return True
-        return now_s - sent_s <= self._patience.ping_s
+        return is_answered or now_s - sent_s <= ping_s
 
     def _lose(self, member: MemberHandle, reason: str) -> None:
         member.end()  # it must never write into anything again

@@ -11,7 +11,15 @@ import ray
 from ecorl.control import Gear
 from ecorl.errors import RunError
 from ecorl.trainer.elastic.checkpoints import TrainingCheckpoint
-from ecorl.trainer.elastic.crew import Gathered, Gathering, MemberHandle, Staff, names_of
+from ecorl.trainer.elastic.crew import (
+    Gathered,
+    Gathering,
+    MemberHandle,
+    Staff,
+    first_line,
+    look_for_silent,
+    names_of,
+)
 from ecorl.trainer.elastic.log import TrainingLog
 from ecorl.trainer.elastic.records import ElasticFault, StepDone, StepOrder, WidthChange
 from ecorl.trainer.elastic.switch import Switch
@@ -170,9 +178,12 @@ class CrewDriver:
             for failure in met.failures.values():
                 self._log.tell(ElasticFault.GROUP_FAILED, f"width {self.width}", failure)
             self._lose(met, self.members)
+            # Who fell silent at the meeting is why it failed for the others.
+            self._lose(look_for_silent(self.members, self._patience.ping_s), self.members)
         # They live and do not reach each other: one of them can always go on.
-        self._staff.release(self.members[1:], as_spares=False)
-        self.members = self.members[:1]
+        if self.members and not self._staff.has_group(self.members):
+            self._staff.release(self.members[1:], as_spares=False)
+            self.members = self.members[:1]
 
     @property
     def width(self) -> int:
@@ -197,7 +208,18 @@ class CrewDriver:
         calls = {
             one.call("share", names, None if one in joiners else n_done): one for one in members
         }
-        shared = self._gather(calls, members)
+        waiting = Gathering(
+            calls,
+            names,
+            self._patience,
+            joiners=names_of(joiners),
+            joiner_s=self._staff.options.member.groups.timeout_s + self._patience.ping_s,
+        )
+        shared = waiting.run()
+        for one in joiners:
+            # Whoever has no room for the state, say, is no reason to end the training.
+            if one.name in shared.errors:
+                shared.lost[one.name] = first_line(shared.errors.pop(one.name))
         shared.raise_error()
         for failure in shared.failures.values():
             self._log.tell(ElasticFault.GROUP_FAILED, f"width {len(members)}", failure)
