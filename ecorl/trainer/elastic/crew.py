@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,9 @@ _TRAIN, _SIDE, _MEET = "train", "side", "meet"
 _THREADS = {_TRAIN: 1, _SIDE: 2, _MEET: 4}
 """One thread trains. Those that meet may each wait for a group that nobody wants any more, until
 its time-out, so that pings have threads of their own; how many there are is invented."""
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+"""What Ray colours its messages with."""
 
 _LOOK_S = 0.05
 """How long one turn of waiting for answers takes at most, s; invented."""
@@ -126,7 +130,7 @@ def look_for_silent(members: Iterable[MemberHandle], ping_s: float) -> Gathered:
         except GetTimeoutError:
             result.lost[member.name] = f"it answered no ping in {ping_s:g} s"
         except RayError as error:
-            result.lost[member.name] = first_line(error)
+            result.lost[member.name] = reason_of(error)
         if member.name in result.lost:
             member.end()
     return result
@@ -194,7 +198,7 @@ class Gathering:
             self._result.errors[member.name] = error
             return
         except RayError as error:
-            self._lose(member, first_line(error))
+            self._lose(member, reason_of(error))
             return
         self._result.answers[member.name] = answer
         failure = answer.failure if isinstance(answer, StepAnswer) else answer
@@ -370,7 +374,7 @@ def fetch(reference: Any) -> Any:
     except RayTaskError as error:
         raise_cause(error)
     except RayError as error:
-        raise RunError(f"a member of the training is lost: {first_line(error)}") from error
+        raise RunError(f"a member of the training is lost: {reason_of(error)}") from error
 
 
 def names_of(members: Sequence[MemberHandle]) -> tuple[str, ...]:
@@ -381,3 +385,15 @@ def names_of(members: Sequence[MemberHandle]) -> tuple[str, ...]:
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, for a record."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def reason_of(error: RayError) -> str:
+    """One line that tells why a call of an actor failed, for a record."""
+    if isinstance(error, RayTaskError) and error.cause is not None:
+        cause: BaseException = error.cause
+        kind = "" if isinstance(cause, UserError) else f"{type(cause).__name__}: "
+        return f"{kind}{first_line(cause)}"
+    lines = _COLOUR.sub("", str(error)).strip().splitlines() or [type(error).__name__]
+    # Ray's own first line names the call; what went wrong in it is the last of the traceback.
+    has_traceback = any("Traceback" in line for line in lines)
+    return lines[-1].strip() if has_traceback else lines[0]

@@ -16,9 +16,9 @@ from ecorl.trainer.elastic.crew import (
     Gathering,
     MemberHandle,
     Staff,
-    first_line,
     look_for_silent,
     names_of,
+    reason_of,
 )
 from ecorl.trainer.elastic.log import TrainingLog
 from ecorl.trainer.elastic.records import ElasticFault, StepDone, StepOrder, WidthChange
@@ -56,7 +56,8 @@ class CrewDriver:
             saved: the state; None for that of the first member, which has trained nothing.
 
         Returns:
-            Whether they have it. If not, those who are lost are ended and no group of them is left.
+            Whether they have it, or the first of them alone, which the others may join later. If
+            not, all that are left are to be let go.
         """
         n_done, first = saved.n_done if saved else 0, members[0]
         if saved is not None:
@@ -70,7 +71,10 @@ class CrewDriver:
             if not shared.is_whole:
                 self._lose(shared, members)
                 self._staff.give_up_group(members)
-                return False
+                if first.name in shared.lost:
+                    return False
+                self._staff.release(members[1:], as_spares=False)
+                members = members[:1]
         self.members = list(members)
         self._log.roll_back(n_done)
         return True
@@ -92,7 +96,8 @@ class CrewDriver:
             if not shared.is_whole:
                 self._staff.give_up_group(members)
                 self._recover(shared, members)
-                switch.regroup(self.members, [one for one in joiners if one.name in shared.lost])
+                lost = [one for one in joiners if one.name in shared.lost]
+                switch.share_failed(self.members, lost)
                 return False
         leavers = [one for one in before if one not in members]
         self._staff.release(leavers, as_spares=self._staff.options.keeps_spares)
@@ -219,7 +224,7 @@ class CrewDriver:
         for one in joiners:
             # Whoever has no room for the state, say, is no reason to end the training.
             if one.name in shared.errors:
-                shared.lost[one.name] = first_line(shared.errors.pop(one.name))
+                shared.lost[one.name] = reason_of(shared.errors.pop(one.name))
         shared.raise_error()
         for failure in shared.failures.values():
             self._log.tell(ElasticFault.GROUP_FAILED, f"width {len(members)}", failure)

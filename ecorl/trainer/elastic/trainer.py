@@ -252,7 +252,8 @@ class ElasticTrainer:
             switch.cancel()
             if switch.error is not None:
                 raise_cause(switch.error)
-        raise RunError(f"no trainer actors came up in {_TRIES} tries; see the faults in the log")
+        last = self._log.result(0).faults[-1].message
+        raise RunError(f"no trainer actors came up in {_TRIES} tries; the last time: {last}")
 
     def _new_switch(self, goal: int) -> Switch:
         """Begin to get a width ready."""

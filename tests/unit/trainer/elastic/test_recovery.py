@@ -9,6 +9,11 @@ import pytest
 
 pytest.importorskip("ray")
 
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
+
+from ecorl.errors import DataError, RunError
+from ecorl.trainer.elastic.crew import reason_of
+from ecorl.trainer.elastic.groups import CollectiveFailed
 from ecorl.trainer.elastic.records import ElasticFault, Patience, Point
 from tests.elastic_runs import training
 from tests.local_members import dies, falls_silent, naps, use_local_members
@@ -47,6 +52,10 @@ def out_of_memory():
     raise MemoryError("no room for the moments")
 
 
+def refuses(*_):
+    raise CollectiveFailed("group-1: Invalid scalar type")
+
+
 def test_survivors_lose_a_member_that_falls_silent_while_they_meet(local, tmp_path):
     plans = {
         (Point.MEETING, "member-1"): (falls_silent, 1),
@@ -77,7 +86,8 @@ def test_what_a_joiner_raises_while_it_is_given_the_state_is_its_own_end(local, 
         trainer.set_width(2, at_step=2)
         result = trainer.train(4)
     assert result.widths == [1, 1, 2, 2]
-    assert (ElasticFault.JOINER_LOST, "member-2") in seen(result)
+    (lost,) = [one for one in result.faults if one.kind is ElasticFault.JOINER_LOST]
+    assert (lost.who, lost.message) == ("member-2", "MemoryError: no room for the moments")
 
 
 def test_a_joiner_that_is_stuck_with_the_state_is_not_waited_for(local, tmp_path):
@@ -89,3 +99,73 @@ def test_a_joiner_that_is_stuck_with_the_state_is_not_waited_for(local, tmp_path
     assert result.widths == [1, 1, 2, 2]
     assert (ElasticFault.JOINER_LOST, "member-2") in seen(result)
     assert longest_gap_s(result) < 5.0
+
+
+def test_a_state_that_never_gets_through_is_given_up(local, tmp_path, monkeypatch):
+    """As with a buffer of a kind that the process group cannot send."""
+    monkeypatch.setattr("ecorl.trainer.elastic.trainer._JOINS", 2)
+    monkeypatch.setattr("ecorl.trainer.elastic.member.send_state", refuses)
+    with training(tmp_path, ToyTask(), patience=PATIENCE) as trainer:
+        trainer.set_width(2, at_step=2)
+        result = trainer.train(4)
+    assert result.widths == [1] * 4
+    kinds = [kind for kind, _ in seen(result)]
+    assert kinds.count(ElasticFault.WIDTH_GIVEN_UP) == 1
+    # Each of two tries ended with the third time.
+    assert len([one for one in result.faults if "Invalid scalar type" in one.message]) == 6
+
+
+@pytest.mark.parametrize("what", ["member.send_state", "groups.GroupCache.join"])
+def test_a_group_that_fails_at_the_start_leaves_one_to_begin(local, tmp_path, monkeypatch, what):
+    monkeypatch.setattr("ecorl.trainer.elastic.trainer._JOINS", 1)
+    monkeypatch.setattr(f"ecorl.trainer.elastic.{what}", refuses)
+    with training(tmp_path, ToyTask(), width=2, patience=PATIENCE) as trainer:
+        result = trainer.train(3)
+    assert result.is_complete
+    assert result.changes[0].after == 1
+
+
+def test_one_that_dies_at_the_start_does_not_hurry_the_others(local, tmp_path):
+    plans = {
+        (Point.LOADING, "member-1"): (dies, 0),
+        (Point.LOADING, "member-2"): (lambda: naps(0.5), 0),
+        (Point.LOADING, "member-3"): (lambda: naps(0.5), 0),
+    }
+    patience = Patience(ping_s=0.3, begin_s=0.2)
+    with training(tmp_path, ToyTask(), width=3, drill=drill(plans), patience=patience) as trainer:
+        result = trainer.train(1)
+    assert seen(result) == [(ElasticFault.JOINER_LOST, "member-1")]
+    assert result.widths == [2]
+
+
+IN_ITS_CREATION = (
+    "The actor died because of an error raised in its creation task, "
+    "\x1b[36mray::TrainerActor.__init__()\x1b[39m (pid=18863)\n"
+    "  At least one of the input arguments for this task could not be computed:\n"
+    "traceback: Traceback (most recent call last):\n"
+    "ModuleNotFoundError: No module named 'my_task'\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RayError(IN_ITS_CREATION), "ModuleNotFoundError: No module named 'my_task'"),
+        (RayError("\x1b[36mThe actor died.\x1b[39m\n  pid: 5"), "The actor died."),
+        (RayTaskError("load", "Traceback", DataError("no rows")), "no rows"),
+        (RayTaskError("load", "Traceback", KeyError("a\nb")), "KeyError: 'a\\nb'"),
+    ],
+)
+def test_a_reason_names_the_cause_on_one_line(error, reason):
+    assert reason_of(error) == reason
+
+
+def test_what_keeps_all_actors_from_coming_up_is_told(local, tmp_path, monkeypatch):
+    monkeypatch.setattr("ecorl.trainer.elastic.trainer._TRIES", 1)
+    monkeypatch.setattr(ActorDiedError, "__str__", lambda _: IN_ITS_CREATION)
+    plans = {(Point.LOADING, "member-1"): (dies, 0)}
+    with (
+        training(tmp_path, ToyTask(), drill=drill(plans)) as trainer,
+        pytest.raises(RunError, match="the last time: ModuleNotFoundError: No module named"),
+    ):
+        trainer.train(1)
