@@ -42,7 +42,10 @@ _LOOK_S = 0.01
 """How often is looked whether joiners are ready where training waits for them, s; invented."""
 
 _PAUSE_LOOK_S = 0.2
-"""How often the controller is asked in a pause, s; invented."""
+"""How often the controller is asked in a pause and while actors come up, s; invented."""
+
+_CLOSE_S = 60.0
+"""How long a state that is being written is waited for before the actors end, s; invented."""
 
 
 class ElasticTrainer:
@@ -129,7 +132,11 @@ class ElasticTrainer:
         self._wishes.ask(width, at_step)
 
     def stop(self) -> None:
-        """Ask `train` to save and return at the next boundary of two steps."""
+        """Ask `train` to save and return at the next boundary of two steps.
+
+        While no training is under way the next one is asked, which returns at once. It is safe in
+        a signal's handler.
+        """
         self._wishes.stop()
 
     def train(
@@ -149,7 +156,6 @@ class ElasticTrainer:
             RunError: when no actor can be had, or one step fails again and again.
             Exception: what the task's own functions raise.
         """
-        self._wishes.stop(False)
         while True:
             self._hear(n_steps)
             # Without members it is not known what is done: all may be lost.
@@ -158,7 +164,7 @@ class ElasticTrainer:
             if self._wishes.width == 0:
                 self._pause(n_steps)
             elif not self.width:
-                self._begin()
+                self._begin(n_steps)
             else:
                 self._change_width()
                 self._save_if_due()
@@ -166,6 +172,7 @@ class ElasticTrainer:
                 if done is not None and on_step is not None:
                     on_step(done)
         self._save()
+        self._wishes.stop(False)
         return self._log.result(n_steps)
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -190,10 +197,21 @@ class ElasticTrainer:
         return [fetch(one.call("digest", self.n_done)) for one in self._crew.members]
 
     def close(self) -> None:
-        """Write what is to be written, and end all actors."""
-        self._saver.close()
-        self._crew.members, self._switch = [], None
-        self._staff.end()
+        """Write what is being written, unless that takes more than a minute, and end all actors."""
+        try:
+            self._let_saver_rest()
+        finally:
+            self._crew.members, self._switch = [], None
+            self._staff.end()
+            # Whoever it still waited for has been ended, and will not be waited for any longer.
+            self._saver.close()
+
+    def _let_saver_rest(self) -> bool:
+        """Wait for the state that is being written, but not for ever; returns whether it is."""
+        end_s = time.monotonic() + _CLOSE_S
+        while self._saver.is_busy and time.monotonic() < end_s:
+            time.sleep(_LOOK_S)
+        return not self._saver.is_busy
 
     # ------------------------------------------------------------ parts of the loop
 
@@ -232,18 +250,21 @@ class ElasticTrainer:
             raise DataError(f"rows({self.n_done}) returned no rows: a step has to have some")
         return rows
 
-    def _begin(self) -> None:
-        """Get actors where there are none, and give them the newest state."""
+    def _begin(self, n_steps: int) -> None:
+        """Get actors where there are none, and give them the newest state; less may be wanted."""
         for _ in range(_TRIES):
+            goal = self._wishes.width
+            if goal == 0:
+                return
             saved, damaged = self._folder.newest()
             for one in damaged:
                 self._log.tell(ElasticFault.CHECKPOINT_DAMAGED, one.name, one.reason)
             if saved is None:
                 self._staff.dismiss_spares()  # they are beyond the first step
-            switch = self._new_switch(self._wishes.width)
-            while not (switch.is_ready or switch.is_over):
-                switch.poll()
-                time.sleep(_LOOK_S)
+            switch = self._new_switch(goal)
+            if not self._wait_for_actors(switch, n_steps):
+                switch.cancel()
+                return
             if switch.is_ready and self._crew.begin(switch.members, saved):
                 now_s = time.monotonic()
                 prepared_s, stood_s = switch.ready_s - switch.asked_s, now_s - switch.asked_s
@@ -254,6 +275,19 @@ class ElasticTrainer:
                 raise_cause(switch.error)
         last = self._log.result(0).faults[-1].message
         raise RunError(f"no trainer actors came up in {_TRIES} tries; the last time: {last}")
+
+    def _wait_for_actors(self, switch: Switch, n_steps: int) -> bool:
+        """Wait until the first actors are ready, or lost; returns whether they are still wanted."""
+        next_s = time.monotonic() + _PAUSE_LOOK_S
+        while not (switch.is_ready or switch.is_over):
+            switch.poll()
+            if time.monotonic() > next_s:
+                self._hear(n_steps)
+                next_s = time.monotonic() + _PAUSE_LOOK_S
+            if self._wishes.stops or self._wishes.width < switch.goal:
+                return False
+            time.sleep(_LOOK_S)
+        return True
 
     def _new_switch(self, goal: int) -> Switch:
         """Begin to get a width ready."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
+import time
 from collections import Counter
 
 import pytest
@@ -169,3 +171,53 @@ def test_what_keeps_all_actors_from_coming_up_is_told(local, tmp_path, monkeypat
         pytest.raises(RunError, match="the last time: ModuleNotFoundError: No module named"),
     ):
         trainer.train(1)
+
+
+def test_a_stop_and_fewer_members_are_heard_while_actors_come_up(local, tmp_path):
+    plans = {
+        (Point.LOADING, "member-1"): (lambda: naps(30.0), 0),
+        (Point.LOADING, "member-2"): (lambda: naps(30.0), 0),
+        (Point.LOADING, "member-4"): (lambda: naps(30.0), 0),
+    }
+    with training(tmp_path, ToyTask(), width=2, drill=drill(plans)) as trainer:
+        fewer = threading.Timer(0.3, trainer.set_width, [1])
+        fewer.start()
+        assert trainer.train(1).widths == [1]  # with the third that was made
+        fewer.join()
+    with training(tmp_path, ToyTask(), drill=drill(plans)) as trainer:
+        stop = threading.Timer(0.3, trainer.stop)
+        stop.start()
+        assert trainer.train(1).steps == ()
+        stop.join()
+
+
+def test_a_stop_before_the_training_is_not_forgotten(local, tmp_path):
+    with training(tmp_path, ToyTask()) as trainer:
+        trainer.stop()
+        assert trainer.train(2).steps == ()
+        assert local == {}
+        assert trainer.train(2).is_complete
+
+
+def test_actors_end_though_the_last_checkpoint_never_comes(local, tmp_path, monkeypatch):
+    monkeypatch.setattr("ecorl.trainer.elastic.trainer._CLOSE_S", 0.2)
+    with training(tmp_path, ToyTask()) as trainer:
+        trainer.train(1)
+        local["member-1"].is_silent = True
+        trainer._saver.save(1, trainer._crew.members[0].call("snapshot", 1))
+        start_s = time.monotonic()
+    assert local["member-1"].ended.is_set()
+    assert time.monotonic() - start_s < 5.0
+
+
+def test_actors_end_though_a_checkpoint_cannot_be_written_at_all(local, tmp_path, monkeypatch):
+    def write(*_):
+        raise ValueError("no such kind of number")
+
+    with training(tmp_path, ToyTask()) as trainer:
+        trainer.train(1)
+        monkeypatch.setattr("ecorl.trainer.elastic.checkpoints.CheckpointFolder.write", write)
+        trainer._saver.save(1, trainer._crew.snapshot())
+        with pytest.raises(ValueError, match="no such kind of number"):
+            trainer.close()
+        assert local["member-1"].ended.is_set()
