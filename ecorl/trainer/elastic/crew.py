@@ -259,10 +259,15 @@ class Staff:
     Args:
         task: what is trained.
         options: how.
+
+    Attributes:
+        options: how.
+        timeout_s: after this time without its peers a collective of the next group fails, s.
     """
 
     def __init__(self, task: ElasticTask, options: ElasticOptions) -> None:
         self.options = options
+        self.timeout_s = options.member.groups.timeout_s
         self.meeting = MeetingPlace(ray.util.get_node_ip_address())
         self._task = ray.put(task)
         self._n_hired = 0
@@ -334,8 +339,15 @@ class Staff:
 
     def meet(self, members: Sequence[MemberHandle]) -> dict[Any, MemberHandle]:
         """Ask members to make a group; returns the references of the calls."""
-        spec = self.meeting.spec(names_of(members))
+        spec = self.meeting.spec(names_of(members), self.timeout_s)
         return {member.meet(spec): member for member in members}
+
+    def allow_longer(self) -> bool:
+        """Double the time-out of the groups to come; returns whether it is not too long already."""
+        if self.timeout_s >= self.options.patience.step_s:
+            return False
+        self.timeout_s = min(2 * self.timeout_s, self.options.patience.step_s)
+        return True
 
     def met(self, members: Sequence[MemberHandle]) -> None:
         """Note that members have a group."""
@@ -344,10 +356,13 @@ class Staff:
 
     def give_up_group(self, members: Sequence[MemberHandle]) -> None:
         """Never use the group of these members again."""
-        self._groups.discard(names_of(members))
-        for member in members:
-            if member.name in self._alive:
-                member.beside("abort", names_of(members))
+        names = names_of(members)
+        self._groups.discard(names)
+        asked = [one.beside("abort", names) for one in members if one.name in self._alive]
+        if asked:
+            # One that came to it late would give up the next group of the same members.
+            ping_s = self.options.patience.ping_s
+            ray.wait(asked, num_returns=len(asked), timeout=ping_s, fetch_local=False)
 
     def end(self) -> None:
         """End all actors."""

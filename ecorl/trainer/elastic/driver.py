@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -30,6 +31,12 @@ _TRIES = 5
 
 _MEETINGS = 3
 """How often survivors try to make a group before the first goes on alone; invented."""
+
+_TIMED_OUT = re.compile(r"tim(ed |e-?)out", re.IGNORECASE)
+"""What torch's back-ends say of a collective that took too long."""
+
+_FOLLOWS = re.compile("was aborted|was given up|has no group")
+"""What a member says when another has failed before it: it tells nothing of the cause."""
 
 
 class CrewDriver:
@@ -149,6 +156,22 @@ class CrewDriver:
         ray.wait([snapshot], timeout=self._patience.step_s, fetch_local=False)
         return snapshot
 
+    def rescue(self, patience_s: float) -> object | None:
+        """Have a member write its state down in spite of an error.
+
+        Args:
+            patience_s: how long it is waited for, s.
+
+        Returns:
+            The reference; None when there is no member left, or it was not done in time.
+        """
+        self._lose(look_for_silent(self.members, self._patience.ping_s), self.members)
+        if not self.members:
+            return None
+        snapshot = self.members[0].call("snapshot", self._log.n_done)
+        ready, _ = ray.wait([snapshot], timeout=patience_s, fetch_local=False)
+        return snapshot if ready else None
+
     def release(self) -> None:
         """Let all members go."""
         self._staff.release(self.members, as_spares=False)
@@ -159,14 +182,20 @@ class CrewDriver:
     def _redo(self, gathered: Gathered) -> None:
         """Make ready to compute the step again with those who are left."""
         failures = [*gathered.lost.values(), *gathered.failures.values()]
+        failure = min(failures, key=lambda one: bool(_FOLLOWS.search(one)))
         self._staff.give_up_group(self.members)
+        # All of them live: one was slower than the others by more than a collective may take.
+        is_slow = not gathered.lost and any(map(_TIMED_OUT.search, failures))
+        is_failure = not (is_slow and self._staff.allow_longer())
+        if not is_failure:
+            failure += f"; from now on a collective may take {self._staff.timeout_s:g} s"
         self._recover(gathered, self.members)
-        if self._log.redo() >= _TRIES:
+        if self._log.redo(is_failure) >= _TRIES:
             raise RunError(
-                f"step {self._log.n_done} has failed {_TRIES} times; the last time: {failures[0]}"
+                f"step {self._log.n_done} has failed {_TRIES} times; the last time: {failure}"
             )
         kind = ElasticFault.STEP_REDONE if self.members else ElasticFault.ALL_LOST
-        self._log.tell(kind, f"step {self._log.n_done}", failures[0])
+        self._log.tell(kind, f"step {self._log.n_done}", failure)
 
     def _recover(self, gathered: Gathered, asked: Iterable[MemberHandle]) -> None:
         """Leave out those who are lost, and give the others a group."""
@@ -218,7 +247,7 @@ class CrewDriver:
             names,
             self._patience,
             joiners=names_of(joiners),
-            joiner_s=self._staff.options.member.groups.timeout_s + self._patience.ping_s,
+            joiner_s=self._staff.timeout_s + self._patience.ping_s,
         )
         shared = waiting.run()
         for one in joiners:

@@ -91,6 +91,7 @@ class ElasticTrainer:
         self._switch: Switch | None = None
         self._gear: Gear | None = None
         self._n_failed_joins, self._rests_until_s = 0, 0.0
+        self._rescued = -1
 
     def __enter__(self) -> ElasticTrainer:
         return self
@@ -101,7 +102,11 @@ class ElasticTrainer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            if error is not None:
+                self._rescue()
+        finally:
+            self.close()
 
     # ------------------------------------------------------------ what a user calls
 
@@ -154,23 +159,14 @@ class ElasticTrainer:
 
         Raises:
             RunError: when no actor can be had, or one step fails again and again.
-            Exception: what the task's own functions raise.
+            Exception: what the task's own functions raise. Whatever is raised, the steps that are
+                done are saved before, if a member still can.
         """
-        while True:
-            self._hear(n_steps)
-            # Without members it is not known what is done: all may be lost.
-            if self._wishes.stops or (self.width and self._log.n_done >= n_steps):
-                break
-            if self._wishes.width == 0:
-                self._pause(n_steps)
-            elif not self.width:
-                self._begin(n_steps)
-            else:
-                self._change_width()
-                self._save_if_due()
-                done = self._step() if self.width else None
-                if done is not None and on_step is not None:
-                    on_step(done)
+        try:
+            self._run(n_steps, on_step)
+        except BaseException:
+            self._rescue()
+            raise
         self._save()
         self._wishes.stop(False)
         return self._log.result(n_steps)
@@ -214,6 +210,24 @@ class ElasticTrainer:
         return not self._saver.is_busy
 
     # ------------------------------------------------------------ parts of the loop
+
+    def _run(self, n_steps: int, on_step: Callable[[StepDone], None] | None) -> None:
+        """Train until the steps are done or a stop is asked for."""
+        while True:
+            self._hear(n_steps)
+            # Without members it is not known what is done: all may be lost.
+            if self._wishes.stops or (self.width and self._log.n_done >= n_steps):
+                break
+            if self._wishes.width == 0:
+                self._pause(n_steps)
+            elif not self.width:
+                self._begin(n_steps)
+            else:
+                self._change_width()
+                self._save_if_due()
+                done = self._step() if self.width else None
+                if done is not None and on_step is not None:
+                    on_step(done)
 
     def _hear(self, n_steps: int) -> None:
         """Take over what the controller decides, and what was booked for this step."""
@@ -370,3 +384,20 @@ class ElasticTrainer:
             return True
         self._saver.save(self.n_done, self._crew.snapshot())
         return self._saver.settle()
+
+    def _rescue(self) -> None:
+        """Have the state written after an error, where there is a member that still can."""
+        if self.n_done in (0, self._rescued) or not (self.width and has_cluster()):
+            return
+        self._rescued = self.n_done
+        try:
+            if not self._let_saver_rest():
+                return
+            if self._saver.settle() and self._saver.n_saved == self.n_done:
+                return
+            snapshot = self._crew.rescue(_CLOSE_S)
+            if snapshot is not None:
+                self._saver.save(self.n_done, snapshot)
+                self._saver.settle()
+        except Exception as error:  # noqa: BLE001 - it must not take the place of the first one
+            self._log.tell(ElasticFault.CHECKPOINT_FAILED, f"step {self.n_done}", repr(error))

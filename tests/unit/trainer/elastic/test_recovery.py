@@ -14,6 +14,8 @@ pytest.importorskip("ray")
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from ecorl.errors import DataError, RunError
+from ecorl.trainer.elastic import member
+from ecorl.trainer.elastic.checkpoints import CheckpointFolder
 from ecorl.trainer.elastic.crew import reason_of
 from ecorl.trainer.elastic.groups import CollectiveFailed
 from ecorl.trainer.elastic.records import ElasticFault, Patience, Point
@@ -33,10 +35,10 @@ def drill(plans):
     """Calls what is planned for a (point, member) at the nth time, from 0; None: each time."""
     calls = Counter()
 
-    def at(point, member, step):
-        act, nth = plans.get((point, member), (None, None))
-        calls[point, member] += 1
-        if act is not None and nth in (None, calls[point, member] - 1):
+    def at(point, who, step):
+        act, nth = plans.get((point, who), (None, None))
+        calls[point, who] += 1
+        if act is not None and nth in (None, calls[point, who] - 1):
             act()
 
     return at
@@ -221,3 +223,82 @@ def test_actors_end_though_a_checkpoint_cannot_be_written_at_all(local, tmp_path
         with pytest.raises(ValueError, match="no such kind of number"):
             trainer.close()
         assert local["member-1"].ended.is_set()
+
+
+class Skewed(ToyTask):
+    """The first member's share takes longer than a collective may."""
+
+    def loss(self, model, indices):
+        if len(indices) == 1:
+            time.sleep(1.2)
+        return super().loss(model, indices)
+
+
+def test_a_member_that_is_slower_than_a_collective_may_take_is_given_the_time(
+    local, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("ecorl.trainer.elastic.driver._TRIES", 1)
+    with training(tmp_path, Skewed(), width=2, patience=PATIENCE, timeout_s=0.8) as trainer:
+        result = trainer.train(2)
+    assert result.widths == [2, 2]
+    assert result.n_redone == 1
+    assert "from now on a collective may take 1.6 s" in result.faults[0].message
+
+
+def newest(folder):
+    saved, _ = CheckpointFolder(folder).newest()
+    return saved and saved.n_done
+
+
+def test_a_step_that_always_fails_loses_none_of_those_before_it(local, tmp_path, monkeypatch):
+    reduces = member.reduce_gradients
+    monkeypatch.setattr(
+        "ecorl.trainer.elastic.member.reduce_gradients",
+        lambda *args: refuses() if len(calls) > 2 else reduces(*args),
+    )
+    calls = []
+    with training(tmp_path, ToyTask(), width=2, patience=PATIENCE) as trainer:
+        with pytest.raises(RunError, match="Invalid scalar type"):
+            trainer.train(5, calls.append)
+        assert newest(tmp_path) == 3
+
+
+def test_steps_are_saved_when_the_users_own_code_raises(local, tmp_path):
+    class BadRow(ToyTask):
+        def loss(self, model, indices):
+            if indices[0] in self.rows(3):
+                raise ValueError("a bad row")
+            return super().loss(model, indices)
+
+    def on_step(done):
+        if done.step == 4:
+            raise KeyboardInterrupt
+
+    with (
+        training(tmp_path / "loss", BadRow()) as trainer,
+        pytest.raises(ValueError, match="a bad row"),
+    ):
+        trainer.train(5)
+    assert newest(tmp_path / "loss") == 3
+    with training(tmp_path / "told", ToyTask()) as trainer, pytest.raises(KeyboardInterrupt):
+        trainer.train(9, on_step)
+    assert newest(tmp_path / "told") == 5
+
+
+def test_a_step_that_was_applied_in_part_is_not_saved(local, tmp_path):
+    calls = []
+
+    class FailsOnce(ToyTask):
+        def before_update(self, model, optimizer, step):
+            calls.append(step)
+            if len(calls) == 3:
+                raise ValueError("out of memory")
+
+    with (
+        training(tmp_path, FailsOnce()) as trainer,
+        pytest.raises(ValueError, match="out of memory"),
+    ):
+        trainer.train(5)
+    assert newest(tmp_path) is None
+    (fault,) = trainer._log.result(0).faults
+    assert fault.kind is ElasticFault.CHECKPOINT_FAILED
