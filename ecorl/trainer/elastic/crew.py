@@ -157,6 +157,7 @@ class Gathering:
         is_hasty: whether the others are not waited for once one of them is lost or has failed.
         joiners: names of those without whom the others can go on: they are not waited for as long.
         joiner_s: for how long, once all others have answered, s.
+        fetches: whether answers are fetched; else a member's error counts as its answer.
     """
 
     def __init__(
@@ -168,10 +169,12 @@ class Gathering:
         is_hasty: bool = False,
         joiners: Collection[str] = (),
         joiner_s: float = 0.0,
+        fetches: bool = True,
     ) -> None:
         self._pending, self._members = dict(calls), tuple(members)
         self._patience, self._meanwhile, self._is_hasty = patience, meanwhile, is_hasty
         self._joiners, self._joiner_s = frozenset(joiners), joiner_s
+        self._fetches = fetches
         self._result = Gathered()
         self._begun_s = time.monotonic()
         self._trouble_s: float | None = None
@@ -193,7 +196,7 @@ class Gathering:
     def _take(self, ref: Any, member: MemberHandle) -> None:
         """Take one member's answer."""
         try:
-            answer = ray.get(ref)
+            answer = ray.get(ref) if self._fetches else None
         except RayTaskError as error:
             self._result.errors[member.name] = error
             return

@@ -150,10 +150,15 @@ class CrewDriver:
         return done
 
     def snapshot(self) -> object:
-        """Have the first member write its state down; returns the reference once it has."""
-        snapshot = self.members[0].call("snapshot", self._log.n_done)
-        # Waited for: the next step's call must come after it.
-        ray.wait([snapshot], timeout=self._patience.step_s, fetch_local=False)
+        """Have the first member write its state down; returns the reference once it has.
+
+        A member that falls silent over it is lost, and the reference then tells so.
+        """
+        first = self.members[0]
+        snapshot = first.call("snapshot", self._log.n_done)
+        # Waited for: the next step's call must come after it. Whoever writes it fetches it.
+        waiting = Gathering({snapshot: first}, (first.name,), self._patience, fetches=False)
+        self._lose(waiting.run(), [first])
         return snapshot
 
     def rescue(self, patience_s: float) -> object | None:

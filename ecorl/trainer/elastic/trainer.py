@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -12,7 +12,7 @@ import torch
 from ecorl.control import Gear
 from ecorl.errors import ConfigError, DataError, RunError
 from ecorl.trainer.elastic.checkpoints import CheckpointFolder
-from ecorl.trainer.elastic.crew import Staff, fetch, has_cluster, raise_cause
+from ecorl.trainer.elastic.crew import MemberHandle, Staff, fetch, has_cluster, raise_cause
 from ecorl.trainer.elastic.driver import CrewDriver
 from ecorl.trainer.elastic.log import TrainingLog
 from ecorl.trainer.elastic.records import (
@@ -250,12 +250,16 @@ class ElasticTrainer:
         before = self._crew.members
         poll = self._switch.poll if self._switch is not None else lambda: None
         done = self._crew.step(self._rows(), self._gear, poll)
+        self._tell_switch(before)
+        return done
+
+    def _tell_switch(self, before: Sequence[MemberHandle]) -> None:
+        """Let a change of width that is under way go on with those who are left, if some are."""
         if self._switch is not None and self._crew.members != before:
             if self.width:
                 self._switch.regroup(self._crew.members)
             else:
                 self._drop_switch()
-        return done
 
     def _rows(self) -> tuple[int, ...]:
         """The rows of the next step."""
@@ -374,7 +378,9 @@ class ElasticTrainer:
         every = self._options.checkpoint_every
         is_due = every and self.n_done and self.n_done % every == 0
         if is_due and self.width and self._saver.n_saved != self.n_done and not self._saver.is_busy:
+            before = self._crew.members
             self._saver.save(self.n_done, self._crew.snapshot())
+            self._tell_switch(before)
 
     def _save(self) -> bool:
         """Have the state written now; returns whether it is on the disk."""

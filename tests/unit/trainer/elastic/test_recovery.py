@@ -302,3 +302,14 @@ def test_a_step_that_was_applied_in_part_is_not_saved(local, tmp_path):
     assert newest(tmp_path) is None
     (fault,) = trainer._log.result(0).faults
     assert fault.kind is ElasticFault.CHECKPOINT_FAILED
+
+
+def test_a_member_that_falls_silent_over_a_checkpoint_is_lost(local, tmp_path):
+    plans = {(Point.APPLIED, "member-1"): (falls_silent, 1)}  # the second step, for the checkpoint
+    options = {"drill": drill(plans), "patience": Patience(ping_s=0.1), "checkpoint_every": 2}
+    with training(tmp_path, ToyTask(), width=2, **options) as trainer:
+        result = trainer.train(5)
+    assert result.widths[:2] == [2, 2]
+    assert [one.step for one in result.steps] == list(range(5))
+    assert seen(result)[0] == (ElasticFault.MEMBER_LOST, "member-1")
+    assert newest(tmp_path) == 5
