@@ -313,3 +313,22 @@ def test_a_member_that_falls_silent_over_a_checkpoint_is_lost(local, tmp_path):
     assert [one.step for one in result.steps] == list(range(5))
     assert seen(result)[0] == (ElasticFault.MEMBER_LOST, "member-1")
     assert newest(tmp_path) == 5
+
+
+def test_a_late_abort_leaves_the_next_group_of_the_same_members_alone(local, tmp_path, monkeypatch):
+    aborts, reduces, calls = member.Member.abort, member.reduce_gradients, []
+
+    def abort(self, members):
+        time.sleep(0.2)
+        aborts(self, members)
+
+    def reduce(*args):
+        calls.append(args)
+        return refuses() if len(calls) == 3 else reduces(*args)
+
+    monkeypatch.setattr("ecorl.trainer.elastic.member.Member.abort", abort)
+    monkeypatch.setattr("ecorl.trainer.elastic.member.reduce_gradients", reduce)
+    with training(tmp_path, ToyTask(step_s=0.15), width=2, patience=PATIENCE) as trainer:
+        result = trainer.train(4)
+    assert result.n_redone == 1
+    assert result.widths == [2] * 4
