@@ -88,8 +88,9 @@ def test_a_machine_that_goes_away_while_its_member_joins(remove, tmp_path, point
                 time.sleep(0.01)
             remove(marker.read_text())
             trains.result(timeout=60)
-        finally:
-            trainer.stop()
+        except BaseException:
+            trainer.stop()  # or the pool waits for ever
+            raise
         n_steps = trainer.n_done + 3
         result = trainer.train(n_steps)
         check_whole(trainer, result, task, n_steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -11,10 +12,17 @@ import ray
 from ecorl.control import Gear
 from ecorl.errors import RunError
 from ecorl.trainer.elastic.checkpoints import TrainingCheckpoint
-from ecorl.trainer.elastic.crew import Gathered, Gathering, MemberHandle, Staff, names_of
+from ecorl.trainer.elastic.crew import (
+    Gathered,
+    Gathering,
+    MemberHandle,
+    Staff,
+    look_for_silent,
+    names_of,
+    reason_of,
+)
 from ecorl.trainer.elastic.log import TrainingLog
 from ecorl.trainer.elastic.records import ElasticFault, StepDone, StepOrder, WidthChange
-from ecorl.trainer.elastic.saving import first_settled
 from ecorl.trainer.elastic.switch import Switch
 from ecorl.trainer.elastic.task import split_rows
 
@@ -23,6 +31,12 @@ _TRIES = 5
 
 _MEETINGS = 3
 """How often survivors try to make a group before the first goes on alone; invented."""
+
+_TIMED_OUT = re.compile(r"tim(ed |e-?)out", re.IGNORECASE)
+"""What torch's back-ends say of a collective that took too long."""
+
+_FOLLOWS = re.compile("was aborted|was given up|has no group")
+"""What a member says when another has failed before it: it tells nothing of the cause."""
 
 
 class CrewDriver:
@@ -49,7 +63,8 @@ class CrewDriver:
             saved: the state; None for that of the first member, which has trained nothing.
 
         Returns:
-            Whether they have it. If not, those who are lost are ended and no group of them is left.
+            Whether they have it, or the first of them alone, which the others may join later. If
+            not, all that are left are to be let go.
         """
         n_done, first = saved.n_done if saved else 0, members[0]
         if saved is not None:
@@ -63,7 +78,10 @@ class CrewDriver:
             if not shared.is_whole:
                 self._lose(shared, members)
                 self._staff.give_up_group(members)
-                return False
+                if first.name in shared.lost:
+                    return False
+                self._staff.release(members[1:], as_spares=False)
+                members = members[:1]
         self.members = list(members)
         self._log.roll_back(n_done)
         return True
@@ -85,7 +103,8 @@ class CrewDriver:
             if not shared.is_whole:
                 self._staff.give_up_group(members)
                 self._recover(shared, members)
-                switch.regroup(self.members, [one for one in joiners if one.name in shared.lost])
+                lost = [one for one in joiners if one.name in shared.lost]
+                switch.share_failed(self.members, lost)
                 return False
         leavers = [one for one in before if one not in members]
         self._staff.release(leavers, as_spares=self._staff.options.keeps_spares)
@@ -130,17 +149,48 @@ class CrewDriver:
         self._log.commit(done if self._staff.options.logs_rows else replace(done, rows=()))
         return done
 
-    def snapshot(self) -> object:
-        """Have a member write its state down; returns the reference once it has.
+    def snapshot(self) -> object | None:
+        """Have a member write its state down.
+
+        A member that falls silent over it is lost, and the reference then tells so.
+
+        Returns:
+            The reference, once it has; None when no member is left.
 
         Raises:
-            Exception: what the task's own functions raise.
+            Exception: what the task's own functions raise in the last update.
         """
-        n_done, patience_s = self._log.n_done, self._patience.step_s
-        snapshot = first_settled(self.members, n_done, patience_s).call("snapshot", n_done)
-        # Waited for: the next step's call must come after it.
-        ray.wait([snapshot], timeout=patience_s, fetch_local=False)
+        n_done = self._log.n_done
+        # Apart: what is raised there is the user's, while a state that cannot be had is a fault.
+        settled = self._gather(
+            {one.call("settle", n_done): one for one in self.members}, self.members
+        )
+        settled.raise_error()
+        self._lose(settled, self.members)
+        if not self.members:
+            return None
+        first = self.members[0]
+        snapshot: object = first.call("snapshot", n_done)
+        # Waited for: the next step's call must come after it. Whoever writes it fetches it.
+        waiting = Gathering({snapshot: first}, (first.name,), self._patience, fetches=False)
+        self._lose(waiting.run(), [first])
         return snapshot
+
+    def rescue(self, patience_s: float) -> object | None:
+        """Have a member write its state down in spite of an error.
+
+        Args:
+            patience_s: how long it is waited for, s.
+
+        Returns:
+            The reference; None when there is no member left, or it was not done in time.
+        """
+        self._lose(look_for_silent(self.members, self._patience.ping_s), self.members)
+        if not self.members:
+            return None
+        snapshot = self.members[0].call("snapshot", self._log.n_done)
+        ready, _ = ray.wait([snapshot], timeout=patience_s, fetch_local=False)
+        return snapshot if ready else None
 
     def release(self) -> None:
         """Let all members go."""
@@ -152,14 +202,20 @@ class CrewDriver:
     def _redo(self, gathered: Gathered) -> None:
         """Make ready to compute the step again with those who are left."""
         failures = [*gathered.lost.values(), *gathered.failures.values()]
+        failure = min(failures, key=lambda one: bool(_FOLLOWS.search(one)))
         self._staff.give_up_group(self.members)
+        # All of them live: one was slower than the others by more than a collective may take.
+        is_slow = not gathered.lost and any(map(_TIMED_OUT.search, failures))
+        is_failure = not (is_slow and self._staff.allow_longer())
+        if not is_failure:
+            failure += f"; from now on a collective may take {self._staff.timeout_s:g} s"
         self._recover(gathered, self.members)
-        if self._log.redo() >= _TRIES:
+        if self._log.redo(is_failure) >= _TRIES:
             raise RunError(
-                f"step {self._log.n_done} has failed {_TRIES} times; the last time: {failures[0]}"
+                f"step {self._log.n_done} has failed {_TRIES} times; the last time: {failure}"
             )
         kind = ElasticFault.STEP_REDONE if self.members else ElasticFault.ALL_LOST
-        self._log.tell(kind, f"step {self._log.n_done}", failures[0])
+        self._log.tell(kind, f"step {self._log.n_done}", failure)
 
     def _recover(self, gathered: Gathered, asked: Iterable[MemberHandle]) -> None:
         """Leave out those who are lost, and give the others a group."""
@@ -176,9 +232,12 @@ class CrewDriver:
             for failure in met.failures.values():
                 self._log.tell(ElasticFault.GROUP_FAILED, f"width {self.width}", failure)
             self._lose(met, self.members)
+            # Who fell silent at the meeting is why it failed for the others.
+            self._lose(look_for_silent(self.members, self._patience.ping_s), self.members)
         # They live and do not reach each other: one of them can always go on.
-        self._staff.release(self.members[1:], as_spares=False)
-        self.members = self.members[:1]
+        if self.members and not self._staff.has_group(self.members):
+            self._staff.release(self.members[1:], as_spares=False)
+            self.members = self.members[:1]
 
     @property
     def width(self) -> int:
@@ -203,7 +262,18 @@ class CrewDriver:
         calls = {
             one.call("share", names, None if one in joiners else n_done): one for one in members
         }
-        shared = self._gather(calls, members)
+        waiting = Gathering(
+            calls,
+            names,
+            self._patience,
+            joiners=names_of(joiners),
+            joiner_s=self._staff.timeout_s + self._patience.ping_s,
+        )
+        shared = waiting.run()
+        for one in joiners:
+            # Whoever has no room for the state, say, is no reason to end the training.
+            if one.name in shared.errors:
+                shared.lost[one.name] = reason_of(shared.errors.pop(one.name))
         shared.raise_error()
         for failure in shared.failures.values():
             self._log.tell(ElasticFault.GROUP_FAILED, f"width {len(members)}", failure)

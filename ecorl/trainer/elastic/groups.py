@@ -52,12 +52,15 @@ class GroupSpec:
         serial: number of the group, higher than that of all made before it.
         host: address of the store at which they meet.
         port: its port.
+        timeout_s: after this time without its peers a collective fails, s; None: as the members'
+            options say.
     """
 
     members: tuple[str, ...]
     serial: int
     host: str
     port: int
+    timeout_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -104,15 +107,16 @@ class MeetingPlace:
         self.n_groups = 0
         self._store = _dist.TCPStore(host, 0, None, is_master=True, wait_for_workers=False)
 
-    def spec(self, members: Sequence[str]) -> GroupSpec:
+    def spec(self, members: Sequence[str], timeout_s: float | None = None) -> GroupSpec:
         """Name a new group of these members.
 
         Args:
             members: their names, by rank.
+            timeout_s: of its collectives, s; None: as the members' options say.
         """
         self.n_groups += 1
         port: int = self._store.port
-        return GroupSpec(tuple(members), self.n_groups, self.host, port)
+        return GroupSpec(tuple(members), self.n_groups, self.host, port, timeout_s)
 
 
 class ProcessGroup:
@@ -222,7 +226,7 @@ class ProcessGroup:
 
 def _make(spec: GroupSpec, rank: int, options: GroupOptions, host: str) -> Any:
     """Meet the other members."""
-    timeout = timedelta(seconds=options.timeout_s)
+    timeout = timedelta(seconds=spec.timeout_s or options.timeout_s)
     # A connection of its own: a store's client serves one thread at a time, and waits in it.
     client = _dist.TCPStore(
         spec.host, spec.port, None, is_master=False, timeout=timeout, wait_for_workers=False

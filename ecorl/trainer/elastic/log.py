@@ -58,10 +58,17 @@ class TrainingLog:
         self._first = n_done if not self._steps else self._first
         self.n_done = n_done
 
-    def redo(self) -> int:
-        """Note that the step under way is computed again; returns how often it has been."""
+    def redo(self, is_failure: bool = True) -> int:
+        """Note that the step under way is computed again.
+
+        Args:
+            is_failure: whether the step has failed; else it was not given the time it takes.
+
+        Returns:
+            How often it has failed.
+        """
         self._n_redone += 1
-        self._failures[self.n_done] += 1
+        self._failures[self.n_done] += is_failure
         return self._failures[self.n_done]
 
     def tell(self, kind: ElasticFault, who: str, message: str) -> None:

@@ -69,6 +69,7 @@ class Member:
         self._task, self._options = task, options
         self._groups = GroupCache(name, options.groups, host)
         self._n_applied = 0
+        self._is_torn = False
         self._pending: int | None = None
         self._gear: Gear | None = None
         self._buffers: list[Tensor] = []
@@ -171,6 +172,8 @@ class Member:
         Raises:
             EcorlError: when this member is not where the driver thinks that it is.
         """
+        if self._is_torn:
+            raise EcorlError(f"{self.name} has applied a part of step {self._n_applied}")
         if self._pending is not None and self._pending < n_committed:
             self._apply(self._pending)
         self._drop()
@@ -216,6 +219,7 @@ class Member:
         self._drop()
         state = from_bytes(payload, self._device)
         self._n_applied = load_state(state, self.model, self.optimizer)
+        self._is_torn = False
 
     def digest(self, n_committed: int) -> str:
         """SHA-256 of all weights and buffers after these steps."""
@@ -269,9 +273,12 @@ class Member:
         # Whoever fails halfway has applied a part of it, and must not apply that twice.
         self._pending = None
         self._seed(_UPDATE, step)
+        # Whatever is raised from here on leaves a state that no checkpoint may hold.
+        self._is_torn = True
         if isinstance(self._task, PreparesUpdates):
             self._task.before_update(self.model, self.optimizer, step)
         self.optimizer.step()
+        self._is_torn = False
         self._n_applied += 1
         self._buffers = []
         self._drill(Point.APPLIED, step)

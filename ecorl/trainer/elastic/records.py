@@ -67,8 +67,8 @@ class Patience:
         begin_s: where there is no member yet: for the others, once the first is ready; training
             begins with those who are, and the others join later.
         ping_s: for a member's answer to a ping, once another member has failed; a member that
-            does not answer is ended and counts as lost. A member alone that falls silent is for Ray
-            to notice, which asks each machine whether it lives.
+            does not answer is ended and counts as lost. While none has failed, six times as long:
+            a process that was stopped says nothing, and Ray asks machines alone whether they live.
         step_s: for the last member of a step in which another has failed, if it answers pings.
         decide_s: for the controller's answer at a step's boundary.
     """

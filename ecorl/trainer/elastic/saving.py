@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from ecorl.trainer.elastic.checkpoints import CheckpointFolder
-from ecorl.trainer.elastic.crew import MemberHandle, first_line, raise_cause
+from ecorl.trainer.elastic.crew import first_line, raise_cause, reason_of
 from ecorl.trainer.elastic.records import ElasticFault
 
 
@@ -76,7 +76,7 @@ class Saver:
         if isinstance(error, RayTaskError) and not isinstance(error.cause, RayError):
             raise_cause(error)
         if isinstance(error, OSError | RayError):
-            self.failure = first_line(error)
+            self.failure = reason_of(error) if isinstance(error, RayError) else first_line(error)
             name = f"step-{self._n_done:08d}.ckpt"
             self._tell(ElasticFault.CHECKPOINT_FAILED, name, self.failure)
             return False
@@ -97,32 +97,3 @@ class Saver:
 
     def _write(self, n_done: int, snapshot: Any, control: Mapping[str, object] | None) -> None:
         self._folder.write(n_done, ray.get(snapshot, timeout=self._patience_s), control)
-
-
-def first_settled(members: Sequence[MemberHandle], n_done: int, patience_s: float) -> MemberHandle:
-    """Have a member apply the last committed step, before its state is asked for.
-
-    What is raised there is the user's, while a state that cannot be had is a fault alone. A member
-    that is lost or silent is passed over: the others have the same state, and the next step misses
-    it.
-
-    Args:
-        members: by rank, at least one.
-        n_done: committed steps.
-        patience_s: how long each is waited for, s.
-
-    Returns:
-        The first that has applied it; the first of all where none has, whose state will not come.
-
-    Raises:
-        Exception: what the task's own functions raise.
-    """
-    for member in members:
-        try:
-            ray.get(member.call("settle", n_done), timeout=patience_s)
-        except RayTaskError as error:
-            raise_cause(error)
-        except RayError:
-            continue
-        return member
-    return members[0]

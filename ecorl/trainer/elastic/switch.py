@@ -9,11 +9,12 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from ecorl.trainer.elastic.crew import MemberHandle, Staff, first_line
+from ecorl.trainer.elastic.crew import MemberHandle, Staff, reason_of
 from ecorl.trainer.elastic.records import ElasticFault
 
 _MEETINGS = 3
-"""How often a group is tried to be made before its joiners are let go; invented."""
+"""How often a group is tried to be made, and the state to be passed on in it, before the joiners
+are let go; invented."""
 
 Tell = Callable[[ElasticFault, str, str], None]
 """Takes a fault, who it is about, and one line."""
@@ -59,7 +60,7 @@ class Switch:
         self._joiners: list[MemberHandle] = []
         self._loading: dict[Any, MemberHandle] = {}
         self._meeting: dict[Any, MemberHandle] = {}
-        self._n_meetings = 0
+        self._n_meetings = self._n_shares = 0
         self._limit_s = 0.0
         self._hire()
 
@@ -97,6 +98,20 @@ class Switch:
         self._meeting = {}
         self._hire()
 
+    def share_failed(self, crew: Sequence[MemberHandle], lost: Sequence[MemberHandle]) -> None:
+        """Go on after the joiners could not be given the state, unless it has failed too often.
+
+        Args:
+            crew: members now.
+            lost: joiners that have been lost.
+        """
+        self._n_shares += 1
+        if self._n_shares < _MEETINGS:
+            self.regroup(crew, lost)
+            return
+        self._joiners = [one for one in self._joiners if one not in lost]
+        self.cancel()
+
     def cancel(self) -> None:
         """Let the joiners go."""
         loading = list(self._loading.values())
@@ -118,18 +133,20 @@ class Switch:
     def _look_at_loading(self) -> None:
         """Take those who have loaded; let go those who are lost or late."""
         ready, _ = ray.wait(list(self._loading), num_returns=len(self._loading), timeout=0)
+        has_one = False
         for ref in ready:
             member = self._loading.pop(ref)
             try:
                 ray.get(ref)
+                has_one = True
             except RayTaskError as error:
                 self.error = error
-                self._lose(member, first_line(error.cause or error))
+                self._lose(member, reason_of(error))
             except RayError as error:
-                self._lose(member, first_line(error))
+                self._lose(member, reason_of(error))
         patience, now_s = self._staff.options.patience, time.monotonic()
-        if ready and not self.kept:
-            # Nobody trains meanwhile.
+        if has_one and not self.kept:
+            # It could train, and nobody does.
             self._limit_s = min(self._limit_s, now_s + patience.begin_s)
         if self._loading and now_s > self._limit_s:
             late, self._loading = list(self._loading.values()), {}
@@ -156,18 +173,33 @@ class Switch:
             try:
                 failure = ray.get(ref) or failure
             except RayError as error:
-                failure = first_line(error)
+                failure = reason_of(error)
                 # One who stays is missed in its next step; here there is nothing to do about it.
                 if member in self._joiners:
                     self._lose(member, failure)
         if failure is not None:
             self._tell(ElasticFault.GROUP_FAILED, f"width {self.goal}", failure)
-            self._meeting = {}
+            silent, self._meeting = list(self._meeting.values()), {}
             if self._n_meetings >= _MEETINGS:
-                self.cancel()
+                self._give_up_meeting(silent)
         elif not self._meeting:
             self._staff.met(self.members)
             self._be_ready()
+
+    def _give_up_meeting(self, silent: Sequence[MemberHandle]) -> None:
+        """Let the joiners go that could not be met; where nobody trains, one of them begins.
+
+        Args:
+            silent: who has not answered, and may never do.
+        """
+        able = [one for one in self._joiners if one not in silent]
+        if self.kept or not able:
+            self.cancel()
+            return
+        others = [one for one in self._joiners if one is not able[0]]
+        self._staff.release(others, as_spares=False)
+        self._joiners = able[:1]
+        self._be_ready()
 
     def _be_ready(self) -> None:
         self.is_ready, self.ready_s = True, time.monotonic()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -12,7 +12,7 @@ import torch
 from ecorl.control import Gear
 from ecorl.errors import ConfigError, DataError, RunError
 from ecorl.trainer.elastic.checkpoints import CheckpointFolder, TrainingCheckpoint
-from ecorl.trainer.elastic.crew import Staff, fetch, has_cluster, raise_cause
+from ecorl.trainer.elastic.crew import MemberHandle, Staff, fetch, has_cluster, raise_cause
 from ecorl.trainer.elastic.driver import CrewDriver
 from ecorl.trainer.elastic.log import TrainingLog
 from ecorl.trainer.elastic.records import (
@@ -42,7 +42,10 @@ _LOOK_S = 0.01
 """How often is looked whether joiners are ready where training waits for them, s; invented."""
 
 _PAUSE_LOOK_S = 0.2
-"""How often the controller is asked in a pause, s; invented."""
+"""How often the controller is asked in a pause and while actors come up, s; invented."""
+
+_CLOSE_S = 60.0
+"""How long a state that is being written is waited for before the actors end, s; invented."""
 
 _SAVE_AGAIN_S = 30.0
 """How often a pause tries again to write a state that could not be written, s; invented."""
@@ -91,6 +94,7 @@ class ElasticTrainer:
         self._switch: Switch | None = None
         self._gear: Gear | None = None
         self._n_failed_joins, self._rests_until_s = 0, 0.0
+        self._rescued = -1
 
     def __enter__(self) -> ElasticTrainer:
         return self
@@ -101,7 +105,11 @@ class ElasticTrainer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            if error is not None:
+                self._rescue()
+        finally:
+            self.close()
 
     # ------------------------------------------------------------ what a user calls
 
@@ -136,7 +144,11 @@ class ElasticTrainer:
         self._wishes.ask(width, at_step)
 
     def stop(self) -> None:
-        """Ask `train` to save and return at the next boundary of two steps."""
+        """Ask `train` to save and return at the next boundary of two steps.
+
+        While no training is under way the next one is asked, which returns at once. It is safe in
+        a signal's handler.
+        """
         self._wishes.stop()
 
     def train(
@@ -157,31 +169,26 @@ class ElasticTrainer:
                 are damaged. Also when the last state cannot be written: the members stay, so that
                 this can be called again, or `weights`.
             OSError: when the newest checkpoint cannot be read.
-            Exception: what the task's own functions raise.
+            Exception: what the task's own functions raise. Whatever is raised, the steps that are
+                done are saved before, if a member still can.
         """
-        self._wishes.stop(False)
         if self._steering is not None and not self.width:
             self._recall(self._steering)
-        while True:
-            self._hear(n_steps)
-            # Without members it is not known what is done: all may be lost.
-            if self._wishes.stops or (self.width and self._log.n_done >= n_steps):
-                break
-            if self._wishes.width == 0:
-                self._pause(n_steps)
-            elif not self.width:
-                self._begin()
-            else:
-                self._change_width()
-                self._save_if_due()
-                done = self._step() if self.width else None
-                if done is not None and on_step is not None:
-                    on_step(done)
-        if self.width and not self._save():
-            raise RunError(
-                f"the state after {self.n_done} steps is on no disk: {self._saver.failure}; until "
-                "this trainer is closed its members have it, so that train() can write it yet"
-            )
+        is_saved = False
+        while not is_saved:
+            try:
+                self._run(n_steps, on_step)
+                is_saved = self._save()
+            except BaseException:
+                self._rescue()
+                raise
+            if not is_saved and self.width:
+                raise RunError(
+                    f"the state after {self.n_done} steps is on no disk: {self._saver.failure}; "
+                    "until this trainer is closed its members have it, so that train() can write "
+                    "it yet"
+                )
+        self._wishes.stop(False)
         return self._log.result(n_steps)
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -206,16 +213,25 @@ class ElasticTrainer:
         return [fetch(one.call("digest", self.n_done)) for one in self._crew.members]
 
     def close(self) -> None:
-        """Write what is to be written, and end all actors.
+        """Write what is being written, unless that takes more than a minute, and end all actors.
 
         Raises:
             Exception: what the task's own functions raised where a state was written down.
         """
         try:
-            self._saver.close()
+            self._let_saver_rest()
         finally:
             self._crew.members, self._switch = [], None
             self._staff.end()
+            # Whoever it still waited for has been ended, and will not be waited for any longer.
+            self._saver.close()
+
+    def _let_saver_rest(self) -> bool:
+        """Wait for the state that is being written, but not for ever; returns whether it is."""
+        end_s = time.monotonic() + _CLOSE_S
+        while self._saver.is_busy and time.monotonic() < end_s:
+            time.sleep(_LOOK_S)
+        return not self._saver.is_busy
 
     # ------------------------------------------------------------ parts of the loop
 
@@ -240,6 +256,24 @@ class ElasticTrainer:
         """What the controller remembers, for a checkpoint."""
         return None if self._steering is None else self._steering.memory()
 
+    def _run(self, n_steps: int, on_step: Callable[[StepDone], None] | None) -> None:
+        """Train until the steps are done or a stop is asked for."""
+        while True:
+            self._hear(n_steps)
+            # Without members it is not known what is done: all may be lost.
+            if self._wishes.stops or (self.width and self._log.n_done >= n_steps):
+                break
+            if self._wishes.width == 0:
+                self._pause(n_steps)
+            elif not self.width:
+                self._begin(n_steps)
+            else:
+                self._change_width()
+                self._save_if_due()
+                done = self._step() if self.width else None
+                if done is not None and on_step is not None:
+                    on_step(done)
+
     def _hear(self, n_steps: int) -> None:
         """Take over what the controller decides, and what was booked for this step."""
         if not self._saver.is_busy:
@@ -262,12 +296,16 @@ class ElasticTrainer:
         before = self._crew.members
         poll = self._switch.poll if self._switch is not None else lambda: None
         done = self._crew.step(self._rows(), self._gear, poll)
+        self._tell_switch(before)
+        return done
+
+    def _tell_switch(self, before: Sequence[MemberHandle]) -> None:
+        """Let a change of width that is under way go on with those who are left, if some are."""
         if self._switch is not None and self._crew.members != before:
             if self.width:
                 self._switch.regroup(self._crew.members)
             else:
                 self._drop_switch()
-        return done
 
     def _rows(self) -> tuple[int, ...]:
         """The rows of the next step."""
@@ -276,16 +314,19 @@ class ElasticTrainer:
             raise DataError(f"rows({self.n_done}) returned no rows: a step has to have some")
         return rows
 
-    def _begin(self) -> None:
-        """Get actors where there are none, and give them the newest state."""
+    def _begin(self, n_steps: int) -> None:
+        """Get actors where there are none, and give them the newest state; less may be wanted."""
         for _ in range(_TRIES):
+            goal = self._wishes.width
+            if goal == 0:
+                return
             saved, n_done = self._newest(), self.n_done
             if saved is None:
                 self._staff.dismiss_spares()  # they are beyond the first step
-            switch = self._new_switch(self._wishes.width)
-            while not (switch.is_ready or switch.is_over):
-                switch.poll()
-                time.sleep(_LOOK_S)
+            switch = self._new_switch(goal)
+            if not self._wait_for_actors(switch, n_steps):
+                switch.cancel()
+                return
             if switch.is_ready and self._crew.begin(switch.members, saved):
                 if self._steering is not None and self.n_done != n_done:
                     # The steps after the checkpoint count no more, and so do their tokens.
@@ -297,7 +338,21 @@ class ElasticTrainer:
             switch.cancel()
             if switch.error is not None:
                 raise_cause(switch.error)
-        raise RunError(f"no trainer actors came up in {_TRIES} tries; see the faults in the log")
+        last = self._log.result(0).faults[-1].message
+        raise RunError(f"no trainer actors came up in {_TRIES} tries; the last time: {last}")
+
+    def _wait_for_actors(self, switch: Switch, n_steps: int) -> bool:
+        """Wait until the first actors are ready, or lost; returns whether they are still wanted."""
+        next_s = time.monotonic() + _PAUSE_LOOK_S
+        while not (switch.is_ready or switch.is_over):
+            switch.poll()
+            if time.monotonic() > next_s:
+                self._hear(n_steps)
+                next_s = time.monotonic() + _PAUSE_LOOK_S
+            if self._wishes.stops or self._wishes.width < switch.goal:
+                return False
+            time.sleep(_LOOK_S)
+        return True
 
     def _new_switch(self, goal: int) -> Switch:
         """Begin to get a width ready."""
@@ -373,13 +428,36 @@ class ElasticTrainer:
         every = self._options.checkpoint_every
         is_due = every and self.n_done and self.n_done % every == 0
         if is_due and self.width and self._saver.n_saved != self.n_done and not self._saver.is_busy:
-            self._saver.save(self.n_done, self._crew.snapshot(), self._memory())
+            before, snapshot = self._crew.members, self._crew.snapshot()
+            if snapshot is not None:
+                self._saver.save(self.n_done, snapshot, self._memory())
+            self._tell_switch(before)
 
     def _save(self) -> bool:
         """Have the state written now; returns whether it is on the disk."""
-        if not self.width:
-            return False
         if self._saver.settle() and self._saver.n_saved == self.n_done:
             return True
-        self._saver.save(self.n_done, self._crew.snapshot(), self._memory())
+        snapshot = self._crew.snapshot() if self.width else None
+        if snapshot is None:
+            # Without members only what is on the disk is done.
+            self._log.roll_back(self._folder.n_done())
+            return self._wishes.stops
+        self._saver.save(self.n_done, snapshot, self._memory())
         return self._saver.settle()
+
+    def _rescue(self) -> None:
+        """Have the state written after an error, where there is a member that still can."""
+        if self.n_done in (0, self._rescued) or not (self.width and has_cluster()):
+            return
+        self._rescued = self.n_done
+        try:
+            if not self._let_saver_rest():
+                return
+            if self._saver.settle() and self._saver.n_saved == self.n_done:
+                return
+            snapshot = self._crew.rescue(_CLOSE_S)
+            if snapshot is not None:
+                self._saver.save(self.n_done, snapshot, self._memory())
+                self._saver.settle()
+        except Exception as error:  # noqa: BLE001 - it must not take the place of the first one
+            self._log.tell(ElasticFault.CHECKPOINT_FAILED, f"step {self.n_done}", repr(error))
