@@ -26,7 +26,7 @@ from ecorl.trainer.gears.geared_model import GearedModel
 HIDDEN, INTERMEDIATE, N_LAYERS, N_HEADS = 256, 704, 6, 4
 """A Llama of 5 million weights, so that a cast is more than the call of it."""
 
-N_ROWS = 8
+N_ROWS = 4
 """Rows of a micro-batch, of `CONTEXT` tokens each."""
 
 MEASURED = Provenance.MEASURED
