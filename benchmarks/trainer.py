@@ -41,7 +41,7 @@ from ecorl.bench.trainer.weight_casts import cast_figure, cast_times
 BOX_S = 75.0
 """Time of everything, s."""
 
-STUDY_S, SWITCH_S, OPTIMIZER_S, CAST_S, WIDTH_S = 28.0, 5.0, 3.0, 1.0, 5.0
+STUDY_S, SWITCH_S, OPTIMIZER_S, CAST_S, WIDTH_S = 28.0, 5.0, 2.0, 1.0, 5.0
 """Time of the trainings, the switches, the optimizer's steps, the casts and the changes of width,
 s."""
 
