@@ -134,3 +134,15 @@ class GearChoice:
     price_g_per_token: float | None = None
     price_g_per_step: float | None = None
     clock_share: float | None = None
+
+    def gear_at(self, width: int | None) -> Gear | None:
+        """The gear to shift to in a step of some width; None: it stays as it is.
+
+        Gear and width are chosen together. Until the width is there, which takes a while, the gear
+        stays, but where all speed is wanted at once.
+
+        Args:
+            width: of the step; None: nobody can change it.
+        """
+        is_there = width is None or self.width in (None, width) or self.why is Why.SHIELDED
+        return self.gear if is_there else None

@@ -76,7 +76,8 @@ class PolicyTraining:
                 runtime.record.metric(number - 1, NEXT_WIDTH, float(self._left.width))
                 return
         if self._gears is not None:
-            self._gears.begin_step(choice.gear, number, steps_left)
+            gear = choice.gear_at(None if self._leaving is None else self._width)
+            self._gears.begin_step(gear, number, steps_left)
 
     def begin(self, work: StageWork) -> StageWork:
         """The work of a step's training, with its gear and width.

@@ -157,7 +157,8 @@ class TrlAttachment:
         choice = self.stand()
         self._rollout.begin_step(*self._step())
         if self.gears is not None:
-            self.gears.begin_step(choice.gear, self._step()[0], self._steps_left())
+            gear = choice.gear_at(self._rollout.width if self.widths else None)
+            self.gears.begin_step(gear, self._step()[0], self._steps_left())
         return choice.command is Command.STOP
 
     def stand(self) -> GearChoice:
