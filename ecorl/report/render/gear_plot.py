@@ -71,6 +71,8 @@ def gear_plot(facts: TrainingStageFacts | None) -> str | None:
             room = (high - low) or high or 1.0
             # Above the strip, which lies at the foot of the plot.
             ax.set_ylim(low - 0.35 * room, high + 0.08 * room)
+            # No grid is below 0; the strip may lie there.
+            ax.set_yticks([tick for tick in ax.get_yticks() if 0.0 <= tick <= high + 0.08 * room])
         else:
             ax.set_yticks([])
         ax.grid(visible=False, axis="x")
