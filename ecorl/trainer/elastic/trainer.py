@@ -194,12 +194,15 @@ class ElasticTrainer:
     def weights(self) -> dict[str, torch.Tensor]:
         """The model's weights and buffers after the last committed step, on the CPU.
 
+        Where no member is left they are those of the newest checkpoint.
+
         Raises:
             RunError: when there is no member and no checkpoint that is whole.
         """
         payload: bytes
-        if self.width:
-            payload = fetch(self._crew.snapshot())
+        snapshot = self._crew.snapshot() if self.width else None
+        if snapshot is not None:
+            payload = fetch(snapshot)
         else:
             saved, _ = self._folder.newest()
             if saved is None:

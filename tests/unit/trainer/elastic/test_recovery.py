@@ -8,6 +8,7 @@ import time
 from collections import Counter
 
 import pytest
+import torch
 
 pytest.importorskip("ray")
 
@@ -332,3 +333,23 @@ def test_a_late_abort_leaves_the_next_group_of_the_same_members_alone(local, tmp
         result = trainer.train(4)
     assert result.n_redone == 1
     assert result.widths == [2] * 4
+
+
+def test_weights_are_those_of_the_checkpoint_where_no_member_is_left(local, tmp_path):
+    with training(tmp_path, ToyTask(), patience=PATIENCE) as trainer:
+        trainer.train(3)
+        wanted = trainer.weights()
+        local["member-1"].kill()
+        found = trainer.weights()
+    assert wanted.keys() == found.keys()
+    assert all(torch.equal(wanted[name], found[name]) for name in wanted)
+    assert trainer.width == 0
+
+
+def test_a_last_member_that_is_lost_over_the_last_state_is_replaced(local, tmp_path):
+    """What it had done since the checkpoint is done again, and only then the training is over."""
+    with training(tmp_path, ToyTask(), patience=PATIENCE, checkpoint_every=2) as trainer:
+        result = trainer.train(5, lambda done: local["member-1"].kill() if done.step == 4 else None)
+        assert [one.name for one in trainer._crew.members] == ["member-2"]
+    assert result.is_complete
+    assert newest(tmp_path) == 5
