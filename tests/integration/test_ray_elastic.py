@@ -144,27 +144,19 @@ class Keeper(Played):
         self.heard_before = list(self.heard)
 
 
-def test_a_resumed_training_s_controller_knows_what_it_knew(elastic_cluster, tmp_path):
+def test_a_resumed_training_and_its_controller_know_what_is_done(elastic_cluster, tmp_path):
     patience = Patience(decide_s=10.0)
-    for n_steps in (3, 5):
+    for first, n_steps in ((0, 3), (3, 5)):
         keeps = Keeper([(0, choice(1))])
         with training(tmp_path, ToyTask(), control=keeps, patience=patience) as trainer:
-            trainer.train(n_steps)
+            assert trainer.n_done == first
+            result = trainer.train(n_steps)
+    assert (result.first_step, result.n_redone) == (3, 0)
     # Of the last boundary it is not asked: there is nothing left to decide.
     assert keeps.recalled == {"told": 2}
     # It was told so before it decided anything.
-    assert (keeps.heard_before, keeps.heard[0]) == ([], (3, 2))
-
-
-def test_on_a_resume_the_controller_is_told_the_steps_that_are_done(elastic_cluster, tmp_path):
-    with training(tmp_path, ToyTask()) as trainer:
-        trainer.train(3)
-    plays = Played([(0, choice(1))])
-    with training(tmp_path, ToyTask(), control=plays, patience=Patience(decide_s=10.0)) as trainer:
-        assert trainer.n_done == 3
-        result = trainer.train(5)
-    assert (result.first_step, result.n_redone) == (3, 0)
-    assert set(plays.heard) == {(3, 2), (4, 1)}  # and nothing once all steps are done
+    assert keeps.heard_before == []
+    assert set(keeps.heard) == {(3, 2), (4, 1)}
 
 
 @pytest.mark.parametrize(

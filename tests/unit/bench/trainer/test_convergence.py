@@ -117,6 +117,7 @@ def test_the_learning_rate_rises_and_falls():
 # ---------------------------------------------------------------- several
 
 
+@pytest.mark.deep
 def test_a_study_trains_all_arms_of_a_seed_in_processes_of_their_own():
     found = study(2, SHORT, 1e-3, (Arm.LITERAL,))
     # No time is left after the first seed.
