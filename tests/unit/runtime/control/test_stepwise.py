@@ -22,8 +22,8 @@ from tests.unit.runtime.control.test_planned import BEGAN_S, HOUR_S, grid
 
 pytest.importorskip("torch")
 
-from ecorl.trainer.elastic.records import ElasticOptions  # noqa: E402
-from ecorl.trainer.elastic.steering import Bearing, Steering  # noqa: E402
+from ecorl.trainer.elastic.records import ElasticOptions
+from ecorl.trainer.elastic.steering import Bearing, Steering
 
 N_STEPS = 240
 STEPS_AN_HOUR = {(Gear.BF16, 1): 4, (Gear.BF16, 2): 7, (Gear.FP8, 1): 5, (Gear.FP8, 2): 9}
