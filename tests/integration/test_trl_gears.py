@@ -312,6 +312,40 @@ def test_rows_without_an_advantage_are_not_measured_but_those_of_the_next_step(t
     assert attachment.gears.box.gamma(Gear.FP8) < 2.0
 
 
+def test_a_measurement_that_is_owed_is_made_after_a_resume_too(tiny, tmp_path):
+    from ecorl.runtime.processes.no_record import NoRecord
+    from roll_adapters.trl.gears.shifting import TrlGears
+
+    def reward(completions, **kwargs):
+        return [1.0] * len(completions)
+
+    parts = {"reward_funcs": [reward], "reward_processing_classes": None}
+    config = config_of(tmp_path, measure_every=9, mismatch_limit=2.0)
+    _, first = trained(tiny, tmp_path, config, "tied", parts=parts, max_steps=1)
+    trainer = tiny_trainer(tiny, tmp_path / "out")
+    resumed = TrlGears(trainer, config, NoRecord(), memory=first.gears.memory())
+    resumed.begin_step(None, 2, 3)
+    assert resumed.is_due
+    fresh = TrlGears(trainer, config, NoRecord())
+    fresh.begin_step(None, 2, 3)
+    assert not fresh.is_due
+
+
+def test_an_optimizer_that_is_to_stay_the_user_s_own_is_not_decelerated(tiny, tmp_path, by_step):
+    from ecorl.trainer import PrecisionAdaptiveAdamW
+
+    by_step([Gear.FP8, Gear.FP8])
+    trainer = tiny_trainer(tiny, tmp_path / "out", max_steps=2)
+    trainer.optimizer = PrecisionAdaptiveAdamW(
+        trainer.model.parameters(), gamma=3.0, form="literal"
+    )
+    attachment = attach(trainer, config_of(tmp_path, optimizer="own"))
+    attachment.gears.box.note_noise(Gear.FP8, 2.25, 1.0)
+    trainer.train()
+    (group,) = trainer.optimizer.optimizer.param_groups
+    assert (group["gamma"], group["form"]) == (3.0, "literal")
+
+
 def test_dropout_is_no_mismatch(tiny, tmp_path):
     from transformers import AutoModelForCausalLM
 

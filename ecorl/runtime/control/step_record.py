@@ -134,7 +134,10 @@ class StepRecord:
             if gear is not None and gear not in list(Gear):
                 continue
             ran = Ran(None if gear is None else Gear(gear), width if type(width) is int else None)
-            time_s, power_w = _figure(own.get("step_s")), _figure(own.get("power_w"))
+            time_s, power_w = (
+                positive_figure(own.get("step_s")),
+                positive_figure(own.get("power_w")),
+            )
             n = own.get("n")
             if time_s is not None and type(n) is int:
                 # Each of them stands for what was seen so often: newer steps outvote it in time.
@@ -147,7 +150,15 @@ def _median(values: deque[float] | None) -> float | None:
     return statistics.median(values) if values else None
 
 
-def _figure(value: object) -> float | None:
+def positive_figure(value: object) -> float | None:
+    """Read a number above 0 out of a memory.
+
+    Args:
+        value: whatever stands there.
+
+    Returns:
+        The number; None for anything else.
+    """
     if isinstance(value, int | float) and math.isfinite(value) and value > 0:
         return float(value)
     return None

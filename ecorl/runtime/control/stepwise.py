@@ -6,7 +6,6 @@ An epoch's choice holds until the epoch is over, as in a replay.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from ecorl.controllers.problem.training import Progress, TrainingProblem
 from ecorl.controllers.protocol import Controller, Seen
 from ecorl.controllers.replay.knowledge import GridView
 from ecorl.controllers.step import action_of, control_step
+from ecorl.runtime.control.step_record import positive_figure
 
 
 class _Counted(NamedTuple):
@@ -129,18 +129,11 @@ class StepwiseControl:
             action = TrainingAction(width, Gear(str(gear)) if gear in list(Gear) else None)
         self._counted = _Counted(
             n_done=n_done if type(n_done) is int else 0,
-            low_tokens=_figure(memory.get("low_tokens")),
-            waited_s=max(self._counted.waited_s, _figure(memory.get("waited_s"))),
+            low_tokens=positive_figure(memory.get("low_tokens")) or 0.0,
+            waited_s=max(self._counted.waited_s, positive_figure(memory.get("waited_s")) or 0.0),
             action=action,
         )
         self._choice = None
         own = memory.get("controller")
         if isinstance(own, Mapping):
             self._controller.recall(own)
-
-
-def _figure(value: object) -> float:
-    """A sum of a memory; what cannot be read counts as none so far."""
-    if isinstance(value, int | float) and math.isfinite(value) and value > 0:
-        return float(value)
-    return 0.0

@@ -96,7 +96,7 @@ class TrlGears:
         self._was_redone = False
         self._own_maker: Any = None
         self._has_maker = False
-        self._owes_measurement = False
+        self._owes_measurement = (memory or {}).get("owes_measurement") is True
         self.is_measuring = False
 
     # ------------------------------------------------------------ a step
@@ -166,8 +166,8 @@ class TrlGears:
         """Give the trainer its model and its own way to make an optimizer back."""
         self._model.release()
         self._step = None
-        optimizer = self._optimizer()
-        if isinstance(optimizer, PrecisionAdaptiveAdamW):
+        optimizer = self._decelerated()
+        if optimizer is not None:
             optimizer.decelerate(1.0)  # who trains on without gears takes torch's steps
         if not self._has_maker:
             return
@@ -178,7 +178,7 @@ class TrlGears:
 
     def memory(self) -> dict[str, Any]:
         """What a resumed run has to know of its gears, in values that JSON can hold."""
-        found = self.box.memory()
+        found = self.box.memory() | {"owes_measurement": self._owes_measurement}
         return found | {"scaler": self._scaler.state_dict()} if self._scaler.is_enabled() else found
 
     # ------------------------------------------------------------ the trainer's methods
@@ -242,7 +242,8 @@ class TrlGears:
         is_kept = not step.is_redoing and self.box.may_overflow(step.gear)
         if not step.is_redoing:
             step.tokens += int(inputs["completion_mask"].sum()) + int(inputs["prompt_mask"].sum())
-        random, before = RandomState.now(self._device), TrainerMemory.of(self._trainer)
+        if is_kept:
+            random, before = RandomState.now(self._device), TrainerMemory.of(self._trainer)
         # Released when the backward pass is over, which may compute parts of the forward anew.
         self._model.engage(step.gear)
         loss = original(model, inputs, *args, **kwargs)
@@ -331,16 +332,22 @@ class TrlGears:
         if self._ranks is not None:
             tokens = sum(self._ranks.all_gather(tokens))
         self.box.count(step.gear, float(tokens))
-        optimizer = self._optimizer()
-        if isinstance(optimizer, PrecisionAdaptiveAdamW):
+        optimizer = self._decelerated()
+        if optimizer is not None:
             optimizer.decelerate(self.box.gamma(step.gear), self._form())
+
+    def _decelerated(self) -> PrecisionAdaptiveAdamW | None:
+        """The optimizer whose steps follow the gear; None where the trainer's stays as it is."""
+        optimizer = self._optimizer()
+        is_ours = self._config.gears.optimizer != "own"
+        return optimizer if is_ours and isinstance(optimizer, PrecisionAdaptiveAdamW) else None
 
     def _form(self) -> Form:
         """How gamma enters a step by the config, whatever a checkpoint had."""
         return LITERAL if self._config.gears.optimizer == "literal" else DECELERATE
 
     def _take_over(self, gear: Gear, found: GearMeasurement) -> None:
-        """Note a measurement, the mean of all processes' own, and record it."""
+        """Note a measurement, with those of all processes, and record it."""
         step = self._step
         assert step is not None
         if self._ranks is not None:
