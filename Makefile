@@ -6,6 +6,7 @@
 # make test-numpy1  tests of the rooms that need no framework, under NumPy before 2
 # make test-openrlhf  tests with OpenRLHF itself on the CPU, in an environment that all clones share
 # make test-roll   tests with ROLL itself on the CPU, from a checkout: ROLL_SRC=FOLDER
+# make pages      run the commands of README.md and the pages beside the code, and renew their outputs
 # make lint-hls    check that the kernel sources keep to what Vitis HLS can synthesise
 # make bitstream   build what XRT loads: TARGET=csim (default) sw_emu hw_emu hw, PLATFORM=name or .xpfm
 # make bench       run the benchmarks
@@ -23,7 +24,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 POLICY_RUN ?= runs/policy-$$(date +%Y%m%d-%H%M%S)
 
-.PHONY: demo demo-carbon demo-ray policy test test-all test-numpy1 test-openrlhf test-roll checks lint lint-hls types layers format install csim bitstream prerequisites bench bench-long wheel clean help
+.PHONY: demo demo-carbon demo-ray policy test test-all test-numpy1 test-openrlhf test-roll pages checks lint lint-hls types layers format install csim bitstream prerequisites bench bench-long wheel clean help
 
 help:
 	@grep -E '^# make' Makefile | cut -c3-
@@ -84,6 +85,10 @@ test-roll: prerequisites
 	  echo "make test-roll needs ROLL_SRC=<a checkout of ROLL 0.3.0> (now: '$(ROLL_SRC)')"; exit 2; }
 	PYTHON=$(PYTHON) FRAMEWORK_SRC=$(abspath $(ROLL_SRC)) $(FRAMEWORKS)/run.sh roll \
 	  -m pytest $(FRAMEWORKS)/roll -m "not deep" --durations=15
+
+# The longer ones too; the tests and the benchmarks themselves are left out.
+pages: install csim
+	$(BIN)/python -m tests.pages.longer --write
 
 prerequisites:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \

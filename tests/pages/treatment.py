@@ -1,0 +1,108 @@
+"""How each command of the pages is tested: run at once, run in the longer pass, or why neither."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Pass(StrEnum):
+    """When a command is run."""
+
+    QUICK = "quick"
+    """By `make test`: it ends within about ten seconds."""
+    LONG = "long"
+    """By ``python -m tests.pages.longer``, once in continuous integration."""
+    NEVER = "never"
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """What is done with a command.
+
+    Attributes:
+        when: it is run.
+        code: exit code that it must have.
+        line: regular expression that its last line on standard error must match; empty: any.
+        waits_for: text on its output after which the next command comes; it is then ended by
+            SIGTERM behind its page. Empty: it is waited for.
+        at_root: whether it is run in the project's folder, and not in the reader's.
+        why: it is not run.
+    """
+
+    when: Pass
+    code: int = 0
+    line: str = ""
+    waits_for: str = ""
+    at_root: bool = False
+    why: str = ""
+
+
+QUICK, LONG = Treatment(Pass.QUICK), Treatment(Pass.LONG)
+LONG_AT_ROOT = Treatment(Pass.LONG, at_root=True)
+
+
+def refused(line: str, *, at_root: bool = False) -> Treatment:
+    """A command that lacks something here, and says so in one line."""
+    return Treatment(Pass.QUICK, code=2, line=line, at_root=at_root)
+
+
+def never(why: str) -> Treatment:
+    """A command that no test runs."""
+    return Treatment(Pass.NEVER, why=why)
+
+
+TESTS = never("the tests themselves")
+BENCHMARKS = never("the benchmarks themselves")
+CLUSTER = never("a command of Ray's own, about machines of the reader's")
+
+PAGES = (
+    "README.md",
+    "roll_adapters/trl/README.md",
+    "ecorl/engines/README.md",
+    "ecorl/serve/README.md",
+    "ecorl/scheduler/README.md",
+    "ecorl/carbon/README.md",
+    "ecorl/trainer/README.md",
+    "bitstreams/README.md",
+    "hls_kernels/README.md",
+    "benchmarks/README.md",
+    "roll_adapters/README.md",
+    "roll_adapters/examples/roll/README.md",
+    "ecorl/README.md",
+)
+"""Pages that are read in this order: what a command needs is made on a page before it."""
+
+COMMANDS: dict[str, Treatment] = {
+    "git clone … ecorl && cd ecorl": never("fetches the project that is tested"),
+    "source .venv/bin/activate": never("the tests run in this environment"),
+    "make demo": LONG_AT_ROOT,
+    "make test": TESTS,
+    "ecorl demo models demo": QUICK,
+    "python demo/train.py": LONG,
+    "ecorl runs": QUICK,
+    "ecorl report runs/demo-script-42": LONG,
+    "ecorl run --config demo/ecorl.toml --check": QUICK,
+    "ecorl run --config demo/ecorl.toml": LONG,
+    "ecorl doctor": QUICK,
+    "torchrun --nproc_per_node 2 demo/train.py": LONG,
+    "make demo-ray": LONG_AT_ROOT,
+    "ecorl run --config demo --show-config": QUICK,
+    "ecorl fpga validate --model demo/reward --pairs demo/pairs.jsonl": QUICK,
+    "ecorl fpga estimate --model demo/reward --tokens 512 --reference demo/policy": QUICK,
+    "ecorl fpga serve --model demo/policy --port 8642": Treatment(Pass.QUICK, waits_for="serving"),
+    "make bench": BENCHMARKS,
+    "make bench-long": BENCHMARKS,
+    "python -m benchmarks.fpga_physics --quick": BENCHMARKS,
+    "make lint-hls": never("`make test` runs it before the tests"),
+    "make bitstream": LONG_AT_ROOT,
+    "make test-all": TESTS,
+    "make test-numpy1": TESTS,
+    "make test-openrlhf": TESTS,
+    "make test-roll ROLL_SRC=../ROLL": TESTS,
+    'pip install "ecorl[ray]"': never("asks the package index"),
+    "ray start --head --resources '{\"FPGA\": 2}'": CLUSTER,
+    "ray start --head": CLUSTER,
+    "ray start --address HEAD:6379 --resources '{\"FPGA\": 2}'": CLUSTER,
+}
+"""Every command of the pages, as it stands there."""
