@@ -15,6 +15,7 @@ from rich.console import Console
 
 from ecorl import __version__
 from ecorl.cli.carbon.app import carbon_app
+from ecorl.cli.config.app import config_app
 from ecorl.cli.exits import (
     STOPPED,
     STOPPED_TEXT,
@@ -55,6 +56,7 @@ app = typer.Typer(
 app.add_typer(policy_app, name="policy")
 app.add_typer(fpga_app, name="fpga")
 app.add_typer(carbon_app, name="carbon")
+app.add_typer(config_app, name="config")
 
 
 def main() -> None:

@@ -40,7 +40,9 @@ class ControlConfig(Model):
     """
 
     controller: ControllerName | None = Field(
-        None, description="who decides; not set: the threshold of [carbon], if there is one"
+        None,
+        description="who decides; stochastic is what plans take; not set: the threshold of "
+        "[carbon], if there is one",
     )
     deadline: AwareDatetime | None = Field(
         None, description="date and time by which training has to be over; a promise that is kept"

@@ -21,7 +21,11 @@ _MODEL_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class Place(Model):
-    """The machine and the devices that serve a role: a stage, or one of its models."""
+    """The machine and the devices that serve a role.
+
+    A role is a stage (generation, reward, reference, critic, actor_train or critic_train), or one
+    of its models, as in `[places."reward:math"]`.
+    """
 
     node: Text | None = Field(
         None,

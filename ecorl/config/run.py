@@ -26,7 +26,7 @@ from ecorl.records import Algorithm, Role, stage_of
 
 
 class Config(Model):
-    """The whole configuration of one run; each key may be left out."""
+    """The whole configuration of one run; keys that are left out have their defaults."""
 
     algorithm: Literal["ppo", "grpo", "rloo", "reinforce++", "dapo"] = Field(
         "grpo",
