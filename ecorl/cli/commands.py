@@ -16,6 +16,7 @@ from rich.console import Console
 from ecorl import __version__
 from ecorl.cli.carbon.app import carbon_app
 from ecorl.cli.config.app import config_app
+from ecorl.cli.demo import demo_commands
 from ecorl.cli.exits import (
     STOPPED,
     STOPPED_TEXT,
@@ -252,4 +253,5 @@ def doctor(
         clinic.render(findings, make_console())
 
 
+app.add_typer(demo_commands(lambda name, function: _adapter(name, function)), name="demo")
 app.command()(plan)
