@@ -15,6 +15,8 @@ from rich.console import Console
 
 from ecorl import __version__
 from ecorl.cli.carbon.app import carbon_app
+from ecorl.cli.config.app import config_app
+from ecorl.cli.demo import demo_commands
 from ecorl.cli.exits import (
     STOPPED,
     STOPPED_TEXT,
@@ -55,6 +57,7 @@ app = typer.Typer(
 app.add_typer(policy_app, name="policy")
 app.add_typer(fpga_app, name="fpga")
 app.add_typer(carbon_app, name="carbon")
+app.add_typer(config_app, name="config")
 
 
 def main() -> None:
@@ -250,4 +253,5 @@ def doctor(
         clinic.render(findings, make_console())
 
 
+app.add_typer(demo_commands(lambda name, function: _adapter(name, function)), name="demo")
 app.command()(plan)

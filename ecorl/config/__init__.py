@@ -38,6 +38,7 @@ from ecorl.config.placement import (
 )
 from ecorl.config.places import Place
 from ecorl.config.reading import (
+    config_changes_toml,
     config_toml,
     load_config,
     parse_config,
@@ -105,6 +106,7 @@ __all__ = [
     "UkFeedConfig",
     "WattTimeFeedConfig",
     "XrtSourceConfig",
+    "config_changes_toml",
     "config_toml",
     "load_config",
     "parse_config",

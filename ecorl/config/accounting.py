@@ -15,43 +15,57 @@ _DEFAULT_SOURCE = "450 g/kWh: world average as used by the EcoRL-Sched paper; PU
 
 
 class AccountingConfig(Model):
-    """Factors of the carbon figure, and where they come from.
+    """By which factors energy is turned into emissions, and where they come from.
 
     Without a word in the config the defaults hold; the report names them and their source. That
     source speaks for the defaults alone: whoever changes a factor states its source, or the report
     says that none was stated.
     """
 
-    pue: StrictFloat = Field(_PUE, ge=1.0, le=3.0, description="power usage effectiveness")
+    pue: StrictFloat = Field(
+        _PUE,
+        ge=1.0,
+        le=3.0,
+        description="power usage effectiveness: factor from the energy of the machines to that of "
+        "the whole data centre",
+    )
     intensity_g_per_kwh: StrictFloat = Field(
-        _INTENSITY_G_PER_KWH, ge=0, le=3000, description="grid carbon intensity, gCO2e/kWh"
+        _INTENSITY_G_PER_KWH,
+        ge=0,
+        le=3000,
+        description="carbon intensity of the grid where no feed tells it",
     )
-    source: Text | None = Field(None, description="where the two factors come from")
-    pue_csv: SomePath | None = Field(
-        None, description="CSV of time and PUE, which then counts in the place of pue"
+    source: Text | None = Field(
+        None, description="where pue and intensity_g_per_kwh come from, for the report"
     )
+    pue_csv: SomePath | None = Field(None, description="CSV of time and PUE, used in place of pue")
     budget_g: StrictFloat | None = Field(
-        None, gt=0, description="emissions of the whole run, gCO2e, at whose 80 % it warns"
+        None,
+        gt=0,
+        description="budget of emissions of the whole run; a warning comes at 80 % of it",
     )
     over_budget: Literal["warn", "stop"] = Field(
-        "warn", description="at the budget only warn, or have the trainer save and stop"
+        "warn", description="at the budget: warn only, or have the trainer save and stop"
     )
     beside: Literal["codecarbon"] | None = Field(
-        None, description="another instrument that runs beside, for comparison"
+        None, description="another instrument that measures the run beside ecorl, for comparison"
     )
     country: str | None = Field(
         None,
         pattern="^[A-Z]{3}$",
-        description="country code of three letters, by whose mix that instrument computes",
+        description="country by whose electricity that instrument computes, a code of three "
+        "letters such as GBR; required with beside",
     )
     embodied_kg: StrictFloat | None = Field(
-        None, gt=0, description="emissions of making the reserved hardware, kgCO2e"
+        None, gt=0, description="emissions of making the hardware that is kept for the run"
     )
     lifetime_h: StrictFloat = Field(
-        43_800.0, gt=0, description="hours for which that hardware serves"
+        43_800.0,
+        gt=0,
+        description="time for which that hardware serves, over which embodied_kg is spread",
     )
     embodied_source: Text | None = Field(
-        None, description="where the figure of making the hardware comes from"
+        None, description="where embodied_kg comes from, for the report"
     )
 
     @model_validator(mode="after")

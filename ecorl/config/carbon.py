@@ -16,30 +16,41 @@ FeedName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
 
 
 class ConstantFeedConfig(Model):
-    """One stated figure, the same on each day."""
+    """One stated figure, the same at any time."""
 
     type: Literal["constant"] = "constant"
-    name: FeedName = Field("constant", description="name in the record")
-    g_per_kwh: StrictFloat = Field(gt=0, le=3000, description="intensity, gCO2e/kWh")
+    name: FeedName = Field("constant", description="name of this feed in the record")
+    g_per_kwh: StrictFloat = Field(gt=0, le=3000, description="carbon intensity")
     source: Text = Field(description="where the figure comes from")
     scope: Literal["life_cycle", "direct"] = Field(
-        "life_cycle", description="which emissions of a power station it counts"
+        "life_cycle",
+        description="which emissions of a power station count: those of its whole life cycle, or "
+        "those of its chimney alone (direct)",
     )
     basis: Literal["location", "market"] = Field(
-        "location", description="of the place's grid, or of what contracts say that was bought"
+        "location",
+        description="what the figure speaks of: the grid of the location, or what was bought by "
+        "contract (market)",
     )
 
 
 class SyntheticFeedConfig(Model):
-    """A made-up day, lowest at 03:00 and highest at 18:00; of no grid, and labelled modelled."""
+    """A made-up day, lowest at 03:00 and highest at 18:00; of no grid, and labelled as modelled."""
 
     type: Literal["synthetic"] = "synthetic"
-    name: FeedName = Field("synthetic", description="name in the record")
-    low_g_per_kwh: StrictFloat = Field(200.0, gt=0, le=3000, description="intensity at 03:00")
-    high_g_per_kwh: StrictFloat = Field(450.0, gt=0, le=3000, description="intensity at 18:00")
-    utc_offset_h: StrictFloat = Field(0.0, ge=-14, le=14, description="local time minus UTC, h")
+    name: FeedName = Field("synthetic", description="name of this feed in the record")
+    low_g_per_kwh: StrictFloat = Field(
+        200.0, gt=0, le=3000, description="carbon intensity at 03:00"
+    )
+    high_g_per_kwh: StrictFloat = Field(
+        450.0, gt=0, le=3000, description="carbon intensity at 18:00"
+    )
+    utc_offset_h: StrictFloat = Field(0.0, ge=-14, le=14, description="local time minus UTC")
     speed: StrictFloat = Field(
-        1.0, gt=0, le=1e6, description="seconds of the made-up time in a second"
+        1.0,
+        gt=0,
+        le=1e6,
+        description="how fast the day passes, a factor: seconds of it in a real second",
     )
 
     @model_validator(mode="after")
@@ -54,21 +65,29 @@ class ReplayFeedConfig(Model):
     """A recorded trace, played as if it happened now."""
 
     type: Literal["replay"] = "replay"
-    name: FeedName = Field("replay", description="name in the record")
+    name: FeedName = Field("replay", description="name of this feed in the record")
     path: PresetPath = Field(
-        description="CSV: EIA-930, an export of Electricity Maps, or time and intensity; "
-        "{presets} is filled in with the folder of the presets"
+        description="recording: CSV of EIA-930, an export of Electricity Maps, or time and "
+        "intensity; {presets} is the folder of the presets"
     )
-    source: Text | None = Field(None, description="what the recording is, where it does not say")
+    source: Text | None = Field(None, description="what the recording is of, where it does not say")
     starts_at: AwareDatetime | None = Field(
-        None, description="time in the trace at which the run starts; by default its begin"
+        None,
+        description="date and time in the recording at which the run starts; not set: its first",
     )
-    speed: StrictFloat = Field(1.0, gt=0, le=1e6, description="seconds of the trace in a second")
+    speed: StrictFloat = Field(
+        1.0,
+        gt=0,
+        le=1e6,
+        description="how fast it is played, a factor: seconds of it in a real second",
+    )
     delay_s: StrictFloat = Field(
-        0.0, ge=0, le=864_000, description="how late a value is told, s of the run"
+        0.0, ge=0, le=864_000, description="how late each value becomes known, in time of the run"
     )
     scope: Literal["life_cycle", "direct"] | None = Field(
-        None, description="which emissions are asked for, where the file has both or does not say"
+        None,
+        description="which emissions of a power station are taken, where the file has both or "
+        "does not say: life_cycle or direct (its chimney alone)",
     )
 
 
@@ -76,40 +95,51 @@ class UkFeedConfig(Model):
     """UK Carbon Intensity: Great Britain or a region of it, half-hourly, without a key."""
 
     type: Literal["uk"] = "uk"
-    name: FeedName = Field("uk_carbon_intensity", description="name in the record")
+    name: FeedName = Field("uk_carbon_intensity", description="name of this feed in the record")
     region: Text | None = Field(
-        None, description='number of a region, "1" to "17", or outward postcode; all by default'
+        None,
+        description='number of a region, "1" to "17", or the first half of a postcode; not set: '
+        "all of Great Britain",
     )
-    base_url: Text | None = Field(None, description="another address of the service")
+    base_url: Text | None = Field(None, description="another address (URL) of the service")
 
 
 class ElectricityMapsFeedConfig(Model):
     """Electricity Maps: the average intensity of a zone, hourly."""
 
     type: Literal["electricity_maps"] = "electricity_maps"
-    name: FeedName = Field("electricity_maps", description="name in the record")
+    name: FeedName = Field("electricity_maps", description="name of this feed in the record")
     zone: Text = Field(description="zone as the service names it, e.g. DE")
     scope: Literal["life_cycle", "direct"] = Field(
-        "life_cycle", description="which emissions of a power station it counts"
+        "life_cycle",
+        description="which emissions of a power station count: those of its whole life cycle, or "
+        "those of its chimney alone (direct)",
     )
-    with_mix: StrictBool = Field(False, description="whether the mix is asked for as well")
+    with_mix: StrictBool = Field(False, description="ask for the mix of power stations as well")
     key_file: SomePath | None = Field(
-        None, description="file whose first line is the key; else ELECTRICITY_MAPS_TOKEN holds it"
+        None,
+        description="file whose first line is the key of the service; not set: the environment "
+        "variable ELECTRICITY_MAPS_TOKEN holds it",
     )
-    base_url: Text | None = Field(None, description="another address of the service")
+    base_url: Text | None = Field(None, description="another address (URL) of the service")
 
 
 class WattTimeFeedConfig(Model):
     """WattTime: the marginal intensity of a region, every five minutes."""
 
     type: Literal["watttime"] = "watttime"
-    name: FeedName = Field("watttime", description="name in the record")
+    name: FeedName = Field("watttime", description="name of this feed in the record")
     region: Text = Field(description="region as the service names it, e.g. CAISO_NORTH")
-    user: Text | None = Field(None, description="name of the account; else WATTTIME_USER holds it")
-    key_file: SomePath | None = Field(
-        None, description="file whose first line is the password; else WATTTIME_PASSWORD holds it"
+    user: Text | None = Field(
+        None,
+        description="name of the account; not set: the environment variable WATTTIME_USER holds it",
     )
-    base_url: Text | None = Field(None, description="another address of the service")
+    key_file: SomePath | None = Field(
+        None,
+        description="file whose first line is the password; not set: the environment variable "
+        "WATTTIME_PASSWORD holds it",
+    )
+    base_url: Text | None = Field(None, description="another address (URL) of the service")
 
 
 FeedConfig = Annotated[
@@ -125,42 +155,63 @@ FeedConfig = Annotated[
 
 
 class CarbonConfig(Model):
-    """What is known of the grid's carbon intensity, and what is waited for.
+    """Where the carbon intensity of the grid is asked for, and waiting for clean hours.
 
     The feeds are asked in their order until one has a value that is fresh and can be believed;
     average and marginal feeds are two lists of their own. Without a feed of averages the constant
     ``accounting.intensity_g_per_kwh`` counts. Nothing is waited for unless a threshold is set.
     """
 
-    feeds: tuple[FeedConfig, ...] = Field((), description="feeds in the order of preference")
+    feeds: tuple[FeedConfig, ...] = Field(
+        (), description="who is asked for the intensity, in this order"
+    )
     recheck_s: StrictFloat = Field(
-        300.0, ge=0.1, le=86_400, description="time between two questions to the feeds, s"
+        300.0, ge=0.1, le=86_400, description="time between two questions to the feeds"
     )
     stale_after_s: StrictFloat = Field(
-        3600.0, ge=0, le=864_000, description="how long after its interval a value still counts, s"
+        3600.0,
+        ge=0,
+        le=864_000,
+        description="how long a value still counts after the interval that it speaks of",
     )
     waits_for: Literal["average", "marginal"] = Field(
-        "average", description="which intensity the threshold is compared with"
+        "average",
+        description="which intensity the threshold is compared with: the mean of the grid, or "
+        "that of the power station that follows demand (marginal; needs a watttime feed)",
     )
     threshold_g_per_kwh: StrictFloat | None = Field(
-        None, gt=0, le=3000, description="training runs at or below this intensity, g/kWh"
+        None,
+        gt=0,
+        le=3000,
+        description="training runs while the intensity is at or below this; not set: it never "
+        "waits",
     )
     threshold_percentile: StrictFloat | None = Field(
-        None, ge=0, le=100, description="the threshold as a percentile of the coming horizon_s"
+        None,
+        ge=0,
+        le=100,
+        description="the same as a percentile (in percent) of the forecast for the coming "
+        "horizon_s",
     )
     horizon_s: StrictFloat = Field(
-        86_400.0, ge=60, le=345_600, description="how much of the forecast the percentile is of, s"
+        86_400.0, ge=60, le=345_600, description="how far ahead threshold_percentile looks"
     )
     max_wait_s: StrictFloat = Field(
-        43_200.0, ge=0, le=31_536_000, description="longest wait of the whole run, s"
+        43_200.0,
+        ge=0,
+        le=31_536_000,
+        description="longest wait of the whole run, all pauses together",
     )
     soft_deadline: AwareDatetime | None = Field(
-        None, description="date and time with offset by which training should be over"
+        None, description="date and time by which training should be over; the wait is cut for it"
     )
     pause: Literal["start", "steps"] = Field(
-        "start", description="wait before the first step alone, or before any step"
+        "start",
+        description="when it may wait: before the first step alone (start), or before any step",
     )
-    control: ControlConfig = Field(ControlConfig(), description="who decides beside a threshold")
+    control: ControlConfig = Field(
+        ControlConfig(), description="a controller that decides in place of a threshold"
+    )
 
     @property
     def waits(self) -> bool:

@@ -31,7 +31,7 @@ ControllerName = Literal[
 
 
 class ControlConfig(Model):
-    """Who decides about the training stage.
+    """Who decides when the training stage runs, how wide and in which gear.
 
     With a controller there is a hard deadline: the run pauses in dirty hours for as long as the
     steps that are left can still be made in time, and then goes on whatever the grid does. Gears of
@@ -40,59 +40,78 @@ class ControlConfig(Model):
     """
 
     controller: ControllerName | None = Field(
-        None, description="who decides; without one the threshold of [carbon] does"
+        None,
+        description="who decides; stochastic is what plans take; not set: the threshold of "
+        "[carbon], if there is one",
     )
     deadline: AwareDatetime | None = Field(
-        None, description="date and time with offset by which training has to be over: a promise"
+        None, description="date and time by which training has to be over; a promise that is kept"
     )
     deadline_in_s: StrictFloat | None = Field(
-        None, gt=0, le=315_360_000, description="the same, as time after the run's begin, s"
+        None, gt=0, le=315_360_000, description="the same as a time after the start of the run"
     )
     slack: StrictFloat | None = Field(
         None,
         ge=1,
         le=1000,
-        description="the same, as a multiple of the time that the run would take without a pause",
+        description="the same as a factor: how many times the time that the run would take "
+        "without a pause",
     )
     reserve: StrictFloat = Field(
         0.05,
         ge=0,
         le=1,
-        description="share of the time for the steps that are left which is kept free beside it",
+        description="time that is kept free before the deadline, as a share of the time that the "
+        "steps left will take",
     )
     late_g_per_h: StrictFloat = Field(
-        0.0, ge=0, le=1e12, description="what an hour after carbon.soft_deadline counts as, gCO2e"
+        0.0, ge=0, le=1e12, description="what an hour after carbon.soft_deadline counts as"
     )
-    seed: StrictInt = Field(0, ge=0, le=2**32 - 1, description="of controllers that draw at random")
+    seed: StrictInt = Field(
+        0, ge=0, le=2**32 - 1, description="seed of controllers that draw at random"
+    )
     spot_prices: SomePath | None = Field(
-        None, description="CSV of time and price of a worker, for the controller 'spot'"
+        None, description="CSV of time and price of a worker, for the controller spot"
     )
     tokens: StrictFloat | None = Field(
-        None, gt=0, le=1e18, description="tokens to train, for plans and simulations"
+        None,
+        gt=0,
+        le=1e18,
+        description="number of tokens to train; for plans and simulations alone",
     )
     table: PresetPath | None = Field(
-        None, description="TOML of power and throughput by width and gear (ecorl carbon profile)"
+        None,
+        description="TOML of power and throughput by width and gear, from `ecorl carbon profile`; "
+        "not set: the run times each gear first; {presets} is the folder of the presets",
     )
     low_share: StrictFloat = Field(
-        1.0, ge=0, le=1, description="largest share of the tokens in low precision (FP8)"
+        1.0, ge=0, le=1, description="largest share of the tokens that are trained on in FP8"
     )
     base_w: StrictFloat = Field(
-        0.0, ge=0, le=1e9, description="drawn for as long as the machines are kept, W"
+        0.0,
+        ge=0,
+        le=1e9,
+        description="power that is drawn for as long as the machines are kept; for plans alone",
     )
     idle_w: StrictFloat = Field(
-        0.0, ge=0, le=1e6, description="drawn by each kept worker that does not train, W"
+        0.0,
+        ge=0,
+        le=1e6,
+        description="power of each kept worker that does not train; for plans alone",
     )
     kept: Literal["deadline", "done"] = Field(
-        "deadline", description="until when machines are kept: the deadline or the last token"
+        "deadline",
+        description="until when machines are kept: the deadline, or done with the last token; for "
+        "plans alone",
     )
     width_change_s: StrictFloat = Field(
-        0.0, ge=0, le=86_400, description="time without training when the width changes, s"
+        0.0, ge=0, le=86_400, description="time without training when the width changes"
     )
     gear_change_s: StrictFloat = Field(
-        0.0, ge=0, le=86_400, description="time without training when the gear alone changes, s"
+        0.0, ge=0, le=86_400, description="time without training when the gear alone changes"
     )
     epoch_s: StrictFloat = Field(
-        300.0, ge=1, le=86_400, description="time between two decisions of a plan, s"
+        300.0, ge=1, le=86_400, description="time between two decisions; for plans alone"
     )
 
     @model_validator(mode="after")

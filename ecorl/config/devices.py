@@ -1,4 +1,4 @@
-"""``[devices]``: the device profiles that stand for the GPU path and the card."""
+"""``[devices]``: the device profiles by which time and energy are modelled."""
 
 from __future__ import annotations
 
@@ -10,16 +10,24 @@ from ecorl.config.base import Model, Text
 
 
 class DeviceConfig(Model):
-    """The device profiles that stand for the GPU path and the card."""
+    """The hardware of the run, by whose device profiles time and energy are modelled."""
 
     gpu: Text = Field(
-        "auto", description="profile of the GPU path: auto, or a name from `ecorl doctor`"
+        "auto",
+        description="profile of the device on which your framework computes: auto takes that of "
+        "the GPU or host that is found, else a name from `ecorl doctor` or the path of a TOML "
+        "file",
     )
-    n_gpus: StrictInt = Field(1, ge=1, le=4096, description="GPUs that the run uses")
-    fpga: Text = Field("u55c", description="profile of the card")
-    n_fpgas: StrictInt = Field(1, ge=1, le=64, description="cards; each answers a batch on its own")
+    n_gpus: StrictInt = Field(1, ge=1, le=4096, description="number of GPUs that the run uses")
+    fpga: Text = Field(
+        "u55c",
+        description="profile of the card, simulated or real: u55c, v80 or the path of a TOML file",
+    )
+    n_fpgas: StrictInt = Field(
+        1, ge=1, le=64, description="number of cards; each answers a batch on its own"
+    )
     calibration: Literal["roofline", "paper"] = Field(
         "roofline",
-        description="cost model: bounded by physics (roofline for the GPU, cycle model for the "
-        "card), or as printed in the paper",
+        description="which costs policies expect: roofline is bounded by physics (for the card by "
+        "a model of its cycles), paper has the figures as the paper prints them, which are not",
     )

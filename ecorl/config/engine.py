@@ -35,24 +35,32 @@ Options = Annotated[dict[str, Any], AfterValidator(_comparable)]
 
 
 class FpgaEngineConfig(Model):
-    """INT8 kernels, on cards or as C-simulation with the card's time and energy modelled."""
+    """The INT8 kernels, on real cards or on simulated ones, whose time and energy are modelled."""
 
     type: Literal["fpga"] = "fpga"
-    build: Literal["fast", "strict"] = Field("fast", description="native or bit-true ap_int")
-    threads: StrictInt = Field(1, ge=1, le=256, description="host threads of the C-simulation")
+    build: Literal["fast", "strict"] = Field(
+        "fast",
+        description="which build of the simulated kernels: fast computes in native integers, "
+        "strict in the exact widths of the hardware; both give the same bits",
+    )
+    threads: StrictInt = Field(
+        1, ge=1, le=256, description="number of host threads that simulate the card"
+    )
     host: Literal["auto", "csim", "xrt"] | None = Field(
         None,
-        description="csim calls the C-simulation; xrt runs the kernels through XRT, on its noop "
-        "driver where no bitstream is named; auto takes xrt where it is installed; by default xrt "
-        "with a bitstream, else csim",
+        description="how the kernels are started: csim calls the simulation, xrt goes through XRT "
+        "(to its simulated driver where no bitstream is named), auto takes xrt where it is "
+        "installed; not set: xrt with a bitstream, else csim",
     )
     bitstream: SomePath | None = Field(
-        None, description="xclbin for the cards, from make bitstream; not with host csim"
+        None, description="file for real cards (xclbin) from `make bitstream`; not with host csim"
     )
     cards: tuple[Ordinal, ...] = Field(
-        (0,), min_length=1, max_length=64, description="XRT's numbers of the cards"
+        (0,), min_length=1, max_length=64, description="numbers of the cards, as XRT counts them"
     )
-    isolated: StrictBool = Field(True, description="run in a process of its own")
+    isolated: StrictBool = Field(
+        True, description="run in a process of its own, whose crash or hang the training survives"
+    )
 
     @model_validator(mode="after")
     def _runs_somewhere(self) -> FpgaEngineConfig:
@@ -66,31 +74,40 @@ class FpgaEngineConfig(Model):
 
 
 class TorchEngineConfig(Model):
-    """The exact path as an engine in another process."""
+    """The same models in float by torch, without a card: for comparison and rehearsal."""
 
     type: Literal["torch"] = "torch"
-    threads: StrictInt = Field(1, ge=1, le=256, description="torch threads")
-    isolated: StrictBool = Field(True, description="run in a process of its own")
+    threads: StrictInt = Field(1, ge=1, le=256, description="number of torch threads")
+    isolated: StrictBool = Field(
+        True, description="run in a process of its own, whose crash or hang the training survives"
+    )
 
 
 class PluginEngineConfig(Model):
-    """An engine from elsewhere, by entry point in the group ``ecorl.engines``."""
+    """An engine of another package, registered in the entry-point group ecorl.engines."""
 
     type: Literal["plugin"] = "plugin"
-    name: Text = Field(description="name of the entry point")
-    options: Options = Field(default_factory=dict, description="handed to its factory")
-    isolated: StrictBool = Field(True, description="run in a process of its own")
+    name: Text = Field(description="name under which the engine is registered")
+    options: Options = Field(
+        default_factory=dict, description="settings that are handed to the engine"
+    )
+    isolated: StrictBool = Field(
+        True, description="run in a process of its own, whose crash or hang the training survives"
+    )
 
 
 class FaultInjection(Model):
-    """Faults to inject into the offload engine, to rehearse what the run survives."""
+    """A fault to inject into the engine, to rehearse what the run survives."""
 
-    kind: Literal["raise", "hang", "nan", "shape", "exit"] = Field(description="what goes wrong")
+    kind: Literal["raise", "hang", "nan", "shape", "exit"] = Field(
+        description="what goes wrong in a call: an error, no answer, rows of NaN, an answer of "
+        "the wrong shape, or the process ends"
+    )
     calls: tuple[Ordinal, ...] = Field(
-        min_length=1, description="0-based calls of the engine that fail"
+        min_length=1, description="which calls of the engine fail, counted from 0"
     )
     rows: tuple[Ordinal, ...] = Field(
-        (0,), min_length=1, description="rows that turn NaN (kind nan)"
+        (0,), min_length=1, description="which rows become NaN with kind nan, counted from 0"
     )
 
 
@@ -100,7 +117,11 @@ OffloadEngine = Annotated[
 
 
 class EngineConfig(Model):
-    """The engine that answers offloaded stages."""
+    """What computes the stages that are offloaded."""
 
-    offload: OffloadEngine = Field(default_factory=FpgaEngineConfig, description="offload engine")
-    faults: tuple[FaultInjection, ...] = Field((), description="faults to inject (rehearsal)")
+    offload: OffloadEngine = Field(
+        default_factory=FpgaEngineConfig, description="the engine that computes them"
+    )
+    faults: tuple[FaultInjection, ...] = Field(
+        (), description="faults to inject into the engine, to rehearse what the run survives"
+    )

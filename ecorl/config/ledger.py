@@ -8,6 +8,12 @@ from ecorl.config.base import MANY, Model
 
 
 class LedgerConfig(Model):
-    """Limits of the raw record that is kept."""
+    """How much of the record of the run is kept."""
 
-    raw_samples: StrictInt = Field(20_000, ge=0, le=MANY, description="ring of raw samples")
+    raw_samples: StrictInt = Field(
+        20_000,
+        ge=0,
+        le=MANY,
+        description="number of raw power readings that are kept on each machine; older ones are "
+        "dropped, sums and stages are not",
+    )

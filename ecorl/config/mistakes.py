@@ -7,18 +7,19 @@ to write instead. That is read off the model: the type of the field and its boun
 from __future__ import annotations
 
 import difflib
-import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import tomlkit
 from pydantic import AwareDatetime, BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import AbstractTable, AoT, InlineTable
+
+from ecorl.config.annotations import back_ends, limit, plain_type
 
 Part = str | int
 
@@ -107,7 +108,7 @@ def explain(error: ValidationError, model: type[BaseModel]) -> Mistake:
     place = _walk(first["loc"], model)
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         value = context.get("tag", NOT_GIVEN)
-        return Mistake((*place.parts, "type"), value, _one_of(sorted(_tags(place.annotation))))
+        return Mistake((*place.parts, "type"), value, _one_of(sorted(back_ends(place.annotation))))
     if kind == "missing":
         value = NOT_GIVEN
     return Mistake(place.parts, value, place.words())
@@ -145,7 +146,7 @@ def _walk(loc: Sequence[Part], model: type[BaseModel]) -> _Place:
     place = _Place((), model)
     for part in loc:
         annotation = place.annotation
-        tags = _tags(annotation)
+        tags = back_ends(annotation)
         if tags:
             chosen = tags.get(str(part), Any)
             place = _Place(place.parts, chosen, field=place.field, tag=str(part))
@@ -155,40 +156,17 @@ def _walk(loc: Sequence[Part], model: type[BaseModel]) -> _Place:
             field = annotation.model_fields.get(str(part))
             place = _place_of(parts, field) if field else _Place(parts, Any)
         elif get_origin(annotation) is tuple:
-            place = _Place(parts, *_plain(get_args(annotation)[0]))
+            place = _Place(parts, *plain_type(get_args(annotation)[0]))
         elif get_origin(annotation) is dict:
-            place = _Place(parts, *_plain(get_args(annotation)[1]))
+            place = _Place(parts, *plain_type(get_args(annotation)[1]))
         else:
             place = _Place(parts, Any)
     return place
 
 
 def _place_of(parts: tuple[Part, ...], field: FieldInfo) -> _Place:
-    annotation, constraints = _plain(field.annotation)
+    annotation, constraints = plain_type(field.annotation)
     return _Place(parts, annotation, (*constraints, *field.metadata), field)
-
-
-def _plain(annotation: Any) -> tuple[Any, tuple[object, ...]]:
-    """Split a type into what is left without ``Annotated`` and None, and its constraints."""
-    if get_origin(annotation) is Annotated:
-        annotation, *told = get_args(annotation)
-        inner, constraints = _plain(annotation)
-        for one in told:
-            constraints += tuple(one.metadata) if isinstance(one, FieldInfo) else (one,)
-        return inner, constraints
-    if get_origin(annotation) in (Union, types.UnionType):
-        members = [a for a in get_args(annotation) if a is not type(None)]
-        if len(members) == 1:
-            return _plain(members[0])
-    return annotation, ()
-
-
-def _tags(annotation: Any) -> dict[str, type[BaseModel]]:
-    """Return the back-ends of a union by their ``type``; nothing for any other annotation."""
-    if get_origin(annotation) not in (Union, types.UnionType):
-        return {}
-    members = [m for m in get_args(annotation) if isinstance(m, type) and issubclass(m, BaseModel)]
-    return {get_args(m.model_fields["type"].annotation)[0]: m for m in members}
 
 
 # ---------------------------------------------------------------- what is allowed
@@ -211,7 +189,7 @@ def _type_words(annotation: Any, constraints: Sequence[object] = ()) -> str:
     if get_origin(annotation) is Literal:
         return _one_of(get_args(annotation))
     if get_origin(annotation) is tuple:
-        inner, own = _plain(get_args(annotation)[0])
+        inner, own = plain_type(get_args(annotation)[0])
         items = {int: "whole numbers", float: "numbers", str: "texts in quotes"}.get(
             inner, "tables"
         )
@@ -227,23 +205,18 @@ def _one_of(values: Sequence[object]) -> str:
     return f"{', '.join(head)} or {last}" if head else last
 
 
-def _limit(constraints: Sequence[object], name: str) -> Any:
-    """A constraint by the name that it has in the libraries, e.g. ``ge``; None without one."""
-    return next((v for c in constraints if (v := getattr(c, name, None)) is not None), None)
-
-
 def _bounds(constraints: Sequence[object]) -> str:
     words = {"ge": "of at least", "gt": "above", "le": "at most", "lt": "below"}
     told = [
-        f"{text} {limit}"
+        f"{text} {bound}"
         for name, text in words.items()
-        if (limit := _limit(constraints, name)) is not None
+        if (bound := limit(constraints, name)) is not None
     ]
-    pattern = _limit(constraints, "pattern")
+    pattern = limit(constraints, "pattern")
     return (
         (f" that matches {pattern}" if pattern else "")
         + (" " + " and ".join(told) if told else "")
-        + (" that is not empty" if _limit(constraints, "min_length") else "")
+        + (" that is not empty" if limit(constraints, "min_length") else "")
     )
 
 

@@ -10,36 +10,43 @@ from ecorl.config.base import MANY, Model, SomePath, Text
 from ecorl.config.mistakes import RefusedValue
 from ecorl.records import Action
 
+_ACTIONS = (
+    "gpu is where your framework computes (GPU or host), fpga the card while the framework waits, "
+    "concurrent the card while the framework goes on"
+)
+
 
 class StaticPolicyConfig(Model):
-    """A fixed action for each offloadable stage."""
+    """A fixed place for each stage that can leave: always the same, whatever it costs."""
 
     type: Literal["static"] = "static"
-    reward: Action = Field(Action.GPU, description="action for the reward stage")
-    reference: Action = Field(Action.GPU, description="action for the reference stage")
+    reward: Action = Field(Action.GPU, description=f"where rewards are computed: {_ACTIONS}")
+    reference: Action = Field(
+        Action.GPU, description=f"where reference log-probs are computed: {_ACTIONS}"
+    )
 
 
 class ThresholdPolicyConfig(Model):
-    """Concurrent while rows are short and the FPGA's queue is short, else GPU."""
+    """Offloads while rows are short and few batches wait for the card."""
 
     type: Literal["threshold"] = "threshold"
     max_length: StrictInt = Field(
         2048,
         ge=1,
         le=MANY,
-        description="longest mean row that is offloaded, prompt and completion, tokens",
+        description="longest mean row that is offloaded: prompt and completion, in tokens",
     )
     max_queue: StrictInt = Field(
-        4, ge=0, le=MANY, description="longest FPGA queue that is added to, batches"
+        4, ge=0, le=MANY, description="longest queue of the card that is added to, in batches"
     )
 
 
 class LookaheadPolicyConfig(Model):
-    """The action of least modelled energy and time, waiting included; idle cards not counted."""
+    """The place of least modelled energy and time, waiting included; idle cards are not counted."""
 
     type: Literal["lookahead"] = "lookahead"
-    energy_weight: StrictFloat = Field(0.5, ge=0, le=1, description="weight of energy")
-    time_weight: StrictFloat = Field(0.5, ge=0, le=1, description="weight of time")
+    energy_weight: StrictFloat = Field(0.5, ge=0, le=1, description="weight of energy, a share")
+    time_weight: StrictFloat = Field(0.5, ge=0, le=1, description="weight of time, a share")
 
     @model_validator(mode="after")
     def _something_counts(self) -> LookaheadPolicyConfig:
@@ -51,15 +58,16 @@ class LookaheadPolicyConfig(Model):
 
 
 class LearnedPolicyConfig(Model):
-    """A trained policy: the shipped one, a file of the user's, or one from elsewhere.
-
-    Policies from elsewhere register under the entry-point group ``ecorl.policies``.
-    """
+    """A trained network: the shipped one, one of your own, or that of another package."""
 
     type: Literal["learned"] = "learned"
-    name: Text = Field("ecorl", description="name of the entry point; ecorl: policies of ours")
+    name: Text = Field(
+        "ecorl",
+        description="who loads it: ecorl, or a name that another package registers in the "
+        "entry-point group ecorl.policies",
+    )
     path: SomePath | None = Field(
-        None, description="policy file (ecorl policy export); leave out for the shipped one"
+        None, description="policy file from `ecorl policy export`; not set: the shipped one"
     )
 
 
@@ -70,37 +78,58 @@ Policy = Annotated[
 
 
 class PlacementConfig(Model):
-    """Settings of Algorithm 1: the policy, its guards and the EDI matrix."""
+    """Who decides whether reward and reference leave for the card, and within which limits."""
 
-    policy: Policy = Field(default_factory=StaticPolicyConfig, description="who proposes an action")
+    policy: Policy = Field(
+        default_factory=StaticPolicyConfig, description="who proposes where a stage is computed"
+    )
     q_max: StrictInt = Field(
-        8, ge=1, le=1024, description="FPGA queue at which offload stops, batches"
+        8,
+        ge=1,
+        le=1024,
+        description="queue of the card at which nothing more is offloaded, in batches",
     )
     l_max: StrictInt = Field(
-        2048, ge=1, le=131072, description="mean row length limit, prompt and completion, tokens"
+        2048,
+        ge=1,
+        le=131072,
+        description="longest mean row that may be offloaded: prompt and completion, in tokens",
     )
     energy_margin: StrictFloat | None = Field(
         None,
         ge=0,
-        description="refuse an offload whose modelled energy is above (1 + margin) x the GPU "
-        "path's; leave out to switch this guard off",
+        description="share by which the modelled energy of an offload may be above that of "
+        "staying; what takes more is refused; not set: energy refuses nothing",
     )
     deadline_s: StrictFloat = Field(
-        60.0, gt=0, le=3600, description="limit of the waits at one iteration's barrier, s"
+        60.0,
+        gt=0,
+        le=3600,
+        description="longest wait for offloaded rows in one iteration; the trainer then computes "
+        "them itself",
     )
     max_faults: StrictInt = Field(
-        3, ge=1, le=MANY, description="faults in a row that quarantine an engine"
+        3,
+        ge=1,
+        le=MANY,
+        description="number of faults in a row after which an engine gets no work for a while",
     )
     n_profiling: StrictInt = Field(
         20,
         ge=0,
         le=MANY,
-        description="rollout batches of the EDI profiling phase, and readings for which a cell is "
-        "the running mean; 20 = 1 / edi_alpha (the paper: 500 steps)",
+        description="number of batches at the start in which energy per token is learnt as a "
+        "plain mean; 1 / edi_alpha by default, the paper has 500",
     )
     profile_both_paths: StrictBool = Field(
         False,
-        description="during the profiling phase every other batch keeps the offloadable stages "
-        "on the GPU path, so that the EDI matrix can compare the two",
+        description="in these first batches every other one stays where your framework computes, "
+        "so that both sides are seen",
     )
-    edi_alpha: StrictFloat = Field(0.05, gt=0, le=1, description="alpha of Eq. 5")
+    edi_alpha: StrictFloat = Field(
+        0.05,
+        gt=0,
+        le=1,
+        description="weight of a new reading of energy per token after these first batches, a "
+        "share",
+    )

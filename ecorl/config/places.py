@@ -21,22 +21,29 @@ _MODEL_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class Place(Model):
-    """The machine and the devices that serve a role."""
+    """The machine and the devices that serve a role.
+
+    A role is a stage (generation, reward, reference, critic, actor_train or critic_train), or one
+    of its models, as in `[places."reward:math"]`.
+    """
 
     node: Text | None = Field(
         None,
-        description="name of the machine; by default the trainer's own, or for an accelerator "
-        "worker any that has the device",
+        description="name of the machine in the Ray cluster; not set: that of the trainer, or for "
+        "an offloaded model any that has a card",
     )
     devices: tuple[Text, ...] = Field(
         (),
         max_length=4096,
-        description="its GPUs, each by index, UUID or another of its NVML names; by default they "
-        "are not named",
+        description="GPUs that serve it, each by its index, UUID or another of its NVML names",
     )
-    count: StrictInt | None = Field(None, ge=1, le=4096, description="number of devices")
+    count: StrictInt | None = Field(
+        None, ge=1, le=4096, description="number of devices, where they are not named"
+    )
     profile: Text | None = Field(
-        None, description="device profile: a name from `ecorl doctor`, or a path"
+        None,
+        description="device profile of its devices: a name from `ecorl doctor`, or the path of a "
+        "TOML file",
     )
 
     @model_validator(mode="after")

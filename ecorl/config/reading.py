@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import tomlkit
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from ecorl.config.mistakes import NOT_GIVEN, Mistake, explain, line_of
 from ecorl.config.run import Config
@@ -151,6 +151,35 @@ def config_toml(config: Config, leave_out: Collection[str] = ()) -> str:
         leave_out: names of top-level tables to leave out.
     """
     return tomlkit.dumps(_plain_data(config.model_dump(exclude=set(leave_out))))
+
+
+def config_changes_toml(config: Config) -> str:
+    """Write what a config has otherwise than the defaults as TOML text, which reads back equal.
+
+    Args:
+        config: the resolved config.
+    """
+    return tomlkit.dumps(_plain_data(_changes(config)))
+
+
+def _changes(model: BaseModel) -> dict[str, Any]:
+    """List the keys of a table that differ from the defaults; its type goes with them."""
+    found: dict[str, Any] = {}
+    for name, field in type(model).model_fields.items():
+        value = getattr(model, name)
+        if name == "type" or value != field.get_default(call_default_factory=True):
+            found[name] = _changed_value(value)
+    return found
+
+
+def _changed_value(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return _changes(value)
+    if isinstance(value, Mapping):
+        return {key: _changed_value(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [_changed_value(item) for item in value]
+    return value
 
 
 def save_config(config: Config, path: Path) -> None:

@@ -26,34 +26,78 @@ from ecorl.records import Algorithm, Role, stage_of
 
 
 class Config(Model):
-    """The whole configuration of one run."""
+    """The whole configuration of one run; keys that are left out have their defaults."""
 
     algorithm: Literal["ppo", "grpo", "rloo", "reinforce++", "dapo"] = Field(
-        "grpo", description="RL algorithm of the trainer; `ecorl run` with TRL has grpo and rloo"
+        "grpo",
+        description="RL algorithm; `ecorl run` trains with grpo or rloo (TRL), the others are for "
+        "trainers of other frameworks",
     )
-    adapter: Text = Field("trl", description="framework adapter (group ecorl.adapters)")
-    seed: StrictInt = Field(42, ge=0, le=2**31 - 1, description="seed of the whole run")
-    run_dir: SomePath = Field(Path("runs/{name}-{seed}"), description="folder of this run")
-    name: str = Field("run", pattern=r"^[A-Za-z0-9._-]+$", description="name of the run")
-    task: Task = Field(default_factory=ArithmeticTask, description="models and prompts")
-    trainer: TrainerConfig = Field(default_factory=TrainerConfig, description="RL trainer")
-    placement: PlacementConfig = Field(default_factory=PlacementConfig, description="placement")
-    engine: EngineConfig = Field(default_factory=EngineConfig, description="offload engine")
-    devices: DeviceConfig = Field(default_factory=DeviceConfig, description="device profiles")
-    telemetry: TelemetryConfig = Field(default_factory=TelemetryConfig, description="power")
+    adapter: Text = Field(
+        "trl",
+        description="framework that `ecorl run` trains with: trl, or a name that another package "
+        "registers in the entry-point group ecorl.adapters",
+    )
+    seed: StrictInt = Field(
+        42, ge=0, le=2**31 - 1, description="seed of all that is random in the run"
+    )
+    run_dir: SomePath = Field(
+        Path("runs/{name}-{seed}"),
+        description="folder for the record and the report of this run; {name} and {seed} are "
+        "filled in, other braces are doubled",
+    )
+    name: str = Field(
+        "run",
+        pattern=r"^[A-Za-z0-9._-]+$",
+        description="name of the run, in the name of its folder and in the report",
+    )
+    task: Task = Field(
+        default_factory=ArithmeticTask,
+        description="models and prompts of `ecorl run`; not used by a trainer of your own",
+    )
+    trainer: TrainerConfig = Field(
+        default_factory=TrainerConfig,
+        description="the trainer that `ecorl run` makes; not used by a trainer of your own",
+    )
+    placement: PlacementConfig = Field(
+        default_factory=PlacementConfig,
+        description="who decides whether reward and reference leave for the card, and the limits",
+    )
+    engine: EngineConfig = Field(
+        default_factory=EngineConfig, description="what computes the stages that are offloaded"
+    )
+    devices: DeviceConfig = Field(
+        default_factory=DeviceConfig,
+        description="hardware of the run, by whose device profiles time and energy are modelled",
+    )
+    telemetry: TelemetryConfig = Field(
+        default_factory=TelemetryConfig,
+        description="where power readings come from, and how they are smoothed",
+    )
     runtime: RuntimeConfig = Field(
-        default_factory=LocalRuntimeConfig, description="processes and machines"
+        default_factory=LocalRuntimeConfig,
+        description="processes and machines in which the parts of ecorl run",
     )
-    places: Places = Field(default_factory=dict, description="machine and devices of each role")
-    ledger: LedgerConfig = Field(default_factory=LedgerConfig, description="the run's record")
+    places: Places = Field(
+        default_factory=dict,
+        description="machine and devices of a role: a stage, or one of its models as in "
+        "reward:math",
+    )
+    ledger: LedgerConfig = Field(
+        default_factory=LedgerConfig, description="how much of the record of the run is kept"
+    )
     accounting: AccountingConfig = Field(
-        default_factory=AccountingConfig, description="carbon factors"
+        default_factory=AccountingConfig,
+        description="by which factors energy is turned into emissions, and their budget",
     )
     carbon: CarbonConfig = Field(
-        default_factory=CarbonConfig, description="the grid's intensity, and waiting"
+        default_factory=CarbonConfig,
+        description="where the carbon intensity of the grid is asked for, and waiting for clean "
+        "hours",
     )
     gears: GearsConfig = Field(
-        default_factory=GearsConfig, description="numeric formats of the training stage"
+        default_factory=GearsConfig,
+        description="numeric formats (gears) in which the training stage may compute",
     )
 
     @model_validator(mode="after")

@@ -14,23 +14,25 @@ _HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})"
 
 
 class LocalRuntimeConfig(Model):
-    """Everything on the trainer's machine, in its process and in children of it."""
+    """Everything on the machine of the trainer, in its process and in children of it."""
 
     type: Literal["local"] = "local"
 
 
 class RayRuntimeConfig(Model):
-    """Monitors and accelerator workers as actors of a Ray cluster."""
+    """Power readings and offloaded stages on the machines of a Ray cluster."""
 
     type: Literal["ray"] = "ray"
     address: Text = Field(
         "auto",
         description="the cluster: auto takes the one that this machine is part of, local starts "
-        "one for this run; else host:port of its head",
+        "one for this run, host:port is the address of its head",
     )
-    namespace: Text = Field("ecorl", description="Ray namespace of the run's actors")
+    namespace: Text = Field(
+        "ecorl", description="Ray namespace in which the actors of the run live"
+    )
     patience_s: StrictFloat = Field(
-        30.0, ge=1, le=3600, description="longest wait for nodes and actors at the start, s"
+        30.0, ge=1, le=3600, description="longest wait for machines and actors when the run starts"
     )
 
     @model_validator(mode="after")

@@ -11,53 +11,58 @@ from ecorl.config.base import Model, SomePath
 
 
 class AutoSourceConfig(Model):
-    """NVML, else RAPL, else modelled, whichever answers first."""
+    """Whichever answers first: NVML (GPUs), RAPL (the host), else modelled."""
 
     type: Literal["auto"] = "auto"
 
 
 class NvmlSourceConfig(Model):
-    """NVIDIA GPUs by NVML."""
+    """Measured: NVIDIA GPUs, by NVML."""
 
     type: Literal["nvml"] = "nvml"
-    interval_s: StrictFloat = Field(0.1, ge=0.05, le=10, description="polling interval, s")
+    interval_s: StrictFloat = Field(0.1, ge=0.05, le=10, description="time between two readings")
 
 
 class RaplSourceConfig(Model):
-    """The host's CPU package by RAPL."""
+    """Measured: the processor of the host, by RAPL."""
 
     type: Literal["rapl"] = "rapl"
-    interval_s: StrictFloat = Field(0.1, ge=0.01, le=10, description="polling interval, s")
-    root: SomePath = Field(Path("/sys/class/powercap"), description="powercap folder")
+    interval_s: StrictFloat = Field(0.1, ge=0.01, le=10, description="time between two readings")
+    root: SomePath = Field(
+        Path("/sys/class/powercap"),
+        description="folder in which Linux shows the counters (powercap)",
+    )
 
 
 class XrtSourceConfig(Model):
-    """Alveo cards by XRT's electrical report."""
+    """Measured: Alveo cards, by the electrical report of XRT."""
 
     type: Literal["xrt"] = "xrt"
-    interval_s: StrictFloat = Field(0.05, ge=0.05, le=10, description="polling interval, s")
+    interval_s: StrictFloat = Field(0.05, ge=0.05, le=10, description="time between two readings")
 
 
 class ModelledSourceConfig(Model):
-    """Power from a device profile and utilisation."""
+    """Modelled: from a device profile and how busy the device is."""
 
     type: Literal["modelled"] = "modelled"
-    interval_s: StrictFloat = Field(0.1, ge=0.01, le=10, description="polling interval, s")
+    interval_s: StrictFloat = Field(0.1, ge=0.01, le=10, description="time between two readings")
 
 
 class ReplaySourceConfig(Model):
-    """Readings from a recorded CSV file."""
+    """Replayed: readings from a recorded CSV file."""
 
     type: Literal["replay"] = "replay"
-    path: SomePath = Field(description="CSV with t_s, device_id, power_w, energy_j, utilisation")
-    interval_s: StrictFloat = Field(0.1, ge=0.01, le=10, description="polling interval, s")
+    path: SomePath = Field(
+        description="recording: CSV with t_s, device_id, power_w, energy_j, utilisation"
+    )
+    interval_s: StrictFloat = Field(0.1, ge=0.01, le=10, description="time between two readings")
 
 
 class NullSourceConfig(Model):
     """No readings at all: every energy figure is missing."""
 
     type: Literal["null"] = "null"
-    interval_s: StrictFloat = Field(1.0, ge=0.01, le=10, description="polling interval, s")
+    interval_s: StrictFloat = Field(1.0, ge=0.01, le=10, description="time between two readings")
 
 
 GpuPower = Annotated[
@@ -72,16 +77,19 @@ GpuPower = Annotated[
 
 
 class TelemetryConfig(Model):
-    """Source and smoothing of power readings."""
+    """Where power readings come from, and how they are smoothed."""
 
-    gpu: GpuPower = Field(default_factory=AutoSourceConfig, description="source for the GPU path")
+    gpu: GpuPower = Field(
+        default_factory=AutoSourceConfig,
+        description="source of readings for the device on which your framework computes",
+    )
     tau_s: StrictFloat = Field(
         1.0,
         gt=0,
         le=600,
-        description="time constant of the EMA, s; 1.0 is "
-        "the paper's n = 10 samples at 100 ms (weight 1/n a sample)",
+        description="time constant over which power is smoothed for decisions; energy sums are "
+        "not smoothed",
     )
     stale_after_s: StrictFloat = Field(
-        2.0, gt=0, le=600, description="age at which power is missing"
+        2.0, gt=0, le=600, description="age from which on a reading counts as missing"
     )

@@ -31,21 +31,26 @@ from transformers import (
     LlamaForSequenceClassification,
     PreTrainedTokenizerFast,
 )
+from transformers.utils import logging as hf_logging
 
 from ecorl.errors import DataError
 from ecorl.runtime.progress import progress
 from roll_adapters.demo import arithmetic as task
+
+RECORD = "prepare.json"
+"""Says of a prepared folder by which recipe and seed it was made, and what was seen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """All that decides what the prepared files hold; its hash names the cache folder."""
 
-    version: int = 5
+    version: int = 6
     hidden_size: int = 128
     n_layers: int = 2
     n_heads: int = 4
     n_kv_heads: int = 2
+    max_positions: int = 512  # many more than the task takes: what longer rows cost can be asked
     warm_start_target: float = 0.2
     warm_start_max_steps: int = 400
     warm_start_batch: int = 128
@@ -82,9 +87,9 @@ def prepare(cache_dir: Path, seed: int, n_eval: int, console: Console) -> Prepar
     recipe = Recipe(n_eval=n_eval)
     key = hashlib.sha256(json.dumps(asdict(recipe), sort_keys=True).encode()).hexdigest()[:10]
     folder = cache_dir.expanduser() / f"arithmetic-{key}-seed{seed}"
-    if not (folder / "prepare.json").is_file():
+    if not (folder / RECORD).is_file():
         _make(folder, recipe, seed, console)
-    facts = json.loads((folder / "prepare.json").read_text("utf-8"))["facts"]
+    facts = json.loads((folder / RECORD).read_text("utf-8"))["facts"]
     return PreparedTask(
         folder=folder,
         policy=folder / "policy",
@@ -103,11 +108,11 @@ def _make(folder: Path, recipe: Recipe, seed: int, console: Console) -> None:
     except OSError as error:
         raise DataError(f"task.cache_dir: {folder.parent} cannot be written ({error})") from error
     try:
-        with _own_randomness(seed):
+        with _own_randomness(seed), _without_bars():
             facts = _make_files(temporary, recipe, seed, console)
         record = {"recipe": asdict(recipe), "seed": seed, "facts": facts}
-        (temporary / "prepare.json").write_text(json.dumps(record, indent=1), "utf-8")
-        if (folder / "prepare.json").is_file():
+        (temporary / RECORD).write_text(json.dumps(record, indent=1), "utf-8")
+        if (folder / RECORD).is_file():
             return  # another process was quicker; what it made is the same and may be in use
         if folder.exists():  # an incomplete folder of an older version
             shutil.rmtree(folder)
@@ -129,6 +134,18 @@ def _own_randomness(seed: int) -> Iterator[None]:
             yield
         finally:
             torch.set_num_threads(n_threads)
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Silence the bars of transformers inside: what is made has a line of its own."""
+    shown = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            hf_logging.enable_progress_bar()
 
 
 def _make_files(folder: Path, recipe: Recipe, seed: int, console: Console) -> dict[str, float]:
@@ -197,7 +214,7 @@ def _llama_config(recipe: Recipe, tokenizer: PreTrainedTokenizerFast, **extra: A
         num_hidden_layers=recipe.n_layers,
         num_attention_heads=recipe.n_heads,
         num_key_value_heads=recipe.n_kv_heads,
-        max_position_embeddings=64,
+        max_position_embeddings=recipe.max_positions,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,

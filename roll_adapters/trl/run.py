@@ -116,3 +116,23 @@ def _supervised(how: How, config: Config, run_dir: Path, width: int) -> bool:
         begun = (run_dir / LEDGER_FILE).is_file()
         hint = f"; go on with: ecorl run --resume {run_dir}" if begun else ""
         raise TrainingError(f"{error}{hint}") from error
+
+
+def demo_models(folder: Path, seed: int, cache_dir: Path, console: Console) -> list[str]:
+    """Write small models, data, a config and a script of TRL's into a folder, to try ecorl with.
+
+    Args:
+        folder: a new or empty one, or one that this has made before.
+        seed: of the models and data.
+        cache_dir: folder in which they are kept once they are made.
+        console: where the making is shown.
+
+    Returns:
+        What was written, relative to the folder; nothing where it was all there.
+
+    Raises:
+        UserError: when the folder holds something else, or cannot be written.
+    """
+    from roll_adapters.demo.folder import make_demo_folder
+
+    return make_demo_folder(folder, seed, cache_dir, console)

@@ -22,37 +22,47 @@ class GearsConfig(Model):
 
     allowed: tuple[Gear, ...] = Field(
         (),
-        description="gears that may be chosen, of FP32, FP16, BF16, FP8; the first is begun with",
+        description="gears that may be chosen; the run begins with the first; empty: the training "
+        "keeps the format of the trainer",
     )
     simulate_fp8: StrictBool = Field(
         False,
-        description="where the device computes in no FP8: round as FP8 does; it saves nothing",
+        description="on a device without FP8 units round as FP8 does, which saves nothing",
     )
     optimizer: Literal["adaptive", "literal", "own"] = Field(
         "adaptive",
-        description="AdamW decelerated by the noise of the gear; Eq. 11 as printed; the trainer's",
+        description="adaptive: AdamW with smaller steps in a noisy gear; literal: the same by the "
+        "formula of the CarbonGearRL paper as printed, which can diverge; own: that of the "
+        "trainer",
     )
     measure_every: StrictInt = Field(
         50,
         ge=0,
         le=MANY,
-        description="steps between two measurements of gradient noise and mismatch; 0: never",
+        description="number of steps between two measurements of the noise and mismatch of a "
+        "gear; 0: never",
     )
     noise_budget: StrictFloat | None = Field(
         None,
         gt=0,
         le=1000,
-        description="largest mean excess of the gradient's variance, over all tokens, over that of "
-        "BF16 or, where it is not allowed, FP32",
+        description="largest mean excess of the variance of the gradient over that in BF16 (FP32 "
+        "where BF16 is not allowed), over all tokens, as a share of it; it limits the share of "
+        "FP8",
     )
     mismatch_limit: StrictFloat = Field(
         1.05,
         gt=1,
         le=10,
-        description="largest mean ratio of token probabilities between trainer and rollout",
+        description="largest mean ratio of token probabilities between trainer and rollout; a "
+        "gear above it is barred until it is near again",
     )
     max_overflows: StrictInt = Field(
-        3, ge=1, le=1000, description="steps in a row that had to be redone, which retire a gear"
+        3,
+        ge=1,
+        le=1000,
+        description="number of steps in a row that had to be computed anew after which a gear is "
+        "given up for the run",
     )
 
     @property

@@ -11,27 +11,48 @@ from ecorl.config.mistakes import RefusedValue
 
 
 class TrainerConfig(Model):
-    """Settings of the RL trainer; names follow TRL."""
+    """The trainer that `ecorl run` makes; names follow TRL."""
 
-    steps: StrictInt = Field(60, ge=1, le=MANY, description="optimizer steps")
+    steps: StrictInt = Field(60, ge=1, le=MANY, description="number of optimizer steps")
     per_device_batch_size: StrictInt = Field(
-        64, ge=2, le=1_000_000, description="completions per step, of all processes together"
+        64,
+        ge=2,
+        le=1_000_000,
+        description="number of completions in a step, of all processes together; a multiple of "
+        "num_generations",
     )
     num_generations: StrictInt = Field(
-        8, ge=2, le=1_000_000, description="completions per prompt (group size)"
+        8, ge=2, le=1_000_000, description="number of completions for each prompt (group size)"
     )
-    max_completion_length: StrictInt = Field(16, ge=1, le=4096, description="tokens")
-    learning_rate: StrictFloat = Field(1e-4, gt=0, description="peak learning rate")
-    beta: StrictFloat = Field(0.02, ge=0, description="KL coefficient; 0 needs no reference")
-    temperature: StrictFloat = Field(1.0, gt=0, description="sampling temperature")
-    num_threads: StrictInt = Field(1, ge=1, le=1024, description="torch threads of the trainer")
-    save_every: StrictInt = Field(20, ge=1, le=MANY, description="steps between checkpoints")
-    log_every: StrictInt = Field(1, ge=1, le=MANY, description="steps between logged metrics")
+    max_completion_length: StrictInt = Field(
+        16, ge=1, le=4096, description="longest completion, in tokens"
+    )
+    learning_rate: StrictFloat = Field(
+        1e-4, gt=0, description="learning rate, a factor that stays the same in all steps"
+    )
+    beta: StrictFloat = Field(
+        0.02,
+        ge=0,
+        description="factor of the KL penalty that keeps the policy near the reference; with 0 "
+        "there is no reference stage",
+    )
+    temperature: StrictFloat = Field(
+        1.0, gt=0, description="sampling temperature, a factor; lower is less random"
+    )
+    num_threads: StrictInt = Field(
+        1, ge=1, le=1024, description="number of torch threads of the trainer"
+    )
+    save_every: StrictInt = Field(
+        20, ge=1, le=MANY, description="number of steps between two checkpoints"
+    )
+    log_every: StrictInt = Field(
+        1, ge=1, le=MANY, description="number of steps between two lines of the log"
+    )
     widths: tuple[Annotated[StrictInt, Field(ge=1, le=64)], ...] = Field(
         (1,),
         min_length=1,
-        description="numbers of training processes that may be chosen between, rising; the first "
-        "is begun with, and each divides per_device_batch_size",
+        description="numbers of training processes (widths) that [carbon.control] may choose "
+        "between, rising; the run begins with the first; each divides per_device_batch_size",
     )
 
     @model_validator(mode="after")

@@ -1,0 +1,1 @@
+"""``ecorl config``: what a config may hold, and what one says."""

@@ -1,0 +1,81 @@
+"""``ecorl demo`` as its user meets it; `test_demo_folder` has what it writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from ecorl.cli import commands
+from ecorl.cli.demo import demo_commands
+from ecorl.errors import ConfigError
+
+calls: list[tuple[object, ...]] = []
+
+
+@pytest.fixture
+def demo():
+    """The group with an adapter that answers what it is told to."""
+
+    def call(*args, written=()):
+        def find(name, function):
+            assert (name, function) == ("trl", "demo_models")
+
+            def make(folder, seed, cache_dir, console):
+                calls.append((folder, seed, cache_dir))
+                return list(written)
+
+            return make
+
+        group = typer.Typer()
+        group.add_typer(demo_commands(find), name="demo")
+        return CliRunner(env={"NO_COLOR": "1"}).invoke(group, ["demo", *map(str, args)])
+
+    calls.clear()
+    return call
+
+
+def test_it_says_what_was_written_and_what_to_type_next(demo):
+    result = demo("models", "my demo", written=["policy/a", "policy/b", "train.py", "ecorl.toml"])
+    assert result.exit_code == 0
+    assert result.output == (
+        "my demo: wrote ecorl.toml, policy/, train.py\n"
+        "\n"
+        "To type next:\n"
+        "  # check a config before it trains\n"
+        "  ecorl run --config 'my demo'/ecorl.toml --check\n"
+        "  # train, and leave a report\n"
+        "  ecorl run --config 'my demo'/ecorl.toml\n"
+        "  # is INT8 good enough for the reward model?\n"
+        "  ecorl fpga validate --model 'my demo'/reward --pairs 'my demo'/pairs.jsonl\n"
+        "  # what would a card take for both models?\n"
+        "  ecorl fpga estimate --model 'my demo'/reward --tokens 512 "
+        "--reference 'my demo'/policy\n"
+        "  # answer log-probs over HTTP, until Ctrl-C\n"
+        "  ecorl fpga serve --model 'my demo'/policy\n"
+        "  # train with a TRL script of your own, to which ecorl is attached\n"
+        "  python 'my demo'/train.py\n"
+    )
+    assert calls == [(Path("my demo"), 42, Path("~/.cache/ecorl/tasks"))]
+
+
+def test_a_folder_that_has_it_all_is_said_to(demo, tmp_path):
+    result = demo("models", "d", "--seed", 7, "--cache-dir", tmp_path)
+    assert result.output.startswith("d holds all of it already; nothing was written\n")
+    assert calls == [(Path("d"), 7, tmp_path)]
+
+
+def test_without_a_command_or_a_folder_it_is_a_mistake(demo):
+    assert demo().exit_code == 2
+    assert "models" in demo().output
+    assert demo("models").exit_code == 2
+
+
+def test_the_commands_find_the_adapter(tmp_path):
+    (tmp_path / "mine.txt").write_text("")
+    pytest.importorskip("trl")
+    result = CliRunner().invoke(commands.app, ["demo", "models", str(tmp_path)])
+    assert isinstance(result.exception, ConfigError)
+    assert str(result.exception).startswith(f"DIR = {str(tmp_path)!r}: allowed is a folder")
