@@ -28,6 +28,7 @@ from ecorl.cli.options import ConfigOption, OverridesOption, chosen_config
 from ecorl.cli.output import LastingOutput, log_plainly, make_console, say
 from ecorl.cli.plan import plan
 from ecorl.cli.policy.app import policy_app
+from ecorl.cli.runs import runs
 from ecorl.config import Config, config_toml, load_config, parse_config, preset_names
 from ecorl.errors import ConfigError, MissingToolError, RunError, UserError
 
@@ -250,4 +251,5 @@ def doctor(
         clinic.render(findings, make_console())
 
 
+app.command()(runs)
 app.command()(plan)
