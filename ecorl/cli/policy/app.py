@@ -21,6 +21,9 @@ from ecorl.cli.exits import (
 )
 from ecorl.cli.output import make_console, say, writable, writing
 
+_WIDTHS = (60, 110)
+"""Least and most columns that sentences use."""
+
 policy_app = typer.Typer(help="Train, compare, adapt and explain the learned scheduler.")
 
 
@@ -242,12 +245,33 @@ def export(
 def calibrate(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     out: Annotated[
-        Path | None, typer.Option(help="File.", show_default="calibration.toml in the run folder")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default="calibration.toml in the run folder",
+            help="Calibration to write.",
+        ),
     ] = None,
 ) -> None:
-    """Fit the simulator to a run's ledger."""
+    """Fit the simulator to a run's ledger.
+
+    The run must have computed reward and reference both where your framework computes and on the
+    card, at least 10 times each with a sound reading, and in batches of differing lengths if the
+    costs are to hold for others. That is checked first; such a run comes from this config.
+
+    Example:
+      placement.policy = {type = "threshold"}
+      placement.profile_both_paths = true   # every other batch stays off the card
+      placement.n_profiling = 24            # for so many batches
+      trainer.steps = 24
+
+    What comes out holds for the devices, models, rows and lengths of that run; it says so, in the
+    file too.
+    """
     with needs_policy_extra():
         from ecorl.policy.calibration.calibrate import calibrate as fit
+        from ecorl.policy.calibration.reach import holds_for
+        from ecorl.report.render.lines import wrapped
 
         run_dir = run_dir.expanduser()
         folder = run_dir if run_dir.is_dir() else run_dir.parent
@@ -257,9 +281,11 @@ def calibrate(
             made = fit(run_dir)
         made.save(path)
         say(f"calibration: {path}")
-        say(f"  of {made.run_id}, {made.algorithm}, {made.n_rows} rows; {made.provenance}")
-        for note in made.notes:
-            say(f"  {note}")
+        console = make_console()
+        width = max(_WIDTHS[0], min(_WIDTHS[1], console.width))
+        said = [f"of run {made.run_id}", *holds_for(made), *made.notes]
+        for line in [line for sentence in said for line in wrapped(sentence, width, "- ")]:
+            say(line, console)
 
 
 @policy_app.command()

@@ -15,6 +15,7 @@ from rich.console import Console
 from ecorl.cli.output import say, writing
 from ecorl.errors import ConfigError, RunError
 from ecorl.policy.calibration.calibration import Calibration
+from ecorl.policy.calibration.reach import holds_for
 from ecorl.policy.evaluation.choices import choices, reference_scenario
 from ecorl.policy.evaluation.evaluate import FilePolicy, PolicyComparison, compare
 from ecorl.policy.evaluation.page import render_page, write_page
@@ -186,7 +187,8 @@ def used(job: TrainingJob, out: Path, with_comparison: bool) -> list[str]:
         ("folder", str(job.folder)),
         ("policy file", str(out)),
     ]  # fmt: skip
-    return ["Values used:", *aligned(rows, text_columns=(0, 1), indent="  ")]
+    reach = [] if fitted is None else ["Its calibration:", *(f"  {t}" for t in holds_for(fitted))]
+    return ["Values used:", *aligned(rows, text_columns=(0, 1), indent="  "), *reach]
 
 
 def _claim(job: TrainingJob) -> None:

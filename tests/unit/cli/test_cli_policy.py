@@ -111,12 +111,16 @@ def test_calibrate_then_train_on_it_then_evaluate_on_it(command, run_dir, tmp_pa
     code, out, _ = command("policy", "calibrate", run_dir, "--out", file)
     assert code == 0
     assert "modelled" in out
+    told = " ".join(out.split())
+    assert "- holds for 32 x h100_sxm and 4 x u55c, ppo; its figures are modelled" in told
+    assert "- does not hold for other models or devices" in told
     assert Calibration.load(file).n_cards == 4
     code, out, _ = command("policy", "train", "--calibration", file, *TINY, "--folder", folder)
     assert code == 0
     assert out.startswith("Values used:\n  scenarios    1, variations of run ")
     assert re.search(r"^  imitation +2 rounds of 3 epochs", out, re.M)
     assert re.search(r"^  PPO +none$", out, re.M)
+    assert re.search(r"^Its calibration:\n  holds for 32 x h100_sxm", out, re.M)
     assert (folder / "calibration.toml").read_bytes() == file.read_bytes()
     record = json.loads((folder / "record.json").read_text())
     assert record["plan"]["family"] == "fitted"
