@@ -254,11 +254,11 @@ def test_explain_shows_costs_guards_and_reason(command, tmp_path):
     code, out, _ = command("policy", "explain", run)
     assert code == 0
     assert out.startswith("iteration 2, reward, policy p")
-    assert re.search(r"^a3 concurrent +1\.50 s +20\.0 J +0\.500 s +modelled", out, re.M)
-    assert "proposed: a3 concurrent" in out
-    assert "after the guards: a1 gpu" in out
+    assert re.search(r"^concurrent +1\.50 s +20\.0 J +0\.500 s +modelled", out, re.M)
+    assert "proposed: concurrent" in out
+    assert "after the guards: gpu" in out
     assert "why: because of q_max" in out
-    assert "proposed and done: a3" in command("policy", "explain", run, "--iteration", 1)[1]
+    assert "proposed and done: concurrent" in command("policy", "explain", run, "--iteration", 1)[1]
     assert "holds no costs" in command("policy", "explain", run, "--iteration", 3)[1]
     assert "iterations 1 to 3" in the_line(command("policy", "explain", run, "--iteration", 9))
     assert "reference" in the_line(command("policy", "explain", run, "--stage", "reference"))
