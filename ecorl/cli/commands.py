@@ -26,10 +26,12 @@ from ecorl.cli.exits import (
     run_to_exit,
 )
 from ecorl.cli.fpga.app import fpga_app
+from ecorl.cli.help_text import reflow
 from ecorl.cli.options import ConfigOption, OverridesOption, chosen_config
 from ecorl.cli.output import LastingOutput, log_plainly, make_console, say
 from ecorl.cli.plan import plan
 from ecorl.cli.policy.app import policy_app
+from ecorl.cli.runs import runs
 from ecorl.config import Config, config_toml, load_config, parse_config, preset_names
 from ecorl.errors import ConfigError, MissingToolError, RunError, UserError
 
@@ -197,10 +199,13 @@ def report(
         typer.Option("--annex-xi", help="Print the energy part of the EU AI Act's Annex XI."),
     ] = False,
 ) -> None:
-    """Print a run's report, and write it as files into the run's folder if it can.
+    """Print a run's report, or compare two runs.
 
-    With a second run it prints what that one saved against the first instead, and writes
-    comparison_report.html and comparison_report.json into the second one's folder.
+    Of one run it also writes the report as files into the run's folder, if it can.
+
+    Of two it says first whether they did the same work under the same instruments, then what the
+    second saved against the first as far as that follows, and writes comparison_report.html and
+    comparison_report.json into the second one's folder.
     """
     if sum((other is not None, model_card, annex_xi)) > 1:
         raise UserError("report: a second run, --model-card and --annex-xi go one at a time")
@@ -237,7 +242,7 @@ def doctor(
     overrides: OverridesOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say which hardware, drivers, tools and feeds are here, and what that makes possible.
+    """Say what hardware, drivers and tools are here, and what they allow.
 
     With --config it also says which of the config's carbon feeds can be built. No network is asked.
     """
@@ -254,4 +259,6 @@ def doctor(
 
 
 app.add_typer(demo_commands(lambda name, function: _adapter(name, function)), name="demo")
+app.command()(runs)
 app.command()(plan)
+reflow(app)

@@ -2,54 +2,157 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ecorl.cli.exits import needs_policy_extra
 from ecorl.cli.output import make_console, say
+from ecorl.devices import load_profile, names_of_kind
+from ecorl.devices.card import missing_card_figures
+from ecorl.devices.llama import MODEL_SIZES
+from ecorl.records import Algorithm, DeviceKind
+
+if TYPE_CHECKING:
+    from ecorl.policy.job_plan import PlannedJob, PlanRow
+    from ecorl.sim.scenario import Scenario
+
+_GPUS = ", ".join(names_of_kind(DeviceKind.GPU, DeviceKind.CPU))
+_CARDS = ", ".join(
+    n for n in names_of_kind(DeviceKind.FPGA) if not missing_card_figures(load_profile(n))
+)
+_SIZES = ", ".join(MODEL_SIZES)
+_ALGORITHMS = ", ".join(map(str, Algorithm))
+_WIDTHS = (60, 110)
+"""Least and most columns that sentences use."""
+
+_LEGEND = (
+    "score: what an iteration gains in time and energy together over leaving the cards idle; "
+    "above 0 is better (Eq. 7 of the EcoRL-Sched paper)",
+    "bubble: time in which the GPUs wait; tokens/J: completion tokens over the energy of GPUs and "
+    "cards",
+    "best static: each stage always on the same device; look-ahead: what the next iteration costs "
+    "decides; causal planner: the best policy that can be computed without knowing the future",
+)
 
 
 def plan(
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="TOML file.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="Profile.", show_default="h100_sxm")] = None,
-    n_gpus: Annotated[int | None, typer.Option(show_default="32")] = None,
-    card: Annotated[str | None, typer.Option(help="Profile.", show_default="u55c")] = None,
-    n_cards: Annotated[int | None, typer.Option(show_default="4")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE",
+            help="TOML file with the names below as keys (n_gpus = 8); options go before it.",
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROFILE",
+            show_default="h100_sxm",
+            help=f"Where your framework computes: {_GPUS}, or a profile's file.",
+        ),
+    ] = None,
+    n_gpus: Annotated[
+        int | None, typer.Option(metavar="N", show_default="32", help="How many of them.")
+    ] = None,
+    card: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROFILE",
+            show_default="u55c",
+            help=f"Card to offload to: {_CARDS}, or a profile's file.",
+        ),
+    ] = None,
+    n_cards: Annotated[
+        int | None,
+        typer.Option(metavar="N", show_default="4", help="How many of them; 0: none."),
+    ] = None,
     policy_model: Annotated[
-        str | None, typer.Option(help="Size of the actor.", show_default="70b")
+        str | None,
+        typer.Option(
+            metavar="SIZE", show_default="70b", help=f"Size of actor and reference: {_SIZES}."
+        ),
     ] = None,
     inference_model: Annotated[
-        str | None, typer.Option(help="Size of reward model and critic.", show_default="8b")
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            show_default="8b",
+            help="Size of reward model and critic, out of the same.",
+        ),
     ] = None,
-    algorithm: Annotated[str | None, typer.Option(show_default="ppo")] = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default="grpo and rloo, which ecorl run trains",
+            help=f"Algorithm of the trainer: {_ALGORITHMS}.",
+        ),
+    ] = None,
     rows: Annotated[
-        int | None, typer.Option(help="Completions an iteration.", show_default="256")
+        int | None,
+        typer.Option(metavar="N", show_default="256", help="Completions an iteration."),
     ] = None,
     prompt: Annotated[
-        float | None, typer.Option(help="Mean prompt, tokens.", show_default="256")
-    ] = (None),
+        float | None,
+        typer.Option(metavar="TOKENS", show_default="256", help="Mean length of a prompt."),
+    ] = None,
     length: Annotated[
-        float | None, typer.Option(help="Mean completion, tokens.", show_default="1024")
+        float | None,
+        typer.Option(metavar="TOKENS", show_default="1024", help="Mean length of a completion."),
     ] = None,
     calibration: Annotated[
-        str | None, typer.Option(help="roofline, or paper as printed.", show_default="roofline")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default="roofline",
+            help="Costs: roofline (modelled from the profiles, bounded by physics), or "
+            "paper (as the EcoRL-Sched paper prints them).",
+        ),
     ] = None,
     load: Annotated[
-        float | None, typer.Option(help="Other jobs' share of the cards.", show_default="0")
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            show_default="0",
+            help="Share of the cards' time that other jobs take, 0 to below 1.",
+        ),
     ] = None,
     abilities: Annotated[
         str | None,
-        typer.Option(help="What the framework allows: none, frozen, all.", show_default="none"),
+        typer.Option(
+            metavar="NAME",
+            show_default="none",
+            help="What your framework lets ecorl do beyond moving whole batches of "
+            "reward and reference: none (as ecorl run), frozen (stream rows, start "
+            "training before the answers are in, put the critic's step off), or all "
+            "(also the critic on the cards).",
+        ),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--policy", help="Policy file; the shipped one if none.")
+        Path | None,
+        typer.Option(
+            "--policy",
+            metavar="FILE",
+            show_default="the shipped one",
+            help="Policy file of the learned scheduler (ecorl policy export).",
+        ),
     ] = None,
-    iterations: Annotated[int, typer.Option(min=2, help="Of an episode.")] = 40,
-    seeds: Annotated[int, typer.Option(min=1, help="Episodes.")] = 4,
+    iterations: Annotated[
+        int, typer.Option(min=2, metavar="N", help="Iterations of a simulated episode.")
+    ] = 40,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Simulated episodes.")] = 4,
 ) -> None:
-    """Estimate what offloading would change in a job, an iteration, under several policies."""
+    """Estimate whether offloading to cards would pay in a job.
+
+    Prints the values that it goes by, and for several ways to place the work the time, energy and
+    tokens per joule of an iteration. Nothing runs but a simulator; you need neither the GPUs nor
+    the cards.
+    """  # fmt: skip
     given = {
         "gpu": gpu, "n_gpus": n_gpus, "card": card, "n_cards": n_cards,
         "policy_model": policy_model, "inference_model": inference_model, "algorithm": algorithm,
@@ -59,25 +162,68 @@ def plan(
     with needs_policy_extra():
         from ecorl.cli.policy.training import telling
         from ecorl.policy import job_plan as planning
-        from ecorl.report.render.lines import aligned
-        from ecorl.report.render.numbers import duration, figure, joules
         from ecorl.scheduler.learned import PolicyFile
 
         job = planning.planned_job(config, given)
-        scenario = job.scenario(iterations)
+        scenarios = job.scenarios(iterations)
         learned = PolicyFile(file)
-        with telling("planning", make_console(stderr=True)) as tell:
-            found = planning.planned(scenario, learned, n_seeds=seeds, tell=tell)
-        heads = ("policy", "Eq. 7", "time", "energy", "bubble", "tokens/J")
-        cells = [
-            (r.policy, f"{r.score:+.4f}", duration(r.time_s), joules(r.energy_j),
-             duration(r.bubble_s), figure(r.tokens_per_j))
-            for r in found
-        ]  # fmt: skip
-        say(f"{job.algorithm}, {job.rows} rows of {job.prompt:g} + {job.length:g} tokens; "
-            f"{job.n_gpus} x {scenario.setting.gpu.title}, "
-            f"{job.n_cards} x {scenario.setting.card.title}")  # fmt: skip
-        say(f"per iteration; all figures are {scenario.table.provenance} ({job.calibration}); "
-            f"abilities: {job.abilities}")  # fmt: skip
-        for line in ["", *aligned([heads, *cells]), "", planning.verdict(found, scenario)]:
-            say(line)
+        for i, (names, scenario) in enumerate(scenarios.items()):
+            with telling("planning", make_console(stderr=True)) as tell:
+                found = planning.planned(scenario, learned, n_seeds=seeds, tell=tell)
+            used = _used(job, names, scenario, f"{seeds} of {iterations} iterations", file)
+            for line in [*([""] if i else []), *used, "", *_table(found), ""]:
+                say(line)
+            _sentences(planning.verdict(found, scenario))
+
+
+def _used(
+    job: PlannedJob, names: str, scenario: Scenario, episodes: str, file: Path | None
+) -> list[str]:
+    """The values that a plan goes by, one line each."""
+    from ecorl.report.render.lines import aligned
+    from ecorl.report.render.numbers import share
+
+    gpu, card = scenario.setting.gpu, scenario.setting.card
+    same = " (the same stages at the same costs)" if " and " in names else ""
+    alone = job.calibration == "paper"
+    others = ["reward model", *(["reference"] if alone else [])]
+    others += ["critic"] if names == Algorithm.PPO else []
+    actor = "actor" if alone else "actor and reference"
+    rows = [
+        ("algorithm", f"{names}{same}"),
+        ("GPUs" if gpu.kind is DeviceKind.GPU else "hosts",
+         f"{job.n_gpus} x {gpu.title} ({job.gpu})"),
+        ("cards", f"{job.n_cards} x {card.title} ({job.card}), {share(job.load, 0)} of their "
+                  "time taken by other jobs"),
+        ("models", f"{job.policy_model}: {actor}; {job.inference_model}: {' and '.join(others)}"),
+        ("iteration", f"{job.rows:,} completions; mean prompt {job.prompt:,g}, completion "
+                      f"{job.length:,g} tokens"),
+        ("costs", f"{job.calibration}, which is {scenario.table.provenance}; abilities of the "
+                  f"framework: {job.abilities}"),
+        ("policy file", "the shipped one" if file is None else str(file)),
+        ("episodes", episodes),
+    ]  # fmt: skip
+    return ["Values used:", *aligned(rows, text_columns=(0, 1), indent="  ")]
+
+
+def _table(found: Sequence[PlanRow]) -> list[str]:
+    from ecorl.report.render.lines import aligned
+    from ecorl.report.render.numbers import duration, figure, joules
+
+    heads = ("an iteration", "score", "time", "energy", "bubble", "tokens/J")
+    cells = [
+        (r.policy, f"{r.score:+.4f}", duration(r.time_s), joules(r.energy_j),
+         duration(r.bubble_s), figure(r.tokens_per_j))
+        for r in found
+    ]  # fmt: skip
+    return aligned([heads, *cells])
+
+
+def _sentences(verdict: str) -> None:
+    from ecorl.report.render.lines import wrapped
+
+    console = make_console()
+    width = max(_WIDTHS[0], min(_WIDTHS[1], console.width))
+    lines = [line for sentence in _LEGEND for line in wrapped(sentence, width, "- ")]
+    for line in [*wrapped(verdict, width, ""), "", *lines]:
+        say(line, console)

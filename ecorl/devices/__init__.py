@@ -19,7 +19,9 @@ from ecorl.devices.guard import (
 from ecorl.devices.profile import (
     DeviceProfile,
     MissingFigure,
+    chosen_profile,
     load_profile,
+    names_of_kind,
     profile_names,
 )
 from ecorl.devices.roofline import (
@@ -45,8 +47,10 @@ __all__ = [
     "card_peak_ops",
     "check_execution",
     "check_throughput",
+    "chosen_profile",
     "load_profile",
     "missing_gpu_figures",
+    "names_of_kind",
     "peak_ops_per_s",
     "profile_names",
     "single_pass",

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -134,6 +134,53 @@ def profile_names() -> tuple[str, ...]:
     return tuple(
         sorted(p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml"))
     )
+
+
+KIND_WORDS: Mapping[DeviceKind, str] = {
+    DeviceKind.GPU: "a GPU",
+    DeviceKind.FPGA: "a card",
+    DeviceKind.CPU: "a host's processor",
+}
+"""What to call a device of each kind in a message."""
+
+
+def names_of_kind(*kinds: DeviceKind) -> list[str]:
+    """Names of the profiles of these kinds that travel with the package, sorted.
+
+    Args:
+        kinds: of devices.
+    """
+    return [name for name in profile_names() if load_profile(name).kind in kinds]
+
+
+def chosen_profile(
+    key: str, name: str, *kinds: DeviceKind, words: Sequence[str] = (), why: str = ""
+) -> DeviceProfile:
+    """Load a profile that a user chose, of a kind that is wanted there.
+
+    Args:
+        key: what the user set, for the message.
+        name: a profile's name or the path of a file.
+        kinds: the kinds of device that the key can stand for.
+        words: what else the key may hold, for the message.
+        why: the reason why only these kinds will do here, for the message.
+
+    Raises:
+        ConfigError: when there is none of this name, or it is of another kind, which the message
+            then names: seconds of one device times the watts of another would be a figure of
+            neither.
+    """
+    kind = " or ".join(f'"{one}"' for one in kinds)
+    listed = [*words, *names_of_kind(*kinds)]
+    allowed = f"one of {listed} or the path of a TOML file with kind = {kind}"
+    if name not in profile_names() and not Path(name).expanduser().is_file():
+        raise ConfigError(key, name, allowed)
+    profile = load_profile(name)
+    if profile.kind not in kinds:
+        reason = f"{name} is the profile of {KIND_WORDS[profile.kind]} ({profile.title})"
+        reason += f", and {why}" if why else ""
+        raise ConfigError(key, name, f"{allowed}: {reason}")
+    return profile
 
 
 def load_profile(name: str) -> DeviceProfile:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -11,20 +11,21 @@ from typing import Any
 import numpy as np
 
 from ecorl.config import read_toml
-from ecorl.devices import load_profile, missing_gpu_figures
+from ecorl.devices import chosen_profile, missing_gpu_figures
 from ecorl.devices.card import CARD_FIGURES
 from ecorl.errors import ConfigError, PhysicalBoundError
 from ecorl.policy.evaluation.evaluate import LITTLE, FilePolicy, SimPolicy
 from ecorl.policy.planners.heuristics import StaticBaseline, always_gpu, best_static
 from ecorl.policy.planners.planner import Planner
 from ecorl.policy.planners.search import lookahead
-from ecorl.records import NO_ABILITIES, Algorithm, Stage
+from ecorl.records import NO_ABILITIES, Algorithm, DeviceKind, Stage
 from ecorl.scheduler.learned import PolicyFile
 from ecorl.sim.families import ALL, FROZEN
 from ecorl.sim.scenario import Scenario
 from ecorl.sim.simulation import Simulation, play
 from ecorl.sim.tasks import nominal_length
 from ecorl.sim.trace import Trace, draw_trace
+from ecorl.stages import stage_graph
 
 _LONGEST = 4.0
 """Limit of a completion over the mean one. Assumed: a usual limit cuts off the last percent."""
@@ -33,11 +34,10 @@ _ABILITIES = {"none": NO_ABILITIES, "frozen": FROZEN, "all": ALL}
 _ALGORITHMS = [str(a) for a in Algorithm]
 _TUNING_SEED, _SEED = 11, 12
 
-_WORDS = {
-    "calibration": ["roofline", "paper"],
-    "abilities": list(_ABILITIES),
-    "algorithm": _ALGORITHMS,
-}
+RUN_ALGORITHMS = (Algorithm.GRPO, Algorithm.RLOO)
+"""Algorithms that `ecorl run` trains, with TRL: those of a plan that names none."""
+
+_WORDS = {"calibration": ["roofline", "paper"], "abilities": list(_ABILITIES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class PlannedJob:
         gpu, n_gpus, card, n_cards: profile names (or files), and how many.
         policy_model, inference_model: sizes of actor and reference, and of reward and critic;
             under ``paper``, whose reference has the smaller size, of the actor and of the others.
-        algorithm: of the trainer.
+        algorithm: of the trainer; None: `RUN_ALGORITHMS`.
         rows: completions an iteration.
         prompt, length: mean prompt and mean completion, tokens.
         calibration: ``roofline`` or ``paper``.
@@ -64,7 +64,7 @@ class PlannedJob:
     n_cards: int = 4
     policy_model: str = "70b"
     inference_model: str = "8b"
-    algorithm: str = "ppo"
+    algorithm: str | None = None
     rows: int = 256
     prompt: float = 256.0
     length: float = 1024.0
@@ -76,6 +76,8 @@ class PlannedJob:
         for key, words in _WORDS.items():
             if getattr(self, key) not in words:
                 raise ConfigError(f"plan.{key}", getattr(self, key), f"one of {words}")
+        if self.algorithm is not None and self.algorithm not in _ALGORITHMS:
+            raise ConfigError("plan.algorithm", self.algorithm, f"one of {_ALGORITHMS}")
         for key, least in (("length", 1.0), ("prompt", 0.0), ("rows", 1), ("n_gpus", 1)):
             value = getattr(self, key)
             if not least <= value < math.inf:
@@ -85,14 +87,32 @@ class PlannedJob:
         if not 0.0 <= self.load < 1.0:
             raise ConfigError("plan.load", self.load, "0 or more and below 1")
 
-    def scenario(self, n_iterations: int) -> Scenario:
-        """The job in the simulator, with its costs computed.
+    def scenarios(self, n_iterations: int) -> dict[str, Scenario]:
+        """The job in the simulator by algorithm, with its costs computed.
+
+        Algorithms that have the same stages at the same costs are one job: their names stand
+        together, as in ``grpo and rloo``.
+
+        Args:
+            n_iterations: of an episode.
 
         Raises:
-            ConfigError: for a name that is not known, a figure that a profile lacks, or a model
-                that does not fit.
+            ConfigError: for a name that is not known, a profile that cannot stand for its devices,
+                or a model that does not fit.
         """
         self._check_profiles()
+        wanted = RUN_ALGORITHMS if self.algorithm is None else (Algorithm(self.algorithm),)
+        groups: list[tuple[list[str], Scenario]] = []
+        for algorithm in wanted:
+            made = self._scenario(algorithm, n_iterations)
+            like = next((names for names, one in groups if _costs_alike(one, made)), None)
+            if like is None:
+                groups.append(([str(algorithm)], made))
+            else:
+                like.append(str(algorithm))
+        return {" and ".join(names): one for names, one in groups}
+
+    def _scenario(self, algorithm: Algorithm, n_iterations: int) -> Scenario:
         limit = _LONGEST * self.length
         scale = self.length / nominal_length()
         for _ in range(20):  # the limit cuts a little off the mean
@@ -101,7 +121,7 @@ class PlannedJob:
         made = Scenario(
             "plan",
             calibration="paper" if self.calibration == "paper" else "roofline",
-            algorithm=Algorithm(self.algorithm),
+            algorithm=algorithm,
             sizes={Stage.GENERATION: actor, Stage.REWARD: other, Stage.CRITIC: other,
                    Stage.REFERENCE: other if self.calibration == "paper" else actor},
             n_rows=self.rows,
@@ -124,13 +144,29 @@ class PlannedJob:
 
     def _check_profiles(self) -> None:
         """The cards' missing figures would only keep the work on the GPUs, without a word."""
-        gpu, card = load_profile(self.gpu), load_profile(self.card)
         roofline = self.calibration == "roofline"
-        for key in missing_gpu_figures(gpu) if roofline else ():
-            gpu.figure(key)  # refuses, and names the file
+        gpu = chosen_profile("plan.gpu", self.gpu, DeviceKind.GPU, DeviceKind.CPU)
+        card = chosen_profile("plan.card", self.card, DeviceKind.FPGA)
+        _check_figures("plan.gpu", self.gpu, missing_gpu_figures(gpu) if roofline else [])
         if self.n_cards:
-            for key in ("idle_w", *(CARD_FIGURES if roofline else ())):
-                card.figure(key)
+            needed = ("idle_w", *(CARD_FIGURES if roofline else ()))
+            _check_figures("plan.card", self.card, [k for k in needed if card.get(k) is None])
+
+
+def _check_figures(key: str, name: str, missing: Sequence[str]) -> None:
+    if missing:
+        allowed = (
+            "a profile with all figures that its costs need: that of "
+            f"{name} lacks {', '.join(missing)}; a copy of its file with figures of your own for "
+            "these will do"
+        )
+        raise ConfigError(key, name, allowed)
+
+
+def _costs_alike(one: Scenario, other: Scenario) -> bool:
+    """Whether two jobs have the same stages, in the same order, at the same costs."""
+    graphs = [stage_graph(s.algorithm, s.with_reference).needs for s in (one, other)]
+    return graphs[0] == graphs[1] and np.array_equal(one.table.values, other.table.values)
 
 
 def planned_job(path: Path | None, given: Mapping[str, Any]) -> PlannedJob:
@@ -162,6 +198,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "str": ((str,), "a text"),
+    "str | None": ((str,), "a text"),
     "int": ((int,), "a whole number"),
     "float": ((int, float), "a number"),
 }
@@ -253,13 +290,12 @@ def verdict(rows: list[PlanRow], scenario: Scenario) -> str:
     if best.score < LITTLE:
         gain = 100 * max(best.score, 0.0)
         return (
-            f"Offloading does not pay: the best causal planner gains {gain:.2f} % by "
-            f"Eq. 7 over leaving the cards idle, less than {100 * LITTLE:g} % "
-            f"({table.provenance})."
+            f"Offloading does not pay: the best causal planner gains {gain:.2f} % by the score "
+            f"over leaving the cards idle, less than {100 * LITTLE:g} % ({table.provenance})."
         )
     against_bare = _change(best.energy_j, bare.energy_j)
     return (
-        f"Offloading pays by Eq. 7 (+{best.score:.3f} an iteration): the best causal planner "
+        f"Offloading pays by the score (+{best.score:.3f}): the best causal planner "
         f"changes energy by {_change(best.energy_j, base.energy_j)} and time by "
         f"{_change(best.time_s, base.time_s)} against idle cards; against the same GPUs without "
         f"cards it changes energy by {against_bare} ({table.provenance})."

@@ -330,6 +330,13 @@ def test_broken_checkpoint_and_prompt_line_are_named(here, write_config, tiny, t
     assert not (tmp_path / "bad").exists()
 
 
+def test_a_plan_without_an_algorithm_is_for_those_that_trl_trains():
+    from ecorl.policy.job_plan import RUN_ALGORITHMS
+    from roll_adapters.trl.trainer import TRAINERS
+
+    assert set(RUN_ALGORITHMS) == set(TRAINERS)
+
+
 def test_an_algorithm_that_trl_lacks_is_refused_before_anything_is_written(
     here, write_config, tmp_path
 ):

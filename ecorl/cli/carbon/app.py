@@ -12,7 +12,7 @@ from ecorl.cli.exits import FAULT, help_without_command
 from ecorl.cli.options import ConfigOption, OverridesOption, chosen_config
 from ecorl.cli.output import make_console
 
-_HELP = "Say what the grid emits now, what it will, and when training in it emits least."
+_HELP = "Say what the grid emits now and later, and when to train."
 
 carbon_app = typer.Typer(help=_HELP)
 
@@ -21,7 +21,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @carbon_app.callback(invoke_without_command=True)
 def _top(context: typer.Context) -> None:
-    """Say what the grid emits now, what it will, and when training in it emits least."""
+    """Say what the grid emits now and later, and when to train."""
     help_without_command(context)
 
 
@@ -29,10 +29,10 @@ def _top(context: typer.Context) -> None:
 def now(
     config: ConfigOption = None, overrides: OverridesOption = None, as_json: _Json = False
 ) -> None:
-    """Ask the feeds of a config once: what the grid emits, and whether training would run now.
+    """Say what the grid emits now, and whether a run would train.
 
-    Exit code 1 when an intensity is unknown: the feeds that were asked, and why none counts, are
-    told all the same.
+    The feeds of the config are asked once. Exit code 1 when an intensity is unknown: the feeds that
+    were asked, and why none counts, are told all the same.
     """
     settings = chosen_config(config, overrides)
     from ecorl.cli.carbon.asking import ask_grid
@@ -54,10 +54,10 @@ def forecast(
     hours: Annotated[int, typer.Option(min=1, max=48, help="Of the table.")] = 24,
     as_json: _Json = False,
 ) -> None:
-    """Say what the grid will emit, hour by hour, and when the next clean window is.
+    """Say what the grid will emit, and when the next clean window is.
 
-    It is of the intensity that carbon.waits_for names. Exit code 1 when there is no forecast,
-    except for a stated figure, which has none.
+    Hour by hour. It is of the intensity that carbon.waits_for names. Exit code 1 when there is no
+    forecast, except for a stated figure, which has none.
     """
     settings = chosen_config(config, overrides)
     from ecorl.cli.carbon.asking import ask_grid

@@ -12,9 +12,7 @@ from ecorl.cli.fpga.estimate import estimate
 from ecorl.cli.fpga.serve import serve
 from ecorl.cli.fpga.validate import validate
 
-fpga_app = typer.Typer(
-    help="Say whether a model can be offloaded and what it takes; build bitstreams; serve scores."
-)
+fpga_app = typer.Typer(help="Check whether a model fits a card; build bitstreams; serve scores.")
 
 
 @fpga_app.callback(invoke_without_command=True)

@@ -34,10 +34,11 @@ def bitstream(
         typer.Option(help="csim or cosim: simulate each kernel's test bench; hw_emu and hw only."),
     ] = None,
 ) -> None:
-    """Build a bitstream with its manifest: emulation anywhere, a card's with AMD's Vitis.
+    """Build a bitstream with its manifest.
 
-    Exit code 2 when Vitis or the platform is absent, 1 when a step fails or the design misses its
-    clock (what was built is kept then, and its manifest says so).
+    One for emulation can be built anywhere, one for a card takes AMD's Vitis. Exit code 2 when
+    Vitis or the platform is absent, 1 when a step fails or the design misses its clock (what was
+    built is kept then, and its manifest says so).
     """
     from ecorl.engines.fpga.bitstream.build import build_bitstream
 

@@ -58,9 +58,10 @@ def estimate(
         Path | None, typer.Option("--json", help="Write all figures to this file.")
     ] = None,
 ) -> None:
-    """Model time, energy and tokens per joule of a forward on a card, and where the model lies.
+    """Model time and energy of a model's forward pass on a card.
 
-    Nothing is run or measured. Models that do not fit the card's memory end with exit code 2.
+    Also its tokens per joule, and where in the card's memory the model lies. Nothing is run or
+    measured. Models that do not fit the card's memory end with exit code 2.
     """
     from ecorl.devices import load_profile
     from ecorl.engines.fpga import estimate as estimates

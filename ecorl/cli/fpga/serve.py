@@ -113,11 +113,12 @@ def serve(
     engine_timeout_s: _EngineS = 300.0,
     drain_s: _DrainS = 30.0,
 ) -> None:
-    """Answer rewards (a reward model) or log-probs (a causal language model) over HTTP.
+    """Answer rewards or log-probs of a model over HTTP.
 
-    A reward model with a tokenizer.json also answers rewards of texts at /openrlhf, for OpenRLHF's
-    --reward.remote_url http://127.0.0.1:8642/openrlhf (with a token: /openrlhf/TOKEN), and for the
-    remote rewards of ROLL and verl.
+    Rewards of a reward model, log-probs of a causal language model. A reward model with a
+    tokenizer.json also answers rewards of texts at /openrlhf, for OpenRLHF's --reward.remote_url
+    http://127.0.0.1:8642/openrlhf (with a token: /openrlhf/TOKEN), and for the remote rewards of
+    ROLL and verl.
 
     SIGTERM or Ctrl-C answers what was accepted and ends with exit code 0, also while the model is
     still loading; a second one ends at once, with exit code 1, as does a defect.

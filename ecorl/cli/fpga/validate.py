@@ -49,9 +49,11 @@ def validate(
         int | None, typer.Option(min=1, max=256, help="Host threads; by default all cores.")
     ] = None,
 ) -> None:
-    """Compare FP16, INT8 and INT4 weights with float32 on held-out pairs; refuse above the budget.
+    """Compare INT8 and other weights with float32 on preference pairs.
 
-    A refusal is kept beside the model: no run offloads it then. Exit code 0 accepted, 1 refused.
+    FP16, INT8 and INT4 are compared on pairs that training did not see; a model whose INT8 weights
+    differ by more than the budget is refused. A refusal is kept beside the model: no run offloads
+    it then. Exit code 0 accepted, 1 refused.
     """
     from ecorl.engines.fpga import verdict
     from ecorl.engines.fpga.kernels.limits import check_widths

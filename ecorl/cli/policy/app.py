@@ -21,6 +21,9 @@ from ecorl.cli.exits import (
 )
 from ecorl.cli.output import make_console, say, writable, writing
 
+_WIDTHS = (60, 110)
+"""Least and most columns that sentences use."""
+
 policy_app = typer.Typer(help="Train, compare, adapt and explain the learned scheduler.")
 
 
@@ -55,26 +58,78 @@ def _top(context: typer.Context) -> None:
 @policy_app.command()
 def train(
     family: Annotated[
-        TrainFamily | None, typer.Option(help="Scenarios to train on.", show_default="roofline")
+        TrainFamily | None,
+        typer.Option(
+            show_default="roofline",
+            help="Scenarios to train on: drawn from the device profiles (roofline), or "
+            "with the figures that the EcoRL-Sched paper prints (paper).",
+        ),
     ] = None,
     calibration: Annotated[
-        Path | None, typer.Option(help="Train on this calibrated run (ecorl policy calibrate).")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default="none",
+            help="Train on variations of one run instead: a file of ecorl policy calibrate.",
+        ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Policy file.", show_default="scheduler.onnx in the folder")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default="scheduler.onnx in the folder",
+            help="Policy file to write.",
+        ),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="Work folder.", show_default="runs/policy-FAMILY")
+        Path | None,
+        typer.Option(metavar="FOLDER", show_default="runs/policy-FAMILY", help="Work folder."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on in the folder.")] = False,
-    scenarios: Annotated[int | None, typer.Option(help="Scenarios of the pool.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of imitation.")] = None,
-    ppo_steps: Annotated[int | None, typer.Option(help="Decisions of PPO; 0: none.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of all chance.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A plan of seconds, to try out.")] = False,
-    compare: Annotated[bool, typer.Option(help="Compare at the end, for the report.")] = True,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on in the folder, with the plan in it.")
+    ] = False,
+    scenarios: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            show_default="160; 8 with --quick",
+            help="Scenarios in the training pool, 1 or more.",
+        ),
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            show_default="4; 2 with --quick",
+            help="Rounds in which the planner is imitated, 1 or more.",
+        ),
+    ] = None,
+    ppo_steps: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            show_default="300000; 0 with --quick",
+            help="Decisions that PPO trains on after that; 0: no PPO.",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="N", show_default="0", help="Seed of all chance, 0 or more."),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Take seconds, to try out; the policy is not good."),
+    ] = False,
+    compare: Annotated[
+        bool,
+        typer.Option(help="Compare with simple rules, planner and optimum, for the report."),
+    ] = True,
 ) -> None:
-    """Train a policy offline: imitation of the planner, then PPO; write ONNX and a report."""
+    """Train a policy in the simulator; write it and a report.
+
+    It learns to imitate a planner, then PPO goes on. No GPU or card is needed. The values that the
+    training goes by are printed first; ecorl policy evaluate makes the comparison that counts.
+    """  # fmt: skip
     with needs_policy_extra():
         from ecorl.cli.policy import training as work
 
@@ -94,23 +149,45 @@ def train(
 @policy_app.command()
 def evaluate(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Policy file; the shipped one if none.")
+        Path | None,
+        typer.Argument(metavar="[FILE]", show_default="the shipped one", help="Policy file."),
     ] = None,
-    family: Annotated[CompareFamily, typer.Option(help="Which scenarios.")] = (
-        CompareFamily.ROOFLINE
-    ),
+    family: Annotated[
+        CompareFamily,
+        typer.Option(
+            help="Scenarios: from the device profiles (roofline), with the paper's "
+            "figures (paper), or on a GPU and a model size that no training saw "
+            "(ood)."
+        ),
+    ] = CompareFamily.ROOFLINE,
     calibration: Annotated[
-        Path | None, typer.Option(help="Compare on variations of this calibrated run instead.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default="none",
+            help="Compare on variations of one run instead: a file of ecorl policy calibrate.",
+        ),
     ] = None,
-    scenarios: Annotated[int, typer.Option(min=1, help="How many.")] = 8,
-    seeds: Annotated[int, typer.Option(min=2, help="Episodes of each.")] = 10,
-    iterations: Annotated[int, typer.Option(min=2, help="Of an episode.")] = 200,
+    scenarios: Annotated[int, typer.Option(min=1, metavar="N", help="How many scenarios.")] = 8,
+    seeds: Annotated[int, typer.Option(min=2, metavar="N", help="Episodes of each.")] = 10,
+    iterations: Annotated[
+        int, typer.Option(min=2, metavar="N", help="Iterations of an episode.")
+    ] = 200,
     as_json: Annotated[
-        Path | None, typer.Option("--json", help="Write every score to this file.")
+        Path | None,
+        typer.Option(
+            "--json", metavar="FILE", show_default="none", help="Write every score to this file."
+        ),
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="Write the page to this file.")] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", show_default="none", help="Write a page to this file."),
+    ] = None,
 ) -> None:
-    """Compare a policy with simple rules, planner and optimum on kept-out scenarios."""
+    """Compare a policy with others on scenarios that it never saw.
+
+    The others are simple rules, the planner and the optimum.
+    """  # fmt: skip
     with needs_policy_extra():
         from ecorl.cli.policy import evaluate as work
 
@@ -130,12 +207,30 @@ def evaluate(
 
 @policy_app.command()
 def export(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a training.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder of an ecorl policy train.")
+    ],
     out: Annotated[
-        Path | None, typer.Option(help="Policy file.", show_default="scheduler.onnx in the folder")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default="scheduler.onnx in the folder",
+            help="Policy file to write; one that is there is replaced.",
+        ),
     ] = None,
 ) -> None:
-    """Write a finished training as a policy file."""
+    """Write a finished training as a policy file (ONNX).
+
+    The file holds the network and, with it, how it was trained; nothing else is needed to use it.
+    It is for a run's config (placement.policy = {type = "learned", path = "FILE"}), for ecorl plan
+    --policy FILE and ecorl policy evaluate FILE, and to give to others: it is read by ONNX Runtime,
+    without PyTorch. A training writes the same file at its end; export writes it once more, for a
+    training whose file was lost or went elsewhere.
+
+    Example:
+      ecorl policy train --quick --folder runs/policy-try
+      ecorl policy export runs/policy-try --out my_scheduler.onnx
+    """
     with needs_policy_extra():
         from ecorl.cli.policy import training as work
 
@@ -150,12 +245,33 @@ def export(
 def calibrate(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     out: Annotated[
-        Path | None, typer.Option(help="File.", show_default="calibration.toml in the run folder")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default="calibration.toml in the run folder",
+            help="Calibration to write.",
+        ),
     ] = None,
 ) -> None:
-    """Fit the simulator to a run's ledger."""
+    """Fit the simulator to a run's ledger.
+
+    The run must have computed reward and reference both where your framework computes and on the
+    card, at least 10 times each with a sound reading, and in batches of differing lengths if the
+    costs are to hold for others. That is checked first; such a run comes from this config.
+
+    Example:
+      placement.policy = {type = "threshold"}
+      placement.profile_both_paths = true   # every other batch stays off the card
+      placement.n_profiling = 24            # for so many batches
+      trainer.steps = 24
+
+    What comes out holds for the devices, models, rows and lengths of that run; it says so, in the
+    file too.
+    """
     with needs_policy_extra():
         from ecorl.policy.calibration.calibrate import calibrate as fit
+        from ecorl.policy.calibration.reach import holds_for
+        from ecorl.report.render.lines import wrapped
 
         run_dir = run_dir.expanduser()
         folder = run_dir if run_dir.is_dir() else run_dir.parent
@@ -165,24 +281,38 @@ def calibrate(
             made = fit(run_dir)
         made.save(path)
         say(f"calibration: {path}")
-        say(f"  of {made.run_id}, {made.algorithm}, {made.n_rows} rows; {made.provenance}")
-        for note in made.notes:
-            say(f"  {note}")
+        console = make_console()
+        width = max(_WIDTHS[0], min(_WIDTHS[1], console.width))
+        said = [f"of run {made.run_id}", *holds_for(made), *made.notes]
+        for line in [line for sentence in said for line in wrapped(sentence, width, "- ")]:
+            say(line, console)
 
 
 @policy_app.command()
 def adapt(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     folder: Annotated[
-        Path, typer.Option(help="Folder of the policy and its history; made if need be.")
+        Path,
+        typer.Option(
+            metavar="FOLDER", help="Folder of the policy and its history; made if need be."
+        ),
     ],
     policy: Annotated[
         Path | None,
-        typer.Option(help="What a new folder begins with.", show_default="the shipped policy"),
+        typer.Option(
+            metavar="FILE",
+            show_default="the shipped policy",
+            help="Policy file that a new folder begins with.",
+        ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Even without a shift.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Tune even where the workload has not shifted.")
+    ] = False,
 ) -> None:
-    """Re-tune a policy to a run's workload; swap it only if it is better in the simulator."""
+    """Tune a policy to a run; swap it if it is better in the simulator.
+
+    The run must be one that ecorl policy calibrate accepts.
+    """
     with needs_policy_extra():
         from ecorl.policy.adaptation.adapt import adapt_command
 
@@ -194,7 +324,7 @@ def adapt(
 def rollback(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the policy.")],
 ) -> None:
-    """Put the policy back that was in use before the last swap."""
+    """Put back the policy that was in use before the last swap."""
     with needs_policy_extra():
         from ecorl.policy.adaptation.adapt import rollback_command
 
@@ -205,11 +335,17 @@ def rollback(
 def explain(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     iteration: Annotated[
-        int | None, typer.Option(help="Of the decision.", show_default="the last with a choice")
+        int | None,
+        typer.Option(
+            metavar="N", show_default="the last with a choice", help="Iteration of the decision."
+        ),
     ] = None,
-    stage: Annotated[ExplainedStage | None, typer.Option(help="Stage of the decision.")] = None,
+    stage: Annotated[
+        ExplainedStage | None,
+        typer.Option(show_default="either", help="Stage of the decision."),
+    ] = None,
 ) -> None:
-    """Say what each action of a recorded decision would have cost, and what was done."""
+    """Say what each choice of a recorded decision would have cost."""
     from ecorl.cli.policy.explain import decision, lines
 
     row = decision(run_dir.expanduser(), iteration, None if stage is None else stage.value)

@@ -15,9 +15,12 @@ from ecorl.policy.evaluation.page import render_page, write_page
 from ecorl.policy.evaluation.pools import kept_out
 from ecorl.policy.evaluation.summary import COLUMNS, rows, sentences
 from ecorl.policy.training.origin import is_stale
-from ecorl.report.render.lines import aligned
+from ecorl.report.render.lines import aligned, wrapped
 from ecorl.scheduler.learned import PolicyFile
 from ecorl.sim.scenario import Scenario
+
+_WIDTHS = (60, 110)
+"""Least and most columns that sentences use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ def comparison(
     with telling("comparing", console) as tell:
         made = compare(scenarios, {OURS: FilePolicy(file)}, n_seeds=n_seeds, tell=tell)
         tell("done", 1.0)
-    for line in text(made) + stale(file):
+    for line in text(made, console.width) + stale(file):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     reference = (
         reference_scenario("paper" if family == "paper" else "roofline")
@@ -83,9 +86,16 @@ def stale(file: PolicyFile) -> list[str]:
     return ["- stale: the cost figures have changed since this policy was trained (make policy)"]
 
 
-def text(made: PolicyComparison) -> list[str]:
-    """Write the table of a comparison and the sentences below it as text."""
+def text(made: PolicyComparison, width: int) -> list[str]:
+    """Write the table of a comparison and the sentences below it as text.
+
+    Args:
+        made: the comparison.
+        width: columns of the terminal.
+    """
+    width = max(_WIDTHS[0], min(_WIDTHS[1], width))
     table = [r.cells() for r in rows(made, OURS)]
-    remarks = [f"- {sentence}" for sentence in sentences(made, OURS)]
-    note = "- * differs from ours after Bonferroni's correction at 5 % (paired t-test)"
-    return [*aligned([COLUMNS, *table]), "", *remarks, note]
+    note = "* differs from ours after Bonferroni's correction at 5 % (paired t-test)"
+    said = [*sentences(made, OURS), note]
+    remarks = [line for sentence in said for line in wrapped(sentence, width, "- ")]
+    return [*aligned([COLUMNS, *table]), "", *remarks]

@@ -12,7 +12,12 @@ from ecorl.report.render.lines import aligned
 from ecorl.report.render.numbers import duration, joules
 
 _STAGES = ("reward", "reference")
-_CODES = {"gpu": "a1", "fpga": "a2", "concurrent": "a3"}
+_LEGEND = (
+    "gpu: where the framework computes, GPU or host",
+    "fpga: on the card, while that waits",
+    "concurrent: on the card, while that goes on",
+)
+"""What the actions are."""
 
 
 def decision(run_dir: Path, iteration: int | None, stage: str | None) -> PlacementRow:
@@ -51,7 +56,7 @@ def lines(p: Placement) -> list[str]:
     if p.costs:
         table = [
             (
-                f"{_CODES[str(c.action)]} {c.action}",
+                str(c.action),
                 duration(c.time_s),
                 joules(c.energy_j),
                 duration(c.wait_s),
@@ -65,10 +70,9 @@ def lines(p: Placement) -> list[str]:
         told += ["", "Expected before the decision; wait is what a stage would stand behind."]
     else:
         told.append(f"The ledger holds no costs of this decision: {p.policy} did not ask for them.")
-    stands = f"{_CODES[str(p.action)]} {p.action}"
     if p.proposed is p.action:
-        told.append(f"proposed and done: {stands}")
+        told.append(f"proposed and done: {p.action}")
     else:
-        told.append(f"proposed: {_CODES[str(p.proposed)]} {p.proposed}")
-        told.append(f"after the guards: {stands}")
-    return [*told, f"why: {p.reason}"]
+        told.append(f"proposed: {p.proposed}")
+        told.append(f"after the guards: {p.action}")
+    return [*told, f"why: {p.reason}", "", *_LEGEND]

@@ -15,6 +15,7 @@ from rich.console import Console
 from ecorl.cli.output import say, writing
 from ecorl.errors import ConfigError, RunError
 from ecorl.policy.calibration.calibration import Calibration
+from ecorl.policy.calibration.reach import holds_for
 from ecorl.policy.evaluation.choices import choices, reference_scenario
 from ecorl.policy.evaluation.evaluate import FilePolicy, PolicyComparison, compare
 from ecorl.policy.evaluation.page import render_page, write_page
@@ -29,8 +30,10 @@ from ecorl.policy.training.train import (
     Family,
     TrainingPlan,
     load_arrays,
+    other_plan,
     train,
 )
+from ecorl.report.render.lines import aligned
 from ecorl.runtime.progress import progress
 from ecorl.scheduler.learned import PolicyFile
 
@@ -98,7 +101,10 @@ def prepare(
         return TrainingJob(plan, folder, made, calibration)
     if quick:
         raise ConfigError("--quick", True, "a fresh training: a plan goes on as it began")
-    plan = replace(_stored_plan(folder), **changes)
+    stored = _stored_plan(folder)
+    plan = replace(stored, **changes)
+    if plan != stored:
+        raise other_plan(folder)
     return TrainingJob(plan, folder, _stored_calibration(folder, plan, calibration), None)
 
 
@@ -138,6 +144,8 @@ def run(job: TrainingJob, out: Path, with_comparison: bool, console: Console) ->
         console: where progress goes.
     """
     pool = None
+    for line in used(job, out, with_comparison):
+        say(line)
     _claim(job)
     if job.calibration is not None:
         run_of = job.calibration.scenario(n_iterations=job.plan.n_iterations)
@@ -156,6 +164,31 @@ def run(job: TrainingJob, out: Path, with_comparison: bool, console: Console) ->
     text = render_page(made.record, found, choices(file, scenario), title=out.name, ours=OURS)
     write_page(page, text)
     say(f"report: {page}")
+
+
+def used(job: TrainingJob, out: Path, with_comparison: bool) -> list[str]:
+    """The values that a training goes by, one line each.
+
+    Args:
+        job: what to train.
+        out: policy file.
+        with_comparison: whether the report holds a comparison.
+    """
+    plan, fitted = job.plan, job.calibration
+    scenarios = plan.family if fitted is None else f"variations of run {fitted.run_id} (fitted)"
+    rows = [
+        ("scenarios", f"{plan.n_scenarios}, {scenarios}"),
+        ("episode", f"{plan.n_iterations} iterations"),
+        ("imitation", f"{plan.n_rounds} rounds of {plan.n_epochs} epochs, the last of three times "
+                      "as many"),
+        ("PPO", f"{plan.ppo_steps:,} decisions" if plan.ppo_steps else "none"),
+        ("seed", str(plan.seed)),
+        ("compared", "at the end" if with_comparison else "no"),
+        ("folder", str(job.folder)),
+        ("policy file", str(out)),
+    ]  # fmt: skip
+    reach = [] if fitted is None else ["Its calibration:", *(f"  {t}" for t in holds_for(fitted))]
+    return ["Values used:", *aligned(rows, text_columns=(0, 1), indent="  "), *reach]
 
 
 def _claim(job: TrainingJob) -> None:

@@ -35,6 +35,7 @@ from ecorl.policy.calibration.queue import (
     fit_other_jobs,
     queue_record,
 )
+from ecorl.policy.calibration.reach import Reach
 from ecorl.policy.calibration.readings import RunReadings, read_run
 from ecorl.records import Abilities, Action, Provenance, Stage, weakest
 from ecorl.scheduler.tables import COLUMN, CostTable, length_grid
@@ -96,6 +97,20 @@ def calibrate(run_dir: Path) -> Calibration:
         limits=_limits(run.head),
         counts={name: f.n for name, f in costs.fits.items()} | dict(overlap.counts),
         spreads={name: f.spread for name, f in costs.fits.items()},
+        reach=_reach(job),
+    )
+
+
+def _reach(job: RecordedJob) -> Reach:
+    return Reach(
+        n_batches=len(job.run.rollouts),
+        rows_least=int(job.n_rows.min()),
+        rows_most=int(job.n_rows.max()),
+        prompt_least=float(job.prompt.min()),
+        prompt_most=float(job.prompt.max()),
+        completion_least=float(job.length.min()),
+        completion_most=float(job.length.max()),
+        models=job.run.models,
     )
 
 
@@ -174,10 +189,7 @@ def _number(head: Mapping[str, Any], name: str) -> float | None:
 def _notes(job: RecordedJob) -> tuple[str, ...]:
     """What was seen, and what the ledger lacks."""
     run, shortest, longest = job.run, float(job.length.min()), float(job.length.max())
-    notes = [
-        f"fitted to {len(run.rollouts)} batches with mean completions of {shortest:.0f} to "
-        f"{longest:.0f} tokens; {len(run.unsound)} of them have readings that were left out"
-    ]
+    notes = [f"{len(run.unsound)} of {len(run.rollouts)} batches have readings that were left out"]
     if longest < _SAME_LENGTH * shortest:
         notes.append("the lengths hardly vary: costs at other lengths are guesses")
     if np.ptp(job.n_rows) > 0:

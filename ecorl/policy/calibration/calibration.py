@@ -20,6 +20,7 @@ from ecorl.devices import load_profile
 from ecorl.errors import ConfigError
 from ecorl.policy.calibration.fit import Lengths
 from ecorl.policy.calibration.queue import OtherJobs
+from ecorl.policy.calibration.reach import Reach
 from ecorl.records import Abilities, Algorithm, Provenance
 from ecorl.scheduler.tables import COLUMNS, CostTable
 from ecorl.sim.scenario import Limits, Scenario
@@ -30,7 +31,9 @@ FORMAT = "ecorl.calibration/1"
 _HEAD = """# The fitted calibration of a run, made by `ecorl policy calibrate`.
 # Times in s, energies in J, powers in W, lengths in tokens; [table] has a value a length, on all
 # GPUs, or on all cards where it says card. [readings] counts what each fit was made from, [spreads]
-# is the standard deviation of a reading about it, over its value.
+# is the standard deviation of a reading about it, over its value. [holds_for] has the batches that
+# it was fitted to: it holds for their models and rows on these devices, and for mean completions
+# within the lengths of [table]; outside of those that were seen it is extrapolated.
 """
 
 _POWERS = ("gpu_idle_w", "card_active_w", "card_idle_w")
@@ -60,6 +63,7 @@ class Calibration:
         limits: the run's guards.
         counts: readings behind each fit, by its name.
         spreads: robust standard deviation of a reading about each fit, over its value.
+        reach: the batches that it was fitted to; None in a file that does not say.
     """
 
     run_id: str
@@ -80,6 +84,7 @@ class Calibration:
     limits: Limits
     counts: Mapping[str, int]
     spreads: Mapping[str, float]
+    reach: Reach | None = None
 
     @property
     def provenance(self) -> Provenance:
@@ -160,6 +165,7 @@ def _plain(c: Calibration) -> dict[str, Any]:
         "run_id": c.run_id,
         "provenance": str(table.provenance),
         "notes": list(table.notes),
+        **({} if c.reach is None else {"holds_for": asdict(c.reach)}),
         "workload": {
             "algorithm": str(c.algorithm),
             "with_reference": c.with_reference,
@@ -224,6 +230,22 @@ def _from_plain(data: _Given) -> Calibration:
         limits=Limits(**{name: data.number(f"limits.{name}") for name in data.part("limits")}),
         counts={name: data.count(f"readings.{name}") for name in data.part("readings")},
         spreads={name: data.number(f"spreads.{name}") for name in data.part("spreads")},
+        reach=_reach(data) if data.get("holds_for") is not None else None,
+    )
+
+
+def _reach(data: _Given) -> Reach:
+    """What the file says of the batches that it was fitted to."""
+    models = data.part("holds_for.models")
+    return Reach(
+        n_batches=data.count("holds_for.n_batches"),
+        rows_least=data.count("holds_for.rows_least"),
+        rows_most=data.count("holds_for.rows_most"),
+        prompt_least=data.number("holds_for.prompt_least"),
+        prompt_most=data.number("holds_for.prompt_most"),
+        completion_least=data.number("holds_for.completion_least"),
+        completion_most=data.number("holds_for.completion_most"),
+        models={key: data.text(f"holds_for.models.{key}") for key in models},
     )
 
 

@@ -20,7 +20,7 @@ from ecorl.policy.calibration.fit import (
     fit_ratio,
 )
 from ecorl.policy.calibration.readings import RunReadings, Side, StageReading
-from ecorl.records import INFERENCE_STAGES, Action, Algorithm, Stage
+from ecorl.records import INFERENCE_STAGES, Action, Algorithm, DeviceKind, Stage
 from ecorl.scheduler.tables import (
     COLUMN,
     COLUMNS,
@@ -34,7 +34,15 @@ from ecorl.scheduler.tables import (
 )
 from ecorl.stages import stage_graph
 
-_SIDES: Mapping[Side, str] = {"gpu": "the GPUs", "card": "the card"}
+N_BOTH_WAYS = 2 * MIN_READINGS + 4
+"""Batches of a run that is meant to be calibrated, every other one on the card: a few more than
+are needed, since the first readings may lack their energy."""
+
+BOTH_WAYS = (
+    'placement = {policy = {type = "threshold"}, profile_both_paths = true, n_profiling = '
+    f"{N_BOTH_WAYS}}} and trainer.steps = {N_BOTH_WAYS} or more"
+)
+"""A config under which reward and reference run on the card and off it in turns."""
 
 _NO_SLOWING = 0.02
 """Difference of the card's times under a2 and a3 that counts as none. Assumed: below it the error
@@ -142,15 +150,24 @@ def check_readings(job: RecordedJob) -> None:
         found = job.readings(stage, side)
         n_energies = sum(r.energy_j is not None for r in found)
         if len(found) < MIN_READINGS:
-            missing.append(f"{stage} on {_SIDES[side]} has {_readings(len(found))}")
+            missing.append(f"{stage} on {_side(job.run, side)} has {_readings(len(found))}")
         elif n_energies < MIN_ENERGIES:
-            missing.append(f"energy of {stage} on {_SIDES[side]} has {_readings(n_energies)}")
+            where = _side(job.run, side)
+            missing.append(f"energy of {stage} on {where} has {_readings(n_energies)}")
     if missing:
         raise RunError(
             f"{job.run.path}: cannot be calibrated: {', '.join(missing)}; each needs "
-            f"{MIN_READINGS} that are sound (no fault, no rows from the exact path), "
-            f"{MIN_ENERGIES} of them with an energy"
+            f"{MIN_READINGS} that are sound (no fault, no row computed by the trainer itself), "
+            f"{MIN_ENERGIES} of them with an energy. Such a run comes from {BOTH_WAYS}"
         )
+
+
+def _side(run: RunReadings, side: Side) -> str:
+    """What to call where a stage ran."""
+    if side == "card":
+        return "the card"
+    rows = [run.devices[i] for i in run.gpu_ids if i in run.devices]
+    return "the host" if rows and all(r.kind is DeviceKind.CPU for r in rows) else "the GPUs"
 
 
 def _readings(n: int) -> str:

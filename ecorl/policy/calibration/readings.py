@@ -113,6 +113,7 @@ class RunReadings:
         gpu_ids, card_ids: devices of each side.
         devices: newest record of each device.
         profiles: name of each side's device profile.
+        models: that ran, by name, as far as the record tells.
     """
 
     path: Path
@@ -127,6 +128,7 @@ class RunReadings:
     card_ids: tuple[str, ...]
     devices: Mapping[str, DeviceRow]
     profiles: Mapping[Side, str]
+    models: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, stage: Stage, side: Side, *actions: Action) -> list[StageReading]:
         """Readings of a stage on one side, in order.
@@ -183,6 +185,7 @@ def read_run(run_dir: Path) -> RunReadings:
         card_ids=_ids(e for e in cards if e.result.stage in INFERENCE_STAGES),
         devices=devices,
         profiles=_profiles(executions, gpu_ids),
+        models={k: v for k, v in run.meta.items() if k in ("policy_model", "reward_model")},
     )
 
 

@@ -293,6 +293,15 @@ def _sample_states(pool: list[Scenario], seed: int) -> Float32:
 # ---------------------------------------------------------------- files
 
 
+def other_plan(folder: Path) -> RunError:
+    """The error for a folder that holds the training of another plan.
+
+    Args:
+        folder: of the training.
+    """
+    return RunError(f"{folder} holds the training of another plan; choose another folder")
+
+
 def _claim(folder: Path, plan: TrainingPlan) -> None:
     """Make the folder this plan's, or see that it is."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -303,7 +312,7 @@ def _claim(folder: Path, plan: TrainingPlan) -> None:
         except (OSError, ValueError) as error:
             raise RunError(f"{path} cannot be read ({error})") from error
         if there != asdict(plan):
-            raise RunError(f"{folder} holds the training of another plan; choose another folder")
+            raise other_plan(folder)
         return
     write_json(path, asdict(plan))
 

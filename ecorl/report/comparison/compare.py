@@ -8,17 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ecorl.records import Provenance, weakest
+from ecorl.report.comparison.likeness import likeness
 from ecorl.report.comparison.model import Compared, Comparison, ScoresCompared
 from ecorl.report.energy.emissions import IntensityKind
 from ecorl.report.energy.stages import present
-from ecorl.report.render.numbers import share
-from ecorl.report.sharing.summary import EmissionFigure, EvaluationScores, RunSummary, WorkDone
-from ecorl.report.training_stage.model import is_simulated
-from ecorl.report.training_stage.words import shares_words
+from ecorl.report.sharing.summary import EmissionFigure, EvaluationScores, RunSummary
 
-_SAME_WORK = 0.02
-"""Relative difference of counts below which two runs did the same work. Invented: sampled answers
-are a little longer or shorter from run to run."""
+_MANY = 1000
+"""Tokens for which grams are told: those of one have no readable size."""
+ENERGY_RATE, GRAMS_RATE = "energy per token", f"emissions per {_MANY:,} tokens"
 
 
 def compare(baseline: RunSummary, other: RunSummary) -> Comparison:
@@ -28,30 +26,49 @@ def compare(baseline: RunSummary, other: RunSummary) -> Comparison:
         baseline: the run that the other one is held against.
         other: the other one.
     """
-    figures = [
+    alike = likeness(baseline, other)
+    grams = _emissions(baseline, other, IntensityKind.AVERAGE)
+    totals = [
         _energy(baseline, other),
         _power(baseline, other),
         *(_emissions(baseline, other, kind) for kind in _kinds(baseline, other)),
-        _intensity("intensity at the begin", baseline, other, _first),
-        _intensity("intensity while training", baseline, other, _trained),
         _plain("run time", "s", baseline.run_time_s, other.run_time_s),
-        _plain("waited", "s", _wait_s(baseline), _wait_s(other)),
         _memory("peak memory of the devices", baseline.peak_memory_device_bytes,
                 other.peak_memory_device_bytes),
         _memory("peak memory of the training process", baseline.peak_memory_host_bytes,
                 other.peak_memory_host_bytes),
-        _plain("loss of the last step", "", baseline.final_loss, other.final_loss),
+        # A share of a loss is none: it has no zero that means anything.
+        replace(_plain("loss of the last step", "", baseline.final_loss, other.final_loss),
+                share=None),
     ]  # fmt: skip
+    rates = [
+        _rate(ENERGY_RATE, "J/token", 1, _energy(baseline, other), baseline, other),
+        _rate(GRAMS_RATE, grams.unit, _MANY, grams, baseline, other),
+    ]
+    figures = [
+        *(_withheld(figure, alike.no_totals) for figure in totals),
+        *(_withheld(figure, alike.no_rates) for figure in rates),
+        _intensity("intensity at the begin", baseline, other, _first),
+        _intensity("intensity while training", baseline, other, _trained),
+        _plain("waited", "s", _wait_s(baseline), _wait_s(other)),
+    ]
     return Comparison(
         baseline=baseline,
         other=other,
         figures=tuple(figures),
         scores=tuple(_scores(baseline.scores, other.scores)),
-        differences=tuple(_differences(baseline, other)),
+        likeness=alike,
         refusals=tuple(
             f"{f.name} is not compared: {f.reason}" for f in figures if f.reason and f.saved is None
         ),
     )
+
+
+def _withheld(figure: Compared, why: str | None) -> Compared:
+    """A figure without what was saved, where the difference of the runs would explain it."""
+    if why is None or figure.saved is None:
+        return figure
+    return replace(figure, saved=None, share=None, reason=why)
 
 
 # ---------------------------------------------------------------- figures
@@ -73,6 +90,33 @@ def _power(a: RunSummary, b: RunSummary) -> Compared:
         return e.mean_power_w, e.provenance, e.at_least
 
     return _sourced("mean power", "W", of(a), of(b))
+
+
+def _rate(
+    name: str, unit: str, n_tokens: int, total: Compared, a: RunSummary, b: RunSummary
+) -> Compared:
+    """Divide a total of both runs by the tokens of each.
+
+    Args:
+        name: of the rate.
+        unit: of the rate.
+        n_tokens: tokens that it is for.
+        total: of both runs.
+        a: the first run.
+        b: the other one.
+    """
+    counts = (a.work.n_tokens, b.work.n_tokens)
+    first, second = (
+        None if value is None or not n else value * n_tokens / n
+        for value, n in zip((total.baseline, total.other), counts, strict=True)
+    )
+    told = replace(total, name=name, unit=unit, baseline=first, other=second)
+    if total.saved is None:
+        return told
+    if first is None or second is None:
+        return replace(told, saved=None, share=None, reason="nobody counted the tokens of a run")
+    saved = first - second
+    return replace(told, saved=saved, share=saved / first if first else None)
 
 
 def _kinds(a: RunSummary, b: RunSummary) -> list[IntensityKind]:
@@ -231,79 +275,3 @@ def _error_of(one: EvaluationScores, two: EvaluationScores) -> float | None:
     if one.standard_error is None or two.standard_error is None:
         return None
     return math.hypot(one.standard_error, two.standard_error)
-
-
-# ---------------------------------------------------------------- the work
-
-
-def _differences(a: RunSummary, b: RunSummary) -> list[str]:
-    """How the work of two runs differs."""
-    one, two = a.work, b.work
-    found = [
-        _of_counts("steps", one.n_steps, two.n_steps, exact=True),
-        _of_counts("samples", one.n_samples, two.n_samples),
-        _of_counts("tokens", one.n_tokens, two.n_tokens),
-        _of_batches(one, two),
-        _of_models(one, two),
-        _of_gears(one, two),
-        _of_widths(one, two),
-    ]
-    if a.state != b.state:
-        found.append(f"the first run is {a.state}, the other one {b.state}")
-    if a.devices != b.devices:
-        found.append(
-            f"they ran on other devices: {', '.join(a.devices)} and {', '.join(b.devices)}"
-        )
-    return [told for told in found if told is not None]
-
-
-def _of_counts(
-    what: str, first: int | None, second: int | None, *, exact: bool = False
-) -> str | None:
-    if first is None or second is None:
-        return None
-    largest = max(first, second)
-    if first == second or (not exact and largest and abs(first - second) / largest <= _SAME_WORK):
-        return None
-    more = f" ({share((second - first) / first, 0)} more)" if first and second > first else ""
-    less = f" ({share((first - second) / first, 0)} less)" if first and second < first else ""
-    return f"{first:,} {what} in the first run, {second:,} in the other one{more}{less}"
-
-
-def _of_batches(one: WorkDone, two: WorkDone) -> str | None:
-    first, second = one.effective_batch_size, two.effective_batch_size
-    if first is None or second is None or first == second:
-        return None
-    return f"effective batches of {first} in the first run, of {second} in the other one"
-
-
-def _of_models(one: WorkDone, two: WorkDone) -> str | None:
-    named = {k: (one.models.get(k), two.models.get(k)) for k in {**one.models, **two.models}}
-    other = [k for k, (a, b) in named.items() if a != b]
-    if not other:
-        return None
-    told = ", ".join(f"{k} {named[k][0]} and {named[k][1]}" for k in other)
-    return f"they trained other models or tasks: {told}"
-
-
-def _of_gears(one: WorkDone, two: WorkDone) -> str | None:
-    """Another mix of numeric formats: it changes joules, time and the learned model itself."""
-    names = {**one.gears, **two.gears}
-    apart = max((abs(one.gears.get(g, 0.0) - two.gears.get(g, 0.0)) for g in names), default=0.0)
-    if apart <= _SAME_WORK:
-        return None
-    first, second = (
-        shares_words(work.gears) if work.gears else "the framework's own precision"
-        for work in (one, two)
-    )
-    told = f"the first run trained its tokens in {first}, the other one in {second}"
-    if any(map(is_simulated, names)):
-        told += " (a simulated format saves nothing and takes longer than a real one)"
-    return told
-
-
-def _of_widths(one: WorkDone, two: WorkDone) -> str | None:
-    if one.widths == two.widths or not (one.widths and two.widths):
-        return None
-    first, second = (" and ".join(map(str, work.widths)) for work in (one, two))
-    return f"training workers: {first} in the first run, {second} in the other one"

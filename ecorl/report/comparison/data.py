@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ecorl.report.comparison.compare import ENERGY_RATE
 from ecorl.report.comparison.model import Compared, Comparison, ScoresCompared
 from ecorl.report.energy.emissions import IntensityKind
 from ecorl.report.sharing.files import footprint_data, plain
@@ -37,18 +38,34 @@ def comparison_data(c: Comparison) -> dict[str, Any]:
             "provenance": _provenances(energy),
             "not_compared": _refusal(energy),
         },
+        "per_token": _per_token(c),
         "accuracy_impact": _accuracy(c),
         "memory_savings": _memory(c),
         "waiting": {
             "baseline_wait_s": c.figure("waited").baseline,
             "optimized_wait_s": c.figure("waited").other,
         },
-        "same_work": not c.differences,
+        "same_work": c.likeness.same_work,
+        "same_instruments": c.likeness.same_instruments,
         "differences": list(c.differences),
+        "instrument_differences": [*c.likeness.instruments, *c.likeness.remarks],
+        "not_recorded": list(c.likeness.unknown),
+        "seeds": c.likeness.seeds,
         "refusals": list(c.refusals),
         "figures": [plain(figure) for figure in c.figures],
         "evaluations": [plain(scores) for scores in c.scores],
         "runs": {"baseline": footprint_data(c.baseline), "optimized": footprint_data(c.other)},
+    }
+
+
+def _per_token(c: Comparison) -> dict[str, Any]:
+    figure = c.figure(ENERGY_RATE)
+    return {
+        "baseline_energy_j_per_token": figure.baseline,
+        "optimized_energy_j_per_token": figure.other,
+        "reduction_percentage": _scaled(figure.share, 100.0),
+        "provenance": _provenances(figure),
+        "not_compared": _refusal(figure),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ecorl.records import Provenance
+from ecorl.report.comparison.likeness import Likeness
 from ecorl.report.sharing.summary import RunSummary
 
 
@@ -66,8 +67,7 @@ class Comparison:
         baseline, other: the figures of both.
         figures: energy, emissions, power, time, wait, memory and loss, in the order of the report.
         scores: evaluations that both have.
-        differences: how the work of the two differs, one sentence each; empty where it is the same
-            as far as the records tell.
+        likeness: how the two differ in their work, their methods and their instruments.
         refusals: figures that are not compared, one sentence each.
     """
 
@@ -75,8 +75,14 @@ class Comparison:
     other: RunSummary
     figures: tuple[Compared, ...]
     scores: tuple[ScoresCompared, ...]
-    differences: tuple[str, ...]
+    likeness: Likeness
     refusals: tuple[str, ...]
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """How the work of the two and the way it was done differ, one sentence each."""
+        alike = self.likeness
+        return (*alike.amounts, *alike.kinds, *alike.methods)
 
     def figure(self, name: str) -> Compared:
         """The figure of a name.

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ecorl.records import Provenance
+from ecorl.report.comparison.compare import ENERGY_RATE
 from ecorl.report.comparison.data import BY_AVERAGE
+from ecorl.report.comparison.likeness import Likeness
 from ecorl.report.comparison.model import Compared, Comparison, ScoresCompared
 from ecorl.report.render.layout import Section, Table, table
 from ecorl.report.render.numbers import (
     MISSING,
     duration,
+    edi_unit,
     figure,
     grams,
     joules,
@@ -29,20 +32,57 @@ def verdict(c: Comparison) -> list[str]:
     Args:
         c: the comparison.
     """
-    said = [_of_emissions(c), _of_energy(c), _of_a_kwh(c), *_of_waiting(c)]
+    said = [*_of_likeness(c), _of_emissions(c), _of_energy(c), _of_a_token(c)]
+    said += [_of_a_kwh(c), *_of_waiting(c)]
     said += [_of_scores(scores) for scores in c.scores[:3]]
-    if c.differences:
-        said.append(
-            "The two runs did different work, so that what was saved is not the doing of one "
-            f"thing alone: {'; '.join(c.differences)}."
-        )
     return [sentence for sentence in said if sentence]
+
+
+def _of_likeness(c: Comparison) -> list[str]:
+    """Whether it is the same work, and the same instruments, before any figure."""
+    alike, work, conditions = c.likeness, c.baseline.work, c.baseline.conditions
+    done = [f"{work.n_steps:,} steps"]
+    done += [] if work.n_tokens is None else [f"about {work.n_tokens:,} tokens"]
+    done = [conditions.algorithm, *done] if conditions.algorithm else done
+    known = f"{', '.join(done)}, as far as the records tell"
+    if alike.unknown:
+        known += f" (not recorded: {', '.join(alike.unknown)})"
+    differ = "; ".join((*alike.amounts, *alike.kinds))
+    said = [f"Not the same work: {differ}." if differ else f"The same work: {known}."]
+    differ = "; ".join((*alike.instruments, *alike.remarks))
+    read = [f"{d}: {i.source}, {i.provenance}" for d, i in sorted(conditions.instruments.items())]
+    named = f": {'; '.join(read)}" if read else ", as far as the records tell"
+    said.append(
+        f"Not the same instruments: {differ}." if differ else f"The same instruments{named}."
+    )
+    if alike.methods:
+        said.append(f"What was done otherwise: {'; '.join(alike.methods)}.")
+    if alike.no_rates:
+        said.append(f"No saving is told, since {alike.no_rates}.")
+    elif alike.amounts:
+        said.append(
+            "Only figures per token are compared, since the runs did not do as much work; what a "
+            "run takes beside its steps weighs more in the shorter one."
+        )
+    said += _of_seeds(alike)
+    return said
+
+
+def _of_seeds(alike: Likeness) -> list[str]:
+    if alike.no_totals or alike.seeds is None or alike.seeds[0] == alike.seeds[1]:
+        return []
+    return [
+        f"Their seeds differ ({alike.seeds[0]} and {alike.seeds[1]}): one pair of runs has no "
+        "interval, so how much of a difference is chance is not known."
+    ]
 
 
 def _of_emissions(c: Comparison) -> str:
     f = c.figure(BY_AVERAGE)
     if f.saved is None or f.baseline is None or f.other is None:
-        return f"What they emitted is not compared: {f.reason}."
+        # The reason of all figures has been told before.
+        known = f.reason == c.likeness.no_totals
+        return "" if known else f"What they emitted is not compared: {f.reason}."
     gas = f.unit.removeprefix("g")
     pair = f"{grams(f.other, gas)} against {grams(f.baseline, gas)}, {f.other_provenance}"
     limit = f"; {f.reason}" if f.reason else ""
@@ -55,12 +95,24 @@ def _of_emissions(c: Comparison) -> str:
 def _of_energy(c: Comparison) -> str:
     f = c.figure("energy")
     if f.saved is None or f.baseline is None or f.other is None:
-        return f"Their energy is not compared: {f.reason}."
-    pair = f"{joules(f.other)} against {joules(f.baseline)}, {f.other_provenance}"
+        known = f.reason == c.likeness.no_totals
+        return "" if known else f"Their energy is not compared: {f.reason}."
+    limit = f"; {f.reason}" if f.reason else ""
+    pair = f"{joules(f.other)} against {joules(f.baseline)}, {f.other_provenance}{limit}"
     if f.saved == 0 or f.share is None:
         return f"Both runs drew the same energy ({pair})."
     word = "less" if f.saved > 0 else "more"
     return f"It drew {share(abs(f.share))} {word} energy ({pair})."
+
+
+def _of_a_token(c: Comparison) -> str:
+    f = c.figure(ENERGY_RATE)
+    if not c.likeness.amounts or f.saved is None or not f.share:
+        return ""
+    word = "less" if f.saved > 0 else "more"
+    limit = f"; {f.reason}" if f.reason else ""
+    pair = f"{_cell(f, f.other)} against {_cell(f, f.baseline)}, {f.other_provenance}{limit}"
+    return f"Of a token it drew {share(abs(f.share))} {word} energy ({pair})."
 
 
 def _of_a_kwh(c: Comparison) -> str:
@@ -124,7 +176,8 @@ def sections(c: Comparison) -> list[Section]:
     found.append(_work(c))
     refused = [f for f in c.figures if f.reason and f.saved is None]
     if refused:
-        lead = "Figures of different provenance or kind are not held against each other."
+        lead = "What a difference of the runs explains, and figures of different provenance or "
+        lead += "kind, are not held against each other."
         cells = [(f.name, _told(f, 0), _told(f, 1), f.reason or "") for f in refused]
         heads = ("figure", "first", "other", "why")
         found.append(Section("refused", "Not compared", lead, "", (table(heads, cells, 4),)))
@@ -166,6 +219,9 @@ def _cell(f: Compared, value: float | None) -> str:
         return duration(value) if value else "0 s"
     if f.unit == "J":
         return joules(value)
+    if f.unit == "J/token":
+        factor, unit = edi_unit([f.baseline, f.other])
+        return f"{figure(value * factor)} {unit}"
     if f.unit == "bytes":
         return f"{figure(value / 2**20)} MiB"
     if f.unit.startswith("gCO"):
@@ -208,8 +264,8 @@ def _work(c: Comparison) -> Section:
         first, second = (", ".join(map(str, work.widths)) or MISSING for work in (one, two))
         rows.append(("training workers", first, second))
     lead = "The same, as far as the records tell."
-    if c.differences:
-        lead = f"Not the same: {'; '.join(c.differences)}."
+    if not c.likeness.same_work:
+        lead = f"Not the same: {'; '.join((*c.likeness.amounts, *c.likeness.kinds))}."
     return Section("work", "Work", lead, "", (table(("", "first", "other"), rows, 1),))
 
 

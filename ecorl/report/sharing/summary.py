@@ -15,6 +15,7 @@ from ecorl.report.energy.emissions import IntensityKind
 from ecorl.report.energy.stages import present
 from ecorl.report.model import Report
 from ecorl.report.run_config import RunConfig
+from ecorl.report.sharing.conditions import Conditions, read_conditions
 from ecorl.report.training_stage.model import TrainingStageFacts
 from ecorl.runtime.memory import DEVICE_METRIC, HOST_METRIC
 from ecorl.telemetry.beside.codecarbon import Beside
@@ -140,6 +141,7 @@ class RunSummary:
         final_loss: of the last step that was kept; None without one.
         beside: what CodeCarbon found of the same time; None where it did not run.
         missing: what is missing from the figures, one sentence each.
+        conditions: what it was asked to do, and by which instruments its figures were taken.
     """
 
     run_id: str
@@ -159,6 +161,7 @@ class RunSummary:
     final_loss: float | None
     beside: Beside | None
     missing: tuple[str, ...]
+    conditions: Conditions
 
     def emission(self, kind: IntensityKind = IntensityKind.AVERAGE) -> EmissionFigure | None:
         """Emissions by one kind of intensity, or None without a figure."""
@@ -192,6 +195,7 @@ def summarise(report: Report, reader: LedgerReader, known: RunConfig) -> RunSumm
         final_loss=_final(report, "loss"),
         beside=read_beside(reader),
         missing=report.missing,
+        conditions=read_conditions(head, reader, known),
     )
 
 

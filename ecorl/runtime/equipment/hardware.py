@@ -159,13 +159,9 @@ def _host_profile(devices: cfg.DeviceConfig) -> tuple[DeviceProfile, str]:
         raise ConfigError("devices.n_gpus", devices.n_gpus, allowed)
     if devices.gpu == "auto":
         return load_profile("host_cpu"), "the trainer runs on this host's CPU"
-    profile = load_profile(devices.gpu) if devices.gpu in profile_names() else None
-    if profile is not None and profile.kind != DeviceKind.CPU:
-        allowed = "auto or a profile of kind cpu: the trainer runs on this host's CPU"
-        raise ConfigError("devices.gpu", devices.gpu, allowed)
-    return named_profile(
-        "devices.gpu", devices.gpu, DeviceKind.CPU
-    ), f"profile {devices.gpu} as configured"
+    why = "the trainer runs on this host's processor, on no GPU"
+    profile = named_profile("devices.gpu", devices.gpu, DeviceKind.CPU, why)
+    return profile, f"profile {devices.gpu} as configured"
 
 
 def _gpu_profile(config: cfg.Config, training: TrainingSide) -> tuple[DeviceProfile, str]:
@@ -174,7 +170,8 @@ def _gpu_profile(config: cfg.Config, training: TrainingSide) -> tuple[DeviceProf
     if n_used and n_used != devices.n_gpus:
         raise ConfigError("devices.n_gpus", devices.n_gpus, f"{n_used}: the trainer uses so many")
     if devices.gpu != "auto":
-        profile = named_profile("devices.gpu", devices.gpu, DeviceKind.GPU)
+        why = "the trainer runs on a GPU"
+        profile = named_profile("devices.gpu", devices.gpu, DeviceKind.GPU, why)
         return profile, f"profile {devices.gpu} as configured"
     titles = {gpu.name for gpu in _used_gpus(training)}
     if len(titles) > 1:

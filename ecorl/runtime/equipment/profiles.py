@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-from ecorl.devices import DeviceProfile, load_profile, profile_names
-from ecorl.errors import ConfigError
+from ecorl.devices import DeviceProfile, chosen_profile, load_profile
 from ecorl.records import DeviceKind
 
 _PROFILE_BY_WORDS = {
@@ -40,24 +38,17 @@ def nameless_profile(title: str) -> DeviceProfile:
     return DeviceProfile("_".join(["nvidia", *(words or ["gpu"])]), title or "GPU", DeviceKind.GPU)
 
 
-def named_profile(key: str, name: str, kind: DeviceKind) -> DeviceProfile:
+def named_profile(key: str, name: str, kind: DeviceKind, why: str = "") -> DeviceProfile:
     """Load a profile that the configuration names, of the kind that is wanted there.
 
     Args:
         key: the configuration's key, for the message.
         name: a profile's name or the path of a file.
         kind: the kind of device that the key stands for.
+        why: the reason why only this kind will do, for the message.
 
     Raises:
-        ConfigError: when there is none of this name, or it is of another kind: seconds of one
-            device times the watts of another would be a figure of neither.
+        ConfigError: when there is none of this name, or it is of another kind.
     """
-    of_kind = ["auto"] if key == "devices.gpu" else []
-    of_kind += [known for known in profile_names() if load_profile(known).kind == kind]
-    allowed = f'one of {of_kind} or the path of a TOML file with kind = "{kind}"'
-    if name not in profile_names() and not Path(name).expanduser().is_file():
-        raise ConfigError(key, name, allowed)
-    profile = load_profile(name)
-    if profile.kind != kind:
-        raise ConfigError(key, name, allowed)
-    return profile
+    words = ("auto",) if key == "devices.gpu" else ()
+    return chosen_profile(key, name, kind, words=words, why=why)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import sqlite3
 
 import pytest
 from rich.console import Console
 
 from ecorl.control import Command, Why
 from ecorl.grid import Scope
-from ecorl.ledger import DeviceRecord, LedgerReader
-from ecorl.records import EventKind, Provenance, Stage
+from ecorl.ledger import LEDGER_FILE, DeviceRecord, LedgerReader
+from ecorl.records import DeviceKind, EventKind, Provenance, Stage
 from ecorl.report.comparison.compare import compare
 from ecorl.report.comparison.data import BY_AVERAGE, comparison_data
 from ecorl.report.comparison.sections import sections, verdict
@@ -124,7 +126,7 @@ def test_other_items_are_not_compared_in_pairs(two):
 def test_runs_of_other_work_are_said_to_be(two):
     c = two({}, {"steps": 4})
     assert c.differences[0] == "2 steps in the first run, 4 in the other one (100 % more)"
-    assert "did different work" in told(c)
+    assert told(c).startswith("Not the same work: 2 steps in the first run, 4 in the other one")
     assert comparison_data(c)["same_work"] is False
     assert next(s for s in sections(c) if s.id == "work").lead.startswith("Not the same")
 
@@ -198,3 +200,128 @@ def test_it_is_the_same_whoever_reads(run_of):
     c = compare(read_summary(run.folder), read_summary(run.folder / "ledger.sqlite"))
     assert c.figure("energy").share == 0.0
     assert "Both runs emitted the same" in told(c)
+
+
+# ---------------------------------------------------------------- work and instruments
+
+
+def configured(run, text="", *, source="nvml", profile="h100", host="a", kind=None, **filled):
+    """A run whose ledger holds a config, with a device read by an instrument."""
+    fill(run, **filled)
+    run.ledger.device(DeviceRecord("gpu0", profile, MEASURED, source, 50.0, kind=kind))
+    run.recorded_config(text)
+    with contextlib.closing(sqlite3.connect(run.folder / LEDGER_FILE)) as db, db:
+        db.execute("INSERT INTO meta VALUES ('host', ?)", (host,))
+    return run.folder
+
+
+@pytest.fixture
+def pair(run_of):
+    """Makes two runs with configs, and compares them."""
+
+    def make(first, other):
+        folders = configured(run_of("a"), **first), configured(run_of("b"), **other)
+        return compare(*map(read_summary, folders))
+
+    return make
+
+
+def withheld(c):
+    return {f.name for f in c.figures if f.saved is None and f.reason}
+
+
+def test_the_same_work_by_the_same_instruments_is_said_first(pair):
+    c = pair({}, {"power_w": 50.0})
+    work, instruments = verdict(c)[:2]
+    assert work == "The same work: grpo, 2 steps, about 200 tokens, as far as the records tell."
+    assert instruments == "The same instruments: gpu0: nvml, measured."
+    assert c.figure("energy").share == pytest.approx(0.5)
+    assert "token" not in " ".join(verdict(c)[2:])  # the totals say it
+    data = comparison_data(c)
+    assert (data["same_work"], data["same_instruments"]) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"text": 'algorithm = "rloo"'}, "the algorithm is grpo in the first run, rloo in"),
+        ({"text": "[trainer]\nmax_completion_length = 32"}, "completions of at most 16 tokens"),
+        ({"text": "[trainer]\nnum_generations = 2"}, "8 completions a prompt in the first run, 2"),
+        ({"text": "[trainer]\nbeta = 0.0"}, "with a reference model in the first run, without a"),
+        (
+            {"text": '[task]\ntype = "files"\npolicy = "/p"\nreward = "/r"\nprompts = "/q.jsonl"'},
+            "the prompts are those of the task arithmetic in the first run, /q.jsonl in the other",
+        ),
+        ({"profile": "h200"}, "gpu0 is h100 in the first run, h200 in the other one"),
+        ({"source": "replay"}, "measured by nvml in the first run, measured by replay"),
+    ],
+)  # fmt: skip
+def test_a_difference_that_explains_a_saving_leaves_no_saving(pair, other, words):
+    c = pair({}, {"power_w": 50.0, **other})
+    assert words in " ".join(verdict(c)[:2])
+    assert {"energy", "energy per token", "mean power", "run time", BY_AVERAGE} <= withheld(c)
+    said = told(c)
+    assert "No saving is told, since " in said
+    assert " less energy" not in said
+    data = comparison_data(c)
+    assert (data["same_work"] and data["same_instruments"]) is False
+    assert data["energy_savings"]["reduction_percentage"] is None
+    assert data["per_token"]["reduction_percentage"] is None
+
+
+def test_runs_of_another_amount_are_compared_per_token_alone(pair):
+    c = pair({}, {"steps": 4, "power_w": 50.0})
+    assert {"energy", "mean power", "run time", BY_AVERAGE} <= withheld(c)
+    rate = c.figure("energy per token")
+    assert (rate.baseline, rate.other) == (pytest.approx(20.0), pytest.approx(5.0))
+    said = told(c)
+    assert "Only figures per token are compared" in said
+    assert (
+        "Of a token it drew 75.0 % less energy (5.00 J/token against 20.0 J/token, measured" in said
+    )
+    assert "It drew" not in said
+    assert c.figure("emissions per 1,000 tokens").share == pytest.approx(0.75)
+
+
+def test_an_unfinished_run_is_compared_per_token_alone(pair, run_of):
+    first = configured(run_of("a"))
+    run = run_of("b")
+    other = configured(run)
+    with contextlib.closing(sqlite3.connect(other / LEDGER_FILE)) as db, db:
+        db.execute("DELETE FROM event WHERE kind = 'finish'")
+    c = compare(read_summary(first), read_summary(other))
+    assert "the first run is finished, the other one no end recorded" in verdict(c)[0]
+    assert "energy" in withheld(c)
+    assert c.figure("energy per token").saved is not None
+
+
+def test_runs_that_differ_in_their_seeds_alone_have_no_interval(pair):
+    c = pair({"text": "seed = 1"}, {"text": "seed = 2", "power_w": 90.0})
+    assert c.likeness.same_work
+    assert "Their seeds differ (1 and 2): one pair of runs has no interval" in told(c)
+    assert c.figure("energy").share == pytest.approx(0.1)
+    assert "no interval" not in told(compare(c.baseline, c.baseline))
+
+
+@pytest.mark.parametrize("kind", [DeviceKind.GPU, DeviceKind.CPU])
+def test_another_host_explains_a_saving_of_its_processor_alone(pair, kind):
+    c = pair({"kind": kind}, {"kind": kind, "host": "b"})
+    assert "Not the same instruments: it ran on the host a in the first run, b" in verdict(c)[1]
+    # GPUs of one profile that are read alike are alike, a host's processors are not known to be.
+    assert ("energy" in withheld(c)) == (kind is DeviceKind.CPU)
+
+
+def test_the_joules_of_a_simulated_card_are_missed_where_one_run_alone_used_it(run_of):
+    first = configured(run_of("a"))
+    run = fill(run_of("b"))
+    run.ran(Stage.REWARD, (1030, 1031), 1.0, device="fpga0:u55c", provenance=MODELLED)
+    run.ledger.device(DeviceRecord("fpga0", "u55c", MODELLED, "cycle model", 20.0))
+    assert run.ledger.flush()
+    c = compare(read_summary(first), read_summary(run.folder))
+    assert "a simulated card answered 0 calls in the first run and 1 in the other" in told(c)
+    assert "energy" in withheld(c)
+
+
+def test_what_the_records_do_not_tell_is_named(two):
+    said = told(two({}, {}))
+    assert "(not recorded: the host)" in said

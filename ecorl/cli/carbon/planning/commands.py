@@ -73,10 +73,11 @@ def plan(
     as_json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
-    """Say when to train until a deadline, with how many workers in which gear, and what it saves.
+    """Say when to train until a deadline, and what that saves.
 
-    The grid is that of the config's feeds, or a recording. The plan is the default controller's on
-    the course that is expected; in use it decides anew each hour, by what the grid then does.
+    Also with how many workers, and in which gear (numeric format of the training stage). The grid
+    is that of the config's feeds, or a recording. The plan is the default controller's on the
+    course that is expected; in use it decides anew each hour, by what the grid then does.
     """  # fmt: skip
     plot = writable(plot, "--plot")
     settings = chosen_config(config, overrides)
@@ -153,10 +154,10 @@ def simulate(
     ] = None,
     plot: PlotOption = None,
 ) -> None:
-    """Play controllers along a recorded grid: emissions, what is saved, distance to the optimum.
+    """Play controllers of the training along a recorded grid.
 
-    Each has to train the same tokens by the deadline. The bound knew all hours beforehand: no
-    controller can emit less.
+    Prints what each emits, what it saves and how far it is from the optimum. Each has to train the
+    same tokens by the deadline. The bound knew all hours beforehand: no controller can emit less.
     """  # fmt: skip
     plot, csv_file = writable(plot, "--plot"), writable(csv_file, "--csv")
     settings = chosen_config(config, overrides)
@@ -187,11 +188,12 @@ def profile(
     ] = 1,
     as_json: JsonOption = False,
 ) -> None:
-    """Read power and throughput by gear and width from the training stage of a run.
+    """Read power and throughput of the training stage from a run.
 
-    Figures are means over the executions with their standard deviations, of the provenance that the
-    record has. A simulated gear has no price: its executions are left out, as are steps that were
-    computed anew. What --out writes is what carbon.control.table reads.
+    By gear (numeric format) and width (number of workers). Figures are means over the executions
+    with their standard deviations, of the provenance that the record has. A simulated gear has no
+    price: its executions are left out, as are steps that were computed anew. What --out writes is
+    what carbon.control.table reads.
     """
     out = writable(out, "--out")
     from ecorl.cli.carbon.planning.profile import run_profile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tomllib
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreBatch, Scor
 from ecorl.errors import UserError
 from ecorl.ledger import LEDGER_FILE, Ledger
 from ecorl.policy.calibration.calibrate import calibrate
+from ecorl.policy.calibration.costs import BOTH_WAYS, N_BOTH_WAYS
+from ecorl.policy.calibration.reach import Reach, holds_for
 from ecorl.records import Abilities, Algorithm, ModelShape, Provenance, Stage, StageWork
 from ecorl.runtime.local import LocalRuntime
 from ecorl.runtime.protocol import join
@@ -49,27 +52,27 @@ class Toy:
         pass
 
 
-def config(gpu_power):
+ALWAYS_CARD = {"type": "static", "reward": "concurrent", "reference": "concurrent"}
+IN_TURNS = {"policy": ALWAYS_CARD, "profile_both_paths": True, "n_profiling": 1000}
+
+
+def config(gpu_power, placement):
     return Config.model_validate(
         {
-            "placement": {
-                "policy": {"type": "static", "reward": "concurrent", "reference": "concurrent"},
-                "profile_both_paths": True,
-                "n_profiling": 1000,
-            },
+            "placement": placement,
             "trainer": {"max_completion_length": 32},
             "telemetry": {"gpu": {"type": gpu_power, "interval_s": 0.02}},
         }
     )
 
 
-def ran(folder, monkeypatch, n_iterations, gpu_power="modelled"):
+def ran(folder, monkeypatch, n_iterations, gpu_power="modelled", placement=IN_TURNS):
     """A run of the real runtime over toy stages; every other batch stays on the GPU path."""
     monkeypatch.setattr(
         "ecorl.runtime.local.build_engine",
         lambda config, checkpoint, stage, device, **_: ThreadedEngine(Toy(stage, device)),
     )
-    made = config(gpu_power)
+    made = config(gpu_power, placement)
     ledger = Ledger.create(
         folder / LEDGER_FILE,
         run_id="toy",
@@ -143,8 +146,8 @@ def test_a_run_of_this_runtime_is_accepted(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("n_iterations", "gpu_power", "words"),
     [
-        (6, "modelled", "generation on the GPUs has 6 readings, reward on the GPUs has 3 readings"),
-        (22, "null", "energy of generation on the GPUs has 0 readings"),
+        (6, "modelled", "generation on the host has 6 readings, reward on the host has 3 readings"),
+        (22, "null", "energy of generation on the host has 0 readings"),
     ],
 )
 def test_a_run_that_says_too_little_is_refused(
@@ -154,3 +157,32 @@ def test_a_run_that_says_too_little_is_refused(
     with pytest.raises(UserError, match="cannot be calibrated") as caught:
         calibrate(folder)
     assert words in str(caught.value)
+
+
+def test_a_run_that_never_used_the_card_is_told_how_to_get_one_that_did(tmp_path, monkeypatch):
+    folder = ran(tmp_path, monkeypatch, 32, placement={"policy": {"type": "static"}})
+    with pytest.raises(UserError, match="cannot be calibrated") as caught:
+        calibrate(folder)
+    told = str(caught.value)
+    assert "reward on the card has 0 readings, reference on the card has 0 readings" in told
+    assert "on the host has" not in told  # there were enough of those
+    assert told.endswith(f"Such a run comes from {BOTH_WAYS}")
+
+
+def test_the_run_that_is_recommended_can_be_calibrated(tmp_path, monkeypatch):
+    recommended, _, steps = BOTH_WAYS.partition(" and ")
+    placement = tomllib.loads(recommended)["placement"]
+    assert steps == f"trainer.steps = {N_BOTH_WAYS} or more"
+    made = calibrate(ran(tmp_path, monkeypatch, N_BOTH_WAYS, placement=placement))
+    for stage in FROZEN:
+        assert made.counts[f"{stage}_card_s"] == N_BOTH_WAYS // 2
+        assert made.counts[f"{stage}_s"] >= 8  # a clock's readings have outliers
+    assert made.reach == Reach(N_BOTH_WAYS, N_ROWS, N_ROWS, PROMPT, PROMPT, 8.0, 24.0)
+    told = holds_for(made)
+    assert told[0] == "holds for 1 x host_cpu and 1 x u55c, grpo; its figures are modelled"
+    assert (
+        "24 batches of 8 rows, mean prompts of 4 and mean completions of 8 to 24 tokens" in told[1]
+    )
+    assert f"reward {made.counts['reward_s']}," in told[2]
+    assert "reward on the card 12" in told[2]
+    assert "mean completions outside 4 to 32 tokens" in told[3]

@@ -271,14 +271,19 @@ def test_a_named_profile_is_taken_without_asking_a_driver(nvml, rapl):
 @pytest.mark.parametrize(
     ("name", "side", "allowed"),
     [
-        ("l4", CPU, "the trainer runs on this host's CPU"),
-        ("u55c", CPU, "the trainer runs on this host's CPU"),
+        ("l4", CPU, "one of ['auto', 'host_cpu'] or the path of a TOML file"),
+        ("l4", CPU, "l4 is the profile of a GPU (NVIDIA L4 24 GB), and the trainer runs on this "
+                    "host's processor, on no GPU"),
+        ("u55c", CPU, "u55c is the profile of a card (AMD Alveo U55C 16 GB), and the trainer"),
+        ("host_cpu", GPU, "host_cpu is the profile of a host's processor (CPU of this host), and "
+                          "the trainer runs on a GPU"),
+        ("v80", GPU, "v80 is the profile of a card (AMD Alveo V80 32 GB), and the trainer"),
         ("host_cpu", GPU, "one of ['auto', 'a100_sxm', 'h100_sxm', 'h200', 'l4']"),
         ("u55c", GPU, "one of ['auto', 'a100_sxm', 'h100_sxm', 'h200', 'l4']"),
         ("abacus", GPU, "one of ['auto', 'a100_sxm', 'h100_sxm', 'h200', 'l4']"),
         ("abacus", CPU, "one of ['auto', 'host_cpu']"),
     ],
-)
+)  # fmt: skip
 def test_a_profile_of_another_device_is_refused(rapl, name, side, allowed):
     """Seconds of one device times watts of another would be printed as if they were measured."""
     rapl(False)
@@ -286,6 +291,7 @@ def test_a_profile_of_another_device_is_refused(rapl, name, side, allowed):
         gpu_path(config(name), side)
     assert str(caught.value).startswith(f"devices.gpu = '{name}'")
     assert allowed in str(caught.value)
+    assert ("is the profile of" in str(caught.value)) == (name != "abacus")
 
 
 def test_the_gpus_that_the_trainer_uses_are_asked_and_metered(nvml):
