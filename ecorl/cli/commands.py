@@ -87,6 +87,9 @@ def run(
     resume: Annotated[
         Path | None, typer.Option("--resume", help="Run folder to go on with.")
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check all that the run is given and stop.")
+    ] = False,
     show: Annotated[
         bool, typer.Option("--show-config", help="Print the resolved config and stop.")
     ] = False,
@@ -106,6 +109,11 @@ def run(
         typer.echo(config_toml(settings))
         return
     run_dir = settings.resolved_run_dir() if resume is None else resume.expanduser()
+    if check:
+        with reading_named_ledger():
+            given = settings if resume is None else None
+            _adapter(settings.adapter, "check")(given, run_dir, console)
+        return
     if not _trained(settings, run_dir, resume is not None, console):
         say(f"stopped; go on with: ecorl run --resume {run_dir}", console)
         raise typer.Exit(STOPPED)
@@ -161,7 +169,7 @@ def _adapter(name: str, function: str) -> Any:
         function: of its module.
 
     Raises:
-        ConfigError: when no adapter of that name is installed.
+        ConfigError: when no adapter of that name is installed, or it lacks the function.
         MissingToolError: when its framework is not installed.
     """
     found = {p.name: p for p in importlib.metadata.entry_points(group="ecorl.adapters")}
@@ -176,6 +184,8 @@ def _adapter(name: str, function: str) -> Any:
         raise MissingToolError(
             f"adapter = {name!r} needs its framework: pip install {hint} ({error})"
         ) from error
+    if not hasattr(module, function):
+        raise ConfigError("adapter", name, f"an adapter with {function!r}, which this one lacks")
     return getattr(module, function)
 
 

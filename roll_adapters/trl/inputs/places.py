@@ -1,0 +1,58 @@
+"""Where the models of a run may compute, as far as that is known before they are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from ecorl import config as cfg
+from ecorl.engines.cards import real_cards
+from ecorl.engines.fpga.engine import refusal
+from ecorl.records import Stage, role_of
+from ecorl.runtime.equipment.hardware import gpu_path, stays_on_gpu
+from ecorl.runtime.training import FrozenModel, TrainingSide
+from roll_adapters.trl.inputs.finding import Finding
+
+
+def check_places(config: cfg.Config) -> Iterator[Finding]:
+    """Check that the trainer's device can be told, and say where frozen models may run.
+
+    Args:
+        config: the run's.
+
+    Raises:
+        ConfigError: for a profile or power source that cannot stand for the trainer's device.
+    """
+    on_gpu = torch.cuda.is_available()
+    task = config.task
+    models = (
+        {Stage.REWARD: task.reward.expanduser(), Stage.REFERENCE: task.policy.expanduser()}
+        if isinstance(task, cfg.FilesTask)
+        else {}
+    )
+    frozen = {role_of(stage): FrozenModel(folder) for stage, folder in models.items()}
+    path = gpu_path(config, TrainingSide("cuda" if on_gpu else "cpu", frozen=frozen))
+    yield Finding("devices.gpu", config.devices.gpu, path.note)
+    home = "GPU" if on_gpu else "host"
+    for stage, folder in models.items():
+        yield Finding(f"{stage} model", "", _may_run(config, stage, folder, home))
+
+
+def _may_run(config: cfg.Config, stage: Stage, folder: Path, home: str) -> str:
+    """Say where a frozen model may run; `home` is where the framework computes."""
+    offload = config.engine.offload
+    if stage is Stage.REFERENCE and config.trainer.beta == 0:
+        return "not needed: trainer.beta = 0"
+    if stays_on_gpu(config.placement.policy, stage):
+        return f"stays on the {home}, by placement.policy"
+    if isinstance(offload, cfg.PluginEngineConfig):
+        return f"may run in the engine {offload.name}"
+    if isinstance(offload, cfg.TorchEngineConfig):
+        return "may run in the torch engine"
+    why = refusal(folder, stage, config.devices.fpga)
+    if why is not None:
+        return f"stays on the {home}, the card cannot run it: {why}"
+    kind = "card" if real_cards(config.engine) else "simulated card"
+    return f"may run on the {kind} ({config.devices.fpga})"
