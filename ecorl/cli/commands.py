@@ -80,7 +80,18 @@ def _top(
     help_without_command(context)
 
 
-@app.command()
+_RUN_EXAMPLES = "\n\n".join(
+    (
+        "Examples:",
+        "ecorl run --config demo",
+        "ecorl run --config my.toml --check",
+        "ecorl run --config my.toml --set trainer.steps=200 --set seed=7",
+        "ecorl run --resume runs/my-7",
+    )
+)
+
+
+@app.command(epilog=_RUN_EXAMPLES)
 def run(
     config: ConfigOption = None,
     overrides: OverridesOption = None,
@@ -88,7 +99,7 @@ def run(
         Path | None, typer.Option("--resume", help="Run folder to go on with.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Check all that the run is given and stop.")
+        bool, typer.Option("--check", help="Check config, files and prompts, write nothing, stop.")
     ] = False,
     show: Annotated[
         bool, typer.Option("--show-config", help="Print the resolved config and stop.")

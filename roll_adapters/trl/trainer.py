@@ -17,9 +17,10 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from ecorl.config import Config
 from ecorl.engines.torch.loading import loading_errors
-from ecorl.errors import CheckpointError, ConfigError
+from ecorl.errors import CheckpointError
 from ecorl.records import Algorithm
 from roll_adapters.trl.inputs.limits import first_line, load_tokenizer
+from roll_adapters.trl.inputs.places import check_gpus
 from roll_adapters.trl.inputs.rows import PROMPT_KEYS, read_rows
 from roll_adapters.trl.inputs.start import check_algorithm
 from roll_adapters.trl.task import TaskFiles
@@ -82,7 +83,7 @@ def build_trainer(config: Config, files: TaskFiles, output_dir: Path, width: int
     check_algorithm(config)
     prompts = [{"prompt": row["prompt"]} for row in read_rows(files.prompts, PROMPT_KEYS)]
     t = config.trainer
-    _check_gpus(width, config)
+    check_gpus(width, config)
     torch.set_num_threads(t.num_threads)
     policy, tokenizer, reward, reward_tokenizer = load_models(files)
     on_cpu = not torch.cuda.is_available()
@@ -121,14 +122,6 @@ def build_trainer(config: Config, files: TaskFiles, output_dir: Path, width: int
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
     return trainer
-
-
-def _check_gpus(width: int, config: Config) -> None:
-    """Refuse more processes than there are GPUs, where there are any: each needs one."""
-    n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else width
-    if width > n_gpus:
-        allowed = f"at most {n_gpus}: each training process needs a GPU of its own"
-        raise ConfigError("trainer.widths", list(config.trainer.widths), allowed)
 
 
 def skip_epochs(trainer: Any, config: Config, step: int) -> None:

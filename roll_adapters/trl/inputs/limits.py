@@ -22,6 +22,8 @@ _TABLES = frozenset(
         "gpt2",
         "gpt_bigcode",
         "gpt_neo",
+        "gptj",
+        "openai-gpt",
         "opt",
         "roberta",
         "xlm-roberta",

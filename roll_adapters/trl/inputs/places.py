@@ -10,6 +10,7 @@ import torch
 from ecorl import config as cfg
 from ecorl.engines.cards import real_cards
 from ecorl.engines.fpga.engine import refusal
+from ecorl.errors import ConfigError
 from ecorl.records import Stage, role_of
 from ecorl.runtime.equipment.hardware import gpu_path, stays_on_gpu
 from ecorl.runtime.training import FrozenModel, TrainingSide
@@ -23,8 +24,10 @@ def check_places(config: cfg.Config) -> Iterator[Finding]:
         config: the run's.
 
     Raises:
-        ConfigError: for a profile or power source that cannot stand for the trainer's device.
+        ConfigError: for a profile or power source that cannot stand for the trainer's device, or
+            fewer GPUs than processes.
     """
+    check_gpus(config.trainer.widths[0], config)
     on_gpu = torch.cuda.is_available()
     task = config.task
     models = (
@@ -38,6 +41,22 @@ def check_places(config: cfg.Config) -> Iterator[Finding]:
     home = "GPU" if on_gpu else "host"
     for stage, folder in models.items():
         yield Finding(f"{stage} model", "", _may_run(config, stage, folder, home))
+
+
+def check_gpus(width: int, config: cfg.Config) -> None:
+    """Refuse more processes than there are GPUs, where there are any: each needs one.
+
+    Args:
+        width: number of processes that train together.
+        config: the run's.
+
+    Raises:
+        ConfigError: when there are fewer.
+    """
+    n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else width
+    if width > n_gpus:
+        allowed = f"at most {n_gpus}: each training process needs a GPU of its own"
+        raise ConfigError("trainer.widths", list(config.trainer.widths), allowed)
 
 
 def _may_run(config: cfg.Config, stage: Stage, folder: Path, home: str) -> str:
@@ -54,5 +73,9 @@ def _may_run(config: cfg.Config, stage: Stage, folder: Path, home: str) -> str:
     why = refusal(folder, stage, config.devices.fpga)
     if why is not None:
         return f"stays on the {home}, the card cannot run it: {why}"
-    kind = "card" if real_cards(config.engine) else "simulated card"
-    return f"may run on the {kind} ({config.devices.fpga})"
+    if not real_cards(config.engine):
+        return f"may run on the simulated card ({config.devices.fpga})"
+    bitstream = offload.bitstream
+    if bitstream is not None and not bitstream.expanduser().is_file():
+        return f"stays on the {home}, there is no bitstream {bitstream}"
+    return f"may run on the card ({config.devices.fpga})"
