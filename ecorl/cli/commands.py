@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import sys
@@ -136,7 +137,9 @@ def _trained(settings: Config, run_dir: Path, resumed: bool, console: Console) -
     from ecorl.ledger import LEDGER_FILE
 
     ledger = run_dir / LEDGER_FILE
-    others = not resumed and ledger.exists()
+    others = False
+    with contextlib.suppress(OSError):  # the adapter says what is wrong with the path
+        others = not resumed and ledger.exists()
     try:
         if resumed:
             with reading_named_ledger():

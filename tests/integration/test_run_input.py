@@ -76,6 +76,8 @@ def test_mistakes_in_paths_and_files_are_told_without_torch(config_file, tmp_pat
         f"task.eval_prompts={tmp_path}/empty.jsonl": "(task.eval_prompts): holds no rows",
         f"task.pairs={few}": 'needs a string "chosen"',
         "run_dir=/proc/none": "run_dir",
+        f"run_dir=/tmp/{'b' * 300}": "run_dir",
+        f"devices.gpu=/tmp/{'b' * 300}": "cannot be read (File name too long)",
         "algorithm=ppo": "algorithm = 'ppo'",
         "devices.gpu=/nowhere": "devices.gpu",
         "devices.fpga=/nowhere": "devices.fpga",

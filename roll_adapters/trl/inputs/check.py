@@ -33,7 +33,7 @@ def check(config: Config, run_dir: Path, resumed: bool, console: Console) -> Non
 
     with quiet():
         _tell(_slow(config, console), console)
-    say("all is well; nothing was written: leave out --check to begin", console)
+    say("checked, and nothing was written: leave out --check to begin", console)
 
 
 def _slow(config: Config, console: Console) -> Iterator[Finding]:

@@ -34,8 +34,8 @@ def check_start(config: Config, run_dir: Path) -> Iterator[Finding]:
     """
     check_algorithm(config)
     check_one_process()
-    check_unused(run_dir)
     check_writable(run_dir)
+    check_unused(run_dir)
     yield Finding("run_dir", str(run_dir), "new, can be written")
     yield from _check_given(config)
 
@@ -86,6 +86,14 @@ def check_one_process() -> None:
 
 
 def _check_given(config: Config) -> Iterator[Finding]:
+    try:
+        yield from _check_files(config)
+    except OSError as error:
+        # Where a path cannot even be looked at: no right to, or no name of a file.
+        raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
+
+
+def _check_files(config: Config) -> Iterator[Finding]:
     task = config.task
     if isinstance(task, FilesTask):
         yield Finding("task.policy", str(task.policy), str(check_policy(task.policy.expanduser())))
