@@ -72,7 +72,8 @@ def _may_run(config: cfg.Config, stage: Stage, folder: Path, home: str) -> str:
         return "may run in the torch engine"
     why = refusal(folder, stage, config.devices.fpga)
     if why is not None:
-        return f"stays on the {home}, the card cannot run it: {why}"
+        stays = f'it stays on the {home} with placement.policy.type = "static"'
+        return f"the card cannot run it: {why}; {stays}"
     if not real_cards(config.engine):
         return f"may run on the simulated card ({config.devices.fpga})"
     bitstream = offload.bitstream
