@@ -53,8 +53,9 @@ from ecorl.runtime.energy.stage_energy import DeviceWindow, StageAccounts
 from ecorl.runtime.overhead import HookTime
 from ecorl.telemetry.history import PowerHistory
 from roll_adapters.demo.two_machines import two_nodes
+from roll_adapters.trl.inputs.quiet import quiet
 from roll_adapters.trl.task import resolve_task
-from roll_adapters.trl.trainer import build_trainer, quiet
+from roll_adapters.trl.trainer import build_trainer
 from roll_adapters.trl_hooks import attach
 
 MEASURED = Provenance.MEASURED

@@ -19,8 +19,9 @@ from rich.console import Console
 
 from ecorl.config import load_config
 from ecorl.runtime.processes.ranked import RankedRuntime
+from roll_adapters.trl.inputs.quiet import quiet
 from roll_adapters.trl.task import resolve_task
-from roll_adapters.trl.trainer import build_trainer, quiet
+from roll_adapters.trl.trainer import build_trainer
 from roll_adapters.trl_hooks import attach
 
 PLAIN, EXACT, FAULTED = "plain", "exact", "faulted"

@@ -35,8 +35,9 @@ from ecorl.engines.fpga.csim.cache import cache_folder
 from ecorl.errors import EngineError
 from ecorl.records import Provenance
 from roll_adapters.trl.attachment import TrlAttachment
+from roll_adapters.trl.inputs.quiet import quiet
 from roll_adapters.trl.task import TaskFiles, resolve_task
-from roll_adapters.trl.trainer import build_trainer, quiet
+from roll_adapters.trl.trainer import build_trainer
 from roll_adapters.trl_hooks import attach
 
 MEASURED = Provenance.MEASURED

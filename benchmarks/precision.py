@@ -34,7 +34,7 @@ from ecorl.engines.models.checkpoint import read_shape
 from ecorl.engines.protocol import Int64
 from ecorl.records import Provenance
 from roll_adapters.demo.prepare import prepare
-from roll_adapters.trl.task import read_rows
+from roll_adapters.trl.inputs.rows import read_rows
 
 SEED = 42
 SIZE = 50.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import sys
@@ -85,13 +86,27 @@ def _top(
     help_without_command(context)
 
 
-@app.command()
+_RUN_EXAMPLES = "\n\n".join(
+    (
+        "Examples:",
+        "ecorl run --config demo",
+        "ecorl run --config my.toml --check",
+        "ecorl run --config my.toml --set trainer.steps=200 --set seed=7",
+        "ecorl run --resume runs/my-7",
+    )
+)
+
+
+@app.command(epilog=_RUN_EXAMPLES)
 def run(
     config: ConfigOption = None,
     overrides: OverridesOption = None,
     resume: Annotated[
         Path | None, typer.Option("--resume", help="Run folder to go on with.")
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check config, files and prompts, write nothing, stop.")
+    ] = False,
     show: Annotated[
         bool, typer.Option("--show-config", help="Print the resolved config and stop.")
     ] = False,
@@ -111,6 +126,11 @@ def run(
         typer.echo(config_toml(settings))
         return
     run_dir = settings.resolved_run_dir() if resume is None else resume.expanduser()
+    if check:
+        with reading_named_ledger():
+            given = settings if resume is None else None
+            _adapter(settings.adapter, "check")(given, run_dir, console)
+        return
     if not _trained(settings, run_dir, resume is not None, console):
         say(f"stopped; go on with: ecorl run --resume {run_dir}", console)
         raise typer.Exit(STOPPED)
@@ -122,7 +142,9 @@ def _trained(settings: Config, run_dir: Path, resumed: bool, console: Console) -
     from ecorl.ledger import LEDGER_FILE
 
     ledger = run_dir / LEDGER_FILE
-    others = not resumed and ledger.exists()
+    others = False
+    with contextlib.suppress(OSError):  # the adapter says what is wrong with the path
+        others = not resumed and ledger.exists()
     try:
         if resumed:
             with reading_named_ledger():
@@ -166,7 +188,7 @@ def _adapter(name: str, function: str) -> Any:
         function: of its module.
 
     Raises:
-        ConfigError: when no adapter of that name is installed.
+        ConfigError: when no adapter of that name is installed, or it lacks the function.
         MissingToolError: when its framework is not installed.
     """
     found = {p.name: p for p in importlib.metadata.entry_points(group="ecorl.adapters")}
@@ -181,6 +203,8 @@ def _adapter(name: str, function: str) -> Any:
         raise MissingToolError(
             f"adapter = {name!r} needs its framework: pip install {hint} ({error})"
         ) from error
+    if not hasattr(module, function):
+        raise ConfigError("adapter", name, f"an adapter with {function!r}, which this one lacks")
     return getattr(module, function)
 
 

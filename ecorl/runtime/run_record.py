@@ -174,8 +174,8 @@ def check_writable(folder: Path) -> None:
     Raises:
         ConfigError: when it cannot.
     """
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass

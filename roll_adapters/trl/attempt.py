@@ -44,12 +44,15 @@ from ecorl.runtime.run_record import (
 from roll_adapters.trl.attach import PACKAGES, attach_to_record
 from roll_adapters.trl.attachment import TrlAttachment
 from roll_adapters.trl.evaluate import evaluate, rank_check
+from roll_adapters.trl.inputs.quiet import quiet
+from roll_adapters.trl.inputs.rows import PAIR_KEYS, PROMPT_KEYS, read_rows
+from roll_adapters.trl.inputs.start import check_algorithm
 from roll_adapters.trl.launch.boundary import StepBoundary, StepStopSignals, unchanged
 from roll_adapters.trl.launch.crew import CHECKPOINTS, NEXT_WIDTH, AttemptOutcome, Crew
 from roll_adapters.trl.launch.messages import Go
 from roll_adapters.trl.processes import TrainerProcesses
-from roll_adapters.trl.task import TaskFiles, prepare_task, read_rows, resolve_task
-from roll_adapters.trl.trainer import build_trainer, check_algorithm, quiet, skip_epochs
+from roll_adapters.trl.task import TaskFiles, prepare_task, resolve_task
+from roll_adapters.trl.trainer import build_trainer, skip_epochs
 
 MODEL = "model"
 
@@ -326,7 +329,7 @@ class _Run:
     def _evaluate(self, phase: EvaluationPhase) -> None:
         if self.files.eval_prompts is None:
             return
-        result = evaluate(self.trainer, read_rows(self.files.eval_prompts, ("prompt",)))
+        result = evaluate(self.trainer, read_rows(self.files.eval_prompts, PROMPT_KEYS))
         self.record.evaluation("reward", phase, result.reward)
         words = f"held-out {phase} training: reward {statistics.fmean(result.reward):+.2f}"
         if result.correct is not None:
@@ -374,7 +377,7 @@ class _Run:
                 engine,
                 self.trainer.reward_funcs[0],
                 self.trainer.reward_processing_classes[0],
-                read_rows(self.files.pairs, ("prompt", "chosen", "rejected")),
+                read_rows(self.files.pairs, PAIR_KEYS),
             )
         finally:
             engine.close()

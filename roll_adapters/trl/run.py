@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
 
 from ecorl.config import Config, config_toml
-from ecorl.errors import ConfigError, TrainingError
+from ecorl.errors import TrainingError
 from ecorl.ledger import LEDGER_FILE, LedgerReader
 from ecorl.runtime.checkpoints import newest_checkpoint, step_of
-from ecorl.runtime.run_record import check_unused, check_writable, resumable_config
+from ecorl.runtime.run_record import resumable_config
+from roll_adapters.trl.inputs.check import check as check_input
+from roll_adapters.trl.inputs.finding import Finding
+from roll_adapters.trl.inputs.start import check_resume, check_start
 from roll_adapters.trl.launch.crew import CHECKPOINTS, NEXT_WIDTH, AttemptOutcome
 from roll_adapters.trl.launch.messages import Begin, How
 from roll_adapters.trl.launch.supervisor import Supervisor
@@ -43,13 +46,11 @@ def run(config: Config, run_dir: Path, console: Console) -> bool:
         UserError: for anything in the configuration or its files that cannot be used.
         TrainingError: when a training process failed or was killed.
     """
-    _check_one_process()
+    _passed(check_start(config, run_dir))
     if _is_alone(config):
         from roll_adapters.trl.attempt import start
 
         return start(config, run_dir, console) is AttemptOutcome.COMPLETE
-    check_unused(run_dir)
-    check_writable(run_dir)
     return _supervised("start", config, run_dir, config.trainer.widths[0])
 
 
@@ -64,17 +65,38 @@ def resume(run_dir: Path, console: Console) -> bool:
         True when the run finished, False when a signal stopped it again.
 
     Raises:
-        RunError: when there is no run to resume, it has finished, another process is at it, or a
-            script of the user's own has started it.
+        RunError: when there is no run to resume, it has finished, another process is at it, a
+            script of the user's own has started it, or a file that it needs is gone.
         TrainingError: when a training process failed or was killed.
     """
     config = resumable_config(run_dir)
+    _passed(check_resume(config, run_dir))
     if _is_alone(config):
         from roll_adapters.trl.attempt import resume as go_on
 
         return go_on(config, run_dir, console) is AttemptOutcome.COMPLETE
-    _check_one_process()
     return _supervised("resume", config, run_dir, last_width(config, run_dir))
+
+
+def check(config: Config | None, run_dir: Path, console: Console) -> None:
+    """Check what a run is given, print a line for each thing, and leave nothing behind.
+
+    Args:
+        config: the resolved configuration; None for a run that is to go on with its own.
+        run_dir: folder of the run.
+        console: where the lines go.
+
+    Raises:
+        UserError: for the first mistake.
+    """
+    settings = resumable_config(run_dir) if config is None else config
+    check_input(settings, run_dir, config is None, console)
+
+
+def _passed(findings: Iterable[Finding]) -> None:
+    """Run checks to their end, or to the first mistake."""
+    for _ in findings:
+        pass
 
 
 def last_width(config: Config, run_dir: Path) -> int:
@@ -94,17 +116,6 @@ def last_width(config: Config, run_dir: Path) -> int:
 def _is_alone(config: Config) -> bool:
     """Whether one process, this one, trains from the beginning to the end."""
     return config.trainer.widths == (1,)
-
-
-def _check_one_process() -> None:
-    """Refuse to be one of several processes: each would make a run of its own."""
-    n_processes = os.environ.get("WORLD_SIZE", "1")
-    if n_processes != "1":
-        allowed = (
-            "1: `ecorl run` starts the processes of trainer.widths itself, and for a script that "
-            "calls attach use torchrun instead"
-        )
-        raise ConfigError("WORLD_SIZE", n_processes, allowed)
 
 
 def _supervised(how: How, config: Config, run_dir: Path, width: int) -> bool:

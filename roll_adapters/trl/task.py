@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from ecorl.config import ArithmeticTask, Config, FpgaEngineConfig
+from ecorl.config import ArithmeticTask, Config, FilesTask, FpgaEngineConfig
 from ecorl.engines.fpga.csim.build import csim_library
-from ecorl.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,7 @@ def resolve_task(config: Config, console: Console) -> TaskFiles:
 
 
 def prepare_task(config: Config, console: Console) -> TaskFiles:
-    """Find the files of the configured task, check them and build what the run computes with.
+    """Find the files of the configured task, check their texts, build what the run computes with.
 
     A mistake in one of them then costs no training time.
 
@@ -65,14 +62,15 @@ def prepare_task(config: Config, console: Console) -> TaskFiles:
         console: where the making of files is shown.
 
     Raises:
-        DataError: when a file cannot be used, or the cache cannot be written.
+        DataError: when a text cannot be used, or the cache cannot be written.
+        CheckpointError: when a tokenizer cannot be used.
     """
+    from roll_adapters.trl.inputs.tokens import check_tokens  # brings torch
+
     files = resolve_task(config, console)
-    read_rows(files.prompts, ("prompt",), "task.prompts")
-    if files.eval_prompts:
-        read_rows(files.eval_prompts, ("prompt",), "task.eval_prompts")
-    if files.pairs:
-        read_rows(files.pairs, ("prompt", "chosen", "rejected"), "task.pairs")
+    if isinstance(config.task, FilesTask):
+        for _ in check_tokens(config.task, config.trainer.max_completion_length, console):
+            pass  # of interest to `ecorl run --check` alone
     _build_kernels(config, console)
     return files
 
@@ -87,40 +85,3 @@ def _build_kernels(config: Config, console: Console) -> None:
                 line, highlight=False, markup=False, soft_wrap=True
             ),
         )
-
-
-def read_rows(path: Path, required: tuple[str, ...], key: str = "") -> list[dict[str, Any]]:
-    """Read the rows of a JSON-lines file, each with the required keys as strings.
-
-    Args:
-        path: the file.
-        required: keys that each row must have.
-        key: the config key that names the file, for the message.
-
-    Raises:
-        DataError: naming the file, the line and what is wrong with it.
-    """
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except OSError as error:
-        asked = f" ({key})" if key else ""
-        raise DataError(f"{path}{asked}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not a text file in UTF-8 ({error})") from error
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise DataError(f"{path}:{number}: is not JSON ({error})") from error
-        if not isinstance(row, dict):
-            raise DataError(f"{path}:{number}: needs an object with {', '.join(required)}")
-        for name in required:
-            if not isinstance(row.get(name), str):
-                raise DataError(f'{path}:{number}: needs a string "{name}", not {row.get(name)!r}')
-        rows.append(row)
-    if not rows:
-        raise DataError(f"{path}: holds no rows")
-    return rows

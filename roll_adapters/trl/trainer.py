@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,53 +10,26 @@ from datasets import Dataset
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     PrinterCallback,
     ProgressCallback,
 )
-from transformers.utils import logging as hf_logging
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from ecorl.config import Config
 from ecorl.engines.torch.loading import loading_errors
-from ecorl.errors import CheckpointError, ConfigError, DataError
+from ecorl.errors import CheckpointError
 from ecorl.records import Algorithm
-from roll_adapters.trl.task import TaskFiles, read_rows
+from roll_adapters.trl.inputs.limits import first_line, load_tokenizer
+from roll_adapters.trl.inputs.places import check_gpus
+from roll_adapters.trl.inputs.rows import PROMPT_KEYS, read_rows
+from roll_adapters.trl.inputs.start import check_algorithm
+from roll_adapters.trl.task import TaskFiles
 
 TRAINERS: dict[Algorithm, tuple[Any, Any]] = {
     Algorithm.GRPO: (GRPOConfig, GRPOTrainer),
     Algorithm.RLOO: (RLOOConfig, RLOOTrainer),
 }
 """Arguments and trainer of each algorithm that TRL has for us."""
-
-
-def check_algorithm(config: Config) -> None:
-    """Check that TRL has the configured algorithm.
-
-    Raises:
-        ConfigError: when it has not.
-    """
-    if config.algorithm_enum not in TRAINERS:
-        allowed = f"{' or '.join(repr(str(name)) for name in TRAINERS)} with adapter = 'trl'"
-        raise ConfigError("algorithm", config.algorithm, allowed)
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the bars and warnings of transformers and its kin inside the block."""
-    bars, level = hf_logging.is_progress_bar_enabled(), hf_logging.get_verbosity()
-    hf_logging.disable_progress_bar()
-    hf_logging.set_verbosity_error()
-    try:
-        with warnings.catch_warnings():
-            # Deprecations between these libraries are theirs to mend, not the user's.
-            for package in ("transformers", "trl", "torch", "accelerate", "datasets"):
-                warnings.filterwarnings("ignore", module=rf"{package}(\.|$)")
-            yield
-    finally:
-        hf_logging.set_verbosity(level)
-        if bars:
-            hf_logging.enable_progress_bar()
 
 
 def load_models(files: TaskFiles) -> tuple[Any, Any, Any, Any]:
@@ -73,7 +43,7 @@ def load_models(files: TaskFiles) -> tuple[Any, Any, Any, Any]:
         files.reward, AutoModelForSequenceClassification, "the reward model (task.reward)",
         num_labels=1,
     )  # fmt: skip
-    return policy, _load_tokenizer(files.policy), reward.eval(), _load_tokenizer(files.reward)
+    return policy, load_tokenizer(files.policy), reward.eval(), load_tokenizer(files.reward)
 
 
 def _load(folder: Path, loader: Any, what: str, **options: Any) -> Any:
@@ -84,7 +54,7 @@ def _load(folder: Path, loader: Any, what: str, **options: Any) -> Any:
             folder, local_files_only=True, output_loading_info=True, dtype=torch.float32, **options
         )
     except loading_errors() as error:
-        reason = _first_line(error)
+        reason = first_line(error)
         if "ignore_mismatched_sizes" in reason:  # its text speaks to the caller, not to the user
             one = "one scalar head" if "num_labels" in options else "what its config says"
             reason = f"its weights have other shapes than {one} needs"
@@ -93,18 +63,6 @@ def _load(folder: Path, loader: Any, what: str, **options: Any) -> Any:
         missing = ", ".join(sorted(info["missing_keys"])[:3])
         raise CheckpointError(f"{folder}: {what} lacks the weights {missing}")
     return model
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _load_tokenizer(folder: Path) -> Any:
-    try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        first = _first_line(error)
-        raise CheckpointError(f"{folder}: has no tokenizer that loads ({first})") from error
 
 
 def build_trainer(config: Config, files: TaskFiles, output_dir: Path, width: int = 1) -> Any:
@@ -123,12 +81,9 @@ def build_trainer(config: Config, files: TaskFiles, output_dir: Path, width: int
         DataError: for a prompt file that cannot be used.
     """
     check_algorithm(config)
-    prompts = [{"prompt": row["prompt"]} for row in read_rows(files.prompts, ("prompt",))]
+    prompts = [{"prompt": row["prompt"]} for row in read_rows(files.prompts, PROMPT_KEYS)]
     t = config.trainer
-    n_unique = t.per_device_batch_size // t.num_generations
-    if len(prompts) < n_unique:
-        raise DataError(f"{files.prompts}: holds {len(prompts)} prompts, a step needs {n_unique}")
-    _check_gpus(width, config)
+    check_gpus(width, config)
     torch.set_num_threads(t.num_threads)
     policy, tokenizer, reward, reward_tokenizer = load_models(files)
     on_cpu = not torch.cuda.is_available()
@@ -167,14 +122,6 @@ def build_trainer(config: Config, files: TaskFiles, output_dir: Path, width: int
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
     return trainer
-
-
-def _check_gpus(width: int, config: Config) -> None:
-    """Refuse more processes than there are GPUs, where there are any: each needs one."""
-    n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else width
-    if width > n_gpus:
-        allowed = f"at most {n_gpus}: each training process needs a GPU of its own"
-        raise ConfigError("trainer.widths", list(config.trainer.widths), allowed)
 
 
 def skip_epochs(trainer: Any, config: Config, step: int) -> None:

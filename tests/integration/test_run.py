@@ -360,7 +360,7 @@ def test_a_reward_model_of_two_labels_is_refused_in_one_line(here, write_config,
     done = here("run", "--config", str(write_config("bad", reward=f'"{two}"')))
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-    assert "its weights have other shapes than one scalar head needs" in done.stderr
+    assert "has 2 labels, and `ecorl run` needs one scalar head" in done.stderr
     assert not (tmp_path / "bad").exists()
 
 

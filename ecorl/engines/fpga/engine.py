@@ -29,7 +29,12 @@ from ecorl.engines.fpga.int8_decoder import MAX_ROW, Decoder
 from ecorl.engines.fpga.kernels.limits import check_widths
 from ecorl.engines.fpga.prefix_sharing import Segments, segments_of
 from ecorl.engines.fpga.verdict import obey
-from ecorl.engines.models.checkpoint import DecoderConfig, expected_tensors, load_decoder
+from ecorl.engines.models.checkpoint import (
+    DecoderConfig,
+    expected_tensors,
+    load_decoder,
+    read_config,
+)
 from ecorl.engines.models.equalise import equalised
 from ecorl.engines.models.gating import FOLDED
 from ecorl.engines.protocol import (
@@ -384,3 +389,21 @@ def _check_memory(checkpoint: Path, config: DecoderConfig, profile: DeviceProfil
             f"{checkpoint}: needs {needed / 1e9:.1f} GB in INT8, {profile.name} has "
             f"{has / 1e9:.1f} GB"
         )
+
+
+def refusal(checkpoint: Path, stage: Stage, device: str) -> str | None:
+    """Tell from its config.json alone why the card cannot run a model; None where it can.
+
+    Args:
+        checkpoint: Hugging Face checkpoint folder.
+        stage: that the model serves.
+        device: profile of the card.
+    """
+    try:
+        config = read_config(checkpoint)
+        check_widths(config, checkpoint / "config.json")
+        _check_head(checkpoint, config, stage)
+        _check_memory(checkpoint, config, load_profile(device))
+    except CheckpointError as error:
+        return str(error)
+    return None

@@ -1,0 +1,1 @@
+"""What `ecorl run` is given: files and settings, checked before anything is written or loaded."""
