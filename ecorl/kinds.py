@@ -104,6 +104,7 @@ class EventKind(StrEnum):
     WIDTH = "width"  # training goes on with another number of processes
     FINISH = "finish"  # the run is complete
     STOP = "stop"  # the run ended before it was complete
+    FAILURE = "failure"  # the run ended by an exception, which the detail names
     GPU_PATH = "gpu_path"  # which device profile and power source stand for the GPU path, and why
     POWER_UNREAD = "power_unread"  # a role ran on devices whose power nobody reads, and why
     # what the framework's training loop lets ecorl do beyond moving whole batches

@@ -40,6 +40,9 @@ from ecorl.report.training_stage.facts import training_stage
 from ecorl.report.training_stage.words import gear_notes, gear_verdict
 from ecorl.report.verdict import offloading, verdict
 
+_ENDLESS = (RunEnding.KILLED, RunEnding.NO_END)
+"""How a run stands whose end is missing from its record."""
+
 _LEAST_INTENSITY = 5.0
 """g/kWh. Grids of water and wind alone come near 10 over a year; less is likely a slip of units."""
 
@@ -180,7 +183,7 @@ def _absent(
         f"all metrics of the trainer {by_resume}": len(metrics) > 0 and not report.metrics,
         "no evaluation was recorded": not (report.gains or report.flips or report.shifts),
         "no placement decision was recorded": not report.placements,
-        "the end of the run was not recorded": report.head.state is RunEnding.NO_END,
+        "the end of the run was not recorded": report.head.state in _ENDLESS,
     }
     return [sentence for sentence, holds in absent.items() if holds]
 

@@ -17,7 +17,7 @@ import torch
 
 from ecorl.control import AS_IT_IS, Command, GearChoice, TrainingStage
 from ecorl.engines.protocol import ScoreBatch
-from ecorl.records import Action, EventKind, Stage, StageWork
+from ecorl.records import Action, Stage, StageWork
 from ecorl.runtime.control.standing import stand
 from ecorl.runtime.energy.log_figures import LEGEND, log_figures
 from ecorl.runtime.frozen_models import FrozenModels
@@ -25,6 +25,7 @@ from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.processes.ranks import Ranks
 from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.rollout import InferenceCall, Rollout
+from ecorl.runtime.run_record import ending_by
 from roll_adapters.trl.adapters import answers_for_reference, is_own_reference
 from roll_adapters.trl.gears.shifting import TrlGears
 from roll_adapters.trl.reference import ReferenceCall
@@ -69,6 +70,7 @@ class TrlAttachment:
         guards_saves: whether a save that fails costs its checkpoint alone: one that was not the
             user's own wish. Otherwise the error is the user's, as without ecorl.
         missed_save: step of the newest save that failed; None where none did.
+        has_failed: whether an exception has ended the training, which is in the record then.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class TrlAttachment:
         self.is_stopping: Callable[[], bool] = lambda: False
         self.guards_saves = False
         self.missed_save: int | None = None
+        self.has_failed = False
         self._ranks = ranks
         self._on_close, self._frozen = on_close, frozen
         self._policy_shape = runtime.training.models.get(Stage.ACTOR_TRAIN)
@@ -317,8 +320,8 @@ class TrlAttachment:
             return self._original["train"](*args, **kwargs)
         except BaseException as error:
             if not self.closed:
-                what = f"training ended with {type(error).__name__}"
-                self.runtime.record.event(EventKind.STOP, what)
+                self.runtime.record.event(*ending_by(error))
+                self.has_failed = True
                 self.detach()
             raise
 

@@ -39,6 +39,7 @@ from ecorl.runtime.run_record import (
     check_unused,
     check_writable,
     create_run,
+    ending_by,
     run_facts,
 )
 from roll_adapters.trl.attach import PACKAGES, attach_to_record
@@ -240,6 +241,7 @@ class _Run:
         Returns:
             How it ended.
         """
+        attachment: TrlAttachment | None = None
         kind = EventKind.RESUME if point.checkpoint else EventKind.START
         step = step_of(point.checkpoint)
         try:
@@ -278,8 +280,9 @@ class _Run:
                 by = "by a signal" if self._stop.asked else "at the budget of emissions"
                 self.record.event(EventKind.STOP, f"stopped {by}")
             return outcome
-        except KeyboardInterrupt:
-            self.record.event(EventKind.STOP, "stopped from the keyboard")
+        except BaseException as error:
+            if attachment is None or not attachment.has_failed:
+                self.record.event(*ending_by(error))
             raise
         finally:
             self.record.close()
