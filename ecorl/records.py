@@ -217,6 +217,8 @@ class StageWork:
         gear: numeric format of the training stage, by `ecorl.control.gear_label`; None: as the
             framework has it.
         width: workers that take part in it; None where nobody counts them.
+        kept_because: why only the framework itself can do it, for the record; empty where an
+            engine might, or where nobody says.
     """
 
     stage: Stage
@@ -228,6 +230,7 @@ class StageWork:
     role_name: str = ""
     gear: str | None = None
     width: int | None = None
+    kept_because: str = ""
 
     @property
     def role(self) -> Role:

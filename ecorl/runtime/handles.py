@@ -78,6 +78,28 @@ def held_s(spans: Sequence[Span]) -> float:
     return found_s
 
 
+def without(
+    spans: Sequence[tuple[float, float]], taken: Sequence[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """What is left of spans of time without others, s.
+
+    Args:
+        spans: in order, without overlaps.
+        taken: likewise.
+    """
+    left = []
+    for begin_s, end_s in spans:
+        for taken_s, until_s in taken:
+            if until_s <= begin_s or taken_s >= end_s:
+                continue
+            if taken_s > begin_s:
+                left.append((begin_s, taken_s))
+            begin_s = until_s
+        if begin_s < end_s:
+            left.append((begin_s, end_s))
+    return left
+
+
 @dataclass(slots=True)
 class StageRun:
     """A handle to one stage execution that is under way.

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.records import ModelShape, Role, Stage, StageWork
-from ecorl.runtime.handles import Float32, Iteration, StageRun
+from ecorl.runtime.handles import Float32, Iteration, StageRun, without
 from ecorl.runtime.protocol import ExactRows, Runtime, join
 
 
@@ -196,6 +196,27 @@ class Rollout:
             run: from `start` or `submit`.
         """
         self.runtime.pause(run)
+
+    def carve(self, whole: StageRun, part: StageRun, spans: Sequence[tuple[float, float]]) -> None:
+        """Give the time in which a stage ran inside another one to it, and end it.
+
+        For what runs on a thread or in a function of the framework's, where its clock cannot be
+        started in time.
+
+        Args:
+            whole: the stage whose time it is so far; its clock stands.
+            part: from `start`, deferred.
+            spans: begin and end of each time, in order and without overlaps, monotonic s; none: it
+                has not run, and is forgotten.
+        """
+        if not spans:
+            self._open.runs.pop(part.stage.serial, None)
+            self.runtime.forget(part)
+            return
+        whole.earlier[:] = without(whole.earlier, spans)
+        self.runtime.pause(whole)  # tells which devices it has held
+        part.earlier.extend(spans)
+        self.end(part)
 
     def end(self, run: StageRun, work: StageWork | None = None) -> None:
         """End a stage that the framework has computed.
