@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ecorl.kinds import EVALUATION as EVALUATION
+from ecorl.kinds import EVALUATION_ROLE as EVALUATION_ROLE
 from ecorl.kinds import INFERENCE_STAGES as INFERENCE_STAGES
 from ecorl.kinds import Action as Action
 from ecorl.kinds import Algorithm as Algorithm

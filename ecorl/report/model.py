@@ -284,6 +284,8 @@ class Report:
         pauses: how it waited for a clean window; None where nothing was decided about that.
         beside: what CodeCarbon found of the same time; None where it did not run.
         training_stage: in which gears and widths it trained; None where nobody told of any.
+        own_evaluations: what the trainer's own evaluations found; None where it made none.
+        remarks: what else there is to say of the stages: why one of them is not there.
     """
 
     head: Head
@@ -312,3 +314,5 @@ class Report:
     nodes: tuple[NodeFacts, ...] = ()
     shifts: tuple[LogprobShift, ...] = ()
     training_stage: TrainingStageFacts | None = None
+    own_evaluations: str | None = None
+    remarks: tuple[str, ...] = ()

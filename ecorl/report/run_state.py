@@ -13,7 +13,7 @@ from ecorl.ledger import EventRow, ExecutionRow, FileReader, LedgerReader, is_be
 from ecorl.ledger.ledger import WRITER_HOST
 from ecorl.ledger.nodes import COURSE
 from ecorl.records import EventKind
-from ecorl.report.energy.causes import CAUSE_OF_STAGE
+from ecorl.report.energy.causes import cause_of
 from ecorl.report.energy.model import Cause
 from ecorl.report.model import RunEnding
 from ecorl.report.run_config import is_attached, read_config
@@ -94,9 +94,10 @@ def _done(reader: LedgerReader, executions: Sequence[ExecutionRow]) -> int:
     done = {
         e.result.iteration
         for e in executions
-        if not e.superseded and CAUSE_OF_STAGE[e.result.stage] is Cause.TRAINING
+        if not e.superseded and cause_of(e.result) is Cause.TRAINING
     }
-    return len(done | {m.iteration for m in reader.metrics() if not m.superseded})
+    done |= {m.iteration for m in reader.metrics() if not m.superseded}
+    return len({step for step in done if step > 0})  # an evaluation may come before the first
 
 
 def _planned(config: Config | None, events: Sequence[EventRow]) -> int | None:

@@ -50,6 +50,17 @@ class PlacedStage:
     placement: Placement
 
 
+def undecided(iteration: Iteration, work: StageWork) -> Placement:
+    """The placement of what only the framework does: no policy was asked and nothing is recorded.
+
+    Args:
+        iteration: that it belongs to.
+        work: what is to be done.
+    """
+    own = Action.GPU
+    return Placement(iteration.number, work.stage, own, own, "", "", role_name=work.role_name)
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """When an execution held devices of one machine, and which.

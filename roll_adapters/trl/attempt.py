@@ -307,15 +307,15 @@ class _Run:
             choice = attachment.stand()
         if self.crew.told(self._stop.asked) or choice.command is Command.STOP:
             return AttemptOutcome.STOPPED
-        if self.crew.is_head and not self._evaluated(EvaluationPhase.BEFORE):
-            self._evaluate(EvaluationPhase.BEFORE)
-        self.crew.wait()
+        if self.crew.told(self.crew.is_head and not self._evaluated(EvaluationPhase.BEFORE)):
+            self._evaluate(attachment, EvaluationPhase.BEFORE)
         outcome = self._train(point.checkpoint, boundary)
         if outcome is not AttemptOutcome.COMPLETE:
             return outcome
         self.trainer.save_model(str(self.run_dir / MODEL))
+        self._evaluate(attachment, EvaluationPhase.AFTER)
+        attachment.runtime.settle()
         if self.crew.is_head:
-            self._evaluate(EvaluationPhase.AFTER)
             self._rank_flips(attachment)
         self.crew.wait()
         return outcome
@@ -326,10 +326,18 @@ class _Run:
         with contextlib.closing(LedgerReader(self.run_dir)) as reader:
             return any(row.phase == phase for row in reader.evaluations())
 
-    def _evaluate(self, phase: EvaluationPhase) -> None:
+    def _evaluate(self, attachment: TrlAttachment, phase: EvaluationPhase) -> None:
+        """Evaluate on held-out prompts, on rank 0; the others wait, with their devices held."""
         if self.files.eval_prompts is None:
             return
-        result = evaluate(self.trainer, read_rows(self.files.eval_prompts, ("prompt",)))
+        with attachment.evaluating() as rows:
+            if self.crew.is_head:
+                result = evaluate(self.trainer, read_rows(self.files.eval_prompts, ("prompt",)))
+                rows.prompts += result.prompts
+                rows.completions += result.completions
+            self.crew.wait()
+        if not self.crew.is_head:
+            return
         self.record.evaluation("reward", phase, result.reward)
         words = f"held-out {phase} training: reward {statistics.fmean(result.reward):+.2f}"
         if result.correct is not None:
