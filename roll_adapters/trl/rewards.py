@@ -144,7 +144,8 @@ class RewardStages:
             return output
         functions = FunctionReward.find_all(self._trainer)
         rest = self._rollout.start(self._rest_work(), may_offload=False)
-        runs = [self._start_function(function) for function in functions]
+        alone = not answers and not models
+        runs = [self._start_function(function, alone) for function in functions]
         with ExitStack() as stack:
             for model in models:
                 run = placed.get(model.role) or self._start(model)
@@ -161,8 +162,12 @@ class RewardStages:
         self._rollout.end(rest)
         return output
 
-    def _start_function(self, function: FunctionReward) -> StageRun:
+    def _start_function(self, function: FunctionReward, alone: bool) -> StageRun:
         work = replace(self._work(function.role_name, None), kept_because=IN_PROCESS)
+        if not alone:
+            # Tokens count once, at the models: a function's price a token would stand for that of
+            # a model which was never measured here.
+            work = replace(work, n_tokens=0, n_output_tokens=0, max_length=0)
         return self._rollout.start(work, may_offload=False, is_deferred=True)
 
     def _start(self, model: RewardModelCall) -> StageRun:
