@@ -72,6 +72,15 @@ def role_name_of(role: Role) -> str:
     return role.partition(":")[2]
 
 
+EVALUATION = "evaluation"
+"""Name of what the framework does to evaluate its policy: generation, rewards and all else of it
+are one execution of the role `EVALUATION_ROLE`. It is no stage of an iteration: nothing is decided
+about it, no policy sees it, and nothing is trained on its tokens."""
+
+EVALUATION_ROLE: Role = role_of(Stage.GENERATION, EVALUATION)
+"""The role of evaluations; of the stage of generation, for they generate."""
+
+
 class DeviceKind(StrEnum):
     """What kind of machine a device is."""
 
@@ -104,7 +113,9 @@ class EventKind(StrEnum):
     WIDTH = "width"  # training goes on with another number of processes
     FINISH = "finish"  # the run is complete
     STOP = "stop"  # the run ended before it was complete
+    FAILURE = "failure"  # the run ended by an exception, which the detail names
     GPU_PATH = "gpu_path"  # which device profile and power source stand for the GPU path, and why
+    NO_REFERENCE = "no_reference"  # the reference is no stage of the run, and why
     POWER_UNREAD = "power_unread"  # a role ran on devices whose power nobody reads, and why
     # what the framework's training loop lets ecorl do beyond moving whole batches
     ABILITIES = "abilities"

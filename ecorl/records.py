@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ecorl.kinds import EVALUATION as EVALUATION
+from ecorl.kinds import EVALUATION_ROLE as EVALUATION_ROLE
 from ecorl.kinds import INFERENCE_STAGES as INFERENCE_STAGES
 from ecorl.kinds import Action as Action
 from ecorl.kinds import Algorithm as Algorithm
@@ -217,6 +219,8 @@ class StageWork:
         gear: numeric format of the training stage, by `ecorl.control.gear_label`; None: as the
             framework has it.
         width: workers that take part in it; None where nobody counts them.
+        kept_because: why only the framework itself can do it, for the record; empty where an
+            engine might, or where nobody says.
     """
 
     stage: Stage
@@ -228,6 +232,7 @@ class StageWork:
     role_name: str = ""
     gear: str | None = None
     width: int | None = None
+    kept_because: str = ""
 
     @property
     def role(self) -> Role:

@@ -8,6 +8,7 @@ of a file is documented in `ecorl.ledger.schema`.
 
 from ecorl.ledger.file_reader import FileReader
 from ecorl.ledger.ledger import LEDGER_FILE, Ledger
+from ecorl.ledger.lock import is_being_written
 from ecorl.ledger.nodes import NODE, node_file, node_name
 from ecorl.ledger.reader import LedgerReader
 from ecorl.ledger.rows import (
@@ -65,6 +66,7 @@ __all__ = [
     "RawSampleRow",
     "RunRow",
     "SampleErrorRow",
+    "is_being_written",
     "node_file",
     "node_name",
 ]

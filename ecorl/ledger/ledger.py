@@ -7,6 +7,7 @@ import contextlib
 import logging
 import math
 import os
+import platform
 import sqlite3
 import threading
 import time
@@ -17,13 +18,14 @@ from ecorl.errors import LedgerError, RunError
 from ecorl.ledger import encoding, schema, versions
 from ecorl.ledger.control import ControlRecord
 from ecorl.ledger.damage import one_line
+from ecorl.ledger.drops import told_drops
 from ecorl.ledger.encoding import Columns
 from ecorl.ledger.lock import WriterLock
 from ecorl.ledger.nodes import NODE, check_node
 from ecorl.ledger.rows import DeviceRecord, NodeRecord
 from ecorl.ledger.samples import SampleStore, seal_all
 from ecorl.ledger.statements import insert, insert_attempt, printable, supersede
-from ecorl.ledger.writer import RowWriter, Write
+from ecorl.ledger.writer import Drops, RowWriter, Write
 from ecorl.records import (
     BarrierWait,
     EventKind,
@@ -37,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 LEDGER_FILE = "ledger.sqlite"
 """Name of the file in a run folder."""
+
+WRITER_HOST = "writer_host"
+"""Key in table ``meta`` of the machine that goes on with a run; None: the one that began it."""
 
 DEFAULT_RAW_SAMPLES = 20_000
 
@@ -204,6 +209,7 @@ class Ledger:
                 (attempt,) = connection.execute("SELECT max(attempt) FROM attempt").fetchone()
                 if attempt is None:
                     raise LedgerError(f"{path}: damaged (it holds no attempt)")
+                insert(connection, "meta", {"key": WRITER_HOST, "value": platform.node()})
                 if from_step is not None:
                     supersede(connection, from_step)
                     attempt += 1
@@ -271,7 +277,7 @@ class Ledger:
         """Record power readings: 1 s roll-ups per series, and the raw ring."""
         kept = tuple(samples)
         if kept:
-            self._put(lambda c: self._samples.add(c, kept), len(kept))
+            self._put(lambda c: self._samples.add(c, kept), len(kept), "raw_sample")
 
     def begin_now(self) -> None:
         """Let the attempt begin now, before its first reading.
@@ -353,14 +359,14 @@ class Ledger:
 
     def _insert(self, table: str, columns: Callable[[], Columns]) -> None:
         # Converted on the writing thread: a value of the wrong kind must not raise into the run.
-        self._put(lambda c: insert(c, table, {"attempt": self.attempt, **columns()}))
+        self._put(lambda c: insert(c, table, {"attempt": self.attempt, **columns()}), kind=table)
 
-    def _put(self, write: Write, n_rows: int = 1) -> None:
-        together: list[tuple[Write, int]] | None = getattr(self._together, "writes", None)
+    def _put(self, write: Write, n_rows: int = 1, kind: str = "") -> None:
+        together: list[tuple[Write, int, str]] | None = getattr(self._together, "writes", None)
         if together is None:
-            self._writer.put(write, n_rows)
+            self._writer.put(write, n_rows, kind)
         else:
-            together.append((write, n_rows))
+            together.append((write, n_rows, kind))
 
     # ------------------------------------------------------------ what other processes tell
 
@@ -381,7 +387,7 @@ class Ledger:
             yield
         finally:
             del self._together.writes
-            writes.append((lambda c: insert(c, "teller", row), 0))
+            writes.append((lambda c: insert(c, "teller", row), 0, ""))
             self._writer.put_together(writes, lambda: self._keep(teller, number))
 
     def _keep(self, teller: str, number: int) -> None:
@@ -425,9 +431,9 @@ class Ledger:
         """Write roll-ups of seconds that are over; see `BatchHooks`."""
         self._samples.write_seconds(connection, everything)
 
-    def lost(self, connection: sqlite3.Connection, n_rows: int, why: str) -> None:
+    def lost(self, connection: sqlite3.Connection, drops: Drops) -> None:
         """Note in the record itself that rows are missing from it; see `BatchHooks`."""
-        detail = f"{n_rows} rows of the run's record were dropped ({why})"
+        detail = told_drops(drops, now_unix_s=time.time(), now_t_s=time.monotonic())
         columns = {"attempt": self.attempt, "t_s": time.monotonic(), "detail": detail}
         columns["kind"] = str(EventKind.LEDGER_ROWS_DROPPED)
         insert(connection, "event", columns)

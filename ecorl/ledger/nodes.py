@@ -36,11 +36,11 @@ NODE = "node"
 NODES_FOLDER = "nodes"
 """Folder in the run folder where the records of the other machines lie."""
 
-COURSE = frozenset({EventKind.START, EventKind.RESUME, EventKind.STOP, EventKind.FINISH})
-"""Events that tell how the run stands, where the head records them."""
-
-ENDS = frozenset({EventKind.STOP, EventKind.FINISH})
+ENDS = frozenset({EventKind.STOP, EventKind.FAILURE, EventKind.FINISH})
 """Events with which a machine's record says that the machine leaves the run."""
+
+COURSE = ENDS | {EventKind.START, EventKind.RESUME}
+"""Events that tell how the run stands, where the head records them."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 

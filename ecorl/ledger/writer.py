@@ -8,17 +8,62 @@ batch tries again.
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 logger = logging.getLogger(__name__)
 
 Write = Callable[[sqlite3.Connection], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Drops:
+    """Rows that never reached the disk.
+
+    Attributes:
+        by_kind: number of rows by the kind that they were put under.
+        first_t_s, last_t_s: when the first and the last of them were put, monotonic s.
+        why: the newest reason.
+    """
+
+    by_kind: Mapping[str, int] = field(default_factory=dict)
+    first_t_s: float = math.inf
+    last_t_s: float = -math.inf
+    why: str = ""
+
+    @property
+    def n_rows(self) -> int:
+        """How many there are."""
+        return sum(self.by_kind.values())
+
+    @classmethod
+    def of(cls, entries: Sequence[_Waiting], why: str) -> Drops:
+        """Those of dropped entries of the queue.
+
+        Args:
+            entries: that were dropped.
+            why: the reason.
+        """
+        by_kind = Counter[str]()
+        times_s = [entry.t_s for entry in entries if entry.n_rows]
+        for entry in entries:
+            by_kind[entry.kind] += entry.n_rows
+        return cls(+by_kind, min(times_s, default=math.inf), max(times_s, default=-math.inf), why)
+
+    def and_those(self, later: Drops) -> Drops:
+        """These and later ones."""
+        return Drops(
+            Counter(self.by_kind) + Counter(later.by_kind),
+            min(self.first_t_s, later.first_t_s),
+            max(self.last_t_s, later.last_t_s),
+            later.why or self.why,
+        )
 
 
 class BatchHooks(Protocol):
@@ -33,13 +78,12 @@ class BatchHooks(Protocol):
         """
         ...
 
-    def lost(self, connection: sqlite3.Connection, n_rows: int, why: str) -> None:
+    def lost(self, connection: sqlite3.Connection, drops: Drops) -> None:
         """Note inside a transaction that rows were dropped since the last note.
 
         Args:
             connection: with the transaction open.
-            n_rows: number of rows.
-            why: the newest reason.
+            drops: which ones.
         """
         ...
 
@@ -80,11 +124,15 @@ class _Waiting:
     Attributes:
         write: as `RowWriter.put` was given it.
         n_rows: rows that it stands for.
+        kind: what rows they are, as they are named when they are dropped.
+        t_s: when it was put, monotonic s.
         done: called once it is on the disk, or will never be.
     """
 
     write: Write
     n_rows: int
+    kind: str = ""
+    t_s: float = field(default_factory=time.monotonic)
     done: Callable[[], object] = _nothing
 
 
@@ -107,13 +155,15 @@ class RowWriter:
         self._hooks = hooks
         self._max_pending = max_pending
         self._queue: deque[_Waiting] = deque()
+        self._batch: list[_Waiting] = []
         self._pending = 0
         self._wake = threading.Condition()
         self._put_count = self._done_count = 0
         self._flush_to = 0
         self._stopping = self._idle = False
-        self._dropped = self._told = 0
-        self._why = ""
+        self._dropped = 0
+        # Of the dropped rows those without a note, and those noted in the transaction under way.
+        self._untold = self._told = Drops()
         self._in_outage = False
         self._thread = threading.Thread(target=self._run, name="ecorl-ledger", daemon=True)
         self._thread.start()
@@ -123,24 +173,27 @@ class RowWriter:
         """Rows that never reached the disk."""
         return self._dropped
 
-    def put(self, write: Write, n_rows: int = 1) -> None:
+    def put(self, write: Write, n_rows: int = 1, kind: str = "") -> None:
         """Queue one write; never blocks, never raises. It is dropped when the queue is full.
 
         Args:
             write: called with the connection inside a transaction.
             n_rows: rows that it stands for, as they are counted when it is dropped.
+            kind: what rows they are, for the note of those that were dropped.
         """
-        self._put([_Waiting(write, n_rows)])
+        self._put([_Waiting(write, n_rows, kind)])
 
-    def put_together(self, writes: Sequence[tuple[Write, int]], done: Callable[[], object]) -> None:
+    def put_together(
+        self, writes: Sequence[tuple[Write, int, str]], done: Callable[[], object]
+    ) -> None:
         """Queue writes that are to stand in one transaction; as `put` otherwise.
 
         Args:
-            writes: at least one, each with the rows that it stands for.
+            writes: at least one, each with the rows that it stands for and their kind.
             done: called once they are on the disk, or dropped; mostly on the writing thread.
         """
-        *earlier, (write, n_rows) = writes
-        entries = [*(_Waiting(w, n) for w, n in earlier), _Waiting(write, n_rows, done)]
+        entries = [_Waiting(*write) for write in writes]
+        entries[-1] = replace(entries[-1], done=done)
         if not self._put(entries):
             done()
 
@@ -149,10 +202,10 @@ class RowWriter:
         n_rows = sum(entry.n_rows for entry in entries)
         with self._wake:
             if self._stopping:
-                self._note_drop(n_rows, "the ledger is closed")
+                self._note_drop(entries, "the ledger is closed")
                 return False
             if self._pending + n_rows > self._max_pending:
-                self._note_drop(n_rows, f"{self._pending} rows wait for the disk already")
+                self._note_drop(entries, f"{self._pending} rows wait for the disk already")
                 return False
             self._queue.extend(entries)
             self._pending += n_rows
@@ -208,9 +261,10 @@ class RowWriter:
             # However the thread ends, waiting rows are lost and new ones are refused.
             with self._wake:
                 self._stopping = True
+                lost = [*self._batch, *self._queue]
                 self._queue.clear()
                 if self._pending:
-                    self._note_drop(self._pending, "the writing thread has ended")
+                    self._note_drop(lost, "the writing thread has ended")
                     self._pending = 0
             self._finish()
 
@@ -220,11 +274,12 @@ class RowWriter:
                 self._idle = True
                 self._wake.wait()
             self._idle = False
-            batch = list(self._queue)
+            batch = self._batch = list(self._queue)
             self._queue.clear()
             stopping, everything = self._stopping, self._flush_to > self._done_count
         kept = self._commit(batch, everything=everything or stopping, may_retry=not stopping)
         with self._wake:
+            self._batch = []
             if kept:
                 self._queue.extendleft(reversed(batch))
             else:
@@ -248,14 +303,13 @@ class RowWriter:
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             begun = True
-            told = self._told
             if self._in_outage:
-                told = self._tell_of_drops(told)
+                self._tell_of_drops()
             for entry in batch:
                 self._write_one(entry)
             self._hooks.after_batch(self._connection, everything)
             if everything:
-                told = self._tell_of_drops(told)
+                self._tell_of_drops()
             self._connection.execute("COMMIT")
         except (sqlite3.Error, *_BAD_ROW) as error:
             busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
@@ -264,27 +318,30 @@ class RowWriter:
                 return True
             self._rollback()
             with self._wake:
-                self._note_drop(sum(entry.n_rows for entry in batch), str(error), outage=True)
+                # Its notes of earlier ones are undone with it.
+                self._untold, self._told = self._told.and_those(self._untold), Drops()
+                self._note_drop(batch, str(error), outage=True)
             return False
-        self._told = told
+        self._told = Drops()
         if self._in_outage:
             self._in_outage = False
             logger.warning("ledger: writing again; %d rows were dropped", self._dropped)
         return False
 
-    def _tell_of_drops(self, told: int) -> int:
-        """Leave a note in the file if more than ``told`` rows were dropped; how many are now."""
-        dropped = self._dropped
-        if dropped > told:
-            self._hooks.lost(self._connection, dropped - told, self._why)
-        return dropped
+    def _tell_of_drops(self) -> None:
+        """Leave a note in the file of the rows that were dropped since the last one."""
+        with self._wake:
+            drops, self._untold = self._untold, Drops()
+            self._told = self._told.and_those(drops)
+        if drops.n_rows:
+            self._hooks.lost(self._connection, drops)
 
     def _write_one(self, entry: _Waiting) -> None:
         try:
             entry.write(self._connection)
         except _BAD_ROW as error:
             with self._wake:
-                self._note_drop(entry.n_rows, f"a row cannot be stored: {error}")
+                self._note_drop([entry], f"a row cannot be stored: {error}")
 
     def _rollback(self) -> None:
         try:
@@ -294,10 +351,10 @@ class RowWriter:
             logger.debug("ledger: roll-back failed: %s", error)
         self._hooks.rolled_back()
 
-    def _note_drop(self, n_rows: int, why: str, *, outage: bool = False) -> None:
+    def _note_drop(self, entries: Sequence[_Waiting], why: str, *, outage: bool = False) -> None:
         first = self._dropped == 0 or (outage and not self._in_outage)
-        self._dropped += n_rows
-        self._why = why
+        self._dropped += sum(entry.n_rows for entry in entries)
+        self._untold = self._untold.and_those(Drops.of(entries, why))
         self._in_outage = self._in_outage or outage
         if first:
             logger.warning(

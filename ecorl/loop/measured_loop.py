@@ -36,6 +36,7 @@ from ecorl.runtime.energy.log_figures import log_figures
 from ecorl.runtime.handles import RunTotals, StageRun
 from ecorl.runtime.memory import host_peak_bytes, record_peak_memory, restart_host_peak
 from ecorl.runtime.protocol import Runtime
+from ecorl.runtime.run_record import ending_by
 
 logger = logging.getLogger(__name__)
 
@@ -362,7 +363,7 @@ class MeasuredLoop:
 
     def _ending(self, error: BaseException | None) -> tuple[EventKind, str]:
         if error is not None:
-            return EventKind.STOP, f"training ended with {type(error).__name__}"
+            return ending_by(error)
         told = f"training ended after {self._course()}"
         if self._total is not None and self.n_steps >= self._total:
             return EventKind.FINISH, told

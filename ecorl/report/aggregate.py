@@ -33,12 +33,16 @@ from ecorl.report.training import (
     barrier_summary,
     logprob_shifts,
     metric_series,
+    own_evaluations,
     paired_gains,
     rank_flips,
 )
 from ecorl.report.training_stage.facts import training_stage
 from ecorl.report.training_stage.words import gear_notes, gear_verdict
 from ecorl.report.verdict import offloading, verdict
+
+_ENDLESS = (RunEnding.KILLED, RunEnding.NO_END)
+"""How a run stands whose end is missing from its record."""
 
 _LEAST_INTENSITY = 5.0
 """g/kWh. Grids of water and wind alone come near 10 over a year; less is likely a slip of units."""
@@ -99,6 +103,11 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
         gains=gains,
         flips=rank_flips(evaluations),
         shifts=logprob_shifts(evaluations),
+        own_evaluations=own_evaluations(metrics),
+        # Each attempt notes it again.
+        remarks=tuple(
+            dict.fromkeys(e.detail for e in reader.events() if e.kind is EventKind.NO_REFERENCE)
+        ),
         decisions=decision_groups(placements),
         placements=tuple(placements),
         faults=tuple(reader.faults()),
@@ -178,9 +187,11 @@ def _absent(
         "no power reading was recorded": not any(t.n_readings for t in report.telemetry),
         "no metric of the trainer was recorded": not metrics,
         f"all metrics of the trainer {by_resume}": len(metrics) > 0 and not report.metrics,
-        "no evaluation was recorded": not (report.gains or report.flips or report.shifts),
+        "no evaluation was recorded": not (
+            report.gains or report.flips or report.shifts or report.own_evaluations
+        ),
         "no placement decision was recorded": not report.placements,
-        "the end of the run was not recorded": report.head.state is RunEnding.NO_END,
+        "the end of the run was not recorded": report.head.state in _ENDLESS,
     }
     return [sentence for sentence, holds in absent.items() if holds]
 

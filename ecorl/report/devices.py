@@ -15,8 +15,8 @@ from ecorl.ledger import (
     RawSampleRow,
     SampleErrorRow,
 )
-from ecorl.records import INFERENCE_STAGES, Provenance
-from ecorl.report.energy.causes import CAUSE_OF_STAGE
+from ecorl.records import EVALUATION, EVALUATION_ROLE, INFERENCE_STAGES, Provenance
+from ecorl.report.energy.causes import cause_of
 from ecorl.report.energy.spans import Span
 from ecorl.report.energy.stages import gpu_path_devices
 from ecorl.report.model import WAIT, Bar, DeviceTelemetry, PowerTrace, Timeline
@@ -210,8 +210,8 @@ def timeline(executions: Sequence[ExecutionRow], barriers: Sequence[BarrierRow])
     bars = [
         Bar(
             lane=f"{r.device} {'+'.join(r.device_ids)}",
-            label=str(r.stage),
-            kind=str(r.stage) if r.stage in INFERENCE_STAGES else CAUSE_OF_STAGE[r.stage],
+            label=EVALUATION if r.role == EVALUATION_ROLE else str(r.stage),
+            kind=str(r.stage) if r.stage in INFERENCE_STAGES else cause_of(r),
             start_s=r.t_start_s - origin,
             end_s=r.t_end_s - origin,
             simulated=r.time_provenance is not Provenance.MEASURED,

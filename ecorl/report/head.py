@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from ecorl.config import Config, FilesTask
 from ecorl.devices import load_profile, profile_names
-from ecorl.ledger import DeviceRow, EventRow, ExecutionRow, LedgerReader, RunRow
+from ecorl.ledger import DeviceRow, ExecutionRow, LedgerReader, RunRow
 from ecorl.ledger.versions import kind_in_name
-from ecorl.records import Action, DeviceKind, EventKind
-from ecorl.report.energy.causes import CAUSE_OF_STAGE
-from ecorl.report.energy.model import Cause
+from ecorl.records import Action, DeviceKind
 from ecorl.report.energy.spans import Span, length
 from ecorl.report.energy.stages import gpu_path_devices
-from ecorl.report.model import Head, RunEnding
+from ecorl.report.model import Head
 from ecorl.report.run_config import RunConfig, is_attached
+from ecorl.report.run_state import state_of
 
 GPU_PATH, HOST_PATH = "GPU path", "host path"
 """The path on which the framework itself runs, by the device that it runs on."""
 
-_BEGINNINGS = (EventKind.START, EventKind.RESUME)
-_STATES: dict[EventKind | str, RunEnding] = {
-    EventKind.FINISH: RunEnding.FINISHED,
-    EventKind.STOP: RunEnding.STOPPED,
-    **dict.fromkeys(_BEGINNINGS, RunEnding.NO_END),
-}
 _LOOPS = ("loop", "transformers")
 """Adapters of training loops whose config says nothing of an algorithm."""
-_PLAN = re.compile(r"training from step \d+ of (\d+)")
 _TRAINER_FACTS = (
     "trainer",
     "learning_rate",
@@ -58,15 +49,16 @@ def head(
         spans: time span of each attempt.
         executions: of the whole run.
     """
-    run, attempts, events = reader.run(), reader.attempts(), reader.events()
+    run, attempts = reader.run(), reader.attempts()
     config, attached = known.config, is_attached(run)
-    saved = [c.iteration for c in reader.checkpoints() if not c.superseded]
+    state = state_of(reader, None if attached else config, executions)
     used = {("+".join(e.result.device_ids), e.result.device) for e in executions}
     devices = reader.devices()
     named = {(d.device_id, d.profile) for d in devices}
     return Head(
         run_id=run.run_id,
-        state=_state(events),
+        state=state.ending,
+        ended_by=state.ended_by,
         algorithm=_algorithm(config, run),
         adapter=config.adapter if config else run.meta.get("adapter"),
         policy=config.placement.policy.type if config else None,
@@ -77,10 +69,9 @@ def head(
         devices=tuple(sorted(f"{device_id}: {name}" for device_id, name in named or used)),
         commit=run.meta.get("commit"),
         n_attempts=len(attempts),
-        n_steps_planned=_planned(None if attached else config, events),
-        # What was killed may have saved a step of which nothing else was written yet.
-        n_steps_done=max(_done(reader, executions), *saved, 0),
-        checkpoint_step=max(saved, default=None),
+        n_steps_planned=state.n_steps_planned,
+        n_steps_done=state.n_steps_done,
+        checkpoint_step=state.checkpoint_step,
         started_unix_s=attempts[0].unix_anchor_s if attempts else run.created_unix_s,
         run_time_s=length(spans.values()),
         meta=run.meta,
@@ -103,27 +94,6 @@ def _trainer(meta: Mapping[str, str]) -> dict[str, str]:
     return {k: meta[k] for k in keys if k in meta}
 
 
-def _done(reader: LedgerReader, executions: Sequence[ExecutionRow]) -> int:
-    """Number of steps that were trained or logged and that no resume threw away."""
-    done = {
-        e.result.iteration
-        for e in executions
-        if not e.superseded and CAUSE_OF_STAGE[e.result.stage] is Cause.TRAINING
-    }
-    return len(done | {m.iteration for m in reader.metrics() if not m.superseded})
-
-
-def _planned(config: Config | None, events: Sequence[EventRow]) -> int | None:
-    """Steps by the config, or by what the trainer said when it began to train."""
-    if config is not None:
-        return config.trainer.steps
-    for event in reversed(events):
-        told = _PLAN.fullmatch(event.detail) if event.kind in _BEGINNINGS else None
-        if told:
-            return int(told[1])
-    return None
-
-
 def _models(config: Config | None, run: RunRow) -> dict[str, str]:
     found = {k: v for k, v in run.meta.items() if k in ("policy_model", "reward_model")}
     if config is None:
@@ -132,12 +102,6 @@ def _models(config: Config | None, run: RunRow) -> dict[str, str]:
     if isinstance(task, FilesTask):
         return {"policy": str(task.policy), "reward": str(task.reward), **found}
     return {"task": task.type, **found}
-
-
-def _state(events: Sequence[EventRow]) -> RunEnding:
-    """Find the state of the run by its last start, resume, stop or finish."""
-    states = (_STATES[event.kind] for event in reversed(events) if event.kind in _STATES)
-    return next(states, RunEnding.NO_END)
 
 
 # ---------------------------------------------------------------- the path's name

@@ -29,7 +29,10 @@ class RunEnding(StrEnum):
 
     FINISHED = "finished"
     STOPPED = "stopped"
-    NO_END = "no end recorded"  # it is still running, or was killed
+    FAILED = "failed"  # an exception ended it
+    RUNNING = "running"  # a process of this machine writes its record just now
+    KILLED = "killed"  # nobody writes its record, which tells of no end
+    NO_END = "no end recorded"  # and it cannot be told from here whether it is still running
 
 
 WAIT = "wait"
@@ -41,7 +44,8 @@ class Head:
     """What ran: framework, policy, devices, attempts, and how it ended.
 
     Attributes:
-        state: how it ended, or that no end was recorded.
+        state: how it ended, or that it is running now.
+        ended_by: what ended it; see `ecorl.report.run_state.RunState`.
         seed: from the config; None without one, and of a run that a script attached to.
         config_remark: what a reader should know of the config behind this report, or None.
         n_steps_planned: from the config, or what the trainer said that a script attached to.
@@ -75,6 +79,7 @@ class Head:
     path: str
     attached: bool
     trainer: dict[str, str]
+    ended_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +284,8 @@ class Report:
         pauses: how it waited for a clean window; None where nothing was decided about that.
         beside: what CodeCarbon found of the same time; None where it did not run.
         training_stage: in which gears and widths it trained; None where nobody told of any.
+        own_evaluations: what the trainer's own evaluations found; None where it made none.
+        remarks: what else there is to say of the stages: why one of them is not there.
     """
 
     head: Head
@@ -307,3 +314,5 @@ class Report:
     nodes: tuple[NodeFacts, ...] = ()
     shifts: tuple[LogprobShift, ...] = ()
     training_stage: TrainingStageFacts | None = None
+    own_evaluations: str | None = None
+    remarks: tuple[str, ...] = ()

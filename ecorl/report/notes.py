@@ -28,14 +28,15 @@ _ALWAYS = (
     "energy figure and no fault, over their output tokens. The spread is the standard deviation "
     "over single calls. SD is the standard deviation of single calls, SE the standard error of a "
     "mean.",
-    "Useful energy: generation, scoring and training whose results were kept. Wasted: superseded "
-    "work (done after the checkpoint from which the run was resumed), waits at the completion "
+    "Useful energy: generation, scoring and training whose results were kept, and evaluations "
+    "that are a row of their own. Wasted: superseded work (done after the checkpoint from which "
+    "the run was resumed), waits at the completion "
     "barrier, and idle draw. The rest of a device with power readings is its energy over the run "
     "minus that of its stage calls; of a device without, profile idle power x (time of the "
     "attempts that had it - busy time), which is modelled. On the path of the framework the rest "
     "is split by time between waits and what is left; from readings that is called 'beside stages' "
-    "and is neither useful nor wasted: it holds evaluations, saving and the framework's own work "
-    "as well as idle draw.",
+    "and is neither useful nor wasted: it holds other evaluations, saving and the framework's "
+    "own work as well as idle draw.",
     "Tokens per joule: output tokens of generation over the energy of the column, idle draw "
     "included.",
     "Run time: from the start of each attempt to its last record.",

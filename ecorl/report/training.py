@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from ecorl.ledger import BarrierRow, EvaluationRow, MetricRow
 from ecorl.records import EvaluationPhase
 from ecorl.report.energy.stages import present, total
 from ecorl.report.model import BarrierSummary, LogprobShift, PairedGain, RankFlips
+from ecorl.report.render.numbers import count, figure
 from ecorl.statistics import wilson_interval
 
 RANK_FLIP = "rank_flip"
@@ -21,6 +22,9 @@ RANK_FLIP = "rank_flip"
 SCORE_SHIFT = "score_shift"
 LOGPROB_SHIFT = "logprob_shift"
 """Evaluation whose values are INT8 score minus float score, one per scored row."""
+
+EVAL_REWARD = "eval_reward"
+"""Metric with the mean reward of an evaluation that the trainer itself made after a step."""
 
 _CORRECTNESS = frozenset({"correct", "correctness", "accuracy", "exact"})
 """Words in the name of an evaluation that says whether answers are right."""
@@ -53,6 +57,21 @@ def metric_series(metrics: Sequence[MetricRow]) -> dict[str, tuple[MetricRow, ..
         if not row.superseded:
             newest[row.name][row.iteration] = row
     return {name: tuple(rows[i] for i in sorted(rows)) for name, rows in newest.items()}
+
+
+def own_evaluations(metrics: Mapping[str, Sequence[MetricRow]]) -> str | None:
+    """Say what the trainer's own evaluations found; None where it made none.
+
+    Args:
+        metrics: from `metric_series`.
+    """
+    rows = [row for row in metrics.get(EVAL_REWARD, ()) if present([row.value])]
+    if not rows:
+        return None
+    ends = [rows[0]] if len(rows) == 1 else [rows[0], rows[-1]]
+    told = " -> ".join(f"{figure(row.value)} after step {row.iteration}" for row in ends)
+    n = "1 evaluation" if len(rows) == 1 else f"{count(len(rows))} evaluations"
+    return f"the trainer's own evaluations: mean reward {told} ({n})"
 
 
 def barrier_summary(barriers: Sequence[BarrierRow]) -> BarrierSummary:

@@ -87,21 +87,45 @@ def offloading(
 
 
 def _course(head: Head) -> list[str]:
-    done = f"did {head.n_steps_done or 'no'}"
-    planned = f" of {head.n_steps_planned} steps" if head.n_steps_planned is not None else " steps"
     attempts = f" over {head.n_attempts} attempts" if head.n_attempts > 1 else ""
-    ending = {
-        RunEnding.FINISHED: "and finished",
-        RunEnding.STOPPED: "and was stopped",
-    }.get(head.state, "and has no recorded end: it is still running, or was killed")
-    sentences = [f"The run {done}{planned} in {duration(head.run_time_s)}{attempts} {ending}."]
-    if head.state is not RunEnding.FINISHED:
-        sentences.append(
-            "No checkpoint was recorded."
-            if head.checkpoint_step is None
-            else f"Its newest checkpoint holds step {head.checkpoint_step}; {_how_to_go_on(head)}."
-        )
-    return sentences
+    took = f"{duration(head.run_time_s)}{attempts}"
+    did = f"The run did {_steps(head)} in {took}"
+    by = head.ended_by
+    sentence = {
+        RunEnding.FINISHED: f"{did} and finished",
+        RunEnding.STOPPED: f"{did} and was stopped",
+        RunEnding.FAILED: f"The run ended {_after(head)} ({took}) with {by or 'an exception'}",
+        RunEnding.RUNNING: f"The run is running now: {_steps(head)} in {took}",
+        RunEnding.KILLED: f"The run was killed {_after(head)} ({took})",
+        RunEnding.NO_END: f"{did} and has no recorded end" + (f": {by}" if by else ""),
+    }[head.state]
+    sentences = [sentence if sentence.endswith((".", "…")) else f"{sentence}."]
+    if head.state is RunEnding.FINISHED:
+        return sentences
+    if head.checkpoint_step is None:
+        nothing = "" if head.state in _MAY_GO_ON else ": there is nothing to go on from"
+        return [*sentences, f"No checkpoint was recorded{nothing}."]
+    newest = f"Its newest checkpoint holds step {head.checkpoint_step}"
+    go_on = "" if head.state is RunEnding.RUNNING else f"; {_how_to_go_on(head)}"
+    return [*sentences, f"{newest}{go_on}."]
+
+
+_MAY_GO_ON = (RunEnding.RUNNING, RunEnding.NO_END)
+"""How a run stands that may save a checkpoint yet."""
+
+
+def _steps(head: Head) -> str:
+    """How many steps were done, of how many, as ``3 of 20 steps``."""
+    done, planned = head.n_steps_done, head.n_steps_planned
+    if planned is None:
+        return "1 step" if done == 1 else f"{done or 'no'} steps"
+    if done:
+        return f"{done} of {planned} steps"
+    return "nothing of its 1 step" if planned == 1 else f"none of its {planned} steps"
+
+
+def _after(head: Head) -> str:
+    return f"after {_steps(head)}" if head.n_steps_done else "before its first step was done"
 
 
 def _how_to_go_on(head: Head) -> str:

@@ -50,6 +50,17 @@ class PlacedStage:
     placement: Placement
 
 
+def undecided(iteration: Iteration, work: StageWork) -> Placement:
+    """The placement of what only the framework does: no policy was asked and nothing is recorded.
+
+    Args:
+        iteration: that it belongs to.
+        work: what is to be done.
+    """
+    own = Action.GPU
+    return Placement(iteration.number, work.stage, own, own, "", "", role_name=work.role_name)
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """When an execution held devices of one machine, and which.
@@ -76,6 +87,28 @@ def held_s(spans: Sequence[Span]) -> float:
         found_s += max(0.0, span.t_end_s - max(span.t_start_s, until_s))
         until_s = max(until_s, span.t_end_s)
     return found_s
+
+
+def without(
+    spans: Sequence[tuple[float, float]], taken: Sequence[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """What is left of spans of time without others, s.
+
+    Args:
+        spans: in order, without overlaps.
+        taken: likewise.
+    """
+    left = []
+    for begin_s, end_s in spans:
+        for taken_s, until_s in taken:
+            if until_s <= begin_s or taken_s >= end_s:
+                continue
+            if taken_s > begin_s:
+                left.append((begin_s, taken_s))
+            begin_s = until_s
+        if begin_s < end_s:
+            left.append((begin_s, end_s))
+    return left
 
 
 @dataclass(slots=True)

@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ecorl.engines.protocol import ScoreBatch
-from ecorl.records import ModelShape, Role, Stage, StageWork
-from ecorl.runtime.handles import Float32, Iteration, StageRun
+from ecorl.records import EVALUATION, ModelShape, Role, Stage, StageWork
+from ecorl.runtime.handles import Float32, Iteration, StageRun, without
 from ecorl.runtime.protocol import ExactRows, Runtime, join
 
 
@@ -197,6 +197,27 @@ class Rollout:
         """
         self.runtime.pause(run)
 
+    def carve(self, whole: StageRun, part: StageRun, spans: Sequence[tuple[float, float]]) -> None:
+        """Give the time in which a stage ran inside another one to it, and end it.
+
+        For what runs on a thread or in a function of the framework's, where its clock cannot be
+        started in time.
+
+        Args:
+            whole: the stage whose time it is so far; its clock stands.
+            part: from `start`, deferred.
+            spans: begin and end of each time, in order and without overlaps, monotonic s; none: it
+                has not run, and is forgotten.
+        """
+        if not spans:
+            self._open.runs.pop(part.stage.serial, None)
+            self.runtime.forget(part)
+            return
+        whole.earlier[:] = without(whole.earlier, spans)
+        self.runtime.pause(whole)  # tells which devices it has held
+        part.earlier.extend(spans)
+        self.end(part)
+
     def end(self, run: StageRun, work: StageWork | None = None) -> None:
         """End a stage that the framework has computed.
 
@@ -261,6 +282,36 @@ class Rollout:
         for run in self._open.runs.values():
             self.runtime.forget(run)
         self._open = _Open()
+
+    # ------------------------------------------------------------ evaluation
+
+    def begin_evaluation(self) -> StageRun:
+        """Begin an evaluation: all that the framework does for it is one execution.
+
+        Returns:
+            The open execution, for `end_evaluation`.
+        """
+        return self.start(StageWork(Stage.GENERATION, 0, 0, 0, 0, self._policy, EVALUATION))
+
+    def end_evaluation(
+        self, run: StageRun, prompts: Sequence[int], completions: Sequence[int]
+    ) -> None:
+        """End an evaluation.
+
+        Args:
+            run: from `begin_evaluation`.
+            prompts: tokens of each row's prompt.
+            completions: tokens of each row's completion.
+        """
+        lengths = [p + c for p, c in zip(prompts, completions, strict=True)]
+        done = replace(
+            run.work,
+            n_sequences=len(lengths),
+            n_tokens=sum(lengths),
+            n_output_tokens=sum(completions),
+            max_length=max(lengths, default=0),
+        )
+        self.end(run, done)
 
     # ------------------------------------------------------------ training
 

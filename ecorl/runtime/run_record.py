@@ -38,6 +38,28 @@ BY_SCRIPT = "start its script again, with the same resume_from_checkpoint for at
 """How a run is gone on with whose trainer the user's script made."""
 
 
+_LONGEST_ERROR = 300
+"""Characters of an exception's first line that are recorded. Invented: some quote whole tensors."""
+
+
+def ending_by(error: BaseException) -> tuple[EventKind, str]:
+    """What to record of a run that an exception ends.
+
+    Args:
+        error: the exception.
+
+    Returns:
+        The kind of the event and its detail: type and first line of the exception.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return EventKind.STOP, "stopped from the keyboard"
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    if len(line) > _LONGEST_ERROR:
+        line = line[: _LONGEST_ERROR - 1].rstrip() + "…"
+    name = type(error).__name__
+    return EventKind.FAILURE, f"{name}: {line}" if line else name
+
+
 @dataclass(frozen=True, slots=True)
 class RunRecord:
     """The record that an attachment writes to.

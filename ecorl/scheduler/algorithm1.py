@@ -64,6 +64,13 @@ def place(state: SchedulerState, policy: Policy, guards: Guards) -> Placement:
         policy: who proposes.
         guards: the limits.
     """
+    work = state.work
+    if work.kept_because:
+        # There is nothing to choose, so nobody is asked.
+        own, reason = Action.GPU, work.kept_because
+        return Placement(
+            state.iteration, work.stage, own, own, policy.name, reason, role_name=work.role_name
+        )
     proposal = _ask(policy, state)
     action, reason, costs = proposal.action, proposal.reason, proposal.costs
     refusal = proposal.refusal

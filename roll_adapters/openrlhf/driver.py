@@ -24,7 +24,7 @@ from ecorl.runtime.checkpoints import read_gears
 from ecorl.runtime.equipment.hardware import stays_on_gpu
 from ecorl.runtime.protocol import RecordWriter, Runtime
 from ecorl.runtime.ray.handle import RuntimeHandle
-from ecorl.runtime.run_record import run_facts
+from ecorl.runtime.run_record import ending_by, run_facts
 from roll_adapters.openrlhf import workers
 from roll_adapters.openrlhf.attach import Invitation, invite
 from roll_adapters.openrlhf.checkpoints import checkpoint_to_resume, read_progress
@@ -246,7 +246,7 @@ class Driver:
             record.event(EventKind.TRAINING_END, "OpenRLHF's trainer has ended")
             record.event(EventKind.FINISH, "OpenRLHF's command has ended, its models saved")
         else:
-            record.event(EventKind.STOP, f"training ended with {type(error).__name__}")
+            record.event(*ending_by(error))
         self._runtime.close()
         record.close()
         if self._opened is not None and not isinstance(error, WidthLeft):

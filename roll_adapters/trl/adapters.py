@@ -12,6 +12,27 @@ REFERENCE_ADAPTER = "ref"
 """TRL's name of the copy that it keeps of an adapter which was trained before."""
 
 
+OWN_REFERENCE = "the reference is the policy without its adapter, whose weights train"
+"""Why such a reference is computed by the trainer itself, for the record."""
+
+
+def no_reference(trainer: Any) -> str | None:
+    """Why the reference is no stage of the run; None where it is one.
+
+    Args:
+        trainer: the TRL trainer.
+    """
+    if float(trainer.beta) == 0.0:
+        return "no reference: the trainer's beta is 0, so it computes none"
+    policy = trainer.accelerator.unwrap_model(trainer.model)
+    if is_own_reference(trainer) and answers_for_reference(policy) is None:
+        return (
+            "no reference: it is computed by the policy itself, and when that answers for it "
+            "cannot be told; its time and energy lie beside the stages"
+        )
+    return None
+
+
 def is_own_reference(trainer: Any) -> bool:
     """Whether the trainer's policy is its own reference, by leaving its adapter out.
 

@@ -14,7 +14,7 @@ from ecorl.config import Config, load_config
 from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger
-from ecorl.records import Algorithm
+from ecorl.records import Algorithm, EventKind
 from ecorl.runtime.building import build_runtime
 from ecorl.runtime.checkpoints import STATE_FILE, read_gears, read_state
 from ecorl.runtime.energy.recorded_energy import recorded_totals
@@ -23,7 +23,7 @@ from ecorl.runtime.processes.ranked import together
 from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.run_record import RunRecord, open_attached_run, remove_run, run_facts
 from ecorl.runtime.training import TrainingSide
-from roll_adapters.trl.adapters import check_reference
+from roll_adapters.trl.adapters import check_reference, no_reference
 from roll_adapters.trl.attachment import HOOKED, TrlAttachment
 from roll_adapters.trl.callbacks import LedgerCallback, StageCallback
 from roll_adapters.trl.description import (
@@ -130,6 +130,9 @@ def attach_to_record(
         trainer, runtime, on_close, frozen, processes.prefix, gears, processes.ranks
     )
     attachment.wrap()
+    why = no_reference(trainer)
+    if why is not None:
+        runtime.record.event(EventKind.NO_REFERENCE, why)
     trainer.add_callback(StageCallback(attachment))
     trainer.add_callback(LedgerCallback(attachment, record.owned, record.from_step, run_dir))
     return attachment

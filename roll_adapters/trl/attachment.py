@@ -8,8 +8,9 @@ methods take and return.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 
 from ecorl.control import AS_IT_IS, Command, GearChoice, TrainingStage
 from ecorl.engines.protocol import ScoreBatch
-from ecorl.records import Action, EventKind, Stage, StageWork
+from ecorl.records import Action, Stage, StageWork
 from ecorl.runtime.control.standing import stand
 from ecorl.runtime.energy.log_figures import LEGEND, log_figures
 from ecorl.runtime.frozen_models import FrozenModels
@@ -25,7 +26,8 @@ from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.processes.ranks import Ranks
 from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.rollout import InferenceCall, Rollout
-from roll_adapters.trl.adapters import answers_for_reference, is_own_reference
+from ecorl.runtime.run_record import ending_by
+from roll_adapters.trl.adapters import OWN_REFERENCE, answers_for_reference, is_own_reference
 from roll_adapters.trl.gears.shifting import TrlGears
 from roll_adapters.trl.reference import ReferenceCall
 from roll_adapters.trl.rewards import RewardStages
@@ -44,8 +46,22 @@ HOOKED = (
     "train",
     "log",
     "_save_checkpoint",
+    "evaluate",
 )
 """Methods of a trainer that are wrapped, on the object only."""
+
+
+@dataclass(slots=True)
+class _Evaluated:
+    """Rows of an evaluation: tokens of each one's prompt, and of its completion."""
+
+    prompts: list[int] = field(default_factory=list)
+    completions: list[int] = field(default_factory=list)
+
+    def add(self, prompt_ids: Sequence[Sized], completion_ids: Sequence[Sized]) -> None:
+        """Add rows by their tokens."""
+        self.prompts += [len(p) for p in prompt_ids]
+        self.completions += [len(c) for c in completion_ids]
 
 
 class TrlAttachment:
@@ -69,6 +85,7 @@ class TrlAttachment:
         guards_saves: whether a save that fails costs its checkpoint alone: one that was not the
             user's own wish. Otherwise the error is the user's, as without ecorl.
         missed_save: step of the newest save that failed; None where none did.
+        has_failed: whether an exception has ended the training, which is in the record then.
     """
 
     def __init__(
@@ -88,12 +105,14 @@ class TrlAttachment:
         self.is_stopping: Callable[[], bool] = lambda: False
         self.guards_saves = False
         self.missed_save: int | None = None
+        self.has_failed = False
         self._ranks = ranks
         self._on_close, self._frozen = on_close, frozen
         self._policy_shape = runtime.training.models.get(Stage.ACTOR_TRAIN)
         width = int(trainer.accelerator.num_processes)
         self._rollout = Rollout(runtime, self._policy_shape, prefix, width)
         self._rewards = RewardStages(trainer, self._rollout, frozen)
+        self._evaluated: _Evaluated | None = None
         self._told = False
         self._logged = runtime.totals() if runtime.is_head else RunTotals()
         self._original: dict[str, Original] = {}
@@ -112,6 +131,7 @@ class TrlAttachment:
             self._train,
             self._log,
             self._save_checkpoint,
+            self._evaluate,
         )
         # A method that the user replaced on the object is called by the hook, and put back after.
         self._instance = {n: self.trainer.__dict__[n] for n in HOOKED if n in self.trainer.__dict__}
@@ -196,7 +216,10 @@ class TrlAttachment:
     def _generate(self, prompts: list[Any], *args: Any, **kwargs: Any) -> Any:
         original = self._original["_generate"]
         if not self.training:
-            return original(prompts, *args, **kwargs)
+            output = original(prompts, *args, **kwargs)
+            if self._evaluated is not None:
+                self._evaluated.add(output[0], output[1])
+            return output
         self._rewards.forget()
         limit = int(self.trainer.max_completion_length or 0)  # None: no limit, so none is known
         run = self._rollout.begin_generation(*self._step(), len(prompts), limit)
@@ -251,6 +274,9 @@ class TrlAttachment:
         self, call: ReferenceCall, own: Callable[[], Any], *, may_offload: bool
     ) -> tuple[Any, Any, Any]:
         """Answer for the reference: with a tensor that the barrier fills, or as TRL itself does."""
+        work = call.work(self.runtime.training.models.get(Stage.REFERENCE))
+        if is_own_reference(self.trainer):
+            work = replace(work, kept_because=OWN_REFERENCE)
         target: list[torch.Tensor] = []
 
         def batch() -> ScoreBatch:
@@ -260,7 +286,7 @@ class TrlAttachment:
 
         run = self._rollout.submit(
             InferenceCall(
-                call.work(self.runtime.training.models.get(Stage.REFERENCE)),
+                work,
                 batch,
                 call.exact,
                 lambda rows: call.fill(target[0], rows),
@@ -317,8 +343,8 @@ class TrlAttachment:
             return self._original["train"](*args, **kwargs)
         except BaseException as error:
             if not self.closed:
-                what = f"training ended with {type(error).__name__}"
-                self.runtime.record.event(EventKind.STOP, what)
+                self.runtime.record.event(*ending_by(error))
+                self.has_failed = True
                 self.detach()
             raise
 
@@ -358,6 +384,31 @@ class TrlAttachment:
         if not self.trainer.accelerator.sync_gradients:
             self._rollout.end_training()  # a micro-batch; the next one opens its own execution
         return output
+
+    # ------------------------------------------------------------ evaluation
+
+    def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate as TRL does; of several data sets all together are one evaluation."""
+        original = self._original["evaluate"]
+        with self.evaluating():
+            return original(*args, **kwargs)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[_Evaluated]:
+        """Account what is done inside the block as an evaluation; all processes enter it.
+
+        Evaluations inside it belong to it. One that an exception ends is in no record.
+        """
+        if self._evaluated is not None:
+            yield self._evaluated
+            return
+        run = self._rollout.begin_evaluation()
+        self._evaluated = rows = _Evaluated()
+        try:
+            yield rows
+        finally:
+            self._evaluated = None
+        self._rollout.end_evaluation(run, rows.prompts, rows.completions)
 
     # ------------------------------------------------------------ checkpoints
 

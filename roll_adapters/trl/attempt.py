@@ -39,6 +39,7 @@ from ecorl.runtime.run_record import (
     check_unused,
     check_writable,
     create_run,
+    ending_by,
     run_facts,
 )
 from roll_adapters.trl.attach import PACKAGES, attach_to_record
@@ -243,6 +244,7 @@ class _Run:
         Returns:
             How it ended.
         """
+        attachment: TrlAttachment | None = None
         kind = EventKind.RESUME if point.checkpoint else EventKind.START
         step = step_of(point.checkpoint)
         try:
@@ -281,8 +283,9 @@ class _Run:
                 by = "by a signal" if self._stop.asked else "at the budget of emissions"
                 self.record.event(EventKind.STOP, f"stopped {by}")
             return outcome
-        except KeyboardInterrupt:
-            self.record.event(EventKind.STOP, "stopped from the keyboard")
+        except BaseException as error:
+            if attachment is None or not attachment.has_failed:
+                self.record.event(*ending_by(error))
             raise
         finally:
             self.record.close()
@@ -307,15 +310,15 @@ class _Run:
             choice = attachment.stand()
         if self.crew.told(self._stop.asked) or choice.command is Command.STOP:
             return AttemptOutcome.STOPPED
-        if self.crew.is_head and not self._evaluated(EvaluationPhase.BEFORE):
-            self._evaluate(EvaluationPhase.BEFORE)
-        self.crew.wait()
+        if self.crew.told(self.crew.is_head and not self._evaluated(EvaluationPhase.BEFORE)):
+            self._evaluate(attachment, EvaluationPhase.BEFORE)
         outcome = self._train(point.checkpoint, boundary)
         if outcome is not AttemptOutcome.COMPLETE:
             return outcome
         self.trainer.save_model(str(self.run_dir / MODEL))
+        self._evaluate(attachment, EvaluationPhase.AFTER)
+        attachment.runtime.settle()
         if self.crew.is_head:
-            self._evaluate(EvaluationPhase.AFTER)
             self._rank_flips(attachment)
         self.crew.wait()
         return outcome
@@ -326,10 +329,18 @@ class _Run:
         with contextlib.closing(LedgerReader(self.run_dir)) as reader:
             return any(row.phase == phase for row in reader.evaluations())
 
-    def _evaluate(self, phase: EvaluationPhase) -> None:
+    def _evaluate(self, attachment: TrlAttachment, phase: EvaluationPhase) -> None:
+        """Evaluate on held-out prompts, on rank 0; the others wait, with their devices held."""
         if self.files.eval_prompts is None:
             return
-        result = evaluate(self.trainer, read_rows(self.files.eval_prompts, PROMPT_KEYS))
+        with attachment.evaluating() as rows:
+            if self.crew.is_head:
+                result = evaluate(self.trainer, read_rows(self.files.eval_prompts, PROMPT_KEYS))
+                rows.prompts += result.prompts
+                rows.completions += result.completions
+            self.crew.wait()
+        if not self.crew.is_head:
+            return
         self.record.evaluation("reward", phase, result.reward)
         words = f"held-out {phase} training: reward {statistics.fmean(result.reward):+.2f}"
         if result.correct is not None:

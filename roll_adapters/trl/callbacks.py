@@ -12,6 +12,7 @@ from transformers import TrainerCallback
 from ecorl.errors import RunError
 from ecorl.records import EventKind
 from ecorl.report.sharing.files import write_footprint
+from ecorl.report.training import EVAL_REWARD
 from ecorl.runtime.checkpoints import record_checkpoint
 from ecorl.runtime.memory import record_peak_memory
 
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 _METRICS = {
     "loss": "loss",
     "reward": "reward",
+    "eval_reward": EVAL_REWARD,
     "reward_std": "reward_std",
     "kl": "kl",
     "entropy": "entropy",

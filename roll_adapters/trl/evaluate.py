@@ -24,10 +24,14 @@ class Evaluation:
     Attributes:
         reward: score by the exact float reward model, one a prompt.
         correct: 1.0 or 0.0 a prompt, or None when the file holds no answers.
+        prompts: tokens of each prompt.
+        completions: tokens of each answer, its end among them.
     """
 
     reward: list[float]
     correct: list[float] | None
+    prompts: list[int]
+    completions: list[int]
 
 
 @torch.no_grad()
@@ -43,11 +47,16 @@ def evaluate(trainer: Any, rows: Sequence[dict[str, Any]]) -> Evaluation:
     model.eval()
     prompts = [row["prompt"] for row in rows]
     answers: list[str] = []
+    n_prompt: list[int] = []
+    n_answer: list[int] = []
     try:
         # Generation may draw random numbers: training must go on as if nothing was evaluated.
         with torch.random.fork_rng(devices=[]):
             for i in range(0, len(prompts), BATCH):
-                answers += _greedy(trainer, model, tokenizer, prompts[i : i + BATCH])
+                greedy = _greedy(trainer, model, tokenizer, prompts[i : i + BATCH])
+                answers += greedy.texts
+                n_prompt += greedy.prompts
+                n_answer += greedy.completions
     finally:
         model.train(was_training)
     texts = [p + a for p, a in zip(prompts, answers, strict=True)]
@@ -55,10 +64,19 @@ def evaluate(trainer: Any, rows: Sequence[dict[str, Any]]) -> Evaluation:
     correct = None
     if all(isinstance(row.get("answer"), str) for row in rows):
         correct = [float(a == row["answer"]) for a, row in zip(answers, rows, strict=True)]
-    return Evaluation([float(r) for r in reward], correct)
+    return Evaluation([float(r) for r in reward], correct, n_prompt, n_answer)
 
 
-def _greedy(trainer: Any, model: Any, tokenizer: Any, prompts: Sequence[str]) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Greedy:
+    """Answers to some prompts, with the tokens of both."""
+
+    texts: list[str]
+    prompts: list[int]
+    completions: list[int]
+
+
+def _greedy(trainer: Any, model: Any, tokenizer: Any, prompts: Sequence[str]) -> _Greedy:
     inputs = tokenizer(list(prompts), return_tensors="pt", padding=True, padding_side="left").to(
         model.device
     )
@@ -68,10 +86,21 @@ def _greedy(trainer: Any, model: Any, tokenizer: Any, prompts: Sequence[str]) ->
         do_sample=False,
         max_new_tokens=trainer.max_completion_length,
     )
-    texts: list[str] = tokenizer.batch_decode(
-        out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True
+    completions = out[:, inputs["input_ids"].shape[1] :]
+    ends = torch.tensor(_end_ids(model), device=completions.device)
+    # What follows the first end is padding.
+    after = (torch.isin(completions, ends).cumsum(1) - torch.isin(completions, ends).int()) > 0
+    return _Greedy(
+        tokenizer.batch_decode(completions, skip_special_tokens=True),
+        inputs["attention_mask"].sum(1).tolist(),
+        (~after).sum(1).tolist(),
     )
-    return texts
+
+
+def _end_ids(model: Any) -> list[int]:
+    """Tokens that end an answer; none where the model knows none."""
+    found = model.generation_config.eos_token_id
+    return [] if found is None else [found] if isinstance(found, int) else list(found)
 
 
 @torch.no_grad()

@@ -1,14 +1,15 @@
 """The reward functions of a TRL trainer as stages of a rollout.
 
 TRL runs all of them in one method. Reward models that were answered elsewhere are replaced by their
-answers for that call; each of the others is timed by hooks around its forward pass, so that every
-model has a price of its own, and what remains (functions, tokenizing, gathering) is one execution.
+answers for that call; each of the others is timed by hooks around its forward pass, and each Python
+function by a clock around its call, so that every one has a price of its own. What remains
+(tokenizing, gathering) is one execution.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,9 +19,13 @@ from ecorl.records import Role, Stage, StageWork
 from ecorl.runtime.frozen_models import FrozenModels
 from ecorl.runtime.handles import StageRun
 from ecorl.runtime.rollout import InferenceCall, Rollout
+from roll_adapters.trl.functions import IN_PROCESS, FunctionReward
 from roll_adapters.trl.reward import OTHER, RewardModelCall
 
 logger = logging.getLogger(__name__)
+
+AROUND = "the trainer's own work around its reward functions"
+"""Why what remains beside reward functions is computed by the framework itself."""
 
 Original = Callable[..., Any]
 
@@ -126,7 +131,8 @@ class RewardStages:
         rewards, self._under_way = self._under_way, []
         answers = {r.model.index: r.answers for r in rewards if r.answers is not None}
         if len(answers) == len(self._trainer.reward_funcs):
-            return self._with_answers(answers, original, *args, **kwargs)
+            stand_ins = {i: _Answered(values) for i, values in answers.items()}
+            return self._with(stand_ins, original, *args, **kwargs)
         placed = {r.model.role: r.run for r in rewards if r.answers is None}
         models = [m for m in RewardModelCall.find_all(self._trainer) if m.index not in answers]
         if len(models) == 1 and len(self._trainer.reward_funcs) == 1:
@@ -136,18 +142,33 @@ class RewardStages:
             output = original(*args, **kwargs)
             self._rollout.end(run)
             return output
-        # No tokens beside a model: they count there, and the rest has no price a token.
+        functions = FunctionReward.find_all(self._trainer)
+        rest = self._rollout.start(self._rest_work(), may_offload=False)
         alone = not answers and not models
-        rest = self._rollout.start(
-            self._work("", None) if alone else self._rest_work(), may_offload=False
-        )
+        runs = [self._start_function(function, alone) for function in functions]
         with ExitStack() as stack:
             for model in models:
                 run = placed.get(model.role) or self._start(model)
                 stack.enter_context(self._timed(model, run, rest))
-            output = self._with_answers(answers, original, *args, **kwargs)
+            replaced = {
+                i: function.timed(self._trainer.reward_funcs[i])
+                for function in functions
+                for i in function.indices
+            } | {i: _Answered(values) for i, values in answers.items()}
+            output = self._with(replaced, original, *args, **kwargs)
+        self._rollout.pause(rest)
+        for run, function in zip(runs, functions, strict=True):
+            self._rollout.carve(rest, run, function.clock.spans())
         self._rollout.end(rest)
         return output
+
+    def _start_function(self, function: FunctionReward, alone: bool) -> StageRun:
+        work = replace(self._work(function.role_name, None), kept_because=IN_PROCESS)
+        if not alone:
+            # Tokens count once, at the models: a function's price a token would stand for that of
+            # a model which was never measured here.
+            work = replace(work, n_tokens=0, n_output_tokens=0, max_length=0)
+        return self._rollout.start(work, may_offload=False, is_deferred=True)
 
     def _start(self, model: RewardModelCall) -> StageRun:
         work = self._work(model.role_name, self._shape(model.role))
@@ -191,24 +212,24 @@ class RewardStages:
 
     def _rest_work(self) -> StageWork:
         last = self._rollout.last_work
-        return StageWork(Stage.REWARD, last.n_sequences if last else 0, 0, 0, 0, None, OTHER)
+        n_rows = last.n_sequences if last else 0
+        # No tokens: they count where the rewards are computed, and the rest has no price a token.
+        return StageWork(Stage.REWARD, n_rows, 0, 0, 0, None, OTHER, kept_because=AROUND)
 
     def _shape(self, role: Role) -> Any:
         return self._runtime.training.models.get(role)
 
-    def _with_answers(
-        self, answers: dict[int, list[float]], original: Original, *args: Any, **kwargs: Any
+    def _with(
+        self, replaced: Mapping[int, Original], original: Original, *args: Any, **kwargs: Any
     ) -> Any:
-        """Run TRL's own method with the answered reward models replaced by their answers.
+        """Run TRL's own method with others in the place of some reward functions.
 
-        Weights, logs and reward functions that are no models stay TRL's own.
+        Weights, names, logs and all other reward functions stay TRL's own.
         """
         own = self._trainer.reward_funcs
-        if not answers:
+        if not replaced:
             return original(*args, **kwargs)
-        self._trainer.reward_funcs = [
-            _Answered(answers[i]) if i in answers else function for i, function in enumerate(own)
-        ]
+        self._trainer.reward_funcs = [replaced.get(i, f) for i, f in enumerate(own)]
         try:
             return original(*args, **kwargs)
         finally:

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 from ecorl import cli
 from ecorl.ledger import LedgerReader
-from ecorl.records import Action
+from ecorl.records import EVALUATION_ROLE, Action
 
 STEPS = 12
 
@@ -292,6 +292,36 @@ def test_a_finished_run_leaves_everything_behind(unbroken, here):
     again = here("run", "--config", str(unbroken / "config.toml"))
     assert again.returncode == 2
     assert "holds a run already" in again.stderr
+
+
+def test_held_out_evaluations_are_recorded_with_what_they_took(unbroken):
+    with contextlib.closing(LedgerReader(unbroken)) as reader:
+        own = [e.result for e in reader.executions() if e.result.role == EVALUATION_ROLE]
+        (values, _) = [e.values for e in reader.evaluations() if e.name == "reward"]
+    assert len(own) == 2
+    for r in own:
+        assert r.n_sequences == len(values)
+        assert r.n_output_tokens >= len(values)
+        assert r.time_s > 0
+    # The first is over before the power of so small a run was read for the first time.
+    assert own[-1].energy.energy_j > 0
+
+
+def test_an_exception_outside_of_training_is_in_the_record(
+    here, write_config, tmp_path, monkeypatch
+):
+    class OwnError(Exception):
+        pass
+
+    def fails(*_: Any) -> None:
+        raise OwnError("no answers today\nnor tomorrow")
+
+    monkeypatch.setattr("roll_adapters.trl.attempt.evaluate", fails)
+    with pytest.raises(OwnError):
+        here("run", "--config", str(write_config("broken")))
+    with contextlib.closing(LedgerReader(tmp_path / "broken")) as reader:
+        ended = [e for e in reader.events() if e.kind in ("stop", "failure", "finish")]
+    assert [(e.kind, e.detail) for e in ended] == [("failure", "OwnError: no answers today")]
 
 
 @pytest.mark.parametrize(

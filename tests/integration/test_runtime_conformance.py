@@ -15,9 +15,10 @@ from ecorl.bench.frameworks.samples import count_samples
 from ecorl.control import Command
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.errors import CheckpointError, ConfigError, EngineError
-from ecorl.records import Action, EventKind, FaultKind, Provenance, Stage
+from ecorl.records import EVALUATION_ROLE, Action, EventKind, FaultKind, Provenance, Stage
 from ecorl.runtime.handles import Landed, Span
 from ecorl.runtime.protocol import Runtime, join
+from ecorl.runtime.rollout import Rollout
 from tests.cluster import CARDS
 from tests.toy_engine import SLOW
 from tests.toy_runs import (
@@ -108,6 +109,22 @@ def test_a_run_is_placed_answered_and_recorded(run, backend):
         assert r.energy.provenance is Provenance.MODELLED
     assert run.counts() == (0, 0)
     assert run.asked == []
+
+
+def test_an_evaluation_is_recorded_and_nothing_is_decided_about_it(run):
+    rollout = Rollout(run.runtime, None)
+    rollout.begin_step(1, 0)
+    stage = rollout.begin_evaluation()
+    rollout.end_evaluation(stage, [3, 4], [5, 6])
+    run.runtime.settle()
+    matrix = run.runtime.edi_json()
+    run.close()
+    with run.reader() as reader:
+        assert reader.placements() == []
+        (row,) = [row.result for row in reader.executions()]
+    assert (row.role, row.iteration, row.action) == (EVALUATION_ROLE, 1, Action.GPU)
+    assert (row.n_sequences, row.n_tokens, row.n_output_tokens) == (2, 18, 11)
+    assert "evaluation" not in matrix
 
 
 def test_iterations_are_open_beside_each_other_each_with_its_own_deadline(make):

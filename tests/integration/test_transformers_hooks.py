@@ -109,7 +109,7 @@ def reading(tmp_path):
 
 
 def states(tmp_path):
-    told = ("start", "resume", "stop", "finish")
+    told = ("start", "resume", "stop", "failure", "finish")
     with reading(tmp_path) as reader:
         return [event.kind for event in reader.events() if event.kind in told]
 
@@ -224,14 +224,14 @@ def test_a_resume_goes_on_with_the_record(make, tmp_path):
     attach(cut, config)
     with pytest.raises(Cut):
         cut.train()
-    assert states(tmp_path) == ["start", "stop"]
+    assert states(tmp_path) == ["start", "failure"]
     assert (tmp_path / "measured" / "checkpoint-4" / "ecorl_state.json").is_file()
     with pytest.raises(RunError, match="with resume_from_checkpoint for train"):
         make("measured", [EcorlCallback(config)], **SAVES).train()
     again = make("measured", [EcorlCallback(config)], **SAVES)
     again.train(resume_from_checkpoint=True)
     assert_same(outcome(plain), outcome(again))
-    assert states(tmp_path) == ["start", "stop", "resume", "finish"]
+    assert states(tmp_path) == ["start", "failure", "resume", "finish"]
     with reading(tmp_path) as reader:
         rows = [(row.result.iteration, row.superseded) for row in reader.executions()]
     assert [i for i, superseded in rows if not superseded] == [1, 2, 3, 4, 5, 6]

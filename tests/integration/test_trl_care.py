@@ -299,10 +299,11 @@ def test_a_reward_function_beside_an_offloaded_model_is_no_price_of_the_model(
     attachment = attach(trainer, config(tmp_path, policy=BOTH, engine=EXACT))
     trainer.train()
     found = executions(tmp_path / "run", Stage.REWARD)
-    beside = [r for r in found if r.action is Action.GPU]
+    beside = [r for r in found if r.role == "reward:other"]
+    function = [r for r in found if r.role == "reward:nothing"]
     model = [r for r in found if r.action is not Action.GPU]
-    assert len(beside) == len(model) == 4
-    assert {(r.n_tokens, r.n_output_tokens) for r in beside} == {(0, 0)}
+    assert len(beside) == len(function) == len(model) == 4
+    assert {(r.n_tokens, r.n_output_tokens) for r in beside + function} == {(0, 0)}
     assert all(r.n_output_tokens > 0 for r in model)
     priced = {(c.stage, c.device) for c in attachment.runtime.edi.cells()}
     assert (Stage.REWARD, beside[0].device) not in priced

@@ -74,6 +74,10 @@ def test_the_reference_is_a_stage_of_its_own_and_the_training_the_same(
     assert_same_bits(outcome(plain), outcome(trainer))
     if kind != "prompts" and algorithm == "grpo":
         assert any(float(row["kl"]) > 0 for row in outcome(trainer)["log"])
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        placed = [p.placement for p in reader.placements()]
+    reasons = {p.reason for p in placed if p.stage is Stage.REFERENCE}
+    assert reasons == {"the reference is the policy without its adapter, whose weights train"}
     n_batches = len(rows_of(tmp_path / "run", Stage.GENERATION))
     reference = rows_of(tmp_path / "run", Stage.REFERENCE)
     assert len(reference) == n_batches > 0

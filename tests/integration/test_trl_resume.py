@@ -134,7 +134,7 @@ def steps_of(run_dir: Path) -> list[int]:
 
 
 def states(run_dir: Path) -> list[str]:
-    told = ("start", "stop", "resume", "finish")
+    told = ("start", "stop", "failure", "resume", "finish")
     with contextlib.closing(LedgerReader(run_dir)) as reader:
         return [e.kind for e in reader.events() if e.kind in told]
 
@@ -150,7 +150,9 @@ def test_after_an_error_the_same_process_goes_on(make_trainer, tmp_path):
     attach(trainer, config(tmp_path), resume_from_checkpoint=True)
     trainer.train(resume_from_checkpoint=True)
     assert steps_of(tmp_path / "run") == [1, 2, 3, 4, 5, 6]
-    assert states(tmp_path / "run") == ["start", "stop", "resume", "finish"]
+    assert states(tmp_path / "run") == ["start", "failure", "resume", "finish"]
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        assert [e.detail for e in reader.events() if e.kind is EventKind.FAILURE] == ["Cut"]
 
 
 def test_before_the_first_checkpoint_the_record_starts_again(make_trainer, tmp_path):

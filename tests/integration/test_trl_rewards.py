@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import time
 from collections import defaultdict
@@ -14,12 +15,13 @@ import pytest
 import torch
 
 from ecorl.ledger import LedgerReader
-from ecorl.records import Action, FaultKind, Stage
+from ecorl.records import Action, EventKind, FaultKind, Stage
 from roll_adapters.trl_hooks import attach
 from tests.integration.checks import BOTH, assert_same_bits, config, outcome
 
 N_STEPS, N_ROWS = 3, 16
 MODELS = {"reward:reward", "reward:style"}
+FUNCTIONS = {"reward:length", "reward:digits"}
 WEIGHTS = [1.0, 0.5, 0.25, 2.0]
 
 
@@ -90,13 +92,14 @@ def executions(run_dir: Path) -> dict[str, list[Any]]:
 
 
 def assert_each_sample_counts_once(by_role: dict[str, list[Any]]) -> None:
-    assert set(by_role) == {*MODELS, "reward:other"}
+    assert set(by_role) == {*MODELS, *FUNCTIONS, "reward:other"}
     for role, results in by_role.items():
         assert [r.n_sequences for r in results] == [N_ROWS] * N_STEPS, role
         assert len({r.iteration for r in results}) == N_STEPS
     # The output tokens of a batch are counted for each model, and for none of the functions.
     tokens = {role: [r.n_output_tokens for r in results] for role, results in by_role.items()}
     assert tokens["reward:reward"] == tokens["reward:style"]
+    assert all(tokens[role] == [0] * N_STEPS for role in FUNCTIONS)
     assert min(tokens["reward:reward"]) > 0
     assert tokens["reward:other"] == [0] * N_STEPS
 
@@ -140,7 +143,7 @@ def test_all_on_the_gpu_path_is_bit_equal_and_each_model_has_a_price(
     assert_each_sample_counts_once(by_role)
     for results in by_role.values():
         assert all(r.action is Action.GPU and r.energy.energy_j > 0 for r in results)
-    # Functions have no output tokens of their own, so no price of a token either.
+    # Beside models functions have no price of a token: it would pass for that of a model.
     assert edi_cells(tmp_path / "run") == {role: {"host_cpu"} for role in MODELS}
 
 
@@ -268,3 +271,79 @@ def test_a_reward_function_that_raises_leaves_no_stage_open(make_several, tmp_pa
     by_role = executions(tmp_path / "run")
     assert all(r.host_time_s > 0 for results in by_role.values() for r in results)
     assert {r.iteration for r in by_role["reward:other"]} == {1, 2, 3}
+
+
+class Shouts:
+    """A callable object, asynchronous as TRL understands it."""
+
+    async def __call__(self, completions, **_):
+        await asyncio.sleep(0.02)
+        return [float(sum(c.isupper() for c in text)) for text in completions]
+
+
+async def vowels(completions, **_):
+    await asyncio.sleep(0.02)
+    return [float(sum(c in "aeiou" for c in text)) for text in completions]
+
+
+def test_functions_alone_are_listed_by_name_with_their_time(make_trainer, tmp_path):
+    """Two of one name, one that waits; those that run together have one row and no time twice."""
+
+    def slow(completions, **_):
+        time.sleep(0.03)
+        return [None if "a" in text else 1.0 for text in completions]
+
+    own = [length, slow, functools.partial(length), digits, vowels, Shouts()]
+    parts = {"reward_funcs": own, "reward_processing_classes": [None] * len(own)}
+    plain = make_trainer(parts=parts, max_steps=2)
+    plain.train()
+    attached = make_trainer(name="attached", parts=parts, max_steps=2)
+    attach(attached, config(tmp_path))
+    attached.train()
+    assert_same_bits(outcome(plain), outcome(attached))
+    assert rewards_log(plain) == rewards_log(attached)
+    assert attached.reward_funcs == own
+    by_role = executions(tmp_path / "run")
+    together = "reward:digits+vowels+Shouts"
+    assert set(by_role) == {
+        "reward:length-0", "reward:length-1", "reward:slow", together, "reward:other",
+    }  # fmt: skip
+    for results in by_role.values():
+        assert len(results) == 2
+        assert all(r.energy is not None for r in results)
+        assert all((r.n_output_tokens > 0) == (r.role != "reward:other") for r in results)
+    assert all(r.time_s >= 0.03 for r in by_role["reward:slow"])
+    for step in range(2):
+        # Neither two rows at once nor the same time in two of them.
+        rest = by_role["reward:other"][step]
+        assert by_role[together][step].time_s >= 0.02
+        own_s = sum(rs[step].time_s for role, rs in by_role.items() if role != "reward:other")
+        assert own_s + rest.time_s == pytest.approx(rest.t_end_s - rest.t_start_s, abs=1e-6)
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        reasons = {p.placement.role: p.placement.reason for p in reader.placements()}
+    own_reason = "a Python function runs in the trainer's process"
+    assert {reasons[role] for role in by_role if role != "reward:other"} == {own_reason}
+    assert reasons["reward:other"] == "the trainer's own work around its reward functions"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_exception_of_a_function_is_the_trainers_own(make_trainer, tmp_path, is_async):
+    class OwnError(Exception):
+        pass
+
+    def fails(**_):
+        raise OwnError("not today\nnor tomorrow")
+
+    async def fails_later(**_):
+        raise OwnError("not today\nnor tomorrow")
+
+    own = [fails_later, vowels] if is_async else [fails]
+    parts = {"reward_funcs": own, "reward_processing_classes": [None] * len(own)}
+    trainer = make_trainer(name="attached", parts=parts, max_steps=2)
+    attach(trainer, config(tmp_path))
+    with pytest.raises(OwnError, match="not today"):
+        trainer.train()
+    assert trainer.reward_funcs == own
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        ended = [e.detail for e in reader.events() if e.kind is EventKind.FAILURE]
+    assert ended == ["OwnError: not today"]

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from ecorl.errors import LedgerError, RunError
 from ecorl.ledger import BarrierRow, DeviceRow, ExecutionRow, LedgerReader, MetricRow, PlacementRow
 from ecorl.records import (
+    EVALUATION_ROLE,
     INFERENCE_STAGES,
     Action,
     GuardRefusal,
@@ -157,7 +158,11 @@ def read_run(run_dir: Path) -> RunReadings:
     try:
         with LedgerReader(run_dir) as reader:
             run = reader.run()
-            executions = [row for row in reader.executions() if not row.superseded]
+            executions = [
+                row
+                for row in reader.executions()
+                if not row.superseded and row.result.role != EVALUATION_ROLE
+            ]
             placements = [row for row in reader.placements() if not row.superseded]
             barriers = [row for row in reader.barriers() if not row.superseded]
             metrics = [row for row in reader.metrics() if not row.superseded]

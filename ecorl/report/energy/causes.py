@@ -3,7 +3,7 @@
 Definitions, which the report repeats in its notes:
 
 - useful: the energy of generation, scoring (reward, reference, critic) and training executions
-  whose results the run kept;
+  whose results the run kept, and of evaluations of the policy that are recorded as such;
 - superseded: the energy of executions that a resume threw away (they came after the checkpoint);
 - rest: what a device drew beside its executions in the attempts that held it. For a device with
   power readings: its energy by its readings, minus its executions, for each provenance of its
@@ -27,14 +27,14 @@ from __future__ import annotations
 from collections import defaultdict
 
 from ecorl.ledger import ExecutionRow
-from ecorl.records import Provenance, Stage
+from ecorl.records import EVALUATION_ROLE, Provenance, Stage, StageResult
 from ecorl.report.energy.emissions import NO_EMISSIONS
 from ecorl.report.energy.evidence import Evidence, Meter, not_in_readings
 from ecorl.report.energy.model import Cause, EnergyPart
 from ecorl.report.energy.rest import rests
 from ecorl.report.energy.stages import energy_j, gpu_path_devices, total
 
-CAUSE_OF_STAGE = {
+_CAUSE_OF_STAGE = {
     Stage.GENERATION: Cause.GENERATION,
     Stage.REWARD: Cause.SCORING,
     Stage.REFERENCE: Cause.SCORING,
@@ -42,11 +42,23 @@ CAUSE_OF_STAGE = {
     Stage.ACTOR_TRAIN: Cause.TRAINING,
     Stage.CRITIC_TRAIN: Cause.TRAINING,
 }
-USEFUL_CAUSES = (Cause.GENERATION, Cause.SCORING, Cause.TRAINING)
+USEFUL_CAUSES = (Cause.GENERATION, Cause.SCORING, Cause.TRAINING, Cause.EVALUATION)
 OTHER_CAUSES = (Cause.BESIDE_STAGES,)
 PAUSE_CAUSES = (Cause.PAUSED,)
 WASTED_CAUSES = (Cause.SUPERSEDED, Cause.BARRIER_WAIT, Cause.IDLE)
+RARE_CAUSES = (Cause.EVALUATION,)
+"""Useful causes of which nothing is said where a run has none of them."""
 CAUSES = (*USEFUL_CAUSES, *OTHER_CAUSES, *PAUSE_CAUSES, *WASTED_CAUSES)
+
+
+def cause_of(result: StageResult) -> Cause:
+    """What the energy of an execution was spent on, had no resume thrown it away.
+
+    Args:
+        result: the execution.
+    """
+    is_evaluation = result.role == EVALUATION_ROLE
+    return Cause.EVALUATION if is_evaluation else _CAUSE_OF_STAGE[result.stage]
 
 
 def _meters(evidence: Evidence) -> list[Meter]:
@@ -99,7 +111,7 @@ def _execution_parts(meter: Meter, evidence: Evidence) -> list[EnergyPart]:
     is_read = any(r.device_id in meter.members for r in evidence.readings)
     groups: dict[tuple[Cause, Provenance | None], list[ExecutionRow]] = defaultdict(list)
     for e in meter.executions:
-        cause = Cause.SUPERSEDED if e.superseded else CAUSE_OF_STAGE[e.result.stage]
+        cause = Cause.SUPERSEDED if e.superseded else cause_of(e.result)
         energy = e.result.energy if energy_j(e.result) is not None else None
         groups[cause, energy.provenance if energy else None].append(e)
     parts = []

@@ -20,7 +20,7 @@ from ecorl.report.energy.carbon_model import (
     PueFacts,
     SoftwareCarbonIntensity,
 )
-from ecorl.report.energy.causes import CAUSES
+from ecorl.report.energy.causes import CAUSES, cause_of
 from ecorl.report.energy.emissions import IntensityKind, total_emitted
 from ecorl.report.energy.evidence import Evidence
 from ecorl.report.energy.model import Accounting, Cause, EnergyPart, Spending
@@ -223,7 +223,7 @@ def _sci(
     operational_g = column.emitted.carbon_g or 0.0
     embodied_g = _embodied_g(spending.accounting, run_time_s)
     kept = [e.result for e in evidence.executions if not e.superseded]
-    generated = [r for r in kept if r.stage is Stage.GENERATION]
+    generated = [r for r in kept if cause_of(r) is Cause.GENERATION]
     # A loop that generates nothing trains on samples.
     done = generated or [r for r in kept if r.stage is Stage.ACTOR_TRAIN]
     n_sequences = sum(r.n_sequences for r in done)

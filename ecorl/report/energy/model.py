@@ -18,6 +18,7 @@ class Cause(StrEnum):
     GENERATION = "generation"
     SCORING = "scoring"
     TRAINING = "training"
+    EVALUATION = "evaluation"
     BESIDE_STAGES = "beside stages"
     PAUSED = "paused"
     SUPERSEDED = "superseded"

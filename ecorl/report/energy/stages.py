@@ -12,7 +12,16 @@ from typing import Protocol
 
 from ecorl.edi import edi_from_energy
 from ecorl.ledger import ExecutionRow, PlacementRow
-from ecorl.records import Action, Provenance, Role, Stage, StageResult, weakest
+from ecorl.records import (
+    EVALUATION,
+    EVALUATION_ROLE,
+    Action,
+    Provenance,
+    Role,
+    Stage,
+    StageResult,
+    weakest,
+)
 from ecorl.report.energy.emissions import NO_EMISSIONS, Emissions
 from ecorl.report.energy.model import Expectation, PathComparison, StageRow
 from ecorl.report.model import DecisionGroup
@@ -140,8 +149,10 @@ def shown_roles(records: Iterable[_OfRole]) -> dict[Role, Role]:
         records: executions, decisions or waits.
     """
     roles = {r.role: r.stage for r in records}
+    # An evaluation is no model of a stage.
+    own = {EVALUATION_ROLE: EVALUATION} if roles.pop(EVALUATION_ROLE, None) else {}
     n = Counter(roles.values())
-    return {role: role if n[stage] > 1 else str(stage) for role, stage in roles.items()}
+    return own | {role: role if n[stage] > 1 else str(stage) for role, stage in roles.items()}
 
 
 def _served_tokens(r: StageResult) -> float:
@@ -151,7 +162,8 @@ def _served_tokens(r: StageResult) -> float:
 
 
 def _row_order(row: StageRow) -> tuple[int, Role, bool, str]:
-    return _STAGES.index(row.stage), row.role, not row.on_gpu_path, row.device
+    place = len(_STAGES) if row.role == EVALUATION else _STAGES.index(row.stage)
+    return place, row.role, not row.on_gpu_path, row.device
 
 
 def _stage_row(
@@ -202,7 +214,7 @@ def _stage_row(
 
 def comparisons(rows: Sequence[StageRow]) -> tuple[PathComparison, ...]:
     """Compare the GPU path with the card for each stage that ran, model by model."""
-    ran = dict.fromkeys(r.role for r in sorted(rows, key=_row_order))
+    ran = dict.fromkeys(r.role for r in sorted(rows, key=_row_order) if r.role != EVALUATION)
     return tuple(_compare([r for r in rows if r.role == role]) for role in ran)
 
 

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ecorl.ledger import DeviceRow, ExecutionRow
-from ecorl.records import DeviceKind, Provenance, Stage, weakest
+from ecorl.records import DeviceKind, Provenance, weakest
 from ecorl.report.energy.causes import (
     CAUSES,
     OTHER_CAUSES,
     PAUSE_CAUSES,
     USEFUL_CAUSES,
     WASTED_CAUSES,
+    cause_of,
     energy_parts,
 )
 from ecorl.report.energy.emissions import total_emissions
@@ -72,7 +73,7 @@ def spending(evidence: Evidence, accounting: Accounting | None) -> Spending:
     tokens = sum(
         e.result.n_output_tokens
         for e in evidence.executions
-        if e.result.stage is Stage.GENERATION and not e.superseded
+        if cause_of(e.result) is Cause.GENERATION and not e.superseded
     )
     columns = _columns(own, tokens, at_least=bool(evidence.lost))
     card = _totals(CARD, beside) if _known(beside) else None

@@ -24,6 +24,7 @@ from ecorl.report.energy.carbon_model import (
 from ecorl.report.energy.causes import (
     OTHER_CAUSES,
     PAUSE_CAUSES,
+    RARE_CAUSES,
     USEFUL_CAUSES,
     WASTED_CAUSES,
 )
@@ -109,7 +110,8 @@ def _cause_table(columns: Sequence[CarbonColumn]) -> Table:
     lines: list[tuple[str, Callable[[CarbonColumn], str]]] = [
         ("all", lambda c: bounded(c.emitted.carbon_g, c.at_least)),
         ("useful", of(USEFUL_CAUSES)),
-        *((f"  {cause}", of((cause,))) for cause in USEFUL_CAUSES),
+        *((f"  {cause}", of((cause,))) for cause in USEFUL_CAUSES
+          if cause not in RARE_CAUSES or is_there(cause)),
         *((str(cause), of((cause,))) for cause in (*OTHER_CAUSES, *PAUSE_CAUSES)
           if is_there(cause)),
         ("wasted", of(WASTED_CAUSES)),

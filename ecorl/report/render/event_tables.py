@@ -36,6 +36,8 @@ def training_section(report: Report) -> Section:
     if report.metrics:
         tables.append(_metric_table(report))
     lead = "" if tables else "No metric or evaluation was recorded, or none was kept."
+    if report.own_evaluations is not None:
+        lead = f"{report.own_evaluations[0].upper()}{report.own_evaluations[1:]}."
     return Section("training", "What the run learned", lead, "curves", tuple(tables))
 
 

@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from ecorl.records import Provenance
-from ecorl.report.energy.causes import OTHER_CAUSES, PAUSE_CAUSES, USEFUL_CAUSES, WASTED_CAUSES
+from ecorl.report.energy.causes import (
+    OTHER_CAUSES,
+    PAUSE_CAUSES,
+    RARE_CAUSES,
+    USEFUL_CAUSES,
+    WASTED_CAUSES,
+)
 from ecorl.report.energy.model import (
     Balance,
     CardTimeline,
@@ -56,7 +62,11 @@ def energy_section(s: Spending) -> Section:
         ("energy, J", lambda c: bounded(c.energy_j, c.at_least)),
         ("energy, kWh", lambda c: bounded(c.energy_kwh, c.at_least)),
         ("useful, J", lambda c: figure(c.useful_j)),
-        *((f"  {name}", _cause(name, s)) for name in USEFUL_CAUSES),
+        *(
+            (f"  {name}", _cause(name, s))
+            for name in USEFUL_CAUSES
+            if name not in RARE_CAUSES or any(p.cause == name for p in s.parts)
+        ),
         *(
             (f"{name}, J", _cause(name, s))
             for name in (*OTHER_CAUSES, *PAUSE_CAUSES)
@@ -71,7 +81,7 @@ def energy_section(s: Spending) -> Section:
     lead = f"{count(s.n_output_tokens)} output tokens were generated and kept. "
     lead += f"{share(s.covered_share)} of the stage calls have an energy figure."
     if any(p.cause in OTHER_CAUSES for p in s.parts):
-        lead += " Beside stages: evaluations, saving, the framework's own work and idle draw."
+        lead += f" {beside_words(s)[0].upper()}{beside_words(s)[1:]}."
     if any(p.cause in PAUSE_CAUSES for p in s.parts):
         lead += f" {PAUSED_APART[0].upper()}{PAUSED_APART[1:]}."
     if s.card is not None:
@@ -80,6 +90,13 @@ def energy_section(s: Spending) -> Section:
         lead += f" {told[0].upper()}{told[1:]}." if told else ""
     parts = [replace(t, folded=True) for t in _part_tables(s.parts)]
     return Section("energy", "Where the joules went", lead, "energy", (totals, *parts))
+
+
+def beside_words(s: Spending) -> str:
+    """Say what lies beside the stages of a run; evaluations that are a row of their own do not."""
+    own = any(p.cause is Cause.EVALUATION for p in s.parts)
+    evaluations = "" if own else "evaluations, "
+    return f"beside stages: {evaluations}saving, the framework's own work and idle draw"
 
 
 CARD_APART = (
@@ -168,8 +185,8 @@ _STAGE_HEADS = (
 )  # fmt: skip
 
 
-def stages_section(rows: Sequence[StageRow]) -> Section:
-    """Make the tables of stages, one per pair of provenances."""
+def stages_section(rows: Sequence[StageRow], remarks: Sequence[str] = ()) -> Section:
+    """Make the tables of stages, one per pair of provenances, with what there is to say of them."""
     if not rows:
         return Section("stages", "Stages by device", NO_EXECUTION)
     tables = []
@@ -186,6 +203,7 @@ def stages_section(rows: Sequence[StageRow]) -> Section:
     )
     if any(r.n_interpolated for r in rows):
         lead += f" Where a call is shorter than two readings, its {INTERPOLATED}"
+    lead += "".join(f" {r[0].upper()}{r[1:]}." for r in remarks)
     return Section("stages", "Stages by device", lead, "timeline", tuple(tables))
 
 

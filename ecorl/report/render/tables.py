@@ -22,7 +22,7 @@ def sections(report: Report) -> list[Section]:
             else [carbon_tables.pauses_section(report.pauses, choices_words(geared))]
         ),
         *([] if report.beside is None else [beside_section(report.beside)]),
-        spending_tables.stages_section(report.stages),
+        spending_tables.stages_section(report.stages, report.remarks),
         *([] if geared is None else [training_stage_section(geared)]),
         spending_tables.comparisons_section(
             report.comparisons, report.balance, report.card_timeline, report.head.path

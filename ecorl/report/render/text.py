@@ -38,6 +38,7 @@ from ecorl.report.render.numbers import (
 from ecorl.report.render.spending_tables import (
     INTERPOLATED,
     PAUSED_APART,
+    beside_words,
     by_provenances,
     cause_cell,
     comparison_groups,
@@ -69,7 +70,10 @@ def print_report(report: Report, console: Console) -> None:
     _say(console, _facts(report, width), "dim")
     blocks = {
         "": [line for s in report.verdict for line in wrapped(s, width, "- ")],
-        "Stages": _stages(report.stages, width),
+        "Stages": [
+            *_stages(report.stages, width),
+            *(line for s in report.remarks for line in wrapped(s, width)),
+        ],
         STAGE_TITLE: training_stage_lines(report.training_stage, width),
         "Energy": _energy(report, width),
         "What the energy emitted": carbon_lines(report.footprint, width),
@@ -188,9 +192,7 @@ def _energy(report: Report, width: int) -> Lines:
     told = tokens_with_card(s)
     lines += wrapped(told, width) if told else []
     if any(cause in c.by_cause for c in s.shown for cause in OTHER_CAUSES):
-        lines += wrapped(
-            "beside stages: evaluations, saving, the framework's own work and idle draw", width
-        )
+        lines += wrapped(beside_words(s), width)
     if any(cause in c.by_cause for c in s.shown for cause in PAUSE_CAUSES):
         lines += wrapped(PAUSED_APART, width)
     return lines
@@ -245,6 +247,8 @@ def _learned(report: Report, width: int) -> Lines:
         phases = " -> ".join(phase for phase, _ in told) if both else told[0][0] if told else ""
         means = " -> ".join(figure(mean) for _, mean in told)
         lines += wrapped(f"{g.name} {phases}: {means}{gain}{note}", width)
+    if report.own_evaluations is not None:
+        lines += wrapped(report.own_evaluations, width)
     for f in report.flips:
         lines += wrapped(
             f"rank flips, INT8 against float ({f.phase}): {count(f.n_flips)} of "

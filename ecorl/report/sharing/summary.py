@@ -11,7 +11,9 @@ from ecorl.ledger import EvaluationRow, LedgerReader
 from ecorl.records import EvaluationPhase, Provenance, Stage
 from ecorl.report.beside import read_beside
 from ecorl.report.energy.carbon_model import FeedFacts, PueFacts
+from ecorl.report.energy.causes import cause_of
 from ecorl.report.energy.emissions import IntensityKind
+from ecorl.report.energy.model import Cause
 from ecorl.report.energy.stages import present
 from ecorl.report.model import Report
 from ecorl.report.run_config import RunConfig
@@ -202,7 +204,7 @@ def summarise(report: Report, reader: LedgerReader, known: RunConfig) -> RunSumm
 def _work(report: Report, reader: LedgerReader, known: RunConfig) -> WorkDone:
     meta = report.head.meta
     kept = [e.result for e in reader.executions() if not e.superseded]
-    generated = [r for r in kept if r.stage is Stage.GENERATION]
+    generated = [r for r in kept if cause_of(r) is Cause.GENERATION]
     trained = [r for r in kept if r.stage is Stage.ACTOR_TRAIN]
     done = generated or trained
     tokens = sum(r.n_output_tokens if generated else r.n_tokens for r in done)

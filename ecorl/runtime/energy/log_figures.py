@@ -15,7 +15,8 @@
 
 The figures of a stage are those of the executions that were settled since the last log: an
 execution is settled when the power readings behind its end are in, so that the last one before a
-log may count in the next. Of several models of a stage each has its own, ``energy/reward.math_j``.
+log may count in the next. Of several models of a stage each has its own, ``energy/reward.math_j``;
+the trainer's evaluations have ``energy/evaluation_j``.
 A figure that is missing has no key.
 """
 
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import math
 
-from ecorl.records import Action, Provenance
+from ecorl.records import EVALUATION, EVALUATION_ROLE, Action, Provenance
 from ecorl.runtime.handles import RoleTotals, RunTotals
 
 PROVENANCES = tuple(Provenance)
@@ -58,7 +59,7 @@ def log_figures(before: RunTotals, now: RunTotals) -> dict[str, float]:
         more = _since(before.roles.get(role, _NOTHING), sums)
         if more.n_executions == more.n_missing:
             continue  # nothing was settled, or nothing that has an energy
-        name = role.replace(":", ".")
+        name = EVALUATION if role == EVALUATION_ROLE else role.replace(":", ".")
         if not more.n_missing:
             figures[f"energy/{name}_j"] = more.energy_j
         if more.n_output_tokens > 0:

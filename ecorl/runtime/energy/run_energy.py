@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ecorl.edi import EdiMatrix, edi_reading
-from ecorl.records import PathCost, Role, StageResult, weakest
+from ecorl.records import EVALUATION_ROLE, PathCost, Role, StageResult, weakest
 from ecorl.runtime.handles import RoleTotals, RunTotals
 from ecorl.runtime.monitor import Monitor, added_up
 
@@ -36,6 +36,8 @@ class RunEnergy:
         """
         with self._lock:
             self._roles[result.role] = added(self._roles.get(result.role), result)
+            if result.role == EVALUATION_ROLE:
+                return  # no price of what is trained with
             if result.energy is None or result.fault is not None:
                 # The joules of a faulty execution count in the sums, not as the price of a token.
                 return

@@ -28,7 +28,15 @@ from ecorl.engines.protocol import ScoreBatch
 from ecorl.errors import EngineError
 from ecorl.records import Action, Placement, Role, StageWork
 from ecorl.runtime.control.governor import ungoverned
-from ecorl.runtime.handles import Iteration, Landed, PlacedStage, RunTotals, Span, StageRun
+from ecorl.runtime.handles import (
+    Iteration,
+    Landed,
+    PlacedStage,
+    RunTotals,
+    Span,
+    StageRun,
+    undecided,
+)
 from ecorl.runtime.hooks import StageHooks
 from ecorl.runtime.overhead import HookClock
 from ecorl.runtime.processes.head import (
@@ -143,7 +151,7 @@ class RankedRuntime(StageHooks):
     def _place(self, iteration: Iteration, work: StageWork, may_offload: bool) -> PlacedStage:
         self._n_stages += 1
         number = self._n_stages
-        placement = _on_gpu(iteration, work)
+        placement = undecided(iteration, work)
         if work.role in self._engines:
             placement = self._decide_together(number, iteration, work, may_offload)
         elif self._head is not None:
@@ -298,10 +306,3 @@ def together(ranks: Ranks, prepare: Callable[[], _Kept]) -> _Kept:
     if told is not None:
         raise error_of(told)
     return found[0]
-
-
-def _on_gpu(iteration: Iteration, work: StageWork) -> Placement:
-    """The placement of a stage that has no engine, where rank 0 keeps the record of it."""
-    return Placement(
-        iteration.number, work.stage, Action.GPU, Action.GPU, "", "", role_name=work.role_name
-    )

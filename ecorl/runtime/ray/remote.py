@@ -22,9 +22,17 @@ from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.lanes.messages import Fault, error_of
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.errors import EngineError
-from ecorl.records import Action, FaultEvent, FaultKind, GuardRefusal, Placement, Role, StageWork
+from ecorl.records import Action, FaultEvent, FaultKind, GuardRefusal, Role, StageWork
 from ecorl.runtime.control.governor import governs, ungoverned, unheard
-from ecorl.runtime.handles import Iteration, Landed, PlacedStage, RunTotals, Span, StageRun
+from ecorl.runtime.handles import (
+    Iteration,
+    Landed,
+    PlacedStage,
+    RunTotals,
+    Span,
+    StageRun,
+    undecided,
+)
 from ecorl.runtime.hooks import StageHooks
 from ecorl.runtime.overhead import HookClock, HookTime
 from ecorl.runtime.protocol import RecordWriter
@@ -160,7 +168,7 @@ class RemoteRuntime(StageHooks):
         return self._link.ask("start_stage", iteration, work, may)
 
     def _place(self, iteration: Iteration, work: StageWork, may_offload: bool) -> PlacedStage:
-        placement = _on_gpu(iteration, work)
+        placement = undecided(iteration, work)
         if work.role in self._engines:
             decided = self._decided(iteration, work, may_offload)
             if isinstance(decided, PlacedStage):
@@ -345,10 +353,3 @@ class RemoteRuntime(StageHooks):
         call, self._totals = self._totals or self._link.call("ask", "totals"), None
         told = self._link.answer(call)
         return told if isinstance(told, RunTotals) else RunTotals()
-
-
-def _on_gpu(iteration: Iteration, work: StageWork) -> Placement:
-    """The placement of a stage that is not asked about; the scheduler records its own."""
-    return Placement(
-        iteration.number, work.stage, Action.GPU, Action.GPU, "", "", role_name=work.role_name
-    )

@@ -27,6 +27,7 @@ from ecorl.engines.protocol import Refreshed, ScoreBatch
 from ecorl.errors import EngineError
 from ecorl.ledger import Ledger
 from ecorl.records import (
+    EVALUATION_ROLE,
     Abilities,
     Action,
     DeviceKind,
@@ -42,7 +43,7 @@ from ecorl.records import (
 from ecorl.runtime.control.governor import Governor
 from ecorl.runtime.energy.run_energy import RunEnergy
 from ecorl.runtime.equipment.hardware import GpuPath
-from ecorl.runtime.handles import Iteration, Landed, PlacedStage, RunTotals, Span
+from ecorl.runtime.handles import Iteration, Landed, PlacedStage, RunTotals, Span, undecided
 from ecorl.runtime.monitor import Monitor, added_up
 from ecorl.runtime.scheduling.accounting import Recorder
 from ecorl.runtime.scheduling.charges import DeviceCharges
@@ -181,6 +182,9 @@ class StageScheduler:
             serial: number of the execution, where the caller has given it one already.
         """
         self._record_engine_ends()
+        if work.role == EVALUATION_ROLE:
+            serial = next(self._serials) if serial is None else serial
+            return PlacedStage(serial, iteration, work, undecided(iteration, work))
         with self._lock:
             of = self._iterations.of(iteration, self._paths)
             # Snapshot and state: devices, engines and costs as they are now.

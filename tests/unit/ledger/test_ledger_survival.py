@@ -85,7 +85,7 @@ def test_sigkill_at_any_instant_loses_no_committed_row(tmp_path):
 def test_a_full_disk_costs_rows_and_one_warning(tmp_path, caplog):
     """The file size limit of a child process stands for the disk that fills up."""
     script = """
-import logging, resource, sys
+import logging, re, resource, sys
 from pathlib import Path
 logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
 from ecorl.ledger import Ledger, LedgerReader
@@ -113,6 +113,9 @@ ledger.close()
 events = LedgerReader(Path(sys.argv[1])).events()
 assert events[0].kind == "before" and events[-1].kind == "after", events[-1]
 told = [e for e in events if e.kind == "ledger_rows_dropped"]
+# Each names the rows by their kind, and says when they came.
+assert all(re.search(r"\\): \\d+ events, (of|from) 2", e.detail) for e in told), told
+assert all(e.detail.endswith(" UTC") for e in told), told
 # Each outage tells of its own rows, and together they are all.
 assert sum(int(e.detail.split()[0]) for e in told) == dropped, told
 assert len({e.detail for e in told}) == len(told), told
@@ -203,7 +206,7 @@ def test_a_batch_whose_end_fails_is_counted_and_the_next_is_written(tmp_path, mo
     with LedgerReader(tmp_path) as reader:
         assert [m.iteration for m in reader.metrics()] == [2]
         (event,) = reader.events()
-        assert event.detail.startswith("1 rows of the run's record were dropped (Python int")
+        assert event.detail.startswith("1 row of the run's record was dropped (Python int")
 
 
 def test_rows_that_cannot_be_stored_are_told_of(tmp_path):

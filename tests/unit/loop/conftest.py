@@ -27,7 +27,7 @@ class Record:
         return [result.iteration for result in self.results()]
 
     def states(self):
-        told = ("start", "resume", "stop", "finish")
+        told = ("start", "resume", "stop", "failure", "finish")
         return [event.kind for event in self.read("events") if event.kind in told]
 
     def ending(self):

@@ -169,8 +169,8 @@ def cut(config, n_steps, saves_at=None, folder=None, **options):
 def test_an_error_of_the_loop_goes_through_and_ends_the_record(config, record):
     cut(config, 2, total_steps=5)
     assert record.steps() == [1, 2]
-    assert record.states() == ["start", "stop"]
-    assert record.ending() == "training ended with OwnError"
+    assert record.states() == ["start", "failure"]
+    assert record.ending() == "OwnError"
 
 
 def test_a_run_that_was_cut_off_goes_on_with_its_record(config, record, tmp_path):
@@ -182,7 +182,7 @@ def test_a_run_that_was_cut_off_goes_on_with_its_record(config, record, tmp_path
         while run.n_steps < 6:
             run.step(n_tokens=5)
     assert record.steps() == [1, 2, 3, 4, 5, 6]
-    assert record.states() == ["start", "stop", "resume", "finish"]
+    assert record.states() == ["start", "failure", "resume", "finish"]
     assert [row.from_step for row in record.read("attempts")] == [0, 3]
     superseded = [row.result.iteration for row in record.read("executions") if row.superseded]
     assert superseded == [4]
@@ -204,7 +204,7 @@ def test_before_a_checkpoint_the_record_starts_again(config, record):
     with ecorl.measure(config, total_steps=1) as run:
         run.step()
     assert record.steps() == [1]
-    assert record.states() == ["start", "stop", "start", "finish"]
+    assert record.states() == ["start", "failure", "start", "finish"]
 
 
 def test_a_finished_run_and_another_config_are_refused(tmp_path, config):

@@ -118,7 +118,7 @@ def test_without_being_asked_signals_are_left_alone(tmp_path, record):
         pass
     assert signal.getsignal(signal.SIGTERM) is before
     assert record.states() == ["start", "stop"]
-    assert record.ending() == "training ended with KeyboardInterrupt"
+    assert record.ending() == "stopped from the keyboard"
 
 
 def test_signals_need_the_main_thread(tmp_path):

@@ -154,6 +154,7 @@ def test_the_newest_word_of_the_trainer_is_its_plan(attached):
     attached.ledger.event("resume", "training from step 100 of 700")
     attached.ledger.checkpoint(100, "checkpoint-100")
     attached.ledger.event("note", "training from step 0 of 9")
+    attached.ledger.close()
     report = attached.report()
     assert report.head.n_steps_planned == 700
     text = " ".join(report.verdict)
@@ -169,14 +170,22 @@ def test_an_attached_run_without_a_word_of_the_trainer_has_no_plan(attached):
     ("kinds", "state"),
     [
         (["start", "training_end", "finish"], "finished"),
-        (["start", "training_end"], "no end recorded"),
+        (["start", "training_end"], "killed"),
         (["start", "finish", "restart_of_engine"], "finished"),
         (["start", "stop", "unstoppable"], "stopped"),
-        (["start", "stop", "resume"], "no end recorded"),
+        (["start", "failure", "training_end"], "failed"),
+        (["start", "stop", "resume"], "killed"),
         ([], "no end recorded"),
     ],
 )
 def test_the_end_is_what_the_last_of_four_events_says(run, kinds, state):
     for kind in kinds:
         run.ledger.event(kind, "")
+    if state not in ("killed", "no end recorded"):
+        assert run.report().head.state == state
+        run.ledger.close()
+        assert run.report().head.state == state
+        return
+    assert run.report().head.state == "running"
+    run.ledger.close()
     assert run.report().head.state == state

@@ -174,6 +174,7 @@ def test_no_table_column_mixes_provenances(run):
 
 
 def test_an_empty_run_gives_a_report_that_says_so(run):
+    run.ledger.close()
     html, _, text = rendered(run)
     for wanted in ("config.toml is not in the run folder", "no stage execution was recorded"):
         assert wanted in html

@@ -257,6 +257,8 @@ def test_reasons_that_differ_by_figures_are_shown_by_one_of_them(run):
 
 
 def test_an_empty_run_still_gives_a_summary(run):
+    assert any("running now: no steps" in line for line in shown(run.report(), 80))
+    run.ledger.close()
     lines = shown(run.report(), 80)
     assert any("did no steps" in line for line in lines)
     assert "Stages" not in lines

@@ -1,0 +1,145 @@
+"""How a run stands: running, killed, failed, stopped, finished, or not known from here."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader, is_being_written
+from ecorl.records import EventKind
+from ecorl.report import build_report, read_config
+from ecorl.report.model import RunEnding
+from ecorl.report.run_state import run_state
+from ecorl.runtime.run_record import ending_by
+
+WRITER = """
+import sys
+from pathlib import Path
+from ecorl.ledger import Ledger
+from ecorl.records import EventKind
+ledger = Ledger.create(Path(sys.argv[1]), run_id="r", config_toml="", meta={})
+ledger.event(EventKind.START, "training from step 0 of 20")
+for step in (1, 2, 3):
+    ledger.metric(step, "loss", 1.0)
+assert ledger.flush()
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def writer(tmp_path):
+    """A process that writes a run in `tmp_path` and waits."""
+    command = [sys.executable, "-c", WRITER, str(tmp_path / LEDGER_FILE)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout.readline() == b"ready\n"
+        yield child
+        child.kill()
+
+
+def course(folder) -> str:
+    with LedgerReader(folder) as reader:
+        return " ".join(build_report(reader, read_config(reader.run(), folder)).verdict)
+
+
+def test_another_process_is_seen_to_write_and_is_not_disturbed(writer, tmp_path):
+    for _ in range(3):
+        assert run_state(tmp_path).ending is RunEnding.RUNNING
+    assert (run_state(tmp_path).n_steps_done, run_state(tmp_path).n_steps_planned) == (3, 20)
+    assert course(tmp_path).startswith("The run is running now: 3 of 20 steps in ")
+    # The lock is still the writer's.
+    with pytest.raises(Exception, match="another process is writing this run"):
+        Ledger.open_for_resume(tmp_path / LEDGER_FILE, from_step=0)
+
+
+def test_a_killed_run_is_told_from_a_running_one(writer, tmp_path):
+    os.kill(writer.pid, signal.SIGKILL)
+    writer.wait()
+    assert run_state(tmp_path).ending is RunEnding.KILLED
+    told = course(tmp_path)
+    assert told.startswith("The run was killed after 3 of 20 steps (")
+    assert "No checkpoint was recorded: there is nothing to go on from." in told
+
+
+def test_a_copy_of_a_record_is_not_running(writer, tmp_path):
+    copy = tmp_path.with_name(tmp_path.name + "-copy")
+    shutil.copytree(tmp_path, copy)
+    assert is_being_written(copy / LEDGER_FILE) is False
+    assert run_state(tmp_path).ending is RunEnding.RUNNING
+
+
+def test_a_lock_of_this_machine_says_nothing_of_another_ones_run(run):
+    meta = {"host": "elsewhere.example"}
+    path = run.folder / "other" / LEDGER_FILE
+    with Ledger.create(path, run_id="r", config_toml="", meta=meta) as ledger:
+        ledger.event(EventKind.START, "")
+        ledger.flush()
+        # Whatever the record says of its host, a lock that is held here is held.
+        assert run_state(path).ending is RunEnding.RUNNING
+    state = run_state(path)
+    assert state.ending is RunEnding.NO_END
+    assert "not known from here: elsewhere.example writes its record" in state.ended_by
+    assert "has no recorded end: whether it is still running" in course(path.parent)
+    # Gone on with on this machine, nothing is left to guess.
+    Ledger.open_for_resume(path, from_step=0).close()
+    assert run_state(path).ending is RunEnding.KILLED
+
+
+def test_this_very_process_keeps_its_lock_when_it_asks(run):
+    path = run.ledger.path
+    alias = run.folder / "alias"
+    alias.symlink_to(run.folder)
+    # To close a handle on the lock's file would free it.
+    assert is_being_written(path)
+    assert is_being_written(alias / LEDGER_FILE)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(is_being_written, (path,))
+    run.ledger.close()
+    assert is_being_written(path) is False
+
+
+def test_a_record_without_its_lock_and_one_that_cannot_be_asked(run):
+    run.ledger.event(EventKind.START, "")
+    run.ledger.close()
+    lock = run.folder / (LEDGER_FILE + ".lock")
+    lock.unlink()
+    assert run_state(run.folder).ending is RunEnding.KILLED  # a read-only copy, say
+    lock.symlink_to(lock.name)  # a circle: it cannot be opened
+    assert is_being_written(run.ledger.path) is None
+    assert run_state(run.folder).ending is RunEnding.NO_END
+
+
+def test_what_ended_a_run_is_named(run):
+    run.ledger.event(EventKind.START, "training from step 0 of 20")
+    for step in (1, 2, 3):
+        run.ledger.metric(step, "loss", 1.0)
+    run.ledger.checkpoint(2, "checkpoint-2")
+    run.ledger.event(*ending_by(MemoryError("\n CUDA out of memory. \nTried to allocate")))
+    told = " ".join(run.report().verdict)
+    assert told.startswith("The run ended after 3 of 20 steps (")
+    assert ") with MemoryError: CUDA out of memory. Its newest checkpoint holds step 2;" in told
+    assert run.report().head.state is RunEnding.FAILED
+
+
+def test_a_run_that_did_nothing_says_so_in_words(run):
+    run.ledger.event(EventKind.START, "training from step 0 of 2")
+    assert " ".join(run.report().verdict).startswith("The run is running now: none of its 2 steps")
+    run.ledger.event(EventKind.STOP, "stopped by a signal")
+    assert "The run did none of its 2 steps in" in " ".join(run.report().verdict)
+    run.ledger.event(*ending_by(ValueError()))
+    assert "ended before its first step was done (" in " ".join(run.report().verdict)
+    assert " with ValueError." in " ".join(run.report().verdict)
+
+
+def test_a_long_line_of_an_exception_is_cut():
+    kind, detail = ending_by(RuntimeError("x" * 5000))
+    assert kind is EventKind.FAILURE
+    assert len(detail) < 400
+    assert detail.endswith("…")
+    assert ending_by(KeyboardInterrupt()) == (EventKind.STOP, "stopped from the keyboard")
