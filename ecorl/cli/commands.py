@@ -260,6 +260,9 @@ def _report(run_dir: Path, console: Console) -> None:
         say(f"report: {page}", console)
 
 
+app.command()(runs)
+
+
 @app.command()
 def doctor(
     config: ConfigOption = None,
@@ -283,6 +286,5 @@ def doctor(
 
 
 app.add_typer(demo_commands(lambda name, function: _adapter(name, function)), name="demo")
-app.command()(runs)
 app.command()(plan)
 reflow(app)

@@ -24,9 +24,6 @@ UNREADABLE = "unreadable"
 _DEEPEST = 4
 """Levels of folders below the given one that are searched: ``runs/DAY/STUDY/RUN/record``."""
 
-_WHY = {RunEnding.NO_END: "still running, or killed: its record tells of no end"}
-"""What to know of a state beyond its name."""
-
 
 @dataclass(frozen=True, slots=True)
 class ListedRun:
@@ -163,7 +160,7 @@ def _listed(reader: LedgerReader, run_dir: Path, name: str) -> ListedRun:
         name=name,
         folder=run_dir,
         state=str(ran.state),
-        why=_WHY.get(ran.state),
+        why=None if ran.state is RunEnding.FINISHED else ran.ended_by,
         started_unix_s=ran.started_unix_s,
         n_steps_done=ran.n_steps_done,
         n_steps_planned=ran.n_steps_planned,

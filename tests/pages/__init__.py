@@ -1,1 +1,1 @@
-"""The pages for users (README.md and those beside the code): their commands are run as they stand."""
+"""README.md and the pages beside the code: their commands are run as they stand."""

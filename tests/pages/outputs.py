@@ -53,7 +53,7 @@ OUTPUTS = {
             r"^Decisions",
             r"^report:",
         ),
-    ),  # fmt: skip
+    ),
     "validate": Output("ecorl fpga validate --model demo/reward --pairs demo/pairs.jsonl"),
     "estimate": Output(
         "ecorl fpga estimate --model demo/reward --tokens 512 --reference demo/policy"

@@ -15,7 +15,7 @@ from ecorl.config import config_changes_toml, config_toml, load_config, preset_n
 from ecorl.config.reference import config_reference, matching
 from ecorl.errors import ConfigError
 
-_HELP = "Explain every key of a config file, or show a config with its defaults filled in."
+_HELP = "Explain every key of a config file; show one with its defaults."
 
 config_app = typer.Typer(help=_HELP)
 

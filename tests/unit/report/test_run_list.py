@@ -137,9 +137,8 @@ def test_a_run_without_an_end_and_one_that_was_stopped(run_of, tmp_path):
     run.ledger.event(EventKind.STOP, "signal 15")
     run.ledger.close()
     found = {run.name: run for run in list_runs(tmp_path).runs}
-    assert found["a"].state == "no end recorded"
-    assert "running, or killed" in found["a"].why
-    assert (found["b"].state, found["b"].why) == ("stopped", None)
+    assert (found["a"].state, found["a"].why) == ("killed", None)
+    assert (found["b"].state, found["b"].why) == ("stopped", "signal 15")
     assert found["b"].energy_j is None
 
 
