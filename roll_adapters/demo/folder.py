@@ -3,7 +3,7 @@
     policy/  reward/                        Hugging Face folders with tokenizers
     prompts.jsonl  eval.jsonl  pairs.jsonl  see `roll_adapters.demo.prepare`
     ecorl.toml                              a short training of them, for ``ecorl run``
-    train.py                                a TRL script of one's own that attaches ecorl
+    train.py  attach.toml                   a TRL script of one's own that attaches ecorl, its config
 
 A new folder appears under its name only when it is complete. In one that holds these files already
 what is missing is put back, and what is there stays, changed or not.
@@ -67,6 +67,12 @@ type = "learned"                # ... then this decides by what was measured
 
 [engine.offload]
 type = "fpga"                   # a simulated card
+"""
+
+_ATTACH = """\
+# All that a script needs which makes its own trainer; the time gives each training a folder.
+name = "my-run"
+run_dir = "runs/{name}-{seed}-{time}"
 """
 
 
@@ -184,7 +190,9 @@ def _fill(temporary: Path, target: Path, made: making.PreparedTask, origin: dict
     (temporary / "ecorl.toml").write_text(_config(target, made, origin["seed"]), "utf-8")
     script = resources.files("roll_adapters.demo") / "train.py"
     (temporary / "train.py").write_text(script.read_text("utf-8"), "utf-8")
-    record = {"origin": origin, "files": [*names, "ecorl.toml", "train.py"]}
+    (temporary / "attach.toml").write_text(_ATTACH, "utf-8")
+    own = ["ecorl.toml", "attach.toml", "train.py"]
+    record = {"origin": origin, "files": [*names, *own]}
     (temporary / RECORD).write_text(json.dumps(record, indent=1) + "\n", "utf-8")
 
 

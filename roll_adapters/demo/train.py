@@ -5,7 +5,6 @@ python train.py [STEPS]
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import torch
@@ -18,12 +17,11 @@ HERE = Path(__file__).resolve().parent
 
 
 def main(steps: int) -> None:
-    """Train for some steps; the record lies in a run folder of its own."""
+    """Train for some steps."""
     torch.set_num_threads(1)  # models as small as these lose time with more
-    run_dir = Path("runs") / f"train-{time.strftime('%Y%m%d-%H%M%S')}"
     prompts = [json.loads(line) for line in (HERE / "prompts.jsonl").read_text().splitlines()]
     args = GRPOConfig(
-        output_dir=str(run_dir / "trainer"),
+        output_dir="checkpoints",
         max_steps=steps,
         per_device_train_batch_size=64,
         num_generations=8,
@@ -40,10 +38,9 @@ def main(steps: int) -> None:
         args=args,
         train_dataset=Dataset.from_list(prompts),
     )
-    attach(trainer, HERE / "ecorl.toml", run_dir=run_dir)
+    attach(trainer, HERE / "attach.toml")
     trainer.train()
-    print(f"what it took: ecorl report {run_dir}")
 
 
-if __name__ == "__main__":  # ecorl's engines are processes that import this file
+if __name__ == "__main__":  # engines of ecorl, where there are some, import this file
     main(int(sys.argv[1]) if len(sys.argv) > 1 else 30)

@@ -45,9 +45,15 @@ class Reader:
             files = shutil.ignore_patterns("*.py", "__pycache__")
             shutil.copytree(_EXAMPLES / name, folder / "examples" / name, ignore=files)
 
-    def type(self, command: PageCommand, treatment: Treatment) -> str:
-        """Run a command; returns what is wrong with how it ended, empty if nothing is."""
-        words = shlex.split(command.text)
+    def type(self, command: PageCommand, treatment: Treatment | None, more: str = "") -> str:
+        """Run a command; returns what is wrong with how it ended, empty if nothing is.
+
+        Args:
+            command: of a page.
+            treatment: what it must do.
+            more: further options.
+        """
+        words = shlex.split(f"{command.text} {more}")
         if words[0] == "export":
             self._environment |= dict(word.split("=", 1) for word in words[1:])
             return ""
@@ -66,9 +72,8 @@ class Reader:
             return f"did not end in {LIMIT_S:.0f} s"
         self.times_s[command.text] = time.monotonic() - begun
         self.outputs[command.text] = done.stdout + done.stderr
-        return _wrong(done.returncode, done.stderr, treatment) and (
-            f"{_wrong(done.returncode, done.stderr, treatment)}\n{done.stdout}{done.stderr}"
-        )
+        wrong = _wrong(done.returncode, done.stderr, treatment)
+        return wrong and f"{wrong}\n{done.stdout}{done.stderr}"
 
     def end_page(self) -> list[str]:
         """End the commands that still run; returns what is wrong with how they ended."""
@@ -114,7 +119,6 @@ class Reader:
 def _wrong(code: int, errors: str, treatment: Treatment) -> str:
     if code != treatment.code:
         return f"exit code {code}, and not {treatment.code}"
-    last = (errors.strip().splitlines() or [""])[-1]
-    if treatment.line and not re.search(treatment.line, last):
-        return f"its last line does not match {treatment.line!r}"
+    if treatment.line and not re.search(treatment.line, errors):
+        return f"no line on standard error matches {treatment.line!r}"
     return ""

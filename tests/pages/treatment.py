@@ -23,9 +23,11 @@ class Treatment:
     Attributes:
         when: it is run.
         code: exit code that it must have.
-        line: regular expression that its last line on standard error must match; empty: any.
+        line: regular expression that a line on standard error must match; empty: none has to.
         waits_for: text on its output after which the next command comes; it is then ended by
             SIGTERM behind its page. Empty: it is waited for.
+        shorter: options with which the quick pass runs a command of the longer one, since others
+            need what it leaves.
         at_root: whether it is run in the project's folder, and not in the reader's.
         why: it is not run.
     """
@@ -34,6 +36,7 @@ class Treatment:
     code: int = 0
     line: str = ""
     waits_for: str = ""
+    shorter: str = ""
     at_root: bool = False
     why: str = ""
 
@@ -81,16 +84,49 @@ COMMANDS: dict[str, Treatment] = {
     "ecorl demo models demo": QUICK,
     "python demo/train.py": LONG,
     "ecorl runs": QUICK,
-    "ecorl report runs/demo-script-42": LONG,
+    "ecorl report runs/demo-models-42": QUICK,
     "ecorl run --config demo/ecorl.toml --check": QUICK,
-    "ecorl run --config demo/ecorl.toml": LONG,
+    "ecorl run --config demo/ecorl.toml": Treatment(
+        Pass.LONG, shorter="--set trainer.steps=24 --set placement.n_profiling=24"
+    ),
     "ecorl doctor": QUICK,
     "torchrun --nproc_per_node 2 demo/train.py": LONG,
     "make demo-ray": LONG_AT_ROOT,
+    "ecorl policy explain runs/demo-models-42": QUICK,
+    "ecorl policy train --quick": LONG,
+    "ecorl policy evaluate": LONG,
+    "ecorl policy export runs/policy-roofline --out mine.onnx": LONG,
+    "ecorl policy calibrate runs/demo-models-42": QUICK,
+    "ecorl policy train --quick --calibration runs/demo-models-42/calibration.toml": LONG,
+    "ecorl policy adapt runs/demo-models-42 --folder policies/mine": QUICK,
+    "ecorl policy rollback policies/mine": refused("no policy before"),
+    "ecorl plan --gpu l4 --n-gpus 1 --policy-model 0.5b --inference-model 0.5b --n-cards 1": QUICK,
+    "ecorl run --config demo-carbon": LONG,
+    "ecorl carbon now --config demo-carbon": QUICK,
+    "ecorl carbon forecast --config demo-carbon": QUICK,
+    "ecorl report runs/demo-carbon-42 --model-card": LONG,
+    "ecorl report runs/demo-carbon-42 --annex-xi": LONG,
+    "ecorl carbon plan --set 'carbon.feeds=[{type=\"synthetic\"}]' --tokens 2e10 --days 5": QUICK,
+    "ecorl carbon simulate --traces CISO_2022_hourly.csv": refused("a file that can be read"),
+    "ecorl carbon profile runs/demo-carbon-42 --out table.toml": LONG,
+    "make bitstream TARGET=hw PLATFORM=xilinx_u55c_gen3x16_xdma_3_202210_1": refused(
+        "v[+][+]", at_root=True
+    ),
+    "python -m roll_adapters.examples.classifier": LONG_AT_ROOT,
+    "ecorl-openrlhf --ecorl.config roll_adapters/examples/openrlhf/ecorl.toml "
+    "--actor.model_name_or_path demo/policy --reward.model_name_or_path demo/reward "
+    "--vllm.num_engines 1": refused("needs OpenRLHF"),
+    "ecorl report runs/openrlhf": refused("there is no ledger"),
+    "ecorl-roll convert rlhf_critic.yaml": QUICK,
+    "ecorl-roll check rlhf_critic_ecorl.yaml": refused("needs ROLL"),
+    "ecorl-roll start --config_path . --config_name rlhf_critic_ecorl": refused("needs ROLL"),
+    "ecorl report runs/rlhf_critic": refused("there is no ledger"),
     "ecorl run --config demo --show-config": QUICK,
     "ecorl fpga validate --model demo/reward --pairs demo/pairs.jsonl": QUICK,
     "ecorl fpga estimate --model demo/reward --tokens 512 --reference demo/policy": QUICK,
     "ecorl fpga serve --model demo/policy --port 8642": Treatment(Pass.QUICK, waits_for="serving"),
+    "curl -s http://127.0.0.1:8642/v1/logprobs -H 'Content-Type: application/json' "
+    '-d \'{"rows":[{"id":"a","token_ids":[5,9,2,7],"n_completion":2}],"temperature":1.0}\'': QUICK,
     "make bench": BENCHMARKS,
     "make bench-long": BENCHMARKS,
     "python -m benchmarks.fpga_physics --quick": BENCHMARKS,

@@ -37,6 +37,7 @@ SHORT = {
     "n_pairs": 40,
 }
 FILES = {
+    "attach.toml",
     "demo.json",
     "ecorl.toml",
     "eval.jsonl",
@@ -140,7 +141,7 @@ def test_the_script_trains_as_it_stands(make, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     (run,) = (tmp_path / "runs").iterdir()
-    assert done.stdout.splitlines()[-1] == f"what it took: ecorl report runs/{run.name}"
+    assert f"ecorl report runs/{run.name}" in done.stderr
     assert (run / LEDGER_FILE).is_file()
     with LedgerReader(run) as reader:
         assert {str(row.result.stage) for row in reader.executions()} >= {
