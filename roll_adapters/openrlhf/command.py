@@ -196,12 +196,7 @@ def _hand_over(left: WidthLeft) -> None:
 def _loaded(source: str, overrides: Sequence[str]) -> Config:
     from ecorl.config import load_config
 
-    try:
-        return load_config(source, overrides)
-    except ConfigError as error:
-        if error.key != "--config":
-            raise
-        raise ConfigError("--ecorl.config", error.value, error.allowed) from error
+    return load_config(source, overrides, "--ecorl.config")
 
 
 def _run_openrlhf(flags: Sequence[str]) -> None:

@@ -115,7 +115,7 @@ class OpenedRun:
         step, edi = progress
         existed = set(folder.iterdir()) if folder.is_dir() else None
         spent = recorded_totals(folder)
-        ledger = open_attached_run(config, folder, step, dict(facts))
+        ledger = open_attached_run(config, folder, step, dict(facts), begins_again=True)
         return cls(ledger, folder, step or 0, edi, spent, existed)
 
     def publish(self, weights: object) -> None:
