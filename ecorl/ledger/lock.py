@@ -11,29 +11,6 @@ _LOCKED: set[Path] = set()
 # A process's own file locks do not exclude itself.
 
 
-def _one_name(path: Path) -> Path:
-    """The file's path by which this process knows it, however it was given."""
-    return path.parent.resolve() / path.name
-
-
-def writer_of(path: Path) -> str | None:
-    """Say which process writes a ledger now, in words; None where nobody does.
-
-    Args:
-        path: the ledger's file.
-
-    Raises:
-        LedgerError: when the folder cannot be written.
-    """
-    if _one_name(path) in _LOCKED:
-        return "this process"
-    try:
-        WriterLock(path).release()
-    except RunError:
-        return "another process"
-    return None
-
-
 class WriterLock:
     """Holds the lock of a ledger's writer; the system frees it when the process dies, however.
 
@@ -50,7 +27,6 @@ class WriterLock:
     """
 
     def __init__(self, path: Path) -> None:
-        path = _one_name(path)
         if path in _LOCKED:
             raise RunError(f"{path}: this process writes it already")
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ecorl.errors import RunError
 from ecorl.ledger import LEDGER_FILE, LedgerReader
-from ecorl.ledger.lock import WriterLock, writer_of
+from ecorl.ledger.lock import WriterLock
 from ecorl.ledger.nodes import COURSE, NODES_FOLDER
 from ecorl.records import EventKind, Stage
 
@@ -122,12 +122,10 @@ class FoundRun:
     def refusal(self) -> RunError:
         """The error that says why no other run may begin in the folder, and what may be done."""
         course = f"after step {self.step}" if self.step else "before its first step ended"
-        writer = writer_of(self.folder / LEDGER_FILE)
-        if writer is not None:
-            first = "" if writer == "another process" else "detach() ends it; "
+        if _is_written(self.folder / LEDGER_FILE):
             return RunError(
-                f"{self.folder} holds a run that {writer} is writing, {self.state} {course}: "
-                f"{first}{_ANOTHER}"
+                f"{self.folder} holds a run that is still written, {self.state} {course}: end it "
+                f"first (where this process has attached it: attachment.detach()); {_ANOTHER}"
             )
         if self.state == FINISHED:
             way = f"`ecorl report {self.folder}` shows it"
@@ -160,7 +158,7 @@ def remove_record(folder: Path) -> None:
     if not ledger.exists():
         return
     # Held while files go; who opens the record now waits for none of it, and is refused.
-    lock = WriterLock(ledger)
+    lock = WriterLock(ledger.absolute())
     try:
         found = FoundRun.of(folder)
         if not found.attached:
@@ -179,6 +177,15 @@ def remove_record(folder: Path) -> None:
         raise RunError(f"{folder}: its run cannot be removed ({error})") from error
     finally:
         lock.release()
+
+
+def _is_written(ledger: Path) -> bool:
+    """Whether a process of this machine, this one or another, writes a ledger now."""
+    try:
+        WriterLock(ledger.absolute()).release()
+    except RunError:
+        return True
+    return False
 
 
 def _remove_models(folder: Path, begun_s: float) -> None:

@@ -261,7 +261,8 @@ def check_unused(folder: Path) -> None:
     if (folder / LEDGER_FILE).exists():
         raise RunError(
             f"{folder} holds a run already: go on with `ecorl run --resume {folder}`, "
-            "or choose another with --set run_dir=..."
+            "or choose another with --set run_dir=... (runs/{name}-{seed}-{time} is a new one "
+            "each time)"
         )
 
 

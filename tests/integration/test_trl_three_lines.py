@@ -201,7 +201,7 @@ def test_a_record_that_is_being_written_is_not_overwritten(tiny, here):
     attachment = attach(make(tiny), "ecorl.toml")
     with pytest.raises(RunError, match="this process writes it already"):
         attach(make(tiny), "ecorl.toml", overwrite=True)
-    with pytest.raises(RunError, match=r"that this process is writing, not finished before its"):
+    with pytest.raises(RunError, match=r"that is still written, not finished before its"):
         attach(make(tiny), "ecorl.toml")
     assert Path("runs/my-run-11/ledger.sqlite").is_file()
     attachment.detach()
