@@ -125,13 +125,27 @@ def run(
     if show:
         typer.echo(config_toml(settings))
         return
-    run_dir = settings.resolved_run_dir() if resume is None else resume.expanduser()
+    run_dir = resume.expanduser() if resume is not None else None
     if check:
         with reading_named_ledger():
             given = settings if resume is None else None
-            _adapter(settings.adapter, "check")(given, run_dir, console)
+            place = run_dir or settings.run_dir_at("{time}")
+            _adapter(settings.adapter, "check")(given, place, console)
         return
-    if not _trained(settings, run_dir, resume is not None, console):
+    made = None
+    if run_dir is None:
+        from ecorl.runtime.run_folder import in_new_folder
+
+        settings, timed = in_new_folder(settings), settings.names_time
+        run_dir = settings.resolved_run_dir()
+        made = run_dir if timed else None
+    try:
+        has_finished = _trained(settings, run_dir, resume is not None, console)
+    finally:
+        if made is not None:  # refused before anything was written
+            with contextlib.suppress(OSError):
+                made.rmdir()
+    if not has_finished:
         say(f"stopped; go on with: ecorl run --resume {run_dir}", console)
         raise typer.Exit(STOPPED)
     _report(run_dir, make_console())

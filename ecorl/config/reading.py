@@ -30,8 +30,12 @@ def preset_names() -> list[str]:
     )
 
 
-def read_config_text(source: str) -> tuple[str, str]:
+def read_config_text(source: str, key: str = "--config") -> tuple[str, str]:
     """Read the text and the display name of a config from a file or a preset.
+
+    Args:
+        source: path of a TOML file, or name of a preset.
+        key: what the config is given as, for the errors.
 
     Raises:
         ConfigError: when neither exists or the file cannot be read.
@@ -41,19 +45,17 @@ def read_config_text(source: str) -> tuple[str, str]:
         try:
             raw = path.read_bytes()
         except OSError as error:
-            raise ConfigError("--config", source, f"a readable file ({error.strerror})") from error
+            raise ConfigError(key, source, f"a readable file ({error.strerror})") from error
         try:
             return raw.decode("utf-8-sig"), str(path)
         except UnicodeDecodeError as error:
             line = raw.count(b"\n", 0, error.start) + 1
             allowed = f"a TOML file in UTF-8 (byte 0x{raw[error.start]:02x} is not)"
-            raise ConfigError("--config", source, allowed, path, line) from error
+            raise ConfigError(key, source, allowed, path, line) from error
     if source in preset_names():
         preset = resources.files("ecorl.config") / "presets" / f"{source}.toml"
         return preset.read_text("utf-8"), f"preset {source}"
-    raise ConfigError(
-        "--config", source, f"an existing TOML file or one of the presets {preset_names()}"
-    )
+    raise ConfigError(key, source, f"an existing TOML file or one of the presets {preset_names()}")
 
 
 def read_toml(path: Path, key: str) -> dict[str, Any]:
@@ -75,17 +77,18 @@ def read_toml(path: Path, key: str) -> dict[str, Any]:
         raise ConfigError(key, path.name, f"TOML ({error})", path) from error
 
 
-def load_config(source: str, overrides: Sequence[str] = ()) -> Config:
+def load_config(source: str, overrides: Sequence[str] = (), key: str = "--config") -> Config:
     """Read, override and validate a config.
 
     Args:
         source: path of a TOML file, or name of a preset.
         overrides: ``dotted.key=value`` with a TOML value; a bare word counts as a string.
+        key: what the config is given as, for the errors: a flag, or an argument of a function.
 
     Raises:
         ConfigError: for the first mistake found, with file and line when known.
     """
-    text, name = read_config_text(source)
+    text, name = read_config_text(source, key)
     return parse_config(text, name, overrides)
 
 

@@ -39,12 +39,12 @@ class Config(Model):
         "registers in the entry-point group ecorl.adapters",
     )
     seed: StrictInt = Field(
-        42, ge=0, le=2**31 - 1, description="seed of all that is random in the run"
+        42, ge=0, le=2**32 - 1, description="seed of all that is random in the run"
     )
     run_dir: SomePath = Field(
         Path("runs/{name}-{seed}"),
-        description="folder for the record and the report of this run; {name} and {seed} are "
-        "filled in, other braces are doubled",
+        description="folder for the record and the report of this run; {name}, {seed} and the time "
+        "of its start as {time} are filled in, other braces are doubled",
     )
     name: str = Field(
         "run",
@@ -114,9 +114,12 @@ class Config(Model):
     @model_validator(mode="after")
     def _run_dir_can_be_filled_in(self) -> Config:
         try:
-            str(self.run_dir).format(name=self.name, seed=self.seed)
+            self.run_dir_at("0")
         except (LookupError, ValueError, AttributeError) as error:
-            allowed = "a path in quotes; {name} and {seed} are filled in, other braces are doubled"
+            allowed = (
+                "a path in quotes; {name}, {seed} and {time} are filled in, "
+                "other braces are doubled"
+            )
             raise RefusedValue("run_dir", str(self.run_dir), allowed) from error
         return self
 
@@ -134,9 +137,39 @@ class Config(Model):
         stage = stage_of(role)
         return self.places.get(role, self.places.get(stage))
 
+    @property
+    def names_time(self) -> bool:
+        """Whether ``{time}`` in ``run_dir`` is still to be filled in."""
+        return self.run_dir_at("0") != self.run_dir_at("1")
+
+    def run_dir_at(self, time: str) -> Path:
+        """The run folder with ``{name}``, ``{seed}`` and ``{time}`` filled in.
+
+        Args:
+            time: what stands for ``{time}``.
+        """
+        filled = str(self.run_dir).format(name=self.name, seed=self.seed, time=time)
+        return Path(filled).expanduser()
+
     def resolved_run_dir(self) -> Path:
-        """The run folder with ``{name}`` and ``{seed}`` filled in."""
-        return Path(str(self.run_dir).format(name=self.name, seed=self.seed)).expanduser()
+        """The run folder with ``{name}`` and ``{seed}`` filled in.
+
+        Raises:
+            ValueError: where ``{time}`` is to be filled in first, once a run
+                (`ecorl.runtime.run_folder`).
+        """
+        if self.names_time:
+            raise ValueError(f"run_dir = {self.run_dir}: the time is not filled in yet")
+        return self.run_dir_at("")
+
+    def in_folder(self, folder: Path) -> Config:
+        """Copy the config with a run folder in which nothing is to be filled in.
+
+        Args:
+            folder: the folder; its braces are kept as they are.
+        """
+        doubled = str(folder).replace("{", "{{").replace("}", "}}")
+        return self.model_copy(update={"run_dir": Path(doubled)})
 
     def anchored(self) -> Config:
         """Copy the config with absolute paths, so that it means the same from any folder."""

@@ -11,7 +11,8 @@
 
 from __future__ import annotations
 
-from ecorl.loop.measured_loop import LoopPlan, MeasuredLoop
+from ecorl.loop.measured_loop import MeasuredLoop
 from ecorl.loop.measurement import measure
+from ecorl.loop.opening import LoopPlan
 
 __all__ = ["LoopPlan", "MeasuredLoop", "measure"]

@@ -13,10 +13,8 @@ is no training: its energy is in the report under idle.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,7 +24,7 @@ from ecorl.control import Command
 from ecorl.engines.containment import EngineBoundary
 from ecorl.errors import ConfigError, RunError
 from ecorl.loop.facts import count
-from ecorl.loop.opening import open_runtime
+from ecorl.loop.opening import LoopPlan, open_runtime
 from ecorl.loop.stop_signals import StopSignals
 from ecorl.records import EvaluationPhase, EventKind, FaultEvent, Stage, StageWork
 from ecorl.report.sharing.files import write_footprint
@@ -35,29 +33,11 @@ from ecorl.runtime.control.standing import stand
 from ecorl.runtime.energy.log_figures import log_figures
 from ecorl.runtime.handles import RunTotals, StageRun
 from ecorl.runtime.memory import host_peak_bytes, record_peak_memory, restart_host_peak
+from ecorl.runtime.notices import tell_end
 from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.run_record import ending_by
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class LoopPlan:
-    """What is known of a loop before it begins.
-
-    Attributes:
-        folder: of the run's record.
-        total_steps: steps of the whole training; None: unknown.
-        from_step: the step that it goes on from; 0 for a fresh start.
-        facts: for the head of a fresh record.
-        handles_signals: whether SIGINT and SIGTERM end the training in good order.
-    """
-
-    folder: Path
-    total_steps: int | None = None
-    from_step: int = 0
-    facts: Mapping[str, str] = field(default_factory=dict)
-    handles_signals: bool = False
 
 
 class MeasuredLoop:
@@ -68,7 +48,7 @@ class MeasuredLoop:
         plan: what is known of the loop.
 
     Attributes:
-        folder: of the run's record.
+        folder: of the run's record; a time in it is filled in when the record is opened.
         n_steps: steps that are done, those before a resume too.
         goes_on: whether training should go on; False once it was asked to save and stop. It may be
             so before the first step.
@@ -77,7 +57,8 @@ class MeasuredLoop:
     """
 
     def __init__(self, config: Config, plan: LoopPlan) -> None:
-        self.folder, self.n_steps, self.goes_on = plan.folder, plan.from_step, True
+        self.folder = plan.run_dir or config.run_dir_at("{time}")
+        self.n_steps, self.goes_on = plan.from_step, True
         self._config, self._plan, self._total = config, plan, plan.total_steps
         self.weights: list[Path] = []
         self._signals = StopSignals()
@@ -119,9 +100,8 @@ class MeasuredLoop:
         if self._plan.handles_signals:
             self._signals.listen()
         try:
-            self._runtime = runtime = open_runtime(
-                self._config, self.folder, self.n_steps, self._plan.facts
-            )
+            runtime, self.folder = open_runtime(self._config, self._plan)
+            self._runtime = runtime
         except BaseException:
             self._signals.leave()
             raise
@@ -132,7 +112,7 @@ class MeasuredLoop:
             self._logged = runtime.totals()
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the record, and say on stderr where it lies; safe to call twice.
+        """End the record, and say on stderr what is in it; safe to call twice.
 
         Args:
             error: that has ended the training; None when it ended by itself.
@@ -154,8 +134,7 @@ class MeasuredLoop:
             runtime.record.event(kind, detail)
             runtime.record.close()
         write_footprint(self.folder, self.weights)
-        told = f"ecorl: the record lies in {self.folder}; `ecorl report {self.folder}` shows it"
-        print(told, file=sys.stderr)
+        tell_end(self.folder, error)
 
     # ------------------------------------------------------------ steps
 

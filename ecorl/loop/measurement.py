@@ -7,9 +7,10 @@ from pathlib import Path
 
 from ecorl.config import Config
 from ecorl.loop.facts import count, loop_facts, told_facts
-from ecorl.loop.measured_loop import LoopPlan, MeasuredLoop
-from ecorl.loop.opening import loop_config
+from ecorl.loop.measured_loop import MeasuredLoop
+from ecorl.loop.opening import LoopPlan, loop_config
 from ecorl.loop.processors import check_one_process
+from ecorl.runtime.run_record import check_overwrite
 
 _GO_ON = "start its script again, with the step of the checkpoint as from_step for ecorl.measure"
 
@@ -22,6 +23,7 @@ def measure(
     from_step: int | None = None,
     facts: Mapping[str, object] | None = None,
     handle_signals: bool = False,
+    overwrite: bool = False,
 ) -> MeasuredLoop:
     """Measure a training loop, and let it wait for clean windows of the grid.
 
@@ -53,6 +55,8 @@ def measure(
             ends, and `MeasuredLoop.step` returns False behind the step under way; the next signal
             acts as usual. Otherwise they do what they do without ecorl: Ctrl-C raises
             KeyboardInterrupt at once, in a notebook too, and SIGTERM ends the process.
+        overwrite: whether what ecorl wrote of a run that lies in the folder is removed first,
+            whatever its state; otherwise such a run is refused.
 
     Returns:
         A context manager, which gives itself.
@@ -63,11 +67,13 @@ def measure(
     """
     check_one_process()
     settings = loop_config(config, "loop")
+    check_overwrite(overwrite, goes_on=bool(from_step))
     plan = LoopPlan(
-        folder=settings.resolved_run_dir() if run_dir is None else Path(run_dir),
+        run_dir=None if run_dir is None else Path(run_dir),
         total_steps=None if total_steps is None else count("total_steps", total_steps),
         from_step=0 if from_step is None else count("from_step", from_step, least=0),
         facts=loop_facts("training loop", _GO_ON, told_facts(facts or {})),
         handles_signals=handle_signals,
+        overwrites=overwrite,
     )
     return MeasuredLoop(settings, plan)

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ecorl.config import Config, StaticPolicyConfig, load_config
@@ -14,9 +15,9 @@ from ecorl.ledger import LEDGER_FILE, LedgerReader
 from ecorl.loop.processors import training_side
 from ecorl.runtime.building import build_runtime
 from ecorl.runtime.checkpoints import STATE_FILE, read_state
-from ecorl.runtime.energy.recorded_energy import recorded_totals
+from ecorl.runtime.notices import tell_start
 from ecorl.runtime.protocol import Runtime
-from ecorl.runtime.run_record import open_attached_run, remove_run
+from ecorl.runtime.run_record import AttachedRun
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ def loop_config(source: Config | str | Path, adapter: str) -> Config:
     Raises:
         ConfigError: for a mistake in the config.
     """
-    config = source if isinstance(source, Config) else load_config(str(source))
+    config = source if isinstance(source, Config) else load_config(str(source), key="config")
     unused = sorted(config.model_fields_set & _NOT_USED)
     if unused and not isinstance(source, Config):
         logger.warning("%s: a training loop of your own does not use %s", source, unused)
@@ -49,38 +50,59 @@ def loop_config(source: Config | str | Path, adapter: str) -> Config:
     return config.model_copy(update={"placement": on_gpu, "adapter": adapter})
 
 
-def open_runtime(config: Config, folder: Path, from_step: int, facts: Mapping[str, str]) -> Runtime:
+@dataclass(frozen=True, slots=True)
+class LoopPlan:
+    """What is known of a loop before it begins.
+
+    Attributes:
+        run_dir: folder of the run's record; None: that of the config.
+        total_steps: steps of the whole training; None: unknown.
+        from_step: the step that it goes on from; 0 for a fresh start.
+        facts: for the head of a fresh record.
+        handles_signals: whether SIGINT and SIGTERM end the training in good order.
+        overwrites: whether a run that lies in the folder is removed first.
+    """
+
+    run_dir: Path | None
+    total_steps: int | None = None
+    from_step: int = 0
+    facts: Mapping[str, str] = field(default_factory=dict)
+    handles_signals: bool = False
+    overwrites: bool = False
+
+
+def open_runtime(config: Config, plan: LoopPlan) -> tuple[Runtime, Path]:
     """Open the record, and start what measures the loop.
 
     Args:
         config: from `loop_config`.
-        folder: of the run.
-        from_step: the step that training goes on from; 0 for a fresh start.
-        facts: for the head of a fresh record.
+        plan: what is known of the loop.
 
     Returns:
-        The runtime, started. Its record is to be closed after it.
+        The runtime, started, whose record is to be closed after it; and the run's folder.
 
     Raises:
         UserError: for a config or a run folder that cannot be used. Nothing of a run that was
             made just now is left behind then.
     """
-    before = set(folder.iterdir()) if folder.is_dir() else None
-    spent, edi = recorded_totals(folder), _edi_at(folder, from_step)
-    ledger = open_attached_run(config, folder, from_step or None, facts)
-    runtime: Runtime | None = None
+    opened = AttachedRun.open(
+        config, plan.run_dir, plan.from_step or None, plan.facts, overwrite=plan.overwrites
+    )
+    config, runtime = opened.config, None
     try:
-        runtime = build_runtime(config, ledger, training_side(config), edi=edi, before=spent)
+        edi = _edi_at(opened.folder, plan.from_step)
+        runtime = build_runtime(
+            config, opened.ledger, training_side(config), edi=edi, before=opened.spent
+        )
         runtime.start()
         _wait_for_reading(runtime)
     except BaseException:
         if runtime is not None:
             runtime.close()
-        ledger.close()
-        if before is None or folder / LEDGER_FILE not in before:
-            remove_run(folder, before)
+        opened.withdraw()
         raise
-    return runtime
+    tell_start(opened.folder, config, runtime.record, goes_on=not opened.is_new)
+    return runtime, opened.folder
 
 
 def _wait_for_reading(runtime: Runtime) -> None:

@@ -62,8 +62,7 @@ def head(
         algorithm=_algorithm(config, run),
         adapter=config.adapter if config else run.meta.get("adapter"),
         policy=config.placement.policy.type if config else None,
-        # The seed of an attached run is its trainer's, which the record does not hold.
-        seed=config.seed if config and not attached else None,
+        seed=_seed(config, run),
         config_remark=known.remark,
         models=_models(None if attached else config, run),
         devices=tuple(sorted(f"{device_id}: {name}" for device_id, name in named or used)),
@@ -79,6 +78,14 @@ def head(
         attached=attached,
         trainer=_trainer(run.meta) if attached else {},
     )
+
+
+def _seed(config: Config | None, run: RunRow) -> int | None:
+    """Seed of the run; that of an attached one is its trainer's, where the record holds it."""
+    if is_attached(run):
+        told = run.meta.get("seed", "")
+        return int(told) if told.isdecimal() else None
+    return config.seed if config else None
 
 
 def _algorithm(config: Config | None, run: RunRow) -> str | None:

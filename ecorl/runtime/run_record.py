@@ -25,18 +25,18 @@ from ecorl.errors import ConfigError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.ledger.nodes import NODES_FOLDER
 from ecorl.records import EventKind
+from ecorl.runtime.energy.recorded_energy import recorded_totals
+from ecorl.runtime.found_run import (
+    ATTACH,
+    BEGINS_AGAIN,
+    FINISHED,
+    ORIGIN,
+    FoundRun,
+    remove_record,
+)
 from ecorl.runtime.handles import RunTotals
+from ecorl.runtime.run_folder import in_new_folder, in_newest_folder
 from ecorl.runtime.training import this_node
-
-ORIGIN, ATTACH = "origin", "attach"
-"""Key and value in the ledger's head of a run whose trainer the user's script made."""
-
-GO_ON = "go_on"
-"""Key in the ledger's head of how such a run is gone on with, where that is not `BY_SCRIPT`."""
-
-BY_SCRIPT = "start its script again, with the same resume_from_checkpoint for attach and for train"
-"""How a run is gone on with whose trainer the user's script made."""
-
 
 _LONGEST_ERROR = 300
 """Characters of an exception's first line that are recorded. Invented: some quote whole tensors."""
@@ -71,6 +71,7 @@ class RunRecord:
         before: what earlier attempts of the run have drawn; None for a fresh one.
         owned: whether the attachment ends the record when training ends.
         gears: what the run knew of its gears at the checkpoint that it goes on from.
+        opened: what was opened for it; None where the caller opened the ledger alone.
     """
 
     ledger: Ledger | None
@@ -79,6 +80,78 @@ class RunRecord:
     owned: bool = False
     before: RunTotals | None = None
     gears: Mapping[str, Any] = field(default_factory=dict)
+    opened: AttachedRun | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedRun:
+    """The record of a trainer that the user made, opened for an attempt.
+
+    Attributes:
+        config: of the run, with its folder filled in.
+        folder: of the run.
+        ledger: the record, open for writing.
+        spent: what earlier attempts have drawn; None for a fresh run.
+        existed: what was in the folder before; None for a folder of this run's own.
+    """
+
+    config: Config
+    folder: Path
+    ledger: Ledger
+    spent: RunTotals | None
+    existed: frozenset[Path] | None
+
+    @classmethod
+    def open(
+        cls,
+        config: Config,
+        run_dir: Path | None,
+        from_step: int | None,
+        facts: Mapping[str, str],
+        *,
+        overwrite: bool = False,
+    ) -> AttachedRun:
+        """Open a run's record: a fresh one, or the one to go on with.
+
+        Args:
+            config: the resolved config; the time of its ``run_dir`` is filled in here.
+            run_dir: the run's folder; None: that of the config.
+            from_step: step of the checkpoint that training goes on from, None for a fresh start.
+            facts: of the trainer, for a fresh record's head.
+            overwrite: whether a run that is there is removed first.
+
+        Raises:
+            UserError: for a folder that cannot be used. Nothing is left behind then.
+        """
+        check_overwrite(overwrite, goes_on=from_step is not None)
+        if run_dir is None:
+            config = in_new_folder(config) if from_step is None else in_newest_folder(config)
+            run_dir = config.resolved_run_dir()
+        elif config.names_time:
+            config = config.in_folder(run_dir)
+        if overwrite:
+            remove_record(run_dir)
+        existed = frozenset(run_dir.iterdir()) if run_dir.is_dir() else frozenset()
+        spent = recorded_totals(run_dir)
+        try:
+            ledger = open_attached_run(config, run_dir, from_step, facts)
+        except BaseException:
+            if not existed:
+                with contextlib.suppress(OSError):
+                    run_dir.rmdir()
+            raise
+        return cls(config, run_dir, ledger, spent, existed or None)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the run began with this attempt."""
+        return self.existed is None or self.folder / LEDGER_FILE not in self.existed
+
+    def withdraw(self) -> None:
+        """Close the record of a run in which nothing ran, and remove it where it is new."""
+        self.ledger.close()
+        if self.is_new:
+            remove_run(self.folder, self.existed)
 
 
 def run_facts(policy: object, reward: object, packages: Sequence[str] = ()) -> dict[str, str]:
@@ -152,7 +225,12 @@ def create_run(
 
 
 def open_attached_run(
-    config: Config, folder: Path, from_step: int | None, facts: Mapping[str, str]
+    config: Config,
+    folder: Path,
+    from_step: int | None,
+    facts: Mapping[str, str],
+    *,
+    begins_again: bool = False,
 ) -> Ledger:
     """Open the record of a trainer that the user made: a fresh one, or the one to go on with.
 
@@ -162,6 +240,8 @@ def open_attached_run(
         folder: the run's folder.
         from_step: step of the checkpoint that training goes on from, or None for a fresh start.
         facts: of the trainer, for a fresh record's head.
+        begins_again: whether a run that has no checkpoint yet is gone on with by a fresh start, as
+            the job of a framework does that another process starts again.
 
     Raises:
         RunError: when the folder holds a run that this is not a continuation of.
@@ -169,12 +249,29 @@ def open_attached_run(
     """
     ledger = folder / LEDGER_FILE
     if not ledger.exists():
-        return create_run(config, folder, {ORIGIN: ATTACH, **facts}, ("task", "trainer"))
-    _check_continues(folder, from_step)
+        again = {BEGINS_AGAIN: "yes"} if begins_again else {}
+        head = {ORIGIN: ATTACH, **again, **facts}
+        return create_run(config, folder, head, ("task", "trainer"))
+    _check_continues(folder, from_step, begins_again)
     _check_same_config(folder, config)
     return Ledger.open_for_resume(
         ledger, from_step=from_step or 0, raw_samples=config.ledger.raw_samples
     )
+
+
+def check_overwrite(overwrite: bool, *, goes_on: bool) -> None:
+    """Check that a run is not to be removed and gone on with at once.
+
+    Args:
+        overwrite: whether the run that lies in the folder is to be removed.
+        goes_on: whether training goes on from a checkpoint.
+
+    Raises:
+        ConfigError: when both hold.
+    """
+    if overwrite and goes_on:
+        allowed = "False for a training that goes on from a checkpoint: its record goes on too"
+        raise ConfigError("overwrite", True, allowed)
 
 
 def check_unused(folder: Path) -> None:
@@ -186,7 +283,8 @@ def check_unused(folder: Path) -> None:
     if (folder / LEDGER_FILE).exists():
         raise RunError(
             f"{folder} holds a run already: go on with `ecorl run --resume {folder}`, "
-            "or choose another with --set run_dir=..."
+            "or choose another with --set run_dir=... (runs/{name}-{seed}-{time} is a new one "
+            "each time)"
         )
 
 
@@ -237,37 +335,29 @@ def resumable_config(folder: Path) -> Config:
     """
     if not (folder / LEDGER_FILE).is_file():
         raise RunError(f"{folder} holds no run to resume")
-    with contextlib.closing(LedgerReader(folder)) as reader:
-        record = reader.run()
-        finished = any(event.kind is EventKind.FINISH for event in reader.events())
-    if finished:
+    found = FoundRun.of(folder)
+    if found.state == FINISHED:
         raise RunError(f"{folder} has finished; `ecorl report {folder}` shows it")
-    if record.meta.get(ORIGIN) == ATTACH:
+    if found.attached:
         # Its trainer was made by the user's code; what a config holds is not that trainer.
-        raise RunError(
-            f"{folder} was started by another command: {record.meta.get(GO_ON, BY_SCRIPT)}"
-        )
-    return parse_config(record.config_toml, f"the ledger of {folder}")
+        raise RunError(f"{folder} was started by another command: {found.how_to_go_on}")
+    return parse_config(found.config_toml, f"the ledger of {folder}")
 
 
-def _check_continues(folder: Path, from_step: int | None) -> None:
-    with contextlib.closing(LedgerReader(folder)) as reader:
-        meta = reader.run().meta
-        attached = meta.get(ORIGIN) == ATTACH
-        finished = any(event.kind is EventKind.FINISH for event in reader.events())
-        # Cut off before its first checkpoint a training can only start again, and its record with
-        # it: what was recorded stays as superseded.
-        has_checkpoint = bool(reader.checkpoints())
-    elsewhere = "or choose another folder (run_dir in the config, or attach's run_dir)"
-    if not attached:
+def _check_continues(folder: Path, from_step: int | None, begins_again: bool) -> None:
+    found = FoundRun.of(folder)
+    if not found.attached:
         raise RunError(f"{folder} holds a run of `ecorl run`: choose another folder")
-    if finished:
-        raise RunError(f"{folder} holds a run that has finished: choose another folder")
-    if from_step is None and has_checkpoint:
-        raise RunError(
-            f"{folder} holds a run already: to go on with it {meta.get(GO_ON, BY_SCRIPT)}, "
-            f"{elsewhere}"
-        )
+    if begins_again:
+        if found.state == FINISHED:
+            raise RunError(f"{folder} holds a run that has finished: choose another folder")
+        if from_step is None and found.has_checkpoint:
+            raise RunError(
+                f"{folder} holds a run already: to go on with it {found.go_on}, or choose another "
+                "folder (run_dir in the config)"
+            )
+    elif from_step is None or found.state == FINISHED:
+        raise found.refusal()
 
 
 _MAY_CHANGE = ("budget_g", "over_budget", "beside", "country")

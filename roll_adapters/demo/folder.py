@@ -3,7 +3,7 @@
     policy/  reward/                        Hugging Face folders with tokenizers
     prompts.jsonl  eval.jsonl  pairs.jsonl  see `roll_adapters.demo.prepare`
     ecorl.toml                              a short training of them, for ``ecorl run``
-    train.py  attach.toml                   a TRL script of one's own that attaches ecorl, its config
+    train.py  attach.toml                   a TRL script that attaches ecorl, and its config
 
 A new folder appears under its name only when it is complete. In one that holds these files already
 what is missing is put back, and what is there stays, changed or not.

@@ -9,18 +9,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import json
 import runpy
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ecorl.cli.exits import run_words_to_exit
 from ecorl.errors import ConfigError, MissingToolError
 from ecorl.ledger import LedgerReader
+from ecorl.runtime.run_folder import in_new_folder, in_newest_folder
 from roll_adapters.openrlhf.flags import VERSION, check_names
-from roll_adapters.openrlhf.widths import flags_for, width_of
+from roll_adapters.openrlhf.widths import LOAD, flags_for, width_of
 from roll_adapters.ray_jobs.widths.handover import Handover, WidthLeft, handover_file
 from roll_adapters.ray_jobs.widths.supervisor import JobSupervisor
 
@@ -96,6 +97,10 @@ def _supervised(config: Config, given: Sequence[str]) -> int:
         config: the run's.
         given: this command's arguments.
     """
+    if config.names_time:
+        # One folder for all of its jobs.
+        config = _in_folder(config, given)
+        given = [*given, "--ecorl.set", f"run_dir={json.dumps(str(config.run_dir))}"]
 
     def command(width: int | None) -> list[str]:
         words = list(given) if width is None else flags_for(given, width)
@@ -106,6 +111,14 @@ def _supervised(config: Config, given: Sequence[str]) -> int:
             return any(row.iteration > step for row in reader.metrics())
 
     return JobSupervisor(command, width_of(given), has_stepped).run()
+
+
+def _in_folder(config: Config, flags: Sequence[str]) -> Config:
+    """Fill in the time of the run's folder: that of the newest run where the job goes on."""
+    if any(flag.partition("=")[0] == f"--{LOAD}" for flag in flags):
+        with contextlib.suppress(ConfigError):  # there is none yet: the job begins afresh
+            return in_newest_folder(config)
+    return in_new_folder(config)
 
 
 def _help(parser: argparse.ArgumentParser) -> int:
@@ -179,7 +192,7 @@ def _train(own: Config, flags: Sequence[str]) -> int:
     if isinstance(ended, WidthLeft):
         _hand_over(ended)
         return 0
-    folder = Path(config.resolved_run_dir())
+    folder = run.folder or config.run_dir_at("{time}")
     sys.stdout.write(f"ecorl: the run's record is in {folder}: ecorl report {folder}\n")
     return 0
 
@@ -196,12 +209,7 @@ def _hand_over(left: WidthLeft) -> None:
 def _loaded(source: str, overrides: Sequence[str]) -> Config:
     from ecorl.config import load_config
 
-    try:
-        return load_config(source, overrides)
-    except ConfigError as error:
-        if error.key != "--config":
-            raise
-        raise ConfigError("--ecorl.config", error.value, error.allowed) from error
+    return load_config(source, overrides, "--ecorl.config")
 
 
 def _run_openrlhf(flags: Sequence[str]) -> None:

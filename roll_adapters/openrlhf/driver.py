@@ -68,10 +68,14 @@ class Driver:
     Args:
         config: the run's configuration, on Ray.
         run_dir: folder of the run's record; None: that of the config.
+
+    Attributes:
+        folder: of the run's record; None until it is known.
     """
 
     def __init__(self, config: Config, run_dir: Path | None = None) -> None:
         self._config, self._run_dir = config, run_dir
+        self.folder = run_dir
         self._opened: OpenedRun | None = None
         self._found = _Found()
         self._runtime: Runtime | None = None
@@ -141,6 +145,7 @@ class Driver:
         else:
             self._config = config
         self._opened = opened = _open(config, self._run_dir, args)
+        self.folder = opened.folder
         assert isinstance(config.runtime, RayRuntimeConfig)
         handle = RuntimeHandle.of_run(
             opened.ledger.path, opened.ledger.attempt, config.runtime.namespace
@@ -285,9 +290,8 @@ class _Noted:
 
 
 def _open(config: Config, run_dir: Path | None, args: Any) -> OpenedRun:
-    folder = run_dir or config.resolved_run_dir()
     checkpoint = checkpoint_to_resume(args)
     progress = read_progress(checkpoint) if checkpoint else (None, None)
     reward = value_of(args, "reward.remote_url") or value_of(args, "reward.model_name_or_path")
     facts = run_facts(value_of(args, "actor.model_name_or_path"), reward, PACKAGES)
-    return OpenedRun.of(config, folder, progress, facts | job_facts(args))
+    return OpenedRun.of(config, run_dir, progress, facts | job_facts(args))

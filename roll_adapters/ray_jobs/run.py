@@ -16,6 +16,7 @@ from ecorl.report.sharing.files import write_footprint
 from ecorl.runtime.energy.recorded_energy import recorded_totals
 from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.ray.cluster import join
+from ecorl.runtime.run_folder import in_new_folder, in_newest_folder
 from ecorl.runtime.run_record import open_attached_run, remove_run
 
 
@@ -77,6 +78,7 @@ class OpenedRun:
     """A run's record and what it goes on from.
 
     Attributes:
+        config: of the run, with its folder filled in.
         ledger: the record, open for a new attempt.
         folder: of the run.
         from_step: steps that the framework has behind it; 0 for a fresh start.
@@ -85,6 +87,7 @@ class OpenedRun:
         existed: what was in the folder before; None when it is new.
     """
 
+    config: Config
     ledger: Ledger
     folder: Path
     from_step: int
@@ -96,15 +99,15 @@ class OpenedRun:
     def of(
         cls,
         config: Config,
-        folder: Path,
+        run_dir: Path | None,
         progress: tuple[int | None, EdiMatrix | None],
         facts: Mapping[str, str],
     ) -> OpenedRun:
         """Open a run's folder for a new attempt.
 
         Args:
-            config: of the run.
-            folder: its folder.
+            config: of the run; the time of its ``run_dir`` is filled in here.
+            run_dir: its folder; None: that of the config.
             progress: step of the checkpoint that the framework goes on from, None for a fresh
                 start, and the EDI matrix that lies there.
             facts: for the ledger's head.
@@ -113,10 +116,13 @@ class OpenedRun:
             UserError: for a folder that cannot be used.
         """
         step, edi = progress
-        existed = set(folder.iterdir()) if folder.is_dir() else None
+        if run_dir is None:
+            config = in_new_folder(config) if step is None else in_newest_folder(config)
+        folder = run_dir or config.resolved_run_dir()
+        existed = (set(folder.iterdir()) if folder.is_dir() else None) or None
         spent = recorded_totals(folder)
-        ledger = open_attached_run(config, folder, step, dict(facts))
-        return cls(ledger, folder, step or 0, edi, spent, existed)
+        ledger = open_attached_run(config, folder, step, dict(facts), begins_again=True)
+        return cls(config, ledger, folder, step or 0, edi, spent, existed)
 
     def publish(self, weights: object) -> None:
         """Write what the run has drawn and emitted beside its record, and beside saved weights.

@@ -174,10 +174,11 @@ class AutoDeviceMapping:
         facts = run_facts(policy, ", ".join(rewards) or "rules", PACKAGES)
         self._opened = OpenedRun.of(
             self.config,
-            self.config.resolved_run_dir(),
+            None,
             progress,
             facts | {"roll": names.RELEASE} | description.job_facts(self.read),
         )
+        self.config = self._opened.config
         assert isinstance(self.config.runtime, RayRuntimeConfig)
         ledger = self._opened.ledger
         handle = RuntimeHandle.of_run(ledger.path, ledger.attempt, self.config.runtime.namespace)

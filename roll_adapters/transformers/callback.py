@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
 
 from ecorl.config import Config
-from ecorl.errors import ConfigError
+from ecorl.errors import ConfigError, RunError
 from ecorl.loop import LoopPlan, MeasuredLoop
 from ecorl.loop.facts import loop_facts, told_facts
 from ecorl.loop.opening import loop_config
 from ecorl.loop.processors import check_one_process
+from ecorl.runtime.run_folder import with_seed_of_trainer
 
 _GO_ON = "start its script again, with resume_from_checkpoint for train"
 
@@ -32,14 +34,27 @@ class EcorlCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
     Args:
         config: a config, the path of a TOML file, or a preset's name.
         run_dir: folder of the run's record; default is the config's ``run_dir``.
+        overwrite: whether what ecorl wrote of a run that lies in the folder is removed first,
+            whatever its state; otherwise such a run is refused when training begins.
+
+    Attributes:
+        has_ended: whether a training has ended that it measured, and none has begun since.
 
     Raises:
         ConfigError: for a mistake in the config.
     """
 
-    def __init__(self, config: Config | str | Path, run_dir: str | Path | None = None) -> None:
-        self._config = loop_config(config, "transformers")
-        self._folder = self._config.resolved_run_dir() if run_dir is None else Path(run_dir)
+    def __init__(
+        self,
+        config: Config | str | Path,
+        run_dir: str | Path | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        self._source, self._config = config, loop_config(config, "transformers")
+        self._run_dir = None if run_dir is None else Path(run_dir)
+        self._overwrites = overwrite
+        self.has_ended = False
+        self._undo: Callable[[], None] | None = None
         self._loop: MeasuredLoop | None = None
         self._n_micro_steps = self._n_tokens_seen = 0
 
@@ -51,7 +66,15 @@ class EcorlCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
         """
         loop, self._loop = self._loop, None
         if loop is not None:
+            self.has_ended = True
             loop.close(error)
+
+    def detach(self) -> None:
+        """End the record, and take the callback from the trainer that `attach` gave it to."""
+        self.close()
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
 
     # ------------------------------------------------------------ what the trainer calls
 
@@ -69,15 +92,22 @@ class EcorlCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
         """
         self.close()  # an error has ended the training before
         check_one_process()
-        n_gpus = self._config.devices.n_gpus
+        config = with_seed_of_trainer(self._config, int(args.seed), self._source)
+        n_gpus = config.devices.n_gpus
         if args.n_gpu > 1 and args.n_gpu != n_gpus:
             raise ConfigError("devices.n_gpus", n_gpus, f"{args.n_gpu}: the trainer uses so many")
         facts = loop_facts("transformers Trainer", _GO_ON, _trainer_facts(args))
-        plan = LoopPlan(self._folder, int(state.max_steps), int(state.global_step), facts)
-        loop = MeasuredLoop(self._config, plan)
+        plan = LoopPlan(
+            self._run_dir,
+            int(state.max_steps),
+            int(state.global_step),
+            facts,
+            overwrites=self._overwrites,
+        )
+        loop = MeasuredLoop(config, plan)
         loop.weights.append(Path(args.output_dir))
         loop.open()
-        self._loop = loop
+        self._loop, self.has_ended = loop, False
         self._n_micro_steps, self._n_tokens_seen = 0, int(state.num_input_tokens_seen)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -176,7 +206,11 @@ class EcorlCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
 
 
 def attach(
-    trainer: Any, config: Config | str | Path, *, run_dir: str | Path | None = None
+    trainer: Any,
+    config: Config | str | Path,
+    *,
+    run_dir: str | Path | None = None,
+    overwrite: bool = False,
 ) -> EcorlCallback:
     """Attach ecorl to a `Trainer` that is made already, but does not train yet.
 
@@ -184,16 +218,29 @@ def attach(
         trainer: of transformers, or of a class that builds on it.
         config: a config, the path of a TOML file, or a preset's name.
         run_dir: folder of the run's record; default is the config's ``run_dir``.
+        overwrite: as for `EcorlCallback`.
 
     Returns:
-        The callback, which is the trainer's first.
+        The callback, which is the trainer's first; `EcorlCallback.detach` takes it away again.
 
     Raises:
         ConfigError: for a mistake in the config.
+        RunError: when ecorl is attached to the trainer already.
     """
-    callback = EcorlCallback(config, run_dir)
-    trainer.callback_handler.callbacks.insert(0, callback)
-    original = trainer.train
+    callbacks = trainer.callback_handler.callbacks
+    others = [one for one in callbacks if isinstance(one, EcorlCallback)]
+    if not all(one.has_ended for one in others):
+        raise RunError(
+            "ecorl is attached to this trainer already: call detach() on what attach returned "
+            "then (attachment.detach()), or make a new trainer"
+        )
+    callback = EcorlCallback(config, run_dir, overwrite)
+    for one in others:
+        one.detach()
+        if one in callbacks:  # it was handed to the trainer
+            callbacks.remove(one)
+    callbacks.insert(0, callback)
+    own, original = trainer.__dict__.get("train"), trainer.train
 
     @functools.wraps(original)
     def train(*args: Any, **kwargs: Any) -> Any:
@@ -203,7 +250,14 @@ def attach(
             callback.close(error)
             raise
 
-    trainer.train = train
+    def undo() -> None:
+        trainer.remove_callback(callback)
+        if own is not None:
+            trainer.train = own
+        else:
+            trainer.__dict__.pop("train", None)
+
+    trainer.train, callback._undo = train, undo
     return callback
 
 
@@ -214,6 +268,7 @@ def _trainer_facts(args: Any) -> dict[str, str]:
         "accumulation_steps": int(args.gradient_accumulation_steps),
         "batch_size": rows,
         "learning_rate": args.learning_rate,
+        "seed": args.seed,
     }
     return told_facts(facts)
 

@@ -13,15 +13,15 @@ from transformers.trainer_utils import get_last_checkpoint
 from ecorl.config import Config, load_config
 from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError, RunError
-from ecorl.ledger import LEDGER_FILE, Ledger
 from ecorl.records import Algorithm, EventKind
 from ecorl.runtime.building import build_runtime
 from ecorl.runtime.checkpoints import STATE_FILE, read_gears, read_state
-from ecorl.runtime.energy.recorded_energy import recorded_totals
 from ecorl.runtime.frozen_models import FrozenModels, saved_version
+from ecorl.runtime.notices import tell_end, tell_start
 from ecorl.runtime.processes.ranked import together
 from ecorl.runtime.protocol import Runtime
-from ecorl.runtime.run_record import RunRecord, open_attached_run, remove_run, run_facts
+from ecorl.runtime.run_folder import with_seed_of_trainer
+from ecorl.runtime.run_record import AttachedRun, RunRecord, run_facts
 from ecorl.runtime.training import TrainingSide
 from roll_adapters.trl.adapters import check_reference, no_reference
 from roll_adapters.trl.attachment import HOOKED, TrlAttachment
@@ -47,16 +47,20 @@ def attach(
     *,
     run_dir: Path | None = None,
     resume_from_checkpoint: str | Path | bool | None = None,
+    overwrite: bool = False,
 ) -> TrlAttachment:
     """Attach ecorl to a TRL ``GRPOTrainer`` or ``RLOOTrainer``.
 
     Args:
         trainer: the trainer, made but not yet training.
         config: a config, the path of a TOML file, or a preset's name. Its ``trainer`` and
-            ``task`` tables are not used here: the trainer is made already.
+            ``task`` tables are not used here: the trainer is made already. The algorithm is the
+            trainer's where the config sets none, and so is the seed in any case.
         run_dir: folder of the run's record; default is the config's ``run_dir``.
         resume_from_checkpoint: what ``trainer.train`` will get under that name, when it goes on
             with a training that was stopped or killed: the record goes on too.
+        overwrite: whether what ecorl wrote of a run that lies in the folder is removed first,
+            whatever its state; otherwise such a run is refused.
 
     Returns:
         The attachment; training closes it, `TrlAttachment.detach` does so earlier.
@@ -65,32 +69,40 @@ def attach(
         ConfigError: for a config mistake, or a trainer that is not supported.
         UserError: for an engine, checkpoint or run folder that cannot be used.
     """
-    settings = config if isinstance(config, Config) else _load(config)
+    check_free(trainer)
+    settings = _settings(trainer, config)
     check_supported(trainer, settings)
     processes = TrainerProcesses(trainer, settings)
-    folder = run_dir or settings.resolved_run_dir()
     checkpoint = _checkpoint(trainer, resume_from_checkpoint)
     step, edi = _read_progress(checkpoint) if checkpoint else (None, None)
-    before = set(folder.iterdir()) if folder.is_dir() else None
-    spent = recorded_totals(folder) if processes.is_head else None
 
-    def open_record() -> Ledger | None:
+    def open_record() -> AttachedRun | None:
         if not processes.is_head:
             return None
-        return open_attached_run(settings, folder, step, _facts(trainer) | processes.facts())
+        facts = _facts(trainer) | processes.facts()
+        return AttachedRun.open(settings, run_dir, step, facts, overwrite=overwrite)
 
     ranks = processes.ranks
-    ledger = open_record() if ranks is None else together(ranks, open_record)
+    opened = open_record() if ranks is None else together(ranks, open_record)
+    gears = read_gears(checkpoint)
+    if opened is None:
+        # Nothing is written here: the folder is the head's to choose.
+        folder = run_dir or settings.run_dir_at("")
+        record = RunRecord(None, step or 0, edi, owned=True, gears=gears)
+        return attach_to_record(trainer, settings, folder, record, processes)
     try:
         record = RunRecord(
-            ledger, step or 0, edi, owned=True, before=spent, gears=read_gears(checkpoint)
+            opened.ledger,
+            step or 0,
+            edi,
+            owned=True,
+            before=opened.spent,
+            gears=gears,
+            opened=opened,
         )
-        return attach_to_record(trainer, settings, folder, record, processes)
+        return attach_to_record(trainer, opened.config, opened.folder, record, processes)
     except BaseException:
-        if ledger is not None:
-            ledger.close()
-            if before is None or folder / LEDGER_FILE not in before:
-                remove_run(folder, before)  # refused before anything ran: free for another try
+        opened.withdraw()  # refused before anything ran: free for another try
         raise
 
 
@@ -114,6 +126,7 @@ def attach_to_record(
         ConfigError: for a trainer that is not supported.
         UserError: for an engine or checkpoint that cannot be used.
     """
+    check_free(trainer)
     check_supported(trainer, config)
     processes = processes or TrainerProcesses(trainer, config)
     training, head = _head(trainer, config, run_dir, record, processes)
@@ -122,7 +135,7 @@ def attach_to_record(
     if config.gears.is_on:
         gears = TrlGears(trainer, config, runtime.record, processes.ranks, record.gears)
     runtime.start()
-    on_close = runtime.record.close if record.owned else _nothing
+    on_close = _ending(runtime, record) if record.owned else _nothing
     save = _saver(trainer, run_dir / "models", processes) if is_refreshed(trainer) else None
     frozen = FrozenModels(runtime, watches(trainer, runtime), save)
     # Wrapped last, so that an engine that does not start leaves the trainer as it was.
@@ -135,7 +148,26 @@ def attach_to_record(
         runtime.record.event(EventKind.NO_REFERENCE, why)
     trainer.add_callback(StageCallback(attachment))
     trainer.add_callback(LedgerCallback(attachment, record.owned, record.from_step, run_dir))
+    if record.opened is not None:
+        offloaded = [role for role in runtime.training.frozen if runtime.offloads(role)]
+        goes_on = not record.opened.is_new
+        tell_start(run_dir, config, runtime.record, offloaded, goes_on=goes_on)
     return attachment
+
+
+def _ending(runtime: Runtime, record: RunRecord) -> Callable[[TrlAttachment], None]:
+    """Make what ends the record of an attachment that has one of its own."""
+
+    def end(attachment: TrlAttachment) -> None:
+        opened = record.opened
+        if opened is not None and not attachment.has_begun:
+            opened.withdraw()  # detached again: nothing is in it
+            return
+        runtime.record.close()
+        if opened is not None:
+            tell_end(opened.folder, attachment.ended_by)
+
+    return end
 
 
 def _head(
@@ -180,15 +212,22 @@ def _facts(trainer: Any) -> dict[str, str]:
     return run_facts(policy, rewards, PACKAGES) | trainer_facts(trainer)
 
 
-def _load(source: str | Path) -> Config:
-    settings = load_config(str(source))
-    unused = sorted(settings.model_fields_set & {"task", "trainer"})
-    if unused:
-        logger.warning("%s: attach does not use %s: the trainer is made already", source, unused)
-    return settings
+def _settings(trainer: Any, source: Config | str | Path) -> Config:
+    """Read the config; what the trainer has and the config does not say comes from the trainer."""
+    if isinstance(source, Config):
+        settings = source
+    else:
+        settings = load_config(str(source), key="config")
+        unused = sorted(settings.model_fields_set & {"task", "trainer"})
+        if unused:
+            told = "%s: attach does not use %s: the trainer is made already"
+            logger.warning(told, source, unused)
+    if "algorithm" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"algorithm": str(_algorithm(trainer))})
+    return with_seed_of_trainer(settings, int(trainer.args.seed), source)
 
 
-def _nothing() -> None:
+def _nothing(attachment: TrlAttachment) -> None:
     """Do nothing: the caller closes its ledger itself."""
 
 
@@ -224,6 +263,25 @@ def _read_progress(checkpoint: Path) -> tuple[int, EdiMatrix | None]:
     return step, read_state(checkpoint)[1]
 
 
+def check_free(trainer: Any) -> None:
+    """Check that ecorl is not attached to a trainer already.
+
+    Raises:
+        RunError: when it is: each step would be recorded twice.
+    """
+    hooks = (trainer.__dict__.get(name) for name in HOOKED)
+    if any(isinstance(getattr(hook, "__self__", None), TrlAttachment) for hook in hooks):
+        raise RunError(
+            "ecorl is attached to this trainer already: call detach() on what attach returned "
+            "then (attachment.detach()), or make a new trainer"
+        )
+
+
+def _algorithm(trainer: Any) -> Algorithm:
+    bases = {base.__name__ for base in type(trainer).__mro__}
+    return Algorithm.RLOO if "RLOOTrainer" in bases else Algorithm.GRPO
+
+
 def check_supported(trainer: Any, config: Config) -> None:
     """Check that a trainer is one of TRL's that ecorl can follow, under the config's algorithm.
 
@@ -238,7 +296,7 @@ def check_supported(trainer: Any, config: Config) -> None:
     if missing:
         raise ConfigError("trainer", name, f"of TRL 1.16 to 1.x; this one lacks {missing}")
     check_reference(trainer, config)
-    expected = Algorithm.RLOO if "RLOOTrainer" in bases else Algorithm.GRPO
+    expected = _algorithm(trainer)
     if config.algorithm_enum is not expected:
         allowed = f"{expected} for a {name}"
         raise ConfigError("algorithm", config.algorithm, allowed)

@@ -70,7 +70,7 @@ class TrlAttachment:
     Args:
         trainer: the TRL trainer.
         runtime: started, with the trainer's facts.
-        on_close: called once, when the attachment ends.
+        on_close: called once with the attachment, when it ends.
         frozen: notices when an engine no longer stands for its model.
         prefix: put before the ids of rows, where several processes train.
         gears: numeric formats of the training stage; None: it stays as the trainer has it.
@@ -78,6 +78,8 @@ class TrlAttachment:
 
     Attributes:
         closed: whether it has ended.
+        has_begun: whether a training has begun that it follows.
+        ended_by: the error that ended the training; None while none did.
         choice: what the control path decided before the step under way; None before the first.
         widths: numbers of processes to which the training can be changed; empty: to none.
         is_stopping: tells whether training was asked to stop, by a signal for instance; whoever
@@ -92,14 +94,15 @@ class TrlAttachment:
         self,
         trainer: Any,
         runtime: Runtime,
-        on_close: Callable[[], None],
+        on_close: Callable[[TrlAttachment], None],
         frozen: FrozenModels,
         prefix: str = "",
         gears: TrlGears | None = None,
         ranks: Ranks | None = None,
     ) -> None:
         self.trainer, self.runtime, self.gears = trainer, runtime, gears
-        self.closed = False
+        self.closed = self.has_begun = False
+        self.ended_by: BaseException | None = None
         self.choice: GearChoice | None = None
         self.widths: tuple[int, ...] = ()
         self.is_stopping: Callable[[], bool] = lambda: False
@@ -157,7 +160,7 @@ class TrlAttachment:
             self.closed = True
             self._rollout.end_training()
             self.runtime.close()
-            self._on_close()
+            self._on_close(self)
 
     @property
     def training(self) -> bool:
@@ -345,6 +348,7 @@ class TrlAttachment:
             if not self.closed:
                 self.runtime.record.event(*ending_by(error))
                 self.has_failed = True
+                self.ended_by = error
                 self.detach()
             raise
 

@@ -77,7 +77,8 @@ def start(
     """
     crew = crew or Crew()
     check_algorithm(config)  # before anything is written
-    was_there = run_dir.exists()  # the trainer makes folders below it
+    # The trainer makes folders below it; one that was made for this run is empty so far.
+    was_there = run_dir.exists() and any(run_dir.iterdir())
     if crew.is_head:
         check_unused(run_dir)
         check_writable(run_dir)

@@ -148,6 +148,7 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
                 f"training goes on from step {state.global_step}, its record from step "
                 f"{self._from_step}: give attach and train the same resume_from_checkpoint"
             )
+        self._attachment.has_begun = True
         kind = EventKind.RESUME if state.global_step else EventKind.START
         self._record.event(kind, f"training from step {state.global_step} of {state.max_steps}")
 

@@ -57,6 +57,7 @@ def served_elsewhere(trainer: Any) -> dict[Role, str]:
 def trainer_facts(trainer: Any) -> dict[str, str]:
     """Collect the settings that a trainer really has, for the ledger's head."""
     names = (
+        "seed",
         "per_device_train_batch_size",
         "gradient_accumulation_steps",
         "num_generations",

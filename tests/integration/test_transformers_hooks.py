@@ -238,6 +238,36 @@ def test_a_resume_goes_on_with_the_record(make, tmp_path):
     assert [i for i, superseded in rows if superseded] == [5]
 
 
+def test_attaching_twice_is_refused_until_the_first_has_ended(make, tmp_path):
+    config = plain_config(tmp_path / "run")
+    trainer = make("measured", max_steps=1)
+    own = trainer.train
+    attachment = attach(trainer, config)
+    with pytest.raises(RunError, match=r"attached to this trainer already: call detach\(\)"):
+        attach(trainer, config)
+    attachment.detach()
+    assert trainer.train == own
+    attach(trainer, config)
+    trainer.train()
+    attach(trainer, config, overwrite=True)
+    trainer.train()
+    assert states(tmp_path) == ["start", "finish"]
+    with reading(tmp_path) as reader:
+        assert len(reader.attempts()) == 1
+
+
+def test_the_run_has_the_trainer_s_seed(make, tmp_path, caplog, capsys):
+    config = plain_config(tmp_path / "run").model_copy(
+        update={"seed": 5, "run_dir": tmp_path / "runs" / "{name}-{seed}"}
+    )
+    attach(trainer := make("measured", max_steps=1), config)
+    trainer.train()
+    assert "the config: seed = 5 is not used: the trainer's seed is 7" in caplog.text
+    with contextlib.closing(LedgerReader(tmp_path / "runs" / "run-7")) as reader:
+        assert "seed = 7" in reader.run().config_toml
+    assert f"see: ecorl report {tmp_path}/runs/run-7" in capsys.readouterr().err
+
+
 def test_a_callback_alone_ends_the_record_when_it_is_closed(make, tmp_path):
     callback = EcorlCallback(plain_config(tmp_path / "run"))
     trainer = make("measured", [callback, CutAt(2)])
@@ -260,7 +290,7 @@ def test_the_budget_saves_and_stops(make, tmp_path):
 
 
 def test_a_wrong_config_is_told_before_training(make, tmp_path):
-    with pytest.raises(ConfigError, match=r"nowhere\.toml': allowed is an existing TOML file"):
+    with pytest.raises(ConfigError, match=r"^config = 'nowhere\.toml': allowed is an existing"):
         EcorlCallback("nowhere.toml")
     trainer = make("measured", [EcorlCallback(plain_config(tmp_path / "run"))])
     trainer.args._n_gpu = 4

@@ -43,6 +43,7 @@ def folder(tiny, tmp_path_factory):
     ((code, _),) = run_trainings(
         training(tiny, root / "plain"),
         training(tiny, root / "attached", {"type": "static"}),
+        training(tiny, root / "attached", {"type": "static"}, refused=True),
         training(tiny, root / "paused", {"type": "static"}, more={"carbon": blinking(root)}),
         training(
             tiny, root / "own-gear", {"type": "static"}, more={"gears": {"allowed": ["FP32"]}}
@@ -78,6 +79,12 @@ def test_on_the_gpu_path_the_numbers_are_those_of_plain_trl(folder):
         assert all(r.energy is not None and r.energy.energy_j > 0 for r in own)
     trained = [r for r in rows if r.stage is Stage.ACTOR_TRAIN and r.n_output_tokens]
     assert sum(r.n_sequences for r in trained) == 2 * N_ROWS * N_STEPS
+
+
+def test_a_run_that_is_there_is_refused_on_both_processes(folder):
+    told = [(folder / "attached" / f"refused-{rank}.txt").read_text("utf-8") for rank in (0, 1)]
+    assert told[0] == told[1]
+    assert f"holds a run already, finished after step {N_STEPS}: " in told[0]
 
 
 def test_both_processes_stand_still_together_and_the_numbers_stay(folder):

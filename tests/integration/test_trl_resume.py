@@ -67,9 +67,7 @@ def test_training_and_record_go_on_together(make_trainer, tmp_path, cut_run, whi
 
 
 def test_a_run_that_is_there_is_not_written_over(make_trainer, tmp_path, cut_run):
-    with pytest.raises(
-        RunError, match="with the same resume_from_checkpoint for attach and for train"
-    ):
+    with pytest.raises(RunError, match="with resume_from_checkpoint=True for attach and train"):
         attach(make_trainer(name="attached", **STEPS), config(tmp_path))
 
 
@@ -155,14 +153,18 @@ def test_after_an_error_the_same_process_goes_on(make_trainer, tmp_path):
         assert [e.detail for e in reader.events() if e.kind is EventKind.FAILURE] == ["Cut"]
 
 
-def test_before_the_first_checkpoint_the_record_starts_again(make_trainer, tmp_path):
+def test_before_the_first_checkpoint_a_run_is_started_again_by_overwriting_it(
+    make_trainer, tmp_path
+):
     trainer = make_trainer(name="attached", **STEPS)
     attach(trainer, config(tmp_path))
     trainer.add_callback(CutAt(1))
     with pytest.raises(Cut):
         trainer.train()
+    with pytest.raises(RunError, match="overwrite=True"):
+        trl_run.resume(tmp_path / "run", Console(quiet=True))
     again = make_trainer(name="attached", **STEPS)
-    attach(again, config(tmp_path))
+    attach(again, config(tmp_path), overwrite=True)
     again.train()
     assert steps_of(tmp_path / "run") == [1, 2, 3, 4, 5, 6]
 

@@ -15,9 +15,11 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from ecorl.config import validate_config
+from ecorl.errors import RunError
 from roll_adapters.trl_hooks import attach
 from tests.integration.checks import outcome
 from tests.integration.tiny_trainer import TinyTask, tiny_trainer
@@ -35,6 +37,11 @@ def train(settings, rank: int) -> None:
     folder = Path(settings["folder"])
     trainer = tiny_trainer(tiny, folder, settings["algorithm"], **settings["trainer"])
     resume = settings.get("resume")
+    if settings.get("refused"):
+        with pytest.raises(RunError) as caught:
+            attach(trainer, validate_config(settings["config"]))
+        (folder / f"refused-{rank}.txt").write_text(str(caught.value), "utf-8")
+        return
     if settings["config"] is not None:
         attach(trainer, validate_config(settings["config"]), resume_from_checkpoint=resume)
     kill = settings.get("kill")

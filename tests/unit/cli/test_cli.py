@@ -21,7 +21,7 @@ import pytest
 from ecorl import __version__, cli
 from ecorl.cli import commands
 from ecorl.config import config_toml, load_config, preset_names, save_config
-from ecorl.errors import LedgerError
+from ecorl.errors import LedgerError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger
 
 ROOT = Path(__file__).parents[3]
@@ -161,6 +161,26 @@ def test_a_ledger_that_the_adapter_cannot_go_on_with_is_the_user_s(command, tmp_
     assert "cannot be read" in the_line(command("run", "--resume", tmp_path))
     # A fresh record that fails is no mistake of the user.
     assert command("run", "--config", "demo", "-s", f"run_dir={tmp_path / 'new'}")[0] == 1
+
+
+def test_a_run_has_a_folder_of_its_own_time_and_none_when_it_is_refused(
+    command, tmp_path, monkeypatch
+):
+    seen = []
+
+    class Adapter:
+        @staticmethod
+        def run(config, run_dir, console):
+            seen.append((config.resolved_run_dir(), run_dir))
+            raise RunError("refused")
+
+    monkeypatch.setattr(commands, "_adapter", lambda name, function: getattr(Adapter, function))
+    words = ("run", "--config", "demo", "-s", f"run_dir={tmp_path}/{{name}}-{{time}}")
+    assert "refused" in the_line(command(*words))
+    ((config_s, given),) = seen
+    assert config_s == given
+    assert given.name.startswith("demo-2")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_broken_config_in_a_run_to_resume_names_place_and_line(command, tmp_path):

@@ -63,9 +63,9 @@ MISTAKES = [
         3,
         ["trainer.per_device_batch_size = 10", "a multiple of trainer.num_generations = 4"],
     ),
-    ('run_dir = "runs/{foo}"', 1, ["run_dir = 'runs/{foo}'", "{name} and {seed}"]),
-    ('run_dir = "runs/{"', 1, ["{name} and {seed}"]),
-    ('run_dir = "runs/{name.x}"', 1, ["{name} and {seed}"]),
+    ('run_dir = "runs/{foo}"', 1, ["run_dir = 'runs/{foo}'", "{name}, {seed} and {time}"]),
+    ('run_dir = "runs/{"', 1, ["{name}, {seed} and {time}"]),
+    ('run_dir = "runs/{name.x}"', 1, ["{name}, {seed} and {time}"]),
 ]  # fmt: skip
 
 

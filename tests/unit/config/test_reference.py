@@ -62,7 +62,7 @@ def test_it_has_every_key_of_every_table():
 @pytest.mark.parametrize(
     ("name", "kind", "default", "unit"),
     [
-        ("seed", "whole number from 0 to 2,147,483,647", "42", ""),
+        ("seed", "whole number from 0 to 4,294,967,295", "42", ""),
         ("name", "text that matches ^[A-Za-z0-9._-]+$", '"run"', ""),
         ("run_dir", "path", '"runs/{name}-{seed}"', ""),
         ("task.type", '"arithmetic" or "files"', '"arithmetic"', ""),

@@ -139,13 +139,13 @@ def test_tables_that_say_nothing_of_a_loop_are_named(tmp_path, caplog):
     assert "a training loop of your own does not use ['trainer']" in caplog.text
 
 
-def test_the_end_says_where_the_record_lies(config, capsys, tmp_path):
-    with ecorl.measure(config):
-        pass
-    told = capsys.readouterr().err
-    assert told == (
-        f"ecorl: the record lies in {tmp_path}/run; `ecorl report {tmp_path}/run` shows it\n"
-    )
+def test_the_start_and_the_end_are_told(config, capsys, tmp_path):
+    with ecorl.measure(config) as run:
+        run.step()
+    start, end = capsys.readouterr().err.splitlines()
+    assert start.startswith(f"ecorl: the record lies in {tmp_path}/run; processor power ")
+    assert end.startswith("ecorl: recorded 1 step, ")
+    assert end.endswith(f"; see: ecorl report {tmp_path}/run")
 
 
 # ---------------------------------------------------------------- ends and resumes
@@ -199,22 +199,42 @@ def test_a_fresh_start_does_not_write_over_a_run(config, record, tmp_path):
     assert record.steps() == [1, 2]
 
 
-def test_before_a_checkpoint_the_record_starts_again(config, record):
+def test_before_a_checkpoint_a_run_is_started_again_by_overwriting_it(config, record, tmp_path):
     cut(config, 2)
-    with ecorl.measure(config, total_steps=1) as run:
+    (tmp_path / "run" / "mine.txt").write_text("kept")
+    with pytest.raises(
+        RunError, match=r"ended by an error after step 2: no checkpoint of it is recorded"
+    ):
+        ecorl.measure(config, total_steps=1).open()
+    with ecorl.measure(config, total_steps=1, overwrite=True) as run:
         run.step()
     assert record.steps() == [1]
-    assert record.states() == ["start", "failure", "start", "finish"]
+    assert record.states() == ["start", "finish"]
+    assert (tmp_path / "run" / "mine.txt").is_file()
+
+
+def test_overwriting_and_going_on_exclude_each_other(config):
+    with pytest.raises(ConfigError, match=r"^overwrite = True: allowed is False for a training"):
+        ecorl.measure(config, from_step=3, overwrite=True)
+
+
+def test_a_time_in_the_folder_is_filled_in_when_the_record_is_opened(config, tmp_path):
+    timed = config.model_copy(update={"run_dir": tmp_path / "timed" / "{time}"})
+    with ecorl.measure(timed, total_steps=1) as run:
+        run.step()
+    (made,) = (tmp_path / "timed").iterdir()
+    assert run.folder == made
+    assert "{" not in str(made)
 
 
 def test_a_finished_run_and_another_config_are_refused(tmp_path, config):
     other = plain_config(tmp_path / "run", accounting={"pue": 1.5})
     cut(config, 1)
     with pytest.raises(ConfigError, match=r"accounting\.pue = 1\.5: allowed is 1\.2"):
-        ecorl.measure(other).open()
-    with ecorl.measure(config):
+        ecorl.measure(other, from_step=1).open()
+    with ecorl.measure(config, from_step=1):
         pass
-    with pytest.raises(RunError, match="has finished"):
+    with pytest.raises(RunError, match=r"finished after step 1: `ecorl report "):
         ecorl.measure(config).open()
 
 

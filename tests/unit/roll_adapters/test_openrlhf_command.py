@@ -146,6 +146,25 @@ def test_widths_are_one_job_after_the_other(run, trained, monkeypatch):
     assert trained == [["--actor.num_gpus_per_node=1", "--train.seed", "1"]]
 
 
+def test_one_folder_holds_the_record_of_all_jobs(run, trained, monkeypatch, tmp_path):
+    made = []
+
+    class Supervisor:
+        def __init__(self, command, width, has_stepped):
+            made.append(command(None))
+
+        def run(self):
+            return 0
+
+    timed = Config(trainer={"widths": [1, 2]}, run_dir=tmp_path / "run-{time}")
+    monkeypatch.setattr(command, "_loaded", lambda *_: timed)
+    monkeypatch.setattr(command, "JobSupervisor", Supervisor)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert run("--ecorl.config", "a.toml", "--ckpt.load_enable")[0] == 0
+    (folder,) = tmp_path.iterdir()
+    assert made[0][-2:] == ["--ecorl.set", f'run_dir="{folder}"']
+
+
 def test_ctrl_c_ends_with_one_line(run, monkeypatch, trained):
     def stop(*_):
         raise KeyboardInterrupt

@@ -23,9 +23,9 @@ def recorded(tmp_path):
 
 
 def test_the_same_config_goes_on_even_with_another_cluster(recorded):
-    open_attached_run(config(), recorded, None, {}).close()
+    open_attached_run(config(), recorded, 0, {}).close()
     ray = {"type": "ray", "address": "head:6379"}
-    open_attached_run(config(runtime=ray), recorded, None, {}).close()
+    open_attached_run(config(runtime=ray), recorded, 0, {}).close()
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,10 @@ def test_the_same_config_goes_on_even_with_another_cluster(recorded):
 )
 def test_a_run_keeps_its_places(recorded, places, line):
     with pytest.raises(ConfigError) as caught:
-        open_attached_run(config(places=places), recorded, None, {})
+        open_attached_run(config(places=places), recorded, 0, {})
     assert str(caught.value).startswith(line)
 
 
 def test_a_run_keeps_its_algorithm(recorded):
     with pytest.raises(ConfigError, match=r"algorithm = 'dapo': allowed is 'grpo' as in the run"):
-        open_attached_run(config(algorithm="dapo"), recorded, None, {})
+        open_attached_run(config(algorithm="dapo"), recorded, 0, {})
