@@ -101,8 +101,9 @@ class StageScheduler:
         self._lanes: dict[Role, OffloadLane] = {}
         self._charges = DeviceCharges(gpu, self._monitors, training.home)
         self._states = StateReader(
-            config.algorithm_enum, self._charges.own_power, gpu.profile.get("tdp_w"), self._lanes
-        )
+            config.algorithm_enum, self._charges.own_power, gpu.profile.get("tdp_w"), self._lanes,
+            gpu.profile.kind,
+        )  # fmt: skip
         self._recorder = Recorder(config, ledger, self._monitors, gpu.profile, card)
         self._profiles = {
             DeviceKind.GPU: gpu.profile,
