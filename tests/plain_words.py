@@ -11,7 +11,7 @@ _ALWAYS = (
 )  # fmt: skip
 """Of any run: several names of one thing, and terms that only the paper explains."""
 _ON_A_HOST = r"\bGPUs?\b(?! ?hours)", r"\bgpu\b"
-_ON_GPUS = r"\b(?:kept|always|run|runs|computed|compute) on the host\b", r"\bbeside host\b"
+_ON_GPUS = (r"\b[Hh]osts?\b",)
 
 
 def banned(text: str, *, on_gpus: bool) -> list[str]:
