@@ -68,7 +68,7 @@ def plan(
         learned = PolicyFile(file)
         with telling("planning", make_console(stderr=True)) as tell:
             found = planning.planned(scenario, learned, n_seeds=seeds, tell=tell)
-        heads = ("policy", "Eq. 7", "time", "energy", "bubble", "tokens/J")
+        heads = ("policy", "score", "time", "energy", "GPUs wait", "tokens/J")
         cells = [
             (r.policy, f"{r.score:+.4f}", duration(r.time_s), joules(r.energy_j),
              duration(r.bubble_s), figure(r.tokens_per_j))

@@ -13,7 +13,9 @@ class DeviceConfig(Model):
     """The device profiles that stand for the GPU path and the card."""
 
     gpu: Text = Field(
-        "auto", description="profile of the GPU path: auto, or a name from `ecorl doctor`"
+        "auto",
+        description="profile of the devices on which your framework computes, GPUs or this "
+        "machine's processor: auto, or a name from `ecorl doctor`",
     )
     n_gpus: StrictInt = Field(1, ge=1, le=4096, description="GPUs that the run uses")
     fpga: Text = Field("u55c", description="profile of the card")

@@ -10,13 +10,18 @@ from ecorl.config.base import MANY, Model, SomePath, Text
 from ecorl.config.mistakes import RefusedValue
 from ecorl.records import Action
 
+_ACTIONS = (
+    "gpu (where your framework computes, a processor too), fpga (on the card; the framework "
+    "waits), concurrent (on the card; the framework goes on)"
+)
+
 
 class StaticPolicyConfig(Model):
     """A fixed action for each offloadable stage."""
 
     type: Literal["static"] = "static"
-    reward: Action = Field(Action.GPU, description="action for the reward stage")
-    reference: Action = Field(Action.GPU, description="action for the reference stage")
+    reward: Action = Field(Action.GPU, description=f"where the reward stage runs: {_ACTIONS}")
+    reference: Action = Field(Action.GPU, description=f"where the reference stage runs: {_ACTIONS}")
 
 
 class ThresholdPolicyConfig(Model):
@@ -30,7 +35,7 @@ class ThresholdPolicyConfig(Model):
         description="longest mean row that is offloaded, prompt and completion, tokens",
     )
     max_queue: StrictInt = Field(
-        4, ge=0, le=MANY, description="longest FPGA queue that is added to, batches"
+        4, ge=0, le=MANY, description="longest queue of the card that is added to, batches"
     )
 
 
@@ -74,7 +79,7 @@ class PlacementConfig(Model):
 
     policy: Policy = Field(default_factory=StaticPolicyConfig, description="who proposes an action")
     q_max: StrictInt = Field(
-        8, ge=1, le=1024, description="FPGA queue at which offload stops, batches"
+        8, ge=1, le=1024, description="queue of the card at which offloading stops, batches"
     )
     l_max: StrictInt = Field(
         2048, ge=1, le=131072, description="mean row length limit, prompt and completion, tokens"
@@ -82,8 +87,8 @@ class PlacementConfig(Model):
     energy_margin: StrictFloat | None = Field(
         None,
         ge=0,
-        description="refuse an offload whose modelled energy is above (1 + margin) x the GPU "
-        "path's; leave out to switch this guard off",
+        description="by how much more energy offloading may cost than the stage where your "
+        "framework computes, both modelled: 0 nothing, 0.1 a tenth; leave out to allow any",
     )
     deadline_s: StrictFloat = Field(
         60.0, gt=0, le=3600, description="limit of the waits at one iteration's barrier, s"
@@ -95,12 +100,17 @@ class PlacementConfig(Model):
         20,
         ge=0,
         le=MANY,
-        description="rollout batches of the EDI profiling phase, and readings for which a cell is "
-        "the running mean; 20 = 1 / edi_alpha (the paper: 500 steps)",
+        description="rollout batches of the profiling phase, and readings for which energy per "
+        "token is a plain mean; 20 = 1 / edi_alpha (the paper: 500 steps)",
     )
     profile_both_paths: StrictBool = Field(
         False,
         description="during the profiling phase every other batch keeps the offloadable stages "
-        "on the GPU path, so that the EDI matrix can compare the two",
+        "where your framework computes, so that the energy of the two can be compared",
     )
-    edi_alpha: StrictFloat = Field(0.05, gt=0, le=1, description="alpha of Eq. 5")
+    edi_alpha: StrictFloat = Field(
+        0.05,
+        gt=0,
+        le=1,
+        description="weight of a new reading in a stage's energy per token, after profiling",
+    )

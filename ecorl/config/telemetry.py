@@ -74,7 +74,11 @@ GpuPower = Annotated[
 class TelemetryConfig(Model):
     """Source and smoothing of power readings."""
 
-    gpu: GpuPower = Field(default_factory=AutoSourceConfig, description="source for the GPU path")
+    gpu: GpuPower = Field(
+        default_factory=AutoSourceConfig,
+        description="source for the devices on which your framework computes, GPUs or this "
+        "machine's processor",
+    )
     tau_s: StrictFloat = Field(
         1.0,
         gt=0,

@@ -19,6 +19,7 @@ from ecorl.policy.planners.heuristics import StaticBaseline, always_gpu, best_st
 from ecorl.policy.planners.planner import Planner
 from ecorl.policy.planners.search import lookahead
 from ecorl.records import NO_ABILITIES, Algorithm, Stage
+from ecorl.scheduler.features import SCORE_WORDS
 from ecorl.scheduler.learned import PolicyFile
 from ecorl.sim.families import ALL, FROZEN
 from ecorl.sim.scenario import Scenario
@@ -253,16 +254,17 @@ def verdict(rows: list[PlanRow], scenario: Scenario) -> str:
     if best.score < LITTLE:
         gain = 100 * max(best.score, 0.0)
         return (
-            f"Offloading does not pay: the best causal planner gains {gain:.2f} % by "
-            f"Eq. 7 over leaving the cards idle, less than {100 * LITTLE:g} % "
-            f"({table.provenance})."
+            "Offloading does not pay: over leaving the cards idle the causal planner, the best "
+            f"plan that knows no future, gains a score of {gain:.2f} %, less than "
+            f"{100 * LITTLE:g} % ({table.provenance}); {SCORE_WORDS}."
         )
     against_bare = _change(best.energy_j, bare.energy_j)
     return (
-        f"Offloading pays by Eq. 7 (+{best.score:.3f} an iteration): the best causal planner "
-        f"changes energy by {_change(best.energy_j, base.energy_j)} and time by "
-        f"{_change(best.time_s, base.time_s)} against idle cards; against the same GPUs without "
-        f"cards it changes energy by {against_bare} ({table.provenance})."
+        f"Offloading pays (score +{best.score:.3f} an iteration): the causal planner, the best "
+        f"plan that knows no future, changes energy by {_change(best.energy_j, base.energy_j)} "
+        f"and time by {_change(best.time_s, base.time_s)} against idle cards; against the same "
+        f"GPUs without cards it changes energy by {against_bare} ({table.provenance}); "
+        f"{SCORE_WORDS}."
     )
 
 

@@ -30,7 +30,8 @@ class GearsConfig(Model):
     )
     optimizer: Literal["adaptive", "literal", "own"] = Field(
         "adaptive",
-        description="AdamW decelerated by the noise of the gear; Eq. 11 as printed; the trainer's",
+        description="AdamW decelerated by the noise of the gear (adaptive), by the paper's rule "
+        "as printed (literal), or the trainer's own (own)",
     )
     measure_every: StrictInt = Field(
         50,

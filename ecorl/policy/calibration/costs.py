@@ -148,7 +148,7 @@ def check_readings(job: RecordedJob) -> None:
     if missing:
         raise RunError(
             f"{job.run.path}: cannot be calibrated: {', '.join(missing)}; each needs "
-            f"{MIN_READINGS} that are sound (no fault, no rows from the exact path), "
+            f"{MIN_READINGS} that are sound (no fault, no rows that the trainer computed), "
             f"{MIN_ENERGIES} of them with an energy"
         )
 
@@ -306,7 +306,9 @@ def fit_overlap(costs: Costs) -> Overlap:
     forward, price = FORWARD_SHARE, EARLY_SHARE
     if len(early) >= MIN_READINGS:
         forward, price, told = _early(costs, early)
-        notes += [] if told else [f"forward share {forward:.3g}: assumed, no barrier in a3"]
+        notes += (
+            [] if told else [f"forward share {forward:.3g}: assumed, nothing waited at a barrier"]
+        )
     else:
         notes.append(f"forward share {forward:.3g} and its price {price:g}: assumed")
     swap, contention = SWAP_SHARE, CONTENTION

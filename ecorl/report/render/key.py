@@ -31,7 +31,7 @@ class Term(NamedTuple):
 
 
 _TERMS = (
-    Term("card", r"\bcards?\b", "the accelerator board that stages can be moved to"),
+    Term("card", r"\bcards?\b|\boffload", "the accelerator board that stages can be moved to"),
     Term(
         "simulated card",
         r"\bsimulated card\b|\(simulated\)|\bcard was simulated\b",
@@ -78,6 +78,19 @@ _TERMS = (
         "energy density index: joules for each output token of a stage on a device",
     ),
     Term("PUE", r"\bPUE\b", "energy of the whole data centre over that of its machines"),
+    Term("CUE", r"\bCUE\b", "emissions for each kilowatt-hour of the machines"),
+    Term("SCI", r"\bSCI\b", "software carbon intensity: emissions for each unit of work"),
+    Term(
+        "rank flips",
+        r"\b[Rr]ank flips\b",
+        "pairs of answers that INT8, the numbers of 8 bits in which the card computes, puts in "
+        "another order than the model itself",
+    ),
+    Term(
+        "SD, SE",
+        r"\bS[DE]\b",
+        "standard deviation of single figures, standard error of a mean",
+    ),
     Term(
         "provenance",
         r"\b(?:provenance|measured|replayed|emulated|modelled|published)\b",

@@ -89,7 +89,7 @@ def print_report(report: Report, console: Console) -> None:
     blocks[KEY_TITLE] = [
         line
         for name, told in key(said, report.head.path)
-        for line in wrapped(f"{name}: {told}", width)
+        for line in wrapped(f"{name}: {told}", width, "  ", "    ")
     ]
     for title, lines in blocks.items():
         if lines:

@@ -194,7 +194,7 @@ class Recorder:
                 FaultEvent(stage.iteration.number, fault, stage.work.role, outcome.detail, n_bad)
             )
             logger.warning(
-                "%s: %s (%s); %d rows go to the exact path",
+                "%s: %s (%s); %d rows are computed by the trainer itself",
                 stage.work.role, fault, outcome.detail, n_bad,
             )  # fmt: skip
         on_card, is_real = self._on_card(lane.engine), lane.place.is_metered

@@ -37,6 +37,7 @@ from ecorl.records import (
     Role,
     StageResult,
     StageWork,
+    place_name,
     weakest,
 )
 from ecorl.runtime.control.governor import Governor
@@ -82,7 +83,7 @@ class StageScheduler:
         before: RunTotals | None = None,
     ) -> None:  # fmt: skip
         self.config, self.ledger, self._training = config, ledger, training
-        self._gpu = gpu
+        self._gpu, self._place = gpu, place_name(gpu.profile.kind)
         models = models_by_stage(training.models)
         by_role = {role: RoleDevices(*found) for role, found in gpu.roles.devices.items()}
         costs = CostModel(gpu.profile, card, config.devices, models, by_role)
@@ -336,7 +337,7 @@ class StageScheduler:
         if lane is not None and not lane.retired:
             lane.retire()
             self.record_fault(FaultKind.ENGINE_RETIRED, role, why)
-            logger.warning("%s stays on the GPU path from here on: %s", role, why)
+            logger.warning("%s stays on the %s from here on: %s", role, self._place, why)
 
     def refreshing(self, role: Role) -> bool:
         """Whether a role's engine is taking over weights just now."""
@@ -370,7 +371,7 @@ class StageScheduler:
                 return
             why = f"refreshed weights were not taken over ({error or 'cancelled'})"
             self.ledger.fault(FaultEvent(iteration, FaultKind.ENGINE_RETIRED, role, why))
-            logger.warning("%s stays on the GPU path from here on: %s", role, why)
+            logger.warning("%s stays on the %s from here on: %s", role, self._place, why)
 
         lane.refresh(checkpoint, done)
 

@@ -18,6 +18,7 @@ from ecorl.ledger import LEDGER_FILE, Ledger
 from ecorl.policy.calibration.calibration import Calibration
 from ecorl.records import Action, ActionCost, Placement, Provenance, Stage
 from tests.fakes.hidden_runs import wrote
+from tests.plain_words import banned
 
 TINY = ("--quick", "--scenarios", 1, "--rounds", 2, "--no-compare")
 SMALL = ("--scenarios", 1, "--seeds", 2, "--iterations", 4)
@@ -128,7 +129,9 @@ def test_plan_says_whether_offloading_pays(command, trained):
     policy = ("--policy", trained / "scheduler.onnx", "--iterations", 4, "--seeds", 2)
     code, out, _ = command("plan", "--calibration", "paper", *policy)
     assert code == 0
-    assert "Offloading pays by Eq. 7" in out
+    assert "Offloading pays (score +" in out
+    assert "the score weighs throughput 40 %, energy 40 % and the time in which the GPUs" in out
+    assert banned(out.replace("GPU-only", ""), on_gpus=True) == []
     assert "published" in out
     for name in ("GPU-only, no cards", "best static", "look-ahead", "causal planner"):
         assert re.search(rf"^{name} +[+-]\d", out, re.M)
@@ -178,11 +181,15 @@ def test_explain_shows_costs_guards_and_reason(command, tmp_path):
     code, out, _ = command("policy", "explain", run)
     assert code == 0
     assert out.startswith("iteration 2, reward, policy p")
-    assert re.search(r"^a3 concurrent +1\.50 s +20\.0 J +0\.500 s +modelled", out, re.M)
-    assert "proposed: a3 concurrent" in out
-    assert "after the guards: a1 gpu" in out
+    assert re.search(r"^card beside GPU +1\.50 s +20\.0 J +0\.500 s +modelled", out, re.M)
+    assert "proposed: card beside GPU" in out
+    assert "done, since a limit forbids it: GPU" in out
+    assert banned(out, on_gpus=True) == []
     assert "why: because of q_max" in out
-    assert "proposed and done: a3" in command("policy", "explain", run, "--iteration", 1)[1]
+    assert (
+        "proposed and done: card beside GPU"
+        in command("policy", "explain", run, "--iteration", 1)[1]
+    )
     assert "holds no costs" in command("policy", "explain", run, "--iteration", 3)[1]
     assert "iterations 1 to 3" in the_line(command("policy", "explain", run, "--iteration", 9))
     assert "reference" in the_line(command("policy", "explain", run, "--stage", "reference"))

@@ -139,6 +139,8 @@ def test_the_key_explains_the_words_that_occur_and_no_others():
     ]
     assert names == ["barrier", "superseded", "provenance", "modelled"]
     assert key(["nothing"], "GPU") == []
+    # What explains a word holds no word that is left unexplained.
+    assert [name for name, _ in key(["offloading"], "GPU")] == ["card", "offloading"]
     terms = dict(key(["12 x card beside GPU: profiling", "J/token", "fallback"], "GPU"))
     assert list(terms) == [
         "GPU", "card", "card beside GPU", "profiling", "computed by the trainer itself", "EDI",
