@@ -81,6 +81,11 @@ _TERMS = (
     Term("CUE", r"\bCUE\b", "emissions for each kilowatt-hour of the machines"),
     Term("SCI", r"\bSCI\b", "software carbon intensity: emissions for each unit of work"),
     Term(
+        "p50, p95",
+        r"\bp(?:50|95)\b",
+        "half of them, and 95 of 100, were no longer than that",
+    ),
+    Term(
         "rank flips",
         r"\b[Rr]ank flips\b",
         "pairs of answers that INT8, the numbers of 8 bits in which the card computes, puts in "
