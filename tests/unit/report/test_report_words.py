@@ -123,6 +123,15 @@ def test_a_run_that_offloaded_nothing_says_where_its_stages_ran(run, name):
     assert banned(page(report), on_gpus=name == "GPU") == []
 
 
+def test_reasons_of_one_guard_are_one_group_whatever_the_unit_of_their_joules(run):
+    for i, told in enumerate(("2.3 against 0.4 mJ a token", "1.2 against 0.01 J a token")):
+        reason = f"kept on the host: offloading would cost more energy ({told}, modelled)"
+        run.ledger.placement(Placement(i, Stage.REWARD, Action.GPU, Action.GPU, "learned", reason))
+    (group,) = run.report().decisions
+    assert group.n == 2
+    assert group.told == f"e.g. {reason}"
+
+
 def test_old_reasons_are_shown_as_they_are_and_explained(run):
     run.config()
     run.ran(Stage.GENERATION, (1000, 1010), 1.0, device="cpu0:host_cpu", action=Action.GPU)
