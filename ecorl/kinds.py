@@ -89,6 +89,19 @@ class DeviceKind(StrEnum):
     CPU = "cpu"  # the host's processor, and its memory
 
 
+GPU_NAME, HOST_NAME = "GPU", "host"
+"""What a user reads for where the framework itself computes: one of the two in a run."""
+
+
+def place_name(kind: DeviceKind) -> str:
+    """Name where the framework itself computes.
+
+    Args:
+        kind: of the device that stands for it; a processor is the host, all else a GPU.
+    """
+    return HOST_NAME if kind is DeviceKind.CPU else GPU_NAME
+
+
 class EnergyMethod(StrEnum):
     """How the energy of a stage execution was found."""
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from ecorl.kinds import EVALUATION as EVALUATION
 from ecorl.kinds import EVALUATION_ROLE as EVALUATION_ROLE
+from ecorl.kinds import GPU_NAME as GPU_NAME
+from ecorl.kinds import HOST_NAME as HOST_NAME
 from ecorl.kinds import INFERENCE_STAGES as INFERENCE_STAGES
 from ecorl.kinds import Action as Action
 from ecorl.kinds import Algorithm as Algorithm
@@ -26,6 +28,7 @@ from ecorl.kinds import GuardRefusal as GuardRefusal
 from ecorl.kinds import Provenance as Provenance
 from ecorl.kinds import Role as Role
 from ecorl.kinds import Stage as Stage
+from ecorl.kinds import place_name as place_name
 from ecorl.kinds import role_name_of as role_name_of
 from ecorl.kinds import role_of as role_of
 from ecorl.kinds import stage_of as stage_of
@@ -288,6 +291,7 @@ class SchedulerState:
             without real cards. How busy a simulation is must decide nothing.
         decided: the stages of this iteration that were placed before, with where they run, in the
             order of the decisions; empty at its start, and where nobody keeps them.
+        framework_on: kind of the devices on which the framework computes, for words alone.
     """
 
     iteration: int
@@ -302,6 +306,12 @@ class SchedulerState:
     paths: tuple[PathCost, ...] = ()
     fpga_occupancy: float | None = None
     decided: tuple[tuple[Stage, Action], ...] = ()
+    framework_on: DeviceKind = DeviceKind.GPU
+
+    @property
+    def place(self) -> str:
+        """What a user reads for where the framework computes, ``GPU`` or ``host``."""
+        return place_name(self.framework_on)
 
 
 @dataclass(frozen=True, slots=True)

@@ -290,14 +290,15 @@ def verdict(rows: list[PlanRow], scenario: Scenario) -> str:
     if best.score < LITTLE:
         gain = 100 * max(best.score, 0.0)
         return (
-            f"Offloading does not pay: the best causal planner gains {gain:.2f} % by the score "
-            f"over leaving the cards idle, less than {100 * LITTLE:g} % ({table.provenance})."
+            "Offloading does not pay: the causal planner, the best plan that knows no "
+            f"future, gains {gain:.2f} % by the score over leaving the cards idle, less than "
+            f"{100 * LITTLE:g} % ({table.provenance})."
         )
     against_bare = _change(best.energy_j, bare.energy_j)
     return (
-        f"Offloading pays by the score (+{best.score:.3f}): the best causal planner "
-        f"changes energy by {_change(best.energy_j, base.energy_j)} and time by "
-        f"{_change(best.time_s, base.time_s)} against idle cards; against the same GPUs without "
+        f"Offloading pays by the score (+{best.score:.3f}): the causal planner, the best plan "
+        f"that knows no future, changes energy by {_change(best.energy_j, base.energy_j)} and time "
+        f"by {_change(best.time_s, base.time_s)} against idle cards; against the same GPUs without "
         f"cards it changes energy by {against_bare} ({table.provenance})."
     )
 

@@ -114,7 +114,9 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
         telemetry=tuple(telemetry),
         timeline=device_parts.timeline(executions, barriers),
         power=tuple(traces),
-        notes=notes(executions, spent, replayed, ran.path, nodes)
+        notes=notes(
+            executions, spent, replayed, ran.path, nodes, (p.placement.reason for p in placements)
+        )
         + carbon_notes(emitted, spent.accounting, pauses)
         + gear_notes(geared),
         nodes=nodes,

@@ -25,7 +25,8 @@ def emitted(footprint: Footprint) -> tuple[str, ...]:
         label = f" {label[0].upper()}{label[1:]}." if label else ""
         if facts.kind is IntensityKind.AVERAGE:
             sentences.append(
-                f"With the PUE that emitted {told} by the average intensity of the grid.{label}"
+                f"That emitted {told} by the average intensity of the grid, what the data centre "
+                f"needs beside the machines (PUE) included.{label}"
             )
         else:
             sentences.append(

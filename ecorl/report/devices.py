@@ -191,7 +191,10 @@ def power_traces(seconds: Sequence[PowerSecond], spans: dict[int, Span]) -> tupl
 
 
 def timeline(executions: Sequence[ExecutionRow], barriers: Sequence[BarrierRow]) -> Timeline:
-    """Lay out the last iterations of the last attempt, as they ran on this host.
+    """Lay out iterations that follow one another, as they ran.
+
+    They are the last ones if the card worked in one of them or in none of the run, else those
+    around the newest in which it did.
 
     Args:
         executions: stage executions of the run.
@@ -199,13 +202,23 @@ def timeline(executions: Sequence[ExecutionRow], barriers: Sequence[BarrierRow])
     """
     if not executions:
         return Timeline((), 0, ())
+    on_gpu = gpu_path_devices(executions)
+    offloaded = {
+        (e.attempt, e.result.iteration)
+        for e in executions
+        if on_gpu.isdisjoint(e.result.device_ids)
+    }
     # Attempts have clocks of their own, so a timeline shows one of them only.
-    attempt = max(e.attempt for e in executions)
+    attempt, newest = max(offloaded, default=(max(e.attempt for e in executions), None))
     own = [e.result for e in executions if e.attempt == attempt]
-    iterations = sorted({r.iteration for r in own})[-_TIMELINE_ITERATIONS:]
+    known = sorted({r.iteration for r in own})
+    # The one after it is shown as well, where there is one: the card may work into it.
+    end = len(known) if newest is None else max(known.index(newest) + 2, _TIMELINE_ITERATIONS)
+    if end + 1 >= len(known):
+        end = len(known)
+    iterations = known[max(0, end - _TIMELINE_ITERATIONS) : end]
     shown = [r for r in own if r.iteration in iterations]
     origin = min(r.t_start_s for r in shown)
-    on_gpu = gpu_path_devices(executions)
     shown.sort(key=lambda r: (on_gpu.isdisjoint(r.device_ids), r.device_ids, r.t_start_s))
     bars = [
         Bar(
@@ -230,4 +243,10 @@ def timeline(executions: Sequence[ExecutionRow], barriers: Sequence[BarrierRow])
         for b in barriers
         if b.attempt == attempt and b.iteration in iterations and b.wait_s
     ]
-    return Timeline(tuple(iterations), attempt, tuple(bars))
+    return Timeline(
+        tuple(iterations),
+        attempt,
+        tuple(bars),
+        offloaded=tuple(i for i in iterations if (attempt, i) in offloaded),
+        are_last=end == len(known) and attempt == max(e.attempt for e in executions),
+    )

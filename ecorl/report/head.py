@@ -8,15 +8,12 @@ from ecorl.config import Config, FilesTask
 from ecorl.devices import load_profile, profile_names
 from ecorl.ledger import DeviceRow, ExecutionRow, LedgerReader, RunRow
 from ecorl.ledger.versions import kind_in_name
-from ecorl.records import Action, DeviceKind
+from ecorl.records import DeviceKind, place_name
 from ecorl.report.energy.spans import Span, length
 from ecorl.report.energy.stages import gpu_path_devices
 from ecorl.report.model import Head
 from ecorl.report.run_config import RunConfig, is_attached
 from ecorl.report.run_state import state_of
-
-GPU_PATH, HOST_PATH = "GPU path", "host path"
-"""The path on which the framework itself runs, by the device that it runs on."""
 
 _LOOPS = ("loop", "transformers")
 """Adapters of training loops whose config says nothing of an algorithm."""
@@ -111,11 +108,11 @@ def _models(config: Config | None, run: RunRow) -> dict[str, str]:
     return {"task": task.type, **found}
 
 
-# ---------------------------------------------------------------- the path's name
+# ---------------------------------------------------------------- where the framework computes
 
 
 def path_name(executions: Sequence[ExecutionRow], devices: Sequence[DeviceRow]) -> str:
-    """Name the path on which the framework itself runs.
+    """Name where the framework itself computes, ``GPU`` or ``host``.
 
     Args:
         executions: of the whole run.
@@ -131,19 +128,9 @@ def path_name(executions: Sequence[ExecutionRow], devices: Sequence[DeviceRow]) 
         if not used or device_id in on_path
     }
     is_host = DeviceKind.CPU in kinds and DeviceKind.GPU not in kinds
-    return HOST_PATH if is_host else GPU_PATH
+    return place_name(DeviceKind.CPU if is_host else DeviceKind.GPU)
 
 
 def _kind(profile: str, otherwise: DeviceKind) -> DeviceKind:
     """Kind of a device: by its profile, or what the record says when that is a user's own."""
     return load_profile(profile).kind if profile in profile_names() else otherwise
-
-
-def action_name(action: Action, path: str) -> str:
-    """Name an action as the report does: no GPU is named where there is none.
-
-    Args:
-        action: the action.
-        path: what the report calls the framework's devices: ``GPU path`` or ``host path``.
-    """
-    return "host" if action is Action.GPU and path == HOST_PATH else str(action)

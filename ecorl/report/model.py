@@ -54,7 +54,7 @@ class Head:
         checkpoint_step: last iteration that the newest checkpoint holds; None without one.
         run_time_s: monotonic time from the start of each attempt to its last record, s, summed.
         started_unix_s: wall clock of the first start, s since 1970.
-        path: what to call the path on which the framework runs, ``GPU path`` or ``host path``.
+        path: what to call where the framework computes, ``GPU`` or ``host``.
         attached: whether a script of the user's own made the trainer and attached to it.
         trainer: what that trainer was told, by name; empty for others.
     """
@@ -258,11 +258,18 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The last iterations, as they ran on this host."""
+    """Some iterations that follow one another, as they ran.
+
+    Attributes:
+        offloaded: those among them in which the card worked.
+        are_last: whether they are the last ones of the run.
+    """
 
     iterations: tuple[int, ...]
     attempt: int
     bars: tuple[Bar, ...]
+    offloaded: tuple[int, ...] = ()
+    are_last: bool = True
 
 
 @dataclass(frozen=True, slots=True)

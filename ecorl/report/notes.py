@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ecorl.ledger import ExecutionRow
-from ecorl.records import Action, Role
+from ecorl.records import HOST_NAME, Action, Role
 from ecorl.report.energy.carbon_model import Footprint, IntensityFacts, PauseSummary
 from ecorl.report.energy.model import Accounting, CardTimeline, Spending
-from ecorl.report.head import HOST_PATH
 from ecorl.report.model import NodeFacts
 from ecorl.report.render.numbers import duration, figure, share
 
 _ALWAYS = (
-    "Provenance. measured: read from an instrument or a clock in this run; replayed: from a "
-    "recording; emulated: from the C-simulation; modelled: computed from a device profile, a "
-    "cycle model or a roofline; published: as printed in a paper or data sheet. Figures of "
-    "different provenance never share a column; a figure derived from several has that of the "
-    "weakest.",
+    "Figures of different provenance never share a column; a figure derived from several has that "
+    "of the weakest, in the order measured, replayed, emulated, modelled, published.",
     "A dash means missing. Missing is never counted as 0; where a total lacks a part it says "
     "'at least'.",
-    "Time is time on the device. Host time is the wall-clock of the call on this machine; for a "
+    "Time is time on the device. Wall-clock is what the call took on this machine; for a "
     "simulated card it is the simulation's run time, which enters neither the card's energy nor "
     "any EDI.",
     "EDI (J/token) is mean power x time over output tokens: the joules of all calls that have an "
@@ -33,10 +29,10 @@ _ALWAYS = (
     "the run was resumed), waits at the completion "
     "barrier, and idle draw. The rest of a device with power readings is its energy over the run "
     "minus that of its stage calls; of a device without, profile idle power x (time of the "
-    "attempts that had it - busy time), which is modelled. On the path of the framework the rest "
-    "is split by time between waits and what is left; from readings that is called 'beside stages' "
-    "and is neither useful nor wasted: it holds other evaluations, saving and the framework's "
-    "own work as well as idle draw.",
+    "attempts that had it - busy time), which is modelled. Where the framework computes, the "
+    "rest is split by time between waits and what is left; from readings that is called 'beside "
+    "stages' and is neither useful nor wasted: it holds other evaluations, saving and the "
+    "framework's own work as well as idle draw.",
     "Tokens per joule: output tokens of generation over the energy of the column, idle draw "
     "included.",
     "Run time: from the start of each attempt to its last record.",
@@ -49,6 +45,7 @@ def notes(
     timeline: CardTimeline | None,
     path: str,
     nodes: Sequence[NodeFacts] = (),
+    reasons: Iterable[str] = (),
 ) -> tuple[str, ...]:
     """Choose the notes that apply to this run.
 
@@ -58,33 +55,34 @@ def notes(
         timeline: the run without the simulation's time; None without a simulated card.
         path: what the report calls the framework's devices.
         nodes: the machines of the run; empty where there is only one.
+        reasons: of its decisions, as they were recorded.
     """
     found = list(_ALWAYS)
     found += _of_machines(executions, nodes)
     if any(p.simulated for p in spending.parts):
         found.append(
-            "A card was simulated in this run. Its device times and joules are computed, its host "
-            "times are the simulation's. What it would have drawn stands apart: it is in no total "
-            "of this machine, in neither its CO2e nor its useful and wasted shares. The run time, "
-            "the waits at the barrier and all idle draw are those of this host with the simulation "
-            "in it, as are the joules of this host as far as its instrument sees the simulation; "
-            "they would differ beside a real card.",
+            "A card was simulated in this run. Its device times and joules are computed, its "
+            "wall-clock is the simulation's. What it would have drawn stands apart: it is in no "
+            "total of this machine, in neither its CO2e nor its useful and wasted shares. The "
+            "run time, the waits at the barrier and all idle draw are those of this machine with "
+            "the simulation in it, as are its joules as far as its instrument sees the "
+            "simulation; they would differ beside a real card.",
         )
     if timeline is not None:
         found.append(
             "Modelled run time: the measured run time with each wait at the barrier replaced by "
-            "the one that the card's modelled times give, one card serving its calls in the order "
-            "of submission. The host's own work is taken as measured, though the simulation shared "
-            "the machine with it."
+            "the one that the card's modelled times give, one card serving its calls in the "
+            "order of submission. The work of this machine itself is taken as measured, though "
+            "the simulation shared it."
         )
-    if path == HOST_PATH:
+    if path == HOST_NAME and any("GPU" in reason for reason in reasons):
         found.append(
-            "The host path is what decisions and their reasons call the GPU: the device on which "
-            "the framework runs, here the processor of this host."
+            "Some reasons of decisions were recorded by an earlier version of ecorl, which called "
+            "the GPU what this report calls the host."
         )
     if any(e.result.n_rows_fallback for e in executions):
         found.append(
-            "Rows answered by the exact path after a fault or a missed deadline count as "
+            "Rows that the trainer itself computed after a fault or a missed deadline count as "
             "fallback; both efforts are in the energy."
         )
     return tuple(found)

@@ -71,11 +71,12 @@ def offloading(
     """
     cards = [c for c in comparisons if c.card is not None]
     if not cards:
-        sentences = [f"No stage left the {path}: there is nothing to compare."] * bool(comparisons)
+        nothing = f"All stages ran on the {path}: nothing was offloaded, so nothing is compared."
+        sentences = [nothing] * bool(comparisons)
     else:
-        sentences = [_compared(c) for c in cards]
+        sentences = [_compared(c, path) for c in cards]
         sentences.append(
-            _unjudged(spending, cards)
+            _unjudged(spending, cards, path)
             if balance is None
             else _net(balance, path, spending.card is not None)
         )
@@ -266,7 +267,7 @@ def _rounded(part: float) -> str:
 # ---------------------------------------------------------------- the card
 
 
-def _compared(c: PathComparison) -> str:
+def _compared(c: PathComparison, path: str) -> str:
     if c.gpu is None or c.card is None or c.ratio is None:
         return f"{c.role}: {c.sentence}."
     a, b = c.gpu, c.card
@@ -274,8 +275,9 @@ def _compared(c: PathComparison) -> str:
     prices = [_price(r, factor, unit) for r in (b, a)]
     change = f"{share(abs(1 - c.ratio), 0)} {'less' if c.ratio < 1 else 'more'}"
     return (
-        f"{c.role}: per token {b.device} used {change} energy than {a.device} "
-        f"({c.ratio_provenance}): {' against '.join(prices)}."
+        f"{c.role}: per token the card ({b.device}) used {change} energy than the {path} "
+        f"({a.device}; "
+        f"{c.ratio_provenance}): {' against '.join(prices)}."
     )
 
 
@@ -284,7 +286,7 @@ def _price(r: StageRow, factor: float, unit: str) -> str:
     return f"{per_token} {unit} over {count(r.n_edi)} calls ({r.energy_provenance})"
 
 
-def _unjudged(spending: Spending, cards: Sequence[PathComparison]) -> str:
+def _unjudged(spending: Spending, cards: Sequence[PathComparison], path: str) -> str:
     # What a simulated one would have drawn stands with what the machine spent.
     idle = [
         p for p in card_idle(cards, spending.parts) if p.energy_j is not None and not p.simulated
@@ -294,7 +296,10 @@ def _unjudged(spending: Spending, cards: Sequence[PathComparison]) -> str:
     if known:
         idle_j = math.fsum(present(p.energy_j for p in idle))
         drew = f" The card drew {joules(idle_j)} while idle ({weakest(*known)})."
-    return f"Whether offloading paid cannot be said: no stage has energy on both paths.{drew}"
+    return (
+        "Whether offloading paid cannot be said: no stage has energy both on the card and on the "
+        f"{path}.{drew}"
+    )
 
 
 def _net(b: Balance, path: str, simulated: bool) -> str:
@@ -339,7 +344,6 @@ def _expected(e: Expectation, path: str) -> str:
     else:
         outcome = f"{joules(abs(change))} {'less' if change > 0 else 'more'}"
     return (
-        f"Before the fact, over {e.n} decisions, the cost model expected {joules(e.gpu_j)} on the "
-        f"{path} alone and {joules(e.chosen_j)} for the actions taken: {outcome} "
-        f"({e.provenance})."
+        f"Expected before the stages of {e.n} decisions ran: {joules(e.gpu_j)} with all of them on "
+        f"the {path}, {joules(e.chosen_j)} where they were placed: {outcome} ({e.provenance})."
     )

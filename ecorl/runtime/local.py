@@ -163,8 +163,8 @@ class LocalRuntime(StageHooks):
             return build_engine(config, frozen.folder, stage_of(role), card, dtype=frozen.dtype)
         except CheckpointError as error:
             raise CheckpointError(
-                f"the {role} model: {error}; it stays on the GPU path with "
-                'placement.policy.type = "static"'
+                f"the {role} model: {error}; with "
+                'placement.policy.type = "static" it stays where your framework computes'
             ) from error
 
     def _may_offload(self, role: Role) -> bool:

@@ -35,6 +35,7 @@ from ecorl.records import Action, ActionCost, GuardRefusal, Placement, Scheduler
 from ecorl.scheduler.costs import Estimate
 from ecorl.scheduler.guards import Energies, GuardFacts, Guards, Objection, guard_objection
 from ecorl.scheduler.policies import Policy, Proposal
+from ecorl.scheduler.words import action_name, basis, kept
 from ecorl.stages import may_run_otherwise
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,8 @@ def place(state: SchedulerState, policy: Policy, guards: Guards) -> Placement:
         objection, costs = _objection(action, state, guards, costs)
         if objection is not None:
             refusal = objection.refusal
-            reason = f"{action} proposed ({reason}); kept on the GPU: {objection.words}"
+            wish = action_name(action, state.place, state.stage)
+            reason = f"{kept(state.place, objection.words)}; proposed: {wish} ({reason})"
             action = Action.GPU
     return Placement(
         state.iteration,
@@ -98,8 +100,8 @@ def _ask(policy: Policy, state: SchedulerState) -> Proposal:
         return Proposal.read(policy.propose(state))
     except _POLICY_FAULTS as error:
         log.warning("policy %s failed on %s: %s", policy.name, state.stage, error)
-        name = type(error).__name__
-        return Proposal(Action.GPU, f"the policy failed ({name}: {error}), so the GPU it is")
+        why = f"the policy failed ({type(error).__name__}: {error})"
+        return Proposal(Action.GPU, kept(state.place, why))
 
 
 def _objection(
@@ -109,7 +111,8 @@ def _objection(
     if action is Action.CONCURRENT and may_run_otherwise(state.stage, guards.abilities):
         if guards.energy_margin is None:
             return None, costs
-        words = f"the energy guard is on and nothing prices an a3 of {state.stage}"
+        wish = action_name(action, state.place, state.stage)
+        words = f"placement.energy_margin is set, and what '{wish}' would cost is not known"
         return Objection(GuardRefusal.COST_UNKNOWN, words), costs
     estimates: list[Estimate] = []
 
@@ -120,9 +123,10 @@ def _objection(
         estimate = guards.costs.estimate(state)
         gpu, offload = estimate.of(Action.GPU), estimate.of(action)
         if gpu is None or offload is None:
-            return f"costs are unknown ({estimate.unknown})"
+            return estimate.unknown
         estimates.append(estimate)
-        return offload.energy_j, gpu.energy_j
+        told = basis(offload.provenance, gpu.provenance, state.place)
+        return Energies(offload.energy_j, gpu.energy_j, told)
 
     facts = GuardFacts(
         stage=state.stage,
@@ -133,6 +137,7 @@ def _objection(
         mean_length=state.work.mean_length,
         energies=energies,
         abilities=guards.abilities,
+        n_tokens=state.work.n_output_tokens,
     )
     margin = guards.energy_margin
     limit = None if margin is None else 1.0 + margin

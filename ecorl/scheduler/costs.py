@@ -121,7 +121,7 @@ class CostModel:
     def estimate(self, state: SchedulerState) -> Estimate:
         """Expected time, energy and wait of each action; never raises for unknown figures."""
         if not may_leave_gpu(state.stage):
-            return Estimate((), f"{state.stage} stays on the GPU, so nothing was compared")
+            return Estimate((), "its model is being trained, so nothing was compared")
         try:
             gpu, fpga = self.gpu_cost(state.work), self.fpga_cost(state.work)
             overlap_s = self.overlap_s(state)

@@ -36,6 +36,12 @@ from ecorl.stages import (
 ENERGY_WEIGHT, TIME_WEIGHT, BUBBLE_WEIGHT = 0.40, 0.40, 0.20
 """Eq. 7: r = 0.40 throughput - 0.40 energy - 0.20 bubble."""
 
+SCORE_WORDS = (
+    f"the score weighs throughput {TIME_WEIGHT:.0%}, energy {ENERGY_WEIGHT:.0%} and the time in "
+    f"which the GPUs wait {BUBBLE_WEIGHT:.0%}, each against the same job with nothing offloaded"
+).replace("%", " %")
+"""What `objective` is, for whom has not read the paper."""
+
 SCHEMA = "ecorl.features/1"
 """Name of this form of input; a policy file names the form that it was trained on."""
 

@@ -14,10 +14,22 @@ from typing import NamedTuple
 from ecorl.config import PlacementConfig
 from ecorl.records import NO_ABILITIES, Abilities, GuardRefusal, Stage
 from ecorl.scheduler.costs import CostModel
+from ecorl.scheduler.words import against
 from ecorl.stages import energy_fits, length_fits, may_leave_gpu, queue_fits
 
-Energies = tuple[float, float]
-"""Modelled energy of an offload and of the GPU path, J."""
+
+class Energies(NamedTuple):
+    """What an offload and the GPU path are expected to need.
+
+    Attributes:
+        offload_j: of the offload, J.
+        own_j: of the GPU path, J.
+        basis: where the two come from, in words.
+    """
+
+    offload_j: float
+    own_j: float
+    basis: str = "modelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,7 @@ class GuardFacts(NamedTuple):
             only where the energy guard is on and no other guard refuses, since pricing takes time.
         why_not: why the card cannot run the stage, for the record.
         abilities: of the framework's training loop.
+        n_tokens: output tokens of the batch; 0 where they are not known.
     """
 
     stage: Stage
@@ -81,6 +94,7 @@ class GuardFacts(NamedTuple):
     energies: Callable[[], Energies | str]
     why_not: str = ""
     abilities: Abilities = NO_ABILITIES
+    n_tokens: int = 0
 
 
 class Objection(NamedTuple):
@@ -103,29 +117,46 @@ def guard_objection(
     """
     # The energies come last: they alone have to be computed, which takes up to milliseconds.
     if not may_leave_gpu(facts.stage, facts.abilities):
-        return Objection(GuardRefusal.NOT_FROZEN, f"the model of {facts.stage} is not frozen")
+        return Objection(
+            GuardRefusal.NOT_FROZEN,
+            f"training changes the model of {facts.stage}, and only models that stay as they are "
+            "can be offloaded",
+        )
     if not facts.available:
-        return Objection(GuardRefusal.UNAVAILABLE, "the FPGA path is not available")
+        return Objection(
+            GuardRefusal.UNAVAILABLE,
+            "no card is available for it now (none has its model ready, or it is set aside after "
+            "failures)",
+        )
     if not facts.can_run:
         return Objection(
             GuardRefusal.CANNOT_RUN, facts.why_not or f"the card cannot run the {facts.stage} stage"
         )
     if not queue_fits(facts.queue, facts.batch, q_max):
         n = facts.queue / facts.batch if facts.batch > 0 else 0.0
-        words = f"the queue of {n:.3g} has reached q_max = {q_max:g}"
+        batches = "batch" if n == 1 else "batches"
+        words = f"the card's queue is full ({n:.3g} {batches}; placement.q_max = {q_max:g})"
         return Objection(GuardRefusal.QUEUE_FULL, words)
     if not length_fits(facts.mean_length, l_max):
-        words = f"the mean length of {facts.mean_length:.0f} is above l_max = {l_max:g}"
+        words = (
+            f"its rows are too long (mean {facts.mean_length:.0f} tokens; "
+            f"placement.l_max = {l_max:g})"
+        )
         return Objection(GuardRefusal.TOO_LONG, words)
     if energy_limit is None:
         return None
     energies = facts.energies()
     if isinstance(energies, str):
-        return Objection(GuardRefusal.COST_UNKNOWN, f"the energy guard is on and {energies}")
-    if not energy_fits(*energies, energy_limit):
-        words = (
-            f"its modelled energy of {energies[0]:.3g} J is above (1 + {energy_limit - 1.0:g}) x "
-            f"the GPU path's {energies[1]:.3g} J"
-        )
-        return Objection(GuardRefusal.ENERGY, words)
+        words = f"it is not known whether offloading would cost more energy ({energies})"
+        return Objection(GuardRefusal.COST_UNKNOWN, words)
+    if not energy_fits(energies.offload_j, energies.own_j, energy_limit):
+        return Objection(GuardRefusal.ENERGY, _too_dear(facts, energies, energy_limit))
     return None
+
+
+def _too_dear(facts: GuardFacts, energies: Energies, energy_limit: float) -> str:
+    allowed = ""
+    if energy_limit != 1.0:
+        allowed = f"; up to {energy_limit:.4g} times as much is allowed"
+    told = against(energies.offload_j, energies.own_j, facts.n_tokens)
+    return f"offloading would cost more energy ({told}, {energies.basis}{allowed})"

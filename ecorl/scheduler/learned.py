@@ -26,12 +26,13 @@ from ecorl.records import (
     Action,
     ActionCost,
     GuardRefusal,
+    Provenance,
     SchedulerState,
     Stage,
     weakest,
 )
 from ecorl.scheduler.features import Observed, features
-from ecorl.scheduler.guards import GuardFacts, Objection, guard_objection
+from ecorl.scheduler.guards import Energies, GuardFacts, Objection, guard_objection
 from ecorl.scheduler.iteration_costs import REST_C, USUAL_SHARES, iteration_before
 from ecorl.scheduler.policies import Proposal, RunSetting
 from ecorl.scheduler.policy_file import (
@@ -42,6 +43,7 @@ from ecorl.scheduler.policy_file import (
     shipped_path,
 )
 from ecorl.scheduler.run_costs import RunTable, RunTables
+from ecorl.scheduler.words import action_name, basis, joules, kept, stays
 from ecorl.stages import (
     ACTIONS,
     FROZEN_STAGES,
@@ -118,20 +120,23 @@ class LearnedScheduler:
     def propose(self, state: SchedulerState) -> Proposal:
         """Propose the action with the greatest logit among those that the guards let pass."""
         if state.stage not in self._with_choice:
-            return Proposal(Action.GPU, f"{state.stage} stays on the GPU")
+            return Proposal(Action.GPU, stays(state.place))
         table = self._tables.of(state) if self._tables is not None else None
         if table is None:
-            reason = "what the stages cost is not known"
+            reason = kept(state.place, "what the stages of this run cost is not known")
             return Proposal(Action.GPU, reason, (), GuardRefusal.COST_UNKNOWN)
         view = DecisionView(table, state)
         objections = view.objections
         if not view.bids and max(view.may) <= 0.0:
-            return Proposal(Action.GPU, f"the guards leave {state.stage} a1 alone")
+            # It never leaves the GPU; what else could be done with it is refused as a whole.
+            reason = (
+                f"as usual on the {state.place}: no other way is possible, or it would cost more "
+                "energy"
+            )
+            return Proposal(Action.GPU, reason)
         if objections[0] is not None and objections[1] is not None:
             words, refusal = objections[1].words, objections[1].refusal
-            return Proposal(
-                Action.GPU, f"the guards leave a1 alone: {words}", view.costs(), refusal
-            )
+            return Proposal(Action.GPU, kept(state.place, words), view.costs(), refusal)
         logits = self.file.logits(view.inputs()).tolist()
         code = 0
         for other in (1, 2):
@@ -191,9 +196,10 @@ class DecisionView:
             queue=state.fpga_queue if by_number else bid.queue_s,
             batch=1.0 if by_number else bid.card_s,
             mean_length=state.work.mean_length,
-            energies=lambda: (bid.energy_j, gpu_j),
+            energies=lambda: Energies(bid.energy_j, gpu_j, self._basis()),
             why_not=self.table.why_not,
             abilities=self.table.abilities,
+            n_tokens=state.work.n_output_tokens,
         )
         return guard_objection(facts, rules.q_max, rules.l_max, rules.energy_limit)
 
@@ -221,11 +227,7 @@ class DecisionView:
         if not self.bids:
             return ()
         state, work, place = self.state, self.work, _PLACE[self.state.stage]
-        provenance = self.table.table.provenance
-        if state.stage in self.table.measured:
-            for path in state.paths:
-                if path.role == state.work.role:
-                    provenance = weakest(provenance, path.provenance)
+        provenance = weakest(self.table.table.provenance, self._own_provenance())
         on_gpu = ActionCost(Action.GPU, work.gpu_s[place], work.gpu_j[place], 0.0, provenance)
         if not state.fpga_available:
             return (on_gpu,)
@@ -240,6 +242,18 @@ class DecisionView:
             ),
         )
 
+    def _own_provenance(self) -> Provenance:
+        """Provenance of the stage's energy where the framework computes."""
+        state = self.state
+        if state.stage in self.table.measured:
+            for path in state.paths:
+                if path.role == state.work.role:
+                    return path.provenance
+        return self.table.table.provenance
+
+    def _basis(self) -> str:
+        return basis(self.table.table.provenance, self._own_provenance(), self.state.place)
+
     def reason(self, code: int, logits: list[float]) -> str:
         """Write one sentence on a proposal for the record.
 
@@ -247,25 +261,27 @@ class DecisionView:
             code: of the proposed action.
             logits: of the three actions.
         """
-        stage, work = self.state.stage, self.work
+        state, work = self.state, self.work
+        own = state.place
+        chosen = action_name(ACTIONS[code], own, state.stage)
         if not self.bids:
-            return _REASON.partition(";")[0] % (ACTIONS[code].value, *logits)
-        place = _PLACE[stage]
-        seen = "measured" if stage in self.table.measured else "modelled"
-        # One format string: this is on the path of every decision.
-        return _REASON % (
-            ACTIONS[code].value,
-            *logits,
-            work.gpu_s[place],
-            seen,
-            self.bids[0].card_s,
-            self.bids[0].queue_s,
+            usual, _, other = (action_name(a, own, state.stage) for a in ACTIONS)
+            return _CHOICE % (chosen, usual, logits[0], other, logits[2])
+        place, bid = _PLACE[state.stage], self.bids[0]
+        (card_j, own_j), unit = joules(
+            (bid.energy_j, work.gpu_j[place]), state.work.n_output_tokens
         )
+        return _OFFLOAD % (
+            chosen, own, *logits[:2], own, logits[2], card_j, own_j, unit,
+            bid.card_s, bid.queue_s, own, work.gpu_s[place], self._basis(),
+        )  # fmt: skip
 
 
-_REASON = (
-    "the network ranks %s first (logits %.1f, %.1f, %.1f); GPU %.3g s (%s), card %.3g s "
-    "behind %.3g s"
+_CHOICE = "the learned policy's choice: %s (its scores: %s %.1f, %s %.1f)"
+_OFFLOAD = (
+    "the learned policy's choice: %s (its scores: %s %.1f, card %.1f, card beside %s %.1f); energy "
+    "of the card %s against %s %s, time of the card %.3g s behind a queue of %.3g s, of the %s "
+    "%.3g s (%s)"
 )
 
 

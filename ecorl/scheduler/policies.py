@@ -32,8 +32,10 @@ from ecorl.records import (
     Role,
     SchedulerState,
     Stage,
+    weakest,
 )
 from ecorl.scheduler.costs import CostModel, RoleDevices
+from ecorl.scheduler.words import action_name, joules, stays
 from ecorl.stages import may_leave_gpu
 
 GROUP = "ecorl.policies"
@@ -138,7 +140,9 @@ class Static:
     def propose(self, state: SchedulerState) -> Proposal:
         """Propose the configured action."""
         action = self.actions.get(state.stage, Action.GPU)
-        return Proposal(action, f"the configuration places {state.stage} on {action}")
+        if action is Action.GPU and not may_leave_gpu(state.stage):
+            return Proposal(action, stays(state.place))
+        return Proposal(action, f"as placement.policy.{state.stage} in the config says")
 
 
 class Threshold:
@@ -157,14 +161,16 @@ class Threshold:
     def propose(self, state: SchedulerState) -> Proposal:
         """Propose a3 within both thresholds, else the GPU."""
         if not may_leave_gpu(state.stage):
-            return Proposal(Action.GPU, f"{state.stage} stays on the GPU")
+            return Proposal(Action.GPU, stays(state.place))
         length, queue = state.work.mean_length, state.fpga_queue
+        rows, waiting = f"mean {length:.0f} tokens", f"{queue} batch{'es' * (queue != 1)}"
+        longest = f"placement.policy.max_length = {self.max_length}"
+        most = f"placement.policy.max_queue = {self.max_queue}"
         if length > self.max_length:
-            reason = f"mean length {length:.0f} is above {self.max_length} tokens"
-            return Proposal(Action.GPU, reason)
+            return Proposal(Action.GPU, f"its rows are too long ({rows}; {longest})")
         if queue > self.max_queue:
-            return Proposal(Action.GPU, f"queue of {queue} is above {self.max_queue} batches")
-        reason = f"mean length {length:.0f} and queue {queue} are within the thresholds"
+            return Proposal(Action.GPU, f"the card's queue is too long ({waiting}; {most})")
+        reason = f"its rows ({rows}; {longest}) and the card's queue ({waiting}; {most}) are short"
         return Proposal(Action.CONCURRENT, reason)
 
 
@@ -197,10 +203,12 @@ class Profiling:
         """Propose the GPU in the phase's first, third, ... batch, else as the inner policy."""
         profiling = state.batch < self._n_profiling and state.batch % 2 == 0
         if profiling and may_leave_gpu(state.stage):
-            return Proposal(Action.GPU, "profiling phase: the GPU path's turn")
+            reason = f"profiling: run on the {state.place} this time, to learn its cost there"
+            return Proposal(Action.GPU, reason)
         proposal = Proposal.read(self._inner.propose(state))
         if self._explores and state.batch < self._n_profiling and may_leave_gpu(state.stage):
-            return Proposal(Action.CONCURRENT, "profiling phase: the card's turn", proposal.costs)
+            reason = "profiling: run on the card this time, to learn its cost there"
+            return Proposal(Action.CONCURRENT, reason, proposal.costs)
         return proposal
 
 
@@ -227,21 +235,18 @@ class Lookahead:
     def propose(self, state: SchedulerState) -> Proposal:
         """Propose the cheapest action, with the arithmetic in the reason."""
         if not may_leave_gpu(state.stage):
-            return Proposal(Action.GPU, f"{state.stage} stays on the GPU")
+            return Proposal(Action.GPU, stays(state.place))
         estimate = self.costs.estimate(state)
         gpu = estimate.of(Action.GPU)
         if gpu is None:
-            return Proposal(Action.GPU, f"costs are unknown ({estimate.unknown})")
+            return Proposal(Action.GPU, f"what it would cost is unknown ({estimate.unknown})")
         ranked = sorted(
             estimate.costs, key=lambda c: (self._score(c, gpu), _TIE_ORDER.index(c.action))
         )
         best = ranked[0]
         rival = ranked[1] if best.action is Action.GPU else gpu
-        measure = f"{self.energy_weight:g} energy + {self.time_weight:g} time"
-        reason = (
-            f"{best.action} costs least ({measure}): {_figures(best)}; "
-            f"{rival.action}: {_figures(rival)}"
-        )
+        weights = f"weight of energy {self.energy_weight:g}, of time {self.time_weight:g}"
+        reason = f"cheapest ({weights}): {_compared(best, rival, state)}"
         return Proposal(best.action, reason, estimate.costs)
 
     def _score(self, cost: ActionCost, gpu: ActionCost) -> float:
@@ -250,8 +255,16 @@ class Lookahead:
         return self.energy_weight * energy + self.time_weight * time
 
 
-def _figures(cost: ActionCost) -> str:
-    return f"{cost.energy_j:.3g} J, {cost.time_s:.3g} s ({cost.provenance})"
+def _compared(best: ActionCost, rival: ActionCost, state: SchedulerState) -> str:
+    """Energy and time of two actions, each with its name."""
+    pair = (best, rival)
+    numbers, unit = joules((best.energy_j, rival.energy_j), state.work.n_output_tokens)
+    names = [action_name(cost.action, state.place, state.stage) for cost in pair]
+    told = [
+        f"{name} {number} {unit} and {cost.time_s:.3g} s"
+        for name, number, cost in zip(names, numbers, pair, strict=True)
+    ]
+    return f"{told[0]}, {told[1]} ({weakest(best.provenance, rival.provenance)})"
 
 
 def load_policy(name: str, path: Path | None = None) -> Policy:

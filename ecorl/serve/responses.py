@@ -17,7 +17,7 @@ from ecorl.serve.settings import ServedModel
 
 NO_NUMBER = (
     "the engine gave no usable number for this row (not finite, or a log-prob above 0): score it "
-    "on the exact path"
+    "with the model itself"
 )
 """Why a row is null. The engine gives no further reason; it may be a number outside its fixed-point
 format, or a prompt without the token pattern of a gated reward model."""

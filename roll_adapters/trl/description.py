@@ -129,7 +129,7 @@ def _frozen(trainer: Any, config: Config, run_dir: Path) -> dict[Role, FrozenMod
     if is_refreshed(trainer) and not can_refresh(config):
         logger.warning(
             "the reference is refreshed during training, and the engine cannot take over weights: "
-            "it stays on the GPU"
+            "it is not offloaded"
         )
     elif trainer.ref_model is not None and wanted[Stage.REFERENCE]:
         precision = str(trainer.accelerator.mixed_precision)

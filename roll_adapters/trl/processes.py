@@ -120,7 +120,7 @@ def _check_replicated(trainer: Any, config: Config) -> None:
     ):
         return
     allowed = (
-        f"static with reward and reference on the gpu: the trainer shards its models ({kind}), and "
-        "an engine loads whole ones"
+        f"static, with reward = reference = gpu (not offloaded): the trainer shards its "
+        f"models ({kind}), and an engine loads whole ones"
     )
     raise ConfigError("placement.policy.type", policy.type, allowed)

@@ -100,7 +100,7 @@ class RewardStages:
             )
         else:
             # TRL's own call of the model follows at the barrier, and says what is wrong if it is.
-            logger.warning("rewards stay on the GPU path for this step: %s", boundary.error)
+            logger.warning("rewards are not offloaded in this step: %s", boundary.error)
             work = self._work(model.role_name, self._shape(model.role))
         may_offload = boundary.error is None and self._frozen.unchanged(model.role, model.model)
         reward: _ModelReward

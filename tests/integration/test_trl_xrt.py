@@ -37,7 +37,7 @@ def test_training_through_xrt_is_bit_equal_to_the_simulation(make_trainer, tmp_p
     assert sent == {Stage.REWARD, Stage.REFERENCE}
     assert card.provenance is Provenance.MODELLED
     assert card.source == (
-        "cycle model; computed by C-simulation behind XRT's noop driver on this host"
+        "cycle model; computed by C-simulation behind XRT's noop driver on this machine"
     )
 
 

@@ -123,8 +123,8 @@ def _lines(
         told.append(
             "what could help: pairs like the texts of the run; another checkpoint of the model "
             "(what makes outliers in its activations alone cannot be equalised); a larger --budget "
-            "where order matters less. Until then runs keep the model on the GPU path with "
-            'placement.policy.type = "static"'
+            "where order matters less. Until then placement.policy.type = "
+            '"static" keeps the model where your framework computes'
         )
     return [*told, f"verdict: {path}"]
 
@@ -141,5 +141,5 @@ def _unanswered(found: PrecisionFigures, pairs: Sequence[TokenPair]) -> str:
     rest = f" and {more:,} more" if more > 0 else ""
     return (
         f"{found.name} has no answer to {', '.join(named)}{rest}; their pairs count nowhere, and "
-        "a run leaves such texts to the exact path"
+        "in a run the trainer itself computes such texts"
     )

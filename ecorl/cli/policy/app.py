@@ -348,6 +348,7 @@ def explain(
     """Say what each choice of a recorded decision would have cost."""
     from ecorl.cli.policy.explain import decision, lines
 
-    row = decision(run_dir.expanduser(), iteration, None if stage is None else stage.value)
-    for line in lines(row.placement):
+    found = decision(run_dir.expanduser(), iteration, None if stage is None else stage.value)
+    row, place = found
+    for line in lines(row.placement, place):
         say(line)

@@ -134,8 +134,8 @@ def _refuse_gated(path: Path) -> None:
         return  # transformers says what is wrong with it
     if gated:
         raise CheckpointError(
-            f"{path}: transformers has no {GATED_ARCHITECTURE}: the exact path of a reward model "
-            "with a gate is the trainer's own model"
+            f"{path}: transformers has no {GATED_ARCHITECTURE}: a reward model with a gate runs "
+            "in the trainer alone"
         )
 
 

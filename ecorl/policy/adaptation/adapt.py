@@ -28,6 +28,7 @@ from ecorl.policy.training.export import to_onnx
 from ecorl.policy.training.network import PolicyNetwork, logits_in_numpy
 from ecorl.policy.training.train import NetworkPolicy, Tell, TrainingPlan, train
 from ecorl.policy.training.weights import network_from_onnx
+from ecorl.scheduler.features import SCORE_WORDS
 from ecorl.scheduler.learned import PolicyFile, shipped_path
 from ecorl.scheduler.tables import COLUMN, Float64
 from ecorl.sim.batched import observe
@@ -84,7 +85,7 @@ class Adaptation:
             "old_score": self.old,
             "new_score": self.new,
             "p_value": None if d is None else d.p_value,
-            "scores": "modelled, Eq. 7 an iteration, in the calibrated simulator",
+            "scores": f"modelled, an iteration in the calibrated simulator; {SCORE_WORDS}",
         }
 
 

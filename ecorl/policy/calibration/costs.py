@@ -323,7 +323,9 @@ def fit_overlap(costs: Costs) -> Overlap:
     forward, price = FORWARD_SHARE, EARLY_SHARE
     if len(early) >= MIN_READINGS:
         forward, price, told = _early(costs, early)
-        notes += [] if told else [f"forward share {forward:.3g}: assumed, no barrier in a3"]
+        notes += (
+            [] if told else [f"forward share {forward:.3g}: assumed, nothing waited at a barrier"]
+        )
     else:
         notes.append(f"forward share {forward:.3g} and its price {price:g}: assumed")
     swap, contention = SWAP_SHARE, CONTENTION

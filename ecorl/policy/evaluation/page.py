@@ -99,7 +99,7 @@ def _kept(record: Mapping[str, Any]) -> str:
     kept = "PPO's network" if after > before else "the imitated network"
     return (
         f"On fresh episodes of the pool the network scored {before:.4g} after imitation and "
-        f"{after:.4g} after PPO (Eq. 7, sum over an episode): {kept} stayed."
+        f"{after:.4g} after PPO (sum over an episode): {kept} stayed."
     )
 
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 _BLUE, _ORANGE, _GREEN = (COLOURS[name] for name in ("generation", "reward", "training"))
 
 _ACTIONS = (
-    (REFUSED, "guards leave a1 alone", GRID),
-    (0, "a1: GPU", _BLUE),
-    (1, "a2: card, GPU waits", _ORANGE),
-    (2, "a3: card beside the GPU", _GREEN),
+    (REFUSED, "the limits forbid offloading", GRID),
+    (0, "GPU", _BLUE),
+    (1, "card, GPU waits", _ORANGE),
+    (2, "card beside GPU", _GREEN),
 )
 
 
@@ -39,7 +39,7 @@ def curves(record: dict[str, Any]) -> str | None:
             _ppo(left.pop(0), ppo)
 
     n_axes = bool(imitation) + bool(ppo)
-    label = "Learning curves: regret over epochs of imitation, Eq. 7 over steps of PPO."
+    label = "Learning curves: lost score over epochs of imitation, score over steps of PPO."
     return draw("curves", label, 2.5, n_axes, paint)
 
 
@@ -53,9 +53,9 @@ def _imitation(axes: Axes, regrets: Sequence[float], plan: dict[str, Any]) -> No
     each = int(plan.get("n_epochs") or 0)
     for i in range(1, int(plan.get("n_rounds") or 0) if each else 0):
         axes.axvline(i * each + 0.5, color=MUTED, linewidth=0.8, linestyle=(0, (3, 3)))
-    axes.set_title("Imitation: mean regret")
+    axes.set_title("Imitation: mean score lost")
     axes.set_xlabel("epoch; a dashed line begins a round")
-    axes.set_ylabel("regret, units of Eq. 7")
+    axes.set_ylabel("score lost against the planner")
 
 
 def _log_tick(value: float, _: float) -> str:
@@ -66,7 +66,7 @@ def _log_tick(value: float, _: float) -> str:
 def _ppo(axes: Axes, curve: Sequence[Sequence[float]]) -> None:
     steps, scores = zip(*curve, strict=True)
     axes.plot(np.array(steps) / 1e3, scores, color=_GREEN, linewidth=1.6)
-    axes.set_title("PPO: Eq. 7")
+    axes.set_title("PPO: score")
     axes.set_xlabel("decisions, thousands")
     axes.set_ylabel("sum over an episode")
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ecorl.policy.evaluation.evaluate import LITTLE, PolicyComparison, ScenarioResult
 from ecorl.policy.evaluation.statistics import MeanEstimate
+from ecorl.scheduler.features import SCORE_WORDS
 
 TITLES = {
     "always_gpu": "always GPU",
@@ -113,8 +114,11 @@ def sentences(comparison: PolicyComparison, ours: str) -> list[str]:
     n_valued = len(comparison.valued())
     seeds = len(comparison.results[0].scores[ours].score)
     said = [
+        SCORE_WORDS,
+        "a share is a policy's score over that of the clairvoyant DP, which knows all that comes, "
+        "or of the causal planner, the best that knows no future; 0 % is offloading nothing",
         f"{n_hard} of {n} scenarios {_is(n_hard)} hard enough for a share to count (random at most "
-        f"0 %, best static 60 %, tuned threshold 90 % of the clairvoyant DP); {seeds} seeds each"
+        f"0 %, best static 60 %, tuned threshold 90 % of the clairvoyant DP); {seeds} seeds each",
     ]
     if n_hard == 0 and n_valued:
         said.append(
@@ -123,7 +127,7 @@ def sentences(comparison: PolicyComparison, ours: str) -> list[str]:
         )
     said += _little(comparison, ours)
     worst = max(r.worst_loss(ours) for r in comparison.results)
-    said.append(f"most energy that {ours} lost against always-GPU: {100 * worst:.3f} %")
+    said.append(f"most energy that {ours} lost against offloading nothing: {100 * worst:.3f} %")
     return [*said, "all figures are modelled: the simulator's, not those of machines"]
 
 
@@ -143,5 +147,6 @@ def _little(comparison: PolicyComparison, ours: str) -> list[str]:
     more = f" and {len(little) - 4} more, none worse" if len(little) > 4 else ""
     return [
         f"in {len(little)} of {len(comparison.results)} the DP gains less than "
-        f"{100 * LITTLE:g} %: there the loss of {ours} in GPU-only energy counts: {losses}{more}"
+        f"{100 * LITTLE:g} %: there what {ours} loses in energy counts, against offloading "
+        f"nothing: {losses}{more}"
     ]

@@ -272,6 +272,7 @@ def decision_groups(placements: Sequence[PlacementRow]) -> tuple[DecisionGroup, 
     for p in kept:
         # Reasons state figures (queue length, joules): alike but for them is alike.
         pattern = re.sub(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?", "…", p.reason)
+        pattern = re.sub(r"… [kmµ]J\b", "… J", pattern)
         groups[p.stage, shown[p.role], p.policy, p.proposed, p.action, pattern].append(p.reason)
     found = [
         DecisionGroup(

@@ -8,7 +8,6 @@ from dataclasses import replace
 from ecorl.ledger import FaultRow, PlacementRow
 from ecorl.records import Action, EvaluationPhase, Provenance, weakest
 from ecorl.report.energy.stages import present
-from ecorl.report.head import action_name
 from ecorl.report.model import (
     DeviceTelemetry,
     LogprobShift,
@@ -19,6 +18,7 @@ from ecorl.report.model import (
 )
 from ecorl.report.render.layout import Section, Table, table
 from ecorl.report.render.numbers import MISSING, count, duration, figure, interval_95
+from ecorl.scheduler.words import action_name
 
 MAX_LISTED = 2000
 """Decisions listed in full; of a longer run the newest."""
@@ -133,8 +133,8 @@ def decisions_section(report: Report) -> Section:
         (
             g.role,
             g.policy,
-            action_name(g.proposed, path),
-            action_name(g.action, path),
+            action_name(g.proposed, path, g.stage),
+            action_name(g.action, path, g.stage),
             g.told,
             count(g.n),
         )
@@ -173,8 +173,8 @@ def _decision_list(placements: Sequence[PlacementRow], name: str, path: str) -> 
             (
                 f"{p.iteration}" + (" (superseded)" if row.superseded else ""),
                 p.role,
-                action_name(p.proposed, path),
-                action_name(p.action, path),
+                action_name(p.proposed, path, p.stage),
+                action_name(p.action, path, p.stage),
                 p.reason,
                 *(MISSING if c is None else figure(c.energy_j) for c in expected),
                 *(MISSING if c is None else figure(c.time_s) for c in expected),
@@ -188,7 +188,7 @@ def _decision_list(placements: Sequence[PlacementRow], name: str, path: str) -> 
 def faults_section(report: Report) -> Section:
     """Make the table of all faults, oldest first."""
     n_fallback = sum(r.n_rows_fallback for r in report.stages)
-    rescued = f" {count(n_fallback)} rows were answered by the exact path instead."
+    rescued = f" {rows_fallback(n_fallback)}"
     if not report.faults:
         lead = "No fault was recorded." + (rescued if n_fallback else "")
         return Section("faults", "Faults", lead)
@@ -206,6 +206,15 @@ def faults_section(report: Report) -> Section:
     ]
     lead = f"{count(len(report.faults))} recorded.{rescued}"
     return Section("faults", "Faults", lead, "", (table(heads, rows, 5),))
+
+
+def rows_fallback(n: int) -> str:
+    """Say that rows got the framework's own numbers instead of an engine's.
+
+    Args:
+        n: the rows.
+    """
+    return f"{count(n)} rows were computed by the trainer itself instead."
 
 
 def fault_place(fault: FaultRow, nodes: Sequence[NodeFacts]) -> str:

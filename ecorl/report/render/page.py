@@ -14,6 +14,9 @@ from ecorl.report.energy.carbon_model import Footprint
 from ecorl.report.energy.model import Cause, Spending
 from ecorl.report.model import Report
 from ecorl.report.notes import pue_words
+from ecorl.report.render.key import TITLE as KEY_TITLE
+from ecorl.report.render.key import key
+from ecorl.report.render.layout import Section
 from ecorl.report.render.lines import visible
 from ecorl.report.render.numbers import MISSING, bounded, duration, figure, grams, joules, share
 from ecorl.report.render.plots import plots
@@ -33,6 +36,7 @@ class Tile:
 def render_html(report: Report) -> str:
     """Render the whole page as text."""
     started = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(report.head.started_unix_s))
+    tiles, parts = _tiles(report), sections(report)
     return render(
         __package__,
         "report.html",
@@ -40,10 +44,25 @@ def render_html(report: Report) -> str:
         report=report,
         head=report.head,
         facts=_facts(report, started),
-        tiles=_tiles(report),
-        sections=sections(report),
+        tiles=tiles,
+        sections=parts,
         plots=plots(report),
+        key_title=KEY_TITLE,
+        key=key(_texts(report, tiles, parts), report.head.path),
     )
+
+
+def _texts(report: Report, tiles: list[Tile], parts: list[Section]) -> list[str]:
+    """Collect what the page says, for its key."""
+    # Not the notes: they explain words as well.
+    found = [*report.verdict, *report.missing]
+    for tile in tiles:
+        found += [tile.label, tile.remark, tile.provenance]
+    for part in parts:
+        found += [part.title, part.lead, *part.remarks]
+        for t in part.tables:
+            found += [t.caption, *t.columns, *(cell for row in t.rows for cell in row)]
+    return found
 
 
 def _shown(value: Any) -> Any:

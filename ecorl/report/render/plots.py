@@ -29,7 +29,7 @@ _MAX_TRACES = 6
 _FIRST_METRICS = ("reward", "kl", "correct", "accuracy", "loss")
 _ALTERNATIVES = {
     "energy": "Energy by cause in joules, one stacked bar per column of the table below.",
-    "timeline": "When each device ran which stage in the last iterations, in seconds.",
+    "timeline": "When each device ran which stage in some iterations, in seconds.",
     "curves": "Metrics of the trainer by iteration, one panel each; the table below has the ends.",
     "waits": "How often the training thread waited how long at the completion barrier.",
     "power": "Power of the devices over the run time in watts, one panel per provenance.",
@@ -125,12 +125,22 @@ def _timeline(timeline: Timeline) -> str | None:
         ax.invert_yaxis()
         ax.grid(visible=False, axis="y")
         simulated = any(b.simulated for b in timeline.bars)
-        hatch = "; hatched: simulated, drawn by host time" if simulated else ""
-        n = len(timeline.iterations)
-        ax.set_xlabel(f"s on the host clock, last {n} iteration{'s' * (n > 1)}{hatch}")
+        hatch = "; hatched: a simulated card, by the simulation's time" if simulated else ""
+        ax.set_xlabel(f"time, s{hatch}\n{_which(timeline)}")
         figure.legend(loc="outside upper left", ncols=6, handlelength=1, columnspacing=1.2)
 
-    return _draw("timeline", 1.05 + 0.42 * len(lanes), 1, paint)
+    return _draw("timeline", 1.2 + 0.42 * len(lanes), 1, paint)
+
+
+def _which(timeline: Timeline) -> str:
+    """Say which iterations are drawn, and why."""
+    first, last = timeline.iterations[0], timeline.iterations[-1]
+    told = f"iteration {last}" if first == last else f"iterations {first} to {last}"
+    worked = ", ".join(map(str, timeline.offloaded)) or "none"
+    if timeline.are_last:
+        return f"{told}, the last of the run; the card worked in {worked}"
+    why = f"the last of the run in which the card worked is {timeline.offloaded[-1]}"
+    return f"{told} of attempt {timeline.attempt}: {why}"
 
 
 def _rows_of(bars: Sequence[Bar]) -> tuple[int, list[tuple[Bar, int]]]:

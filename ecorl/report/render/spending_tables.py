@@ -173,15 +173,15 @@ def _part_tables(parts: Sequence[EnergyPart]) -> list[Table]:
 
 # ---------------------------------------------------------------- stages
 
-INTERPOLATED = (
-    "joules are interpolated from the readings around them, so neighbouring stages blur into each "
-    "other while totals hold."
+SHORT_CALLS = (
+    "The energy of very short calls is approximate: fewer than two power readings fall into each, "
+    "so a part of it may stand at the stage before or after. The run's total is right all the same."
 )
 """What the figures of calls shorter than two readings are worth."""
-_SHORT = "calls shorter than two readings"
+_SHORT = "very short calls"
 _STAGE_HEADS = (
-    "stage", "device", "calls", "sequences", "tokens", "output tokens", "time_s",
-    "share of time", "energy_j", "mean W", "{unit} ± SD", "calls with energy", "host_time_s",
+    "stage", "device", "calls", "sequences", "tokens", "output tokens", "time, s",
+    "share of time", "energy, J", "mean W", "{unit} ± SD", "calls with energy", "wall-clock, s",
 )  # fmt: skip
 
 
@@ -194,15 +194,16 @@ def stages_section(rows: Sequence[StageRow], remarks: Sequence[str] = ()) -> Sec
     heads = [name.format(unit=unit) for name in _STAGE_HEADS]
     for (time_p, energy_p), own in by_provenances(rows):
         all_s = sum(present(r.time_s for r in own))
-        caption = f"time {time_p}, energy {energy_p or 'missing'}; host_time_s measured"
+        caption = f"time {time_p}, energy {energy_p or 'missing'}; wall-clock measured"
         cells = [_stage_cells(r, all_s, factor) for r in own]
         tables.append(_with_short_calls(table(heads, cells, 2, caption), own))
     lead = (
-        "host_time_s is the wall-clock of this machine; for a simulated card it is the "
-        "simulation's and never enters the card's energy or any EDI. Superseded calls are left out."
+        "Wall-clock is what the calls took on this machine; for a simulated card it is the "
+        "simulation's time and never enters the card's energy or any EDI. Superseded calls are "
+        "left out."
     )
     if any(r.n_interpolated for r in rows):
-        lead += f" Where a call is shorter than two readings, its {INTERPOLATED}"
+        lead += f" {SHORT_CALLS}"
     lead += "".join(f" {r[0].upper()}{r[1:]}." for r in remarks)
     return Section("stages", "Stages by device", lead, "timeline", tuple(tables))
 
@@ -310,11 +311,14 @@ def comparisons_section(
     if alone:
         tables.append(table(("stage", "finding"), alone, 2))
     lead = (
-        "First what a token cost on each path while it was worked on, then the whole run, in which "
-        "the card also stood idle."
+        f"First what a token cost on the {path} and on the card while it was worked on, then the "
+        "whole run, in which the card also stood idle."
     )
     if not groups:
-        lead = "No stage has energy per token on both paths, so there is nothing to compare."
+        lead = (
+            f"No stage has energy per token both on the {path} and on the card, so there is "
+            "nothing to compare."
+        )
     return Section("comparison", title, lead, "", tuple(tables))
 
 

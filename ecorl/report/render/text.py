@@ -13,16 +13,17 @@ from rich.console import Console
 from rich.text import Text
 
 from ecorl.records import Stage
-from ecorl.report.energy.causes import CAUSES, OTHER_CAUSES, PAUSE_CAUSES
+from ecorl.report.energy.causes import CAUSES, PAUSE_CAUSES
 from ecorl.report.energy.model import StageRow
-from ecorl.report.head import action_name
 from ecorl.report.model import DecisionGroup, NodeFacts, Report
 from ecorl.report.render.beside_tables import TITLE as BESIDE_TITLE
 from ecorl.report.render.beside_tables import beside_lines
 from ecorl.report.render.carbon_tables import PAUSES_TITLE
 from ecorl.report.render.carbon_text import carbon_lines, pauses_lines
-from ecorl.report.render.event_tables import fault_place, node_cells
+from ecorl.report.render.event_tables import fault_place, node_cells, rows_fallback
 from ecorl.report.render.gear_tables import STAGE_TITLE, training_stage_lines
+from ecorl.report.render.key import TITLE as KEY_TITLE
+from ecorl.report.render.key import key
 from ecorl.report.render.lines import CAPTION, GAP, aligned, visible, widths, wrapped
 from ecorl.report.render.numbers import (
     MISSING,
@@ -36,9 +37,8 @@ from ecorl.report.render.numbers import (
     tokens,
 )
 from ecorl.report.render.spending_tables import (
-    INTERPOLATED,
     PAUSED_APART,
-    beside_words,
+    SHORT_CALLS,
     by_provenances,
     cause_cell,
     comparison_groups,
@@ -47,6 +47,7 @@ from ecorl.report.render.spending_tables import (
     tokens_with_card,
 )
 from ecorl.report.training_stage.words import choices_words
+from ecorl.scheduler.words import action_name
 
 PIPED_WIDTH = 100
 """Columns where there is no terminal to ask, and no COLUMNS."""
@@ -87,6 +88,12 @@ def print_report(report: Report, console: Console) -> None:
         "Machines": _nodes(report.nodes),
         "Missing or doubtful": [line for s in report.missing for line in wrapped(s, width, "- ")],
     }
+    said = [" ".join((title, *map(str.strip, lines))) for title, lines in blocks.items() if lines]
+    blocks[KEY_TITLE] = [
+        line
+        for name, told in key(said, report.head.path)
+        for line in wrapped(f"{name}: {told}", width, "  ", "    ")
+    ]
     for title, lines in blocks.items():
         if lines:
             _say(console, ["", title] if title else [""], "bold")
@@ -156,8 +163,7 @@ def _short_calls(rows: Sequence[StageRow], width: int) -> Lines:
     found = [f"{r.role} on {r.device} {short_share(r)}" for r in rows if r.n_interpolated]
     if not found:
         return []
-    told = f"calls shorter than two readings: {', '.join(found)}. Their {INTERPOLATED}"
-    return wrapped(told, width)
+    return wrapped(f"{SHORT_CALLS} Such calls: {', '.join(found)}.", width)
 
 
 def _stage_cells(r: StageRow, factor: float) -> tuple[str, ...]:
@@ -191,8 +197,6 @@ def _energy(report: Report, width: int) -> Lines:
     lines = aligned(rows, indent=GAP)
     told = tokens_with_card(s)
     lines += wrapped(told, width) if told else []
-    if any(cause in c.by_cause for c in s.shown for cause in OTHER_CAUSES):
-        lines += wrapped(beside_words(s), width)
     if any(cause in c.by_cause for c in s.shown for cause in PAUSE_CAUSES):
         lines += wrapped(PAUSED_APART, width)
     return lines
@@ -306,7 +310,7 @@ def _decisions(groups: Sequence[DecisionGroup], path: str, width: int) -> Lines:
         own = [g for g in groups if g.role == role]
         for i, g in enumerate(own[:_MAX_GROUPS]):
             name = role if i == 0 else ""
-            did, asked = (action_name(a, path) for a in (g.action, g.proposed))
+            did, asked = (action_name(a, path, g.stage) for a in (g.action, g.proposed))
             instead = "" if g.proposed is g.action else f" instead of {asked}"
             start = f"  {name:<{name_width}}  {count(g.n):>{size}} x {did}{instead}: "
             lines += wrapped(g.told, width, start, " " * (name_width + size + 7))
@@ -330,7 +334,5 @@ def _faults(report: Report, width: int) -> Lines:
         start = f"  {len(own)} x {kind} at {where}{at}: "
         lines += wrapped(own[-1].detail, width, start, "      ")
     if n_fallback:
-        lines += wrapped(
-            f"{count(n_fallback)} rows were answered by the exact path instead.", width
-        )
+        lines += wrapped(rows_fallback(n_fallback), width)
     return lines or ["  none"]

@@ -350,7 +350,7 @@ class SchedulerLink:
         with self._wire:
             if self._revival is None and life in (None, self._life):
                 self._why = f"the scheduler did not answer ({why})"
-                logger.warning("%s: all stages run on the GPU path until it is back", self._why)
+                logger.warning("%s: until it is back nothing is offloaded", self._why)
                 self._revive()
         self._sender.wake()
 
@@ -371,7 +371,7 @@ class SchedulerLink:
         self._revival = None
         self._life += 1
         self._send_again()
-        detail = f"{self._why}; stages ran on the GPU path until it was back"
+        detail = f"{self._why}; nothing was offloaded until it was back"
         if self._n_lost:
             detail += f"; {self._n_lost} notes for the record could not be kept"
             self._n_lost = 0

@@ -50,7 +50,7 @@ _MARGIN_S = 10.0
 _MAX_SENT = 256
 """Batches whose answers are kept until they land, invented: more than are ever on their way."""
 
-_ABSENT = "the scheduler does not answer, so the GPU it is"
+_ABSENT = "not offloaded: the process that decides does not answer"
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,8 +76,8 @@ class PlacedWorker:
             engine = RayEngine(self.actor, stage_of(self.role), self.model.folder, start_s)
         except CheckpointError as error:
             raise CheckpointError(
-                f"the {self.role} model: {error}; it stays on the GPU path with "
-                'placement.policy.type = "static"'
+                f"the {self.role} model: {error}; with "
+                'placement.policy.type = "static" it stays where your framework computes'
             ) from error
         is_real = engine.host == REAL_HOST
         cards = real_card_ids(config) if is_real else (card_id(self.card),)

@@ -39,8 +39,8 @@ ELSEWHERE_ID = "elsewhere"
 """Devices that are not the trainer's and that nobody has named: nothing meters their energy."""
 
 _SOURCES = {
-    "csim": "cycle model; computed by C-simulation on this host",
-    "xrt (noop)": "cycle model; computed by C-simulation behind XRT's noop driver on this host",
+    "csim": "cycle model; computed by C-simulation on this machine",
+    "xrt (noop)": "cycle model; computed by C-simulation behind XRT's noop driver on this machine",
 }
 """Source of a modelled card's figures, by the host that runs its kernels."""
 
@@ -194,7 +194,7 @@ class Recorder:
                 FaultEvent(stage.iteration.number, fault, stage.work.role, outcome.detail, n_bad)
             )
             logger.warning(
-                "%s: %s (%s); %d rows go to the exact path",
+                "%s: %s (%s); %d rows are computed by the trainer itself",
                 stage.work.role, fault, outcome.detail, n_bad,
             )  # fmt: skip
         on_card, is_real = self._on_card(lane.engine), lane.place.is_metered

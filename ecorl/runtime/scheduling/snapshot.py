@@ -22,6 +22,7 @@ class StateReader:
         power: what the devices of the trainer's machine draw now.
         tdp_w: design power of one device of the GPU path, W; None where it is not known.
         lanes: the engines by role; engines may be added later.
+        framework_on: kind of the devices on which the framework computes.
     """
 
     def __init__(
@@ -30,9 +31,10 @@ class StateReader:
         power: Callable[[], NodePower],
         tdp_w: float | None,
         lanes: Mapping[Role, OffloadLane],
+        framework_on: DeviceKind = DeviceKind.GPU,
     ) -> None:
         self._algorithm, self._power, self._tdp_w = algorithm, power, tdp_w
-        self._lanes = lanes
+        self._lanes, self._framework_on = lanes, framework_on
 
     def state(
         self, iteration: IterationState, work: StageWork, *, may_offload: bool = True
@@ -61,6 +63,7 @@ class StateReader:
             work=work,
             paths=iteration.paths,
             decided=tuple((stage_of(role), action) for role, action in iteration.decided.items()),
+            framework_on=self._framework_on,
         )
 
     def _gpu_load(self) -> tuple[tuple[float | None, ...], tuple[float | None, ...]]:

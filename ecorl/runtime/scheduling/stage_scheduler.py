@@ -38,6 +38,7 @@ from ecorl.records import (
     Role,
     StageResult,
     StageWork,
+    place_name,
     weakest,
 )
 from ecorl.runtime.control.governor import Governor
@@ -83,7 +84,7 @@ class StageScheduler:
         before: RunTotals | None = None,
     ) -> None:  # fmt: skip
         self.config, self.ledger, self._training = config, ledger, training
-        self._gpu = gpu
+        self._gpu, self._place = gpu, place_name(gpu.profile.kind)
         models = models_by_stage(training.models)
         by_role = {role: RoleDevices(*found) for role, found in gpu.roles.devices.items()}
         costs = CostModel(gpu.profile, card, config.devices, models, by_role)
@@ -102,8 +103,9 @@ class StageScheduler:
         self._lanes: dict[Role, OffloadLane] = {}
         self._charges = DeviceCharges(gpu, self._monitors, training.home)
         self._states = StateReader(
-            config.algorithm_enum, self._charges.own_power, gpu.profile.get("tdp_w"), self._lanes
-        )
+            config.algorithm_enum, self._charges.own_power, gpu.profile.get("tdp_w"), self._lanes,
+            gpu.profile.kind,
+        )  # fmt: skip
         self._recorder = Recorder(config, ledger, self._monitors, gpu.profile, card)
         self._profiles = {
             DeviceKind.GPU: gpu.profile,
@@ -339,7 +341,7 @@ class StageScheduler:
         if lane is not None and not lane.retired:
             lane.retire()
             self.record_fault(FaultKind.ENGINE_RETIRED, role, why)
-            logger.warning("%s stays on the GPU path from here on: %s", role, why)
+            logger.warning("%s stays on the %s from here on: %s", role, self._place, why)
 
     def refreshing(self, role: Role) -> bool:
         """Whether a role's engine is taking over weights just now."""
@@ -373,7 +375,7 @@ class StageScheduler:
                 return
             why = f"refreshed weights were not taken over ({error or 'cancelled'})"
             self.ledger.fault(FaultEvent(iteration, FaultKind.ENGINE_RETIRED, role, why))
-            logger.warning("%s stays on the GPU path from here on: %s", role, why)
+            logger.warning("%s stays on the %s from here on: %s", role, self._place, why)
 
         lane.refresh(checkpoint, done)
 

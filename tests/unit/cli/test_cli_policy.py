@@ -21,6 +21,7 @@ from ecorl.policy.calibration.calibration import Calibration
 from ecorl.policy.training.train import QUICK, TrainingPlan
 from ecorl.records import Action, ActionCost, Algorithm, Placement, Provenance, Stage
 from tests.fakes.hidden_runs import wrote
+from tests.plain_words import banned
 
 TINY = ("--quick", "--scenarios", 1, "--rounds", 2, "--no-compare")
 SMALL = ("--scenarios", 1, "--seeds", 2, "--iterations", 4)
@@ -140,6 +141,7 @@ def test_plan_says_whether_offloading_pays(command, trained):
     code, out, _ = command("plan", "--calibration", "paper", *policy)
     assert code == 0
     assert "Offloading pays by the score" in out
+    assert banned(out.replace("GPU-only", ""), on_gpus=True) == []
     assert "published" in out
     for name in ("GPU-only, no cards", "best static", "look-ahead", "causal planner"):
         assert re.search(rf"^{name} +[+-]\d", out, re.M)
@@ -254,11 +256,15 @@ def test_explain_shows_costs_guards_and_reason(command, tmp_path):
     code, out, _ = command("policy", "explain", run)
     assert code == 0
     assert out.startswith("iteration 2, reward, policy p")
-    assert re.search(r"^concurrent +1\.50 s +20\.0 J +0\.500 s +modelled", out, re.M)
-    assert "proposed: concurrent" in out
-    assert "after the guards: gpu" in out
+    assert re.search(r"^card beside GPU +1\.50 s +20\.0 J +0\.500 s +modelled", out, re.M)
+    assert "proposed: card beside GPU" in out
+    assert "done, since a limit forbids it: GPU" in out
+    assert banned(out, on_gpus=True) == []
     assert "why: because of q_max" in out
-    assert "proposed and done: concurrent" in command("policy", "explain", run, "--iteration", 1)[1]
+    assert (
+        "proposed and done: card beside GPU"
+        in command("policy", "explain", run, "--iteration", 1)[1]
+    )
     assert "holds no costs" in command("policy", "explain", run, "--iteration", 3)[1]
     assert "iterations 1 to 3" in the_line(command("policy", "explain", run, "--iteration", 9))
     assert "reference" in the_line(command("policy", "explain", run, "--stage", "reference"))

@@ -28,7 +28,7 @@ def wait(run, t_s: float, wait_s: float, stage: Stage = Stage.REWARD, iteration:
 def test_the_balance_by_hand(run):
     run.standard()
     b = run.report().balance
-    # 100 tokens at 0.8 J on the GPU path against 40 J, and 20 W idle for 19.5 of 20 s.
+    # 100 tokens at 0.8 J on the GPU against 40 J, and 20 W idle for 19.5 of 20 s.
     assert (b.card_j, b.gpu_would_j, b.saved_j) == pytest.approx((40.0, 80.0, 40.0))
     assert (b.idle_j, b.net_j) == pytest.approx((390.0, -350.0))
     assert b.idle_share == pytest.approx(19.5 / 20)
@@ -45,7 +45,7 @@ def test_a_card_that_pays_is_said_to_pay(run):
     (told,) = (s for s in report.verdict if "offloading paid, by 49.0 J" in s)
     assert told.startswith(
         "On the calls that it took the simulated card drew 40.0 J (gross) in place of 100 J on the "
-        "GPU path: 60.0 J less (net), and it stood idle"
+        "GPU: 60.0 J less (net), and it stood idle"
     )
 
 
@@ -54,17 +54,17 @@ def test_what_the_card_cost_is_told_gross_and_net(run):
     run.ran(Stage.REWARD, (1000, 1010), 81.2, time_s=9.0, **CARD)
     run.ran(Stage.REWARD, (1010, 1020), 8.7)
     report = run.report()
-    told = "drew 81.2 J (gross) in place of 8.70 J on the GPU path: 72.5 J more (net)"
+    told = "drew 81.2 J (gross) in place of 8.70 J on the GPU: 72.5 J more (net)"
     assert any(told in s for s in report.verdict)
     (line,) = (t for t in tables(report) if t.caption.startswith("The whole run"))
     cells = dict(line.rows)
     assert cells["drawn by the card on its calls (gross)"] == "81.2"
-    assert cells["the GPU path would have drawn for them"] == "8.70"
+    assert cells["the GPU would have drawn for them"] == "8.70"
     assert cells["saved on the calls that the card took (net of both)"] == "-72.5"
     console = Console(file=io.StringIO(), width=100)
     print_report(report, console)
     text = " ".join(console.file.getvalue().split())
-    assert "81.2 J (gross) in place of 8.70 J on the GPU path: saved -72.5 J" in text
+    assert "81.2 J (gross) in place of 8.70 J on the GPU: saved -72.5 J" in text
 
 
 def test_an_unknown_idle_draw_leaves_it_open(run):
@@ -94,7 +94,7 @@ def test_rows_that_the_exact_path_answered_save_nothing(run):
     assert (c.gpu_would_j, c.card_j, c.saved_j) == pytest.approx((160.0, 70.0, 90.0))
     assert c.card_at_least
     assert report.balance.at_most
-    told = "drew at least 70.0 J (gross) in place of 160 J on the GPU path: at most 90.0 J less"
+    told = "drew at least 70.0 J (gross) in place of 160 J on the GPU: at most 90.0 J less"
     assert any(told in s for s in report.verdict)
 
 

@@ -10,7 +10,7 @@ from ecorl.records import Provenance, Stage
 from ecorl.report.render.spending_tables import stages_section
 from ecorl.report.render.text import print_report
 
-SENTENCE = "interpolated from the readings around them"
+SENTENCE = "The energy of very short calls is approximate"
 
 
 def terminal(report) -> str:
@@ -43,14 +43,14 @@ def test_it_stands_in_the_table_and_on_the_terminal(run):
     section = stages_section(report.stages)
     assert SENTENCE in section.lead
     (made,) = section.tables
-    at = made.columns.index("calls shorter than two readings")
+    at = made.columns.index("very short calls")
     assert made.columns[at - 1].startswith("J/token") or "J/token" in made.columns[at - 1]
     assert {row[0]: row[at] for row in made.rows} == {
         "generation": "none",
         "reward": "75 % (3 of 4)",
     }
     text = terminal(report)
-    assert "calls shorter than two readings: reward on h100 75 % (3 of 4). Their joules" in text
+    assert "Such calls: reward on h100 75 % (3 of 4)." in text
     assert SENTENCE in text
     assert "generation on h100" not in text
 
@@ -75,4 +75,4 @@ def test_a_call_without_energy_is_not_called_interpolated(run):
     run.ran(Stage.REWARD, (1001, 1002), 1.0, n_samples=0)
     row = rows(run)["reward", "h100"]
     assert (row.n_with_energy, row.n_interpolated) == (1, 1)
-    assert "calls shorter than two readings: reward on h100 all 1." in terminal(run.report())
+    assert "Such calls: reward on h100 all 1." in terminal(run.report())

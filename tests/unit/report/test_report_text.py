@@ -208,16 +208,16 @@ def test_energy_of_a_card_alone_is_not_that_of_the_machine(run):
     assert "Energy" in shown(report)
 
 
-# ---------------------------------------------------------------- the path's name
+# ---------------------------------------------------------------- where the framework computes
 
 
 @pytest.mark.parametrize(
     ("device", "name", "other"),
     [
-        ("cpu0:host_cpu", "host path", "GPU path"),
-        ("cpu0:my-desk", "host path", "GPU path"),
-        ("gpu0:h100", "GPU path", "host path"),
-        ("gpu0:l4", "GPU path", "host path"),
+        ("cpu0:host_cpu", "host", "GPU"),
+        ("cpu0:my-desk", "host", "GPU"),
+        ("gpu0:h100", "GPU", " host"),
+        ("gpu0:l4", "GPU", " host"),
     ],
 )
 def test_no_gpu_is_named_where_there_is_none(run, device, name, other):
@@ -239,8 +239,7 @@ def test_no_gpu_is_named_where_there_is_none(run, device, name, other):
     told = [*report.verdict, *shown(report), render_html(report).split("<h2>How the figures")[0]]
     assert any(name in text for text in told)
     assert not any(other in text for text in told)
-    action = "host" if name == "host path" else "gpu"
-    assert any(f"1 x {action} instead of concurrent: because" in line for line in told)
+    assert any(f"1 x {name} instead of card beside {name}: because" in line for line in told)
 
 
 def test_reasons_that_differ_by_figures_are_shown_by_one_of_them(run):

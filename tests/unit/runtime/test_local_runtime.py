@@ -352,7 +352,7 @@ def test_the_queue_counts_what_was_sent_and_not_joined(bench, toys, use_engines)
     assert queue(Stage.REWARD) == 0
 
 
-def test_a_retired_stage_stays_on_the_gpu(bench, toys, use_engines):
+def test_a_retired_stage_stays_where_the_framework_computes(bench, toys, use_engines, caplog):
     use_engines(toys.threaded())
     runtime = bench.build()
     runtime.start()
@@ -364,6 +364,8 @@ def test_a_retired_stage_stays_on_the_gpu(bench, toys, use_engines):
     runtime.retire(Stage.REFERENCE, "has no engine")
     assert not runtime.offloads(Stage.REWARD)
     assert bench.start(work).placement.action is Action.GPU
+    # These runs have no GPU, and none is named to the user.
+    assert caplog.messages == ["reward stays on the host from here on: it changed"]
     (fault,) = bench.faults()
     assert (fault.kind, fault.where, fault.detail) == ("EngineRetired", "reward", "it changed")
 

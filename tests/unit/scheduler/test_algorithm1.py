@@ -42,13 +42,13 @@ def test_within_all_limits_the_proposal_stands(make_state, action):
     [
         ({"queue": 8}, "q_max = 8", GuardRefusal.QUEUE_FULL),
         ({"length": 2049}, "l_max = 2048", GuardRefusal.TOO_LONG),
-        ({"available": False}, "not available", GuardRefusal.UNAVAILABLE),
-        ({"stage": Stage.CRITIC}, "not frozen", GuardRefusal.NOT_FROZEN),
-        ({"stage": Stage.GENERATION}, "not frozen", GuardRefusal.NOT_FROZEN),
-        ({"stage": Stage.ACTOR_TRAIN}, "not frozen", GuardRefusal.NOT_FROZEN),
+        ({"available": False}, "no card is available", GuardRefusal.UNAVAILABLE),
+        ({"stage": Stage.CRITIC}, "training changes the model", GuardRefusal.NOT_FROZEN),
+        ({"stage": Stage.GENERATION}, "training changes the model", GuardRefusal.NOT_FROZEN),
+        ({"stage": Stage.ACTOR_TRAIN}, "training changes the model", GuardRefusal.NOT_FROZEN),
         # The first of several is named.
         ({"queue": 8, "length": 2049}, "q_max = 8", GuardRefusal.QUEUE_FULL),
-        ({"queue": 8, "available": False}, "not available", GuardRefusal.UNAVAILABLE),
+        ({"queue": 8, "available": False}, "no card is available", GuardRefusal.UNAVAILABLE),
     ],
 )
 def test_each_guard_sends_the_stage_back_and_says_so(make_state, action, changes, words, refusal):
@@ -63,7 +63,7 @@ def test_the_energy_guard_refuses_what_costs_more(make_state):
     guards = Guards(energy_margin=0.1, costs=CostModel(GPU, U55C))
     placement = place(make_state(), Fixed(Action.CONCURRENT), guards)
     assert placement.action is Action.GPU
-    assert "(1 + 0.1) x" in placement.reason
+    assert "modelled; up to 1.1 times as much is allowed)" in placement.reason
     assert placement.refusal is GuardRefusal.ENERGY
     assert len(placement.costs) == 3
     generous = replace(guards, energy_margin=1000.0)

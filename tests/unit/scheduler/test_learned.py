@@ -84,10 +84,10 @@ def test_stages_that_stay_on_the_gpu_are_not_asked_about():
     for stage in (Stage.GENERATION, Stage.ACTOR_TRAIN):
         action, reason, costs = parts(policy.propose(state(stage)))
         assert (action, costs) == (Action.GPU, ())
-        assert str(stage) in reason
+        assert reason == "always on the GPU: its model is being trained"
 
 
-def test_where_the_card_costs_more_joules_the_guards_leave_a1_alone():
+def test_where_the_card_costs_more_joules_the_guards_leave_the_gpu_alone():
     action, reason, costs = parts(scheduler().propose(state()))
     assert action is Action.GPU
     assert "energy" in reason
@@ -119,14 +119,15 @@ def test_guards_stand_outside_the_network(changes, refusal):
     asked = state(paths=seen(), **changes)
     action, reason, _ = parts(scheduler().propose(asked))
     assert action is Action.GPU
-    assert "guards" in reason
+    assert reason.startswith("kept on the GPU: ")
     placed = place(asked, scheduler(), Guards.from_config(config()))
     assert (placed.proposed, placed.action) == (Action.GPU, Action.GPU)
     assert placed.refusal is refusal
     # The same guards say the same of a policy that does not know them.
     stubborn = place(asked, Static({Stage.REWARD: Action.FPGA}), Guards.from_config(config()))
     assert stubborn.refusal is refusal
-    assert placed.reason.split(": ", 1)[1] == stubborn.reason.split(": ", 1)[1]
+    proposed = "; proposed: card (as placement.policy.reward in the config says)"
+    assert stubborn.reason == placed.reason + proposed
 
 
 def test_one_policy_serves_any_number_of_gpus():
@@ -169,9 +170,9 @@ def test_a_gpu_without_the_needed_figures_is_refused_in_one_line(key):
 def test_only_a_stage_that_was_measured_is_called_so():
     policy = scheduler()
     cheap = (PathCost(Stage.REWARD, 2e-3, 3.0, 20, Provenance.MEASURED),)
-    assert "(measured)" in policy.propose(state(paths=cheap)).reason
+    assert "(card modelled, GPU measured)" in policy.propose(state(paths=cheap)).reason
     other = state(Stage.REFERENCE, paths=cheap)
-    assert "(measured)" not in policy.propose(other).reason
+    assert "measured" not in policy.propose(other).reason
 
 
 def write(tmp_path, change):

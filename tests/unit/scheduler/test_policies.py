@@ -67,8 +67,9 @@ def test_lookahead_says_do_not_offload_an_8_b_model_and_shows_the_arithmetic(mak
     policy = build_policy(placement(type="lookahead"), GPU, U55C)
     action, reason, costs = parts(policy.propose(make_state()))
     assert action is Action.GPU
-    assert reason.startswith("gpu costs least (0.5 energy + 0.5 time): ")
-    assert " J, " in reason
+    assert reason.startswith("cheapest (weight of energy 0.5, of time 0.5): GPU 0.0")
+    assert " J a token and " in reason
+    assert reason.endswith(" s (modelled)")
     assert [c.action for c in costs] == list(Action)
     by_action = {c.action: c for c in costs}
     assert by_action[Action.FPGA].energy_j > 5 * by_action[Action.GPU].energy_j
@@ -95,7 +96,7 @@ def test_lookahead_offloads_where_the_gpu_path_is_slow(make_state):
     action, reason, costs = parts(policy.propose(state))
     assert action is Action.CONCURRENT
     assert costs[1].time_s < costs[0].time_s
-    assert "concurrent costs least (0 energy + 1 time)" in reason
+    assert "cheapest (weight of energy 0, of time 1): card beside GPU" in reason
 
 
 def test_lookahead_counts_waiting(make_state):

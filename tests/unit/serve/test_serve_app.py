@@ -92,7 +92,7 @@ def test_a_row_without_a_number_is_null_with_a_reason(client_of):
     answer = client_of().post("/v1/rewards", json={"rows": [{"token_ids": [NO_NUMBER]}]})
     (row,) = answer.json()["rows"]
     assert row["reward"] is None
-    assert "exact path" in row["reason"]
+    assert "with the model itself" in row["reason"]
     assert set(answer.json()["device"].values()) == {"stub_card", None}
     client = client_of(StubEngine(Stage.REFERENCE))
     rows = [{"token_ids": [2, t], "n_completion": 1} for t in (NO_NUMBER, 3)]
