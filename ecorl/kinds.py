@@ -80,6 +80,19 @@ class DeviceKind(StrEnum):
     CPU = "cpu"  # the host's processor, and its memory
 
 
+GPU_NAME, HOST_NAME = "GPU", "host"
+"""What a user reads for where the framework itself computes: one of the two in a run."""
+
+
+def place_name(kind: DeviceKind) -> str:
+    """Name where the framework itself computes.
+
+    Args:
+        kind: of the device that stands for it; a processor is the host, all else a GPU.
+    """
+    return HOST_NAME if kind is DeviceKind.CPU else GPU_NAME
+
+
 class EnergyMethod(StrEnum):
     """How the energy of a stage execution was found."""
 
@@ -123,6 +136,7 @@ class FaultKind(StrEnum):
     ENGINE_GIVEN_UP = "EngineGivenUp"  # an engine ended too often and is not started again
     # an engine failed too often in a row and gets no batches for a while
     ENGINE_QUARANTINED = "EngineQuarantined"
+    NO_ENGINE = "NoEngine"  # a model has no engine from the start: its stage is not offloaded
     ENGINE_RETIRED = "EngineRetired"  # a stage stays on the GPU path for the rest of the run
     INVALID_RESULT = "InvalidResult"  # an engine answered with values that cannot be used
     # a card's figures lie beyond what the device can do, and are dropped

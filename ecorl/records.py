@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ecorl.kinds import GPU_NAME as GPU_NAME
+from ecorl.kinds import HOST_NAME as HOST_NAME
 from ecorl.kinds import INFERENCE_STAGES as INFERENCE_STAGES
 from ecorl.kinds import Action as Action
 from ecorl.kinds import Algorithm as Algorithm
@@ -24,6 +26,7 @@ from ecorl.kinds import GuardRefusal as GuardRefusal
 from ecorl.kinds import Provenance as Provenance
 from ecorl.kinds import Role as Role
 from ecorl.kinds import Stage as Stage
+from ecorl.kinds import place_name as place_name
 from ecorl.kinds import role_name_of as role_name_of
 from ecorl.kinds import role_of as role_of
 from ecorl.kinds import stage_of as stage_of

@@ -63,7 +63,7 @@ def attach(
 
     Raises:
         ConfigError: for a config mistake, or a trainer that is not supported.
-        UserError: for an engine, checkpoint or run folder that cannot be used.
+        UserError: for an engine or run folder that cannot be used.
     """
     settings = config if isinstance(config, Config) else _load(config)
     check_supported(trainer, settings)
@@ -112,7 +112,7 @@ def attach_to_record(
 
     Raises:
         ConfigError: for a trainer that is not supported.
-        UserError: for an engine or checkpoint that cannot be used.
+        UserError: for an engine that cannot be used.
     """
     check_supported(trainer, config)
     processes = processes or TrainerProcesses(trainer, config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from rich.console import Console
 
 from ecorl.config import ArithmeticTask, Config, FpgaEngineConfig
 from ecorl.engines.fpga.csim.build import csim_library
-from ecorl.errors import DataError
+from ecorl.errors import BuildError, DataError, MissingToolError
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +83,18 @@ def prepare_task(config: Config, console: Console) -> TaskFiles:
 def _build_kernels(config: Config, console: Console) -> None:
     """Compile the C-simulation now: the engine's process, which would do it, shows no progress."""
     offload = config.engine.offload
-    if isinstance(offload, FpgaEngineConfig):
+    if not isinstance(offload, FpgaEngineConfig):
+        return
+    try:
         csim_library(
             offload.build,
             progress=lambda line: console.print(
                 line, highlight=False, markup=False, soft_wrap=True
             ),
         )
+    except (MissingToolError, BuildError) as error:
+        # An engine that needs it says so when it is started, and the run goes on without it.
+        logger.info("the C-simulation was not compiled: %s", error)
 
 
 def read_rows(path: Path, required: tuple[str, ...], key: str = "") -> list[dict[str, Any]]:

@@ -121,8 +121,8 @@ def _lines(
         told.append(
             "what could help: pairs like the texts of the run; another checkpoint of the model "
             "(what makes outliers in its activations alone cannot be equalised); a larger --budget "
-            "where order matters less. Until then runs keep the model on the GPU path with "
-            'placement.policy.type = "static"'
+            "where order matters less. Until then a run leaves the model where your framework "
+            "computes, and says so once"
         )
     return [*told, f"verdict: {path}"]
 
