@@ -4,6 +4,7 @@
     ├── UserError                 the user's input is wrong: one line, exit code 2
     │   ├── ConfigError           a key, its value, what is allowed, where it stands
     │   ├── CheckpointError       a model folder is missing, broken or of an unsupported kind
+    │   │   └── UnsupportedModel  the folder is whole, and an engine cannot run its model
     │   ├── DataError             a prompt, pair or replay file is missing or malformed
     │   ├── RunError              a run folder is missing, unreadable or cannot be resumed
     │   ├── MissingToolError      a compiler, header set or library that the request needs is absent
@@ -80,6 +81,19 @@ class ConfigError(UserError):
 
 class CheckpointError(UserError):
     """A model folder is missing, broken or of a kind that is not supported."""
+
+
+class UnsupportedModel(CheckpointError):
+    """An engine cannot run a model whose folder is whole.
+
+    Args:
+        message: one line that names the file, the key and the value.
+        reason: the same as a clause without a path, for whoever goes on without the engine.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class DataError(UserError):

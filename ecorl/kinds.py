@@ -147,6 +147,7 @@ class FaultKind(StrEnum):
     ENGINE_GIVEN_UP = "EngineGivenUp"  # an engine ended too often and is not started again
     # an engine failed too often in a row and gets no batches for a while
     ENGINE_QUARANTINED = "EngineQuarantined"
+    NO_ENGINE = "NoEngine"  # a model has no engine from the start: its stage is not offloaded
     ENGINE_RETIRED = "EngineRetired"  # a stage stays on the GPU path for the rest of the run
     INVALID_RESULT = "InvalidResult"  # an engine answered with values that cannot be used
     # a card's figures lie beyond what the device can do, and are dropped

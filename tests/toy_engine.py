@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreResult
-from ecorl.errors import CheckpointError
+from ecorl.errors import CheckpointError, ConfigError
 from ecorl.records import ModelShape, Provenance, Stage
 
 MODEL = ModelShape(1, 8, 16, 1, 1, 8, 64, 1_500, 1_000)
@@ -26,9 +26,12 @@ SLOW, HANG, SHORT = 61, 62, 63
 class Engine:
     name, model, row_invariant, card_bytes, host = "toy", MODEL, True, 1_000, "csim"
 
-    def __init__(self, checkpoint, stage, device, broken=False):
-        if broken or not (checkpoint / SCALE).is_file():
-            raise CheckpointError(f"{checkpoint} is broken")
+    def __init__(self, checkpoint, stage, device, broken="", mistaken=False):
+        """Load it; `broken` names a stage whose model cannot be loaded."""
+        if mistaken:
+            raise ConfigError("engine.offload.options.mistaken", True, "false")
+        if broken == stage or not (checkpoint / SCALE).is_file():
+            raise CheckpointError(f"{checkpoint.name} is broken")
         self.stage, self.device = stage, device
         self.load_weights(checkpoint)
 

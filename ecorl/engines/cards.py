@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 
 from ecorl import config as cfg
+from ecorl.engines.fpga.bitstream.check import missing_part
 from ecorl.engines.fpga.bitstream.xclbin import CSIM_SUFFIX
+from ecorl.engines.fpga.card.backend import KEY
 from ecorl.engines.fpga.kernels.banks import overfull_bank
 from ecorl.engines.lanes.threaded import AsyncEngine
 
@@ -25,6 +28,25 @@ def real_cards(config: cfg.EngineConfig) -> tuple[int, ...]:
         return ()
     is_emulated = offload.bitstream.name.endswith(CSIM_SUFFIX)
     return () if is_emulated else tuple(offload.cards)
+
+
+def missing_bitstream(config: cfg.EngineConfig) -> str | None:
+    """Tell that the configured bitstream is not on this machine, in words.
+
+    Args:
+        config: the ``engine`` table.
+
+    Returns:
+        Key, path as it is configured, and what is not there; None where nothing is missing.
+    """
+    named = config.offload.bitstream if isinstance(config.offload, cfg.FpgaEngineConfig) else None
+    if named is None:
+        return None
+    try:
+        missing = missing_part(Path(named).expanduser())
+    except RuntimeError as error:  # a user's folder, of a user that does not exist
+        missing = str(error)
+    return None if missing is None else f"{KEY}.bitstream = '{named}': {missing}"
 
 
 def memory_conflict(engines: Iterable[AsyncEngine]) -> str | None:

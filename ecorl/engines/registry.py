@@ -89,7 +89,6 @@ def engine_spec(
     Raises:
         ConfigError: for an unknown plug-in or dtype.
     """
-    check_dtype(dtype)
     offload = config.offload
     options: dict[str, Any]
     if isinstance(offload, cfg.PluginEngineConfig):
@@ -97,6 +96,7 @@ def engine_spec(
         name, threads, options = offload.name, 1, dict(offload.options)
     elif isinstance(offload, cfg.TorchEngineConfig):
         name, threads, device = "torch", offload.threads, HOST_DEVICE
+        check_dtype(dtype)  # other engines compute in a type of their own
         options = {"threads": offload.threads, "dtype": dtype}
     else:
         name, threads = "fpga", offload.threads

@@ -29,8 +29,8 @@ def build_runtime(
         before: what earlier attempts of the run have drawn.
 
     Raises:
-        UserError: for a profile, policy, engine or checkpoint that cannot be used, or a cluster
-            that is not there.
+        UserError: for a profile, policy or engine that cannot be used, or a cluster that is not
+            there.
     """
     if isinstance(config.runtime, RayRuntimeConfig):
         # Imported here: without a cluster no one needs Ray.

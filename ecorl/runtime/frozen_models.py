@@ -8,6 +8,7 @@ configures or reports imports it.
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig
 
 from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.models.decoder_config import unsupported_reason
 from ecorl.records import Role, Stage
 from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.training import FrozenModel
@@ -145,7 +147,32 @@ def frozen_model(model: Any, spare: Path) -> FrozenModel:
         spare: folder to save it to when no folder on disk holds exactly this model.
     """
     folder = frozen_checkpoint(model, spare)
-    return FrozenModel(folder, str(model.dtype).removeprefix("torch."))
+    return FrozenModel(folder, str(model.dtype).removeprefix("torch."), model_name(model))
+
+
+def model_name(model: Any) -> str:
+    """What the user calls a loaded model: its name on the hub, or that of its folder.
+
+    Args:
+        model: the trainer's model.
+    """
+    given = str(getattr(model.config, "_name_or_path", "") or "")
+    return Path(given).name if Path(given).is_dir() else given
+
+
+def int8_objection(model: Any) -> str | None:
+    """Tell why the INT8 engine cannot run a loaded model, as far as its config shows it.
+
+    It is asked before the model is saved, which may take as long and as much disk as it is large.
+
+    Args:
+        model: the trainer's model.
+
+    Returns:
+        A clause; None where its config says nothing against it.
+    """
+    told = json.loads(model.config.to_json_string())
+    return unsupported_reason(told | {"architectures": [type(model).__name__]})
 
 
 def frozen_checkpoint(model: Any, spare: Path) -> Path:

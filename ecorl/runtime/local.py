@@ -12,33 +12,45 @@ affected rows are answered by the exact path and the fault goes into the ledger.
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ecorl import config as cfg
 from ecorl.control import AS_IT_IS, GearChoice, TrainingStage
 from ecorl.edi import EdiMatrix
+from ecorl.engines.cards import missing_bitstream
 from ecorl.engines.containment import EngineBoundary
-from ecorl.engines.lanes.threaded import AsyncEngine
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.engines.registry import build_engine
-from ecorl.errors import CheckpointError
 from ecorl.ledger import Ledger
-from ecorl.records import DeviceKind, EventKind, Role, StageWork, stage_of
+from ecorl.records import (
+    DeviceKind,
+    EventKind,
+    FaultEvent,
+    FaultKind,
+    Role,
+    StageWork,
+    place_name,
+    stage_of,
+)
 from ecorl.runtime.control.governor import governs
 from ecorl.runtime.equipment.hardware import card_power, gpu_path, real_card_ids, stays_on_gpu
 from ecorl.runtime.equipment.profiles import named_profile
 from ecorl.runtime.handles import Iteration, Landed, PlacedStage, RunTotals, Span, StageRun
 from ecorl.runtime.hooks import StageHooks
+from ecorl.runtime.kept_models import dtype_objection, reason_of, warn
 from ecorl.runtime.monitor import NodeMonitor
 from ecorl.runtime.overhead import HookClock
 from ecorl.runtime.scheduling.accounting import REAL_HOST
 from ecorl.runtime.scheduling.iterations import new_iteration
 from ecorl.runtime.scheduling.offload import LanePlace, OffloadLane
 from ecorl.runtime.scheduling.stage_scheduler import StageScheduler
-from ecorl.runtime.training import FrozenModel, TrainingSide, this_node
+from ecorl.runtime.training import FrozenModel, KeptModel, TrainingSide, this_node
 from ecorl.telemetry.sources.specs import card_id
+
+logger = logging.getLogger(__name__)
 
 CARD_ID = card_id(0)
 """The first simulated card."""
@@ -55,7 +67,8 @@ class LocalRuntime(StageHooks):
         before: what earlier attempts of the run have drawn.
 
     Raises:
-        UserError: for a profile, policy, engine or checkpoint that cannot be used.
+        UserError: for a profile, policy or engine that cannot be used. A model that an engine
+            cannot run is none: it stays where the framework computes.
     """
 
     def __init__(
@@ -77,7 +90,9 @@ class LocalRuntime(StageHooks):
         card = named_profile("devices.fpga", config.devices.fpga, DeviceKind.FPGA)
         facts = training.without_fence()
         self._scheduler = StageScheduler(config, ledger, facts, gpu, card, edi, before)
-        cards = card_power(config)
+        self._gpu = gpu.profile
+        self._no_bitstream = missing_bitstream(config.engine)
+        cards = None if self._no_bitstream else card_power(config)
         self._monitor = NodeMonitor(
             training.home,
             [*gpu.sources, *([cards] if cards else [])],
@@ -119,10 +134,8 @@ class LocalRuntime(StageHooks):
         self._started = True
         lanes: dict[Role, OffloadLane] = {}
         try:
-            for role, frozen in self.training.frozen.items():
-                if self._may_offload(role):
-                    lanes[role] = self._lane(role, frozen, number=len(lanes))
-            self._scheduler.equip({self.training.home: self._monitor}, lanes)
+            kept = self._load_engines(lanes)
+            kept = self._scheduler.equip({self.training.home: self._monitor}, lanes, kept)
             self.ledger.begin_now()
             self._monitor.start()
         except BaseException:  # whatever it was, no process or thread may be left behind
@@ -134,6 +147,8 @@ class LocalRuntime(StageHooks):
         atexit.register(self.close)
         self._monitor.record_devices(self._scheduler.profiles, self._roles.metered_profiles)
         self._scheduler.record_start()
+        self._scheduler.record_kept()
+        self._tell_missing(kept)
 
     def close(self) -> None:
         """Record what waits for readings, stop sampling, end the engines. See `Runtime`."""
@@ -148,24 +163,49 @@ class LocalRuntime(StageHooks):
         self._scheduler.close_engines()
         self.ledger.flush()
 
+    def _load_engines(self, lanes: dict[Role, OffloadLane]) -> dict[Role, KeptModel]:
+        """Load the engines that the policy may use; models that stay without one, by role.
+
+        Args:
+            lanes: takes the engines as they are loaded.
+
+        Raises:
+            ConfigError: for a mistake in the configuration.
+        """
+        kept = {r: own for r, own in self.training.kept.items() if self._may_offload(r)}
+        for role, frozen in self.training.frozen.items():
+            if not self._may_offload(role):
+                continue
+            reason = self._no_bitstream or dtype_objection(self.config.engine, frozen.dtype)
+            if reason is None:
+                with EngineBoundary() as boundary:
+                    lanes[role] = self._lane(role, frozen, number=len(lanes))
+                reason = None if boundary.error is None else reason_of(boundary.error)
+            if reason is not None:
+                kept[role] = frozen.kept(reason)
+        return kept
+
+    def _tell_missing(self, kept: Mapping[Role, KeptModel]) -> None:
+        """Warn of each model that has no engine, or once of the bitstream that all would need."""
+        missing = self._no_bitstream
+        if missing is not None:
+            where = place_name(self._gpu.kind)
+            logger.warning("%s; nothing is offloaded, all stages stay on the %s", missing, where)
+            if not kept:  # else the record has it by role
+                detail = f"{missing}; nothing is offloaded"
+                fault = FaultEvent(None, FaultKind.NO_ENGINE, "engine.offload", detail)
+                self.ledger.fault(fault)
+        warn({role: own for role, own in kept.items() if own.reason != missing}, self._gpu)
+
     def _lane(self, role: Role, frozen: FrozenModel, number: int) -> OffloadLane:
-        engine = self._engine(role, frozen)
+        offload, card = self.config.engine, self.config.devices.fpga
+        engine = build_engine(offload, frozen.folder, stage_of(role), card, dtype=frozen.dtype)
         # Cards are given out in turn: one array serves all offloaded roles, several share them.
         simulated = (card_id(number % self.config.devices.n_fpgas),)
         is_real = engine.host == REAL_HOST
         cards = real_card_ids(self.config) if is_real else simulated
         place = LanePlace(self.training.home, cards, is_metered=is_real)
         return OffloadLane(engine, self.config.placement.max_faults, place)
-
-    def _engine(self, role: Role, frozen: FrozenModel) -> AsyncEngine:
-        config, card = self.config.engine, self.config.devices.fpga
-        try:
-            return build_engine(config, frozen.folder, stage_of(role), card, dtype=frozen.dtype)
-        except CheckpointError as error:
-            raise CheckpointError(
-                f"the {role} model: {error}; with "
-                'placement.policy.type = "static" it stays where your framework computes'
-            ) from error
 
     def _may_offload(self, role: Role) -> bool:
         """Whether a role needs an engine: a fixed policy may keep its stage on the GPU."""
@@ -222,8 +262,7 @@ class LocalRuntime(StageHooks):
 
     def checkpoint(self, role: Role) -> Path | None:
         """Checkpoint folder that a role's engine was loaded from, or None without an engine."""
-        frozen = self.training.frozen.get(role)
-        return frozen.folder if frozen is not None and self._may_offload(role) else None
+        return self.training.frozen[role].folder if role in self._scheduler.offloadable() else None
 
     def retire(self, role: Role, why: str) -> None:
         """Take a role back to the GPU path for the rest of the run. See `Runtime`."""

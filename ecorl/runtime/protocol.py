@@ -132,9 +132,11 @@ class Runtime(Protocol):
     def start(self) -> None:
         """Load the engines and start sampling.
 
+        A model whose engine does not start stays where the framework computes, with one warning.
+
         Raises:
-            UserError: when an engine's checkpoint, tool or library is missing.
-            EngineError: when an engine does not start.
+            UserError: for a mistake in the configuration, or a recording that is not there.
+            EngineError: when an accelerator worker cannot be placed on the cluster.
         """
         ...
 

@@ -35,10 +35,33 @@ class FrozenModel:
         folder: Hugging Face checkpoint folder.
         dtype: floating-point type in which the trainer computes with it, e.g. ``float32``; an
             exact engine computes in the same one.
+        name: what its user calls it; empty: by the folder's name.
     """
 
     folder: Path
     dtype: str = "float32"
+    name: str = ""
+
+    def kept(self, reason: str) -> KeptModel:
+        """The model as one that has no engine.
+
+        Args:
+            reason: why, as a clause.
+        """
+        return KeptModel(reason, self.name or self.folder.name)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptModel:
+    """A frozen model that the policy might offload, and that has no engine.
+
+    Attributes:
+        reason: why, as a clause.
+        name: what its user calls it; empty where it has no name.
+    """
+
+    reason: str
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +117,7 @@ class TrainingSide:
         abilities: what the framework's training loop lets ecorl do beyond moving whole batches.
         cards: Ray's placement groups that reserve a card for a role's accelerator worker; a role
             without one takes any card of the cluster.
+        kept: frozen models that might be offloaded and cannot be handed to an engine at all.
     """
 
     device: TrainerDevice = "cpu"
@@ -109,6 +133,7 @@ class TrainingSide:
     gpu_title: str = ""
     abilities: Abilities = NO_ABILITIES
     cards: Mapping[Role, Any] = field(default_factory=dict)
+    kept: Mapping[Role, KeptModel] = field(default_factory=dict)
 
     @property
     def served_elsewhere(self) -> Mapping[Role, str]:

@@ -18,7 +18,7 @@ from ecorl.runtime.found_run import GO_ON
 from ecorl.runtime.ray.cluster import nodes
 from ecorl.runtime.training import FrozenModel, TrainingSide
 from roll_adapters.openrlhf.flags import value_of
-from roll_adapters.ray_jobs.models import local_folder
+from roll_adapters.ray_jobs.models import local_folder, plain_name
 from roll_adapters.ray_jobs.processes import ActorFacts, answered, by_machine
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
@@ -136,7 +136,7 @@ def frozen_models(config: Config, args: Any) -> dict[Role, FrozenModel]:
         if folder is None:
             allowed = "a checkpoint folder, or a model of the hub that is in this machine's cache"
             raise ConfigError(f"--{flag}", name, allowed)
-        found[stage] = FrozenModel(folder, dtype)
+        found[stage] = FrozenModel(folder, dtype, plain_name(name))
     return found
 
 

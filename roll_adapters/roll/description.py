@@ -15,7 +15,7 @@ from ecorl.runtime.equipment.hardware import stays_on_gpu
 from ecorl.runtime.found_run import GO_ON
 from ecorl.runtime.ray.cluster import nodes
 from ecorl.runtime.training import FrozenModel, TrainingSide
-from roll_adapters.ray_jobs.models import local_folder
+from roll_adapters.ray_jobs.models import local_folder, plain_name
 from roll_adapters.ray_jobs.processes import ActorFacts, answered, by_machine, tell
 from roll_adapters.roll.config.convert import MOVABLE_MODEL
 from roll_adapters.roll.config.settings import RollConfig
@@ -155,7 +155,7 @@ def frozen_models(roles: Sequence[ModelRole]) -> dict[Role, FrozenModel]:
     for own in roles:
         folder = local_folder(own.model)
         if folder is not None:
-            found[own.role] = FrozenModel(folder, own.dtype)
+            found[own.role] = FrozenModel(folder, own.dtype, plain_name(own.model))
     return found
 
 

@@ -67,7 +67,7 @@ def attach(
 
     Raises:
         ConfigError: for a config mistake, or a trainer that is not supported.
-        UserError: for an engine, checkpoint or run folder that cannot be used.
+        UserError: for an engine or run folder that cannot be used.
     """
     check_free(trainer)
     settings = _settings(trainer, config)
@@ -124,7 +124,7 @@ def attach_to_record(
 
     Raises:
         ConfigError: for a trainer that is not supported.
-        UserError: for an engine or checkpoint that cannot be used.
+        UserError: for an engine that cannot be used.
     """
     check_free(trainer)
     check_supported(trainer, config)

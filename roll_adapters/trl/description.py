@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from ecorl.config import Config, FpgaEngineConfig, TorchEngineConfig
+from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.torch import loading
 from ecorl.records import Action, ModelShape, Role, Stage
-from ecorl.runtime.frozen_models import Watch, frozen_model
+from ecorl.runtime.frozen_models import Watch, frozen_model, int8_objection, model_name
 from ecorl.runtime.protocol import Runtime
-from ecorl.runtime.training import FrozenModel, TrainingSide
+from ecorl.runtime.training import FrozenModel, KeptModel, TrainingSide
 from roll_adapters.trl.adapters import is_own_reference
 from roll_adapters.trl.reward import RewardModelCall
 
@@ -30,16 +31,16 @@ def training_side(trainer: Any, config: Config, run_dir: Path | None) -> Trainin
             frozen models are described by another process.
     """
     models = _shapes(trainer)
-    frozen = _frozen(trainer, config, run_dir) if run_dir is not None else {}
+    frozen, kept = _frozen(trainer, config, run_dir) if run_dir is not None else ({}, {})
     device = trainer.accelerator.device
     elsewhere = served_elsewhere(trainer)
     if device.type != "cuda":
-        return TrainingSide("cpu", models=models, frozen=frozen, elsewhere=elsewhere)
+        return TrainingSide("cpu", models=models, frozen=frozen, elsewhere=elsewhere, kept=kept)
 
     def fence() -> None:
         torch.cuda.synchronize(device)
 
-    return TrainingSide("cuda", gpu_uuids(trainer), models, frozen, fence, elsewhere)
+    return TrainingSide("cuda", gpu_uuids(trainer), models, frozen, fence, elsewhere, kept=kept)
 
 
 def served_elsewhere(trainer: Any) -> dict[Role, str]:
@@ -115,34 +116,57 @@ def can_refresh(config: Config) -> bool:
     return isinstance(config.engine.offload, FpgaEngineConfig)
 
 
-def _frozen(trainer: Any, config: Config, run_dir: Path) -> dict[Role, FrozenModel]:
-    """Describe the frozen models that the policy may offload, as they are in memory."""
+def _frozen(
+    trainer: Any, config: Config, run_dir: Path
+) -> tuple[dict[Role, FrozenModel], dict[Role, KeptModel]]:
+    """Describe the frozen models that the policy may offload, as they are in memory.
+
+    Returns:
+        Those that an engine may load, and those that it cannot.
+    """
     found: dict[Role, FrozenModel] = {}
+    kept: dict[Role, KeptModel] = {}
+    for role, model in _offloadable(trainer, config).items():
+        reason = _objection(trainer, config, role, model)
+        with EngineBoundary() as boundary:
+            if reason is None:
+                found[role] = frozen_model(model, run_dir / "models" / role.replace(":", "-"))
+        if boundary.error is not None:
+            reason = f"it cannot be saved for its engine ({boundary.error})"
+        if reason is not None:
+            kept[role] = KeptModel(reason, model_name(model))
+    precision = str(trainer.accelerator.mixed_precision)
+    is_exact = isinstance(config.engine.offload, TorchEngineConfig)
+    if Stage.REFERENCE in found and precision != "no" and is_exact:
+        logger.warning(
+            "the trainer computes the reference under %s autocast, the engine torch in the "
+            "model's own type: log-probs differ by the autocast's rounding",
+            precision,
+        )
+    return found, kept
+
+
+def _offloadable(trainer: Any, config: Config) -> dict[Role, Any]:
+    """The frozen models in memory that the policy may offload, by role."""
     policy = config.placement.policy
     wanted = {
         stage: getattr(policy, str(stage), Action.CONCURRENT) is not Action.GPU
         for stage in (Stage.REWARD, Stage.REFERENCE)
     }
-    for reward in RewardModelCall.find_all(trainer) if wanted[Stage.REWARD] else ():
-        spare = run_dir / "models" / reward.role.replace(":", "-")
-        found[reward.role] = frozen_model(reward.model, spare)
-    if is_refreshed(trainer) and not can_refresh(config):
-        logger.warning(
-            "the reference is refreshed during training, and the engine cannot take over weights: "
-            "it is not offloaded"
-        )
-    elif trainer.ref_model is not None and wanted[Stage.REFERENCE]:
-        precision = str(trainer.accelerator.mixed_precision)
-        if precision != "no" and isinstance(config.engine.offload, TorchEngineConfig):
-            logger.warning(
-                "the trainer computes the reference under %s autocast, the engine torch in the "
-                "model's own type: log-probs differ by the autocast's rounding",
-                precision,
-            )
-        found[Stage.REFERENCE] = frozen_model(
-            trainer.accelerator.unwrap_model(trainer.ref_model), run_dir / "models" / "reference"
-        )
+    found: dict[Role, Any] = {}
+    if wanted[Stage.REWARD]:
+        found |= {reward.role: reward.model for reward in RewardModelCall.find_all(trainer)}
+    if wanted[Stage.REFERENCE] and trainer.ref_model is not None:
+        found[Stage.REFERENCE] = trainer.accelerator.unwrap_model(trainer.ref_model)
     return found
+
+
+def _objection(trainer: Any, config: Config, role: Role, model: Any) -> str | None:
+    """Why a model cannot be handed to the configured engine, as far as it shows from here."""
+    if role == Stage.REFERENCE and is_refreshed(trainer) and not can_refresh(config):
+        return "it is refreshed during training, and the engine cannot take over weights"
+    is_int8 = isinstance(config.engine.offload, FpgaEngineConfig)
+    return int8_objection(model) if is_int8 else None
 
 
 def _shapes(trainer: Any) -> dict[Role, ModelShape]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from rich.console import Console
 
 from ecorl.config import ArithmeticTask, Config, FilesTask, FpgaEngineConfig
 from ecorl.engines.fpga.csim.build import csim_library
+from ecorl.errors import BuildError, MissingToolError
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +82,15 @@ def prepare_task(config: Config, console: Console) -> TaskFiles:
 def _build_kernels(config: Config, console: Console) -> None:
     """Compile the C-simulation now: the engine's process, which would do it, shows no progress."""
     offload = config.engine.offload
-    if isinstance(offload, FpgaEngineConfig):
+    if not isinstance(offload, FpgaEngineConfig):
+        return
+    try:
         csim_library(
             offload.build,
             progress=lambda line: console.print(
                 line, highlight=False, markup=False, soft_wrap=True
             ),
         )
+    except (MissingToolError, BuildError) as error:
+        # An engine that needs it says so when it is started, and the run goes on without it.
+        logger.info("the C-simulation was not compiled: %s", error)

@@ -126,6 +126,30 @@ def test_a_monitor_that_is_killed_loses_readings_and_no_executions(make):
     check_whole(run)
 
 
+def test_a_scheduler_that_is_started_anew_leaves_a_model_without_engine_alone(make):
+    import ray
+
+    run = make(placement={}, engine={"options": {"broken": "reference"}})
+    steps = Steps(run)
+    steps.by_engine()
+    # The worker of the other is gone, and its card is for another run to have.
+    wait_until(lambda: ray.available_resources().get("FPGA", 0.0) >= 1.0)
+    kill("SchedulerActor")
+    steps.until_engine()
+    run.step(2, make_batch(), Stage.REFERENCE)
+    run.close()
+    faults = run.faults()
+    assert FaultKind.ENGINE_GIVEN_UP not in {fault.kind for fault in faults}
+    assert [f.where for f in faults if f.kind is FaultKind.NO_ENGINE] == ["reference"]
+    with run.reader() as reader:
+        reasons = {
+            row.placement.reason
+            for row in reader.placements()
+            if row.placement.stage is Stage.REFERENCE
+        }
+    assert reasons == {"stays on the host: its engine cannot load it (model is broken)"}
+
+
 def test_a_scheduler_that_is_killed_goes_on_where_it_was(make):
     import ray
 

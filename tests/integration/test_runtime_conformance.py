@@ -14,7 +14,7 @@ import pytest
 from ecorl.bench.frameworks.samples import count_samples
 from ecorl.control import Command
 from ecorl.engines.protocol import ScoreBatch
-from ecorl.errors import CheckpointError, ConfigError, EngineError
+from ecorl.errors import ConfigError, EngineError
 from ecorl.records import EVALUATION_ROLE, Action, EventKind, FaultKind, Provenance, Stage
 from ecorl.runtime.handles import Landed, Span
 from ecorl.runtime.protocol import Runtime, join
@@ -305,10 +305,36 @@ def test_the_times_of_a_clock_that_stood_meanwhile_add_up(run):
     assert set(rows) == {Stage.ACTOR_TRAIN, Stage.GENERATION, Stage.CRITIC, Stage.REWARD}
 
 
+def test_a_model_that_its_engine_cannot_load_stays_and_the_other_keeps_its_own(make, caplog):
+    run = make(engine={"options": {"broken": "reference"}})
+    run.runtime.start()
+    why = "stays on the host: its engine cannot load it (model is broken)"
+    warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert warned == [f"the reference model (model) {why}"]
+    assert run.runtime.checkpoint(Stage.REFERENCE) is None
+    assert not run.runtime.offloads(Stage.REFERENCE)
+    assert run.runtime.checkpoint(Stage.REWARD) == run.folder / "model"
+    batch = make_batch()
+    assert same(run.step(1, batch), batch)
+    assert same(run.step(1, batch, Stage.REFERENCE), batch, Stage.REFERENCE, exact_rows=range(5))
+    run.close()
+    with run.reader() as reader:
+        (reason,) = [
+            (row.placement.action, row.placement.reason)
+            for row in reader.placements()
+            if row.placement.stage is Stage.REFERENCE
+        ]
+        (fault,) = reader.faults()
+    assert reason == (Action.GPU, why)
+    told = (fault.kind, fault.where, fault.detail)
+    assert told == (FaultKind.NO_ENGINE, "reference", f"model {why}")
+    assert run.counts() == (0, 0)
+
+
 @pytest.mark.parametrize("what", ["option", "card"])
 def test_a_start_that_fails_leaves_nothing_behind(make, backend, what):
-    config = {"engine": {"options": {"broken": True}}}
-    error = CheckpointError
+    config = {"engine": {"options": {"mistaken": True}}}
+    error = ConfigError
     if what == "card":
         if backend != "ray":
             config = {"telemetry": {"gpu": {"type": "replay", "path": "/none.csv"}}}

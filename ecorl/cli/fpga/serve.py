@@ -209,6 +209,8 @@ def _engine_options(
         raise ConfigError("--via", host, f"one of {', '.join(get_args(Host))}")
     if host == "csim" and bitstream is not None:
         raise ConfigError("--bitstream", str(bitstream), "--via xrt; none with --via csim")
+    if bitstream is not None:
+        _check_bitstream(bitstream)
     if devices and len(set(devices)) < len(devices):
         raise ConfigError("--device", devices, "each card once")
     if devices and host == "csim":
@@ -218,6 +220,22 @@ def _engine_options(
         cast("Host", host), bitstream, cards, may_reset=True
     )  # no training here
     return {"backend": backend, "threads": threads or len(os.sched_getaffinity(0))}
+
+
+def _check_bitstream(path: Path) -> None:
+    """Refuse a bitstream of which a file is missing, before a model is loaded.
+
+    Raises:
+        ConfigError: naming the option, and what is not there.
+    """
+    from ecorl.engines.fpga.bitstream.check import missing_part
+
+    try:
+        missing = missing_part(path.expanduser())
+    except RuntimeError as error:  # a user's folder, of a user that does not exist
+        missing = str(error)
+    if missing is not None:
+        raise ConfigError("--bitstream", str(path), f"a file from make bitstream ({missing})")
 
 
 def _loaded(

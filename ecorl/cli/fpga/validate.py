@@ -123,8 +123,8 @@ def _lines(
         told.append(
             "what could help: pairs like the texts of the run; another checkpoint of the model "
             "(what makes outliers in its activations alone cannot be equalised); a larger --budget "
-            "where order matters less. Until then placement.policy.type = "
-            '"static" keeps the model where your framework computes'
+            "where order matters less. Until then a run leaves the model where your framework "
+            "computes, and says so once"
         )
     return [*told, f"verdict: {path}"]
 

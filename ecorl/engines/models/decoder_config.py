@@ -20,13 +20,20 @@ import numpy as np
 import numpy.typing as npt
 
 from ecorl.engines.models.gating import GATED_ARCHITECTURE, LLAMA3_PATTERN, MAX_OBJECTIVES, Gating
-from ecorl.errors import CheckpointError
+from ecorl.errors import CheckpointError, UnsupportedModel
 from ecorl.records import ModelShape
 
 logger = logging.getLogger(__name__)
 
 _FAMILIES = {"llama": "Llama", "qwen2": "Qwen2"}  # model_type -> how its architectures begin
 _HEADS = ("ForCausalLM", "ForSequenceClassification")
+
+_SPELLED = {
+    "bert": "BERT", "deberta-v2": "DeBERTa", "gemma": "Gemma", "gemma2": "Gemma 2",
+    "gemma3_text": "Gemma 3", "gpt2": "GPT-2", "gpt_neox": "GPT-NeoX", "mistral": "Mistral",
+    "mixtral": "Mixtral", "opt": "OPT", "phi3": "Phi-3", "qwen3": "Qwen3", "roberta": "RoBERTa",
+}  # fmt: skip
+"""Names of families by model_type, as their makers spell them; another goes by its model_type."""
 
 ARCHITECTURES = (
     *(family + head for family in _FAMILIES.values() for head in _HEADS),
@@ -185,10 +192,10 @@ def read_config_file(file: Path) -> DecoderConfig:
         raise CheckpointError(f"{file}: cannot be read as JSON ({error})") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{file}: not a JSON object")
-    return _Reader(file, data).config()
+    return _Reader(file, data).config(is_file=True)
 
 
-def unsupported(file: Path, key: str, value: object, allowed: str) -> CheckpointError:
+def unsupported(file: Path, key: str, value: object, allowed: str) -> UnsupportedModel:
     """Make the error for a value of config.json that cannot be computed faithfully.
 
     Args:
@@ -197,7 +204,26 @@ def unsupported(file: Path, key: str, value: object, allowed: str) -> Checkpoint
         value: its value.
         allowed: the accepted values, in words.
     """
-    return CheckpointError(f"{file}: {key} = {value!r} is not supported: want {allowed}")
+    return UnsupportedModel(
+        f"{file}: {key} = {value!r} is not supported: want {allowed}",
+        f"the INT8 engine cannot run a model with {key} = {value!r}; it wants {allowed}",
+    )
+
+
+def unsupported_reason(data: Mapping[str, Any]) -> str | None:
+    """Tell from the content of a config.json why a model cannot be run, as a clause.
+
+    Args:
+        data: what the file holds, or would hold.
+
+    Returns:
+        The clause; None where the config alone says nothing against it.
+    """
+    try:
+        _Reader(Path("config.json"), dict(data)).config()
+    except UnsupportedModel as error:
+        return error.reason
+    return None
 
 
 class _Reader:
@@ -206,11 +232,17 @@ class _Reader:
     def __init__(self, file: Path, data: dict[str, Any]) -> None:
         self.file, self.data = file, data
 
-    def config(self) -> DecoderConfig:
+    def config(self, *, is_file: bool = False) -> DecoderConfig:
+        """Read it all.
+
+        Args:
+            is_file: whether it stands in a file, whose author may have meant something by each key.
+        """
         architecture = self._architecture()
         self._refuse_unsupported()
         gating = self._gating() if architecture == GATED_ARCHITECTURE else None
-        self._name_unknown(_READ if gating is None else _READ | _READ_WITH_GATE)
+        if is_file:
+            self._name_unknown(_READ if gating is None else _READ | _READ_WITH_GATE)
         is_reward = not architecture.endswith("ForCausalLM")
         labels = self.data.get("id2label")
         if is_reward and gating is None and isinstance(labels, dict) and len(labels) != 1:
@@ -235,7 +267,7 @@ class _Reader:
         names = self.data.get("architectures")
         name = names[0] if isinstance(names, list) and names else None
         if name not in ARCHITECTURES:
-            raise self._error("architectures", name, f"one of {', '.join(ARCHITECTURES)}")
+            raise self._other_family(name)
         # transformers goes by model_type: it decides which keys have a meaning.
         model_type = self.data.get("model_type")
         family = _FAMILIES.get(model_type) if isinstance(model_type, str) else None
@@ -243,6 +275,16 @@ class _Reader:
             fitting = next(t for t, family in _FAMILIES.items() if name.startswith(family))
             raise self._error("model_type", model_type, f"{fitting} for a {name}")
         return str(name)
+
+    def _other_family(self, name: object) -> UnsupportedModel:
+        error = self._error("architectures", name, f"one of {', '.join(ARCHITECTURES)}")
+        kind = self.data.get("model_type")
+        if isinstance(kind, str) and kind and kind not in _FAMILIES:
+            error.reason = (
+                "the INT8 engine runs Llama and Qwen2.5 models, and this one is "
+                f"{_SPELLED.get(kind, kind)}"
+            )
+        return error
 
     def _refuse_unsupported(self) -> None:
         data = self.data
@@ -397,5 +439,5 @@ class _Reader:
             raise self._error(key, value, "a finite number above 0")
         return float(value)
 
-    def _error(self, key: str, value: object, allowed: str) -> CheckpointError:
+    def _error(self, key: str, value: object, allowed: str) -> UnsupportedModel:
         return unsupported(self.file, key, value, allowed)

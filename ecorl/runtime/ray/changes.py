@@ -7,11 +7,12 @@ what is retired must stay so, and what was refreshed must be loaded as it is now
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ecorl.files import write_whole
 from ecorl.records import Role
+from ecorl.runtime.training import KeptModel
 
 FILE = ".models.json"
 """In the run folder, while the run is under way."""
@@ -24,10 +25,12 @@ class ModelChanges:
     Attributes:
         refreshed: checkpoint folder of each model that was refreshed.
         retired: why a role went back to the GPU path for the rest of the run.
+        kept: models that had no engine from the start, whose workers were ended.
     """
 
     refreshed: dict[Role, Path] = field(default_factory=dict)
     retired: dict[Role, str] = field(default_factory=dict)
+    kept: dict[Role, KeptModel] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> ModelChanges:
@@ -44,7 +47,8 @@ class ModelChanges:
         except FileNotFoundError:
             return cls()
         refreshed = {role: Path(path) for role, path in told["refreshed"].items()}
-        return cls(refreshed, dict(told["retired"]))
+        kept = {role: KeptModel(**own) for role, own in told["kept"].items()}
+        return cls(refreshed, dict(told["retired"]), kept)
 
     def write(self, folder: Path) -> None:
         """Keep them.
@@ -56,7 +60,9 @@ class ModelChanges:
             OSError: when they cannot be written.
         """
         refreshed = {role: str(path) for role, path in self.refreshed.items()}
-        write_whole(folder / FILE, json.dumps({"refreshed": refreshed, "retired": self.retired}))
+        kept = {role: asdict(own) for role, own in self.kept.items()}
+        told = {"refreshed": refreshed, "retired": self.retired, "kept": kept}
+        write_whole(folder / FILE, json.dumps(told))
 
     @staticmethod
     def remove(folder: Path) -> None:

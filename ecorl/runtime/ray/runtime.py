@@ -24,6 +24,7 @@ from ecorl.runtime.equipment.hardware import (
 from ecorl.runtime.equipment.profiles import named_profile
 from ecorl.runtime.equipment.role_places import RolePlaces, far_places, far_roles
 from ecorl.runtime.handles import RunTotals
+from ecorl.runtime.kept_models import dtype_objection, warn
 from ecorl.runtime.protocol import RecordWriter
 from ecorl.runtime.ray import cluster
 from ecorl.runtime.ray.handle import RuntimeHandle
@@ -32,9 +33,9 @@ from ecorl.runtime.ray.monitor import MonitorActor, MonitorPlan
 from ecorl.runtime.ray.node_records import left_over, node_folder, run_token
 from ecorl.runtime.ray.record import RemoteRecord
 from ecorl.runtime.ray.remote import RemoteRuntime
-from ecorl.runtime.ray.scheduler import SchedulerActor, SchedulerPlan
+from ecorl.runtime.ray.scheduler import SchedulerActor, SchedulerFacts, SchedulerPlan
 from ecorl.runtime.ray.workers import RESTART_S, START_S, PlacedWorker, make_workers
-from ecorl.runtime.training import FrozenModel, TrainerMachine, TrainingSide
+from ecorl.runtime.training import FrozenModel, KeptModel, TrainerMachine, TrainingSide
 from ecorl.telemetry.sources.specs import SourceSpec
 
 _FINISH_S = 70.0
@@ -63,7 +64,7 @@ class RayRuntime(RemoteRuntime):
         before: what earlier attempts of the run have drawn.
 
     Raises:
-        UserError: for a profile, policy, engine, checkpoint or cluster that cannot be used.
+        UserError: for a profile, policy, engine or cluster that cannot be used.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class RayRuntime(RemoteRuntime):
         return SchedulerPlan(
             config=self.config.model_copy(update={"devices": devices}),
             path=self._path,
-            training=self.training.without_fence(),
+            training=replace(self.training.without_fence(), kept=self._kept()),
             gpu=replace(self._gpu, roles=self._gpu.roles.with_far(places)),
             card=self._card,
             edi_json=self._edi.to_json() if self._edi is not None else None,
@@ -165,7 +166,18 @@ class RayRuntime(RemoteRuntime):
             role: frozen
             for role, frozen in self.training.frozen.items()
             if not stays_on_gpu(self.config.placement.policy, stage_of(role))
+            and dtype_objection(self.config.engine, frozen.dtype) is None
         }
+
+    def _kept(self) -> dict[Role, KeptModel]:
+        """The models that the policy may move, and that no engine can take."""
+        kept = dict(self.training.kept)
+        for role, frozen in self.training.frozen.items():
+            reason = dtype_objection(self.config.engine, frozen.dtype)
+            if reason is not None:
+                kept[role] = frozen.kept(reason)
+        policy = self.config.placement.policy
+        return {r: own for r, own in kept.items() if not stays_on_gpu(policy, stage_of(r))}
 
     def _trainers(self, home: cluster.ClusterNode) -> dict[str, TrainerMachine]:
         """The other machines of the trainer's processes, by their names in the cluster."""
@@ -273,6 +285,9 @@ class RayRuntime(RemoteRuntime):
         fault = ray.get(actor.start.remote(False), timeout=START_S + self._ray.patience_s)
         if fault is not None:
             raise error_of(fault)
+        facts: SchedulerFacts = ray.get(actor.facts.remote(), timeout=self._ray.patience_s)
+        self._engines = dict(facts.engines)
+        warn(facts.kept, self._gpu.profile)
 
     def close(self) -> None:
         """Record what waits for readings, fetch the machines' records, end the engines."""

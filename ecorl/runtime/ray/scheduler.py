@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ from ecorl.edi import EdiMatrix
 from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.lanes.messages import Fault, fault_of
 from ecorl.engines.protocol import ScoreBatch
+from ecorl.errors import ConfigError
 from ecorl.ledger import Ledger
 from ecorl.records import EventKind, FaultKind, ModelShape, Role, StageWork
 from ecorl.runtime.equipment.hardware import GpuPath
 from ecorl.runtime.handles import Iteration, Landed, PlacedStage, RunTotals, Span
+from ecorl.runtime.kept_models import reason_of
 from ecorl.runtime.ray.changes import ModelChanges
 from ecorl.runtime.ray.monitor import MonitorPlan
 from ecorl.runtime.ray.monitor_link import RemoteMonitor
@@ -29,7 +31,7 @@ from ecorl.runtime.ray.node_records import LeftOver, NodeRecords
 from ecorl.runtime.ray.outbox import Note
 from ecorl.runtime.ray.workers import RESTART_S, START_S, PlacedWorker, make_lanes
 from ecorl.runtime.scheduling.stage_scheduler import StageScheduler
-from ecorl.runtime.training import TrainingSide
+from ecorl.runtime.training import KeptModel, TrainingSide
 
 logger = logging.getLogger(__name__)
 
@@ -84,12 +86,14 @@ class SchedulerFacts:
         engines: checkpoint folder of each role that has an engine.
         nodes: names of the machines that have a monitor, by Ray's ids of them.
         models: shapes of the roles' models.
+        kept: models that the policy might offload, and that have no engine.
     """
 
     config: Config
     engines: Mapping[Role, Path]
     nodes: Mapping[str, str]
     models: Mapping[Role, ModelShape]
+    kept: Mapping[Role, KeptModel] = field(default_factory=dict)
 
 
 class SchedulerActor:
@@ -154,6 +158,7 @@ class SchedulerActor:
         for role, why in self._changes.retired.items():
             scheduler.retire(role, why)
         if not is_anew:
+            scheduler.record_kept()
             self._records.fetch_left_over(plan.left_over)
 
     def _start_monitors(self, scheduler: StageScheduler, is_anew: bool) -> None:
@@ -172,19 +177,32 @@ class SchedulerActor:
 
     def _equip(self, scheduler: StageScheduler, is_anew: bool) -> None:
         """Load the engines, with their models as they are now."""
-        plan, refreshed = self._plan, self._changes.refreshed
+        plan, changes = self._plan, self._changes
         workers = [
-            replace(w, model=replace(w.model, folder=refreshed.get(w.role, w.model.folder)))
+            replace(w, model=replace(w.model, folder=changes.refreshed.get(w.role, w.model.folder)))
             for w in plan.workers
+            if w.role not in changes.kept
         ]
         lanes, failed = make_lanes(workers, plan.config, RESTART_S if is_anew else START_S)
-        if failed and not is_anew:
+        if is_anew:
+            scheduler.equip(self._monitors, lanes, changes.kept)
+            for role, error in failed.items():
+                scheduler.record_fault(FaultKind.ENGINE_GIVEN_UP, role, str(error))
+            return
+        kept = dict(plan.training.kept)
+        try:
+            for role, error in failed.items():
+                kept[role] = plan.training.frozen[role].kept(reason_of(error))
+        except ConfigError:
             for lane in lanes.values():
                 lane.close()
-            raise next(iter(failed.values()))
-        scheduler.equip(self._monitors, lanes)
-        for role, error in failed.items():
-            scheduler.record_fault(FaultKind.ENGINE_GIVEN_UP, role, str(error))
+            raise
+        for worker in workers:
+            if worker.role in failed:
+                ray.kill(worker.actor)  # another run may have its card
+        changes.kept = scheduler.equip(self._monitors, lanes, kept)
+        if changes.kept:
+            changes.write(self._folder)
 
     def _edi(self) -> EdiMatrix | None:
         text = self._plan.edi_json
@@ -215,9 +233,10 @@ class SchedulerActor:
     def facts(self) -> SchedulerFacts:
         """What a process has to know to take part in the run."""
         plan = self._plan
-        engines = {worker.role: worker.model.folder for worker in plan.workers}
+        kept = dict(self._changes.kept)
+        engines = {w.role: w.model.folder for w in plan.workers if w.role not in kept}
         nodes = {m.node_id: m.node for m, _ in plan.monitors}
-        return SchedulerFacts(plan.config, engines, nodes, plan.training.models)
+        return SchedulerFacts(plan.config, engines, nodes, plan.training.models, kept)
 
     def _end_all(self) -> None:
         for monitor in self._monitors.values():

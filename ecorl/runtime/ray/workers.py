@@ -16,7 +16,7 @@ from ecorl.config import Config, RayRuntimeConfig
 from ecorl.engines.lanes.cluster.engine import RayEngine, engine_error
 from ecorl.engines.lanes.cluster.worker import RESOURCE, AcceleratorWorker, WorkerLife
 from ecorl.engines.registry import engine_spec
-from ecorl.errors import CheckpointError, EngineError
+from ecorl.errors import EngineError
 from ecorl.records import Role, stage_of
 from ecorl.runtime.equipment.hardware import real_card_ids
 from ecorl.runtime.ray.cluster import RESTARTS, node_named, nodes, on_node
@@ -72,13 +72,7 @@ class PlacedWorker:
             UserError: as raised in the worker, e.g. `CheckpointError`.
             EngineError: when it does not start.
         """
-        try:
-            engine = RayEngine(self.actor, stage_of(self.role), self.model.folder, start_s)
-        except CheckpointError as error:
-            raise CheckpointError(
-                f"the {self.role} model: {error}; with "
-                'placement.policy.type = "static" it stays where your framework computes'
-            ) from error
+        engine = RayEngine(self.actor, stage_of(self.role), self.model.folder, start_s)
         is_real = engine.host == REAL_HOST
         cards = real_card_ids(config) if is_real else (card_id(self.card),)
         return OffloadLane(engine, max_faults, LanePlace(self.node, cards, is_metered=is_real))

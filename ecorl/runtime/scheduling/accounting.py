@@ -13,7 +13,7 @@ from ecorl.devices import DeviceProfile, check_execution
 from ecorl.engines.cards import memory_conflict
 from ecorl.engines.lanes.threaded import AsyncEngine
 from ecorl.engines.protocol import EngineReport, ScoreBatch
-from ecorl.errors import ConfigError, PhysicalBoundError
+from ecorl.errors import PhysicalBoundError
 from ecorl.ledger import DeviceRecord, Ledger
 from ecorl.records import (
     Action,
@@ -21,6 +21,7 @@ from ecorl.records import (
     FaultEvent,
     FaultKind,
     Provenance,
+    Role,
     StageEnergy,
     StageResult,
     StageWork,
@@ -93,35 +94,39 @@ class Recorder:
                 )
             )
 
-    def check_card_memory(self, lanes: Iterable[OffloadLane]) -> None:
-        """Check that all models on each card fit into its memory together.
+    def beyond_memory(self, lanes: Mapping[Role, OffloadLane]) -> dict[Role, str]:
+        """Find the models that do not fit into the memory of a card beside those before them.
 
         Args:
             lanes: of all engines of the run.
 
-        Raises:
-            ConfigError: when they do not.
+        Returns:
+            Why not, as clauses, by role.
         """
-        cards: dict[tuple[str, tuple[str, ...]], list[AsyncEngine]] = defaultdict(list)
-        for lane in lanes:
-            if self._on_card(lane.engine):
-                cards[lane.place.node, lane.place.device_ids].append(lane.engine)
-        for engines in cards.values():
-            self._check_one_card(engines)
+        cards: dict[tuple[str, tuple[str, ...]], dict[Role, AsyncEngine]] = defaultdict(dict)
+        found = {}
+        for role, lane in lanes.items():
+            if not self._on_card(lane.engine):
+                continue
+            held = cards[lane.place.node, lane.place.device_ids]
+            why = self._conflict([*held.values(), lane.engine])
+            if why is None:
+                held[role] = lane.engine
+                continue
+            others = " and ".join(held)
+            beside = f" beside that of {others}: together they need" if held else ": it needs"
+            found[role] = f"it does not fit into the card's memory{beside} {why}"
+        return found
 
-    def _check_one_card(self, engines: Sequence[AsyncEngine]) -> None:
+    def _conflict(self, engines: Sequence[AsyncEngine]) -> str | None:
         why = memory_conflict(engines)
         if why:
-            allowed = f"a card that holds its models together: they need {why}"
-            raise ConfigError("devices.fpga", self._config.devices.fpga, allowed)
+            return why
         needed = sum(engine.card_bytes or 0 for engine in engines)
         there = self._card.get("memory_bytes")
-        if there is not None and needed > there:
-            allowed = (
-                f"a card that holds its models together: {needed / 1e9:.2f} GB are needed, "
-                f"{self._card.name} has {there / 1e9:.2f} GB"
-            )
-            raise ConfigError("devices.fpga", self._config.devices.fpga, allowed)
+        if there is None or needed <= there:
+            return None
+        return f"{needed / 1e9:.2f} GB, and {self._card.name} has {there / 1e9:.2f} GB"
 
     def record_gpu_path(
         self,

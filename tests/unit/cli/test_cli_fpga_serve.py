@@ -70,7 +70,14 @@ def test_options_that_exclude_each_other(the_line, tmp_path):
     for via in ((), ("--via", "csim")):
         assert the_line(*given, *via, "--device", 0) == told
     assert the_line(*given, "--via", "gpu").startswith("ecorl: --via = 'gpu': allowed is one of")
+    missing = "a file from make bitstream ({})"
+    told = f"ecorl: --bitstream = '{xclbin}': allowed is {missing}"
+    assert the_line(*given, "--bitstream", xclbin) == told.format("there is no such file")
+    xclbin.touch()
+    manifest = "its manifest a.json, which make bitstream writes beside it, is not there"
+    assert the_line(*given, "--bitstream", xclbin) == told.format(manifest)
     # Where nothing names a host, a bitstream takes XRT.
+    xclbin.with_suffix(".json").touch()
     assert fpga_serve._engine_options(None, xclbin, [2, 0], 1)["backend"].host == "xrt"
     assert fpga_serve._engine_options(None, None, None, 1)["backend"].host == "csim"
 

@@ -132,8 +132,8 @@ class Bench:
         self.runtime = self.iteration = None
         self.asked = []
 
-    def build(self, config=None, stages=(Stage.REWARD,), edi=None, **training):
-        frozen = dict.fromkeys(stages, FrozenModel(self.folder / "model"))
+    def build(self, config=None, stages=(Stage.REWARD,), edi=None, *, dtype="float32", **training):
+        frozen = dict.fromkeys(stages, FrozenModel(self.folder / "model", dtype))
         side = TrainingSide(models=dict.fromkeys(Stage, TINY), frozen=frozen, **training)
         self.runtime = LocalRuntime(config or make_config(), self.ledger, side, edi=edi)
         self.iteration = None

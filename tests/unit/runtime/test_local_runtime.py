@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import textwrap
 import threading
 import time
@@ -15,8 +16,8 @@ from ecorl.config import Config, FaultInjection
 from ecorl.edi import EdiMatrix
 from ecorl.engines.fpga.kernels.banks import WEIGHTS_LOW
 from ecorl.engines.protocol import EngineReport
-from ecorl.errors import CheckpointError, ConfigError, DataError, EngineCrashed, EngineError
-from ecorl.records import Action, Provenance, Stage, StageWork
+from ecorl.errors import ConfigError, DataError, EngineCrashed, EngineError
+from ecorl.records import Action, FaultKind, GuardRefusal, Provenance, Stage, StageWork
 from ecorl.runtime.protocol import join
 from ecorl.runtime.scheduling.offload import LanePlace, OffloadLane
 from ecorl.runtime.training import this_node
@@ -370,32 +371,44 @@ def test_a_retired_stage_stays_where_the_framework_computes(bench, toys, use_eng
     assert (fault.kind, fault.where, fault.detail) == ("EngineRetired", "reward", "it changed")
 
 
-def test_models_that_do_not_fit_on_the_card_together_are_refused(bench, toys, use_engines):
+def warnings(caplog):
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        (
+            {"card_bytes": 9_000_000_000},
+            "beside that of reward: together they need 18.00 GB, and u55c has 16.00 GB",
+        ),
+        (  # each alone fits, and the card's bytes would hold both
+            {"card_bytes": 6_900_000_000, "card_banks": {WEIGHTS_LOW.group: 3_150 << 20}},
+            "beside that of reward: together they need 6,300 MiB of the bank for weights, rows 0 "
+            "to 7, which has 6,144",
+        ),
+    ],
+)
+def test_of_two_models_that_do_not_fit_one_card_the_second_has_no_engine(
+    bench, toys, use_engines, caplog, told, why
+):
+    made = []
+
     def make(stage, device):
-        engine = toys.Told(lambda batch: None, stage)
-        engine.card_bytes = 9_000_000_000
+        engine = toys.Told(lambda batch: toys.answer(batch, stage), stage)
+        for name, value in told.items():
+            setattr(engine, name, value)
+        made.append(engine)
         return engine
 
     use_engines(make)
     runtime = bench.build(stages=(Stage.REWARD, Stage.REFERENCE))
-    with pytest.raises(ConfigError, match=r"devices\.fpga = 'u55c'.*18\.00 GB are needed"):
-        runtime.start()
-    bench.build(stages=(Stage.REWARD,)).start()
-
-
-def test_models_whose_weights_overflow_a_bank_together_are_refused(bench, toys, use_engines):
-    """Each alone fits, and the card's bytes would hold both."""
-
-    def make(stage, device):
-        engine = toys.Told(lambda batch: None, stage)
-        engine.card_bytes, engine.card_banks = 6_900_000_000, {WEIGHTS_LOW.group: 3_150 << 20}
-        return engine
-
-    use_engines(make)
-    runtime = bench.build(stages=(Stage.REWARD, Stage.REFERENCE))
-    with pytest.raises(ConfigError, match=r"6,300 MiB of the bank for weights, rows 0 to 7"):
-        runtime.start()
-    bench.build(stages=(Stage.REWARD,)).start()
+    runtime.start()
+    reason = f"stays on the host: it does not fit into the card's memory {why}"
+    assert warnings(caplog) == [f"the reference model (model) {reason}"]
+    assert [engine.n_closed for engine in made] == [0, 1]
+    assert (runtime.offloads(Stage.REWARD), runtime.offloads(Stage.REFERENCE)) == (True, False)
+    bench.step(1, toys.make_batch(3))  # the first is asked as ever
 
 
 # ---------------------------------------------------------------- energy
@@ -479,9 +492,9 @@ def children():
 
 
 BROKEN_PLUGIN = """
-import time
+import os
 from ecorl.engines.protocol import EngineReport, ScoreResult
-from ecorl.errors import CheckpointError
+from ecorl.errors import CheckpointError, ConfigError
 from ecorl.records import ModelShape, Provenance, Stage
 
 class Engine:
@@ -492,6 +505,10 @@ class Engine:
             raise CheckpointError(f"{checkpoint}: no config.json")
         if stage is Stage.REFERENCE and broken == "bug":
             raise RuntimeError("a bug in somebody's plug-in")
+        if stage is Stage.REFERENCE and broken == "config":
+            raise ConfigError("engine.offload.options.broken", broken, "nothing")
+        if stage is Stage.REFERENCE and broken == "dies":
+            os._exit(3)
         self.stage, self.device = stage, device
     def score(self, batch):
         raise NotImplementedError
@@ -531,24 +548,94 @@ def half_config(toys, isolated, **options):
 
 
 @pytest.mark.parametrize(
-    ("isolated", "broken", "error"),
+    ("isolated", "broken", "why"),
     [
-        (True, "user", CheckpointError),
-        (False, "user", CheckpointError),
-        (False, "bug", RuntimeError),
+        (True, "user", "its engine cannot load it ({folder}: no config.json)"),
+        (False, "user", "its engine cannot load it ({folder}: no config.json)"),
+        (False, "bug", "its engine did not start (RuntimeError: a bug in somebody's plug-in)"),
+        (True, "bug", "its engine did not start (RuntimeError: a bug in somebody's plug-in)"),
+        (
+            True,
+            "dies",
+            "its engine did not start (the engine process ended with exit code 3 while starting)",
+        ),
     ],
 )
-def test_a_start_that_fails_leaves_nothing_behind(
-    bench, toys, half_plugin, isolated, broken, error
+def test_a_model_whose_engine_does_not_start_stays_and_the_other_keeps_its_own(
+    bench, toys, half_plugin, caplog, isolated, broken, why
 ):
-    before, threads_before = children(), threads()
+    before = children()
     config = half_config(toys, isolated, broken=broken)
     runtime = bench.build(config, stages=(Stage.REWARD, Stage.REFERENCE))
-    with pytest.raises(error):
+    runtime.start()
+    reason = "stays on the host: " + why.format(folder=bench.folder / "model")
+    assert warnings(caplog) == [f"the reference model (model) {reason}"]
+    assert len(children() - before) == 1 + isolated  # the sampler, and the engine for rewards
+    assert (runtime.offloads(Stage.REWARD), runtime.offloads(Stage.REFERENCE)) == (True, False)
+    assert runtime.checkpoint(Stage.REWARD) == bench.folder / "model"
+    assert runtime.checkpoint(Stage.REFERENCE) is None
+    (fault,) = bench.faults()
+    assert (fault.kind, fault.where) == (FaultKind.NO_ENGINE, "reference")
+    assert fault.detail == f"model {reason}"
+    work = toys.work_of(toys.make_batch(2), Stage.REFERENCE)
+    placement = bench.start(work).placement
+    assert (placement.action, placement.proposed) == (Action.GPU, Action.GPU)
+    assert (placement.reason, placement.refusal) == (reason, GuardRefusal.CANNOT_RUN)
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_a_mistake_of_the_config_ends_the_start_and_leaves_nothing_behind(
+    bench, toys, half_plugin, isolated
+):
+    before, threads_before = children(), threads()
+    config = half_config(toys, isolated, broken="config")
+    runtime = bench.build(config, stages=(Stage.REWARD, Stage.REFERENCE))
+    with pytest.raises(ConfigError, match=r"engine\.offload\.options\.broken"):
         runtime.start()
     assert children() <= before
     assert threads() <= threads_before
     runtime.close()
+
+
+@pytest.mark.parametrize("policy", ["static on the host", "static", "threshold"])
+@pytest.mark.parametrize("there", [(), ("no.xclbin",)])
+def test_a_bitstream_that_is_not_there_is_told_once_and_nothing_is_offloaded(
+    bench, toys, caplog, policy, there
+):
+    path = bench.folder / "no.xclbin"
+    for name in there:
+        (bench.folder / name).touch()
+    data = json.loads(toys.make_config().model_dump_json())
+    data["engine"]["offload"] = {"type": "fpga", "bitstream": str(path)}
+    if policy != "static":
+        data["placement"]["policy"] = {"type": policy.partition(" ")[0]}
+    runtime = bench.build(Config.model_validate(data), stages=(Stage.REWARD, Stage.REFERENCE))
+    runtime.start()
+    missing = f"engine.offload.bitstream = '{path}': " + (
+        "its manifest no.json, which make bitstream writes beside it, is not there"
+        if there
+        else "there is no such file"
+    )
+    everything = f"{missing}; nothing is offloaded, all stages stay on the host"
+    assert warnings(caplog) == [everything]
+    told = [(fault.kind, fault.where, fault.detail) for fault in bench.faults()]
+    if policy == "static on the host":
+        nothing = f"{missing}; nothing is offloaded"
+        assert told == [(FaultKind.NO_ENGINE, "engine.offload", nothing)]
+        return
+    detail = f"model stays on the host: {missing}"
+    assert told == [(FaultKind.NO_ENGINE, role, detail) for role in ("reward", "reference")]
+    placement = bench.start(toys.work_of(toys.make_batch(2))).placement
+    assert (placement.action, placement.reason) == (Action.GPU, f"stays on the host: {missing}")
+
+
+def test_a_model_in_a_type_that_the_exact_engine_lacks_stays(bench, toys, caplog):
+    data = json.loads(toys.make_config().model_dump_json())
+    data["engine"]["offload"] = {"type": "torch"}
+    runtime = bench.build(Config.model_validate(data), dtype="float64")
+    runtime.start()
+    why = "the engine torch computes in float32, bfloat16, float16, and this model is in float64"
+    assert warnings(caplog) == [f"the reward model (model) stays on the host: {why}"]
 
 
 def test_close_ends_engines_and_sampler_and_may_be_called_twice(bench, toys, half_plugin):

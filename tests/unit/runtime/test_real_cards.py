@@ -46,6 +46,8 @@ def cards(tmp_path, monkeypatch):
 
 def real_config(toys, tmp_path, cards=(0,)):
     data = toys.make_config().model_dump()
+    for name in ("ecorl.hw.xclbin", "ecorl.hw.json"):  # the toy engine reads neither
+        (tmp_path / name).touch()
     data["engine"]["offload"] = {
         "type": "fpga",
         "bitstream": tmp_path / "ecorl.hw.xclbin",

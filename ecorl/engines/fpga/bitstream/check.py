@@ -39,6 +39,21 @@ _MODES = {
 }
 
 
+def missing_part(path: Path) -> str | None:
+    """Tell which of a bitstream's two files is not there, in words; None where both are.
+
+    Args:
+        path: the xclbin.
+    """
+    # Not by pathlib, which raises for an impossible path.
+    if not os.path.exists(path):  # noqa: PTH110
+        return "there is no such file"
+    manifest = manifest_path(path)
+    if not os.path.isdir(path) and not os.path.exists(manifest):  # noqa: PTH110, PTH112
+        return f"its manifest {manifest.name}, which make bitstream writes beside it, is not there"
+    return None
+
+
 def check_bitstream(
     path: Path,
     *,
@@ -68,6 +83,9 @@ def check_bitstream(
     """
     if os.path.isdir(path):  # noqa: PTH112 - False for an impossible path, where pathlib raises
         raise BitstreamError(f"{path} is a folder: a bitstream is a file, such as ecorl.hw.xclbin")
+    missing = missing_part(path)
+    if missing is not None:
+        raise BitstreamError(f"{path}: {missing}")
     manifest = read_manifest(manifest_path(path))
     container = _check_file(path, manifest)
     _check_target(path, manifest, container, emulated)

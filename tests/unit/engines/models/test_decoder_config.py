@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from checkpoint_files import CONFIG, LLAMA3, write_checkpoint
 
+from ecorl.engines.lanes.messages import error_of, fault_of
 from ecorl.engines.models.checkpoint import Rope, load_decoder, read_config
-from ecorl.errors import CheckpointError
+from ecorl.engines.models.decoder_config import unsupported_reason
+from ecorl.errors import CheckpointError, UnsupportedModel
 
 QWEN = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
 OLD_LLAMA3 = {k: v for k, v in LLAMA3.items() if k != "rope_theta"}
@@ -237,3 +239,40 @@ def test_keys_that_nobody_knows_are_named(tmp_path, caplog):
     assert record.levelname == "WARNING"
     assert "logits_scaling, residual_multiplier" in record.getMessage()
     assert "unused" not in record.getMessage()
+
+
+# ---------------------------------------------------------------- in the user's words
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]},
+            "the INT8 engine runs Llama and Qwen2.5 models, and this one is GPT-2",
+        ),
+        (
+            {"model_type": "minerva", "architectures": ["MinervaForCausalLM"]},
+            "the INT8 engine runs Llama and Qwen2.5 models, and this one is minerva",
+        ),
+        (
+            {"hidden_act": "gelu"},
+            "the INT8 engine cannot run a model with hidden_act = 'gelu'; it wants silu",
+        ),
+        ({"my_own_key": 1}, None),
+    ],
+)
+def test_a_config_in_memory_is_judged_in_plain_words_and_warns_of_nothing(changes, words, caplog):
+    assert unsupported_reason({**CONFIG, **changes}) == words
+    assert caplog.records == []
+
+
+def test_a_refused_file_has_both_the_line_with_its_path_and_the_plain_words(tmp_path):
+    folder = write_config(tmp_path / "m", {"hidden_act": "gelu"})
+    with pytest.raises(UnsupportedModel) as caught:
+        read_config(folder)
+    assert str(caught.value).startswith(f"{folder / 'config.json'}: hidden_act = 'gelu'")
+    # Between two processes too.
+    sent = error_of(fault_of(caught.value))
+    assert isinstance(sent, UnsupportedModel)
+    assert (str(sent), sent.reason) == (str(caught.value), caught.value.reason)

@@ -116,7 +116,8 @@ def test_a_cards_own_name_is_compared_with_the_platform(card, same):
 
 def test_a_file_without_a_manifest_is_refused(csim):
     manifest_path(csim).unlink()
-    assert "ecorl.csim.json is missing" in refused(csim)
+    told = "its manifest ecorl.csim.json, which make bitstream writes beside it, is not there"
+    assert refused(csim) == f"{csim}: {told}"
 
 
 def test_a_changed_file_is_refused(csim):
@@ -128,7 +129,9 @@ def test_a_changed_file_is_refused(csim):
 
 def test_an_absent_file_is_refused(csim):
     csim.unlink()
-    assert "cannot be read: No such file" in refused(csim)
+    assert refused(csim) == f"{csim}: there is no such file"
+    manifest_path(csim).unlink()  # then too it is the file that is missing first
+    assert refused(csim) == f"{csim}: there is no such file"
 
 
 def test_a_file_under_anothers_manifest_is_refused(csim):
