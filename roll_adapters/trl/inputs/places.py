@@ -72,8 +72,7 @@ def _may_run(config: cfg.Config, stage: Stage, folder: Path, home: str) -> str:
         return "may run in the torch engine"
     why = refusal(folder, stage, config.devices.fpga)
     if why is not None:
-        stays = f'it stays on the {home} with placement.policy.type = "static"'
-        return f"the card cannot run it: {why}; {stays}"
+        return f"stays on the {home}, since the card cannot run it: {why}"
     if not real_cards(config.engine):
         return f"may run on the simulated card ({config.devices.fpga})"
     bitstream = offload.bitstream
