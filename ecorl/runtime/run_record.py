@@ -21,7 +21,7 @@ from typing import Any
 import ecorl
 from ecorl.config import Config, config_toml, parse_config
 from ecorl.edi import EdiMatrix
-from ecorl.errors import ConfigError, RunError
+from ecorl.errors import ConfigError, LedgerError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.ledger.nodes import NODES_FOLDER
 from ecorl.records import EventKind
@@ -150,8 +150,15 @@ class AttachedRun:
     def withdraw(self) -> None:
         """Close the record of a run in which nothing ran, and remove it where it is new."""
         self.ledger.close()
-        if self.is_new:
-            remove_run(self.folder, self.existed)
+        if self.existed is not None:
+            if self.is_new:
+                remove_run(self.folder, self.existed)
+            return
+        # Whatever else lies in there by now is the user's.
+        with contextlib.suppress(RunError, LedgerError):
+            remove_record(self.folder)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
 
 
 def run_facts(policy: object, reward: object, packages: Sequence[str] = ()) -> dict[str, str]:

@@ -114,6 +114,10 @@ def test_attaching_twice_is_refused_until_the_first_has_ended(tiny, here):
         attach(trainer, "ecorl.toml")
     attachment.detach()
     assert not Path("runs/my-run-11").exists(), "nothing was trained"
+    attachment = attach(trainer, "ecorl.toml")
+    Path("runs/my-run-11/mine.txt").write_text("kept")
+    attachment.detach()
+    assert [path.name for path in Path("runs/my-run-11").iterdir()] == ["mine.txt"]
     attach(trainer, "ecorl.toml")
     trainer.train()
     attach(trainer, "ecorl.toml", overwrite=True).detach()
