@@ -60,6 +60,7 @@ class FoundRun:
         meta: the head of its record.
         config_toml: its config.
         state: `FINISHED`, `STOPPED`, `FAILED` or `UNFINISHED`; the last one may be running.
+        has_begun: whether it ever began to train.
         step: the last step that it recorded; 0 for none.
         has_checkpoint: whether it recorded any checkpoint.
         checkpoint: the newest one that is there; None without one.
@@ -69,6 +70,7 @@ class FoundRun:
     meta: Mapping[str, str]
     config_toml: str
     state: str
+    has_begun: bool
     step: int
     has_checkpoint: bool
     checkpoint: Path | None
@@ -97,6 +99,7 @@ class FoundRun:
             meta=run.meta,
             config_toml=run.config_toml,
             state=FINISHED if EventKind.FINISH in course else state,
+            has_begun=bool(course),
             step=max([*steps, *(row.iteration for row in saved)], default=0),
             has_checkpoint=bool(saved),
             checkpoint=None if newest is None else Path(newest.path),
@@ -141,6 +144,26 @@ class FoundRun:
             f"{self.folder} holds a run already, {self.state} {course}: {way}; overwrite=True "
             f"removes it first; {_ANOTHER}"
         )
+
+
+def remove_unbegun(folder: Path) -> None:
+    """Remove the record of an attached run that never began, if that is what lies in a folder.
+
+    A script that ended between attaching and training has left it: nothing is in it.
+
+    Args:
+        folder: of a run, or of none.
+
+    Raises:
+        RunError: when it cannot be removed.
+        LedgerError: when the record cannot be read.
+    """
+    ledger = folder / LEDGER_FILE
+    if not ledger.exists() or is_being_written(ledger):
+        return
+    found = FoundRun.of(folder)
+    if found.attached and not found.has_begun:
+        remove_record(folder)
 
 
 def remove_record(folder: Path) -> None:

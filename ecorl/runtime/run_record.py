@@ -33,6 +33,7 @@ from ecorl.runtime.found_run import (
     ORIGIN,
     FoundRun,
     remove_record,
+    remove_unbegun,
 )
 from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.run_folder import in_new_folder, in_newest_folder
@@ -255,6 +256,8 @@ def open_attached_run(
         ConfigError: when that run was recorded under another config.
     """
     ledger = folder / LEDGER_FILE
+    if not begins_again and from_step is None:
+        remove_unbegun(folder)
     if not ledger.exists():
         again = {BEGINS_AGAIN: "yes"} if begins_again else {}
         head = {ORIGIN: ATTACH, **again, **facts}

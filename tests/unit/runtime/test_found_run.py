@@ -54,6 +54,20 @@ def test_a_checkpoint_that_is_gone_is_not_offered_as_one(folder, tmp_path):
     assert str(tmp_path / "gone") not in line
 
 
+def test_a_record_of_a_run_that_never_began_is_no_run(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    open_attached_run(Config(), tmp_path / "run", None, {}).close()
+    with open_attached_run(Config(), tmp_path / "run", None, {"fact": "new"}) as ledger:
+        assert FoundRun.of(tmp_path / "run").meta["fact"] == "new"
+        with pytest.raises(RunError, match="still written"):
+            open_attached_run(Config(), tmp_path / "run", None, {})
+        ledger.event(EventKind.START, "")
+    with pytest.raises(RunError, match="holds a run already"):
+        open_attached_run(Config(), tmp_path / "run", None, {})
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+
+
 def test_the_names_of_a_run_s_files_are_those_that_are_written():
     written = {HTML_FILE, JSON_FILE, FOOTPRINT_FILE, EMISSIONS_FILE}
     written |= {comparison.HTML_FILE, comparison.JSON_FILE, "config.toml"}
