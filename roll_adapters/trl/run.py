@@ -17,7 +17,12 @@ from ecorl.config import Config, config_toml
 from ecorl.errors import ConfigError, TrainingError
 from ecorl.ledger import LEDGER_FILE, LedgerReader
 from ecorl.runtime.checkpoints import newest_checkpoint, step_of
-from ecorl.runtime.run_record import check_unused, check_writable, resumable_config
+from ecorl.runtime.run_record import (
+    check_unused,
+    check_writable,
+    resumable_config,
+    resume_command,
+)
 from roll_adapters.trl.launch.crew import CHECKPOINTS, NEXT_WIDTH, AttemptOutcome
 from roll_adapters.trl.launch.messages import Begin, How
 from roll_adapters.trl.launch.supervisor import Supervisor
@@ -114,5 +119,5 @@ def _supervised(how: How, config: Config, run_dir: Path, width: int) -> bool:
         return Supervisor(told).run(width)
     except TrainingError as error:
         begun = (run_dir / LEDGER_FILE).is_file()
-        hint = f"; go on with: ecorl run --resume {run_dir}" if begun else ""
+        hint = f"; go on with: {resume_command(run_dir)}" if begun else ""
         raise TrainingError(f"{error}{hint}") from error
