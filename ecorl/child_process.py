@@ -15,7 +15,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -32,6 +32,9 @@ def start_module(
 ) -> subprocess.Popen[bytes]:
     """Start ``python -m MODULE FD PARENT_PID`` with this ecorl on its module path.
 
+    It does not hear Ctrl-C until it calls `hear_keyboard`: one that comes while it still imports
+    its libraries must not end it with a trace on the terminal.
+
     Args:
         module: dotted name of the module.
         fd: a pipe or socket that the child inherits; the parent's own copy stays open.
@@ -45,15 +48,31 @@ def start_module(
     """
     # -P keeps the working folder off the child's path: a torch.py or json.py there must not stand
     # in for the library.
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", module, str(fd), str(os.getpid())],
-        stdin=stdin,
-        stdout=output,
-        stderr=output,
-        pass_fds=(fd,),
-        env=_environment(variables or {}),
-        start_new_session=own_session,
-    )
+    with _keyboard_held_back():
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", module, str(fd), str(os.getpid())],
+            stdin=stdin,
+            stdout=output,
+            stderr=output,
+            pass_fds=(fd,),
+            env=_environment(variables or {}),
+            start_new_session=own_session,
+        )
+
+
+@contextlib.contextmanager
+def _keyboard_held_back() -> Iterator[None]:
+    """Hold SIGINT back from this thread, and so for good from what it starts inside the block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def hear_keyboard() -> None:
+    """Let SIGINT reach this process, and one that came since it was started."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def die_with_parent(parent_pid: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from ecorl.cli.exits import STOPPED, STOPPED_TEXT
+from ecorl.cli.exits import STOPPED, stopped_text
 
 __all__ = ["STOPPED", "main"]
 
@@ -20,5 +20,5 @@ def main() -> None:
 
         commands.main()
     except KeyboardInterrupt:
-        sys.stderr.write(f"ecorl: {STOPPED_TEXT}\n")
+        sys.stderr.write(f"ecorl: {stopped_text(sys.argv[1:])}\n")
         sys.exit(STOPPED)

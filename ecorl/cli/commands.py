@@ -25,6 +25,7 @@ from ecorl.cli.exits import (
     help_without_command,
     reading_named_ledger,
     run_to_exit,
+    stopped_text,
 )
 from ecorl.cli.fpga.app import fpga_app
 from ecorl.cli.help_text import reflow
@@ -33,6 +34,7 @@ from ecorl.cli.output import LastingOutput, log_plainly, make_console, say
 from ecorl.cli.plan import plan
 from ecorl.cli.policy.app import policy_app
 from ecorl.cli.runs import runs
+from ecorl.cli.stopping import what_next
 from ecorl.config import Config, config_toml, load_config, parse_config, preset_names
 from ecorl.errors import ConfigError, MissingToolError, RunError, UserError
 
@@ -45,7 +47,7 @@ class _Commands(typer.core.TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            raise Stopped(STOPPED_TEXT) from error
+            raise Stopped(stopped_text(sys.argv[1:])) from error
 
 
 app = typer.Typer(
@@ -146,9 +148,14 @@ def run(
             with contextlib.suppress(OSError):
                 made.rmdir()
     if not has_finished:
-        say(f"stopped; go on with: ecorl run --resume {run_dir}", console)
+        from ecorl.runtime.run_record import resume_command
+
+        say(f"stopped; go on with: {resume_command(run_dir)}", console)
         raise typer.Exit(STOPPED)
-    _report(run_dir, make_console())
+    try:
+        _report(run_dir, make_console())
+    except KeyboardInterrupt as error:
+        raise Stopped(f"{STOPPED_TEXT}; {what_next(run_dir)}") from error
 
 
 def _trained(settings: Config, run_dir: Path, resumed: bool, console: Console) -> bool:
@@ -165,9 +172,7 @@ def _trained(settings: Config, run_dir: Path, resumed: bool, console: Console) -
                 return bool(_adapter(settings.adapter, "resume")(run_dir, console))
         return bool(_adapter(settings.adapter, "run")(settings, run_dir, console))
     except KeyboardInterrupt as error:
-        begun = ledger.is_file() and not others
-        hint = f"; go on with: ecorl run --resume {run_dir}" if begun else ""
-        raise Stopped(STOPPED_TEXT + hint) from error
+        raise Stopped(f"{STOPPED_TEXT}; {what_next(run_dir, is_own=not others)}") from error
 
 
 def _to_start(config: str | None, overrides: Sequence[str]) -> Config:

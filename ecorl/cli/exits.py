@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -25,6 +26,7 @@ USER_ERROR = 2
 STOPPED = 130
 """Exit code of a run that a signal stopped; it can be resumed."""
 STOPPED_TEXT = "stopped from the keyboard"
+NOTHING_RECORDED = "nothing was recorded: start it again"
 
 _POLICY_PACKAGES = ("gymnasium", "onnx", "scipy", "stable_baselines3", "tensorboard")
 """Packages that the extra ``policy`` brings."""
@@ -32,6 +34,19 @@ _POLICY_PACKAGES = ("gymnasium", "onnx", "scipy", "stable_baselines3", "tensorbo
 
 class Stopped(Exception):
     """Ctrl-C; the message says how to go on, where that is possible."""
+
+
+def stopped_text(words: Sequence[str]) -> str:
+    """Say that Ctrl-C ended a command of which no more is known than its words.
+
+    Args:
+        words: of the command line, without the program.
+    """
+    if list(words[:1]) != ["run"]:
+        return STOPPED_TEXT
+    if any(word.partition("=")[0] == "--resume" for word in words):
+        return f"{STOPPED_TEXT}; go on with: {shlex.join(['ecorl', *words])}"
+    return f"{STOPPED_TEXT}; {NOTHING_RECORDED}"
 
 
 @contextlib.contextmanager
@@ -114,7 +129,7 @@ def run_to_exit(app: Callable[..., Any]) -> NoReturn:
     except Stopped as error:
         _fail(str(error), STOPPED)
     except typer.Abort:
-        _fail(STOPPED_TEXT, STOPPED)
+        _fail(stopped_text(sys.argv[1:]), STOPPED)
     except OSError as error:
         if not _lost_output():
             raise

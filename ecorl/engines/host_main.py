@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
-from ecorl.child_process import die_with_parent
+from ecorl.child_process import die_with_parent, hear_keyboard
 from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.lanes.messages import Fault, Ready, StartEngine, fault_of
 from ecorl.engines.lanes.threaded import Result, answer, told_of
@@ -29,6 +29,7 @@ def main(argv: Sequence[str]) -> int:
     # the parent, which may have a step to finish, decides when the engine ends.
     for which in (signal.SIGINT, signal.SIGTERM):
         signal.signal(which, signal.SIG_IGN)
+    hear_keyboard()  # one that came before is ignored too
     os.set_inheritable(fd, False)
     # Standard output belongs to the parent's command line; libraries here may print.
     with contextlib.suppress(OSError):  # a parent without standard error has closed it

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -21,7 +22,7 @@ from typing import Any
 import ecorl
 from ecorl.config import Config, config_toml, parse_config
 from ecorl.edi import EdiMatrix
-from ecorl.errors import ConfigError, LedgerError, RunError
+from ecorl.errors import ConfigError, EcorlError, LedgerError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.ledger.nodes import NODES_FOLDER
 from ecorl.records import EventKind
@@ -291,11 +292,33 @@ def check_unused(folder: Path) -> None:
         RunError: when it does.
     """
     if (folder / LEDGER_FILE).exists():
+        there = f": go on with `{resume_command(folder)}`"
+        if is_complete(folder):
+            there = f", which has finished: see `{shlex.join(['ecorl', 'report', str(folder)])}`"
         raise RunError(
-            f"{folder} holds a run already: go on with `ecorl run --resume {folder}`, "
-            "or choose another with --set run_dir=... (runs/{name}-{seed}-{time} is a new one "
-            "each time)"
+            f"{folder} holds a run already{there}, or choose another with --set run_dir=... "
+            "(runs/{name}-{seed}-{time} is a new one each time)"
         )
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether a folder holds a run that has finished; not where its record cannot be read.
+
+    Args:
+        folder: of the run.
+    """
+    with contextlib.suppress(EcorlError, OSError), LedgerReader(folder) as reader:
+        return any(event.kind is EventKind.FINISH for event in reader.events())
+    return False
+
+
+def resume_command(folder: Path) -> str:
+    """The command that goes on with a run of `ecorl run`, as a shell takes it.
+
+    Args:
+        folder: of the run.
+    """
+    return shlex.join(["ecorl", "run", "--resume", str(folder)])
 
 
 def check_writable(folder: Path) -> None:

@@ -209,10 +209,15 @@ def _go_on(
     point = replace(point, checkpoint=checkpoint)
     step = step_of(checkpoint)
     skip_epochs(trainer, task.config, step)
+    steps = task.config.trainer.steps
     others = "" if len(task.config.trainer.widths) == 1 else f", processes: {crew.width}"
-    console.print(
-        f"going on from step {step} of {task.config.trainer.steps}{others}", highlight=False
-    )
+    words = f"going on from step {step} of {steps}{others}"
+    if checkpoint is None:
+        words = (
+            f"there is no checkpoint: beginning again from step 0 of {steps}{others}; what was "
+            "recorded before counts as superseded"
+        )
+    console.print(words, highlight=False, soft_wrap=True)
     attempt = _Run(task, trainer, ledger, console, crew)
     return _published(attempt.go(point), task.run_dir, crew)
 

@@ -17,7 +17,7 @@ from ecorl.config import Config, config_toml
 from ecorl.errors import TrainingError
 from ecorl.ledger import LEDGER_FILE, LedgerReader
 from ecorl.runtime.checkpoints import newest_checkpoint, step_of
-from ecorl.runtime.run_record import resumable_config
+from ecorl.runtime.run_record import resumable_config, resume_command
 from roll_adapters.trl.inputs.check import check as check_input
 from roll_adapters.trl.inputs.finding import Finding
 from roll_adapters.trl.inputs.start import check_resume, check_start
@@ -125,7 +125,7 @@ def _supervised(how: How, config: Config, run_dir: Path, width: int) -> bool:
         return Supervisor(told).run(width)
     except TrainingError as error:
         begun = (run_dir / LEDGER_FILE).is_file()
-        hint = f"; go on with: ecorl run --resume {run_dir}" if begun else ""
+        hint = f"; go on with: {resume_command(run_dir)}" if begun else ""
         raise TrainingError(f"{error}{hint}") from error
 
 

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from ecorl.child_process import die_with_parent
+from ecorl.child_process import die_with_parent, hear_keyboard
 from roll_adapters.trl.launch.handover import WidthHandover
 from roll_adapters.trl.launch.messages import (
     Begin,
@@ -207,6 +207,7 @@ def main() -> None:
     fd, parent = (int(word) for word in sys.argv[1:3])
     die_with_parent(parent)
     channel = Channel(socket.socket(fileno=fd))
+    hear_keyboard()
     begin = channel.wait()
     assert isinstance(begin, Begin)
     StandIn(channel, Path(begin.run_dir)).go(begin)

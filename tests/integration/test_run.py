@@ -214,6 +214,50 @@ def test_cut_off_after_the_last_step_takes_no_further_step(here, unbroken, tmp_p
         assert max(m.iteration for m in reader.metrics("loss")) == STEPS
 
 
+def test_a_run_without_a_checkpoint_begins_again_and_says_so(here, unbroken, tmp_path):
+    run_dir = cut_off(unbroken, tmp_path / "early")
+    shutil.rmtree(run_dir / "checkpoints")
+    done = here("run", "--resume", str(run_dir))
+    assert done.returncode == 0, done.stderr
+    told = (
+        f"there is no checkpoint: beginning again from step 0 of {STEPS}; what was recorded before "
+        "counts as superseded"
+    )
+    assert told in done.stdout
+    assert_same_weights(unbroken, run_dir)
+    with contextlib.closing(LedgerReader(run_dir)) as reader:
+        assert all(row.superseded for row in reader.executions() if row.attempt == 1)
+
+
+def test_ctrl_c_names_the_command_that_goes_on_before_training_and_while_a_resume_prepares(
+    write_config, tmp_path, here
+):
+    """To the whole group, as a terminal sends it; the folder has a name that a shell would part."""
+    run_dir = tmp_path / "my run"
+    config = write_config("early")
+    words: tuple[str, ...] = ("run", "--config", str(config), "--set", f'run_dir="{run_dir}"')
+    for wait_s in (0.0, 2.5):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ecorl.cli", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        wait_for(lambda: (run_dir / "ledger.sqlite").exists())
+        time.sleep(wait_s)  # anywhere in the time before its first step
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 130, err
+        told = f"ecorl: stopped from the keyboard; go on with: ecorl run --resume '{run_dir}'"
+        assert err.splitlines() == [told]
+        words = ("run", "--resume", str(run_dir))
+    again = here("run", "--config", str(config), "--set", f'run_dir="{run_dir}"')
+    assert again.returncode == 2
+    both = f"go on with `ecorl run --resume '{run_dir}'`, or choose another with --set run_dir"
+    assert both in again.stderr
+
+
 def test_a_resume_goes_by_the_recorded_config_and_leaves_a_living_run_alone(
     here, unbroken, tmp_path
 ):
@@ -296,7 +340,8 @@ def test_a_finished_run_leaves_everything_behind(unbroken, here):
     assert {r.iteration for r in offloaded} == {2, *range(4, STEPS + 1)}
     again = here("run", "--config", str(unbroken / "config.toml"))
     assert again.returncode == 2
-    assert "holds a run already" in again.stderr
+    told = f"holds a run already, which has finished: see `ecorl report {unbroken}`, or choose"
+    assert told in again.stderr
 
 
 def test_held_out_evaluations_are_recorded_with_what_they_took(unbroken):

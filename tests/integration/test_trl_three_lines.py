@@ -156,9 +156,9 @@ def test_an_unfinished_run_is_refused_with_the_ways_on(tiny, here):
     with pytest.raises(RunError) as caught:
         attach(make(tiny, **SAVES), "ecorl.toml")
     assert str(caught.value) == (
-        "runs/my-run-11 holds a run already, ended by an error after step 2: to go on with it start "
-        "its script again with resume_from_checkpoint=True for attach and train (its checkpoint: "
-        "out/checkpoint-1); overwrite=True removes it first; "
+        "runs/my-run-11 holds a run already, ended by an error after step 2: to go on with it "
+        "start its script again with resume_from_checkpoint=True for attach and train (its "
+        "checkpoint: out/checkpoint-1); overwrite=True removes it first; "
         'name = "..." or run_dir = "runs/{name}-{seed}-{time}" in the config makes another run'
     )
     again = make(tiny, **SAVES)

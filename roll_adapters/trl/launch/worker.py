@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ecorl.child_process import die_with_parent
+from ecorl.child_process import die_with_parent, hear_keyboard
 from ecorl.cli.exits import FAULT, STOPPED, USER_ERROR
 from ecorl.cli.output import LastingOutput, log_plainly, make_console
 from ecorl.config import parse_config
@@ -35,10 +35,11 @@ def main() -> None:
     channel = Channel(socket.socket(fileno=fd))
     sys.excepthook = _telling(channel)
     log_plainly()
-    begin = channel.wait()
-    if not isinstance(begin, Begin):
-        sys.exit("the supervisor says nothing of what to do")
     try:
+        hear_keyboard()
+        begin = channel.wait()
+        if not isinstance(begin, Begin):
+            sys.exit("the supervisor says nothing of what to do")
         sys.exit(_work(begin, channel))
     except EcorlError as error:
         channel.send(Failed(fault_of(error).kind, str(error)))

@@ -209,7 +209,8 @@ def test_the_keyboard_stops_with_one_line(command, monkeypatch):
 
     monkeypatch.setattr(commands, "load_config", stopped)
     code, _, err = command("run", "--config", "demo")
-    assert (code, err) == (cli.STOPPED, "ecorl: stopped from the keyboard\n")
+    told = "ecorl: stopped from the keyboard; nothing was recorded: start it again\n"
+    assert (code, err) == (cli.STOPPED, told)
 
 
 HIDING = """
@@ -509,13 +510,17 @@ when, folder = sys.argv[1:]
 from ecorl import cli
 from ecorl.cli import commands
 from ecorl.ledger import LEDGER_FILE, Ledger
+from ecorl.records import EventKind
 
 class Adapter:
     @staticmethod
     def run(config, run_dir, console):
-        if when == "begun":
+        if when in ("begun", "complete"):
             run_dir.mkdir()
-            Ledger.create(run_dir / LEDGER_FILE, run_id="t", config_toml="", meta={}).close()
+            made = Ledger.create(run_dir / LEDGER_FILE, run_id="t", config_toml="", meta={})
+            if when == "complete":
+                made.event(EventKind.FINISH, "the run is complete")
+            made.close()
         print("ready", flush=True)
         time.sleep(50)
 
@@ -525,23 +530,35 @@ cli.main()
 """
 
 
-@pytest.mark.parametrize("when", ["preparing", "begun", "another's"])
-def test_ctrl_c_ends_with_one_line_that_says_how_to_go_on(tmp_path, when):
-    folder = tmp_path / "run"
+@pytest.mark.parametrize("when", ["preparing", "begun", "complete", "another's"])
+@pytest.mark.parametrize("name", ["run", "my run"])
+def test_ctrl_c_ends_with_one_line_that_says_how_to_go_on(tmp_path, when, name):
+    folder = tmp_path / name
     if when == "another's":
         a_run(folder)
     code, err = interrupted(RUN_UNTIL_STOPPED, when, folder)
     assert code == cli.STOPPED
-    hint = f"; go on with: ecorl run --resume {folder}" if when == "begun" else ""
-    assert one_line(err) == "ecorl: stopped from the keyboard" + hint
+    named = f"'{folder}'" if " " in name else str(folder)
+    hint = {
+        "begun": f"go on with: ecorl run --resume {named}",
+        "complete": f"the run is complete: ecorl report {named} shows it",
+    }.get(when, "nothing was recorded: start it again")
+    assert one_line(err) == f"ecorl: stopped from the keyboard; {hint}"
 
 
 def test_ctrl_c_while_the_libraries_come_in_is_one_line(tmp_path):
     """A stand-in for a library that takes its time."""
     (tmp_path / "typer.py").write_text("import time\nprint('ready', flush=True)\ntime.sleep(50)\n")
-    code, err = interrupted("from ecorl.cli import main; main()", PYTHONPATH=f"{tmp_path}:{ROOT}")
-    assert code == cli.STOPPED
-    assert one_line(err) == "ecorl: stopped from the keyboard"
+    code = "import sys; sys.argv = ['ecorl', *sys.argv[1:]]; from ecorl.cli import main; main()"
+    for words, told in (
+        (("doctor",), ""),
+        (("run", "--config", "demo"), "; nothing was recorded: start it again"),
+        (("run", "--resume", "my run"), "; go on with: ecorl run --resume 'my run'"),
+        (("run", "--resume=run"), "; go on with: ecorl run --resume=run"),
+    ):
+        ended, err = interrupted(code, *words, PYTHONPATH=f"{tmp_path}:{ROOT}")
+        assert ended == cli.STOPPED
+        assert one_line(err) == f"ecorl: stopped from the keyboard{told}"
 
 
 # ---------------------------------------------------------------- lightness

@@ -17,6 +17,7 @@ import pytest
 from rich.console import Console
 
 import roll_adapters.trl
+from ecorl.child_process import start_module
 from ecorl.cli.exits import STOPPED
 from ecorl.config import validate_config
 from ecorl.errors import CheckpointError, ConfigError, TrainingError
@@ -24,8 +25,8 @@ from ecorl.runtime.run_record import create_run
 from roll_adapters.trl import run as trl_run
 from roll_adapters.trl.launch import group, supervisor, worker
 from roll_adapters.trl.launch.crew import NEXT_WIDTH, AttemptOutcome
-from roll_adapters.trl.launch.messages import Begin, Channel
-from roll_adapters.trl.launch.supervisor import Supervisor, SupervisorPatience
+from roll_adapters.trl.launch.messages import Begin, Channel, Ended
+from roll_adapters.trl.launch.supervisor import WORKER, Supervisor, SupervisorPatience
 from tests.fakes.training_process import FAULTS, MODULE, N_STEPS, PLAN, TRIES
 
 ROOT = Path(__file__).parents[3]
@@ -333,6 +334,22 @@ def test_a_signal_reaches_rank_0_which_stops_after_its_step(tmp_path, number):
     assert "ended False" in output
     assert_gone(children)
     assert 0 < len(widths_of(tmp_path)) < N_STEPS
+
+
+def test_a_signal_while_a_training_process_still_loads_leaves_no_trace_on_the_terminal(tmp_path):
+    """It comes in the first moment, before the process has a handler of its own."""
+    ours, theirs = socket.socketpair()
+    with (tmp_path / "printed").open("wb") as printed, theirs:
+        process = start_module(WORKER, theirs.fileno(), output=printed, own_session=True)
+        process.send_signal(signal.SIGINT)
+    channel = Channel(ours)
+    try:
+        assert process.wait(60) == STOPPED
+        assert channel.receive() == [Ended("broken")]
+    finally:
+        process.kill()
+        channel.close()
+    assert (tmp_path / "printed").read_text() == ""
 
 
 def test_a_second_signal_ends_all_at_once(tmp_path):

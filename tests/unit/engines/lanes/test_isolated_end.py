@@ -17,6 +17,7 @@ import pytest
 from toy_process import HANG, LIMITS, alive, running, spec, until
 
 from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
+from ecorl.engines.lanes.process import EngineProcess
 from ecorl.errors import EngineCrashed, EngineError, EngineTimeout
 
 REPO = Path(__file__).resolve().parents[4]
@@ -37,6 +38,18 @@ def test_close_is_orderly_and_may_be_repeated(make_rows, tmp_path):
     assert isinstance(engine.submit(make_rows([1])).exception(1), EngineCrashed)
     with pytest.raises(EngineError):
         engine.score(make_rows([1]))
+
+
+def test_ctrl_c_in_its_first_moment_ends_no_engine_process_and_leaves_no_trace(capfd):
+    """A terminal sends it to the whole group, also to a process that has no handler yet."""
+    process = EngineProcess(threads=1)
+    try:
+        os.kill(process.pid, signal.SIGINT)
+        ready = process.start(spec(), 0, LIMITS.start_s)
+    finally:
+        process.stop(5.0)
+    assert ready.stage is spec().stage
+    assert "KeyboardInterrupt" not in capfd.readouterr().err
 
 
 def test_close_does_not_wait_for_a_hung_call(make_rows):
