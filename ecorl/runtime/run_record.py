@@ -133,6 +133,8 @@ class AttachedRun:
             config = config.in_folder(run_dir)
         if overwrite:
             remove_record(run_dir)
+        elif from_step is None:
+            remove_unbegun(run_dir)
         existed = frozenset(run_dir.iterdir()) if run_dir.is_dir() else frozenset()
         spent = recorded_totals(run_dir)
         try:
@@ -257,8 +259,6 @@ def open_attached_run(
         ConfigError: when that run was recorded under another config.
     """
     ledger = folder / LEDGER_FILE
-    if not begins_again and from_step is None:
-        remove_unbegun(folder)
     if not ledger.exists():
         again = {BEGINS_AGAIN: "yes"} if begins_again else {}
         head = {ORIGIN: ATTACH, **again, **facts}

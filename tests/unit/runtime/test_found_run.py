@@ -16,7 +16,7 @@ from ecorl.report.sharing.files import EMISSIONS_FILE, FOOTPRINT_FILE
 from ecorl.report.write import HTML_FILE, JSON_FILE
 from ecorl.runtime import found_run
 from ecorl.runtime.found_run import FoundRun, remove_record
-from ecorl.runtime.run_record import create_run, open_attached_run
+from ecorl.runtime.run_record import AttachedRun, create_run, open_attached_run
 
 WRITES = """
 import sys
@@ -55,17 +55,20 @@ def test_a_checkpoint_that_is_gone_is_not_offered_as_one(folder, tmp_path):
 
 
 def test_a_record_of_a_run_that_never_began_is_no_run(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "notes.txt").write_text("mine")
-    open_attached_run(Config(), tmp_path / "run", None, {}).close()
-    with open_attached_run(Config(), tmp_path / "run", None, {"fact": "new"}) as ledger:
-        assert FoundRun.of(tmp_path / "run").meta["fact"] == "new"
-        with pytest.raises(RunError, match="still written"):
-            open_attached_run(Config(), tmp_path / "run", None, {})
-        ledger.event(EventKind.START, "")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    open_attached_run(Config(), folder, None, {}).close()
+    opened = AttachedRun.open(Config(), folder, None, {"fact": "new"})
+    assert opened.is_new
+    assert FoundRun.of(folder).meta["fact"] == "new"
+    with pytest.raises(RunError, match="still written"):
+        AttachedRun.open(Config(), folder, None, {})
+    opened.ledger.event(EventKind.START, "")
+    opened.ledger.close()
     with pytest.raises(RunError, match="holds a run already"):
-        open_attached_run(Config(), tmp_path / "run", None, {})
-    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+        AttachedRun.open(Config(), folder, None, {})
+    assert (folder / "notes.txt").read_text() == "mine"
 
 
 def test_the_names_of_a_run_s_files_are_those_that_are_written():
