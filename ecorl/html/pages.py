@@ -32,6 +32,7 @@ COLOURS = {
     "wait": "#010007",
     "idle": "#010008",
     "beside": "#010009",
+    "evaluation": "#01000a",
 }
 """Stand-ins by the name of the style's variable."""
 

@@ -168,7 +168,7 @@ def test_check_says_which_models_stay_where_they_are(command, config_file, tiny,
     assert code == 0
     reward, reference = out.splitlines()[-3:-1]
     assert "the card cannot run it" in reward
-    assert "hidden_act = 'gelu'" in reward
+    assert "hidden_act" in reward
     assert "stays on the host, since the card cannot run it" in reward
     assert reference.endswith("not needed: trainer.beta = 0")
     words = ["--set", 'placement.policy={type="static"}']

@@ -47,7 +47,7 @@ from ecorl.engines.protocol import (
     StepResult,
 )
 from ecorl.engines.validate import check_batch
-from ecorl.errors import CheckpointError, ConfigError, EngineError
+from ecorl.errors import CheckpointError, ConfigError, EngineError, UnsupportedModel
 from ecorl.records import ModelShape, Provenance, Stage
 
 logger = logging.getLogger(__name__)
@@ -404,6 +404,8 @@ def refusal(checkpoint: Path, stage: Stage, device: str) -> str | None:
         check_widths(config, checkpoint / "config.json")
         _check_head(checkpoint, config, stage)
         _check_memory(checkpoint, config, load_profile(device))
+    except UnsupportedModel as error:
+        return error.reason
     except CheckpointError as error:
         return str(error)
     return None

@@ -22,7 +22,6 @@ _COLOURS: dict[str, str] = COLOURS | {
     Cause.BESIDE_STAGES: COLOURS["beside"],
     # No other cause has the colour of that stage.
     Cause.PAUSED: COLOURS["critic"],
-    Cause.EVALUATION: COLOURS["reference"],
 }
 _CURVES = tuple(_COLOURS[k] for k in ("generation", "training", "reference", "critic"))
 _MAX_TRACES = 6
