@@ -159,6 +159,8 @@ class SchedulerActor:
             scheduler.retire(role, why)
         if not is_anew:
             scheduler.record_kept()
+            # An actor that takes this one's place is told of them, and does not record them anew.
+            ledger.flush()
             self._records.fetch_left_over(plan.left_over)
 
     def _start_monitors(self, scheduler: StageScheduler, is_anew: bool) -> None:

@@ -299,4 +299,4 @@ def test_the_exact_engine_refuses_a_gate(tmp_path, require_tool):
     message = str(caught.value)
     assert "\n" not in message
     assert "transformers has no LlamaForRewardModelWithGating" in message
-    assert "the trainer's own model" in message
+    assert "runs in the trainer alone" in message
