@@ -15,13 +15,12 @@ class Output:
 
     Attributes:
         command: of a page, as it stands there.
-        keep: regular expressions of the lines that are shown; none: all.
-        until: for some of these, the expression of the line before which the part ends.
+        keep: what is shown: regular expressions of lines, each with the number of lines from there
+            on; none: all.
     """
 
     command: str
-    keep: tuple[str, ...] = ()
-    until: str = ""
+    keep: tuple[tuple[str, int], ...] = ()
 
     def cut(self, printed: str) -> str:
         """Cut an output to what is shown."""
@@ -29,15 +28,14 @@ class Output:
         if not self.keep:
             return "\n".join(lines) + "\n"
         shown: list[str] = []
-        inside = False
+        left = 0
         for line in lines:
-            inside = inside and not re.search(self.until or r"^$", line)
-            starts = any(re.search(pattern, line) for pattern in self.keep)
-            inside = inside or starts
-            if inside:
+            left = max([left, *(n for pattern, n in self.keep if re.search(pattern, line))])
+            if left:
                 shown.append(line)
             elif shown and shown[-1] != CUT:
                 shown.append(CUT)
+            left = max(left - 1, 0)
         return "\n".join(shown).rstrip(f"\n{CUT}") + "\n"
 
 
@@ -45,13 +43,12 @@ OUTPUTS = {
     "demo": Output(
         "make demo",
         (
-            r"^held-out",
-            r"^GRPO training: 200/200",
-            r"^- This machine spent",
-            r"^- On the calls that it took",
-            r"^Stages",
-            r"^Decisions",
-            r"^report:",
+            (r"^held-out before", 1),
+            (r"^GRPO training: 200/200", 2),
+            (r"^- On the calls that it took", 3),
+            (r"^  # time measured, energy", 5),
+            (r"^  # time modelled, energy", 4),
+            (r"^  reward +\d+ x host: e.g.", 2),
         ),
     ),
     "validate": Output("ecorl fpga validate --model demo/reward --pairs demo/pairs.jsonl"),

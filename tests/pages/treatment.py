@@ -108,7 +108,6 @@ COMMANDS: dict[str, Treatment] = {
     "ecorl report runs/demo-carbon-42 --annex-xi": LONG,
     "ecorl carbon plan --set 'carbon.feeds=[{type=\"synthetic\"}]' --tokens 2e10 --days 5": QUICK,
     "ecorl carbon simulate --traces CISO_2022_hourly.csv": refused("a file that can be read"),
-    "ecorl carbon profile runs/demo-carbon-42 --out table.toml": LONG,
     "make bitstream TARGET=hw PLATFORM=xilinx_u55c_gen3x16_xdma_3_202210_1": refused(
         "v[+][+]", at_root=True
     ),
