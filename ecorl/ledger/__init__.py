@@ -6,6 +6,7 @@ killed run, and puts the files of its machines together; `FileReader` reads one 
 of a file is documented in `ecorl.ledger.schema`.
 """
 
+from ecorl.ledger.ending import RunEnding, ending_of
 from ecorl.ledger.file_reader import FileReader
 from ecorl.ledger.ledger import LEDGER_FILE, Ledger
 from ecorl.ledger.lock import is_being_written
@@ -64,8 +65,10 @@ __all__ = [
     "PowerSecond",
     "PueRow",
     "RawSampleRow",
+    "RunEnding",
     "RunRow",
     "SampleErrorRow",
+    "ending_of",
     "is_being_written",
     "node_file",
     "node_name",

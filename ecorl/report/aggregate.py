@@ -8,7 +8,7 @@ from dataclasses import replace
 from ecorl.carbon.building import FROM_ACCOUNTING
 from ecorl.carbon.timeline import timelines
 from ecorl.config import Config
-from ecorl.ledger import ExecutionRow, LedgerReader, MetricRow
+from ecorl.ledger import ExecutionRow, LedgerReader, MetricRow, RunEnding
 from ecorl.records import EventKind
 from ecorl.report import carbon_verdict
 from ecorl.report import devices as device_parts
@@ -25,7 +25,7 @@ from ecorl.report.energy.spans import Span, attempt_spans, device_spans
 from ecorl.report.energy.stages import comparisons, decision_groups, expectation, stage_rows
 from ecorl.report.energy.totals import spending
 from ecorl.report.head import head
-from ecorl.report.model import DeviceTelemetry, PowerTrace, Report, RunEnding
+from ecorl.report.model import DeviceTelemetry, PowerTrace, Report
 from ecorl.report.nodes import lost_energy, node_facts
 from ecorl.report.notes import carbon_notes, notes
 from ecorl.report.run_config import RunConfig

@@ -7,9 +7,8 @@ where it says that the provenance is that of the weakest part.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-from ecorl.ledger import FaultRow, MetricRow, PlacementRow
+from ecorl.ledger import FaultRow, MetricRow, PlacementRow, RunEnding
 from ecorl.records import Action, Provenance, Role, Stage
 from ecorl.report.beside import BesideFigures
 from ecorl.report.energy.carbon_model import Footprint, PauseSummary
@@ -23,18 +22,6 @@ from ecorl.report.energy.model import (
 )
 from ecorl.report.training_stage.model import TrainingStageFacts
 
-
-class RunEnding(StrEnum):
-    """How a run stands by its last start, resume, stop or finish."""
-
-    FINISHED = "finished"
-    STOPPED = "stopped"
-    FAILED = "failed"  # an exception ended it
-    RUNNING = "running"  # a process of this machine writes its record just now
-    KILLED = "killed"  # nobody writes its record, which tells of no end
-    NO_END = "no end recorded"  # and it cannot be told from here whether it is still running
-
-
 WAIT = "wait"
 """Kind of a bar that shows a wait at the completion barrier."""
 
@@ -45,7 +32,7 @@ class Head:
 
     Attributes:
         state: how it ended, or that it is running now.
-        ended_by: what ended it; see `ecorl.report.run_state.RunState`.
+        ended_by: what ended it; see `ecorl.ledger.ending_of`.
         seed: from the config; None without one, and of a run that a script attached to.
         config_remark: what a reader should know of the config behind this report, or None.
         n_steps_planned: from the config, or what the trainer said that a script attached to.

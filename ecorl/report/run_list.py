@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ecorl.errors import LedgerError, RunError
-from ecorl.ledger import LEDGER_FILE, ExecutionRow, LedgerReader
+from ecorl.ledger import LEDGER_FILE, ExecutionRow, LedgerReader, RunEnding
 from ecorl.records import Provenance
 from ecorl.report.energy.evidence import Evidence
 from ecorl.report.energy.pauses import run_pauses
@@ -15,7 +15,6 @@ from ecorl.report.energy.readings import device_readings
 from ecorl.report.energy.spans import Span, attempt_spans, device_spans
 from ecorl.report.energy.totals import spending
 from ecorl.report.head import head
-from ecorl.report.model import RunEnding
 from ecorl.report.run_config import read_config
 
 UNREADABLE = "unreadable"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ecorl.ledger import RunEnding
 from ecorl.records import weakest
 from ecorl.report.energy.card import card_idle
 from ecorl.report.energy.causes import WASTED_CAUSES
@@ -19,7 +20,7 @@ from ecorl.report.energy.model import (
     StageRow,
 )
 from ecorl.report.energy.stages import present
-from ecorl.report.model import Head, PairedGain, RunEnding
+from ecorl.report.model import Head, PairedGain
 from ecorl.report.render.numbers import (
     count,
     duration,

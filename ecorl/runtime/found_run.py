@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 import re
 import shutil
 from collections.abc import Mapping
@@ -10,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ecorl.errors import RunError
-from ecorl.ledger import LEDGER_FILE, LedgerReader
-from ecorl.ledger.lock import WriterLock, is_being_written
+from ecorl.ledger import LEDGER_FILE, LedgerReader, RunEnding, ending_of, is_being_written
+from ecorl.ledger.lock import WriterLock
 from ecorl.ledger.nodes import COURSE, NODES_FOLDER
-from ecorl.records import EventKind, Stage
+from ecorl.records import Stage
 
 ORIGIN, ATTACH = "origin", "attach"
 """Key and value in the ledger's head of a run whose trainer the user's script made."""
@@ -26,10 +27,6 @@ BY_SCRIPT = "start its script again with resume_from_checkpoint=True for attach 
 
 BEGINS_AGAIN = "begins_again"
 """Key in the ledger's head of a job that may begin again on its record without a checkpoint."""
-
-FINISHED, STOPPED, UNFINISHED = "finished", "stopped", "not finished"
-FAILED = "ended by an error"
-"""The states of a run that is found in a folder."""
 
 _ANOTHER = 'name = "..." or run_dir = "runs/{name}-{seed}-{time}" in the config makes another run'
 
@@ -59,8 +56,8 @@ class FoundRun:
         folder: of the run.
         meta: the head of its record.
         config_toml: its config.
-        state: `FINISHED`, `STOPPED`, `FAILED` or `UNFINISHED`; the last one may be running.
-        has_begun: whether it ever began to train.
+        ending: how it stands.
+        is_empty: whether nothing is in its record: it never began to train.
         step: the last step that it recorded; 0 for none.
         has_checkpoint: whether it recorded any checkpoint.
         checkpoint: the newest one that is there; None without one.
@@ -69,8 +66,8 @@ class FoundRun:
     folder: Path
     meta: Mapping[str, str]
     config_toml: str
-    state: str
-    has_begun: bool
+    ending: RunEnding
+    is_empty: bool
     step: int
     has_checkpoint: bool
     checkpoint: Path | None
@@ -86,20 +83,21 @@ class FoundRun:
             LedgerError: when that cannot be read.
         """
         with contextlib.closing(LedgerReader(folder)) as reader:
-            run = reader.run()
-            course = [event.kind for event in reader.events() if event.kind in COURSE]
+            run, events = reader.run(), reader.events()
+            ending, _ = ending_of(reader, events)
             saved = [row for row in reader.checkpoints() if not row.superseded]
-            steps = [row.iteration for row in reader.metrics() if not row.superseded]
-        ended: Mapping[str, str] = {EventKind.STOP: STOPPED, EventKind.FAILURE: FAILED}
-        state = next((ended[kind] for kind in course[-1:] if kind in ended), UNFINISHED)
+            metrics = reader.metrics()
+            has_course = any(event.kind in COURSE for event in events)
+            is_empty = not (has_course or saved or metrics or reader.executions())
+        steps = [row.iteration for row in metrics if not row.superseded]
         there = [row for row in saved if Path(row.path).exists()]
         newest = max(there, key=lambda row: row.iteration, default=None)
         return cls(
             folder=folder,
             meta=run.meta,
             config_toml=run.config_toml,
-            state=FINISHED if EventKind.FINISH in course else state,
-            has_begun=bool(course),
+            ending=ending,
+            is_empty=is_empty,
             step=max([*steps, *(row.iteration for row in saved)], default=0),
             has_checkpoint=bool(saved),
             checkpoint=None if newest is None else Path(newest.path),
@@ -127,12 +125,13 @@ class FoundRun:
     def refusal(self) -> RunError:
         """The error that says why no other run may begin in the folder, and what may be done."""
         course = f"after step {self.step}" if self.step else "before its first step ended"
+        # Not by its end alone: a run that has stopped may still be writing what it knows.
         if is_being_written(self.folder / LEDGER_FILE):
             return RunError(
-                f"{self.folder} holds a run that is still written, {self.state} {course}: end it "
-                f"first (where this process has attached it: attachment.detach()); {_ANOTHER}"
+                f"{self.folder} holds a run that is still written, {course}: end it first (where "
+                f"this process has attached it: attachment.detach()); {_ANOTHER}"
             )
-        if self.state == FINISHED:
+        if self.ending is RunEnding.FINISHED:
             way = f"`ecorl report {self.folder}` shows it"
         elif self.checkpoint is not None:
             way = f"to go on with it {self.how_to_go_on}"
@@ -141,7 +140,7 @@ class FoundRun:
         else:
             way = "no checkpoint of it is recorded, so that there is nothing to go on from"
         return RunError(
-            f"{self.folder} holds a run already, {self.state} {course}: {way}; overwrite=True "
+            f"{self.folder} holds a run already, {self.ending} {course}: {way}; overwrite=True "
             f"removes it first; {_ANOTHER}"
         )
 
@@ -159,10 +158,12 @@ def remove_unbegun(folder: Path) -> None:
         LedgerError: when the record cannot be read.
     """
     ledger = folder / LEDGER_FILE
-    if not ledger.exists() or is_being_written(ledger):
+    if not ledger.exists():
         return
     found = FoundRun.of(folder)
-    if found.attached and not found.has_begun:
+    # Whether it is written on another machine cannot be told from here.
+    is_here = found.meta.get("host", platform.node()) == platform.node()
+    if found.attached and found.is_empty and is_here and found.ending is not RunEnding.RUNNING:
         remove_record(folder)
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from ecorl.config import AutoSourceConfig, Config
 from ecorl.engines.containment import EngineBoundary
-from ecorl.ledger import DeviceRow, LedgerReader
+from ecorl.ledger import DeviceRow, LedgerReader, RunEnding
 from ecorl.records import DeviceKind, Provenance, Role
 from ecorl.runtime.energy.recorded_energy import recorded_totals
-from ecorl.runtime.found_run import FINISHED, FoundRun
+from ecorl.runtime.found_run import FoundRun
 from ecorl.runtime.protocol import RecordWriter
 
 _KINDS = {DeviceKind.GPU: "GPU", DeviceKind.CPU: "processor", DeviceKind.FPGA: "card"}
@@ -73,7 +73,7 @@ def tell_end(folder: Path, error: BaseException | None = None) -> None:
         found = FoundRun.of(folder)
         steps = "1 step" if found.step == 1 else f"{found.step or 'no'} steps"
         told = f"{ended}recorded {steps}, {_energy(folder)}"
-        if found.state != FINISHED:
+        if found.ending is not RunEnding.FINISHED:
             told += f"; to go on: {found.how_to_go_on}"
     tell(f"{told}; see: ecorl report {folder}")
 

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from ecorl.config import Config
 from ecorl.errors import ConfigError, LedgerError
-from ecorl.ledger import LEDGER_FILE, LedgerReader
-from ecorl.records import EventKind
+from ecorl.ledger import LEDGER_FILE, LedgerReader, RunEnding, ending_of
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +143,7 @@ def _is_unfinished(folder: Path) -> bool:
         return False
     try:
         with contextlib.closing(LedgerReader(folder)) as reader:
-            return all(event.kind is not EventKind.FINISH for event in reader.events())
+            return ending_of(reader)[0] is not RunEnding.FINISHED
     except LedgerError as error:
         logger.warning("%s is passed over: %s", folder, error)
         return False

@@ -23,14 +23,13 @@ import ecorl
 from ecorl.config import Config, config_toml, parse_config
 from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError, EcorlError, LedgerError, RunError
-from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
+from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader, RunEnding, ending_of
 from ecorl.ledger.nodes import NODES_FOLDER
 from ecorl.records import EventKind
 from ecorl.runtime.energy.recorded_energy import recorded_totals
 from ecorl.runtime.found_run import (
     ATTACH,
     BEGINS_AGAIN,
-    FINISHED,
     ORIGIN,
     FoundRun,
     remove_record,
@@ -308,7 +307,7 @@ def is_complete(folder: Path) -> bool:
         folder: of the run.
     """
     with contextlib.suppress(EcorlError, OSError), LedgerReader(folder) as reader:
-        return any(event.kind is EventKind.FINISH for event in reader.events())
+        return ending_of(reader)[0] is RunEnding.FINISHED
     return False
 
 
@@ -369,7 +368,7 @@ def resumable_config(folder: Path) -> Config:
     if not (folder / LEDGER_FILE).is_file():
         raise RunError(f"{folder} holds no run to resume")
     found = FoundRun.of(folder)
-    if found.state == FINISHED:
+    if found.ending is RunEnding.FINISHED:
         raise RunError(f"{folder} has finished; `ecorl report {folder}` shows it")
     if found.attached:
         # Its trainer was made by the user's code; what a config holds is not that trainer.
@@ -382,14 +381,14 @@ def _check_continues(folder: Path, from_step: int | None, begins_again: bool) ->
     if not found.attached:
         raise RunError(f"{folder} holds a run of `ecorl run`: choose another folder")
     if begins_again:
-        if found.state == FINISHED:
+        if found.ending is RunEnding.FINISHED:
             raise RunError(f"{folder} holds a run that has finished: choose another folder")
         if from_step is None and found.has_checkpoint:
             raise RunError(
                 f"{folder} holds a run already: to go on with it {found.go_on}, or choose another "
                 "folder (run_dir in the config)"
             )
-    elif from_step is None or found.state == FINISHED:
+    elif from_step is None or found.ending is RunEnding.FINISHED:
         raise found.refusal()
 
 

@@ -79,7 +79,7 @@ class TrlAttachment:
     Attributes:
         closed: whether it has ended.
         has_begun: whether a training has begun that it follows.
-        ended_by: the error that ended the training; None while none did.
+        ended_by: the error that ended the training, and is in the record; None while none did.
         choice: what the control path decided before the step under way; None before the first.
         widths: numbers of processes to which the training can be changed; empty: to none.
         is_stopping: tells whether training was asked to stop, by a signal for instance; whoever
@@ -87,7 +87,6 @@ class TrlAttachment:
         guards_saves: whether a save that fails costs its checkpoint alone: one that was not the
             user's own wish. Otherwise the error is the user's, as without ecorl.
         missed_save: step of the newest save that failed; None where none did.
-        has_failed: whether an exception has ended the training, which is in the record then.
     """
 
     def __init__(
@@ -108,7 +107,6 @@ class TrlAttachment:
         self.is_stopping: Callable[[], bool] = lambda: False
         self.guards_saves = False
         self.missed_save: int | None = None
-        self.has_failed = False
         self._ranks = ranks
         self._on_close, self._frozen = on_close, frozen
         self._policy_shape = runtime.training.models.get(Stage.ACTOR_TRAIN)
@@ -347,7 +345,6 @@ class TrlAttachment:
         except BaseException as error:
             if not self.closed:
                 self.runtime.record.event(*ending_by(error))
-                self.has_failed = True
                 self.ended_by = error
                 self.detach()
             raise

@@ -290,7 +290,7 @@ class _Run:
                 self.record.event(EventKind.STOP, f"stopped {by}")
             return outcome
         except BaseException as error:
-            if attachment is None or not attachment.has_failed:
+            if attachment is None or attachment.ended_by is None:
                 self.record.event(*ending_by(error))
             raise
         finally:

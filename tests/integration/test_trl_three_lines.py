@@ -156,7 +156,7 @@ def test_an_unfinished_run_is_refused_with_the_ways_on(tiny, here):
     with pytest.raises(RunError) as caught:
         attach(make(tiny, **SAVES), "ecorl.toml")
     assert str(caught.value) == (
-        "runs/my-run-11 holds a run already, ended by an error after step 2: to go on with it "
+        "runs/my-run-11 holds a run already, failed after step 2: to go on with it "
         "start its script again with resume_from_checkpoint=True for attach and train (its "
         "checkpoint: out/checkpoint-1); overwrite=True removes it first; "
         'name = "..." or run_dir = "runs/{name}-{seed}-{time}" in the config makes another run'
@@ -205,7 +205,7 @@ def test_a_record_that_is_being_written_is_not_overwritten(tiny, here):
     attachment = attach(make(tiny), "ecorl.toml")
     with pytest.raises(RunError, match="this process writes it already"):
         attach(make(tiny), "ecorl.toml", overwrite=True)
-    with pytest.raises(RunError, match=r"that is still written, not finished before its"):
+    with pytest.raises(RunError, match=r"that is still written, before its"):
         attach(make(tiny), "ecorl.toml")
     assert Path("runs/my-run-11/ledger.sqlite").is_file()
     attachment.detach()

@@ -270,7 +270,7 @@ def calibrate(
     """
     with needs_policy_extra():
         from ecorl.policy.calibration.calibrate import calibrate as fit
-        from ecorl.policy.calibration.reach import holds_for
+        from ecorl.policy.calibration.words import holds_for
         from ecorl.report.render.lines import wrapped
 
         run_dir = run_dir.expanduser()

@@ -15,7 +15,7 @@ from rich.console import Console
 from ecorl.cli.output import say, writing
 from ecorl.errors import ConfigError, RunError
 from ecorl.policy.calibration.calibration import Calibration
-from ecorl.policy.calibration.reach import holds_for
+from ecorl.policy.calibration.words import holds_for
 from ecorl.policy.evaluation.choices import choices, reference_scenario
 from ecorl.policy.evaluation.evaluate import FilePolicy, PolicyComparison, compare
 from ecorl.policy.evaluation.page import render_page, write_page

@@ -202,9 +202,7 @@ def test_a_fresh_start_does_not_write_over_a_run(config, record, tmp_path):
 def test_before_a_checkpoint_a_run_is_started_again_by_overwriting_it(config, record, tmp_path):
     cut(config, 2)
     (tmp_path / "run" / "mine.txt").write_text("kept")
-    with pytest.raises(
-        RunError, match=r"ended by an error after step 2: no checkpoint of it is recorded"
-    ):
+    with pytest.raises(RunError, match=r"failed after step 2: no checkpoint of it is recorded"):
         ecorl.measure(config, total_steps=1).open()
     with ecorl.measure(config, total_steps=1, overwrite=True) as run:
         run.step()

@@ -11,10 +11,9 @@ import sys
 
 import pytest
 
-from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader, is_being_written
+from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader, RunEnding, is_being_written
 from ecorl.records import EventKind
 from ecorl.report import build_report, read_config
-from ecorl.report.model import RunEnding
 from ecorl.report.run_state import run_state
 from ecorl.runtime.run_record import ending_by
 

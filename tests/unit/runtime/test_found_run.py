@@ -42,7 +42,7 @@ def folder(tmp_path):
 
 def test_state_and_step_are_those_of_the_record(folder):
     found = FoundRun.of(folder)
-    assert (found.state, found.step, found.checkpoint) == ("stopped", 2, None)
+    assert (found.ending, found.step, found.checkpoint) == ("stopped", 2, None)
     assert "stopped after step 2" in str(found.refusal())
 
 
@@ -69,6 +69,21 @@ def test_a_record_of_a_run_that_never_began_is_no_run(tmp_path):
     with pytest.raises(RunError, match="holds a run already"):
         AttachedRun.open(Config(), folder, None, {})
     assert (folder / "notes.txt").read_text() == "mine"
+
+
+def test_a_record_whose_start_was_lost_is_a_run_all_the_same(tmp_path):
+    folder = tmp_path / "run"
+    with open_attached_run(Config(), folder, None, {}) as ledger:
+        ledger.metric(1, "loss", 0.5)
+    with pytest.raises(RunError, match="holds a run already"):
+        AttachedRun.open(Config(), folder, None, {})
+
+
+def test_a_record_of_another_machine_stays(tmp_path):
+    folder = tmp_path / "run"
+    open_attached_run(Config(), folder, None, {"host": "far"}).close()
+    with pytest.raises(RunError, match="holds a run already"):
+        AttachedRun.open(Config(), folder, None, {})
 
 
 def test_the_names_of_a_run_s_files_are_those_that_are_written():

@@ -8,7 +8,7 @@ import pytest
 
 from ecorl.errors import ConfigError
 from ecorl.policy.calibration.calibrate import Calibration, calibrate
-from ecorl.policy.calibration.reach import holds_for
+from ecorl.policy.calibration.words import holds_for
 from ecorl.records import Provenance
 from tests.fakes.hidden_runs import wrote
 
