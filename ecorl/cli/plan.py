@@ -25,8 +25,6 @@ _CARDS = ", ".join(
 )
 _SIZES = ", ".join(MODEL_SIZES)
 _ALGORITHMS = ", ".join(map(str, Algorithm))
-_WIDTHS = (60, 110)
-"""Least and most columns that sentences use."""
 
 _LEGEND = (
     "score: what an iteration gains in time and energy together over leaving the cards idle; "
@@ -220,10 +218,10 @@ def _table(found: Sequence[PlanRow]) -> list[str]:
 
 
 def _sentences(verdict: str) -> None:
-    from ecorl.report.render.lines import wrapped
+    from ecorl.report.render.lines import readable_width, wrapped
 
     console = make_console()
-    width = max(_WIDTHS[0], min(_WIDTHS[1], console.width))
+    width = readable_width(console.width)
     lines = [line for sentence in _LEGEND for line in wrapped(sentence, width, "- ")]
     for line in [*wrapped(verdict, width, ""), "", *lines]:
         say(line, console)

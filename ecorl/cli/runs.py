@@ -19,9 +19,6 @@ NEWEST = 30
 """Runs that are listed unless all are asked for: they fit a terminal, and a long run takes a
 moment to read."""
 
-_WIDTHS = (60, 110)
-"""Least and most columns that sentences below the table use."""
-
 
 def runs(
     folder: Annotated[
@@ -91,14 +88,14 @@ def run_list_lines(found: RunList, folder: Path, width: int) -> list[str]:
         folder: that was searched.
         width: of the terminal, columns.
     """
-    from ecorl.report.render.lines import wrapped
+    from ecorl.report.render.lines import readable_width, wrapped
 
     if not found.runs:
         return [f"{folder} holds no runs", *_not_searched(found, width)]
     lines: list[str] = []
     for block in _blocks([run for run in found.runs if run.started_unix_s is not None]):
         lines += ["", *_table(block)] if lines else _table(block)
-    width = max(_WIDTHS[0], min(_WIDTHS[1], width))
+    width = readable_width(width)
     remarks = _remarks(found.runs)
     if found.n_older:
         remarks.append(f"{found.n_older} more: ecorl runs {folder} --all")

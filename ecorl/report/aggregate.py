@@ -19,9 +19,10 @@ from ecorl.report.energy.card import balance, card_timeline
 from ecorl.report.energy.evidence import Evidence
 from ecorl.report.energy.footprint import footprint
 from ecorl.report.energy.model import Accounting, Spending
-from ecorl.report.energy.pauses import pause_summary, run_pauses
+from ecorl.report.energy.pauses import pause_summary
 from ecorl.report.energy.readings import DeviceReadings, device_readings
-from ecorl.report.energy.spans import Span, attempt_spans, device_spans
+from ecorl.report.energy.recorded import recorded_evidence
+from ecorl.report.energy.spans import Span, attempt_spans
 from ecorl.report.energy.stages import comparisons, decision_groups, expectation, stage_rows
 from ecorl.report.energy.totals import spending
 from ecorl.report.head import head
@@ -67,7 +68,9 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
     spans = attempt_spans(reader.attempts(), reader.last_times())
     readings, telemetry, traces = _device_figures(reader, spans, executions)
     # Behind the readings, which are the last to show damage.
-    evidence = _evidence(reader, known, spans, executions, readings)
+    accounting = None if known.config is None else known.config.accounting
+    grid = Attribution(timelines(reader, accounting), reader.attempts(), spans)
+    evidence = recorded_evidence(reader, spans, executions, readings, grid)
     nodes = node_facts(reader)
     spent = _spent(reader, known, evidence, "these machines" if nodes else "this machine")
     rows = stage_rows(executions, evidence.grid.of_executions)
@@ -147,28 +150,6 @@ def _missing(
     missing += carbon_verdict.gaps(report.footprint)
     missing += _doubtful(report.footprint)
     return missing
-
-
-def _evidence(
-    reader: LedgerReader,
-    known: RunConfig,
-    spans: dict[int, Span],
-    executions: Sequence[ExecutionRow],
-    readings: Sequence[DeviceReadings],
-) -> Evidence:
-    """Put together what the ledger holds of the run's energy and of the grid."""
-    accounting = None if known.config is None else known.config.accounting
-    return Evidence(
-        executions=executions,
-        barriers=reader.barriers(),
-        devices=reader.devices(),
-        readings=readings,
-        spans=spans,
-        own_spans=device_spans(reader.node_spans(), spans),
-        lost=reader.lost_nodes(),
-        pauses=run_pauses(reader.choices(), spans),
-        grid=Attribution(timelines(reader, accounting), reader.attempts(), spans),
-    )
 
 
 def _spent(reader: LedgerReader, known: RunConfig, evidence: Evidence, owner: str) -> Spending:

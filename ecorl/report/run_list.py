@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ecorl.errors import LedgerError, RunError
-from ecorl.ledger import LEDGER_FILE, ExecutionRow, LedgerReader, RunEnding
+from ecorl.ledger import LEDGER_FILE, LedgerReader, RunEnding
 from ecorl.records import Provenance
-from ecorl.report.energy.evidence import Evidence
-from ecorl.report.energy.pauses import run_pauses
 from ecorl.report.energy.readings import device_readings
-from ecorl.report.energy.spans import Span, attempt_spans, device_spans
+from ecorl.report.energy.recorded import recorded_evidence
+from ecorl.report.energy.spans import attempt_spans
 from ecorl.report.energy.totals import spending
 from ecorl.report.head import head
 from ecorl.report.run_config import read_config
@@ -153,7 +151,10 @@ def _listed(reader: LedgerReader, run_dir: Path, name: str) -> ListedRun:
     spans = attempt_spans(reader.attempts(), reader.last_times())
     executions = reader.executions()
     ran = head(reader, read_config(reader.run(), run_dir), spans, executions)
-    spent = spending(_evidence(reader, spans, executions), None)
+    readings = []
+    for device_id in reader.read_device_ids():
+        readings += device_readings(list(reader.power_seconds(device_id)), spans)
+    spent = spending(recorded_evidence(reader, spans, executions, readings), None)
     column = spent.columns[-1] if spent.columns else None
     return ListedRun(
         name=name,
@@ -167,23 +168,4 @@ def _listed(reader: LedgerReader, run_dir: Path, name: str) -> ListedRun:
         provenance=None if column is None else column.provenance,
         at_least=column is not None and column.at_least,
         tokens_per_j=None if column is None else column.tokens_per_joule,
-    )
-
-
-def _evidence(
-    reader: LedgerReader, spans: dict[int, Span], executions: Sequence[ExecutionRow]
-) -> Evidence:
-    """What the energy of a run follows from; nothing of the grid, since no grams are listed."""
-    readings = []
-    for device_id in reader.read_device_ids():
-        readings += device_readings(list(reader.power_seconds(device_id)), spans)
-    return Evidence(
-        executions=executions,
-        barriers=reader.barriers(),
-        devices=reader.devices(),
-        readings=readings,
-        spans=spans,
-        own_spans=device_spans(reader.node_spans(), spans),
-        lost=reader.lost_nodes(),
-        pauses=run_pauses(reader.choices(), spans),
     )

@@ -23,7 +23,7 @@ from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.models.decoder_config import unsupported_reason
 from ecorl.records import Role, Stage
 from ecorl.runtime.protocol import Runtime
-from ecorl.runtime.training import FrozenModel
+from ecorl.runtime.training import FrozenModel, plain_name
 
 logger = logging.getLogger(__name__)
 
@@ -156,8 +156,7 @@ def model_name(model: Any) -> str:
     Args:
         model: the trainer's model.
     """
-    given = str(getattr(model.config, "_name_or_path", "") or "")
-    return Path(given).name if Path(given).is_dir() else given
+    return plain_name(str(getattr(model.config, "_name_or_path", "") or ""))
 
 
 def int8_objection(model: Any) -> str | None:

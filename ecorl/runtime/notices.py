@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from ecorl.config import AutoSourceConfig, Config
@@ -19,6 +19,13 @@ from ecorl.runtime.found_run import FoundRun
 from ecorl.runtime.protocol import RecordWriter
 
 _KINDS = {DeviceKind.GPU: "GPU", DeviceKind.CPU: "processor", DeviceKind.FPGA: "card"}
+
+
+ALREADY_ATTACHED = (
+    "ecorl is attached to this trainer already: call detach() on what attach returned then "
+    "(attachment.detach()), or make a new trainer"
+)
+"""What a user reads who attaches twice: each step would be recorded twice."""
 
 
 def tell(line: str) -> None:
@@ -84,7 +91,7 @@ def _energy(folder: Path) -> str:
         return "energy unknown"
     joules = totals.drawn_j
     number = f"{joules:,.0f}" if joules >= 100 else f"{joules:.3g}"
-    return f"{number} J ({totals.provenance})"
+    return f"{number} J by the readings of its devices ({totals.provenance})"
 
 
 def _instruments(folder: Path, config: Config) -> str:
@@ -98,7 +105,8 @@ def _instruments(folder: Path, config: Config) -> str:
 
 
 def _instrument(device: DeviceRow, config: Config) -> str:
-    name, (family, *_) = _KINDS[device.kind], _split(device.source)
+    name = _KINDS[device.kind]
+    family = device.source.partition(" ")[0].partition(":")[0]
     if device.provenance is Provenance.REPLAYED:
         return f"{name} power replayed from a recording"
     if family == "modelled":
@@ -110,7 +118,3 @@ def _instrument(device: DeviceRow, config: Config) -> str:
         return f"{name} energy unknown: telemetry asks for no power source"
     by = {"nvml": "NVML", "rapl": "RAPL", "xrt": "XRT"}.get(family, family)
     return f"{name} energy by {by}"
-
-
-def _split(source: str) -> Sequence[str]:
-    return source.partition(" ")[0].split(":")

@@ -51,6 +51,16 @@ class FrozenModel:
         return KeptModel(reason, self.name or self.folder.name)
 
 
+def plain_name(name: str) -> str:
+    """What a user reads of a model: its name on the hub, or the last part of its path.
+
+    Args:
+        name: a path or the hub's name, as the framework takes it.
+    """
+    path = Path(name).expanduser()
+    return path.name if path.is_dir() else name
+
+
 @dataclass(frozen=True, slots=True)
 class KeptModel:
     """A frozen model that the policy might offload, and that has no engine.

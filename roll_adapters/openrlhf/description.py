@@ -16,9 +16,9 @@ from ecorl.records import ModelShape, Role, Stage
 from ecorl.runtime.equipment.hardware import stays_on_gpu
 from ecorl.runtime.found_run import GO_ON
 from ecorl.runtime.ray.cluster import nodes
-from ecorl.runtime.training import FrozenModel, TrainingSide
+from ecorl.runtime.training import FrozenModel, TrainingSide, plain_name
 from roll_adapters.openrlhf.flags import value_of
-from roll_adapters.ray_jobs.models import local_folder, plain_name
+from roll_adapters.ray_jobs.models import local_folder
 from roll_adapters.ray_jobs.processes import ActorFacts, answered, by_machine
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16"}

@@ -20,13 +20,3 @@ def local_folder(name: str) -> Path | None:
         return Path(snapshot_download(name, local_files_only=True))
     except (HFValidationError, LocalEntryNotFoundError, OSError):
         return None
-
-
-def plain_name(name: str) -> str:
-    """What a user reads of a model: its name on the hub, or the last part of its path.
-
-    Args:
-        name: a path or the hub's name, as the framework takes it.
-    """
-    path = Path(name).expanduser()
-    return path.name if path.is_dir() else name

@@ -14,8 +14,8 @@ from ecorl.records import ModelShape, Role, Stage, role_of
 from ecorl.runtime.equipment.hardware import stays_on_gpu
 from ecorl.runtime.found_run import GO_ON
 from ecorl.runtime.ray.cluster import nodes
-from ecorl.runtime.training import FrozenModel, TrainingSide
-from roll_adapters.ray_jobs.models import local_folder, plain_name
+from ecorl.runtime.training import FrozenModel, TrainingSide, plain_name
+from roll_adapters.ray_jobs.models import local_folder
 from roll_adapters.ray_jobs.processes import ActorFacts, answered, by_machine, tell
 from roll_adapters.roll.config.convert import MOVABLE_MODEL
 from roll_adapters.roll.config.settings import RollConfig

@@ -16,6 +16,7 @@ from ecorl.loop import LoopPlan, MeasuredLoop
 from ecorl.loop.facts import loop_facts, told_facts
 from ecorl.loop.opening import loop_config
 from ecorl.loop.processors import check_one_process
+from ecorl.runtime.notices import ALREADY_ATTACHED
 from ecorl.runtime.run_folder import with_seed_of_trainer
 
 _GO_ON = "start its script again, with resume_from_checkpoint for train"
@@ -230,10 +231,7 @@ def attach(
     callbacks = trainer.callback_handler.callbacks
     others = [one for one in callbacks if isinstance(one, EcorlCallback)]
     if not all(one.has_ended for one in others):
-        raise RunError(
-            "ecorl is attached to this trainer already: call detach() on what attach returned "
-            "then (attachment.detach()), or make a new trainer"
-        )
+        raise RunError(ALREADY_ATTACHED)
     callback = EcorlCallback(config, run_dir, overwrite)
     for one in others:
         one.detach()

@@ -17,7 +17,7 @@ from ecorl.records import Algorithm, EventKind
 from ecorl.runtime.building import build_runtime
 from ecorl.runtime.checkpoints import STATE_FILE, read_gears, read_state
 from ecorl.runtime.frozen_models import FrozenModels, saved_version
-from ecorl.runtime.notices import tell_end, tell_start
+from ecorl.runtime.notices import ALREADY_ATTACHED, tell_end, tell_start
 from ecorl.runtime.processes.ranked import together
 from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.run_folder import with_seed_of_trainer
@@ -271,10 +271,7 @@ def check_free(trainer: Any) -> None:
     """
     hooks = (trainer.__dict__.get(name) for name in HOOKED)
     if any(isinstance(getattr(hook, "__self__", None), TrlAttachment) for hook in hooks):
-        raise RunError(
-            "ecorl is attached to this trainer already: call detach() on what attach returned "
-            "then (attachment.detach()), or make a new trainer"
-        )
+        raise RunError(ALREADY_ATTACHED)
 
 
 def _algorithm(trainer: Any) -> Algorithm:

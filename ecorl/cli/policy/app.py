@@ -21,9 +21,6 @@ from ecorl.cli.exits import (
 )
 from ecorl.cli.output import make_console, say, writable, writing
 
-_WIDTHS = (60, 110)
-"""Least and most columns that sentences use."""
-
 policy_app = typer.Typer(help="Train, compare, adapt and explain the learned scheduler.")
 
 
@@ -271,7 +268,7 @@ def calibrate(
     with needs_policy_extra():
         from ecorl.policy.calibration.calibrate import calibrate as fit
         from ecorl.policy.calibration.words import holds_for
-        from ecorl.report.render.lines import wrapped
+        from ecorl.report.render.lines import readable_width, wrapped
 
         run_dir = run_dir.expanduser()
         folder = run_dir if run_dir.is_dir() else run_dir.parent
@@ -282,7 +279,7 @@ def calibrate(
         made.save(path)
         say(f"calibration: {path}")
         console = make_console()
-        width = max(_WIDTHS[0], min(_WIDTHS[1], console.width))
+        width = readable_width(console.width)
         said = [f"of run {made.run_id}", *holds_for(made), *made.notes]
         for line in [line for sentence in said for line in wrapped(sentence, width, "- ")]:
             say(line, console)

@@ -15,12 +15,9 @@ from ecorl.policy.evaluation.page import render_page, write_page
 from ecorl.policy.evaluation.pools import kept_out
 from ecorl.policy.evaluation.summary import COLUMNS, rows, sentences
 from ecorl.policy.training.origin import is_stale
-from ecorl.report.render.lines import aligned, wrapped
+from ecorl.report.render.lines import aligned, readable_width, wrapped
 from ecorl.scheduler.learned import PolicyFile
 from ecorl.sim.scenario import Scenario
-
-_WIDTHS = (60, 110)
-"""Least and most columns that sentences use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,7 @@ def text(made: PolicyComparison, width: int) -> list[str]:
         made: the comparison.
         width: columns of the terminal.
     """
-    width = max(_WIDTHS[0], min(_WIDTHS[1], width))
+    width = readable_width(width)
     table = [r.cells() for r in rows(made, OURS)]
     note = "* differs from ours after Bonferroni's correction at 5 % (paired t-test)"
     said = [*sentences(made, OURS), note]

@@ -75,7 +75,7 @@ def likeness(a: RunSummary, b: RunSummary) -> Likeness:
         b: the other one.
     """
     one, two = a.conditions, b.conditions
-    seeds = (one.seed, two.seed)
+    seeds = None if one.seed is None or two.seed is None else (one.seed, two.seed)
     instruments, remarks = _instruments(one, two)
     return Likeness(
         amounts=_known(
@@ -101,7 +101,7 @@ def likeness(a: RunSummary, b: RunSummary) -> Likeness:
         instruments=instruments,
         remarks=remarks,
         unknown=_unknown(one, two),
-        seeds=None if None in seeds else (seeds[0] or 0, seeds[1] or 0),
+        seeds=seeds,
     )  # fmt: skip
 
 

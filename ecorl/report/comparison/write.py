@@ -19,15 +19,13 @@ from ecorl.report.comparison.data import comparison_data
 from ecorl.report.comparison.model import Comparison
 from ecorl.report.comparison.sections import sections, verdict
 from ecorl.report.render.layout import Section
-from ecorl.report.render.lines import aligned, visible, wrapped
+from ecorl.report.render.lines import aligned, readable_width, visible, wrapped
 from ecorl.report.run_config import read_config
 from ecorl.report.sharing.summary import RunSummary, summarise
 
 logger = logging.getLogger(__name__)
 
 HTML_FILE, JSON_FILE = "comparison_report.html", "comparison_report.json"
-_WIDTHS = (60, 110)
-"""Least and most columns that are used: longer lines read badly."""
 
 
 def read_summary(run_dir: Path) -> RunSummary:
@@ -112,7 +110,7 @@ def print_comparison(c: Comparison, titles: tuple[str, str], console: Console) -
         titles: what to call the two runs.
         console: where to.
     """
-    width = max(_WIDTHS[0], min(_WIDTHS[1], console.width))
+    width = readable_width(console.width)
     lines = [f"first  {visible(titles[0])}", f"other  {visible(titles[1])}", ""]
     for sentence in verdict(c):
         lines += wrapped(sentence, width, "- ")

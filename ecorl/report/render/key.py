@@ -34,7 +34,7 @@ _TERMS = (
     Term("card", r"\bcards?\b|\boffload", "the accelerator board that stages can be moved to"),
     Term(
         "simulated card",
-        r"\bsimulated card\b|\(simulated\)|\bcard was simulated\b",
+        r"\bsimulated card\b|\b(?!FP)\w+ \(simulated\)|\bcard was simulated\b",
         "its answers and figures are computed on this machine; there is no board",
     ),
     Term("offloading", r"\boffload", "moving a stage of the training from the {place} to the card"),

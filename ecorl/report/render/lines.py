@@ -15,6 +15,8 @@ from rich.text import Text
 GAP = "  "
 CAPTION = "  # "
 """What a line begins with that says where the figures below it come from."""
+_READABLE = (60, 110)
+"""Least and most columns of a terminal that sentences use: longer lines read badly."""
 _ANY_WIDTH = 100_000
 """Columns that no table reaches."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -24,6 +26,16 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u
 def visible(text: str) -> str:
     r"""Write control characters of a text as escapes, e.g. ``\x1b``; line ends and tabs stay."""
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def readable_width(columns: int) -> int:
+    """Columns that sentences use of those that a terminal has.
+
+    Args:
+        columns: of the terminal.
+    """
+    least, most = _READABLE
+    return max(least, min(most, columns))
 
 
 def wrapped(text: str, width: int, first: str = "  ", rest: str | None = None) -> list[str]:

@@ -24,7 +24,15 @@ from ecorl.report.render.event_tables import fault_place, node_cells, rows_fallb
 from ecorl.report.render.gear_tables import STAGE_TITLE, training_stage_lines
 from ecorl.report.render.key import TITLE as KEY_TITLE
 from ecorl.report.render.key import key
-from ecorl.report.render.lines import CAPTION, GAP, aligned, visible, widths, wrapped
+from ecorl.report.render.lines import (
+    CAPTION,
+    GAP,
+    aligned,
+    readable_width,
+    visible,
+    widths,
+    wrapped,
+)
 from ecorl.report.render.numbers import (
     MISSING,
     bounded,
@@ -51,8 +59,6 @@ from ecorl.scheduler.words import action_name
 
 PIPED_WIDTH = 100
 """Columns where there is no terminal to ask, and no COLUMNS."""
-_WIDTHS = (60, 110)
-"""Least and most columns of a terminal that are used: longer lines read badly."""
 _MAX_GROUPS = 4
 """Groups of decisions of one stage that are listed."""
 
@@ -102,9 +108,8 @@ def print_report(report: Report, console: Console) -> None:
 
 def _width(console: Console) -> int:
     """Columns to use: those of the terminal, or of COLUMNS where there is none."""
-    low, high = _WIDTHS
     told = console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
-    return min(high, max(low, console.width)) if told else PIPED_WIDTH
+    return readable_width(console.width) if told else PIPED_WIDTH
 
 
 def _say(console: Console, lines: Iterable[str], style: str = "") -> None:

@@ -17,7 +17,7 @@ COMPLETION_LENGTH, GENERATIONS, BETA = "max_completion_length", "num_generations
 
 
 @dataclass(frozen=True, slots=True)
-class Instrument:
+class DeviceInstrument:
     """Where the power of one device was read.
 
     Attributes:
@@ -31,11 +31,6 @@ class Instrument:
     kind: DeviceKind
     source: str
     provenance: Provenance
-
-    @property
-    def is_simulated_card(self) -> bool:
-        """Whether it stands for a card that is not there."""
-        return self.kind is DeviceKind.FPGA and self.provenance is Provenance.MODELLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +52,7 @@ class Conditions:
     settings: Mapping[str, float] = field(default_factory=dict)
     prompts: str | None = None
     host: str | None = None
-    instruments: Mapping[str, Instrument] = field(default_factory=dict)
+    instruments: Mapping[str, DeviceInstrument] = field(default_factory=dict)
     interval_s: float | None = None
     placement: str | None = None
     n_card_calls: int = 0
@@ -106,5 +101,5 @@ def _prompts(config: Config) -> str:
     return str(task.prompts) if isinstance(task, FilesTask) else f"the task {task.type}"
 
 
-def _instrument(row: DeviceRow) -> Instrument:
-    return Instrument(row.profile, row.kind, row.source, row.provenance)
+def _instrument(row: DeviceRow) -> DeviceInstrument:
+    return DeviceInstrument(row.profile, row.kind, row.source, row.provenance)

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 from ecorl import config as cfg
-from ecorl.engines.cards import real_cards
+from ecorl.engines.cards import missing_bitstream, real_cards
 from ecorl.engines.fpga.engine import refusal
 from ecorl.errors import ConfigError
-from ecorl.records import Stage, role_of
+from ecorl.records import Stage, place_name, role_of
 from ecorl.runtime.equipment.hardware import gpu_path, stays_on_gpu
 from ecorl.runtime.training import FrozenModel, TrainingSide
 from roll_adapters.trl.inputs.finding import Finding
@@ -38,7 +38,7 @@ def check_places(config: cfg.Config) -> Iterator[Finding]:
     frozen = {role_of(stage): FrozenModel(folder) for stage, folder in models.items()}
     path = gpu_path(config, TrainingSide("cuda" if on_gpu else "cpu", frozen=frozen))
     yield Finding("devices.gpu", config.devices.gpu, path.note)
-    home = "GPU" if on_gpu else "host"
+    home = place_name(path.profile.kind)
     for stage, folder in models.items():
         yield Finding(f"{stage} model", "", _may_run(config, stage, folder, home))
 
@@ -73,9 +73,8 @@ def _may_run(config: cfg.Config, stage: Stage, folder: Path, home: str) -> str:
     why = refusal(folder, stage, config.devices.fpga)
     if why is not None:
         return f"stays on the {home}, since the card cannot run it: {why}"
-    if not real_cards(config.engine):
-        return f"may run on the simulated card ({config.devices.fpga})"
-    bitstream = offload.bitstream
-    if bitstream is not None and not bitstream.expanduser().is_file():
-        return f"stays on the {home}, there is no bitstream {bitstream}"
-    return f"may run on the card ({config.devices.fpga})"
+    missing = missing_bitstream(config.engine)
+    if missing is not None:
+        return f"stays on the {home}: {missing}"
+    card = "card" if real_cards(config.engine) else "simulated card"
+    return f"may run on the {card} ({config.devices.fpga})"

@@ -16,6 +16,7 @@ from ecorl.carbon.pue import read_pue
 from ecorl.controllers.planning.tables import read_table
 from ecorl.controllers.rules.prices import read_prices
 from ecorl.devices import load_profile, profile_names
+from ecorl.engines.fpga.bitstream.check import missing_part
 from ecorl.engines.registry import find_plugin
 from ecorl.errors import ConfigError, DataError
 from ecorl.records import DeviceKind
@@ -60,8 +61,7 @@ def _engine(offload: cfg.OffloadEngine) -> Iterator[Finding]:
         find_plugin(offload.name)
         yield Finding("engine.offload.name", offload.name, "installed")
     if isinstance(offload, cfg.FpgaEngineConfig) and offload.bitstream is not None:
-        is_there = offload.bitstream.expanduser().is_file()
-        text = "ok" if is_there else "there is no such file"
+        text = missing_part(offload.bitstream.expanduser()) or "ok"
         yield Finding("engine.offload.bitstream", str(offload.bitstream), text)
 
 

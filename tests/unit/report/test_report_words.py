@@ -216,3 +216,9 @@ def test_the_timeline_goes_back_to_the_attempt_in_which_the_card_worked(run):
     assert "iterations 1 to 3 of attempt 1: the last of the run in which the card worked is 2" in (
         page(report)
     )
+
+
+def test_the_key_takes_a_simulated_format_for_no_card():
+    named = [name for name, _ in key(["50 % in FP8 (simulated)"], "host")]
+    assert "simulated card" not in named
+    assert "simulated card" in [name for name, _ in key(["u55c (simulated)"], "host")]
