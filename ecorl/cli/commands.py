@@ -136,7 +136,7 @@ def run(
         return
     made = None
     if run_dir is None:
-        from ecorl.runtime.run_folder import in_new_folder
+        from ecorl.runtime.runs.folder import in_new_folder
 
         settings, timed = in_new_folder(settings), settings.names_time
         run_dir = settings.resolved_run_dir()
@@ -148,7 +148,7 @@ def run(
             with contextlib.suppress(OSError):
                 made.rmdir()
     if not has_finished:
-        from ecorl.runtime.run_record import resume_command
+        from ecorl.runtime.runs.record import resume_command
 
         say(f"stopped; go on with: {resume_command(run_dir)}", console)
         raise typer.Exit(STOPPED)

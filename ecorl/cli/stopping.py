@@ -16,7 +16,7 @@ def what_next(run_dir: Path, *, is_own: bool = True) -> str:
         is_own: whether a record in there is that of the run that was stopped.
     """
     from ecorl.ledger import LEDGER_FILE
-    from ecorl.runtime.run_record import is_complete, resume_command
+    from ecorl.runtime.runs.record import is_complete, resume_command
 
     if not is_own or not (run_dir / LEDGER_FILE).is_file():
         return NOTHING_RECORDED

@@ -156,7 +156,7 @@ class Config(Model):
 
         Raises:
             ValueError: where ``{time}`` is to be filled in first, once a run
-                (`ecorl.runtime.run_folder`).
+                (`ecorl.runtime.runs.folder`).
         """
         if self.names_time:
             raise ValueError(f"run_dir = {self.run_dir}: the time is not filled in yet")

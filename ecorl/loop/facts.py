@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from ecorl.errors import ConfigError
 from ecorl.ledger.nodes import NODE
-from ecorl.runtime.found_run import GO_ON, ORIGIN
-from ecorl.runtime.run_record import run_facts
+from ecorl.runtime.runs.found import GO_ON, ORIGIN
+from ecorl.runtime.runs.record import run_facts
 
 _KEPT_AS = {
     "accumulation_steps": "gradient_accumulation_steps",

@@ -33,9 +33,9 @@ from ecorl.runtime.control.standing import stand
 from ecorl.runtime.energy.log_figures import log_figures
 from ecorl.runtime.handles import RunTotals, StageRun
 from ecorl.runtime.memory import host_peak_bytes, record_peak_memory, restart_host_peak
-from ecorl.runtime.notices import tell_end
 from ecorl.runtime.protocol import Runtime
-from ecorl.runtime.run_record import ending_by
+from ecorl.runtime.runs.notices import tell_end
+from ecorl.runtime.runs.record import ending_by
 
 logger = logging.getLogger(__name__)
 

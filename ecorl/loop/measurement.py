@@ -10,7 +10,7 @@ from ecorl.loop.facts import count, loop_facts, told_facts
 from ecorl.loop.measured_loop import MeasuredLoop
 from ecorl.loop.opening import LoopPlan, loop_config
 from ecorl.loop.processors import check_one_process
-from ecorl.runtime.run_record import check_overwrite
+from ecorl.runtime.runs.record import check_overwrite
 
 _GO_ON = "start its script again, with the step of the checkpoint as from_step for ecorl.measure"
 

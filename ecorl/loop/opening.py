@@ -15,9 +15,9 @@ from ecorl.ledger import LEDGER_FILE, LedgerReader
 from ecorl.loop.processors import training_side
 from ecorl.runtime.building import build_runtime
 from ecorl.runtime.checkpoints import STATE_FILE, read_state
-from ecorl.runtime.notices import tell_start
 from ecorl.runtime.protocol import Runtime
-from ecorl.runtime.run_record import AttachedRun
+from ecorl.runtime.runs.notices import tell_start
+from ecorl.runtime.runs.record import AttachedRun
 
 logger = logging.getLogger(__name__)
 

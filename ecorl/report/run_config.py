@@ -8,7 +8,7 @@ from pathlib import Path
 from ecorl.config import Config, load_config, parse_config
 from ecorl.errors import ConfigError
 from ecorl.ledger import RunRow
-from ecorl.runtime.found_run import ATTACH, ORIGIN
+from ecorl.runtime.runs.found import ATTACH, ORIGIN
 
 CONFIG_FILE = "config.toml"
 _LOST = "no plan, no carbon figure"

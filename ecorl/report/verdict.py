@@ -32,7 +32,7 @@ from ecorl.report.render.numbers import (
     with_spread,
 )
 from ecorl.report.training import is_correctness, is_reward
-from ecorl.runtime.found_run import BY_SCRIPT, GO_ON
+from ecorl.runtime.runs.found import BY_SCRIPT, GO_ON
 
 SIGNIFICANT_SE = 2.0
 """Standard errors from which a gain is no chance: 95 % of a normal distribution, rounded up."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ecorl.cli.exits import run_words_to_exit
 from ecorl.errors import ConfigError, MissingToolError
 from ecorl.ledger import LedgerReader
-from ecorl.runtime.run_folder import in_new_folder, in_newest_folder
+from ecorl.runtime.runs.folder import in_new_folder, in_newest_folder
 from roll_adapters.openrlhf.flags import VERSION, check_names
 from roll_adapters.openrlhf.widths import LOAD, flags_for, width_of
 from roll_adapters.ray_jobs.widths.handover import Handover, WidthLeft, handover_file

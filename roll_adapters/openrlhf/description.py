@@ -14,8 +14,8 @@ from ecorl.engines.models.decoder_config import read_shape
 from ecorl.errors import CheckpointError, ConfigError
 from ecorl.records import ModelShape, Role, Stage
 from ecorl.runtime.equipment.hardware import stays_on_gpu
-from ecorl.runtime.found_run import GO_ON
 from ecorl.runtime.ray.cluster import nodes
+from ecorl.runtime.runs.found import GO_ON
 from ecorl.runtime.training import FrozenModel, TrainingSide, plain_name
 from roll_adapters.openrlhf.flags import value_of
 from roll_adapters.ray_jobs.models import local_folder

@@ -24,7 +24,7 @@ from ecorl.runtime.checkpoints import read_gears
 from ecorl.runtime.equipment.hardware import stays_on_gpu
 from ecorl.runtime.protocol import RecordWriter, Runtime
 from ecorl.runtime.ray.handle import RuntimeHandle
-from ecorl.runtime.run_record import ending_by, run_facts
+from ecorl.runtime.runs.record import ending_by, run_facts
 from roll_adapters.openrlhf import workers
 from roll_adapters.openrlhf.attach import Invitation, invite
 from roll_adapters.openrlhf.checkpoints import checkpoint_to_resume, read_progress

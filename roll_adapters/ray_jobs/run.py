@@ -16,8 +16,8 @@ from ecorl.report.sharing.files import write_footprint
 from ecorl.runtime.energy.recorded_energy import recorded_totals
 from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.ray.cluster import join
-from ecorl.runtime.run_folder import in_new_folder, in_newest_folder
-from ecorl.runtime.run_record import open_attached_run, remove_run
+from ecorl.runtime.runs.folder import in_new_folder, in_newest_folder
+from ecorl.runtime.runs.record import open_attached_run, remove_run
 
 
 def on_ray(config: Config, framework: str) -> Config:

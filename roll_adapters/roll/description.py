@@ -12,8 +12,8 @@ from ecorl.engines.models.decoder_config import read_shape
 from ecorl.errors import CheckpointError
 from ecorl.records import ModelShape, Role, Stage, role_of
 from ecorl.runtime.equipment.hardware import stays_on_gpu
-from ecorl.runtime.found_run import GO_ON
 from ecorl.runtime.ray.cluster import nodes
+from ecorl.runtime.runs.found import GO_ON
 from ecorl.runtime.training import FrozenModel, TrainingSide, plain_name
 from roll_adapters.ray_jobs.models import local_folder
 from roll_adapters.ray_jobs.processes import ActorFacts, answered, by_machine, tell

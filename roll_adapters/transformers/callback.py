@@ -16,8 +16,8 @@ from ecorl.loop import LoopPlan, MeasuredLoop
 from ecorl.loop.facts import loop_facts, told_facts
 from ecorl.loop.opening import loop_config
 from ecorl.loop.processors import check_one_process
-from ecorl.runtime.notices import ALREADY_ATTACHED
-from ecorl.runtime.run_folder import with_seed_of_trainer
+from ecorl.runtime.runs.folder import with_seed_of_trainer
+from ecorl.runtime.runs.notices import ALREADY_ATTACHED
 
 _GO_ON = "start its script again, with resume_from_checkpoint for train"
 

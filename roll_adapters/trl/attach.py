@@ -17,11 +17,11 @@ from ecorl.records import Algorithm, EventKind
 from ecorl.runtime.building import build_runtime
 from ecorl.runtime.checkpoints import STATE_FILE, read_gears, read_state
 from ecorl.runtime.frozen_models import FrozenModels, saved_version
-from ecorl.runtime.notices import ALREADY_ATTACHED, tell_end, tell_start
 from ecorl.runtime.processes.ranked import together
 from ecorl.runtime.protocol import Runtime
-from ecorl.runtime.run_folder import with_seed_of_trainer
-from ecorl.runtime.run_record import AttachedRun, RunRecord, run_facts
+from ecorl.runtime.runs.folder import with_seed_of_trainer
+from ecorl.runtime.runs.notices import ALREADY_ATTACHED, tell_end, tell_start
+from ecorl.runtime.runs.record import AttachedRun, RunRecord, run_facts
 from ecorl.runtime.training import TrainingSide
 from roll_adapters.trl.adapters import check_reference, no_reference
 from roll_adapters.trl.attachment import HOOKED, TrlAttachment

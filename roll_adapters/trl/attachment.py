@@ -26,7 +26,7 @@ from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.processes.ranks import Ranks
 from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.rollout import InferenceCall, Rollout
-from ecorl.runtime.run_record import ending_by
+from ecorl.runtime.runs.record import ending_by
 from roll_adapters.trl.adapters import OWN_REFERENCE, answers_for_reference, is_own_reference
 from roll_adapters.trl.gears.shifting import TrlGears
 from roll_adapters.trl.reference import ReferenceCall

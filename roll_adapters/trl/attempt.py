@@ -34,7 +34,7 @@ from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.processes.no_record import NoRecord
 from ecorl.runtime.progress import ProgressTask, progress
 from ecorl.runtime.protocol import RecordWriter
-from ecorl.runtime.run_record import (
+from ecorl.runtime.runs.record import (
     RunRecord,
     check_unused,
     check_writable,

@@ -17,7 +17,7 @@ from ecorl.config import Config, config_toml
 from ecorl.errors import TrainingError
 from ecorl.ledger import LEDGER_FILE, LedgerReader
 from ecorl.runtime.checkpoints import newest_checkpoint, step_of
-from ecorl.runtime.run_record import resumable_config, resume_command
+from ecorl.runtime.runs.record import resumable_config, resume_command
 from roll_adapters.trl.inputs.check import check as check_input
 from roll_adapters.trl.inputs.finding import Finding
 from roll_adapters.trl.inputs.start import check_resume, check_start

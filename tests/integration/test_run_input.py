@@ -14,7 +14,7 @@ from ecorl import cli
 from ecorl.config import load_config
 from ecorl.errors import UserError
 from ecorl.ledger import Ledger
-from ecorl.runtime.run_record import create_run
+from ecorl.runtime.runs.record import create_run
 from roll_adapters.trl.inputs.start import ALGORITHMS, check_resume
 from tests.integration.tiny_inputs import other_model, rows_file
 

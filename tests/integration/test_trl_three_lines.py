@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 
 from ecorl.errors import ConfigError, RunError
 from ecorl.ledger import LedgerReader
-from ecorl.runtime import run_folder
+from ecorl.runtime.runs import folder as run_folder
 from roll_adapters.trl_hooks import attach
 from tests.integration.tiny_trainer import TinyTask, tiny_trainer
 
@@ -260,7 +260,7 @@ def test_the_start_and_the_end_are_told(tiny, here, capsys):
     assert start == "ecorl: the record lies in runs/run-11; processor power modelled"
     assert end.startswith("ecorl: recorded 1 step, ")
     assert end.endswith("; see: ecorl report runs/run-11")
-    assert " J (modelled)" in end or "energy unknown" in end
+    assert " J by the readings of its devices (modelled)" in end or "energy unknown" in end
 
 
 @pytest.mark.parametrize(

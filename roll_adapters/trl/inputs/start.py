@@ -12,7 +12,7 @@ from pathlib import Path
 from ecorl.config import Config, FilesTask
 from ecorl.errors import CheckpointError, ConfigError, DataError, RunError
 from ecorl.records import Algorithm
-from ecorl.runtime.run_record import check_unused, check_writable
+from ecorl.runtime.runs.record import check_unused, check_writable
 from roll_adapters.trl.inputs.finding import Finding
 from roll_adapters.trl.inputs.folders import check_policy, check_reward
 from roll_adapters.trl.inputs.rows import PAIR_KEYS, PROMPT_KEYS, numbered_rows

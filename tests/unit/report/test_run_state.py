@@ -15,7 +15,7 @@ from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader, RunEnding, is_being_
 from ecorl.records import EventKind
 from ecorl.report import build_report, read_config
 from ecorl.report.run_state import run_state
-from ecorl.runtime.run_record import ending_by
+from ecorl.runtime.runs.record import ending_by
 
 WRITER = """
 import sys

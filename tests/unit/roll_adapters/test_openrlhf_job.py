@@ -18,8 +18,8 @@ from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError, RunError
 from ecorl.records import Stage
 from ecorl.runtime.checkpoints import write_state
-from ecorl.runtime.found_run import GO_ON
 from ecorl.runtime.ray.cluster import ClusterNode
+from ecorl.runtime.runs.found import GO_ON
 from roll_adapters.openrlhf import checkpoints, checks, description
 from roll_adapters.openrlhf.checkpoints import checkpoint_to_resume, read_progress, record_saved
 from roll_adapters.openrlhf.checks import fitted

@@ -13,8 +13,8 @@ import ray
 
 from ecorl.errors import ConfigError
 from ecorl.records import Stage
-from ecorl.runtime.found_run import GO_ON
 from ecorl.runtime.ray.cluster import ClusterNode
+from ecorl.runtime.runs.found import GO_ON
 from roll_adapters.ray_jobs.processes import ActorFacts
 from roll_adapters.roll import checks, description
 from tests.fakes.roll_batches import RULE, Job, small_decoder

@@ -21,7 +21,7 @@ from ecorl.child_process import start_module
 from ecorl.cli.exits import STOPPED
 from ecorl.config import validate_config
 from ecorl.errors import CheckpointError, ConfigError, TrainingError
-from ecorl.runtime.run_record import create_run
+from ecorl.runtime.runs.record import create_run
 from roll_adapters.trl import run as trl_run
 from roll_adapters.trl.launch import group, supervisor, worker
 from roll_adapters.trl.launch.crew import NEXT_WIDTH, AttemptOutcome

@@ -14,9 +14,9 @@ from ecorl.kinds import EventKind
 from ecorl.report.comparison import write as comparison
 from ecorl.report.sharing.files import EMISSIONS_FILE, FOOTPRINT_FILE
 from ecorl.report.write import HTML_FILE, JSON_FILE
-from ecorl.runtime import found_run
-from ecorl.runtime.found_run import FoundRun, remove_record
-from ecorl.runtime.run_record import AttachedRun, create_run, open_attached_run
+from ecorl.runtime.runs import found
+from ecorl.runtime.runs.found import FoundRun, remove_record
+from ecorl.runtime.runs.record import AttachedRun, create_run, open_attached_run
 
 WRITES = """
 import sys
@@ -89,7 +89,7 @@ def test_a_record_of_another_machine_stays(tmp_path):
 def test_the_names_of_a_run_s_files_are_those_that_are_written():
     written = {HTML_FILE, JSON_FILE, FOOTPRINT_FILE, EMISSIONS_FILE}
     written |= {comparison.HTML_FILE, comparison.JSON_FILE, "config.toml"}
-    assert written <= set(found_run._FILES)
+    assert written <= set(found._FILES)
 
 
 def test_what_ecorl_wrote_goes_and_what_the_user_has_stays(folder):

@@ -15,7 +15,7 @@ from ecorl.engines.containment import EngineBoundary
 from ecorl.ledger import DeviceRow, LedgerReader, RunEnding
 from ecorl.records import DeviceKind, Provenance, Role
 from ecorl.runtime.energy.recorded_energy import recorded_totals
-from ecorl.runtime.found_run import FoundRun
+from ecorl.runtime.runs.found import FoundRun
 from ecorl.runtime.protocol import RecordWriter
 
 _KINDS = {DeviceKind.GPU: "GPU", DeviceKind.CPU: "processor", DeviceKind.FPGA: "card"}

@@ -7,8 +7,8 @@ import pytest
 from ecorl.config import Config
 from ecorl.ledger import DeviceRecord
 from ecorl.records import DeviceKind, Provenance
-from ecorl.runtime.notices import tell_end, tell_start
-from ecorl.runtime.run_record import open_attached_run
+from ecorl.runtime.runs.notices import tell_end, tell_start
+from ecorl.runtime.runs.record import open_attached_run
 
 GPU, CPU, CARD = DeviceKind.GPU, DeviceKind.CPU, DeviceKind.FPGA
 MEASURED, MODELLED, REPLAYED = Provenance.MEASURED, Provenance.MODELLED, Provenance.REPLAYED

@@ -27,7 +27,7 @@ from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader, RunEnding, ending_of
 from ecorl.ledger.nodes import NODES_FOLDER
 from ecorl.records import EventKind
 from ecorl.runtime.energy.recorded_energy import recorded_totals
-from ecorl.runtime.found_run import (
+from ecorl.runtime.runs.found import (
     ATTACH,
     BEGINS_AGAIN,
     ORIGIN,
@@ -36,7 +36,7 @@ from ecorl.runtime.found_run import (
     remove_unbegun,
 )
 from ecorl.runtime.handles import RunTotals
-from ecorl.runtime.run_folder import in_new_folder, in_newest_folder
+from ecorl.runtime.runs.folder import in_new_folder, in_newest_folder
 from ecorl.runtime.training import this_node
 
 _LONGEST_ERROR = 300

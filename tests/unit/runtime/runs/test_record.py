@@ -6,7 +6,7 @@ import pytest
 
 from ecorl.config import Config
 from ecorl.errors import ConfigError
-from ecorl.runtime.run_record import open_attached_run
+from ecorl.runtime.runs.record import open_attached_run
 
 PLACES = {"reward:math": {"node": "a", "count": 2}}
 
