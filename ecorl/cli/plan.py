@@ -36,114 +36,133 @@ _LEGEND = (
 )
 
 
+_Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="TOML file with the names below as keys (n_gpus = 8); options go before it.",
+    ),
+]
+_Gpu = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PROFILE",
+        show_default="h100_sxm",
+        help=f"Where your framework computes: {_GPUS}, or a profile's file.",
+    ),
+]
+_NGpus = Annotated[
+    int | None, typer.Option(metavar="N", show_default="32", help="How many of them.")
+]
+_Card = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PROFILE",
+        show_default="u55c",
+        help=f"Card to offload to: {_CARDS}, or a profile's file.",
+    ),
+]
+_NCards = Annotated[
+    int | None,
+    typer.Option(metavar="N", show_default="4", help="How many of them; 0: none."),
+]
+_PolicyModel = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE", show_default="70b", help=f"Size of actor and reference: {_SIZES}."
+    ),
+]
+_InferenceModel = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        show_default="8b",
+        help="Size of reward model and critic, out of the same.",
+    ),
+]
+_Algorithm = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        show_default="grpo and rloo, which ecorl run trains",
+        help=f"Algorithm of the trainer: {_ALGORITHMS}.",
+    ),
+]
+_Rows = Annotated[
+    int | None,
+    typer.Option(metavar="N", show_default="256", help="Completions an iteration."),
+]
+_Prompt = Annotated[
+    float | None,
+    typer.Option(metavar="TOKENS", show_default="256", help="Mean length of a prompt."),
+]
+_Length = Annotated[
+    float | None,
+    typer.Option(metavar="TOKENS", show_default="1024", help="Mean length of a completion."),
+]
+_Calibration = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        show_default="roofline",
+        help="Costs: roofline (modelled from the profiles, bounded by physics), or "
+        "paper (as the EcoRL-Sched paper prints them).",
+    ),
+]
+_Load = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        show_default="0",
+        help="Share of the cards' time that other jobs take, 0 to below 1.",
+    ),
+]
+_Abilities = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        show_default="none",
+        help="What your framework lets ecorl do beyond moving whole batches of "
+        "reward and reference: none (as ecorl run), frozen (stream rows, start "
+        "training before the answers are in, put the critic's step off), or all "
+        "(also the critic on the cards).",
+    ),
+]
+_File = Annotated[
+    Path | None,
+    typer.Option(
+        "--policy",
+        metavar="FILE",
+        show_default="the shipped one",
+        help="Policy file of the learned scheduler (ecorl policy export).",
+    ),
+]
+_Iterations = Annotated[
+    int, typer.Option(min=2, metavar="N", help="Iterations of a simulated episode.")
+]
+_Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="Simulated episodes.")]
+
+
 def plan(
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="FILE",
-            help="TOML file with the names below as keys (n_gpus = 8); options go before it.",
-        ),
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PROFILE",
-            show_default="h100_sxm",
-            help=f"Where your framework computes: {_GPUS}, or a profile's file.",
-        ),
-    ] = None,
-    n_gpus: Annotated[
-        int | None, typer.Option(metavar="N", show_default="32", help="How many of them.")
-    ] = None,
-    card: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PROFILE",
-            show_default="u55c",
-            help=f"Card to offload to: {_CARDS}, or a profile's file.",
-        ),
-    ] = None,
-    n_cards: Annotated[
-        int | None,
-        typer.Option(metavar="N", show_default="4", help="How many of them; 0: none."),
-    ] = None,
-    policy_model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE", show_default="70b", help=f"Size of actor and reference: {_SIZES}."
-        ),
-    ] = None,
-    inference_model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            show_default="8b",
-            help="Size of reward model and critic, out of the same.",
-        ),
-    ] = None,
-    algorithm: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            show_default="grpo and rloo, which ecorl run trains",
-            help=f"Algorithm of the trainer: {_ALGORITHMS}.",
-        ),
-    ] = None,
-    rows: Annotated[
-        int | None,
-        typer.Option(metavar="N", show_default="256", help="Completions an iteration."),
-    ] = None,
-    prompt: Annotated[
-        float | None,
-        typer.Option(metavar="TOKENS", show_default="256", help="Mean length of a prompt."),
-    ] = None,
-    length: Annotated[
-        float | None,
-        typer.Option(metavar="TOKENS", show_default="1024", help="Mean length of a completion."),
-    ] = None,
-    calibration: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            show_default="roofline",
-            help="Costs: roofline (modelled from the profiles, bounded by physics), or "
-            "paper (as the EcoRL-Sched paper prints them).",
-        ),
-    ] = None,
-    load: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SHARE",
-            show_default="0",
-            help="Share of the cards' time that other jobs take, 0 to below 1.",
-        ),
-    ] = None,
-    abilities: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            show_default="none",
-            help="What your framework lets ecorl do beyond moving whole batches of "
-            "reward and reference: none (as ecorl run), frozen (stream rows, start "
-            "training before the answers are in, put the critic's step off), or all "
-            "(also the critic on the cards).",
-        ),
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--policy",
-            metavar="FILE",
-            show_default="the shipped one",
-            help="Policy file of the learned scheduler (ecorl policy export).",
-        ),
-    ] = None,
-    iterations: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Iterations of a simulated episode.")
-    ] = 40,
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Simulated episodes.")] = 4,
+    config: _Config = None,
+    gpu: _Gpu = None,
+    n_gpus: _NGpus = None,
+    card: _Card = None,
+    n_cards: _NCards = None,
+    policy_model: _PolicyModel = None,
+    inference_model: _InferenceModel = None,
+    algorithm: _Algorithm = None,
+    rows: _Rows = None,
+    prompt: _Prompt = None,
+    length: _Length = None,
+    calibration: _Calibration = None,
+    load: _Load = None,
+    abilities: _Abilities = None,
+    file: _File = None,
+    iterations: _Iterations = 40,
+    seeds: _Seeds = 4,
 ) -> None:
     """Estimate whether offloading to cards would pay in a job.
 

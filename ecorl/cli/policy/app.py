@@ -52,75 +52,88 @@ def _top(context: typer.Context) -> None:
     help_without_command(context)
 
 
+_FamilyToTrain = Annotated[
+    TrainFamily | None,
+    typer.Option(
+        show_default="roofline",
+        help="Scenarios to train on: drawn from the device profiles (roofline), or "
+        "with the figures that the EcoRL-Sched paper prints (paper).",
+    ),
+]
+_CalibrationToTrain = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        show_default="none",
+        help="Train on variations of one run instead: a file of ecorl policy calibrate.",
+    ),
+]
+_OutToTrain = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        show_default="scheduler.onnx in the folder",
+        help="Policy file to write.",
+    ),
+]
+_FolderToTrain = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", show_default="runs/policy-FAMILY", help="Work folder."),
+]
+_ResumeToTrain = Annotated[
+    bool, typer.Option("--resume", help="Go on in the folder, with the plan in it.")
+]
+_ScenariosToTrain = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        show_default="160; 8 with --quick",
+        help="Scenarios in the training pool, 1 or more.",
+    ),
+]
+_RoundsToTrain = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        show_default="4; 2 with --quick",
+        help="Rounds in which the planner is imitated, 1 or more.",
+    ),
+]
+_PpoStepsToTrain = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        show_default="300000; 0 with --quick",
+        help="Decisions that PPO trains on after that; 0: no PPO.",
+    ),
+]
+_SeedToTrain = Annotated[
+    int | None,
+    typer.Option(metavar="N", show_default="0", help="Seed of all chance, 0 or more."),
+]
+_QuickToTrain = Annotated[
+    bool,
+    typer.Option("--quick", help="Take seconds, to try out; the policy is not good."),
+]
+_CompareToTrain = Annotated[
+    bool,
+    typer.Option(help="Compare with simple rules, planner and optimum, for the report."),
+]
+
+
 @policy_app.command()
 def train(
-    family: Annotated[
-        TrainFamily | None,
-        typer.Option(
-            show_default="roofline",
-            help="Scenarios to train on: drawn from the device profiles (roofline), or "
-            "with the figures that the EcoRL-Sched paper prints (paper).",
-        ),
-    ] = None,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            show_default="none",
-            help="Train on variations of one run instead: a file of ecorl policy calibrate.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            show_default="scheduler.onnx in the folder",
-            help="Policy file to write.",
-        ),
-    ] = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", show_default="runs/policy-FAMILY", help="Work folder."),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on in the folder, with the plan in it.")
-    ] = False,
-    scenarios: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            show_default="160; 8 with --quick",
-            help="Scenarios in the training pool, 1 or more.",
-        ),
-    ] = None,
-    rounds: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            show_default="4; 2 with --quick",
-            help="Rounds in which the planner is imitated, 1 or more.",
-        ),
-    ] = None,
-    ppo_steps: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            show_default="300000; 0 with --quick",
-            help="Decisions that PPO trains on after that; 0: no PPO.",
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(metavar="N", show_default="0", help="Seed of all chance, 0 or more."),
-    ] = None,
-    quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Take seconds, to try out; the policy is not good."),
-    ] = False,
-    compare: Annotated[
-        bool,
-        typer.Option(help="Compare with simple rules, planner and optimum, for the report."),
-    ] = True,
+    family: _FamilyToTrain = None,
+    calibration: _CalibrationToTrain = None,
+    out: _OutToTrain = None,
+    folder: _FolderToTrain = None,
+    resume: _ResumeToTrain = False,
+    scenarios: _ScenariosToTrain = None,
+    rounds: _RoundsToTrain = None,
+    ppo_steps: _PpoStepsToTrain = None,
+    seed: _SeedToTrain = None,
+    quick: _QuickToTrain = False,
+    compare: _CompareToTrain = True,
 ) -> None:
     """Train a policy in the simulator; write it and a report.
 
