@@ -14,7 +14,17 @@ from ecorl.config import EngineConfig, TorchEngineConfig
 from ecorl.devices import DeviceProfile
 from ecorl.engines.torch.loading import DTYPES
 from ecorl.errors import BitstreamError, CheckpointError, ConfigError, EcorlError, UnsupportedModel
-from ecorl.records import Role, place_name
+from ecorl.ledger import Ledger
+from ecorl.records import (
+    Action,
+    FaultEvent,
+    FaultKind,
+    GuardRefusal,
+    Placement,
+    Role,
+    StageWork,
+    place_name,
+)
 from ecorl.runtime.training import KeptModel
 
 logger = logging.getLogger(__name__)
@@ -77,3 +87,42 @@ def warn(kept: Mapping[Role, KeptModel], gpu: DeviceProfile) -> None:
     for role, own in kept.items():
         model = f"the {role} model ({own.name})" if own.name else f"the {role} model"
         logger.warning("%s %s", model, stays(gpu, own.reason))
+
+
+class ModelsWithoutEngine:
+    """The models of a run that have no engine, by role: what is decided about them, and recorded.
+
+    Args:
+        gpu: profile of the device that stands for the framework's.
+    """
+
+    def __init__(self, gpu: DeviceProfile) -> None:
+        self._gpu = gpu
+        self.by_role: dict[Role, KeptModel] = {}
+
+    def placement(self, iteration: int, work: StageWork, policy: str) -> Placement | None:
+        """The placement of such a role, of which there is nothing to choose; None of any other.
+
+        Args:
+            iteration: that it belongs to.
+            work: what is to be done.
+            policy: name of the policy, which is not asked.
+        """
+        kept = self.by_role.get(work.role)
+        if kept is None:
+            return None
+        return Placement(
+            iteration, work.stage, Action.GPU, Action.GPU, policy, stays(self._gpu, kept.reason),
+            refusal=GuardRefusal.CANNOT_RUN, role_name=work.role_name,
+        )  # fmt: skip
+
+    def record(self, ledger: Ledger) -> None:
+        """Record them, once a run.
+
+        Args:
+            ledger: the head's part of the run's record.
+        """
+        for role, own in self.by_role.items():
+            detail = stays(self._gpu, own.reason)
+            detail = f"{own.name} {detail}" if own.name else detail
+            ledger.fault(FaultEvent(None, FaultKind.NO_ENGINE, role, detail))

@@ -53,7 +53,12 @@ OUTPUTS = {
     ),
     "validate": Output("ecorl fpga validate --model demo/reward --pairs demo/pairs.jsonl"),
     "estimate": Output(
-        "ecorl fpga estimate --model demo/reward --tokens 512 --reference demo/policy"
+        "ecorl fpga estimate --model demo/reward --tokens 512 --reference demo/policy",
+        (
+            (r"^reward as reward", 3),
+            (r"^AMD Alveo U55C .*: reward", 17),
+            (r"^HBM placement on u", 4),
+        ),
     ),
     "serve": Output(
         "curl -s http://127.0.0.1:8642/v1/logprobs -H 'Content-Type: application/json' "

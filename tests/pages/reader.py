@@ -29,7 +29,7 @@ class Reader:
         folder: empty; the commands' files are left there.
 
     Attributes:
-        outputs: standard output and error of each command, by its text.
+        outputs: standard output of each command by its text, or its errors where there is none.
         times_s: how long each took, s.
     """
 
@@ -71,7 +71,7 @@ class Reader:
         except subprocess.TimeoutExpired:
             return f"did not end in {LIMIT_S:.0f} s"
         self.times_s[command.text] = time.monotonic() - begun
-        self.outputs[command.text] = done.stdout + done.stderr
+        self.outputs[command.text] = done.stdout or done.stderr  # progress is on the latter
         wrong = _wrong(done.returncode, done.stderr, treatment)
         return wrong and f"{wrong}\n{done.stdout}{done.stderr}"
 

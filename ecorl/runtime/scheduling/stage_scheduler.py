@@ -34,9 +34,7 @@ from ecorl.records import (
     EventKind,
     FaultEvent,
     FaultKind,
-    GuardRefusal,
     PathCost,
-    Placement,
     Role,
     StageResult,
     StageWork,
@@ -47,7 +45,7 @@ from ecorl.runtime.control.governor import Governor
 from ecorl.runtime.energy.run_energy import RunEnergy
 from ecorl.runtime.equipment.hardware import GpuPath
 from ecorl.runtime.handles import Iteration, Landed, PlacedStage, RunTotals, Span, undecided
-from ecorl.runtime.kept_models import stays
+from ecorl.runtime.kept_models import ModelsWithoutEngine
 from ecorl.runtime.monitor import Monitor, added_up
 from ecorl.runtime.scheduling.accounting import Recorder
 from ecorl.runtime.scheduling.charges import DeviceCharges
@@ -104,7 +102,7 @@ class StageScheduler:
         )
         self._monitors: dict[str, Monitor] = {}
         self._lanes: dict[Role, OffloadLane] = {}
-        self._kept: dict[Role, KeptModel] = {}
+        self._kept = ModelsWithoutEngine(gpu.profile)
         self._charges = DeviceCharges(gpu, self._monitors, training.home)
         self._states = StateReader(
             config.algorithm_enum, self._charges.own_power, gpu.profile.get("tdp_w"), self._lanes,
@@ -154,16 +152,16 @@ class StageScheduler:
             These, and those whose engine found no room on the card that it shares: it is closed.
         """
         self._monitors.update(monitors)
-        self._kept.update(kept or {})
+        self._kept.by_role.update(kept or {})
         beyond = self._recorder.beyond_memory(lanes)
         for role, lane in lanes.items():
             if role not in beyond:
                 self._lanes[role] = lane
                 continue
             lane.close()
-            frozen = self._training.frozen.get(role)
-            self._kept[role] = KeptModel(beyond[role]) if not frozen else frozen.kept(beyond[role])
-        return dict(self._kept)
+            frozen, why = self._training.frozen.get(role), beyond[role]
+            self._kept.by_role[role] = frozen.kept(why) if frozen else KeptModel(why)
+        return dict(self._kept.by_role)
 
     def record_start(self) -> None:
         """Record devices that are simulated, the GPU path and abilities; begin to ask the feeds."""
@@ -177,10 +175,7 @@ class StageScheduler:
 
     def record_kept(self) -> None:
         """Record the models that have no engine, once a run."""
-        for role, own in self._kept.items():
-            detail = stays(self._gpu.profile, own.reason)
-            detail = f"{own.name} {detail}" if own.name else detail
-            self.ledger.fault(FaultEvent(None, FaultKind.NO_ENGINE, role, detail))
+        self._kept.record(self.ledger)
 
     def close_engines(self) -> None:
         """Record how the engines fared and end them; safe to call twice."""
@@ -217,9 +212,8 @@ class StageScheduler:
             # Snapshot and state: devices, engines and costs as they are now.
             state = self._states.state(of, work, may_offload=may_offload)
             # Placement: the policy's proposal, and what the guards make of it.
-            placement = self._without_engine(iteration, work) or place(
-                state, self._policy, self._guards
-            )
+            kept = self._kept.placement(iteration.number, work, self._policy.name)
+            placement = kept or place(state, self._policy, self._guards)
             of.decided[work.role] = self._placed[work.role] = placement.action
             serial = next(self._serials) if serial is None else serial
         # Ledger: the decision.
@@ -471,17 +465,6 @@ class StageScheduler:
         self.ledger.fault(FaultEvent(number, kind, where, detail, n_rows))
 
     # ------------------------------------------------------------ inside
-
-    def _without_engine(self, iteration: Iteration, work: StageWork) -> Placement | None:
-        """The placement of a role that has no engine from the start; there is nothing to choose."""
-        kept = self._kept.get(work.role)
-        if kept is None:
-            return None
-        reason = stays(self._gpu.profile, kept.reason)
-        return Placement(
-            iteration.number, work.stage, Action.GPU, Action.GPU, self._policy.name, reason,
-            refusal=GuardRefusal.CANNOT_RUN, role_name=work.role_name,
-        )  # fmt: skip
 
     def _paths(self, batch: int) -> tuple[PathCost, ...]:
         """What the roles have cost on the GPU path, for an iteration that begins now."""
