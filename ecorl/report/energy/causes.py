@@ -145,9 +145,12 @@ def _execution_parts(meter: Meter, evidence: Evidence) -> list[EnergyPart]:
 def _without_energy(n: int, n_lost: int, cause: Cause, *, is_read: bool) -> str:
     """Describe calls without energy, ``n_lost`` of which no reading covers either."""
     said = f"{n} {cause} calls have no energy figure"
+    own, are = "their", "are"
+    if n == 1:
+        said, own, are = f"1 {cause} call has no energy figure", "its", "is"
     if not is_read:
         return said
     if not n_lost:
-        return f"{said} of their own; the device's readings hold it beside the stages"
-    lost = "and are" if n_lost == n else f"and {n_lost} of them are"
-    return f"{said} of their own {lost} not in its readings either"
+        return f"{said} of {own} own; the device's readings hold it beside the stages"
+    lost = f"and {are}" if n_lost == n else f"and {n_lost} of them {'is' if n_lost == 1 else 'are'}"
+    return f"{said} of {own} own {lost} not in the device's readings either"

@@ -69,8 +69,8 @@ _TERMS = (
     Term(
         "beside stages",
         r"\bbeside stages\b",
-        "drawn between the calls of stages: evaluations, saving, the framework's own work and idle "
-        "draw",
+        "drawn between the calls of stages: saving, the framework's own work, idle draw, and "
+        "evaluations that are no row of their own",
     ),
     Term(
         "EDI",

@@ -62,8 +62,8 @@ def test_calls_in_an_outage_are_in_no_readings(run):
     assert column(report, "measured").at_least
     (gap,) = report.spending.gaps
     assert gap == (
-        "gpu0: 4 generation calls have no energy figure of their own and 3 of them are not in its "
-        "readings either"
+        "gpu0: 4 generation calls have no energy figure of their own and 3 of them are not in the "
+        "device's readings either"
     )
 
 
@@ -81,7 +81,7 @@ def test_many_devices_are_read_as_well_as_the_worst_of_them(run):
     assert column(report, "measured").at_least
     gaps = " ".join(report.spending.gaps)
     assert "power readings of gpu1 cover 85 % of the run time" in gaps
-    assert "1 generation calls have no energy figure of their own and are not in its" in gaps
+    assert "1 generation call has no energy figure of its own and is not in the device" in gaps
 
 
 # ---------------------------------------------------------------- provenances

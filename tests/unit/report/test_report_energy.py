@@ -158,7 +158,7 @@ def test_missing_energy_is_never_zero(run):
     together = column(report, "together")
     assert together.at_least
     assert report.spending.covered_share == pytest.approx(4 / 5)
-    assert any("1 training calls have no energy figure" in s for s in report.missing)
+    assert any("1 training call has no energy figure" in s for s in report.missing)
     assert any("at least" in s for s in report.verdict)
     missing = next(p for p in report.spending.parts if p.provenance is None)
     assert missing.energy_j is None
