@@ -24,6 +24,8 @@ class Treatment:
         when: it is run.
         code: exit code that it must have.
         line: regular expression that a line on standard error must match; empty: none has to.
+        or_succeeds: whether exit code 0 is right as well: what the command does depends on what was
+            measured before.
         waits_for: text on its output after which the next command comes; it is then ended by
             SIGTERM behind its page. Empty: it is waited for.
         shorter: options with which the quick pass runs a command of the longer one, since others
@@ -35,6 +37,7 @@ class Treatment:
     when: Pass
     code: int = 0
     line: str = ""
+    or_succeeds: bool = False
     waits_for: str = ""
     shorter: str = ""
     at_root: bool = False
@@ -98,8 +101,11 @@ COMMANDS: dict[str, Treatment] = {
     "ecorl policy export runs/policy-roofline --out mine.onnx": LONG,
     "ecorl policy calibrate runs/demo-models-42": QUICK,
     "ecorl policy train --quick --calibration runs/demo-models-42/calibration.toml": LONG,
-    "ecorl policy adapt runs/demo-models-42 --folder policies/mine": QUICK,
-    "ecorl policy rollback policies/mine": refused("no policy before"),
+    # Where the work has shifted by what was measured, it trains for a while and swaps the policy.
+    "ecorl policy adapt runs/demo-models-42 --folder policies/mine": LONG,
+    "ecorl policy rollback policies/mine": Treatment(
+        Pass.LONG, code=2, line="no policy before", or_succeeds=True
+    ),
     "ecorl plan --gpu l4 --n-gpus 1 --policy-model 0.5b --inference-model 0.5b --n-cards 1": QUICK,
     "ecorl run --config demo-carbon": LONG,
     "ecorl carbon now --config demo-carbon": QUICK,
