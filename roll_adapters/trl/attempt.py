@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import statistics
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 from rich.console import Console
 from transformers import TrainerCallback
 
-from ecorl.config import Config, FpgaEngineConfig
+from ecorl.config import Config, FpgaEngineConfig, NullSourceConfig
 from ecorl.control import Command
 from ecorl.edi import EdiMatrix
 from ecorl.engines.fpga.engine import FpgaEngine as Int8Engine
@@ -56,6 +57,9 @@ from roll_adapters.trl.task import TaskFiles, prepare_task, resolve_task
 from roll_adapters.trl.trainer import build_trainer, skip_epochs
 
 MODEL = "model"
+
+_FIRST_READING_S = 3.0
+"""Longest wait for a first power reading. Invented: the sampler starts in under a second."""
 
 
 def start(
@@ -339,6 +343,8 @@ class _Run:
         """Evaluate on held-out prompts, on rank 0; the others wait, with their devices held."""
         if self.files.eval_prompts is None:
             return
+        if self.crew.is_head:
+            self._await_power(attachment)
         with attachment.evaluating() as rows:
             if self.crew.is_head:
                 result = evaluate(self.trainer, read_rows(self.files.eval_prompts, PROMPT_KEYS))
@@ -353,6 +359,14 @@ class _Run:
             self.record.evaluation("correct", phase, result.correct)
             words += f", {100 * statistics.fmean(result.correct):.0f} % right"
         self.console.print(words, highlight=False)
+
+    def _await_power(self, attachment: TrlAttachment) -> None:
+        """Wait for the first power reading: what comes before it has no energy figure."""
+        if isinstance(self.config.telemetry.gpu, NullSourceConfig):
+            return  # there will be none
+        until = time.monotonic() + _FIRST_READING_S
+        while attachment.runtime.totals().gpu_power_w is None and time.monotonic() < until:
+            time.sleep(0.02)
 
     def _train(self, checkpoint: Path | None, boundary: StepBoundary) -> AttemptOutcome:
         done, steps = step_of(checkpoint), self.config.trainer.steps
