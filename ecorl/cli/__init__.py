@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from ecorl.cli.exits import STOPPED, stopped_text
+from ecorl.cli.exits import STOPPED, end_stopped, stopped_text
 
 __all__ = ["STOPPED", "main"]
 
@@ -21,4 +21,4 @@ def main() -> None:
         commands.main()
     except KeyboardInterrupt:
         sys.stderr.write(f"ecorl: {stopped_text(sys.argv[1:])}\n")
-        sys.exit(STOPPED)
+        end_stopped()

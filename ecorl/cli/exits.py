@@ -49,6 +49,17 @@ def stopped_text(words: Sequence[str]) -> str:
     return f"{STOPPED_TEXT}; {NOTHING_RECORDED}"
 
 
+def end_stopped() -> NoReturn:
+    """Exit with `STOPPED`, wherever Ctrl-C has come.
+
+    CPython notes when a KeyboardInterrupt passes through code that it compiles from a text, as
+    dataclasses are made when a library is imported, and then ends by the signal whatever exit code
+    is asked for. Compiling another text clears that note.
+    """
+    exec("")
+    sys.exit(STOPPED)
+
+
 @contextlib.contextmanager
 def needs_policy_extra() -> Iterator[None]:
     """Turn a missing package of the extra ``policy`` into one line.
@@ -144,6 +155,8 @@ def _fail(message: str, code: int) -> NoReturn:
     make_console(stderr=True, soft_wrap=True).print(
         f"ecorl: {line}", style="red", markup=False, highlight=False
     )
+    if code == STOPPED:
+        end_stopped()
     sys.exit(code)
 
 

@@ -17,7 +17,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from ecorl import cli
-from ecorl.ledger import LedgerReader
+from ecorl.ledger import LedgerReader, is_being_written
 from ecorl.records import EVALUATION_ROLE, Action, Stage
 
 STEPS = 12
@@ -239,7 +239,8 @@ def test_ctrl_c_names_the_command_that_goes_on_before_training_and_while_a_resum
     run_dir = tmp_path / "my run"
     config = write_config("early")
     words: tuple[str, ...] = ("run", "--config", str(config), "--set", f'run_dir="{run_dir}"')
-    for wait_s in (0.0, 2.5):
+    ledger = run_dir / "ledger.sqlite"
+    for _ in range(2):
         process = subprocess.Popen(
             [sys.executable, "-m", "ecorl.cli", *words],
             stdout=subprocess.PIPE,
@@ -247,8 +248,8 @@ def test_ctrl_c_names_the_command_that_goes_on_before_training_and_while_a_resum
             text=True,
             start_new_session=True,
         )
-        wait_for(lambda: (run_dir / "ledger.sqlite").exists())
-        time.sleep(wait_s)  # anywhere in the time before its first step
+        # Its record is opened before its models are loaded, or just before its first evaluation.
+        wait_for(lambda: ledger.exists() and is_being_written(ledger))
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=120)
         assert process.returncode == 130, err

@@ -602,3 +602,20 @@ def test_help_comes_at_once():
         spent_s.append(time.monotonic() - before_s)
     # 0.3 s on an idle machine; importing torch alone takes seconds.
     assert min(spent_s) < 1.5
+
+
+def test_ctrl_c_inside_of_compiled_text_ends_with_the_exit_code_and_not_by_the_signal(tmp_path):
+    code = (
+        "from ecorl.cli.exits import end_stopped\n"
+        "try:\n"
+        "    exec('raise KeyboardInterrupt')\n"
+        "except KeyboardInterrupt:\n"
+        "    {end}\n"
+    )
+    codes = []
+    for end in ("end_stopped()", "raise SystemExit(130)"):
+        (tmp_path / "stopped.py").write_text(code.format(end=end))
+        path = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[3]}"}
+        done = subprocess.run([sys.executable, "-m", "stopped"], env=path, check=False)
+        codes.append(done.returncode)
+    assert codes == [130, -signal.SIGINT]  # the second is what it is for
