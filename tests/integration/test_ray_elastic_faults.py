@@ -145,11 +145,13 @@ import ray
 ray.init(address=sys.argv[1], log_to_driver=False, configure_logging=False)
 from tests.elastic_runs import training
 from tests.toy_task import ToyTask
+folder = Path(sys.argv[2])
 def on_step(done):
-    if done.step == 12:
+    # Checkpoints are written beside the training: one to damage, and one to go on from.
+    if done.step >= 12 and len(list(folder.glob("step-*.ckpt"))) == 2:
         os.kill(os.getpid(), 9)
-with training(Path(sys.argv[2]), ToyTask(step_s=0.02), width=1, checkpoint_every=4) as trainer:
-    trainer.train(100, on_step)
+with training(folder, ToyTask(step_s=0.02), width=1, checkpoint_every=4) as trainer:
+    trainer.train(1_000, on_step)
 """
 
 
@@ -256,14 +258,20 @@ def test_rows_that_kill_whoever_computes_them_end_the_training(
 ):
     monkeypatch.setattr("ecorl.trainer.elastic.trainer._TRIES", 1)
 
+    # A checkpoint is written beside the training: the actor dies once its own is on the disk.
+    saved_after_2 = tmp_path / "step-00000002.ckpt"
+
     class Deadly(ToyTask):
         def loss(self, model, indices):
             if set(indices) & set(self.rows(2)):
+                end_s = time.monotonic() + 60
+                while not saved_after_2.exists() and time.monotonic() < end_s:
+                    time.sleep(0.01)
                 os._exit(1)
             return super().loss(model, indices)
 
     with (
-        training(tmp_path, Deadly(), checkpoint_every=1) as trainer,
+        training(tmp_path, Deadly(), checkpoint_every=2) as trainer,
         pytest.raises(RunError, match="no trainer actors came up"),
     ):
         trainer.train(5)
