@@ -10,6 +10,7 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 
 import pytest
 from hypothesis import settings
@@ -25,6 +26,14 @@ pytest.register_assert_rewrite("tests.frameworks.conformance", "tests.frameworks
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# A shell starts what runs behind it with these ignored, and so would be what the tests start, some
+# of which they interrupt.
+for _signal, _handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(_signal, _handler)
 # Ray turns tokens on within the first test that starts a cluster, for all that come after it.
 os.environ["RAY_AUTH_MODE"] = "disabled"
 

@@ -379,14 +379,14 @@ def test_another_process_takes_part_by_a_handle_and_stages_end_with_their_tasks(
 
     @ray.remote
     def generate():
-        time.sleep(0.3)
+        time.sleep(2.0)
         return bytes(10_000_000)
 
     tasks = run.runtime.on_stage_start(step, work_of(batch, Stage.ACTOR_TRAIN))
     refs = [generate.remote(), generate.remote()]
     before_s = time.monotonic()
     run.runtime.end_when_ready(tasks, refs, work_of(make_batch(3), Stage.ACTOR_TRAIN))
-    assert time.monotonic() - before_s < 0.3
+    assert time.monotonic() - before_s < 2.0
     started = run.start(1, batch)
     values, placed, facts = ray.get(hook.remote(handle, run.training, step, batch))
     assert same(values, batch, Stage.REFERENCE)

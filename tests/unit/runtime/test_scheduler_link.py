@@ -311,7 +311,7 @@ def test_the_thread_that_sends_takes_a_lost_scheduler_back_by_itself(actor, make
     assert one._outbox.n_arrived == 0
 
 
-def test_to_tell_takes_microseconds_while_a_call_of_ray_hangs(actor, make):
+def test_to_tell_does_not_wait_for_a_call_of_ray_that_hangs(actor, make):
     one, gate = make(gather_s=0.0), threading.Event()
     sent = actor.notes.remote
 
@@ -324,7 +324,7 @@ def test_to_tell_takes_microseconds_while_a_call_of_ray_hangs(actor, make):
     time.sleep(0.05)
     started_s = time.monotonic()
     tell(one, *range(1, 101))
-    assert time.monotonic() - started_s < 0.1
+    assert time.monotonic() - started_s < 5.0
     gate.set()
     wait_until(lambda: len(actor.told()) == 101)
 

@@ -137,10 +137,10 @@ def test_a_run_that_waits_at_the_start_alone_is_not_paused_later(make, wall):
 
 
 def test_what_earlier_attempts_have_waited_counts(make, wall, tmp_path):
-    carbon = {**WAITS, "max_wait_s": 0.6}
+    carbon = {**WAITS, "max_wait_s": 4.0}
     first = make(DAY, carbon=carbon)
     first.until(Why.DIRTY)
-    time.sleep(0.3)
+    time.sleep(3.0)
     first.until(Why.DIRTY)
     # The end of what is recorded is the end of the wait that is known.
     first.ledger.event(EventKind.STOP, "cut off")
@@ -148,7 +148,7 @@ def test_what_earlier_attempts_have_waited_counts(make, wall, tmp_path):
     again = make(DAY, carbon=carbon)
     began_s = time.monotonic()
     again.until(Why.WAITED)
-    assert time.monotonic() - began_s < 0.5
+    assert time.monotonic() - began_s < 3.5
 
 
 def test_an_unknown_intensity_is_recorded_once_and_keeps_nobody_waiting(make, wall):
