@@ -33,73 +33,87 @@ constexpr std::int64_t LN2_31 = 1488522236;  ///< ln 2 with 31 fraction bits
 constexpr std::int64_t LEAST_LOGPROB = -(std::int64_t{2954} << LOGPROB_BITS);  ///< in log2
 constexpr scale_t LOG2_E = {1549082005, -30};                                  ///< log2(e)
 
-inline value_t high(value_t a, value_t b) {
+static inline value_t high(value_t a, value_t b) {
 #pragma HLS INLINE
     return value_t(product<32, 32>(a, b) >> 32);
 }
 
-inline value_t magnitude(value_t v) {
+static inline value_t magnitude(value_t v) {
 #pragma HLS INLINE
     return v < 0 ? value_t(-v) : v;
 }
 
-inline value_t larger(value_t a, value_t b) {
+static inline value_t larger(value_t a, value_t b) {
 #pragma HLS INLINE
     return a > b ? a : b;
 }
 
-inline value_t smaller(value_t a, value_t b) {
+static inline value_t smaller(value_t a, value_t b) {
 #pragma HLS INLINE
     return a < b ? a : b;
 }
 
-/// floor(log2 v) for v > 0.
-inline int top_bit(std::int64_t v) {
+/// floor(log2 v) for v > 0 of less than W bits: halvings, so that six comparisons find one of 63.
+template <int W>
+static inline int top_bit(sint<W> v) {
 #pragma HLS INLINE
 #ifdef ECORL_NATIVE
     return 63 - __builtin_clzll(static_cast<unsigned long long>(v));
 #else
     int bit = 0;
-TOP_BIT:
-    for (int i = 0; i < 63; ++i) {
+HALVE:
+    for (int half = 32; half > 0; half >>= 1) {
 #pragma HLS UNROLL
-        if ((v >> i) != 0) bit = i;
+        if (half < W && (v >> half) != 0) {
+            v = v >> half;
+            bit += half;
+        }
     }
     return bit;
 #endif
 }
 
-/// Left shift that brings v > 0 into [2^30, 2^31).
-inline int room_of(value_t v) {
+/// floor(n / d) for 0 <= n < 2^N and 0 < d < 2^D: the kernels' only division.
+template <int N, int D>
+static inline sint<N + 1> quotient(sint<N + 1> n, sint<D + 1> d) {
 #pragma HLS INLINE
-    return 30 - top_bit(static_cast<std::int64_t>(v));
+    return sint<N + 1>(n / d);
 }
 
-inline scale_t normalised(std::int64_t v, int e) {
+/// Left shift that brings v > 0 into [2^30, 2^31).
+static inline int room_of(value_t v) {
+#pragma HLS INLINE
+    return 30 - top_bit<32>(v);
+}
+
+/// v * 2^e as a scale, for v of less than W bits; zero for v <= 0.
+template <int W>
+static inline scale_t normalised(sint<W> v, int e) {
 #pragma HLS INLINE
     if (v <= 0) return {0, 0};
-    const int up = top_bit(v) - 30;
-    const std::int64_t m = up >= 0 ? v >> up : v << -up;
+    const int up = top_bit<W>(v) - 30;
+    const sint<(W > 32 ? W : 32)> wide = v;
+    const sint<32> m = up >= 0 ? sint<32>(wide >> up) : sint<32>(sint<32>(wide) << -up);
     return {static_cast<std::int32_t>(m), e + up};
 }
 
-inline scale_t times(scale_t a, scale_t b) {
+static inline scale_t times(scale_t a, scale_t b) {
 #pragma HLS INLINE
     if (a.m == 0 || b.m == 0) return {0, 0};
-    const std::int64_t m = (static_cast<std::int64_t>(a.m) * b.m) >> 30;
-    const int over = m >> 31 ? 1 : 0;
+    const sint<33> m = sint<33>(product<32, 32>(value_t(a.m), value_t(b.m)) >> 30);
+    const int over = (m >> 31) != 0 ? 1 : 0;
     return {static_cast<std::int32_t>(m >> over), a.e + b.e + 30 + over};
 }
 
-inline scale_t plus(scale_t a, scale_t b) {
+static inline scale_t plus(scale_t a, scale_t b) {
 #pragma HLS INLINE
     if (a.m == 0) return b;
     if (b.m == 0) return a;
     const int e = a.e > b.e ? a.e : b.e;
-    const int da = e - a.e < 63 ? e - a.e : 63;
-    const int db = e - b.e < 63 ? e - b.e : 63;
-    return normalised(
-        (static_cast<std::int64_t>(a.m) >> da) + (static_cast<std::int64_t>(b.m) >> db), e);
+    const int da = e - a.e < 31 ? e - a.e : 31;  // a mantissa has 31 bits
+    const int db = e - b.e < 31 ? e - b.e : 31;
+    const sint<33> sum = sint<33>(a.m >> da) + sint<33>(b.m >> db);
+    return normalised<33>(sum, e);
 }
 
 /// floor(sqrt(v)), bit by bit; used at compile time for the seeds.
@@ -126,21 +140,25 @@ constexpr root_seeds make_root_seeds() {
 
 static constexpr root_seeds ROOT_SEEDS = make_root_seeds();
 
-/// 1 / sqrt(s) for s > 0: a seed of six bits, then three steps of Newton.
-inline scale_t inverse_root(scale_t s) {
+/// 1 / sqrt(s) for s > 0: a seed of six bits, then three steps of Newton. With m = s / 2^32 in
+/// [1/4, 1), y stays within 2^31, its square over 2^32 within 2^30 and m y^2 within 2^29.
+static inline scale_t inverse_root(scale_t s) {
 #pragma HLS INLINE
     const bool odd = (s.e & 1) != 0;
-    const std::int64_t m =
-        odd ? static_cast<std::int64_t>(s.m) << 1 : static_cast<std::int64_t>(s.m);
+    const sint<33> m = odd ? sint<33>(sint<33>(s.m) << 1) : sint<33>(s.m);
+    const sint<32> half = sint<32>(m >> 1);
     const int e = odd ? s.e - 1 : s.e;
-    std::int64_t y = static_cast<std::int64_t>(ROOT_SEEDS.value[(m >> 26) - 16]) << 15;
+    const int seed = static_cast<int>(m >> 26) - 16;
+    sint<33> y = sint<33>(ROOT_SEEDS.value[seed]) << 15;
+NEWTON:
     for (int i = 0; i < 3; ++i) {
 #pragma HLS UNROLL
-        const std::int64_t y2 = (y * y) >> 32;
-        const std::int64_t ty = ((m >> 1) * y2) >> 31;
-        y = (y * ((std::int64_t{3} << 28) - ty)) >> 29;
+        const sint<32> y2 = sint<32>(sint<64>(y * y) >> 32);
+        const sint<32> ty = sint<32>(product<32, 32>(half, y2) >> 31);
+        const sint<31> correction = sint<31>((3 << 28) - ty);
+        y = sint<33>(product<33, 31>(y, correction) >> 29);
     }
-    return normalised(y, -46 - e / 2);
+    return normalised<33>(y, -46 - e / 2);
 }
 
 /// A shift by a number of bits that is fixed for a row, ready to be applied to many values.
@@ -154,7 +172,7 @@ struct shifter {
 
 /// To the right with rounding for s >= 0, to the left with clipping to 2^bits otherwise. Beyond
 /// MOST_LEFT every value but 0 is clipped, to 0.
-inline shifter make_shifter(int s, int bits) {
+static inline shifter make_shifter(int s, int bits) {
 #pragma HLS INLINE
     const std::int32_t all = static_cast<std::int32_t>((std::int64_t{1} << bits) - 1);
     if (s > 30) return {INT32_MAX, 0, 0, 0, 0};
@@ -165,26 +183,27 @@ inline shifter make_shifter(int s, int bits) {
 }
 
 /// Rounding right shift by d in 0..31; 0 for d = 31.
-inline value_t rounded_right(value_t t, int d) {
+static inline value_t rounded_right(value_t t, int d) {
 #pragma HLS INLINE
     if (d > 30) return 0;
     return value_t(t + value_t(static_cast<std::int32_t>((std::int64_t{1} << d) >> 1))) >> d;
 }
 
 /// log2(l) for l > 0, 20 fraction bits: each squaring gives one bit.
-inline std::int64_t log2_of(std::int64_t l) {
+static inline sint<32> log2_of(sint<64> l) {
 #pragma HLS INLINE
-    const int k = top_bit(l);
-    std::int64_t m = k >= 30 ? l >> (k - 30) : l << (30 - k);
-    std::int64_t bits = 0;
+    const int k = top_bit<64>(l);
+    sint<33> m = normalised<64>(l, 0).m;
+    sint<LOGPROB_BITS + 1> bits = 0;
+SQUARE:
     for (int i = 0; i < LOGPROB_BITS; ++i) {
 #pragma HLS UNROLL
-        m = (m * m) >> 30;
-        const int over = m >> 31 ? 1 : 0;
-        m >>= over;
-        bits = bits << 1 | over;
+        m = sint<33>(product<32, 32>(sint<32>(m), sint<32>(m)) >> 30);
+        const int over = (m >> 31) != 0 ? 1 : 0;
+        m = m >> over;
+        bits = sint<LOGPROB_BITS + 1>(bits << 1) | sint<LOGPROB_BITS + 1>(over);
     }
-    return (static_cast<std::int64_t>(k) << LOGPROB_BITS) + bits;
+    return (sint<32>(k) << LOGPROB_BITS) + sint<32>(bits);
 }
 
 }  // namespace ecorl

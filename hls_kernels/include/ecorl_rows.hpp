@@ -77,35 +77,50 @@ struct partial_t {
     std::int32_t used;
 };
 
-inline quantiser_t make_quantiser(value_t peak, int exponent) {
+/// floor(128 x / 127) for 0 <= x < 2^31.
+static inline sint<33> over_127(value_t x) {
+#pragma HLS INLINE
+    return sint<33>(x) + sint<33>(quotient<31, 7>(x, sint<8>(127)));
+}
+
+static inline quantiser_t make_quantiser(value_t peak, int exponent) {
 #pragma HLS INLINE
     if (peak == 0) return {0, 0, {0, 0}};
     const int room = room_of(peak);
-    const std::int64_t full = static_cast<std::int64_t>(peak) << room;
-    const std::int64_t m = (full << 7) / 127;
-    const int over = m >> 31 ? 1 : 0;
-    const auto factor = static_cast<std::int32_t>((std::int64_t{127} << 23) / (full >> 16));
-    return {room, factor, {static_cast<std::int32_t>(m >> over), exponent - room - 7 + over}};
+    const value_t full = peak << room;
+    const sint<33> m = over_127(full);
+    const int over = (m >> 31) != 0 ? 1 : 0;
+    const sint<31> factor = quotient<30, 15>(sint<31>(127 << 23), sint<16>(full >> 16));
+    return {room,
+            static_cast<std::int32_t>(factor),
+            {static_cast<std::int32_t>(m >> over), exponent - room - 7 + over}};
 }
 
-inline fixed_t make_fixed(int exponent, scale_t s, int fraction_bits, int limit) {
+/// The mean of n squares of a row, `squares` their sum, with 16 more fraction bits.
+static inline scale_t mean_of(sint<46> squares, dim_t n, int exponent) {
+#pragma HLS INLINE
+    const sint<63> sum = sint<63>(squares) << 16;
+    return normalised<63>(quotient<62, 20>(sum, sint<21>(n)), exponent - 16);
+}
+
+static inline fixed_t make_fixed(int exponent, scale_t s, int fraction_bits, int limit) {
 #pragma HLS INLINE
     return {s.m, make_shifter(-(exponent + s.e + 32 + fraction_bits), limit)};
 }
 
-inline gate_t make_gate(value_t peak_gate, value_t peak_up, int exponent_gate, scale_t s) {
+static inline gate_t make_gate(value_t peak_gate, value_t peak_up, int exponent_gate, scale_t s) {
 #pragma HLS INLINE
     const fixed_t fixed = make_fixed(exponent_gate, times(s, LOG2_E), SCORE_BITS, VALUE_LIMIT);
     return {room_of(peak_gate), room_of(peak_up), fixed, fixed.by.limit == 0};
 }
 
-inline int gated_exponent(const gate_t& by, int exponent_gate, int exponent_up) {
+static inline int gated_exponent(const gate_t& by, int exponent_gate, int exponent_up) {
 #pragma HLS INLINE
     return 33 + exponent_gate - by.room_gate + exponent_up - by.room_up;
 }
 
 /// log2 of the sum of all parts, LOGPROB_BITS fraction bits.
-inline std::int64_t log_sum(const partial_t* parts, dim_t n) {
+static inline std::int64_t log_sum(const partial_t* parts, dim_t n) {
     std::int32_t top = parts[0].top;
 TOP:
     for (dim_t b = 1; b < n; ++b) {
@@ -113,7 +128,7 @@ TOP:
 #pragma HLS LOOP_TRIPCOUNT min = 1 max = 128 avg = 63
         top = parts[b].top > top ? parts[b].top : top;
     }
-    std::int64_t sum = 0;
+    sint<64> sum = 0;
 MERGE:
     for (dim_t b = 0; b < n; ++b) {
 #pragma HLS PIPELINE II = 1
@@ -121,11 +136,12 @@ MERGE:
         const std::int32_t down = top - parts[b].top;
         sum += parts[b].sum >> (down < 63 ? down : 63);
     }
-    return (static_cast<std::int64_t>(top - EXP_SUM_BITS) << LOGPROB_BITS) + log2_of(sum);
+    return (static_cast<std::int64_t>(top - EXP_SUM_BITS) << LOGPROB_BITS) +
+           static_cast<std::int64_t>(log2_of(sum));
 }
 
 /// The log-prob in nats, LOGPROB_BITS fraction bits, at most 0.
-inline std::int32_t log_prob(value_t target, std::int64_t log_sum, value_t& mark) {
+static inline std::int32_t log_prob(value_t target, std::int64_t log_sum, value_t& mark) {
     const std::int64_t z = static_cast<std::int64_t>(target) << (LOGPROB_BITS - SCORE_BITS);
     const std::int64_t below = z - log_sum;
     if (below < LEAST_LOGPROB) {

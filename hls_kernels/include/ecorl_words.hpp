@@ -7,20 +7,15 @@
 // between.
 #pragma once
 
+#include "ecorl_lanes.hpp"
 #include "ecorl_rows.hpp"
 
 namespace ecorl {
 
-constexpr int LANES = 16;         ///< values of a word
 constexpr int BLOCK_ROWS = 16;    ///< token rows that are worked on together
 constexpr int STEP_CODES = 4;     ///< codes of one row in a word of A
 constexpr int TABLE_LANES = 32;   ///< 16-bit entries of a word
 constexpr int CHANNEL_WORDS = 3;  ///< of 16 channels: mantissas, shifts, biases
-
-/// 16 neighbouring values of one row.
-struct word_t {
-    value_t lane[LANES];
-};
 
 /// 4 neighbouring codes of 16 rows.
 struct code_word_t {

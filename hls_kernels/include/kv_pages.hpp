@@ -27,7 +27,7 @@
 
 namespace ecorl {
 
-constexpr int LANES = 8;         ///< keys, or channels of the values, in the array at a time
+constexpr int ARRAY_LANES = 8;   ///< keys, or channels of the values, in the array at a time
 constexpr int MAC_STEP = 4;      ///< codes of a row that the array takes in a cycle
 constexpr int HEAD_UNIT = 16;    ///< head sizes on the card are multiples of it
 constexpr int MAX_HEAD = 128;    ///< largest head size
@@ -37,7 +37,8 @@ constexpr int PAGE_ROWS = 4;  ///< INT32 rows of a page: the scales of keys and 
 constexpr int ROW_BEATS = PAGE / BEAT_INTS;
 constexpr int SCALE_BEATS = PAGE_ROWS * ROW_BEATS;
 
-static_assert(PAGE % (2 * MAC_STEP) == 0 && HEAD_UNIT % LANES == 0 && LANES == 2 * MAC_STEP,
+static_assert(PAGE % (2 * MAC_STEP) == 0 && HEAD_UNIT % ARRAY_LANES == 0 &&
+                  ARRAY_LANES == 2 * MAC_STEP,
               "keys and turned values share one order");
 
 /// One 512-bit beat of memory.
@@ -78,25 +79,26 @@ inline void put_int(beat_t& beat, int i, value_t v) {
 
 /// Eight neighbouring codes of one position.
 struct chunk_t {
-    code_t value[LANES];
+    code_t value[ARRAY_LANES];
 };
 
 /// The codes of a page's positions: chunk [position % 8][c / 8][position / 8]. A beat of one
 /// position and a beat of eight both touch each memory once when dimension 1 is apart, and
 /// dimension 2 in eight.
-using chunks_t = chunk_t[LANES][MAX_HEAD / LANES][PAGE / LANES];
+using chunks_t = chunk_t[ARRAY_LANES][MAX_HEAD / ARRAY_LANES][PAGE / ARRAY_LANES];
 
 /// Take the part-th 64 codes of one position.
 inline void put_codes(chunks_t chunks, const beat_t& beat, dim_t position, dim_t part) {
 #pragma HLS INLINE
-    for (int i = 0; i < BEAT / LANES; ++i) {
+    for (int i = 0; i < BEAT / ARRAY_LANES; ++i) {
 #pragma HLS UNROLL
         chunk_t chunk;
-        for (int c = 0; c < LANES; ++c) {
+        for (int c = 0; c < ARRAY_LANES; ++c) {
 #pragma HLS UNROLL
-            chunk.value[c] = beat.value[i * LANES + c];
+            chunk.value[c] = beat.value[i * ARRAY_LANES + c];
         }
-        chunks[position % LANES][part * (BEAT / LANES) + i][position / LANES] = chunk;
+        chunks[position % ARRAY_LANES][part * (BEAT / ARRAY_LANES) + i][position / ARRAY_LANES] =
+            chunk;
     }
 }
 
@@ -105,7 +107,7 @@ enum order { KEYS, VALUES };
 
 /// Where the element of a row and a column of a matrix stands in a beat, both modulo 8.
 constexpr int byte_at(int row, int column) {
-    return column / MAC_STEP * (LANES * MAC_STEP) + row * MAC_STEP + column % MAC_STEP;
+    return column / MAC_STEP * (ARRAY_LANES * MAC_STEP) + row * MAC_STEP + column % MAC_STEP;
 }
 
 /// Where the code of channel c of a position stands in a beat, both modulo 8.
@@ -119,10 +121,10 @@ template <order O>
 beat_t beat_of(const chunks_t chunks, dim_t p8, dim_t c8) {
 #pragma HLS INLINE
     beat_t beat;
-    for (int lane = 0; lane < LANES; ++lane) {
+    for (int lane = 0; lane < ARRAY_LANES; ++lane) {
 #pragma HLS UNROLL
         const chunk_t chunk = chunks[lane][c8][p8];
-        for (int c = 0; c < LANES; ++c) {
+        for (int c = 0; c < ARRAY_LANES; ++c) {
 #pragma HLS UNROLL
             beat.value[byte_of<O>(lane, c)] = chunk.value[c];
         }
@@ -134,10 +136,10 @@ beat_t beat_of(const chunks_t chunks, dim_t p8, dim_t c8) {
 template <order O>
 void put_beat(chunks_t chunks, const beat_t& beat, dim_t p8, dim_t c8) {
 #pragma HLS INLINE
-    for (int lane = 0; lane < LANES; ++lane) {
+    for (int lane = 0; lane < ARRAY_LANES; ++lane) {
 #pragma HLS UNROLL
         chunk_t chunk;
-        for (int c = 0; c < LANES; ++c) {
+        for (int c = 0; c < ARRAY_LANES; ++c) {
 #pragma HLS UNROLL
             chunk.value[c] = beat.value[byte_of<O>(lane, c)];
         }

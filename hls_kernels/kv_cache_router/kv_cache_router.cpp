@@ -95,7 +95,7 @@ void step_on(place_t& place, dim_t d) {
 #pragma HLS INLINE
     dim_t& inner = O == KEYS ? place.c8 : place.p8;
     dim_t& outer = O == KEYS ? place.p8 : place.c8;
-    if (++inner == (O == KEYS ? d / LANES : PAGE / LANES)) {
+    if (++inner == (O == KEYS ? d / ARRAY_LANES : PAGE / ARRAY_LANES)) {
         inner = 0;
         ++outer;
     }

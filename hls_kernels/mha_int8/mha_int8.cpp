@@ -110,23 +110,23 @@ TAKE_QUERIES:
         put_codes(chunks, in.read(), parts == 2 ? i >> 1 : i, parts == 2 ? i & 1 : 0);
         MHA_COUNT(FILL_CYCLES, 1);
     }
-    const dim_t groups = ceil_div(n_rows, LANES);
+    const dim_t groups = ceil_div(n_rows, ARRAY_LANES);
     dim_t group = 0;
     dim_t c8 = 0;
 FILL:
-    for (dim_t i = 0; i < groups * (d / LANES); ++i) {
+    for (dim_t i = 0; i < groups * (d / ARRAY_LANES); ++i) {
 #pragma HLS PIPELINE II = 1
 #pragma HLS LOOP_TRIPCOUNT min = 4 max = 128 avg = 128
-        for (int lane = 0; lane < LANES; ++lane) {
+        for (int lane = 0; lane < ARRAY_LANES; ++lane) {
 #pragma HLS UNROLL
             const chunk_t chunk = chunks[lane][c8][group];
-            for (int c = 0; c < LANES; ++c) {
+            for (int c = 0; c < ARRAY_LANES; ++c) {
 #pragma HLS UNROLL
-                query[group * LANES + lane][2 * c8 + c / MAC_STEP].value[c % MAC_STEP] =
+                query[group * ARRAY_LANES + lane][2 * c8 + c / MAC_STEP].value[c % MAC_STEP] =
                     chunk.value[c];
             }
         }
-        if (++c8 == d / LANES) {
+        if (++c8 == d / ARRAY_LANES) {
             c8 = 0;
             ++group;
         }

@@ -15,7 +15,7 @@
 
 #define ECORL_ROW static inline
 #define ECORL_ROWS plain
-#include "../include/ecorl_lanes.hpp"
+#include "../include/ecorl_row_lanes.hpp"
 
 #include "../vector_ops/rows.hpp"
 

@@ -124,7 +124,7 @@ ECORL_ROW bool finish_row(value_t* context, const softmax_t& state, std::int32_t
         return false;
     }
     const int room = room_of(peak);
-    const scale_t total = normalised(state.sum, 0);
+    const scale_t total = normalised<64>(state.sum, 0);
     const lanes inverse =
         all(static_cast<std::int32_t>(((std::int64_t{1} << 61) - 1) / std::int64_t{total.m}));
     exponent = 17 + state.weighted - state.top - room - total.e;

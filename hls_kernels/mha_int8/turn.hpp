@@ -21,7 +21,7 @@
 
 #define ECORL_ROW static inline
 #define ECORL_ROWS kernel
-#include "../include/ecorl_lanes.hpp"
+#include "../include/ecorl_row_lanes.hpp"
 
 #include "../vector_ops/rows.hpp"
 
@@ -38,7 +38,7 @@ struct row_t {
 
 /// Sums that leave the array.
 struct tile_t {
-    value_t value[BLOCK_ROWS][LANES];
+    value_t value[BLOCK_ROWS][ARRAY_LANES];
 };
 
 /// Sums under the weights' high and low codes.
@@ -79,13 +79,13 @@ inline void mac_step(const step_t rows[BLOCK_ROWS], const beat_t& beat, int half
                      tile_t& tile, dim_t n_rows) {
 #pragma HLS INLINE
     const dim_t pairs = ECORL_LANES(BLOCK_ROWS / 2, ceil_div(n_rows, 2));
-    code_t codes[LANES][MAC_STEP];
+    code_t codes[ARRAY_LANES][MAC_STEP];
 #pragma HLS ARRAY_PARTITION variable = codes complete dim = 0
-    for (int j = 0; j < LANES; ++j) {
+    for (int j = 0; j < ARRAY_LANES; ++j) {
 #pragma HLS UNROLL
         for (int k = 0; k < MAC_STEP; ++k) {
 #pragma HLS UNROLL
-            codes[j][k] = beat.value[half * (LANES * MAC_STEP) + j * MAC_STEP + k];
+            codes[j][k] = beat.value[half * (ARRAY_LANES * MAC_STEP) + j * MAC_STEP + k];
         }
     }
 PAIRS:
@@ -97,7 +97,7 @@ PAIRS:
 #pragma HLS UNROLL
             act[k] = pack_pair(rows[2 * p].value[k], rows[2 * p + 1].value[k]);
         }
-        for (int j = 0; j < LANES; ++j) {
+        for (int j = 0; j < ARRAY_LANES; ++j) {
 #pragma HLS UNROLL
             const pair_t products = dsp_cascade<MAC_STEP>(act, codes[j]);
             value_t& low = tile.value[2 * p][j];
@@ -114,7 +114,7 @@ inline void clear(tile_pair_t& tiles) {
 #pragma HLS UNROLL
         for (int r = 0; r < BLOCK_ROWS; ++r) {
 #pragma HLS UNROLL
-            for (int j = 0; j < LANES; ++j) {
+            for (int j = 0; j < ARRAY_LANES; ++j) {
 #pragma HLS UNROLL
                 tiles.part[part].value[r][j] = 0;
             }
@@ -131,8 +131,8 @@ inline void array_turn(hls::stream<beat_t>& codes, const step_t query[BLOCK_ROWS
 #pragma HLS ARRAY_PARTITION variable = tiles.part complete dim = 0
     clear(tiles);
     const dim_t query_steps = turn.d / MAC_STEP;
-    const dim_t score_cycles = turn.page < turn.n_pages ? PAGE / LANES * query_steps : 0;
-    const dim_t sum_cycles = turn.page > 1 ? turn.d / LANES * 2 * PAGE_STEPS : 0;
+    const dim_t score_cycles = turn.page < turn.n_pages ? PAGE / ARRAY_LANES * query_steps : 0;
+    const dim_t sum_cycles = turn.page > 1 ? turn.d / ARRAY_LANES * 2 * PAGE_STEPS : 0;
     beat_t beat;
     dim_t at = 0;  // cycle within the tile
 MAC:
@@ -163,26 +163,26 @@ MAC:
 
 /// Tiles of scores to where the softmax finds them, 8 x 8 a cycle.
 inline void drain_scores(hls::stream<tile_t>& in, value_t scores[BLOCK_ROWS][PAGE], dim_t n_rows) {
-    const dim_t groups = ceil_div(n_rows, LANES);
+    const dim_t groups = ceil_div(n_rows, ARRAY_LANES);
     tile_t tile;
     dim_t group = 0;
     dim_t first_key = 0;
 DRAIN_SCORES:
-    for (dim_t i = 0; i < groups * (PAGE / LANES); ++i) {
+    for (dim_t i = 0; i < groups * (PAGE / ARRAY_LANES); ++i) {
 #pragma HLS PIPELINE II = 1
 #pragma HLS DEPENDENCE variable = scores type = inter false
 #pragma HLS LOOP_TRIPCOUNT min = 8 max = 64 avg = 64
         if (group == 0) tile = in.read();
-        for (int r = 0; r < LANES; ++r) {
+        for (int r = 0; r < ARRAY_LANES; ++r) {
 #pragma HLS UNROLL
-            for (int j = 0; j < LANES; ++j) {
+            for (int j = 0; j < ARRAY_LANES; ++j) {
 #pragma HLS UNROLL
-                scores[group * LANES + r][first_key + j] = tile.value[group * LANES + r][j];
+                scores[group * ARRAY_LANES + r][first_key + j] = tile.value[group * ARRAY_LANES + r][j];
             }
         }
         if (++group == groups) {
             group = 0;
-            first_key += LANES;
+            first_key += ARRAY_LANES;
         }
         MHA_COUNT(DRAIN_CYCLES, 1);
     }
@@ -196,7 +196,7 @@ inline void drain_sums(hls::stream<tile_pair_t>& in, value_t context[BLOCK_ROWS]
     dim_t pair = 0;
     dim_t first_channel = 0;
 DRAIN_SUMS:
-    for (dim_t i = 0; i < pairs * (d / LANES); ++i) {
+    for (dim_t i = 0; i < pairs * (d / ARRAY_LANES); ++i) {
 #pragma HLS PIPELINE II = 1
 #pragma HLS DEPENDENCE variable = context type = inter false
 #pragma HLS LOOP_TRIPCOUNT min = 4 max = 512 avg = 512
@@ -206,12 +206,12 @@ DRAIN_SUMS:
             const dim_t r = 2 * pair + half;
             if (r < n_rows) {
                 kernel::accumulate_row(context[r] + first_channel, tiles.part[0].value[r],
-                                       tiles.part[1].value[r], down[r], LANES);
+                                       tiles.part[1].value[r], down[r], ARRAY_LANES);
             }
         }
         if (++pair == pairs) {
             pair = 0;
-            first_channel += LANES;
+            first_channel += ARRAY_LANES;
         }
         MHA_COUNT(DRAIN_CYCLES, 1);
     }

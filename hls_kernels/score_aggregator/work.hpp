@@ -10,7 +10,7 @@
 
 #define ECORL_ROW static inline
 #define ECORL_ROWS kernel
-#include "ecorl_lanes.hpp"
+#include "ecorl_row_lanes.hpp"
 
 #include "../vector_ops/rows.hpp"
 #include "rows.hpp"

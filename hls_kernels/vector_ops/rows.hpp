@@ -2,7 +2,7 @@
 //
 // The kernel includes this file once, on its on-chip buffers; the fast build includes it once for
 // each width of register, on the host's memory (sim/row_table.cpp). Hence the namespace by macro
-// and no include guard. ecorl_lanes.hpp comes before it. Loops over a row take 16 values a cycle.
+// and no include guard. ecorl_row_lanes.hpp comes before it. Loops over a row take 16 values a cycle.
 
 namespace ecorl {
 namespace ECORL_ROWS {
@@ -86,7 +86,7 @@ NORM:
         make_quantiser(largest(peak), weight_exponent + 32 - room - fraction_bits);
     codes_row(scratch, by, codes, n);
     if (peak_x == 0) return {0, 0};
-    const scale_t mean = normalised((squares << 16) / n, 2 * (16 - room - fraction_bits) - 16);
+    const scale_t mean = mean_of(squares, n, 2 * (16 - room - fraction_bits));
     return times(by.scale, inverse_root(plus(mean, eps)));
 }
 

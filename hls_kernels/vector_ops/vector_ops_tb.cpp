@@ -7,7 +7,7 @@
 
 #define ECORL_ROW static inline
 #define ECORL_ROWS direct
-#include "ecorl_lanes.hpp"
+#include "ecorl_row_lanes.hpp"
 
 #include "rows.hpp"
 #undef ECORL_ROWS

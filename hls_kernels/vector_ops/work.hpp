@@ -9,7 +9,7 @@
 
 #define ECORL_ROW static inline
 #define ECORL_ROWS kernel
-#include "ecorl_lanes.hpp"
+#include "ecorl_row_lanes.hpp"
 #include "rows.hpp"
 #undef ECORL_ROWS
 #undef ECORL_LANE

@@ -76,7 +76,7 @@ def test_qor_declares_what_the_source_holds():
     headers += (root / "mha_int8" / "mha_int8.hpp").read_text()
     source = (root / "mha_int8" / "mha_int8.cpp").read_text()
     tile = declared["tile"]
-    names = {"BLOCK_ROWS": "rows", "LANES": "lanes", "MAC_STEP": "step"}
+    names = {"BLOCK_ROWS": "rows", "ARRAY_LANES": "lanes", "MAC_STEP": "step"}
     names |= {"MAX_HEAD": "max_head", "MAX_PAGES": "max_pages"}
     for name, key in names.items():
         assert f"constexpr int {name} = {tile[key]};" in headers
