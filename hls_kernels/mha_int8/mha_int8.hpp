@@ -1,10 +1,10 @@
 // mha_int8: causal attention over the pages of the KV cache, with a streaming softmax.
 //
 // A block is up to 64 query rows that read the same pages, each with its position: queries of one
-// head, or of several heads that share keys and values. The array holds BLOCK_ROWS x ARRAY_LANES sums and
-// takes MAC_STEP steps a cycle: 64 * 8 * 4 / 2 = 1,024 DSPs, 2,048 MAC. It computes both products:
-// the scores of a page, and the sums of its values under the weights, these as two codes each. No
-// more scores are kept than those of two pages.
+// head, or of several heads that share keys and values. The array holds BLOCK_ROWS x ARRAY_LANES
+// sums and takes MAC_STEP steps a cycle: 64 * 8 * 4 / 2 = 1,024 DSPs, 2,048 MAC. It computes both
+// products: the scores of a page, and the sums of its values under the weights, these as two codes
+// each. No more scores are kept than those of two pages.
 //
 // Queries and rows come as HEAD of vector_ops writes them, contexts and results go out as its
 // CONTEXT reads them: [heads][stride], so that row head * stride + token is a query's everywhere,

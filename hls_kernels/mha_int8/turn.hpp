@@ -177,7 +177,8 @@ DRAIN_SCORES:
 #pragma HLS UNROLL
             for (int j = 0; j < ARRAY_LANES; ++j) {
 #pragma HLS UNROLL
-                scores[group * ARRAY_LANES + r][first_key + j] = tile.value[group * ARRAY_LANES + r][j];
+                scores[group * ARRAY_LANES + r][first_key + j] =
+                    tile.value[group * ARRAY_LANES + r][j];
             }
         }
         if (++group == groups) {

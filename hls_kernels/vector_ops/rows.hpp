@@ -2,7 +2,8 @@
 //
 // The kernel includes this file once, on its on-chip buffers; the fast build includes it once for
 // each width of register, on the host's memory (sim/row_table.cpp). Hence the namespace by macro
-// and no include guard. ecorl_row_lanes.hpp comes before it. Loops over a row take 16 values a cycle.
+// and no include guard. ecorl_row_lanes.hpp comes before it. Loops over a row take 16 values a
+// cycle.
 
 namespace ecorl {
 namespace ECORL_ROWS {
