@@ -11,6 +11,14 @@
 
 #include "ecorl_fixed.hpp"
 
+// A function of a lane is part of the loop that uses it: HLS INLINE in hardware, and here, so that
+// lanes in registers stay there.
+#ifdef ECORL_NATIVE
+#define ECORL_LANE static inline __attribute__((always_inline))
+#else
+#define ECORL_LANE static inline
+#endif
+
 namespace ecorl {
 
 constexpr int LANES = 16;  ///< values of a word

@@ -5,6 +5,8 @@
 // vector type. Included once for each width of register, like the rows.hpp, in namespace
 // ECORL_ROWS; hence no include guard.
 
+#include "ecorl_row_structs.hpp"
+
 namespace ecorl {
 namespace ECORL_ROWS {
 
@@ -14,15 +16,15 @@ constexpr dim_t STEP = 16;
 typedef std::int32_t lanes __attribute__((vector_size(64)));
 typedef std::int16_t lanes16 __attribute__((vector_size(32)));
 typedef std::int8_t lanes8 __attribute__((vector_size(16)));
-#define ECORL_LANE static inline __attribute__((always_inline))
+#define ECORL_ROW_LANE static inline __attribute__((always_inline))
 
-ECORL_LANE lanes all(std::int32_t x) {
+ECORL_ROW_LANE lanes all(std::int32_t x) {
     return lanes{} + x;
 }
 
 /// The first `count` of sixteen values; the rest are 0.
 template <typename Lanes, typename T>
-ECORL_LANE Lanes load_some(const T* p, dim_t count) {
+ECORL_ROW_LANE Lanes load_some(const T* p, dim_t count) {
     Lanes v = {};
     if (count >= STEP) {
         std::memcpy(&v, p, sizeof v);
@@ -34,7 +36,7 @@ ECORL_LANE Lanes load_some(const T* p, dim_t count) {
     return v;
 }
 template <typename Lanes, typename T>
-ECORL_LANE void store_some(T* p, const Lanes& v, dim_t count) {
+ECORL_ROW_LANE void store_some(T* p, const Lanes& v, dim_t count) {
     if (count >= STEP) {
         std::memcpy(p, &v, sizeof v);
     } else {
@@ -43,16 +45,16 @@ ECORL_LANE void store_some(T* p, const Lanes& v, dim_t count) {
         std::memcpy(p, whole, static_cast<std::size_t>(count) * sizeof(T));
     }
 }
-ECORL_LANE lanes load(const std::int32_t* p, dim_t count) {
+ECORL_ROW_LANE lanes load(const std::int32_t* p, dim_t count) {
     return load_some<lanes>(p, count);
 }
-ECORL_LANE lanes load(const std::int16_t* p, dim_t count) {
+ECORL_ROW_LANE lanes load(const std::int16_t* p, dim_t count) {
     return __builtin_convertvector(load_some<lanes16>(p, count), lanes);
 }
-ECORL_LANE void store(std::int32_t* p, const lanes& v, dim_t count) {
+ECORL_ROW_LANE void store(std::int32_t* p, const lanes& v, dim_t count) {
     store_some(p, v, count);
 }
-ECORL_LANE void store(std::int8_t* p, const lanes& v, dim_t count) {
+ECORL_ROW_LANE void store(std::int8_t* p, const lanes& v, dim_t count) {
 #if defined(__AVX512F__)
     // The builtin conversion does the same, but g++ 12 sends it through memory.
     const __m128i bytes = _mm512_cvtepi32_epi8(reinterpret_cast<const __m512i&>(v));
@@ -63,25 +65,25 @@ ECORL_LANE void store(std::int8_t* p, const lanes& v, dim_t count) {
 }
 
 /// 0, 1, 2, ...
-ECORL_LANE lanes numbers() {
+ECORL_ROW_LANE lanes numbers() {
     return lanes{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 }
-ECORL_LANE lanes select(const lanes& mask, const lanes& yes, const lanes& no) {
+ECORL_ROW_LANE lanes select(const lanes& mask, const lanes& yes, const lanes& no) {
     return mask ? yes : no;
 }
-ECORL_LANE lanes larger(const lanes& a, const lanes& b) {
+ECORL_ROW_LANE lanes larger(const lanes& a, const lanes& b) {
     return a > b ? a : b;
 }
-ECORL_LANE lanes smaller(const lanes& a, const lanes& b) {
+ECORL_ROW_LANE lanes smaller(const lanes& a, const lanes& b) {
     return a < b ? a : b;
 }
 
-ECORL_LANE lanes magnitude(const lanes& v) {
+ECORL_ROW_LANE lanes magnitude(const lanes& v) {
     return v < 0 ? -v : v;
 }
 
 /// high(a, b) of each pair.
-ECORL_LANE lanes high(const lanes& a, const lanes& b) {
+ECORL_ROW_LANE lanes high(const lanes& a, const lanes& b) {
 #if defined(__AVX512F__)
     const __m512i x = reinterpret_cast<const __m512i&>(a), y = reinterpret_cast<const __m512i&>(b);
     const __m512i even = _mm512_mul_epi32(x, y);
@@ -110,7 +112,7 @@ ECORL_LANE lanes high(const lanes& a, const lanes& b) {
 }
 
 template <typename Fold>
-ECORL_LANE std::int32_t folded(const lanes& v, const Fold& fold) {
+ECORL_ROW_LANE std::int32_t folded(const lanes& v, const Fold& fold) {
     std::int32_t part[STEP];
     std::memcpy(part, &v, sizeof part);
     for (int width = STEP / 2; width > 0; width /= 2) {
@@ -118,21 +120,21 @@ ECORL_LANE std::int32_t folded(const lanes& v, const Fold& fold) {
     }
     return part[0];
 }
-ECORL_LANE std::int32_t largest(const lanes& v) {
+ECORL_ROW_LANE std::int32_t largest(const lanes& v) {
 #if defined(__AVX512F__)
     return _mm512_reduce_max_epi32(reinterpret_cast<const __m512i&>(v));
 #else
     return folded(v, [](std::int32_t a, std::int32_t b) { return a > b ? a : b; });
 #endif
 }
-ECORL_LANE std::int32_t sum(const lanes& v) {
+ECORL_ROW_LANE std::int32_t sum(const lanes& v) {
 #if defined(__AVX512F__)
     return _mm512_reduce_add_epi32(reinterpret_cast<const __m512i&>(v));
 #else
     return folded(v, [](std::int32_t a, std::int32_t b) { return a + b; });
 #endif
 }
-ECORL_LANE std::int32_t any_bit(const lanes& v) {
+ECORL_ROW_LANE std::int32_t any_bit(const lanes& v) {
 #if defined(__AVX512F__)
     return _mm512_reduce_or_epi32(reinterpret_cast<const __m512i&>(v));
 #else
@@ -141,7 +143,7 @@ ECORL_LANE std::int32_t any_bit(const lanes& v) {
 }
 
 /// The sum of sixteen values of less than 31 bits, in 64 bits.
-ECORL_LANE std::int64_t wide_sum(const lanes& v) {
+ECORL_ROW_LANE std::int64_t wide_sum(const lanes& v) {
     typedef std::int32_t half __attribute__((vector_size(32)));
     typedef std::int64_t wide __attribute__((vector_size(64)));
     half a, b;
@@ -157,54 +159,54 @@ ECORL_LANE std::int64_t wide_sum(const lanes& v) {
 
 constexpr dim_t STEP = 1;
 typedef value_t lanes;
-#define ECORL_LANE static inline
+#define ECORL_ROW_LANE static inline
 
-ECORL_LANE lanes all(value_t x) {
+ECORL_ROW_LANE lanes all(value_t x) {
     return x;
 }
-ECORL_LANE lanes load(const value_t* p, dim_t) {
+ECORL_ROW_LANE lanes load(const value_t* p, dim_t) {
     return *p;
 }
-ECORL_LANE lanes load(const std::int32_t* p, dim_t) {
+ECORL_ROW_LANE lanes load(const std::int32_t* p, dim_t) {
     return value_t(*p);
 }
-ECORL_LANE lanes load(const sint<16>* p, dim_t) {
+ECORL_ROW_LANE lanes load(const sint<16>* p, dim_t) {
     return value_t(*p);
 }
-ECORL_LANE void store(value_t* p, const lanes& v, dim_t) {
+ECORL_ROW_LANE void store(value_t* p, const lanes& v, dim_t) {
     *p = v;
 }
-ECORL_LANE void store(code_t* p, const lanes& v, dim_t) {
+ECORL_ROW_LANE void store(code_t* p, const lanes& v, dim_t) {
     *p = code_t(v);
 }
-ECORL_LANE lanes numbers() {
+ECORL_ROW_LANE lanes numbers() {
     return value_t(0);
 }
-ECORL_LANE lanes select(bool mask, const lanes& yes, const lanes& no) {
+ECORL_ROW_LANE lanes select(bool mask, const lanes& yes, const lanes& no) {
     return mask ? yes : no;
 }
-ECORL_LANE value_t largest(const lanes& v) {
+ECORL_ROW_LANE value_t largest(const lanes& v) {
     return v;
 }
-ECORL_LANE value_t sum(const lanes& v) {
+ECORL_ROW_LANE value_t sum(const lanes& v) {
     return v;
 }
-ECORL_LANE value_t any_bit(const lanes& v) {
+ECORL_ROW_LANE value_t any_bit(const lanes& v) {
     return v;
 }
-ECORL_LANE std::int64_t wide_sum(const lanes& v) {
+ECORL_ROW_LANE std::int64_t wide_sum(const lanes& v) {
     return static_cast<std::int64_t>(v);
 }
 
 #endif
 
 /// One step of a Horner scheme with 15 fraction bits.
-ECORL_LANE lanes horner(const lanes& y, const lanes& x, std::int32_t coefficient) {
+ECORL_ROW_LANE lanes horner(const lanes& y, const lanes& x, std::int32_t coefficient) {
     return lanes(lanes(lanes(y * x) >> EXP_BITS) + coefficient);
 }
 
 /// 2^15 * 2^(-f / 2^16) for f in 0..65535.
-ECORL_LANE lanes exp2_minus(const lanes& f) {
+ECORL_ROW_LANE lanes exp2_minus(const lanes& f) {
     const lanes g = f >> 1;
     lanes y = all(224);
     y = horner(y, g, -1744);
@@ -214,7 +216,7 @@ ECORL_LANE lanes exp2_minus(const lanes& f) {
 }
 
 /// 2^15 / (1 + e / 2^15) for e in 0..32768.
-ECORL_LANE lanes one_over_one_plus(const lanes& e) {
+ECORL_ROW_LANE lanes one_over_one_plus(const lanes& e) {
     lanes y = all(-3528);
     y = horner(y, e, 13959);
     y = horner(y, e, -25486);
@@ -224,14 +226,14 @@ ECORL_LANE lanes one_over_one_plus(const lanes& e) {
 }
 
 /// Clip and shift by the same number of bits; `changed` is not 0 where a value was clipped.
-ECORL_LANE lanes shifted(const lanes& t, const shifter& s, lanes& changed) {
+ECORL_ROW_LANE lanes shifted(const lanes& t, const shifter& s, lanes& changed) {
     const lanes low = larger(smaller(t, all(s.limit)), all(-s.limit));
     changed |= low ^ t;
     return lanes(lanes(lanes(lanes(lanes(low + s.half) >> s.right) << s.left)) & s.keep);
 }
 
 /// Into +-(2^bits - 1).
-ECORL_LANE lanes clipped(const lanes& t, int bits, lanes& changed) {
+ECORL_ROW_LANE lanes clipped(const lanes& t, int bits, lanes& changed) {
     const std::int32_t most = static_cast<std::int32_t>((std::int64_t{1} << bits) - 1);
     const lanes low = larger(smaller(t, all(most)), all(-most));
     changed |= low ^ t;

@@ -25,13 +25,6 @@ struct head_row_t {
     std::int32_t spare;
 };
 
-/// Constants of a run of output channels.
-struct channels_t {
-    const value_t* mantissa;    ///< 0 for a channel of zeros
-    const std::int32_t* shift;  ///< 0..31
-    std::int32_t input_shift;   ///< left shift of the sums
-};
-
 /// How a row is brought to codes.
 struct quantiser_t {
     std::int32_t room;    ///< left shift that fills 31 bits
@@ -61,14 +54,6 @@ struct softmax_t {
 
 /// Before the first page.
 constexpr softmax_t NOTHING_SEEN = {0, -(1 << 18), -(1 << 18)};
-
-/// Scales of the keys and values of one page.
-struct page_scales_t {
-    const value_t* key_m;
-    const value_t* key_e;
-    const value_t* value_m;  ///< upper 16 bits of the mantissa
-    const value_t* value_e;
-};
 
 /// A block's part of a log-sum-exp: 2^top * sum / 2^29.
 struct partial_t {
@@ -117,6 +102,34 @@ static inline gate_t make_gate(value_t peak_gate, value_t peak_up, int exponent_
 static inline int gated_exponent(const gate_t& by, int exponent_gate, int exponent_up) {
 #pragma HLS INLINE
     return 33 + exponent_gate - by.room_gate + exponent_up - by.room_up;
+}
+
+/// The part of a block whose largest logit is `top`, before its sum.
+static inline partial_t begin_partial(value_t top) {
+#pragma HLS INLINE
+    const value_t above = top + 65535;
+    return {0, static_cast<std::int32_t>(above >> SCORE_BITS), 1};
+}
+
+/// Sums of a mean by weights of at most 2^15.
+struct weighted_mean_t {
+    sint<24> weights;
+    sint<56> rewarded;
+};
+
+static inline void add(weighted_mean_t& mean, value_t weight, value_t reward) {
+#pragma HLS INLINE
+    mean.weights = mean.weights + sint<24>(weight);
+    mean.rewarded = mean.rewarded + sint<56>(product<17, 32>(sint<17>(weight), reward));
+}
+
+/// The mean, truncated towards zero; the largest gate has a weight of 2^14 or more.
+static inline value_t mean_of(const weighted_mean_t& mean) {
+#pragma HLS INLINE
+    const bool is_below = mean.rewarded < 0;
+    const sint<56> size = is_below ? sint<56>(-mean.rewarded) : mean.rewarded;
+    const sint<56> whole = quotient<55, 23>(size, mean.weights);
+    return value_t(is_below ? sint<56>(-whole) : whole);
 }
 
 /// log2 of the sum of all parts, LOGPROB_BITS fraction bits.

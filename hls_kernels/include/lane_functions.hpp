@@ -11,8 +11,8 @@ namespace ecorl {
 
 /// Clip and shift by the same number of bits; `changed` is not 0 where a value was clipped.
 template <class P>
-static inline typename P::value shifted(typename P::value v, const shifter& by,
-                                        typename P::value& changed) {
+ECORL_LANE typename P::value shifted(typename P::value v, const shifter& by,
+                                     typename P::value& changed) {
 #pragma HLS INLINE
     using V = typename P::value;
     const V low = P::larger(P::smaller(v, P::all(by.limit)), P::all(-by.limit));
@@ -23,7 +23,7 @@ static inline typename P::value shifted(typename P::value v, const shifter& by,
 
 /// Into +-(2^bits - 1); `changed` is not 0 where a value was clipped.
 template <class P>
-static inline typename P::value clipped(typename P::value v, int bits, typename P::value& changed) {
+ECORL_LANE typename P::value clipped(typename P::value v, int bits, typename P::value& changed) {
 #pragma HLS INLINE
     using V = typename P::value;
     const std::int32_t most = static_cast<std::int32_t>((std::int64_t{1} << bits) - 1);
@@ -36,8 +36,8 @@ static inline typename P::value clipped(typename P::value v, int bits, typename 
 
 /// One step of a Horner scheme with 15 fraction bits; X are the bits of x with its sign.
 template <class P, int X>
-static inline typename P::value horner(typename P::value y, typename P::value x,
-                                       std::int32_t coefficient) {
+ECORL_LANE typename P::value horner(typename P::value y, typename P::value x,
+                                    std::int32_t coefficient) {
 #pragma HLS INLINE
     using V = typename P::value;
     return V(V(P::template product<17, X>(y, x) >> EXP_BITS) + coefficient);
@@ -45,7 +45,7 @@ static inline typename P::value horner(typename P::value y, typename P::value x,
 
 /// EXP: 2^15 * 2^(-f / 2^16) for f in 0..65535.
 template <class P>
-static inline typename P::value exp2_minus(typename P::value f) {
+ECORL_LANE typename P::value exp2_minus(typename P::value f) {
 #pragma HLS INLINE
     const typename P::value g = f >> 1;
     typename P::value y = P::all(224);
@@ -57,7 +57,7 @@ static inline typename P::value exp2_minus(typename P::value f) {
 
 /// RECIP: 2^15 / (1 + e / 2^15) for e in 0..32768.
 template <class P>
-static inline typename P::value one_over_one_plus(typename P::value e) {
+ECORL_LANE typename P::value one_over_one_plus(typename P::value e) {
 #pragma HLS INLINE
     typename P::value y = P::all(-3528);
     y = horner<P, 17>(y, e, 13959);
@@ -71,23 +71,23 @@ static inline typename P::value one_over_one_plus(typename P::value e) {
 
 /// A sum of products as a value of its segment: high(acc << input_shift, mantissa) >> down.
 template <class P>
-static inline typename P::value dequantised(typename P::value acc, typename P::value mantissa,
-                                            typename P::value down, int input_shift) {
+ECORL_LANE typename P::value dequantised(typename P::value acc, typename P::value mantissa,
+                                         typename P::value down, int input_shift) {
 #pragma HLS INLINE
     return P::right(P::high(P::left(acc, P::all(input_shift)), mantissa), down);
 }
 
 /// A value of a segment in fixed point.
 template <class P>
-static inline typename P::value absolute(typename P::value v, const fixed_t& fixed,
-                                         typename P::value& changed) {
+ECORL_LANE typename P::value absolute(typename P::value v, const fixed_t& fixed,
+                                      typename P::value& changed) {
 #pragma HLS INLINE
     return shifted<P>(P::high(v, P::all(fixed.mantissa)), fixed.by, changed);
 }
 
 /// The upper 16 bits of a value whose row's peak fills 31.
 template <class P>
-static inline typename P::value upper_16(typename P::value v, int room) {
+ECORL_LANE typename P::value upper_16(typename P::value v, int room) {
 #pragma HLS INLINE
     using V = typename P::value;
     return V(P::left(v, P::all(room)) >> 16);
@@ -95,7 +95,7 @@ static inline typename P::value upper_16(typename P::value v, int room) {
 
 /// A value as a code, within +-127.
 template <class P>
-static inline typename P::value coded(typename P::value v, const quantiser_t& by) {
+ECORL_LANE typename P::value coded(typename P::value v, const quantiser_t& by) {
 #pragma HLS INLINE
     using V = typename P::value;
     const V scaled = P::template product<16, 17>(upper_16<P>(v, by.room), P::all(by.factor));
@@ -106,7 +106,7 @@ static inline typename P::value coded(typename P::value v, const quantiser_t& by
 
 /// The 16-bit square of a value whose row's peak fills 31 bits.
 template <class P>
-static inline typename P::value norm_square(typename P::value full) {
+ECORL_LANE typename P::value norm_square(typename P::value full) {
 #pragma HLS INLINE
     using V = typename P::value;
     const V top = V(V(V(full >> 15) + 1) >> 1);
@@ -115,7 +115,7 @@ static inline typename P::value norm_square(typename P::value full) {
 
 /// A value times its norm's weight.
 template <class P>
-static inline typename P::value normed(typename P::value full, typename P::value weight) {
+ECORL_LANE typename P::value normed(typename P::value full, typename P::value weight) {
 #pragma HLS INLINE
     return P::high(full, weight);
 }
@@ -128,8 +128,8 @@ struct rotated_t {
 
 /// RoPE of the 16-bit values a of the lower half and b of the upper.
 template <class P>
-static inline rotated_t<P> rotated(typename P::value a, typename P::value b,
-                                   typename P::value cosine, typename P::value sine) {
+ECORL_LANE rotated_t<P> rotated(typename P::value a, typename P::value b, typename P::value cosine,
+                                typename P::value sine) {
 #pragma HLS INLINE
     using V = typename P::value;
     const V x = V(P::template product<16, 16>(a, cosine) - P::template product<16, 16>(b, sine));
@@ -140,8 +140,8 @@ static inline rotated_t<P> rotated(typename P::value a, typename P::value b,
 /// silu(gate) * up. A gate that is clipped is so large that silu is 0 or the gate itself, unless it
 /// is lost altogether (gate_t).
 template <class P>
-static inline typename P::value gated(typename P::value gate, typename P::value up,
-                                      const gate_t& by, typename P::value& changed) {
+ECORL_LANE typename P::value gated(typename P::value gate, typename P::value up, const gate_t& by,
+                                   typename P::value& changed) {
 #pragma HLS INLINE
     using V = typename P::value;
     const V z = absolute<P>(gate, by.fixed, changed);
@@ -156,15 +156,30 @@ static inline typename P::value gated(typename P::value gate, typename P::value 
     return P::right(P::high_of_17(both, factor), down);
 }
 
-/// The term of a log-sum-exp of a logit below its block's ceiling.
+/// 2^15 * 2^(z - ceiling) for a z of SCORE_BITS below a whole ceiling: EXP of the fraction, shifted
+/// by the rest. `finer` more bits are kept.
 template <class P>
-static inline typename P::value log_sum_term(typename P::value ceiling, typename P::value logit) {
+ECORL_LANE typename P::value power_below(typename P::value ceiling, typename P::value z,
+                                         int finer) {
 #pragma HLS INLINE
     using V = typename P::value;
-    const V d = V(ceiling - logit);
+    const V d = V(ceiling - z);
     const V whole = P::smaller(V(d >> SCORE_BITS), P::all(31));
-    const V y = exp2_minus<P>(V(d & 65535));
-    return P::right(V(y << (EXP_SUM_BITS - EXP_BITS)), whole);
+    return P::right(V(exp2_minus<P>(V(d & 65535)) << finer), whole);
+}
+
+/// The term of a log-sum-exp of a logit below its block's ceiling, EXP_SUM_BITS fraction bits.
+template <class P>
+ECORL_LANE typename P::value log_sum_term(typename P::value ceiling, typename P::value logit) {
+#pragma HLS INLINE
+    return power_below<P>(ceiling, logit, EXP_SUM_BITS - EXP_BITS);
+}
+
+/// The weight of an objective by its gate.
+template <class P>
+ECORL_LANE typename P::value gate_weight(typename P::value ceiling, typename P::value gate) {
+#pragma HLS INLINE
+    return power_below<P>(ceiling, gate, 0);
 }
 
 }  // namespace ecorl

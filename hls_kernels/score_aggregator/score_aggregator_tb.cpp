@@ -16,7 +16,7 @@
 #include "../vector_ops/rows.hpp"
 #include "rows.hpp"
 #undef ECORL_ROWS
-#undef ECORL_LANE
+#undef ECORL_ROW_LANE
 #undef ECORL_ROW
 
 using namespace ecorl;

@@ -15,7 +15,7 @@
 #include "../vector_ops/rows.hpp"
 #include "rows.hpp"
 #undef ECORL_ROWS
-#undef ECORL_LANE
+#undef ECORL_ROW_LANE
 #undef ECORL_ROW
 
 #ifdef ECORL_CSIM

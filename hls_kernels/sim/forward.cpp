@@ -263,8 +263,7 @@ void Forward::gate(std::int32_t l, std::int32_t t0, std::int32_t m) {
             if (empty(i)) continue;
             value_t* v = cards_[c].values.get() + i * 2 * n;
             const auto width = static_cast<dim_t>(n);
-            peak_h[i] =
-                larger(peak_h[i], rows().gated(v, v + n, gate_of(i), width, marks_[t0 + i]));
+            peak_h[i] = larger(peak_h[i], rows().gate(v, v + n, gate_of(i), width, marks_[t0 + i]));
         }
     }
     for (std::int64_t i = 0; i < m; ++i) {

@@ -1,56 +1,16 @@
-// The row functions, compiled once for each width of register.
+// The choice among the row functions' widths of register.
 #include "row_table.hpp"
 
 #include <atomic>
-#include <cstring>
-
-#if defined(ECORL_NATIVE) && defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
-#define ECORL_ROW static inline
-
-#define ECORL_ROWS plain
-#include "row_functions.inc"
-#undef ECORL_LANE
-#undef ECORL_ROWS
-
-#if defined(ECORL_NATIVE) && defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define ECORL_WIDE_ROWS 1
-#pragma GCC push_options
-#pragma GCC target("avx2,bmi,bmi2,lzcnt")
-#define ECORL_ROWS avx2
-#include "row_functions.inc"
-#undef ECORL_LANE
-#undef ECORL_ROWS
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,bmi,bmi2,lzcnt,prefer-vector-width=512")
-#define ECORL_ROWS avx512
-#include "row_functions.inc"
-#undef ECORL_LANE
-#undef ECORL_ROWS
-#pragma GCC pop_options
-#endif
 
 namespace ecorl {
 
 namespace {
 
-#define ECORL_TABLE(width)                                                                    \
-    {width::embed_row,    width::rmsnorm_row, width::codes_row,        width::dequantise_row, \
-     width::residual_row, width::fixed_row,   width::head_row,         width::gated_row,      \
-     width::align_row,    width::softmax_row, width::accumulate_row,   width::finish_row,     \
-     width::logits_row,   width::gates_row,   width::gated_reward_row, width::relu_row}
-
-const row_table plain_rows = ECORL_TABLE(plain);
-const row_table kernel_rows = ECORL_TABLE(plain);
-#ifdef ECORL_WIDE_ROWS
-const row_table avx2_rows = ECORL_TABLE(avx2);
-const row_table avx512_rows = ECORL_TABLE(avx512);
-#endif
-
 constexpr std::int32_t KERNELS = 1;  ///< in place of a width
+
+/// Names the kernels among the tables: they are asked for no row function.
+const row_table kernel_rows = *plain_rows();
 
 /// The table for a width, or null where this build or CPU lacks it.
 const row_table* table_of(std::int32_t bits) {
@@ -58,15 +18,15 @@ const row_table* table_of(std::int32_t bits) {
         case KERNELS:
             return &kernel_rows;
         case 128:
-            return &plain_rows;
-#ifdef ECORL_WIDE_ROWS
+            return plain_rows();
+#if defined(__x86_64__)
         case 256:
-            return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") ? &avx2_rows
+            return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") ? avx2_rows()
                                                                                     : nullptr;
         case 512:
             return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
-                       ? &avx512_rows
+                       ? avx512_rows()
                        : nullptr;
 #endif
         default:

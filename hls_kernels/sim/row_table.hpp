@@ -8,7 +8,22 @@ namespace ecorl {
 
 using rope_t = sint<16>;
 
-/// See the rows.hpp of vector_ops, mha_int8 and score_aggregator.
+/// Constants of a run of output channels in the host's memory.
+struct channels_t {
+    const value_t* mantissa;    ///< 0 for a channel of zeros
+    const std::int32_t* shift;  ///< 0..31
+    std::int32_t input_shift;   ///< left shift of the sums
+};
+
+/// Scales of the keys and values of one page in the host's memory.
+struct page_scales_t {
+    const value_t* key_m;
+    const value_t* key_e;
+    const value_t* value_m;  ///< upper 16 bits of the mantissa
+    const value_t* value_e;
+};
+
+/// See row_functions.hpp, attention_rows.hpp and score_rows.hpp.
 struct row_table {
     void (*embed)(const sint<16>*, int, int, value_t*, dim_t, value_t&);
     scale_t (*rmsnorm)(const value_t*, const value_t*, int, scale_t, int, value_t*, code_t*, dim_t);
@@ -20,7 +35,7 @@ struct row_table {
                   dim_t, value_t&);
     scale_t (*head)(const value_t*, const channels_t&, int, scale_t, int, const value_t*,
                     const rope_t*, const rope_t*, value_t*, code_t*, dim_t, value_t&);
-    value_t (*gated)(value_t*, const value_t*, const gate_t&, dim_t, value_t&);
+    value_t (*gate)(value_t*, const value_t*, const gate_t&, dim_t, value_t&);
     value_t (*align)(value_t*, int, dim_t);
     int (*softmax)(value_t*, const page_scales_t&, scale_t, dim_t, softmax_t&, code_t*, code_t*,
                    value_t&);
@@ -32,6 +47,12 @@ struct row_table {
     value_t (*gated_reward)(const value_t*, const value_t*, dim_t);
     value_t (*relu)(value_t*, dim_t);
 };
+
+/// One table for each source that is compiled for a width of register; null where this build or
+/// its compiler lacks it.
+const row_table* plain_rows();
+const row_table* avx2_rows();
+const row_table* avx512_rows();
 
 /// The widest that this build and CPU have.
 const row_table& rows();

@@ -11,7 +11,7 @@
 
 #include "rows.hpp"
 #undef ECORL_ROWS
-#undef ECORL_LANE
+#undef ECORL_ROW_LANE
 #undef ECORL_ROW
 
 using namespace bench;

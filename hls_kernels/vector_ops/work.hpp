@@ -12,7 +12,7 @@
 #include "ecorl_row_lanes.hpp"
 #include "rows.hpp"
 #undef ECORL_ROWS
-#undef ECORL_LANE
+#undef ECORL_ROW_LANE
 #undef ECORL_ROW
 
 namespace ecorl {
