@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "ecorl_row_structs.hpp"
 #include "vector_ops.hpp"
 
 namespace bench {

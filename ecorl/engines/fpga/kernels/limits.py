@@ -115,12 +115,14 @@ def shape_limits(root: Path | None = None) -> ShapeLimits:
         MissingToolError: the kernel sources are not installed.
     """
     root = root or kernel_root()
-    common = ("include/ecorl_rows.hpp", "include/ecorl_words.hpp", "include/kv_pages.hpp")
-    shared = _Constants(root, *common)
+    names = ("lanes", "rows", "words")
+    common = [f"include/ecorl_{name}.hpp" for name in names]
+    pages = "include/kv_pages.hpp"
+    shared = _Constants(root, *common, pages)
     # Every kernel's own header comes last: a name in it hides the shared one, as in C++.
-    gemm = _Constants(root, *common, "gemm_int8/gemm_int8.hpp")
-    vector = _Constants(root, *common[:2], "vector_ops/vector_ops.hpp")
-    score = _Constants(root, *common[:2], "score_aggregator/score_aggregator.hpp")
+    gemm = _Constants(root, *common, pages, "gemm_int8/gemm_int8.hpp")
+    vector = _Constants(root, *common, "vector_ops/vector_ops.hpp")
+    score = _Constants(root, *common, "score_aggregator/score_aggregator.hpp")
     return ShapeLimits(
         hidden=vector.value("MAX_COLUMNS"),
         intermediate=vector.value("MAX_INNER"),
