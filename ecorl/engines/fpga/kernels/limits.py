@@ -115,12 +115,13 @@ def shape_limits(root: Path | None = None) -> ShapeLimits:
         MissingToolError: the kernel sources are not installed.
     """
     root = root or kernel_root()
-    common = ("include/ecorl_rows.hpp", "include/ecorl_words.hpp", "include/kv_pages.hpp")
+    rows = ("include/ecorl_lanes.hpp", "include/ecorl_rows.hpp", "include/ecorl_words.hpp")
+    common = (*rows, "include/kv_pages.hpp")
     shared = _Constants(root, *common)
     # Every kernel's own header comes last: a name in it hides the shared one, as in C++.
     gemm = _Constants(root, *common, "gemm_int8/gemm_int8.hpp")
-    vector = _Constants(root, *common[:2], "vector_ops/vector_ops.hpp")
-    score = _Constants(root, *common[:2], "score_aggregator/score_aggregator.hpp")
+    vector = _Constants(root, *rows, "vector_ops/vector_ops.hpp")
+    score = _Constants(root, *rows, "score_aggregator/score_aggregator.hpp")
     return ShapeLimits(
         hidden=vector.value("MAX_COLUMNS"),
         intermediate=vector.value("MAX_INNER"),
