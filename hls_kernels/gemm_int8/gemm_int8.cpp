@@ -213,7 +213,7 @@ BLOCK:
     }
 }
 
-/// Write the rows of each tile that exist; one burst a tile.
+/// Write the rows of each tile that exist; one burst for each 16 of them.
 template <int TM, int TN>
 void store_c(hls::stream<tile_t<TM, TN>>& tiles, acc_word_t* c, dim_t m, dim_t n) {
     const dim_t blocks = ceil_div(m, TM);
@@ -226,18 +226,23 @@ STORE_BLOCK:
 #pragma HLS LOOP_TRIPCOUNT min = 1 max = 1024 avg = 32
             const tile_t<TM, TN> tile = tiles.read();
             const dim_t live_rows = min_dim(m - block * TM, TM);
-            const std::int64_t first = static_cast<std::int64_t>(n_tile) * m + block * TM;
-        STORE:
-            for (dim_t r = 0; r < live_rows; ++r) {
+        STORE_ROWS:
+            for (dim_t r0 = 0; r0 < live_rows; r0 += BLOCK_ROWS) {
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 4 avg = 4
+                const std::int64_t first = product_at(block * TM + r0, n_tile, m, n_tiles);
+                const dim_t rows = min_dim(live_rows - r0, BLOCK_ROWS);
+            STORE:
+                for (dim_t r = 0; r < rows; ++r) {
 #pragma HLS PIPELINE II = 1
-#pragma HLS LOOP_TRIPCOUNT min = 1 max = 64 avg = 64
-                acc_word_t word;
-                for (int j = 0; j < TN; ++j) {
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 16 avg = 16
+                    acc_word_t word;
+                    for (int j = 0; j < TN; ++j) {
 #pragma HLS UNROLL
-                    word.value[j] = tile.value[r][j];
+                        word.value[j] = tile.value[r0 + r][j];
+                    }
+                    c[first + r] = word;
+                    GEMM_COUNT(BYTES_C, sizeof(acc_word_t));
                 }
-                c[first + r] = word;
-                GEMM_COUNT(BYTES_C, sizeof(acc_word_t));
             }
         }
     }

@@ -6,10 +6,10 @@
 //
 // Memory on the card is in tile order, one 512-bit word = 16 rows x 4 values of k:
 //   A, W   word [row / 16][k / 4], byte [row % 16][k % 4]; rows and k padded with zeros
-//   C      word [n / 16][m], INT32 lane [n % 16]
+//   C      word [m / 16][n / 16][m % 16], INT32 lane [n % 16]; see `product_at`
 #pragma once
 
-#include "ecorl_types.hpp"
+#include "ecorl_words.hpp"
 
 namespace ecorl {
 namespace gemm {

@@ -78,6 +78,14 @@ int compare(const problem& p, const char* who, Result result) {
     return wrong;
 }
 
+/// The layout of results, written here a second time: word [m / 16][n / 16][m % 16], where the last
+/// 16 rows are only those that exist.
+std::size_t place(const problem& p, std::size_t row, std::size_t group) {
+    const std::size_t groups = (p.n + 15) / 16, rows_before = row / 16 * 16;
+    const std::size_t rows = p.m - rows_before < 16 ? p.m - rows_before : 16;
+    return rows_before * groups + group * rows + row % 16;
+}
+
 int check_kernel(const problem& p) {
     const std::vector<word_t> a = tile_order(p.a, p.m, p.k);
     const std::vector<word_t> w = tile_order(p.w, p.n, p.k);
@@ -93,7 +101,7 @@ int check_kernel(const problem& p) {
     }
     gemm_int8_krnl(a.data(), w_low.data(), w_high.data(), c.data(), p.m, p.n, p.k);
     return compare(p, "kernel", [&](std::int32_t i, std::int32_t j) {
-        const acc_word_t& word = c[static_cast<std::size_t>(j / TILE_N) * p.m + i];
+        const acc_word_t& word = c[place(p, i, j / TILE_N)];
         return static_cast<std::int64_t>(word.value[j % TILE_N]);
     });
 }

@@ -16,7 +16,7 @@ struct plan_t {
     dim_t width;                    ///< columns of a panel in each half
     dim_t first_stage, last_stage;  ///< none where the last is before the first
     dim_t unit;                     ///< words of a row side by side in memory, 1 or a head's
-    dim_t stride;                   ///< rows of memory between two units, at least m
+    dim_t stride;                   ///< rows of memory between two heads; 0: gemm_int8's products
 };
 
 /// Where a plan is: `row` is the first of a block, `column` the first of a panel in its half.
@@ -55,12 +55,24 @@ inline dim_t columns_at(const walk_t& at, const plan_t& plan) {
     return least(plan.n - at.column, plan.width);
 }
 
-/// Read the products of a task: bursts of the rows of a block. gemm_int8 writes one word of a row
-/// after that of the row before (unit 1), mha_int8 all words of a head (which has one part).
+/// Place of the first row of a block: in the part-th products of gemm_int8, or in mha_int8's heads,
+/// which have one part and `plan.unit` words of a row side by side.
+inline std::int64_t block_at(const plan_t& plan, dim_t row, dim_t group, dim_t part) {
+#pragma HLS INLINE
+    if (plan.stride > 0) {
+        return static_cast<std::int64_t>(group) * plan.stride +
+               static_cast<std::int64_t>(row) * plan.unit;
+    }
+    const dim_t groups = words_of(plan.halves * plan.n);
+    return static_cast<std::int64_t>(part) * plan.m * groups +
+           product_at(row, group, plan.m, groups);
+}
+
+/// Read the products of a task. A panel of one part is one burst, else there is one for the rows of
+/// 16 columns of each part, or for those of a head.
 template <class Counted>
 void load_products(const word_t* acc, hls::stream<word_t>& out, const plan_t plan) {
     const dim_t n_panels = plan.parts > 0 ? panels_of(plan) : 0;
-    const dim_t all_groups = words_of(plan.halves * plan.n);
     walk_t at = first_of(plan);
 LOAD_PANEL:
     for (dim_t i = 0; i < n_panels; ++i) {
@@ -68,23 +80,23 @@ LOAD_PANEL:
         const dim_t rows = rows_at(at, plan);
         const dim_t groups = words_of(columns_at(at, plan));
         const dim_t first = at.column / LANES;
+        const bool is_whole = plan.stride == 0 && plan.parts == 1;
+        const dim_t step = is_whole ? groups : plan.unit;
     LOAD_HALF:
         for (dim_t half = 0; half < plan.halves; ++half) {
 #pragma HLS LOOP_TRIPCOUNT min = 1 max = 2 avg = 1
         LOAD_GROUP:
-            for (dim_t g = 0; g < groups; g += plan.unit) {
+            for (dim_t g = 0; g < groups; g += step) {
 #pragma HLS LOOP_TRIPCOUNT min = 1 max = 512 avg = 256
                 const dim_t group = half * (plan.n / LANES) + first + g;
             LOAD_PART:
                 for (dim_t p = 0; p < plan.parts; ++p) {
 #pragma HLS LOOP_TRIPCOUNT min = 1 max = 4 avg = 1
-                    const std::int64_t line = static_cast<std::int64_t>(p) * all_groups + group;
-                    const std::int64_t base =
-                        line * plan.stride + static_cast<std::int64_t>(at.row) * plan.unit;
+                    const std::int64_t base = block_at(plan, at.row, group, p);
                 LOAD_ACC:
-                    for (dim_t i = 0; i < rows * plan.unit; ++i) {
+                    for (dim_t i = 0; i < rows * step; ++i) {
 #pragma HLS PIPELINE II = 1
-#pragma HLS LOOP_TRIPCOUNT min = 1 max = 128 avg = 16
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 8192 avg = 4096
                         out.write(acc[base + i]);
                         Counted::product_word();
                     }

@@ -1,9 +1,9 @@
 // What the vector kernels read and write: 512-bit words and the record of a token row.
 //
-// Products come as gemm_int8 writes them (C tile order: word [column / 16][row], 16 columns of one
-// row), codes leave as it reads them (A tile order: word [row / 16][k / 4], byte [row % 16][k %
-// 4]); heads leave as kv_cache_router and mha_int8 read them, and contexts come as the latter
-// writes them (vector_ops.hpp). Kernels alternate on the card, and the host touches no data
+// Products come as gemm_int8 writes them (word [row / 16][column / 16][row % 16], see
+// `product_at`), codes leave as it reads them (A tile order: word [row / 16][k / 4], byte [row %
+// 16][k % 4]); heads leave as kv_cache_router and mha_int8 read them, and contexts come as the
+// latter writes them (vector_ops.hpp). Kernels alternate on the card, and the host touches no data
 // between.
 #pragma once
 
@@ -59,6 +59,17 @@ inline dim_t least(dim_t a, dim_t b) {
 inline dim_t most(dim_t a, dim_t b) {
 #pragma HLS INLINE
     return a > b ? a : b;
+}
+
+/// Place of a word of products [m][n]: 16 columns (the `group`-th of `groups`) of one row. Rows
+/// come in blocks of 16, the last with only its own; in a block a group's rows follow one another.
+/// So a block of rows is one run of words, and neighbouring columns of it are neighbours in memory.
+inline std::int64_t product_at(dim_t row, dim_t group, dim_t m, dim_t groups) {
+#pragma HLS INLINE
+    const dim_t in_block = row % BLOCK_ROWS;
+    const dim_t first = row - in_block;
+    return static_cast<std::int64_t>(first) * groups +
+           static_cast<std::int64_t>(group) * least(m - first, BLOCK_ROWS) + in_block;
 }
 
 }  // namespace ecorl

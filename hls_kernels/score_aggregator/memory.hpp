@@ -25,7 +25,7 @@ inline bool reads_products(const task_t& task) {
 
 inline plan_t plan_of(const task_t& task) {
 #pragma HLS INLINE
-    return {task.m, task.n, reads_products(task) ? task.parts : 0, 1, MAX_COLUMNS, 0, 0, 1, task.m};
+    return {task.m, task.n, reads_products(task) ? task.parts : 0, 1, MAX_COLUMNS, 0, 0, 1, 0};
 }
 
 inline void load_rows(const row_t* rows, rows_t& out, const task_t task) {

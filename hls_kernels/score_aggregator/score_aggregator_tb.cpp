@@ -71,7 +71,8 @@ product_t::product_t(std::int32_t rows, std::int32_t columns, std::int32_t n_par
         sums.push_back(sum);
         for (std::int64_t p = parts - 1; p >= 0; --p) {
             const int part = p > 0 ? draw(-LARGEST_SUM, LARGEST_SUM) : sum;
-            acc[(p * groups + i % n / LANES) * m + i / n].lane[i % n % LANES] = part;
+            const std::int64_t at = p * groups * m + product_at(i / n, i % n / LANES, m, groups);
+            acc[at].lane[i % n % LANES] = part;
             sum -= part;
         }
     }

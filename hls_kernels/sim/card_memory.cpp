@@ -88,10 +88,12 @@ std::vector<table_word_t> rope_table(const decoder_model& model, std::int32_t n)
 
 void to_products(const value_t* values, std::int64_t stride, word_t* words, std::int32_t m,
                  std::int32_t n) {
-    std::fill(words, words + std::int64_t{words_of(n)} * m, empty_word());
+    const std::int32_t groups = words_of(n);
+    std::fill(words, words + std::int64_t{groups} * m, empty_word());
     for (std::int64_t i = 0; i < m; ++i) {
         for (std::int64_t j = 0; j < n; ++j) {
-            words[j / LANES * m + i].lane[j % LANES] = values[i * stride + j];
+            word_t& word = words[product_at(i, j / LANES, m, groups)];
+            word.lane[j % LANES] = values[i * stride + j];
         }
     }
 }

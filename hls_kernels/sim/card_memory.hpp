@@ -26,7 +26,7 @@ std::vector<table_word_t> embedding_table(const decoder_model& model, const std:
 /// `table` of HEAD for the first n positions.
 std::vector<table_word_t> rope_table(const decoder_model& model, std::int32_t n);
 
-/// values [m][n], `stride` apart -> word [n / 16][m].
+/// values [m][n], `stride` apart -> word [m / 16][n / 16][16] as `product_at` has it.
 void to_products(const value_t* values, std::int64_t stride, word_t* words, std::int32_t m,
                  std::int32_t n);
 

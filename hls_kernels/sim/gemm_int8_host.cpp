@@ -118,7 +118,7 @@ void multiply_kernel(const operands& p) {
                    p.n, p.k);
     for (std::int64_t i = 0; i < p.m; ++i) {
         for (std::int64_t j = 0; j < p.n; ++j) {
-            const acc_word_t& word = c_words[j / TILE_N * p.m + i];
+            const acc_word_t& word = c_words[product_at(i, j / TILE_N, p.m, n_tiles)];
             p.c[i * p.n + j] = static_cast<std::int32_t>(word.value[j % TILE_N]);
         }
     }

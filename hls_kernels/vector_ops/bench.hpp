@@ -97,14 +97,15 @@ inline word_t empty_word() {
     return word;
 }
 
-/// Rows [rows][n] as gemm_int8 writes its results: [parts][n / 16][m].
+/// Rows [rows][n] as gemm_int8 writes its results: [parts][m / 16][n / 16][16].
 inline std::vector<word_t> c_order(const std::vector<value_t>& sums, std::int32_t parts,
                                    std::int32_t m, std::int32_t n) {
     const std::int64_t groups = words_of(n);
     std::vector<word_t> words(parts * groups * m, empty_word());
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(sums.size()); ++i) {
         const std::int64_t j = i % n, r = i / n % m, p = i / n / m;
-        words[(p * groups + j / LANES) * m + r].lane[j % LANES] = sums[i];
+        const std::int64_t at = p * groups * m + product_at(r, j / LANES, m, groups);
+        words[at].lane[j % LANES] = sums[i];
     }
     return words;
 }

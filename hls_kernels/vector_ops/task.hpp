@@ -28,7 +28,7 @@ inline bool reads_products(const task_t& task) {
 inline plan_t plan_of(const task_t& task) {
 #pragma HLS INLINE
     plan_t plan = {task.m, task.n, reads_products(task) ? task.parts : 0, 1, MAX_COLUMNS, 0, 0,
-                   1,      task.m};
+                   1,      0};
     if (task.op == HEAD || task.op == CONTEXT) plan.width = MAX_HEADS * task.head;
     if (task.op == GATE) {
         plan.halves = 2;

@@ -205,7 +205,11 @@ class _PlanBuilder:
                 self._vector(step, t0, m, constants)
 
     def _multiply(self, linear: PlacedLinear, m: int) -> None:
-        """Add the products of all slices; the sums of each go into a part of ``acc``."""
+        """Add the products of all slices; the sums of each go into a part of ``acc``.
+
+        A part holds the words of its rows, 16 rows after the other (``product_at`` of
+        ``ecorl_words.hpp``), and is read as it was written: a start's rows begin with a block.
+        """
         part_bytes, first = words(linear.n) * m * WORD, 0
         for part, piece in enumerate(linear.slices):
             offsets = {

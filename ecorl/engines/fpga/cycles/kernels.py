@@ -136,8 +136,11 @@ class GemmCall:
         weights = memory.loop(
             c.bytes_w // WORD_BYTES, blocks, ii, channels=memory.weight_channels
         )  # fmt: skip
-        results = memory.loop(c.bytes_c // WORD_BYTES, c.tiles, ii)
-        last = memory.loop(self.m - (blocks - 1) * TILE_M, 1, ii) + LOOP_DEPTH
+        # A tile leaves in a burst for each 16 of its rows.
+        last_rows = self.m - (blocks - 1) * TILE_M
+        bursts = -(-self.m // TILE_N) * -(-self.n // TILE_N)
+        results = memory.loop(c.bytes_c // WORD_BYTES, bursts, ii)
+        last = memory.loop(last_rows, -(-last_rows // TILE_N), ii) + LOOP_DEPTH
         return fill + max(array, weights, a_cycles, results) + last
 
 

@@ -113,7 +113,7 @@ class ScoreCall:
         loaded = ii * (c.side_cycles + 2 * c.partial_cycles + 2 * self.m)
         loops = blocks * (1 if is_logits else self.n)
         processes = (
-            memory.loop(c.load_cycles, blocks * words, ii),
+            memory.loop(c.load_cycles, blocks, ii),
             ii * c.turn_cycles,
             memory.loop(c.side_cycles, 1, ii),
             memory.loop(c.partial_cycles, loops, ii),
@@ -121,4 +121,4 @@ class ScoreCall:
             self.m * row + results + loaded,
             memory.loop(self.m, 1, ii),
         )
-        return memory.loop(min(self.m, BLOCK_ROWS) * words, words, ii) + max(processes)
+        return memory.loop(min(self.m, BLOCK_ROWS) * words, 1, ii) + max(processes)

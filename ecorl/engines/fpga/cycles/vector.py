@@ -290,10 +290,15 @@ class VectorCall:
         """
         c = self.counts()
         stages, blocks = len(self._stages), self._blocks
-        # Bursts of a block's rows: 16 columns of gemm_int8's order, or a head of mha_int8's.
-        groups = self._halves * sum(words_of(n) for n in self._columns) * stages
+        # Bursts of a block's rows: a panel of gemm_int8's products, 16 columns of it where parts
+        # are added, or a head of mha_int8's.
+        widest = self._halves * words_of(self._columns[0])
+        groups = self._halves * len(self._columns) * stages
+        if self.parts > 1:
+            groups = self._halves * sum(words_of(n) for n in self._columns) * stages
         if self.op == "context":
             groups = self._n_heads * stages
+        first_groups = widest if self.parts > 1 or self.op == "context" else self._halves
         side_words, side_loops = self._side()
         x = self.m * words_of(self.n) * self._reads_x
         table = self.m * len(self._columns)
@@ -311,8 +316,8 @@ class VectorCall:
             memory.loop(self.m, 1, ii),
             memory.loop(self._scale_words, 1, ii),
         )
-        rows, widest = min(self.m, BLOCK_ROWS), self._halves * words_of(self._columns[0])
-        first = memory.loop(rows * widest, widest if self._reads_products else 1, ii)
+        rows = min(self.m, BLOCK_ROWS)
+        first = memory.loop(rows * widest, first_groups if self._reads_products else 1, ii)
         return first + max(processes) + memory.loop(rows * words_of(self._columns[-1]), 1, ii)
 
     def _compute(self, ii: int) -> float:
