@@ -92,19 +92,60 @@ const value_t* CardForward::run(const group_t& group, const std::int32_t* ids) {
     embed(group, ids);
     for (std::int32_t l = 0; l < model_.n_layers; ++l) {
         const bool last = l + 1 == model_.n_layers;
-        project_heads(l, group);
+        std::int32_t m = group.n_tokens();
+        const auto pass = [&](const auto& steps) {
+            for (std::int32_t t0 = 0; t0 < m; t0 += ROW_BLOCK) {
+                const std::int32_t n = std::min(ROW_BLOCK, m - t0);
+                for (const decoder_step& step : steps) rows_step(step, l, t0, n);
+            }
+        };
+        pass(BEFORE_ATTENTION);
         if (last) spread_marks(group);  // later ones reach no other token
-        attend(group, last);
-        if (last) keep_wanted(group);
-        const auto n_wanted = static_cast<std::int32_t>(group.wanted.size());
-        const std::int32_t m = last ? n_wanted : group.n_tokens();
-        project_output(l, m);
-        mlp(l, m);
+        for (const decoder_step& step : ATTENTION) attention_step(step, group, last);
+        if (last) {
+            keep_wanted(group);
+            m = static_cast<std::int32_t>(group.wanted.size());
+        }
+        pass(AFTER_ATTENTION);
     }
     hidden_.resize(group.wanted.size() * model_.hidden);
     from_rows(x_.data(), hidden_.data(), static_cast<std::int32_t>(group.wanted.size()),
               model_.hidden);
     return hidden_.data();
+}
+
+void CardForward::rows_step(const decoder_step& step, std::int32_t l, std::int32_t t0,
+                            std::int32_t m) {
+    switch (step.what) {
+        case operation::NORM:
+            norm(layer_of(0, l).*step.norm, t0, m);
+            break;
+        case operation::MULTIPLY:
+            for (std::int32_t c = 0; c < model_.n_cards; ++c) {
+                multiply(layer_of(c, l).*step.linear, codes_.data(), m, cards_[c].acc, 0);
+            }
+            break;
+        case operation::MULTIPLY_PARTS:
+            multiply_parts(step, l, m);
+            break;
+        case operation::HEAD:
+            for (std::int32_t c = 0; c < model_.n_cards; ++c) {
+                head(c, layer_of(c, l).*step.linear, t0, m);
+            }
+            break;
+        case operation::CONTEXT:
+            context(t0, m);
+            break;
+        case operation::GATE:
+            gate(step, l, t0, m);
+            break;
+        case operation::RESIDUAL:
+            residual(layer_of(0, l).*step.linear, t0, m);
+            break;
+        case operation::ROUTE:
+        case operation::ATTEND:
+            break;  // of all rows at once
+    }
 }
 
 void CardForward::embed(const group_t& group, const std::int32_t* ids) {
@@ -178,17 +219,6 @@ std::int32_t CardForward::multiply(const decoder_linear& linear, const code_word
     return part;
 }
 
-void CardForward::project_heads(std::int32_t l, const group_t& group) {
-    for (std::int32_t t0 = 0; t0 < group.n_tokens(); t0 += ROW_BLOCK) {
-        const std::int32_t m = std::min(ROW_BLOCK, group.n_tokens() - t0);
-        norm(layer_of(0, l).attention_norm, t0, m);
-        for (std::int32_t c = 0; c < model_.n_cards; ++c) {
-            multiply(layer_of(c, l).qkv, codes_.data(), m, acc_, 0);
-            head(c, layer_of(c, l).qkv, t0, m);
-        }
-    }
-}
-
 /// Codes and scales of all heads, where the router and attention read them.
 void CardForward::head(std::int32_t c, const decoder_linear& qkv, std::int32_t t0, std::int32_t m) {
     const std::int32_t d = model_.head_dim;
@@ -197,20 +227,22 @@ void CardForward::head(std::int32_t c, const decoder_linear& qkv, std::int32_t t
     now.has_bias = qkv.bias != nullptr;
     now.input_shift = qkv.input_shift;
     const std::vector<word_t> side = head_side(qkv, d, vector::MAX_HEADS);
-    vector_ops_krnl(&now, acc_.data(), nullptr, side.data(), angles_.data(), rows_.data() + t0,
-                    cards_[c].heads.data() + std::int64_t{t0} * token_beats(d), nullptr,
-                    rows_.data() + t0, cards_[c].scales.data() + t0 / SCALE_ROWS);
+    vector_ops_krnl(&now, cards_[c].acc.data(), nullptr, side.data(), angles_.data(),
+                    rows_.data() + t0, cards_[c].heads.data() + std::int64_t{t0} * token_beats(d),
+                    nullptr, rows_.data() + t0, cards_[c].scales.data() + t0 / SCALE_ROWS);
 }
 
-void CardForward::attend(const group_t& group, bool last) {
-    const std::vector<std::int32_t> asked = group.asked(last);
+void CardForward::attention_step(const decoder_step& step, const group_t& group, bool last) {
     for (std::int32_t c = 0; c < model_.n_cards; ++c) {
         card_t& own = cards_[c];
         const card_heads heads = {model_.cards[c].n_heads, model_.cards[c].n_kv_heads, stride_,
                                   own.heads.data(), own.scales.data()};
-        own.pages->fill(group.segments, heads);
-        own.pages->attend(group.segments, asked, heads, {model_.score_m, model_.score_e},
-                          own.context.data(), own.results.data());
+        if (step.what == operation::ROUTE) own.pages->fill(group.segments, heads);
+        if (step.what == operation::ATTEND) {
+            own.pages->attend(group.segments, group.asked(last), heads,
+                              {model_.score_m, model_.score_e}, own.context.data(),
+                              own.results.data());
+        }
     }
 }
 
@@ -242,16 +274,18 @@ void CardForward::run_stages(const vector::task_t& whole, const std::vector<inpu
     std::copy(rows.begin(), rows.end(), rows_.begin() + t0);
 }
 
-/// The cards' codes times a map split by inputs, all parts added to the residual stream.
-void CardForward::residual(std::int32_t l, const decoder_linear decoder_layer::* map,
-                           std::int32_t t0, std::int32_t m) {
-    std::int32_t parts = 0;
+/// The cards' codes times a map split by inputs: parts of one sum.
+void CardForward::multiply_parts(const decoder_step& step, std::int32_t l, std::int32_t m) {
+    n_parts_ = 0;
     for (std::int32_t c = 0; c < model_.n_cards; ++c) {
-        parts = multiply(layer_of(c, l).*map, cards_[c].codes.data(), m, acc_, parts);
+        n_parts_ = multiply(layer_of(c, l).*step.linear, cards_[c].codes.data(), m, acc_, n_parts_);
     }
-    const decoder_linear& linear = layer_of(0, l).*map;
+}
+
+/// All parts of a sum, added to the residual stream.
+void CardForward::residual(const decoder_linear& linear, std::int32_t t0, std::int32_t m) {
     vector::task_t now = task(vector::RESIDUAL, m, linear.n);
-    now.parts = parts;
+    now.parts = n_parts_;
     now.input_shift = linear.input_shift;
     now.exponent = exponent_of(linear, 0);
     std::vector<word_t> side;
@@ -260,41 +294,31 @@ void CardForward::residual(std::int32_t l, const decoder_linear decoder_layer::*
                     x_at(t0), rows_.data() + t0, nullptr);
 }
 
-void CardForward::project_output(std::int32_t l, std::int32_t m_all) {
-    for (std::int32_t t0 = 0; t0 < m_all; t0 += ROW_BLOCK) {
-        const std::int32_t m = std::min(ROW_BLOCK, m_all - t0);
-        std::vector<input_t> inputs;
-        for (std::int32_t c = 0; c < model_.n_cards; ++c) {
-            const std::int64_t context = std::int64_t{t0} * model_.head_dim / LANES;
-            inputs.push_back({cards_[c].context.data() + context,
-                              cards_[c].results.data() + t0 / RESULT_ROWS,
-                              model_.cards[c].n_heads * model_.head_dim});
-        }
-        run_stages(task(vector::CONTEXT, m, 0), inputs, t0);
-        residual(l, &decoder_layer::output, t0, m);
+void CardForward::context(std::int32_t t0, std::int32_t m) {
+    std::vector<input_t> inputs;
+    for (std::int32_t c = 0; c < model_.n_cards; ++c) {
+        const std::int64_t context = std::int64_t{t0} * model_.head_dim / LANES;
+        inputs.push_back({cards_[c].context.data() + context,
+                          cards_[c].results.data() + t0 / RESULT_ROWS,
+                          model_.cards[c].n_heads * model_.head_dim});
     }
+    run_stages(task(vector::CONTEXT, m, 0), inputs, t0);
 }
 
-void CardForward::mlp(std::int32_t l, std::int32_t m_all) {
-    for (std::int32_t t0 = 0; t0 < m_all; t0 += ROW_BLOCK) {
-        const std::int32_t m = std::min(ROW_BLOCK, m_all - t0);
-        norm(layer_of(0, l).mlp_norm, t0, m);
-        std::vector<std::vector<word_t>> sides(model_.n_cards);
-        std::vector<input_t> inputs;
-        for (std::int32_t c = 0; c < model_.n_cards; ++c) {
-            const decoder_linear& map = layer_of(c, l).gate_up;
-            multiply(map, codes_.data(), m, cards_[c].acc, 0);
-            add_channels(sides[c], map, 0, map.n);
-            inputs.push_back({cards_[c].acc.data(), sides[c].data(), model_.cards[c].intermediate});
-        }
-        const decoder_linear& map = layer_of(0, l).gate_up;
-        vector::task_t now = task(vector::GATE, m, 0);
-        now.input_shift = map.input_shift;
-        now.exponent = exponent_of(map, 0);
-        now.exponent_up = exponent_of(map, 1);
-        run_stages(now, inputs, t0);
-        residual(l, &decoder_layer::down, t0, m);
+void CardForward::gate(const decoder_step& step, std::int32_t l, std::int32_t t0, std::int32_t m) {
+    std::vector<std::vector<word_t>> sides(model_.n_cards);
+    std::vector<input_t> inputs;
+    for (std::int32_t c = 0; c < model_.n_cards; ++c) {
+        const decoder_linear& map = layer_of(c, l).*step.linear;
+        add_channels(sides[c], map, 0, map.n);
+        inputs.push_back({cards_[c].acc.data(), sides[c].data(), model_.cards[c].intermediate});
     }
+    const decoder_linear& map = layer_of(0, l).*step.linear;
+    vector::task_t now = task(vector::GATE, m, 0);
+    now.input_shift = map.input_shift;
+    now.exponent = exponent_of(map, 0);
+    now.exponent_up = exponent_of(map, 1);
+    run_stages(now, inputs, t0);
 }
 
 }  // namespace ecorl

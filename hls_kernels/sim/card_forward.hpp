@@ -64,17 +64,18 @@ class CardForward {
 
     vector::task_t task(std::int32_t op, std::int32_t m, std::int32_t n) const;
     void embed(const group_t& group, const std::int32_t* ids);
+    /// Rows [t0, t0 + m) of a layer.
+    void rows_step(const decoder_step& step, std::int32_t layer, std::int32_t t0, std::int32_t m);
+    void attention_step(const decoder_step& step, const group_t& group, bool last);
     void norm(const decoder_norm& weights, std::int32_t t0, std::int32_t m);
-    void project_heads(std::int32_t layer, const group_t& group);
     void head(std::int32_t card, const decoder_linear& qkv, std::int32_t t0, std::int32_t m);
-    void attend(const group_t& group, bool last);
     void keep_wanted(const group_t& group);
-    void project_output(std::int32_t layer, std::int32_t m);
-    void mlp(std::int32_t layer, std::int32_t m);
+    void context(std::int32_t t0, std::int32_t m);
+    void gate(const decoder_step& step, std::int32_t layer, std::int32_t t0, std::int32_t m);
     void run_stages(const vector::task_t& task, const std::vector<input_t>& inputs,
                     std::int32_t t0);
-    void residual(std::int32_t layer, const decoder_linear decoder_layer::* map, std::int32_t t0,
-                  std::int32_t m);
+    void multiply_parts(const decoder_step& step, std::int32_t layer, std::int32_t m);
+    void residual(const decoder_linear& linear, std::int32_t t0, std::int32_t m);
     std::int32_t multiply(const decoder_linear& linear, const code_word_t* codes, std::int32_t m,
                           std::vector<word_t>& acc, std::int32_t part) const;
     void logits(const decoder_linear& linear, std::int32_t block, std::int32_t first_token,
@@ -94,7 +95,8 @@ class CardForward {
     std::vector<word_t> x_;           ///< [tokens][hidden / 16] residual stream
     std::vector<row_t> rows_;         ///< [tokens]
     std::vector<code_word_t> codes_;  ///< of the last norm
-    std::vector<word_t> acc_;
+    std::vector<word_t> acc_;         ///< parts of one sum
+    std::int32_t n_parts_ = 0;        ///< of them
     std::vector<table_word_t> angles_;
     std::vector<value_t> hidden_;  ///< [wanted, hidden] for the host
     std::vector<score::partial_word_t> partials_;

@@ -19,7 +19,7 @@ std::vector<std::int32_t> group_t::asked(bool in_last_layer) const {
 Forward::Forward(const decoder_model& model, std::int32_t max_tokens, std::int32_t max_pages)
     : model_(model), max_tokens_(max_tokens), cards_(model.n_cards) {
     const std::int64_t tokens = max_tokens, d = model.head_dim;
-    std::int64_t out = model.hidden;
+    std::int64_t out = model.hidden, widest = 0;
     for (std::int32_t c = 0; c < model.n_cards; ++c) {
         const decoder_card& card = model.cards[c];
         card_buffers& buffers = cards_[c];
@@ -32,7 +32,9 @@ Forward::Forward(const decoder_model& model, std::int32_t max_tokens, std::int32
         buffers.values.reset(new value_t[ROW_BLOCK * 2 * std::int64_t{card.intermediate}]);
         buffers.codes.reset(
             new code_t[ROW_BLOCK * std::max<std::int64_t>(width, card.intermediate)]);
-        out = std::max({out, heads * d, 2 * std::int64_t{card.intermediate}});
+        const std::int64_t own = std::max(heads * d, 2 * std::int64_t{card.intermediate});
+        buffers.acc.reset(new value_t[ROW_BLOCK * own]);
+        widest = std::max(widest, own);
         for (std::int32_t b = 0; b < card.n_head_blocks; ++b) {
             out = std::max<std::int64_t>(out, card.head[b].n);
         }
@@ -44,7 +46,7 @@ Forward::Forward(const decoder_model& model, std::int32_t max_tokens, std::int32
     marks_.reset(new value_t[tokens]);
     codes_.reset(new code_t[ROW_BLOCK * std::int64_t{model.hidden}]);
     acc_.reset(new value_t[ROW_BLOCK * out]);
-    partial_.reset(new value_t[ROW_BLOCK * out]);
+    partial_.reset(new value_t[ROW_BLOCK * std::max(out, widest)]);
     scratch_.reset(new value_t[std::max<std::int64_t>(model.hidden, 2 * d)]);
 }
 
@@ -52,25 +54,76 @@ const value_t* Forward::run(const group_t& group, const std::int32_t* ids) {
     embed(group, ids);
     for (std::int32_t l = 0; l < model_.n_layers; ++l) {
         const bool last = l + 1 == model_.n_layers;
-        project_heads(l, group);
+        std::int32_t m = group.n_tokens();
+        const auto pass = [&](const auto& steps) {
+            for (std::int32_t t0 = 0; t0 < m; t0 += ROW_BLOCK) {
+                const std::int32_t n = std::min(ROW_BLOCK, m - t0);
+                for (const decoder_step& step : steps) rows_step(step, l, group, t0, n);
+            }
+        };
+        pass(BEFORE_ATTENTION);
         if (last) spread_marks(group);  // later ones reach no other token
         const std::vector<std::int32_t> asked = group.asked(last);
-        for (std::int32_t c = 0; c < model_.n_cards; ++c) attend(group, asked, c);
-        std::int32_t m = group.n_tokens();
-        if (last) {  // after the last keys and values only the wanted tokens go on
-            m = static_cast<std::int32_t>(group.wanted.size());
-            for (std::int32_t i = 0; i < m; ++i) {
-                const std::int64_t from = group.wanted[i];
-                std::memmove(static_cast<void*>(x_.get() + std::int64_t{i} * model_.hidden),
-                             x_.get() + from * model_.hidden, model_.hidden * sizeof(value_t));
-                marks_[i] = marks_[from];
+        for (std::int32_t c = 0; c < model_.n_cards; ++c) {
+            for (std::int32_t g = 0; g < model_.cards[c].n_kv_heads; ++g) {
+                for (const decoder_step& step : ATTENTION) {
+                    if (step.what == operation::ROUTE) route(group, c, g);
+                    if (step.what == operation::ATTEND) attend(group, asked, c, g);
+                }
             }
         }
-        project_output(l, m);
-        mlp(l, m);
+        if (last) {
+            keep_wanted(group);
+            m = static_cast<std::int32_t>(group.wanted.size());
+        }
+        pass(AFTER_ATTENTION);
     }
     wanted_marks_.assign(marks_.get(), marks_.get() + group.wanted.size());
     return x_.get();
+}
+
+/// After the last keys and values only the wanted tokens go on.
+void Forward::keep_wanted(const group_t& group) {
+    for (std::size_t i = 0; i < group.wanted.size(); ++i) {
+        const std::int64_t from = group.wanted[i];
+        std::memmove(static_cast<void*>(x_.get() + i * model_.hidden),
+                     x_.get() + from * model_.hidden, model_.hidden * sizeof(value_t));
+        marks_[i] = marks_[from];
+    }
+}
+
+void Forward::rows_step(const decoder_step& step, std::int32_t l, const group_t& group,
+                        std::int32_t t0, std::int32_t m) {
+    switch (step.what) {
+        case operation::NORM:
+            norm(layer_of(0, l).*step.norm, x_.get() + std::int64_t{t0} * model_.hidden, m);
+            break;
+        case operation::MULTIPLY:
+            for (std::int32_t c = 0; c < model_.n_cards; ++c) {
+                multiply(layer_of(c, l).*step.linear, codes_.get(), m, cards_[c].acc.get(), false);
+            }
+            break;
+        case operation::MULTIPLY_PARTS:
+            for (std::int32_t c = 0; c < model_.n_cards; ++c) {
+                multiply(layer_of(c, l).*step.linear, cards_[c].codes.get(), m, acc_.get(), c > 0);
+            }
+            break;
+        case operation::HEAD:
+            heads(step, l, group, t0, m);
+            break;
+        case operation::CONTEXT:
+            context(t0, m);
+            break;
+        case operation::GATE:
+            gate(step, l, t0, m);
+            break;
+        case operation::RESIDUAL:
+            add_residual(layer_of(0, l).*step.linear, t0, m);
+            break;
+        case operation::ROUTE:
+        case operation::ATTEND:
+            break;  // of all rows at once
+    }
 }
 
 void Forward::embed(const group_t& group, const std::int32_t* ids) {
@@ -107,7 +160,7 @@ void Forward::norm_row(const decoder_norm& weights, const value_t* x, std::int64
 
 /// acc = codes [m, k] times the map, or acc += with `add`; exact.
 void Forward::multiply(const decoder_linear& linear, const code_t* codes, std::int32_t m,
-                       bool add) {
+                       value_t* acc, bool add) {
     thread_local std::vector<std::int8_t> slice;
     for (std::int32_t s = 0; s < linear.n_slices; ++s) {
         const std::int32_t k0 = linear.slice[s], k = linear.slice[s + 1] - k0;
@@ -120,69 +173,66 @@ void Forward::multiply(const decoder_linear& linear, const code_t* codes, std::i
             a = slice.data();
         }
         const bool first = s == 0 && !add;
-        gemm_int8(a, linear.packed[s], integers(first ? acc_.get() : partial_.get()), m, linear.n,
-                  k);
+        gemm_int8(a, linear.packed[s], integers(first ? acc : partial_.get()), m, linear.n, k);
         if (first) continue;
-        std::int32_t* const sum = integers(acc_.get());
+        std::int32_t* const sum = integers(acc);
         const std::int32_t* const more = integers(partial_.get());
         for (std::int64_t j = 0; j < std::int64_t{m} * linear.n; ++j) sum[j] += more[j];
     }
 }
 
-void Forward::project_heads(std::int32_t l, const group_t& group) {
+void Forward::heads(const decoder_step& step, std::int32_t l, const group_t& group, std::int32_t t0,
+                    std::int32_t m) {
     const std::int32_t d = model_.head_dim;
-    for (std::int32_t t0 = 0; t0 < group.n_tokens(); t0 += ROW_BLOCK) {
-        const std::int32_t m = std::min(ROW_BLOCK, group.n_tokens() - t0);
-        norm(layer_of(0, l).attention_norm, x_.get() + std::int64_t{t0} * model_.hidden, m);
-        for (std::int32_t c = 0; c < model_.n_cards; ++c) {
-            const decoder_card& card = model_.cards[c];
-            const decoder_linear& qkv = layer_of(c, l).qkv;
-            const std::int32_t n = heads_of(card), turned = card.n_heads + card.n_kv_heads;
-            multiply(qkv, codes_.get(), m, false);
-            for (std::int64_t i = 0; i < m; ++i) {
-                const std::int64_t at = std::int64_t{group.positions[t0 + i]} * (d / 2);
-                const auto* cosine = reinterpret_cast<const sint<16>*>(model_.cosine + at);
-                const auto* sine = reinterpret_cast<const sint<16>*>(model_.sine + at);
-                for (std::int32_t h = 0; h < n; ++h) {
-                    const std::int64_t slot = std::int64_t{h} * max_tokens_ + t0 + i;
-                    cards_[c].scales[slot] =
-                        rows().head(acc_.get() + i * qkv.n + h * d, channels(qkv, h * d),
-                                    exponent_of(qkv, h), row_scale_[i], model_.fraction_bits,
-                                    qkv.bias ? values(qkv.bias + h * d) : nullptr,
-                                    h < turned ? cosine : nullptr, sine, scratch_.get(),
-                                    cards_[c].heads.get() + slot * d, d, marks_[t0 + i]);
-                }
+    for (std::int32_t c = 0; c < model_.n_cards; ++c) {
+        const decoder_card& card = model_.cards[c];
+        const decoder_linear& qkv = layer_of(c, l).*step.linear;
+        const std::int32_t n = heads_of(card), rotated = card.n_heads + card.n_kv_heads;
+        for (std::int64_t i = 0; i < m; ++i) {
+            const std::int64_t at = std::int64_t{group.positions[t0 + i]} * (d / 2);
+            const auto* cosine = reinterpret_cast<const sint<16>*>(model_.cosine + at);
+            const auto* sine = reinterpret_cast<const sint<16>*>(model_.sine + at);
+            for (std::int32_t h = 0; h < n; ++h) {
+                const std::int64_t slot = std::int64_t{h} * max_tokens_ + t0 + i;
+                cards_[c].scales[slot] = rows().head(
+                    cards_[c].acc.get() + i * qkv.n + h * d, channels(qkv, h * d),
+                    exponent_of(qkv, h), row_scale_[i], model_.fraction_bits,
+                    qkv.bias ? values(qkv.bias + h * d) : nullptr, h < rotated ? cosine : nullptr,
+                    sine, scratch_.get(), cards_[c].heads.get() + slot * d, d, marks_[t0 + i]);
             }
         }
     }
 }
 
-/// Attention of all heads of a card for tokens `asked`, ascending.
-void Forward::attend(const group_t& group, const std::vector<std::int32_t>& asked, std::int32_t c) {
+void Forward::route(const group_t& group, std::int32_t c, std::int32_t g) {
+    card_buffers& own = cards_[c];
+    const std::int64_t d = model_.head_dim;
+    const std::int64_t k = std::int64_t{model_.cards[c].n_heads + g} * max_tokens_;
+    const std::int64_t v = k + std::int64_t{model_.cards[c].n_kv_heads} * max_tokens_;
+    own.pages->fill(group.segments, own.heads.get() + k * d, own.scales.get() + k,
+                    own.heads.get() + v * d, own.scales.get() + v);
+}
+
+/// Contexts of the tokens `asked`, ascending.
+void Forward::attend(const group_t& group, const std::vector<std::int32_t>& asked, std::int32_t c,
+                     std::int32_t g) {
     const decoder_card& card = model_.cards[c];
     card_buffers& own = cards_[c];
     const std::int32_t d = model_.head_dim, share = card.n_heads / card.n_kv_heads;
     const std::int64_t stride = std::int64_t{card.n_heads} * d;
-    for (std::int32_t g = 0; g < card.n_kv_heads; ++g) {
-        const std::int64_t k = std::int64_t{card.n_heads + g} * max_tokens_;
-        const std::int64_t v = k + std::int64_t{card.n_kv_heads} * max_tokens_;
-        own.pages->fill(group.segments, own.heads.get() + k * d, own.scales.get() + k,
-                        own.heads.get() + v * d, own.scales.get() + v);
-        std::int64_t done = 0;
-        for (std::int32_t s = 0; s < static_cast<std::int32_t>(group.segments.size()); ++s) {
-            const auto from = asked.begin() + done;
-            const auto to = std::lower_bound(from, asked.end(), group.segments[s].end);
-            const auto n = static_cast<std::int32_t>(to - from);
-            for (std::int32_t h = g * share; n > 0 && h < (g + 1) * share; ++h) {
-                const std::int64_t q = std::int64_t{h} * max_tokens_;
-                own.pages->attend(group.segments, s, &*from, n, own.heads.get() + q * d,
-                                  own.scales.get() + q, {model_.score_m, model_.score_e},
-                                  own.context.get() + done * stride + h * d, stride,
-                                  own.exponents.get() + done * card.n_heads + h, card.n_heads,
-                                  marks_.get());
-            }
-            done += n;
+    std::int64_t done = 0;
+    for (std::int32_t s = 0; s < static_cast<std::int32_t>(group.segments.size()); ++s) {
+        const auto from = asked.begin() + done;
+        const auto to = std::lower_bound(from, asked.end(), group.segments[s].end);
+        const auto n = static_cast<std::int32_t>(to - from);
+        for (std::int32_t h = g * share; n > 0 && h < (g + 1) * share; ++h) {
+            const std::int64_t q = std::int64_t{h} * max_tokens_;
+            own.pages->attend(
+                group.segments, s, &*from, n, own.heads.get() + q * d, own.scales.get() + q,
+                {model_.score_m, model_.score_e}, own.context.get() + done * stride + h * d, stride,
+                own.exponents.get() + done * card.n_heads + h, card.n_heads, marks_.get());
         }
+        done += n;
     }
 }
 
@@ -195,55 +245,50 @@ void Forward::add_residual(const decoder_linear& linear, std::int32_t t0, std::i
     }
 }
 
-void Forward::project_output(std::int32_t l, std::int32_t m_all) {
+/// Contexts to each card's codes; the cards exchange an exponent and a peak a row.
+void Forward::context(std::int32_t t0, std::int32_t m) {
     const std::int32_t d = model_.head_dim;
-    for (std::int32_t t0 = 0; t0 < m_all; t0 += ROW_BLOCK) {
-        const std::int32_t m = std::min(ROW_BLOCK, m_all - t0);
-        row_peak peaks[ROW_BLOCK];
-        for (std::int64_t i = 0; i < m; ++i) {
-            peaks[i] = {0, NO_EXPONENT};
-            for (std::int32_t c = 0; c < model_.n_cards; ++c) {  // cards exchange the exponent
-                const std::int32_t n = model_.cards[c].n_heads;
-                const std::int32_t* e = cards_[c].exponents.get() + (t0 + i) * n;
-                peaks[i].exponent = std::max(peaks[i].exponent, *std::max_element(e, e + n));
-            }
-            for (std::int32_t c = 0; c < model_.n_cards; ++c) {  // and then the peak
-                const std::int32_t n = model_.cards[c].n_heads;
-                for (std::int32_t h = 0; h < n; ++h) {
-                    const std::int64_t at = (t0 + i) * n + h;
-                    const std::int32_t e = cards_[c].exponents[at];
-                    if (e == NO_EXPONENT) continue;
-                    const value_t peak = rows().align(cards_[c].context.get() + at * d,
-                                                      std::min(peaks[i].exponent - e, 31), d);
-                    peaks[i].peak = larger(peaks[i].peak, peak);
-                }
-            }
+    row_peak peaks[ROW_BLOCK];
+    for (std::int64_t i = 0; i < m; ++i) {
+        peaks[i] = {0, NO_EXPONENT};
+        for (std::int32_t c = 0; c < model_.n_cards; ++c) {
+            const std::int32_t n = model_.cards[c].n_heads;
+            const std::int32_t* e = cards_[c].exponents.get() + (t0 + i) * n;
+            peaks[i].exponent = std::max(peaks[i].exponent, *std::max_element(e, e + n));
         }
         for (std::int32_t c = 0; c < model_.n_cards; ++c) {
-            const std::int64_t width = std::int64_t{model_.cards[c].n_heads} * d;
-            for (std::int64_t i = 0; i < m; ++i) {
-                const quantiser_t by = make_quantiser(peaks[i].peak, peaks[i].exponent);
-                rows().codes(cards_[c].context.get() + (t0 + i) * width, by,
-                             cards_[c].codes.get() + i * width, static_cast<dim_t>(width));
-                row_scale_[i] = by.scale;
+            const std::int32_t n = model_.cards[c].n_heads;
+            for (std::int32_t h = 0; h < n; ++h) {
+                const std::int64_t at = (t0 + i) * n + h;
+                const std::int32_t e = cards_[c].exponents[at];
+                if (e == NO_EXPONENT) continue;
+                const value_t peak = rows().align(cards_[c].context.get() + at * d,
+                                                  std::min(peaks[i].exponent - e, 31), d);
+                peaks[i].peak = larger(peaks[i].peak, peak);
             }
-            multiply(layer_of(c, l).output, cards_[c].codes.get(), m, c > 0);
         }
-        add_residual(layer_of(0, l).output, t0, m);
+    }
+    for (std::int32_t c = 0; c < model_.n_cards; ++c) {
+        const std::int64_t width = std::int64_t{model_.cards[c].n_heads} * d;
+        for (std::int64_t i = 0; i < m; ++i) {
+            const quantiser_t by = make_quantiser(peaks[i].peak, peaks[i].exponent);
+            rows().codes(cards_[c].context.get() + (t0 + i) * width, by,
+                         cards_[c].codes.get() + i * width, static_cast<dim_t>(width));
+            row_scale_[i] = by.scale;
+        }
     }
 }
 
-/// SwiGLU of the last norm's codes into each card's codes; the cards exchange three peaks a row.
-void Forward::gate(std::int32_t l, std::int32_t t0, std::int32_t m) {
+/// SwiGLU of the products into each card's codes; the cards exchange three peaks a row.
+void Forward::gate(const decoder_step& step, std::int32_t l, std::int32_t t0, std::int32_t m) {
     value_t peak_gate[ROW_BLOCK], peak_up[ROW_BLOCK], peak_h[ROW_BLOCK];
     for (std::int32_t i = 0; i < m; ++i)
         peak_gate[i] = peak_up[i] = peak_h[i] = 0;  // {} leaves an ap_int as it is
     for (std::int32_t c = 0; c < model_.n_cards; ++c) {
-        const decoder_linear& map = layer_of(c, l).gate_up;
+        const decoder_linear& map = layer_of(c, l).*step.linear;
         const std::int64_t n = model_.cards[c].intermediate;
-        multiply(map, codes_.get(), m, false);
         for (std::int64_t i = 0; i < m; ++i) {
-            const value_t* acc = acc_.get() + i * 2 * n;
+            const value_t* acc = cards_[c].acc.get() + i * 2 * n;
             value_t* v = cards_[c].values.get() + i * 2 * n;
             const auto width = static_cast<dim_t>(n);
             peak_gate[i] = larger(peak_gate[i], rows().dequantise(acc, channels(map, 0), v, width));
@@ -251,7 +296,7 @@ void Forward::gate(std::int32_t l, std::int32_t t0, std::int32_t m) {
                 larger(peak_up[i], rows().dequantise(acc + n, channels(map, width), v + n, width));
         }
     }
-    const decoder_linear& map = layer_of(0, l).gate_up;
+    const decoder_linear& map = layer_of(0, l).*step.linear;
     const int exponent_gate = exponent_of(map, 0), exponent_up = exponent_of(map, 1);
     const auto gate_of = [&](std::int64_t i) {
         return make_gate(peak_gate[i], peak_up[i], exponent_gate, row_scale_[i]);
@@ -278,25 +323,13 @@ void Forward::gate(std::int32_t l, std::int32_t t0, std::int32_t m) {
     }
 }
 
-void Forward::mlp(std::int32_t l, std::int32_t m_all) {
-    for (std::int32_t t0 = 0; t0 < m_all; t0 += ROW_BLOCK) {
-        const std::int32_t m = std::min(ROW_BLOCK, m_all - t0);
-        norm(layer_of(0, l).mlp_norm, x_.get() + std::int64_t{t0} * model_.hidden, m);
-        gate(l, t0, m);
-        for (std::int32_t c = 0; c < model_.n_cards; ++c) {
-            multiply(layer_of(c, l).down, cards_[c].codes.get(), m, c > 0);
-        }
-        add_residual(layer_of(0, l).down, t0, m);
-    }
-}
-
 void Forward::rewards(const value_t* x, std::int32_t m_all, std::int32_t* out,
                       std::int32_t* marks) {
     const decoder_linear& head = model_.cards[0].head[0];
     for (std::int32_t t0 = 0; t0 < m_all; t0 += ROW_BLOCK) {
         const std::int32_t m = std::min(ROW_BLOCK, m_all - t0);
         norm(model_.final_norm, x + std::int64_t{t0} * model_.hidden, m);
-        multiply(head, codes_.get(), m, false);
+        multiply(head, codes_.get(), m, acc_.get(), false);
         for (std::int64_t i = 0; i < m; ++i) {
             value_t clip = wanted_marks_[t0 + i];
             rows().fixed(acc_.get() + i * head.n, channels(head, 0), exponent_of(head, 0),
@@ -324,7 +357,7 @@ void Forward::logprobs(const value_t* x, const std::int32_t* at, const std::int3
         for (std::int32_t c = 0; c < model_.n_cards; ++c) {
             for (std::int32_t b = 0; b < model_.cards[c].n_head_blocks; ++b) {
                 const decoder_linear& head = model_.cards[c].head[b];
-                multiply(head, codes_.get(), m, false);
+                multiply(head, codes_.get(), m, acc_.get(), false);
                 for (std::int64_t i = 0; i < m; ++i) {
                     parts.push_back(rows().logits(acc_.get() + i * head.n, channels(head, 0),
                                                   exponent_of(head, 0), times(row_scale_[i], by),

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "decoder.hpp"
+#include "decoder_steps.hpp"
 #include "pages.hpp"
 
 namespace ecorl {
@@ -54,6 +55,7 @@ class Forward {
         std::unique_ptr<scale_t[]> scales;          ///< [heads, tokens]
         std::unique_ptr<value_t[]> context;         ///< [tokens, n_heads head_dim]
         std::unique_ptr<std::int32_t[]> exponents;  ///< [tokens, n_heads]
+        std::unique_ptr<value_t[]> acc;             ///< [ROW_BLOCK, widest output of its own]
         std::unique_ptr<value_t[]> values;          ///< [ROW_BLOCK, 2 intermediate]
         std::unique_ptr<code_t[]> codes;            ///< [ROW_BLOCK, widest input]
     };
@@ -63,12 +65,20 @@ class Forward {
     void norm_row(const decoder_norm& weights, const value_t* x, std::int64_t i);
     void hidden_gate(const decoder_linear& map, std::int32_t m, code_t* codes, value_t* marks);
     void last_gate(const decoder_linear& map, std::int32_t m, value_t* z, value_t* marks);
-    void project_heads(std::int32_t layer, const group_t& group);
-    void attend(const group_t& group, const std::vector<std::int32_t>& asked, std::int32_t card);
-    void project_output(std::int32_t layer, std::int32_t m);
-    void mlp(std::int32_t layer, std::int32_t m);
-    void gate(std::int32_t layer, std::int32_t t0, std::int32_t m);
-    void multiply(const decoder_linear& linear, const code_t* codes, std::int32_t m, bool add);
+    void keep_wanted(const group_t& group);
+    /// One head of keys and values, then the queries that share it: pages hold one at a time.
+    void route(const group_t& group, std::int32_t card, std::int32_t kv_head);
+    void attend(const group_t& group, const std::vector<std::int32_t>& asked, std::int32_t card,
+                std::int32_t kv_head);
+    /// Rows [t0, t0 + m) of a layer.
+    void rows_step(const decoder_step& step, std::int32_t layer, const group_t& group,
+                   std::int32_t t0, std::int32_t m);
+    void heads(const decoder_step& step, std::int32_t layer, const group_t& group, std::int32_t t0,
+               std::int32_t m);
+    void context(std::int32_t t0, std::int32_t m);
+    void gate(const decoder_step& step, std::int32_t layer, std::int32_t t0, std::int32_t m);
+    void multiply(const decoder_linear& linear, const code_t* codes, std::int32_t m, value_t* acc,
+                  bool add);
     void add_residual(const decoder_linear& linear, std::int32_t t0, std::int32_t m);
     void spread_marks(const group_t& group);
     const decoder_layer& layer_of(std::int32_t card, std::int32_t layer) const {

@@ -19,13 +19,13 @@ void Forward::gate_logits(const value_t* x, const std::vector<std::int32_t>& at,
         const code_t* input = codes_.get();
         for (std::int32_t l = 0; l + 1 < model_.n_gate_layers; ++l) {
             const decoder_linear& map = model_.gate[l];
-            multiply(map, input, m, false);
+            multiply(map, input, m, acc_.get(), false);
             codes.resize(static_cast<std::size_t>(ROW_BLOCK) * map.n);
             hidden_gate(map, m, codes.data(), marks + t0);
             input = codes.data();
         }
         const decoder_linear& map = model_.gate[model_.n_gate_layers - 1];
-        multiply(map, input, m, false);
+        multiply(map, input, m, acc_.get(), false);
         last_gate(map, m, z + std::int64_t{t0} * map.n, marks + t0);
     }
 }
