@@ -1,6 +1,8 @@
 """The sequence of operations in a decoder's forward: which kernel computes what, in which order.
 
-This is the one description of it. `ecorl.engines.fpga.cycles.kernel_calls` prices its steps and
+The order of a layer's steps is that of ``hls_kernels/sim/decoder_steps.hpp``, after which the
+C-simulation's forwards go too; here each gets its buffers and columns.
+`ecorl.engines.fpga.cycles.kernel_calls` prices the steps and
 `ecorl.engines.fpga.card.plan_builder` makes kernel starts of them. A forward is the embedding, then
 for each layer `BEFORE_ATTENTION`, `ATTENTION` and `AFTER_ATTENTION`, then the head. The last layer
 computes `AFTER_ATTENTION` for the wanted tokens only, and the head sees no others.
@@ -11,13 +13,16 @@ kernels' C++ functions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import ClassVar, Literal, TypeAlias, get_args
 
+from ecorl.engines.fpga.csim.build import kernel_root
 from ecorl.engines.fpga.csim.library import MAX_K
+from ecorl.errors import BuildError
 from ecorl.records import ModelShape
 
 VectorOperation = Literal["embed", "norm", "residual", "head", "gate", "context", "fixed"]
@@ -156,6 +161,10 @@ def _query_heads(model: ModelShape, _n_outputs: int) -> int:
     return model.n_heads * card_head(model.head_dim)
 
 
+def _gates(model: ModelShape, _n_outputs: int) -> int:
+    return model.intermediate_size
+
+
 def _norm(name: str) -> VectorStep:
     return VectorStep("norm", _hidden, {"x": "x", "codes": "codes"}, norm=name)
 
@@ -166,18 +175,6 @@ def _residual(linear: str) -> VectorStep:
 
 EMBEDDING = VectorStep("embed", _hidden, {"table": "tables", "y": "x"})
 """Residual stream of all rows from the table of tokens; the first step of a forward."""
-
-BEFORE_ATTENTION: tuple[ProductStep | VectorStep, ...] = (
-    _norm("attention_norm"),
-    ProductStep("qkv"),
-    VectorStep(
-        "head",
-        _query_key_value_heads,
-        {"acc": "acc", "table": "tables", "codes": "heads", "scales": "scales"},
-        "qkv",
-    ),
-)
-"""A layer up to its queries, keys and values, for all rows."""
 
 ROUTER = AttentionStep(
     "kv_cache_router",
@@ -208,23 +205,63 @@ MHA = AttentionStep(
 )
 """Attends to the pages; in the last layer only from the wanted tokens."""
 
-ATTENTION = (ROUTER, MHA)
+_HEAD_BUFFERS = {"acc": "acc", "table": "tables", "codes": "heads", "scales": "scales"}
+_CONTEXT_BUFFERS = {"acc": "context", "side": "results", "codes": "codes"}
 
-AFTER_ATTENTION: tuple[ProductStep | VectorStep, ...] = (
-    VectorStep("context", _query_heads, {"acc": "context", "side": "results", "codes": "codes"}),
-    ProductStep("output"),
-    _residual("output"),
-    _norm("mlp_norm"),
-    ProductStep("gate_up"),
-    VectorStep(
-        "gate",
-        lambda model, _n_outputs: model.intermediate_size,
-        {"acc": "acc", "codes": "codes"},
-        "gate_up",
-    ),
-    ProductStep("down"),
-    _residual("down"),
-)
+_MAKERS: Mapping[str, Callable[[str], ProductStep | VectorStep | AttentionStep]] = {
+    "NORM": _norm,
+    "MULTIPLY": ProductStep,
+    "MULTIPLY_PARTS": ProductStep,
+    "HEAD": lambda linear: VectorStep("head", _query_key_value_heads, _HEAD_BUFFERS, linear),
+    "ROUTE": lambda _: ROUTER,
+    "ATTEND": lambda _: MHA,
+    "CONTEXT": lambda _: VectorStep("context", _query_heads, _CONTEXT_BUFFERS),
+    "GATE": lambda linear: VectorStep("gate", _gates, {"acc": "acc", "codes": "codes"}, linear),
+    "RESIDUAL": _residual,
+}
+"""Makes a step of each operation, given the name of its norm or map (empty without one)."""
+
+_STEP = re.compile(r"step\(operation::(\w+)(?:, &decoder_layer::(\w+))?\)")
+
+
+def layer_steps(
+    list_name: str, header: str | None = None
+) -> tuple[ProductStep | VectorStep | AttentionStep, ...]:
+    """Read one list of a layer's steps.
+
+    Args:
+        list_name: of ``decoder_steps.hpp``.
+        header: its text; by default that of the installed file.
+
+    Raises:
+        BuildError: the header has no such list, or an operation that is not known here.
+        MissingToolError: the kernel sources are not installed.
+    """
+    path = kernel_root() / "sim" / "decoder_steps.hpp"
+    text = path.read_text(encoding="utf-8") if header is None else header
+    found = re.search(rf"\b{list_name}\[\] = {{(.*?)}};", text, re.DOTALL)
+    if found is None:
+        raise BuildError(f"{path}: no list {list_name}")
+    steps = _STEP.findall(found[1])
+    for operation, _ in steps:
+        if operation not in _MAKERS:
+            raise BuildError(f"{path}: operation {operation}: allowed are {', '.join(_MAKERS)}")
+    return tuple(_MAKERS[operation](name) for operation, name in steps)
+
+
+def _rows_steps(list_name: str) -> tuple[ProductStep | VectorStep, ...]:
+    """The steps of a list that rows pass in blocks: all but those of attention."""
+    steps = layer_steps(list_name)
+    return tuple(step for step in steps if not isinstance(step, AttentionStep))
+
+
+BEFORE_ATTENTION = _rows_steps("BEFORE_ATTENTION")
+"""A layer up to its queries, keys and values, for all rows."""
+
+ATTENTION = layer_steps("ATTENTION")
+"""The router and attention, for all rows at once."""
+
+AFTER_ATTENTION = _rows_steps("AFTER_ATTENTION")
 """The rest of a layer, in the last one for the wanted rows only."""
 
 LAYER_STARTS = len(BEFORE_ATTENTION) + len(ATTENTION) + len(AFTER_ATTENTION)
