@@ -2,6 +2,7 @@
 
 model         time and energy of a batch on a card
 kernel_calls  the calls of a forward, its kernel starts and transfers
+pipelines     depths of the pipelines of their loops, from simulated RTL
 kernels       cycles of one call: common terms, and those of gemm_int8
 vector        cycles of vector_ops
 attention     cycles of kv_cache_router and mha_int8
