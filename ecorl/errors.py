@@ -26,6 +26,7 @@
     ├── EngineError               an inference engine failed on a batch
     │   ├── EngineTimeout         no answer before the deadline
     │   ├── EngineCrashed         the engine raised, or its process died
+    │   ├── DataflowError         a kernel's FIFOs came to a standstill in the C-simulation
     │   └── InvalidResult         wrong shape, NaN or infinity in the answer
     └── FeedError                 a feed of carbon intensities gave no value
         ├── FeedUnreachable       its source did not answer, or not in time
@@ -178,6 +179,10 @@ class EngineTimeout(EngineError):
 
 class EngineCrashed(EngineError):
     """The engine raised, or its process died."""
+
+
+class DataflowError(EngineError):
+    """A kernel of the C-simulation came to a standstill or left items in a FIFO."""
 
 
 class InvalidResult(EngineError):

@@ -2,6 +2,8 @@
 
 #include <hls_stream.h>
 
+#include "ecorl_dataflow.hpp"
+
 #include "packed_mac.hpp"
 
 #ifdef ECORL_CSIM
@@ -252,17 +254,16 @@ STORE_BLOCK:
 template <int TM, int TN, int TK, int KMAX>
 void gemm_dataflow(const word_t* a, const half_word_t* w_low, const half_word_t* w_high,
                    acc_word_t* c, dim_t m, dim_t n, dim_t k) {
-    hls::stream<word_t> acts("acts");
-    hls::stream<word_t> weights("weights");
-    hls::stream<tile_t<TM, TN>> tiles("tiles");
-#pragma HLS STREAM variable = acts depth = 64
-#pragma HLS STREAM variable = weights depth = 512
-#pragma HLS STREAM variable = tiles depth = 2
 #pragma HLS DATAFLOW
-    load_a<TN, TK>(a, acts, m, k);
-    load_w<TM, TN, TK>(w_low, w_high, weights, m, n, k);
-    mac_array<TM, TN, TK, KMAX>(acts, weights, tiles, m, n, k);
-    store_c<TM, TN>(tiles, c, m, n);
+    hls::stream<word_t, 64> acts("acts");
+    hls::stream<word_t, 512> weights("weights");
+    hls::stream<tile_t<TM, TN>, 2> tiles("tiles");
+    ECORL_REGION(gemm_int8);
+    ECORL_PROCESS(load_a<TN, TK>(a, acts, m, k));
+    ECORL_PROCESS(load_w<TM, TN, TK>(w_low, w_high, weights, m, n, k));
+    ECORL_PROCESS(mac_array<TM, TN, TK, KMAX>(acts, weights, tiles, m, n, k));
+    ECORL_PROCESS(store_c<TM, TN>(tiles, c, m, n));
+    ECORL_RUN(gemm_int8);
 }
 
 }  // namespace gemm

@@ -63,7 +63,7 @@ void gemm_int8_krnl(const ecorl::gemm::word_t* a, const ecorl::gemm::half_word_t
 // ---- C API of the C-simulation library: what the Python side and the other kernels call. ----
 // All functions may be called from several threads at once on disjoint outputs. Inputs may hold
 // the full range -128..127. Limits: m, n <= MAX_DIM, k <= MAX_K; a call with m, n or k < 1 does
-// nothing.
+// nothing. Products return 0, or dataflow::FAULT where the kernel could not go on.
 
 /// Bytes of the packed form of [n,k] weights: ceil(n/16) * ceil(k/4) * 64.
 std::int64_t gemm_int8_packed_bytes(std::int32_t n, std::int32_t k);
@@ -72,13 +72,13 @@ std::int64_t gemm_int8_packed_bytes(std::int32_t n, std::int32_t k);
 void gemm_int8_pack(const std::int8_t* w, void* packed, std::int32_t n, std::int32_t k);
 
 /// c [m,n] = a [m,k] * w^T with packed w [n,k]; a and c row-major; exact.
-void gemm_int8(const std::int8_t* a, const void* packed, std::int32_t* c, std::int32_t m,
-               std::int32_t n, std::int32_t k);
+std::int32_t gemm_int8(const std::int8_t* a, const void* packed, std::int32_t* c, std::int32_t m,
+                       std::int32_t n, std::int32_t k);
 
 /// `batch` independent small products in one call, nothing packed beforehand:
 /// c [batch,m,n] = a [batch,m,k] * w [batch,n,k]^T. Counts as `batch` calls.
-void gemm_int8_batched(const std::int8_t* a, const std::int8_t* w, std::int32_t* c,
-                       std::int32_t batch, std::int32_t m, std::int32_t n, std::int32_t k);
+std::int32_t gemm_int8_batched(const std::int8_t* a, const std::int8_t* w, std::int32_t* c,
+                               std::int32_t batch, std::int32_t m, std::int32_t n, std::int32_t k);
 
 /// Loop counts of the kernel over all threads since the last reset, 8 numbers:
 ///   0 calls

@@ -2,6 +2,8 @@
 
 #include <hls_stream.h>
 
+#include "ecorl_dataflow.hpp"
+
 #ifdef ECORL_CSIM
 #include "kv_cache_router_sim.hpp"
 #define ROUTER_COUNT(slot, amount) ::ecorl::router::counts::add(slot, amount)
@@ -267,20 +269,14 @@ STORE_JOB:
 inline void route(const beat_t* keys, const beat_t* values, const head_row_t* key_rows,
                   const head_row_t* value_rows, const job_t* jobs, const beat_t* sources,
                   beat_t* pages, std::int32_t* table, dim_t n_jobs, dim_t d) {
-    hls::stream<job_t> to_pack("to_pack");
-    hls::stream<job_t> to_store("to_store");
-    hls::stream<beat_t> source_beats("source_beats");
-    hls::stream<beat_t> key_beats("key_beats");
-    hls::stream<beat_t> value_beats("value_beats");
-    hls::stream<token_scales_t> token_scales("token_scales");
-    hls::stream<beat_t> page("page");
-#pragma HLS STREAM variable = to_pack depth = 4
-#pragma HLS STREAM variable = to_store depth = 4
-#pragma HLS STREAM variable = source_beats depth = 512
-#pragma HLS STREAM variable = key_beats depth = 128
-#pragma HLS STREAM variable = value_beats depth = 128
-#pragma HLS STREAM variable = token_scales depth = 64
-#pragma HLS STREAM variable = page depth = 512
+#pragma HLS DATAFLOW
+    hls::stream<job_t, 4> to_pack("to_pack");
+    hls::stream<job_t, 4> to_store("to_store");
+    hls::stream<beat_t, 512> source_beats("source_beats");
+    hls::stream<beat_t, 128> key_beats("key_beats");
+    hls::stream<beat_t, 128> value_beats("value_beats");
+    hls::stream<token_scales_t, 64> token_scales("token_scales");
+    hls::stream<beat_t, 512> page("page");
 #pragma HLS BIND_STORAGE variable = to_pack type = fifo impl = srl
 #pragma HLS BIND_STORAGE variable = to_store type = fifo impl = srl
 #pragma HLS BIND_STORAGE variable = source_beats type = fifo impl = bram
@@ -288,11 +284,13 @@ inline void route(const beat_t* keys, const beat_t* values, const head_row_t* ke
 #pragma HLS BIND_STORAGE variable = value_beats type = fifo impl = bram
 #pragma HLS BIND_STORAGE variable = token_scales type = fifo impl = srl
 #pragma HLS BIND_STORAGE variable = page type = fifo impl = bram
-#pragma HLS DATAFLOW
-    load(keys, values, key_rows, value_rows, jobs, sources, to_pack, source_beats, key_beats,
-         value_beats, token_scales, n_jobs, d);
-    pack(to_pack, source_beats, key_beats, value_beats, token_scales, to_store, page, n_jobs, d);
-    store(to_store, page, pages, table, n_jobs, d);
+    ECORL_REGION(kv_cache_router);
+    ECORL_PROCESS(load(keys, values, key_rows, value_rows, jobs, sources, to_pack, source_beats,
+                       key_beats, value_beats, token_scales, n_jobs, d));
+    ECORL_PROCESS(pack(to_pack, source_beats, key_beats, value_beats, token_scales, to_store, page,
+                       n_jobs, d));
+    ECORL_PROCESS(store(to_store, page, pages, table, n_jobs, d));
+    ECORL_RUN(kv_cache_router);
 }
 
 }  // namespace router

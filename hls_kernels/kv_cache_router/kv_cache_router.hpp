@@ -72,11 +72,12 @@ std::int64_t kv_cache_router_page_bytes(std::int32_t head_dim);
 
 /// The kernel on row-major arrays: keys and values [tokens, head_dim], scales [tokens, 2] as (m,
 /// e). `jobs` [n_jobs, 8] are the fields of job_t; `pages` has kv_cache_router_page_bytes each. A
-/// call with n_jobs < 1 or another head size does nothing.
-void kv_cache_router(const std::int8_t* keys, const std::int32_t* key_scales,
-                     const std::int8_t* values, const std::int32_t* value_scales,
-                     std::int32_t n_tokens, std::int32_t head_dim, const std::int32_t* jobs,
-                     std::int32_t n_jobs, void* pages, std::int32_t* table);
+/// call with n_jobs < 1 or another head size does nothing. Returns 0, or dataflow::FAULT where the
+/// kernel could not go on.
+std::int32_t kv_cache_router(const std::int8_t* keys, const std::int32_t* key_scales,
+                             const std::int8_t* values, const std::int32_t* value_scales,
+                             std::int32_t n_tokens, std::int32_t head_dim, const std::int32_t* jobs,
+                             std::int32_t n_jobs, void* pages, std::int32_t* table);
 
 /// Counts of the kernel over all threads since the last reset, 10 numbers:
 ///   0 calls

@@ -2,6 +2,7 @@
 
 #include <hls_stream.h>
 
+#include "ecorl_dataflow.hpp"
 #include "turn.hpp"
 
 namespace ecorl {
@@ -267,22 +268,15 @@ STORE_BLOCK:
 inline void attend(const block_t* blocks, const head_row_t* rows, const beat_t* queries,
                    const std::int32_t* table, const beat_t* pages, beat_t* context,
                    result_t* results, dim_t n_blocks, dim_t d, scale_t score) {
-    hls::stream<block_t> to_compute("to_compute");
-    hls::stream<block_t> to_store("to_store");
-    hls::stream<row_t> row_stream("rows");
-    hls::stream<beat_t> query_beats("queries");
-    hls::stream<beat_t> codes("codes");
-    hls::stream<beat_t> scales("scales");
-    hls::stream<beat_t> context_beats("context");
-    hls::stream<result_t> row_results("results");
-#pragma HLS STREAM variable = to_compute depth = 2
-#pragma HLS STREAM variable = to_store depth = 2
-#pragma HLS STREAM variable = row_stream depth = 64
-#pragma HLS STREAM variable = query_beats depth = 128
-#pragma HLS STREAM variable = codes depth = 512
-#pragma HLS STREAM variable = scales depth = 32
-#pragma HLS STREAM variable = context_beats depth = 512
-#pragma HLS STREAM variable = row_results depth = 64
+#pragma HLS DATAFLOW
+    hls::stream<block_t, 2> to_compute("to_compute");
+    hls::stream<block_t, 2> to_store("to_store");
+    hls::stream<row_t, 64> row_stream("rows");
+    hls::stream<beat_t, 128> query_beats("queries");
+    hls::stream<beat_t, 512> codes("codes");
+    hls::stream<beat_t, 32> scales("scales");
+    hls::stream<beat_t, 512> context_beats("context");
+    hls::stream<result_t, 64> row_results("results");
 #pragma HLS BIND_STORAGE variable = to_compute type = fifo impl = srl
 #pragma HLS BIND_STORAGE variable = to_store type = fifo impl = srl
 #pragma HLS BIND_STORAGE variable = row_stream type = fifo impl = srl
@@ -291,12 +285,13 @@ inline void attend(const block_t* blocks, const head_row_t* rows, const beat_t* 
 #pragma HLS BIND_STORAGE variable = scales type = fifo impl = srl
 #pragma HLS BIND_STORAGE variable = context_beats type = fifo impl = bram
 #pragma HLS BIND_STORAGE variable = row_results type = fifo impl = srl
-#pragma HLS DATAFLOW
-    load(blocks, rows, queries, table, pages, to_compute, row_stream, query_beats, codes, scales,
-         n_blocks, d, score);
-    compute(to_compute, row_stream, query_beats, codes, scales, to_store, context_beats,
-            row_results, n_blocks, d);
-    store(to_store, context_beats, row_results, context, results, n_blocks, d);
+    ECORL_REGION(mha_int8);
+    ECORL_PROCESS(load(blocks, rows, queries, table, pages, to_compute, row_stream, query_beats,
+                       codes, scales, n_blocks, d, score));
+    ECORL_PROCESS(compute(to_compute, row_stream, query_beats, codes, scales, to_store,
+                          context_beats, row_results, n_blocks, d));
+    ECORL_PROCESS(store(to_store, context_beats, row_results, context, results, n_blocks, d));
+    ECORL_RUN(mha_int8);
 }
 
 }  // namespace mha

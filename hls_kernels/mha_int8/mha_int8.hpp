@@ -86,12 +86,12 @@ void mha_int8_krnl(const ecorl::mha::block_t* blocks, const ecorl::head_row_t* r
 /// The kernel on row-major arrays, for queries that share one page table: queries [m, head_dim],
 /// scales [m, 2] as (m, e), positions [m]; context [m, head_dim], exponents [m], marks [m]. Pages
 /// as kv_cache_router writes them. A call with m < 1, a head size beyond 1..128 or a position
-/// beyond 0..65,535 does nothing.
-void mha_int8(const std::int8_t* queries, const std::int32_t* query_scales,
-              const std::int32_t* positions, std::int32_t m, std::int32_t head_dim,
-              std::int32_t score_m, std::int32_t score_e, const void* pages,
-              const std::int32_t* table, std::int32_t* context, std::int32_t* exponents,
-              std::int32_t* marks);
+/// beyond 0..65,535 does nothing. Returns 0, or dataflow::FAULT where the kernel could not go on.
+std::int32_t mha_int8(const std::int8_t* queries, const std::int32_t* query_scales,
+                      const std::int32_t* positions, std::int32_t m, std::int32_t head_dim,
+                      std::int32_t score_m, std::int32_t score_e, const void* pages,
+                      const std::int32_t* table, std::int32_t* context, std::int32_t* exponents,
+                      std::int32_t* marks);
 
 /// Counts of the kernel over all threads since the last reset, 15 numbers; cycles at II as in
 /// qor.json:

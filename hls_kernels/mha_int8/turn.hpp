@@ -7,6 +7,7 @@
 #include <cstring>
 #endif
 
+#include "ecorl_dataflow.hpp"
 #include "mha_int8.hpp"
 #include "packed_mac.hpp"
 
@@ -295,17 +296,17 @@ SOFTMAX:
 inline void run_turn(hls::stream<beat_t>& codes, hls::stream<beat_t>& scales, state_t& state,
                      side_t& now, side_t& before, const turn_t& turn) {
 #pragma HLS INLINE off
-    hls::stream<tile_t> score_tiles("score_tiles");
-    hls::stream<tile_pair_t> sum_tiles("sum_tiles");
-#pragma HLS STREAM variable = score_tiles depth = 2
-#pragma HLS STREAM variable = sum_tiles depth = 2
+#pragma HLS DATAFLOW
+    hls::stream<tile_t, 2> score_tiles("score_tiles");
+    hls::stream<tile_pair_t, 2> sum_tiles("sum_tiles");
 #pragma HLS BIND_STORAGE variable = score_tiles type = fifo impl = srl
 #pragma HLS BIND_STORAGE variable = sum_tiles type = fifo impl = srl
-#pragma HLS DATAFLOW
-    array_turn(codes, state.query, before.weights, score_tiles, sum_tiles, turn);
-    drain_turn(score_tiles, sum_tiles, now.scores, state.context, before.down, turn);
-    softmax_turn(scales, before.scores, now.weights, now.down, state.row, state.sums, state.mark,
-                 turn);
+    ECORL_REGION(turn);
+    ECORL_PROCESS(array_turn(codes, state.query, before.weights, score_tiles, sum_tiles, turn));
+    ECORL_PROCESS(drain_turn(score_tiles, sum_tiles, now.scores, state.context, before.down, turn));
+    ECORL_PROCESS(softmax_turn(scales, before.scores, now.weights, now.down, state.row, state.sums,
+                               state.mark, turn));
+    ECORL_RUN(turn);
 }
 
 }  // namespace mha

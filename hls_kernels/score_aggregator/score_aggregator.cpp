@@ -1,5 +1,6 @@
 #include "score_aggregator.hpp"
 
+#include "ecorl_dataflow.hpp"
 #include "memory.hpp"
 
 namespace ecorl {
@@ -127,33 +128,31 @@ BLOCK:
 void score_dataflow(const word_t* acc, const word_t* side, const word_t* rewards, const row_t* rows,
                     const output_word_t* outputs, const partial_word_t* partials, row_t* rows_out,
                     output_word_t* outputs_out, partial_word_t* partials_out, const task_t task) {
-    rows_t records("records"), records_out("records_out");
-    words_t tiles("tiles"), products("products"), side_words("side"), reward_words("rewards");
-    outputs_t results("outputs"), results_out("outputs_out");
-    partials_t parts("partials"), parts_out("partials_out");
-#pragma HLS STREAM variable = records depth = 16
-#pragma HLS STREAM variable = records_out depth = 16
-#pragma HLS STREAM variable = tiles depth = 64
-#pragma HLS STREAM variable = products depth = 64
-#pragma HLS STREAM variable = side_words depth = 64
-#pragma HLS STREAM variable = reward_words depth = 64
-#pragma HLS STREAM variable = results depth = 64
-#pragma HLS STREAM variable = results_out depth = 64
-#pragma HLS STREAM variable = parts depth = 64
-#pragma HLS STREAM variable = parts_out depth = 16
 #pragma HLS DATAFLOW
-    load_rows(rows, records, task);
-    load_products<counted>(acc, tiles, plan_of(task));
-    turn_products<PANEL_WORDS, counted>(tiles, products, plan_of(task));
-    load_side(side, side_words, task);
-    load_rewards(rewards, reward_words, task);
-    load_outputs(outputs, results, task);
-    load_partials(partials, parts, task);
-    work(records, products, side_words, reward_words, results, parts, records_out, results_out,
-         parts_out, task);
-    store_rows(records_out, rows_out, task);
-    store_outputs(results_out, outputs_out, task);
-    store_partials(parts_out, partials_out, task);
+    hls::stream<row_t, 16> records("records");
+    hls::stream<row_t, 16> records_out("records_out");
+    hls::stream<word_t, 64> tiles("tiles");
+    hls::stream<word_t, 64> products("products");
+    hls::stream<word_t, 64> side_words("side");
+    hls::stream<word_t, 64> reward_words("rewards");
+    hls::stream<output_t, 64> results("outputs");
+    hls::stream<output_t, 64> results_out("outputs_out");
+    hls::stream<partial_word_t, 64> parts("partials");
+    hls::stream<partial_word_t, 16> parts_out("partials_out");
+    ECORL_REGION(score_aggregator);
+    ECORL_PROCESS(load_rows(rows, records, task));
+    ECORL_PROCESS(load_products<counted>(acc, tiles, plan_of(task)));
+    ECORL_PROCESS(turn_products<PANEL_WORDS, counted>(tiles, products, plan_of(task)));
+    ECORL_PROCESS(load_side(side, side_words, task));
+    ECORL_PROCESS(load_rewards(rewards, reward_words, task));
+    ECORL_PROCESS(load_outputs(outputs, results, task));
+    ECORL_PROCESS(load_partials(partials, parts, task));
+    ECORL_PROCESS(work(records, products, side_words, reward_words, results, parts, records_out,
+                       results_out, parts_out, task));
+    ECORL_PROCESS(store_rows(records_out, rows_out, task));
+    ECORL_PROCESS(store_outputs(results_out, outputs_out, task));
+    ECORL_PROCESS(store_partials(parts_out, partials_out, task));
+    ECORL_RUN(score_aggregator);
 }
 
 }  // namespace score

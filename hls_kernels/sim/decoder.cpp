@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "card_forward.hpp"
+#include "dataflow.hpp"
 #include "forward.hpp"
 #include "row_table.hpp"
 
@@ -104,6 +105,8 @@ std::int32_t run_groups(const decoder_model& model, const decoder_batch& batch,
                 }
             } catch (const std::bad_alloc&) {
                 failed = 1;
+            } catch (const dataflow::fault&) {
+                failed = dataflow::FAULT;
             }
         };
         std::vector<std::thread> helpers;

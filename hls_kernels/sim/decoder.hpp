@@ -75,9 +75,9 @@ struct decoder_batch {
     const std::int64_t* gates;  ///< [n_outputs] tokens where the gate is read; gated rewards only
 };
 
-// All return 0, 1 when memory ran out, or 2 when the kernels are chosen (rows_set_width) and do not
-// take a model of this shape. `threads` host threads, at least 1. marks [n_outputs]:
-// not 0 where a number on the way did not fit its format.
+// All return 0, 1 when memory ran out, 2 when the kernels are chosen (rows_set_width) and do not
+// take a model of this shape, or dataflow::FAULT when one of them could not go on. `threads` host
+// threads, at least 1. marks [n_outputs]: not 0 where a number on the way did not fit its format.
 
 /// The head's outputs (rewards), ecorl::SCORE_BITS fraction bits: out [n_outputs, head outputs].
 std::int32_t decoder_rewards(const decoder_model* model, const decoder_batch* batch,

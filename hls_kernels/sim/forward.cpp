@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "../gemm_int8/gemm_int8.hpp"
+#include "dataflow.hpp"
 #include "forward_parts.hpp"
 
 namespace ecorl {
@@ -173,7 +174,8 @@ void Forward::multiply(const decoder_linear& linear, const code_t* codes, std::i
             a = slice.data();
         }
         const bool first = s == 0 && !add;
-        gemm_int8(a, linear.packed[s], integers(first ? acc : partial_.get()), m, linear.n, k);
+        std::int32_t* const out = integers(first ? acc : partial_.get());
+        dataflow::check(gemm_int8(a, linear.packed[s], out, m, linear.n, k));
         if (first) continue;
         std::int32_t* const sum = integers(acc);
         const std::int32_t* const more = integers(partial_.get());

@@ -4,6 +4,7 @@
 
 #include "../score_aggregator/score_aggregator.hpp"
 #include "card_memory.hpp"
+#include "dataflow.hpp"
 #include "row_table.hpp"
 
 namespace ecorl {
@@ -90,6 +91,6 @@ extern "C" std::int32_t score_gated_rewards(const std::int32_t* acc, const std::
     gating.linear.shift = shift;
     gating.linear.bias = bias;
     gating.linear.input_shift = input_shift;
-    (ecorl::kernels_chosen() ? ecorl::by_kernel : ecorl::by_rows)(gating, out, marks);
-    return 0;
+    return ecorl::dataflow::guarded(
+        [&] { (ecorl::kernels_chosen() ? ecorl::by_kernel : ecorl::by_rows)(gating, out, marks); });
 }

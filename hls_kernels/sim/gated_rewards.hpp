@@ -11,8 +11,8 @@ extern "C" {
 /// of the values), scales [m, 2] the rows' (m, e), (factor_m, factor_e) = log2(e) / temperature.
 /// bias [n] (in units of log2 over the temperature, or null) and rewards [m, n] have
 /// ecorl::SCORE_BITS fraction bits, as has out [m]; both within 2^ecorl::VALUE_LIMIT. marks [m]:
-/// not 0 where a gate did not fit its format. Returns 0, or -1 for other m and n, with nothing
-/// written.
+/// not 0 where a gate did not fit its format. Returns 0, -1 for other m and n, with nothing
+/// written, or dataflow::FAULT where the kernel could not go on.
 std::int32_t score_gated_rewards(const std::int32_t* acc, const std::int32_t* mantissa,
                                  const std::int32_t* shift, const std::int32_t* bias,
                                  std::int32_t input_shift, std::int32_t exponent,

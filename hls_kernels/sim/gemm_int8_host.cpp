@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "dataflow.hpp"
 #include "gemm_int8_sim.hpp"
 
 namespace ecorl {
@@ -186,24 +187,28 @@ void gemm_int8_pack(const std::int8_t* w, void* packed, std::int32_t n, std::int
     }
 }
 
-void gemm_int8(const std::int8_t* a, const void* packed, std::int32_t* c, std::int32_t m,
-               std::int32_t n, std::int32_t k) {
-    if (!within_limits(m, n, k)) return;
-    multiply({a, static_cast<const std::int8_t*>(packed), c, m, n, k});
-    add_to_totals();
+std::int32_t gemm_int8(const std::int8_t* a, const void* packed, std::int32_t* c, std::int32_t m,
+                       std::int32_t n, std::int32_t k) {
+    if (!within_limits(m, n, k)) return 0;
+    return ecorl::dataflow::guarded([&] {
+        multiply({a, static_cast<const std::int8_t*>(packed), c, m, n, k});
+        add_to_totals();
+    });
 }
 
-void gemm_int8_batched(const std::int8_t* a, const std::int8_t* w, std::int32_t* c,
-                       std::int32_t batch, std::int32_t m, std::int32_t n, std::int32_t k) {
-    if (!within_limits(m, n, k)) return;
+std::int32_t gemm_int8_batched(const std::int8_t* a, const std::int8_t* w, std::int32_t* c,
+                               std::int32_t batch, std::int32_t m, std::int32_t n, std::int32_t k) {
+    if (!within_limits(m, n, k)) return 0;
     static thread_local std::vector<word_t> packed;
     packed.resize(gemm_int8_packed_bytes(n, k) / sizeof(word_t));
-    for (std::int64_t b = 0; b < batch; ++b) {
-        gemm_int8_pack(w + b * n * k, packed.data(), n, k);
-        multiply({a + b * m * k, reinterpret_cast<const std::int8_t*>(packed.data()), c + b * m * n,
-                  m, n, k});
-    }
-    add_to_totals();
+    return ecorl::dataflow::guarded([&] {
+        for (std::int64_t b = 0; b < batch; ++b) {
+            gemm_int8_pack(w + b * n * k, packed.data(), n, k);
+            multiply({a + b * m * k, reinterpret_cast<const std::int8_t*>(packed.data()),
+                      c + b * m * n, m, n, k});
+        }
+        add_to_totals();
+    });
 }
 
 void gemm_int8_counters(std::int64_t* out8) {

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <vector>
 
+#include "dataflow.hpp"
 #include "kv_cache_router_sim.hpp"
 
 namespace ecorl {
@@ -41,21 +42,23 @@ std::int64_t kv_cache_router_page_bytes(std::int32_t head_dim) {
     return takes_head(head_dim) ? std::int64_t{page_beats(card_head(head_dim))} * BEAT : 0;
 }
 
-void kv_cache_router(const std::int8_t* keys, const std::int32_t* key_scales,
-                     const std::int8_t* values, const std::int32_t* value_scales,
-                     std::int32_t n_tokens, std::int32_t head_dim, const std::int32_t* jobs,
-                     std::int32_t n_jobs, void* pages, std::int32_t* table) {
-    if (n_jobs < 1 || !takes_head(head_dim)) return;
+std::int32_t kv_cache_router(const std::int8_t* keys, const std::int32_t* key_scales,
+                             const std::int8_t* values, const std::int32_t* value_scales,
+                             std::int32_t n_tokens, std::int32_t head_dim, const std::int32_t* jobs,
+                             std::int32_t n_jobs, void* pages, std::int32_t* table) {
+    if (n_jobs < 1 || !takes_head(head_dim)) return 0;
     const std::vector<beat_t> key_rows = token_rows(keys, n_tokens, head_dim);
     const std::vector<beat_t> value_rows = token_rows(values, n_tokens, head_dim);
     const std::vector<head_row_t> key_records = records(key_scales, n_tokens);
     const std::vector<head_row_t> value_records = records(value_scales, n_tokens);
     static_assert(sizeof(job_t) == 8 * sizeof(std::int32_t), "jobs come as rows of eight");
     auto* const memory = static_cast<beat_t*>(pages);
-    kv_cache_router_krnl(key_rows.data(), value_rows.data(), key_records.data(),
-                         value_records.data(), reinterpret_cast<const job_t*>(jobs), memory, memory,
-                         table, n_jobs, card_head(head_dim));
-    counts::add_to_totals();
+    return dataflow::guarded([&] {
+        kv_cache_router_krnl(key_rows.data(), value_rows.data(), key_records.data(),
+                             value_records.data(), reinterpret_cast<const job_t*>(jobs), memory,
+                             memory, table, n_jobs, card_head(head_dim));
+        counts::add_to_totals();
+    });
 }
 
 void kv_cache_router_counters(std::int64_t* out10) {

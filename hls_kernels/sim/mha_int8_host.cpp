@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "dataflow.hpp"
 #include "mha_int8_sim.hpp"
 
 namespace ecorl {
@@ -36,12 +37,12 @@ using namespace ecorl::mha;
 
 extern "C" {
 
-void mha_int8(const std::int8_t* queries, const std::int32_t* query_scales,
-              const std::int32_t* positions, std::int32_t m, std::int32_t head_dim,
-              std::int32_t score_m, std::int32_t score_e, const void* pages,
-              const std::int32_t* table, std::int32_t* context, std::int32_t* exponents,
-              std::int32_t* marks) {
-    if (!within_limits(positions, m, head_dim)) return;
+std::int32_t mha_int8(const std::int8_t* queries, const std::int32_t* query_scales,
+                      const std::int32_t* positions, std::int32_t m, std::int32_t head_dim,
+                      std::int32_t score_m, std::int32_t score_e, const void* pages,
+                      const std::int32_t* table, std::int32_t* context, std::int32_t* exponents,
+                      std::int32_t* marks) {
+    if (!within_limits(positions, m, head_dim)) return 0;
     const dim_t d = ceil_div(head_dim, HEAD_UNIT) * HEAD_UNIT;
     const std::int64_t rows = m, width = d / BEAT_INTS;
     const std::int64_t bytes = std::int64_t{token_beats(d)} * BEAT;
@@ -54,12 +55,15 @@ void mha_int8(const std::int8_t* queries, const std::int32_t* query_scales,
     const std::vector<block_t> blocks = blocks_of(positions, m);
     std::vector<beat_t> beats(static_cast<std::size_t>(rows * width));
     std::vector<result_t> results(static_cast<std::size_t>(rows));
-    // A call for each block: the streams of the C-simulation hold all that a call reads.
-    for (const block_t& block : blocks) {
-        mha_int8_krnl(&block, infos.data(), reinterpret_cast<const beat_t*>(codes.data()), table,
-                      static_cast<const beat_t*>(pages), beats.data(), results.data(), 1, d,
-                      score_m, score_e);
-    }
+    const std::int32_t code = dataflow::guarded([&] {
+        // A call for each block: a caller's counts are those of blocks.
+        for (const block_t& block : blocks) {
+            mha_int8_krnl(&block, infos.data(), reinterpret_cast<const beat_t*>(codes.data()),
+                          table, static_cast<const beat_t*>(pages), beats.data(), results.data(), 1,
+                          d, score_m, score_e);
+        }
+    });
+    if (code != 0) return code;
     for (std::int64_t i = 0; i < rows; ++i) {
         for (std::int64_t j = 0; j < head_dim; ++j) {
             const beat_t& beat = beats[i * width + j / BEAT_INTS];
@@ -70,6 +74,7 @@ void mha_int8(const std::int8_t* queries, const std::int32_t* query_scales,
         marks[i] = results[i].mark;
     }
     counts::add_to_totals();
+    return 0;
 }
 
 void mha_int8_counters(std::int64_t* out15) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "../gemm_int8/gemm_int8.hpp"
+#include "dataflow.hpp"
 #include "row_table.hpp"
 #include "transpose.hpp"
 
@@ -145,8 +146,9 @@ void Pages::attend(const std::vector<segment_t>& segments, std::int32_t segment,
             page_t& page = pages_[page_of(segments, segment, b)];
             while (position(first + r) < b * PAGE) ++r;  // rows that end before this page
             const std::int32_t live_rows = m - r;
-            gemm_int8(bytes_of(queries_.get()) + std::int64_t{r} * d_, keys_of(page),
-                      reinterpret_cast<std::int32_t*>(scores_.get()), live_rows, PAGE, d_);
+            dataflow::check(gemm_int8(bytes_of(queries_.get()) + std::int64_t{r} * d_,
+                                      keys_of(page), reinterpret_cast<std::int32_t*>(scores_.get()),
+                                      live_rows, PAGE, d_));
             const page_scales_t by = {page.key_m, page.key_e, page.value_m, page.value_e};
             int down[QUERIES];
             for (std::int32_t i = 0; i < live_rows; ++i) {
@@ -155,8 +157,9 @@ void Pages::attend(const std::vector<segment_t>& segments, std::int32_t segment,
                                       states[r + i], weights_.get() + i * PAGE,
                                       weights_.get() + (live_rows + i) * PAGE, marks[asked[r + i]]);
             }
-            gemm_int8(bytes_of(weights_.get()), values_of(page),
-                      reinterpret_cast<std::int32_t*>(partial_.get()), 2 * live_rows, d_, PAGE);
+            dataflow::check(gemm_int8(bytes_of(weights_.get()), values_of(page),
+                                      reinterpret_cast<std::int32_t*>(partial_.get()),
+                                      2 * live_rows, d_, PAGE));
             for (std::int32_t i = 0; i < live_rows; ++i) {
                 row.accumulate(context + (first + r + i) * stride,
                                partial_.get() + std::int64_t{i} * d_,

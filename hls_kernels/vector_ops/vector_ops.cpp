@@ -1,5 +1,6 @@
 #include "vector_ops.hpp"
 
+#include "ecorl_dataflow.hpp"
 #include "memory.hpp"
 #include "work.hpp"
 
@@ -262,39 +263,34 @@ BLOCK:
 void vector_dataflow(const word_t* acc, const word_t* x, const word_t* side,
                      const table_word_t* table, const row_t* rows, code_word_t* codes, word_t* y,
                      row_t* rows_out, word_t* scales, const task_t task) {
-    rows_t records("records"), records_out("records_out");
-    hls::stream<dim_t> entries("entries");
-    words_t tiles("tiles"), products("products"), x_words("x"), side_words("side");
-    words_t results("results"), scale_words("scales");
-    hls::stream<table_word_t> table_words("table");
-    hls::stream<code_line_t> code_lines("code_lines");
-    hls::stream<code_word_t> code_words("code_words");
-#pragma HLS STREAM variable = records depth = 16
-#pragma HLS STREAM variable = records_out depth = 16
-#pragma HLS STREAM variable = entries depth = 32
-#pragma HLS STREAM variable = tiles depth = 64
-#pragma HLS STREAM variable = products depth = 64
-#pragma HLS STREAM variable = x_words depth = 64
-#pragma HLS STREAM variable = side_words depth = 64
-#pragma HLS STREAM variable = results depth = 64
-#pragma HLS STREAM variable = scale_words depth = 128
-#pragma HLS STREAM variable = table_words depth = 64
-#pragma HLS STREAM variable = code_lines depth = 64
-#pragma HLS STREAM variable = code_words depth = 64
 #pragma HLS DATAFLOW
-    load_rows(rows, records, entries, task);
-    load_products<counted>(acc, tiles, plan_of(task));
-    turn_products<PANEL_WORDS, counted>(tiles, products, plan_of(task));
-    load_x(x, x_words, task);
-    load_side(side, side_words, task);
-    load_table(table, entries, table_words, task);
-    work(records, products, x_words, side_words, table_words, records_out, results, code_lines,
-         scale_words, task);
-    turn_codes(code_lines, code_words, task);
-    store_codes(code_words, codes, task);
-    store_values(results, y, task);
-    store_rows(records_out, rows_out, task);
-    store_scales(scale_words, scales, task);
+    hls::stream<row_t, 16> records("records");
+    hls::stream<row_t, 16> records_out("records_out");
+    hls::stream<dim_t, 32> entries("entries");
+    hls::stream<word_t, 64> tiles("tiles");
+    hls::stream<word_t, 64> products("products");
+    hls::stream<word_t, 64> x_words("x");
+    hls::stream<word_t, 64> side_words("side");
+    hls::stream<word_t, 64> results("results");
+    hls::stream<word_t, 128> scale_words("scales");
+    hls::stream<table_word_t, 64> table_words("table");
+    hls::stream<code_line_t, 64> code_lines("code_lines");
+    hls::stream<code_word_t, 64> code_words("code_words");
+    ECORL_REGION(vector_ops);
+    ECORL_PROCESS(load_rows(rows, records, entries, task));
+    ECORL_PROCESS(load_products<counted>(acc, tiles, plan_of(task)));
+    ECORL_PROCESS(turn_products<PANEL_WORDS, counted>(tiles, products, plan_of(task)));
+    ECORL_PROCESS(load_x(x, x_words, task));
+    ECORL_PROCESS(load_side(side, side_words, task));
+    ECORL_PROCESS(load_table(table, entries, table_words, task));
+    ECORL_PROCESS(work(records, products, x_words, side_words, table_words, records_out, results,
+                       code_lines, scale_words, task));
+    ECORL_PROCESS(turn_codes(code_lines, code_words, task));
+    ECORL_PROCESS(store_codes(code_words, codes, task));
+    ECORL_PROCESS(store_values(results, y, task));
+    ECORL_PROCESS(store_rows(records_out, rows_out, task));
+    ECORL_PROCESS(store_scales(scale_words, scales, task));
+    ECORL_RUN(vector_ops);
 }
 
 }  // namespace vector

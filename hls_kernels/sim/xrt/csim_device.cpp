@@ -141,7 +141,7 @@ ert_cmd_state Queue::execute(Command& command) {
         reinterpret_cast<top_t>(command.function)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
                                                   a[8], a[9], a[10], a[11], a[12], a[13], a[14],
                                                   a[15]);
-    } catch (const std::exception&) {  // a stream that is read empty
+    } catch (const std::exception&) {  // a dataflow region that could not go on
         return ERT_CMD_STATE_ERROR;
     }
     return ERT_CMD_STATE_COMPLETED;

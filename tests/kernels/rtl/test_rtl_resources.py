@@ -82,7 +82,7 @@ def test_the_sources_have_the_fixed_sizes():
         assert re.search(rf"parameter {name.upper()} = {value}\b", text)
     kernel = (kernel_root() / "gemm_int8" / "gemm_int8.cpp").read_text()
     depth = QOR["fixed"]["fifo_depth"]
-    assert f"#pragma HLS STREAM variable = weights depth = {depth}" in kernel
+    assert re.search(rf"hls::stream<\w+, {depth}> weights\(", kernel)
 
 
 def test_gemm_declares_what_the_array_takes():

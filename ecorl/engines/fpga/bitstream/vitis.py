@@ -120,7 +120,9 @@ def hls_config(kernel: KernelInterface, root: Path, xo: Path) -> str:
     folder = root / kernel.kernel
     part, clock_mhz = part_and_clock(folder)
     sources = [folder / name for name in read_qor(folder).get("sources", [f"{kernel.kernel}.cpp"])]
-    bench = [folder / f"{kernel.kernel}_tb.cpp", *sorted(root.glob(f"sim/{kernel.kernel}_*.cpp"))]
+    patterns = (f"sim/{kernel.kernel}_*.cpp", "sim/dataflow*.cpp")  # as common.mk has it
+    simulation = [path for pattern in patterns for path in sorted(root.glob(pattern))]
+    bench = [folder / f"{kernel.kernel}_tb.cpp", *simulation]
     include = f"-std=c++17 -I{root / 'include'}"
     defined = " ".join(w for w in _strict_flags(root) if w.startswith("-D"))
     simulated = f"{include} -I{root / 'sim'} {defined}"

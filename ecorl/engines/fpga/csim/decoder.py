@@ -130,6 +130,7 @@ class Int8Decoder(Decoder):
         scale = () if request.by is None else (request.by.m, request.by.e)
         results = (out.ctypes.data, marks.ctypes.data)
         if code := call(model, ctypes.byref(batch), *scale, *results, self.threads):
+            self._library.check(code)
             raise EngineError(_FAULTS[code])
         return out, marks
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ecorl.engines.fpga.csim.build import Build, csim_library
-from ecorl.errors import BuildError
+from ecorl.errors import BuildError, DataflowError
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +31,7 @@ TILE_M, TILE_N, TILE_K = 64, 16, 4
 MAX_K = 16_384
 MAX_DIM = 1 << 20
 _WORD_BYTES = 64
+_FAULT = 3  # of the library's calls: a dataflow region could not go on
 _ALIGNMENT = 64  # one 512-bit word: a packed tile never straddles two cache lines
 
 
@@ -172,6 +173,7 @@ class CsimLibrary:
 
         Raises:
             ValueError: for a wrong dtype, rank, size or layout.
+            DataflowError: see `check`.
         """
         a = _matrix(a, "a")
         m, k = a.shape
@@ -181,8 +183,10 @@ class CsimLibrary:
         if weight.data.nbytes != n_bytes:
             raise ValueError(f"packed weight has {weight.data.nbytes} bytes, want {n_bytes}")
         out = _output(out, (m, weight.n))
-        self.handle.gemm_int8(
-            a.ctypes.data, weight.data.ctypes.data, out.ctypes.data, m, weight.n, k
+        self.check(
+            self.handle.gemm_int8(
+                a.ctypes.data, weight.data.ctypes.data, out.ctypes.data, m, weight.n, k
+            )
         )
         return out
 
@@ -199,6 +203,7 @@ class CsimLibrary:
 
         Raises:
             ValueError: for a wrong dtype, rank, size or layout.
+            DataflowError: see `check`.
         """
         if a.ndim != 3 or w.ndim != 3 or a.shape[0] != w.shape[0] or a.shape[2] != w.shape[2]:
             raise ValueError(f"a is {a.shape}, w is {w.shape}: want [b, m, k] and [b, n, k]")
@@ -206,8 +211,35 @@ class CsimLibrary:
         n = w.shape[1]
         a, w = _checked(a, "a", (m, k)), _checked(w, "w", (n, k))
         out = _output(out, (batch, m, n))
-        self.handle.gemm_int8_batched(a.ctypes.data, w.ctypes.data, out.ctypes.data, batch, m, n, k)
+        operands = (a.ctypes.data, w.ctypes.data, out.ctypes.data)
+        self.check(self.handle.gemm_int8_batched(*operands, batch, m, n, k))
         return out
+
+    def check(self, code: int) -> None:
+        """Raise what a call that ran a kernel says by its code.
+
+        Raises:
+            DataflowError: a dataflow region could not go on; the message says which FIFOs were full
+                and which empty.
+        """
+        if code == _FAULT:
+            raise DataflowError(self.dataflow_report())
+
+    @property
+    def deadlocks(self) -> int:
+        """Dataflow regions that came to a standstill in this library."""
+        return int(self.handle.dataflow_deadlocks())
+
+    @property
+    def leftovers(self) -> int:
+        """Dataflow regions that ended with items in a FIFO."""
+        return int(self.handle.dataflow_leftovers())
+
+    def dataflow_report(self) -> str:
+        """What the last of them said; empty when there was none."""
+        text = ctypes.create_string_buffer(self.handle.dataflow_report(None, 0) + 1)
+        self.handle.dataflow_report(text, len(text))
+        return text.value.decode()
 
     def counters(self) -> GemmCounts:
         """Loop counts of all threads since the last `reset_counters`."""
@@ -239,12 +271,16 @@ def _declare(handle: Any) -> None:
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "gemm_int8_packed_bytes": (count, [dim, dim]),
         "gemm_int8_pack": (None, [pointer, pointer, dim, dim]),
-        "gemm_int8": (None, [pointer, pointer, pointer, dim, dim, dim]),
-        "gemm_int8_batched": (None, [pointer, pointer, pointer, dim, dim, dim, dim]),
+        "gemm_int8": (dim, [pointer, pointer, pointer, dim, dim, dim]),
+        "gemm_int8_batched": (dim, [pointer, pointer, pointer, dim, dim, dim, dim]),
         "gemm_int8_counters": (None, [pointer]),
         "gemm_int8_counters_reset": (None, []),
         "gemm_int8_set_path": (dim, [dim]),
         "gemm_int8_path": (dim, []),
+        "dataflow_deadlocks": (count, []),
+        "dataflow_leftovers": (count, []),
+        "dataflow_set_depth": (None, [count]),
+        "dataflow_report": (count, [pointer, count]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(handle, name)
