@@ -2,7 +2,9 @@
 //
 // The array: TILE_M x TILE_N outputs stay in place while TILE_K steps of k pass per cycle. One
 // DSP48E2 holds two INT8 products (two rows of A, one weight), and TILE_K of them form a cascade:
-// 64 * 16 * 4 / 2 = 2,048 DSPs, 4,096 MAC per cycle. One 512-bit weight word enters per cycle.
+// 64 * 16 * 4 / 2 = 2,048 DSPs, 4,096 MAC per cycle. One 512-bit weight word enters per cycle. A
+// finished tile moves into a shadow register and leaves from there, a row of 512 bits a cycle,
+// while the next tile is multiplied.
 //
 // Memory on the card is in tile order, one 512-bit word = 16 rows x 4 values of k:
 //   A, W   word [row / 16][k / 4], byte [row % 16][k % 4]; rows and k padded with zeros
@@ -20,32 +22,34 @@ constexpr int TILE_K = 4;         ///< steps of k per cycle: the depth of one DS
 constexpr int MAX_K = 16384;      ///< longest k that the activation buffer holds
 constexpr int MAX_DIM = 1 << 20;  ///< largest m and n
 
-using value_t = sint<8>;
-using acc_t = sint<32>;
-using dim_t = std::int32_t;
-
-/// One 512-bit beat of A or W: 16 rows, 4 consecutive k each.
-struct word_t {
-    value_t value[TILE_N][TILE_K];
-};
+constexpr int ROW_BLOCKS = TILE_M / BLOCK_ROWS;  ///< of a tile; each has a queue of its results
+constexpr int BURST_TILES = 16;  ///< neighbouring tiles whose results leave in one burst
+constexpr int QUEUE_WORDS = 2 * BURST_TILES * BLOCK_ROWS;  ///< results of 16 rows that wait
+constexpr int SETTLE_TRIPS = 8;  ///< from a block's last activation to its first product
 
 /// Half a word of W: 8 of its 16 rows. A port of 512 bits would ask one channel of the memory for
 /// more than the channel gives at this clock; two of 256 bits stay below.
 struct half_word_t {
-    value_t value[TILE_N / 2][TILE_K];
+    code_t code[TILE_N / 2][TILE_K];
 };
 
-/// One 512-bit beat of C: 16 neighbouring columns of one row.
-struct acc_word_t {
-    acc_t value[TILE_N];
-};
-
-static_assert(TILE_N * TILE_K == 64, "one weight word per cycle is 64 bytes");
-static_assert(TILE_M % TILE_N == 0, "A and W share one word format");
-static_assert(TILE_M % 2 == 0 && TILE_N % 2 == 0, "rows are packed in pairs");
+static_assert(TILE_N == BLOCK_ROWS && TILE_K == STEP_CODES, "A and W share one word format");
+static_assert(TILE_N == LANES, "a row of a tile is a word of results");
+static_assert(TILE_M % BLOCK_ROWS == 0, "a tile has whole blocks of rows");
 
 /// Slots of the counters; see gemm_int8_counters.
-enum counter { CALLS, TILES, MAC_CYCLES, FILL_CYCLES, BYTES_A, BYTES_W, BYTES_C, MACS, N_COUNTERS };
+enum counter {
+    CALLS,
+    TILES,
+    MAC_CYCLES,
+    FILL_CYCLES,
+    DRAIN_CYCLES,
+    BYTES_A,
+    BYTES_W,
+    BYTES_C,
+    MACS,
+    N_COUNTERS
+};
 
 }  // namespace gemm
 }  // namespace ecorl
@@ -54,9 +58,9 @@ extern "C" {
 
 /// The kernel (top function). All buffers in tile order; 1 <= k <= MAX_K. The words of W lie in
 /// halves in two places: rows 0..7 of each word, and rows 8..15.
-void gemm_int8_krnl(const ecorl::gemm::word_t* a, const ecorl::gemm::half_word_t* w_low,
-                    const ecorl::gemm::half_word_t* w_high, ecorl::gemm::acc_word_t* c,
-                    std::int32_t m, std::int32_t n, std::int32_t k);
+void gemm_int8_krnl(const ecorl::code_word_t* a, const ecorl::gemm::half_word_t* w_low,
+                    const ecorl::gemm::half_word_t* w_high, ecorl::word_t* c, std::int32_t m,
+                    std::int32_t n, std::int32_t k);
 
 #ifdef ECORL_CSIM
 
@@ -80,19 +84,22 @@ std::int32_t gemm_int8(const std::int8_t* a, const void* packed, std::int32_t* c
 std::int32_t gemm_int8_batched(const std::int8_t* a, const std::int8_t* w, std::int32_t* c,
                                std::int32_t batch, std::int32_t m, std::int32_t n, std::int32_t k);
 
-/// Loop counts of the kernel over all threads since the last reset, 8 numbers:
+/// Loop counts of the kernel over all threads since the last reset, 9 numbers. Cycles are trips of
+/// the array's one loop, each of which is counted once:
 ///   0 calls
-///   1 tiles        TILE_M x TILE_N output tiles
-///   2 mac_cycles   cycles of the array at II=1, tails of tiles included
-///   3 fill_cycles  cycles in which the array waits for activations (first block of a call, and
-///                  what does not fit beside the work on the block before)
-///   4 bytes_a      read from HBM on the activation port
-///   5 bytes_w      read from HBM on the weight port
-///   6 bytes_c      written to HBM
-///   7 macs         useful multiply-accumulates, m * n * k
+///   1 tiles         TILE_M x TILE_N output tiles
+///   2 mac_cycles    the array multiplies, tails of tiles included
+///   3 fill_cycles   it waits for activations (first block of a call, and what does not fit beside
+///                   the work on the block before)
+///   4 drain_cycles  it waits for results to leave (tiles with fewer steps of k than rows, and the
+///                   last tile of a call)
+///   5 bytes_a       read from HBM on the activation port
+///   6 bytes_w       read from HBM on the weight ports
+///   7 bytes_c       written to HBM
+///   8 macs          useful multiply-accumulates, m * n * k
 /// Where a native path answers in place of the kernel's loops, the same numbers come from their
 /// closed form.
-void gemm_int8_counters(std::int64_t* out8);
+void gemm_int8_counters(std::int64_t* out9);
 
 /// Set the counters to zero.
 void gemm_int8_counters_reset();

@@ -9,6 +9,7 @@
 
 #include "gemm_int8.hpp"
 
+using namespace ecorl;
 using namespace ecorl::gemm;
 
 namespace {
@@ -43,19 +44,19 @@ problem make_problem(std::int32_t m, std::int32_t n, std::int32_t k, fill how) {
     return p;
 }
 
-std::vector<word_t> tile_order(const std::vector<std::int8_t>& rows, std::int32_t n_rows,
-                               std::int32_t k) {
-    const std::int32_t steps = ecorl::ceil_div(k, TILE_K);
-    std::vector<word_t> words(static_cast<std::size_t>(ecorl::ceil_div(n_rows, TILE_N)) * steps);
-    for (word_t& word : words) {
-        for (auto& row : word.value) {
-            for (value_t& value : row) value = 0;
+std::vector<code_word_t> tile_order(const std::vector<std::int8_t>& rows, std::int32_t n_rows,
+                                    std::int32_t k) {
+    const std::int32_t steps = ceil_div(k, TILE_K);
+    std::vector<code_word_t> words(static_cast<std::size_t>(ceil_div(n_rows, TILE_N)) * steps);
+    for (code_word_t& word : words) {
+        for (auto& row : word.code) {
+            for (code_t& code : row) code = 0;
         }
     }
     for (std::int32_t r = 0; r < n_rows; ++r) {
         for (std::int32_t t = 0; t < k; ++t) {
-            word_t& word = words[static_cast<std::size_t>(r / TILE_N) * steps + t / TILE_K];
-            word.value[r % TILE_N][t % TILE_K] = rows[static_cast<std::size_t>(r) * k + t];
+            code_word_t& word = words[static_cast<std::size_t>(r / TILE_N) * steps + t / TILE_K];
+            word.code[r % TILE_N][t % TILE_K] = rows[static_cast<std::size_t>(r) * k + t];
         }
     }
     return words;
@@ -87,22 +88,22 @@ std::size_t place(const problem& p, std::size_t row, std::size_t group) {
 }
 
 int check_kernel(const problem& p) {
-    const std::vector<word_t> a = tile_order(p.a, p.m, p.k);
-    const std::vector<word_t> w = tile_order(p.w, p.n, p.k);
-    std::vector<acc_word_t> c(static_cast<std::size_t>(ecorl::ceil_div(p.n, TILE_N)) * p.m);
+    const std::vector<code_word_t> a = tile_order(p.a, p.m, p.k);
+    const std::vector<code_word_t> w = tile_order(p.w, p.n, p.k);
+    std::vector<word_t> c(static_cast<std::size_t>(ceil_div(p.n, TILE_N)) * p.m);
     std::vector<half_word_t> w_low(w.size()), w_high(w.size());
     for (std::size_t i = 0; i < w.size(); ++i) {
         for (int r = 0; r < TILE_N / 2; ++r) {
             for (int t = 0; t < TILE_K; ++t) {
-                w_low[i].value[r][t] = w[i].value[r][t];
-                w_high[i].value[r][t] = w[i].value[TILE_N / 2 + r][t];
+                w_low[i].code[r][t] = w[i].code[r][t];
+                w_high[i].code[r][t] = w[i].code[TILE_N / 2 + r][t];
             }
         }
     }
     gemm_int8_krnl(a.data(), w_low.data(), w_high.data(), c.data(), p.m, p.n, p.k);
     return compare(p, "kernel", [&](std::int32_t i, std::int32_t j) {
-        const acc_word_t& word = c[place(p, i, j / TILE_N)];
-        return static_cast<std::int64_t>(word.value[j % TILE_N]);
+        const word_t& word = c[place(p, i, j / TILE_N)];
+        return static_cast<std::int64_t>(word.lane[j % TILE_N]);
     });
 }
 
@@ -136,9 +137,10 @@ int check(std::int32_t m, std::int32_t n, std::int32_t k, fill how) {
 }  // namespace
 
 int main() {
-    const std::int32_t shapes[][3] = {{1, 1, 1},    {1, 1, 4},    {2, 16, 4},   {3, 5, 7},
-                                      {12, 12, 32}, {64, 16, 64}, {65, 17, 9},  {1, 70, 33},
-                                      {128, 8, 20}, {130, 33, 5}, {20, 49, 130}};
+    const std::int32_t shapes[][3] = {{1, 1, 1},     {1, 1, 4},    {2, 16, 4},    {3, 5, 7},
+                                      {12, 12, 32},  {64, 16, 64}, {65, 17, 9},   {1, 70, 33},
+                                      {128, 8, 20},  {130, 33, 5}, {20, 49, 130}, {70, 280, 6},
+                                      {200, 20, 130}};
     int wrong = 0;
     int runs = 0;
     for (const auto& s : shapes) {

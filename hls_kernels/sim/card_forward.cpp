@@ -208,12 +208,10 @@ std::int32_t CardForward::multiply(const decoder_linear& linear, const code_word
         if (acc.size() < (part + 1) * words) acc.resize((part + 1) * words);
         const std::int32_t k = linear.slice[s + 1] - linear.slice[s];
         static thread_local gemm::halves weights;
-        weights.take(static_cast<const gemm::word_t*>(linear.packed[s]),
+        weights.take(static_cast<const code_word_t*>(linear.packed[s]),
                      gemm_int8_packed_bytes(linear.n, k) / gemm::WORD_BYTES);
-        gemm_int8_krnl(
-            reinterpret_cast<const gemm::word_t*>(codes + code_words(m, linear.slice[s])),
-            weights.low.data(), weights.high.data(),
-            reinterpret_cast<gemm::acc_word_t*>(acc.data() + part * words), m, linear.n, k);
+        gemm_int8_krnl(codes + code_words(m, linear.slice[s]), weights.low.data(),
+                       weights.high.data(), acc.data() + part * words, m, linear.n, k);
     }
     gemm::add_to_totals();
     return part;

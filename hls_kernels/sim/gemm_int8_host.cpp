@@ -1,4 +1,5 @@
 // The C API of gemm_int8: tile order, choice of path, counters.
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -12,14 +13,14 @@ namespace gemm {
 
 thread_local std::int64_t local_counts[N_COUNTERS] = {};
 
-void halves::take(const word_t* words, std::int64_t n) {
+void halves::take(const code_word_t* words, std::int64_t n) {
     low.resize(static_cast<std::size_t>(n));
     high.resize(static_cast<std::size_t>(n));
     for (std::int64_t i = 0; i < n; ++i) {
         for (int r = 0; r < TILE_N / 2; ++r) {
             for (int t = 0; t < TILE_K; ++t) {
-                low[i].value[r][t] = words[i].value[r][t];
-                high[i].value[r][t] = words[i].value[TILE_N / 2 + r][t];
+                low[i].code[r][t] = words[i].code[r][t];
+                high[i].code[r][t] = words[i].code[TILE_N / 2 + r][t];
             }
         }
     }
@@ -46,19 +47,21 @@ void count_closed_form(std::int64_t m, std::int64_t n, std::int64_t k) {
     const std::int64_t steps = (k + TILE_K - 1) / TILE_K;
     const std::int64_t n_tiles = (n + TILE_N - 1) / TILE_N;
     const std::int64_t blocks = (m + TILE_M - 1) / TILE_M;
-    const auto words = [&](std::int64_t rows) { return (rows + TILE_N - 1) / TILE_N * steps; };
-    const auto excess = [&](std::int64_t rows) {
-        const std::int64_t rest = words(rows) - n_tiles * steps;
-        return rest > 0 ? rest : 0;
-    };
+    const std::int64_t tile_trips = std::max(steps, std::min<std::int64_t>(m, TILE_M));
     const std::int64_t last_rows = m - (blocks - 1) * TILE_M;
-    std::int64_t fill = words(m < TILE_M ? m : TILE_M);
-    if (blocks > 1) fill += (blocks - 2) * excess(TILE_M) + excess(last_rows);
+    const auto words = [&](std::int64_t rows) { return (rows + TILE_N - 1) / TILE_N * steps; };
+    /// Trips in which a block of `rows` comes in and nothing is multiplied.
+    const auto wait = [&](std::int64_t rows) {
+        return std::max<std::int64_t>(0, words(rows) + SETTLE_TRIPS - n_tiles * tile_trips);
+    };
+    std::int64_t fill = words(std::min<std::int64_t>(m, TILE_M)) + SETTLE_TRIPS;
+    if (blocks > 1) fill += (blocks - 2) * wait(TILE_M) + wait(last_rows);
     std::int64_t* const counts = local_counts;
     counts[CALLS] += 1;
     counts[TILES] += blocks * n_tiles;
     counts[MAC_CYCLES] += blocks * n_tiles * steps;
     counts[FILL_CYCLES] += fill;
+    counts[DRAIN_CYCLES] += blocks * n_tiles * (tile_trips - steps) + last_rows;
     counts[BYTES_A] += words(m) * WORD_BYTES;
     counts[BYTES_W] += blocks * n_tiles * steps * WORD_BYTES;
     counts[BYTES_C] += n_tiles * m * WORD_BYTES;
@@ -106,21 +109,21 @@ std::atomic<path>& chosen_path() {
 
 /// Run the kernel's own source: bring A into tile order, and C back out of it.
 void multiply_kernel(const operands& p) {
-    static thread_local std::vector<word_t> a_words;
-    static thread_local std::vector<acc_word_t> c_words;
-    a_words.resize(gemm_int8_packed_bytes(p.m, p.k) / sizeof(word_t));
+    static thread_local std::vector<code_word_t> a_words;
+    static thread_local std::vector<word_t> c_words;
+    a_words.resize(gemm_int8_packed_bytes(p.m, p.k) / sizeof(ecorl::code_word_t));
     const std::int32_t n_tiles = ceil_div(p.n, TILE_N);
     c_words.resize(static_cast<std::size_t>(n_tiles) * p.m);
     static thread_local halves weights;
     gemm_int8_pack(p.a, a_words.data(), p.m, p.k);
-    weights.take(reinterpret_cast<const word_t*>(p.packed),
-                 gemm_int8_packed_bytes(p.n, p.k) / static_cast<std::int64_t>(sizeof(word_t)));
+    weights.take(reinterpret_cast<const code_word_t*>(p.packed),
+                 gemm_int8_packed_bytes(p.n, p.k) / WORD_BYTES);
     gemm_int8_krnl(a_words.data(), weights.low.data(), weights.high.data(), c_words.data(), p.m,
                    p.n, p.k);
     for (std::int64_t i = 0; i < p.m; ++i) {
         for (std::int64_t j = 0; j < p.n; ++j) {
-            const acc_word_t& word = c_words[product_at(i, j / TILE_N, p.m, n_tiles)];
-            p.c[i * p.n + j] = static_cast<std::int32_t>(word.value[j % TILE_N]);
+            const word_t& word = c_words[product_at(i, j / TILE_N, p.m, n_tiles)];
+            p.c[i * p.n + j] = static_cast<std::int32_t>(word.lane[j % TILE_N]);
         }
     }
 }
@@ -199,8 +202,8 @@ std::int32_t gemm_int8(const std::int8_t* a, const void* packed, std::int32_t* c
 std::int32_t gemm_int8_batched(const std::int8_t* a, const std::int8_t* w, std::int32_t* c,
                                std::int32_t batch, std::int32_t m, std::int32_t n, std::int32_t k) {
     if (!within_limits(m, n, k)) return 0;
-    static thread_local std::vector<word_t> packed;
-    packed.resize(gemm_int8_packed_bytes(n, k) / sizeof(word_t));
+    static thread_local std::vector<ecorl::code_word_t> packed;
+    packed.resize(gemm_int8_packed_bytes(n, k) / sizeof(ecorl::code_word_t));
     return ecorl::dataflow::guarded([&] {
         for (std::int64_t b = 0; b < batch; ++b) {
             gemm_int8_pack(w + b * n * k, packed.data(), n, k);
@@ -211,8 +214,8 @@ std::int32_t gemm_int8_batched(const std::int8_t* a, const std::int8_t* w, std::
     });
 }
 
-void gemm_int8_counters(std::int64_t* out8) {
-    for (int i = 0; i < N_COUNTERS; ++i) out8[i] = totals[i].load(std::memory_order_relaxed);
+void gemm_int8_counters(std::int64_t* out9) {
+    for (int i = 0; i < N_COUNTERS; ++i) out9[i] = totals[i].load(std::memory_order_relaxed);
 }
 
 void gemm_int8_counters_reset() {

@@ -35,7 +35,7 @@ struct operands {
 /// Packed weights as the kernel's two ports read them.
 struct halves {
     std::vector<half_word_t> low, high;
-    void take(const word_t* words, std::int64_t n);
+    void take(const code_word_t* words, std::int64_t n);
 };
 
 void multiply_portable(const operands& p);

@@ -180,7 +180,9 @@ def test_tile_order(fast, strict, n, k):
 # ---- counters
 
 
-@pytest.mark.parametrize("shape", [*SMALL, (130, 33, 21), (200, 8, 64), (192, 16, 16)])
+@pytest.mark.parametrize(
+    "shape", [*SMALL, (130, 33, 21), (200, 8, 64), (192, 16, 16), (200, 16, 400)]
+)
 def test_counters_equal_the_closed_form(fast, strict, shape):
     a, w = matrices(*shape)
     expected = gemm_counts(*shape)
@@ -192,18 +194,29 @@ def test_counters_equal_the_closed_form(fast, strict, shape):
 
 
 def test_counts_of_a_known_shape():
-    # 130 rows: blocks of 64, 64 and 2; 3 tiles of columns; 18 steps of k. The last block brings
-    # one group of 16 rows, the second four: 72 words against 54 cycles of work, 18 too many.
+    # 130 rows: blocks of 64, 64 and 2; 3 tiles of columns; 18 steps of k. A tile lasts 64 trips,
+    # until the 64 rows of the one before have left: 46 of them without a product. The second block
+    # brings four groups of 16 rows: 72 words in the 192 trips of the first block's work.
     assert gemm_counts(130, 33, 70) == GemmCounts(
         calls=1,
         tiles=9,
         mac_cycles=9 * 18,
-        fill_cycles=4 * 18 + 18,
+        fill_cycles=4 * 18 + 8,
+        drain_cycles=9 * 46 + 2,
         bytes_a=9 * 18 * 64,
         bytes_w=3 * 3 * 18 * 64,
         bytes_c=3 * 130 * 64,
         macs=130 * 33 * 70,
     )
+
+
+def test_a_narrow_product_waits_for_the_activations_of_the_next_block():
+    # 200 rows, one tile of columns, 100 steps: blocks of 64 rows bring 400 words each, of which 100
+    # come in beside the work; the last one, of 8 rows, brings 100, and settles after them.
+    counts = gemm_counts(200, 16, 400)
+    assert (counts.tiles, counts.mac_cycles) == (4, 400)
+    assert counts.fill_cycles == (400 + 8) + 2 * (400 + 8 - 100) + (100 + 8 - 100)
+    assert counts.drain_cycles == 8
 
 
 @given(st.integers(1, 500), st.integers(1, 300), st.integers(1, 300))

@@ -17,7 +17,7 @@ from ecorl.engines.fpga.csim.build import ap_headers, kernel_root
 
 def test_constants_agree_with_the_header():
     text = (kernel_root() / "gemm_int8" / "gemm_int8.hpp").read_text()
-    for name in ("TILE_M", "TILE_N", "TILE_K", "MAX_K"):
+    for name in ("TILE_M", "TILE_N", "TILE_K", "MAX_K", "BURST_TILES", "SETTLE_TRIPS"):
         value = re.search(rf"constexpr int {name} = (\d+);", text)
         assert value is not None
         assert int(value[1]) == getattr(gemm_module, name)
@@ -46,6 +46,16 @@ def test_qor_declares_what_the_source_holds():
     assert f"void {qor['top']}(" in source
 
 
+def test_a_queue_of_results_holds_two_bursts():
+    """One leaves while the next is made: with less the array would wait for the memory."""
+    bram = json.loads((kernel_root() / "gemm_int8" / "qor.json").read_text())["bram_18k"]
+    source = (kernel_root() / "gemm_int8" / "gemm_int8.cpp").read_text()
+    depths = re.findall(r"STREAM variable = rows\d+ depth = (\d+)", source)
+    assert [int(depth) for depth in depths] == [bram["queue"]] * bram["queues"]
+    assert bram["queue"] == 2 * 16 * gemm_module.BURST_TILES
+    assert bram["queues"] == gemm_module.TILE_M // 16
+
+
 @pytest.mark.parametrize("build", ["strict", "fast"])
 def test_bench_under_sanitisers(require_tool, tmp_path, build):
     require_tool("gxx")
@@ -59,7 +69,7 @@ def test_bench_under_sanitisers(require_tool, tmp_path, build):
         check=False,
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert "PASS gemm_int8: 33 problems, 0 wrong results" in finished.stdout
+    assert "PASS gemm_int8: 39 problems, 0 wrong results" in finished.stdout
 
 
 def test_kernel_stands_alone_as_under_vitis(require_tool, tmp_path):

@@ -198,7 +198,7 @@ def test_gemm_int8(handle, shape):
     a, w, c = np.zeros((m, k), np.int8), np.zeros((n, k), np.int8), np.zeros((m, n), np.int32)
     packed = np.zeros(handle.gemm_int8_packed_bytes(n, k), np.int8)
     found = counted(
-        handle, "gemm_int8", 8,
+        handle, "gemm_int8", 9,
         lambda: handle.gemm_int8(*pointers(a, packed, c), m, n, k) if w.size else None,
     )  # fmt: skip
     assert found == astuple(gemm_counts(m, n, k))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -28,6 +28,7 @@ GemmPath = Literal["auto", "kernel", "portable", "avx2", "vnni"]
 """Code that computes a product: the kernel's own source, or native code with the same results."""
 
 TILE_M, TILE_N, TILE_K = 64, 16, 4
+BURST_TILES, SETTLE_TRIPS = 16, 8
 MAX_K = 16_384
 MAX_DIM = 1 << 20
 _WORD_BYTES = 64
@@ -57,8 +58,9 @@ class GemmCounts:
     Attributes:
         calls: products.
         tiles: output tiles of 64 x 16.
-        mac_cycles: cycles of the MAC array at II = 1, tails of tiles included.
-        fill_cycles: cycles in which the array waits for activations.
+        mac_cycles: trips of the array's loop in which it multiplies, tails of tiles included.
+        fill_cycles: trips in which it waits for activations.
+        drain_cycles: trips in which it waits for results to leave.
         bytes_a: activations read from HBM.
         bytes_w: weights read from HBM.
         bytes_c: INT32 results written to HBM.
@@ -69,6 +71,7 @@ class GemmCounts:
     tiles: int = 0
     mac_cycles: int = 0
     fill_cycles: int = 0
+    drain_cycles: int = 0
     bytes_a: int = 0
     bytes_w: int = 0
     bytes_c: int = 0
@@ -86,20 +89,23 @@ def gemm_counts(m: int, n: int, k: int) -> GemmCounts:
     """
     steps, n_tiles, blocks = _ceil(k, TILE_K), _ceil(n, TILE_N), _ceil(m, TILE_M)
 
+    tile_trips, last_rows = max(steps, min(m, TILE_M)), m - (blocks - 1) * TILE_M
+
     def words(rows: int) -> int:
         return _ceil(rows, TILE_N) * steps
 
-    def excess(rows: int) -> int:
-        return max(0, words(rows) - n_tiles * steps)
+    def wait(rows: int) -> int:
+        return max(0, words(rows) + SETTLE_TRIPS - n_tiles * tile_trips)
 
-    fill = words(min(m, TILE_M))
+    fill = words(min(m, TILE_M)) + SETTLE_TRIPS
     if blocks > 1:  # a later block's activations load while the block before it is multiplied
-        fill += (blocks - 2) * excess(TILE_M) + excess(m - (blocks - 1) * TILE_M)
+        fill += (blocks - 2) * wait(TILE_M) + wait(last_rows)
     return GemmCounts(
         calls=1,
         tiles=blocks * n_tiles,
         mac_cycles=blocks * n_tiles * steps,
         fill_cycles=fill,
+        drain_cycles=blocks * n_tiles * (tile_trips - steps) + last_rows,
         bytes_a=words(m) * _WORD_BYTES,
         bytes_w=blocks * n_tiles * steps * _WORD_BYTES,
         bytes_c=n_tiles * m * _WORD_BYTES,
@@ -243,7 +249,7 @@ class CsimLibrary:
 
     def counters(self) -> GemmCounts:
         """Loop counts of all threads since the last `reset_counters`."""
-        counts = np.zeros(8, dtype=np.int64)
+        counts = np.zeros(len(fields(GemmCounts)), dtype=np.int64)
         self.handle.gemm_int8_counters(counts.ctypes.data)
         return GemmCounts(*(int(c) for c in counts))
 

@@ -22,8 +22,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Protocol
 
-from ecorl.engines.fpga.csim.library import TILE_K, TILE_M, TILE_N, gemm_counts
+from ecorl.engines.fpga.csim.library import (
+    BURST_TILES,
+    SETTLE_TRIPS,
+    TILE_K,
+    TILE_M,
+    TILE_N,
+    gemm_counts,
+)
 from ecorl.engines.fpga.cycles.hbm import IDEAL, WORD_BYTES, Memory
+from ecorl.engines.fpga.cycles.pipelines import depth
 
 LOOP_DEPTH = 16
 """Cycles of a pipeline beyond one a trip; assumed: a 32-bit product over DSPs takes 5 to 6, reading
@@ -65,7 +73,8 @@ class CallTotals:
     """Trips, products and bytes of a call.
 
     Attributes:
-        array_cycles: trips of the MAC array, including the wait for its first operands.
+        array_cycles: trips of the MAC array's loop, those included in which it waits for operands
+            or for results to leave.
         vector_cycles: trips of the row functions' loops.
         macs: useful multiply-accumulates.
         moved_bytes: through the card's memory.
@@ -111,7 +120,8 @@ class GemmCall:
         """See `KernelCall.totals`."""
         c = gemm_counts(self.m, self.n, self.k)
         moved = c.bytes_a + c.bytes_w + c.bytes_c
-        return CallTotals(c.mac_cycles + c.fill_cycles, 0, c.macs, moved)
+        trips = c.mac_cycles + c.fill_cycles + c.drain_cycles
+        return CallTotals(trips, 0, c.macs, moved)
 
     def ports(self) -> dict[str, int]:
         """Bytes through each memory port."""
@@ -121,27 +131,35 @@ class GemmCall:
     def cycles(self, memory: Memory, ii: int) -> float:
         """See `KernelCall.cycles`.
 
-        The first activations, then the longest of weights, array, later activations and results,
-        then the last results.
+        The first activations, then the longest of weights, array and results, then those results
+        that wait for a burst before them.
         """
         c = gemm_counts(self.m, self.n, self.k)
-        blocks, words_a = -(-self.m // TILE_M), c.bytes_a // WORD_BYTES
+        blocks, n_tiles = -(-self.m // TILE_M), -(-self.n // TILE_N)
         first = -(-min(self.m, TILE_M) // TILE_N) * -(-self.k // TILE_K)
-        a_cycles = memory.loop(words_a, 1, ii)
-        fill = memory.loop(first, 1, ii) + LOOP_DEPTH
-        rest = (c.fill_cycles - first) * max(float(ii), memory.word_cycles())
-        # A later block's activations load beside the array's work on the block before: only what
-        # takes longer than that work adds to the array's time.
-        array = ii * c.mac_cycles + c.tiles * LOOP_DEPTH + rest
+        fill = memory.loop(first, 1, ii) + ii * SETTLE_TRIPS + depth("move")
+        # Activations of later blocks hold the array's loop to the pace of their port.
+        beside = c.bytes_a // WORD_BYTES - first
+        waits = beside * (max(float(ii), memory.word_cycles()) - ii)
+        trips = c.mac_cycles + c.drain_cycles + c.fill_cycles - first - SETTLE_TRIPS
+        array = ii * trips + waits + depth("control", "array")
         weights = memory.loop(
             c.bytes_w // WORD_BYTES, blocks, ii, channels=memory.weight_channels
         )  # fmt: skip
-        # A tile leaves in a burst for each 16 of its rows.
-        last_rows = self.m - (blocks - 1) * TILE_M
-        bursts = -(-self.m // TILE_N) * -(-self.n // TILE_N)
+        bursts = -(-self.m // TILE_N) * -(-n_tiles // BURST_TILES)
         results = memory.loop(c.bytes_c // WORD_BYTES, bursts, ii)
-        last = memory.loop(last_rows, -(-last_rows // TILE_N), ii) + LOOP_DEPTH
-        return fill + max(array, weights, a_cycles, results) + last
+        return fill + max(array, weights, results) + self._last(memory, ii) + depth("move")
+
+    def _last(self, memory: Memory, ii: int) -> float:
+        """Cycles of the store after the array's last trip.
+
+        The first 16 rows of the last block leave while its last tiles are made; their last words
+        and those of its other rows come after them, in a burst for each 16 rows.
+        """
+        rows = (self.m - 1) % TILE_M + 1
+        tiles = (-(-self.n // TILE_N) - 1) % BURST_TILES + 1
+        first = min(rows, TILE_N)
+        return memory.loop(first + tiles * (rows - first), -(-rows // TILE_N), ii)
 
 
 @lru_cache(maxsize=8192)

@@ -20,14 +20,15 @@ from ecorl.engines.fpga.card.plan_builder import plan_rewards
 from ecorl.engines.fpga.card.tokens import lay_out
 from ecorl.engines.fpga.csim.library import gemm_counts
 from ecorl.engines.fpga.cycles.attention import MhaCall, MhaCounts, RouterCall, RouterCounts
-from ecorl.engines.fpga.cycles.hbm import IDEAL, memory_of
+from ecorl.engines.fpga.cycles.hbm import IDEAL, Memory, memory_of
 from ecorl.engines.fpga.cycles.kernel_calls import (
     GROUP_TOKENS,
     forward_calls,
     kernel_starts,
 )
-from ecorl.engines.fpga.cycles.kernels import LOOP_DEPTH, GemmCall, call_cost
+from ecorl.engines.fpga.cycles.kernels import GemmCall, call_cost
 from ecorl.engines.fpga.cycles.model import KERNELS, BatchShape, CycleModel, attention_calls
+from ecorl.engines.fpga.cycles.pipelines import depth
 from ecorl.engines.fpga.cycles.score import ScoreCall
 from ecorl.engines.fpga.cycles.vector import VectorCall
 from ecorl.engines.fpga.engine import FpgaEngine
@@ -96,6 +97,11 @@ def test_the_papers_rate_is_out_of_reach():
     assert bound / 2 < tokens_per_s < bound
 
 
+def trips(c):
+    """Trips of the array's loop."""
+    return c.mac_cycles + c.fill_cycles + c.drain_cycles
+
+
 def test_products_are_those_that_the_kernel_counts(models):
     """One row of 64 tokens is one block everywhere: the model must equal the kernel's counters.
 
@@ -119,8 +125,7 @@ def test_products_are_those_that_the_kernel_counts(models):
     assert gemm.macs == counts.macs - sum(c.macs for c in attention)
     moved = counts.bytes_a + counts.bytes_w + counts.bytes_c
     assert gemm.moved_bytes == moved - sum(c.bytes_a + c.bytes_w + c.bytes_c for c in attention)
-    trips = counts.mac_cycles + counts.fill_cycles
-    assert gemm.array_cycles == trips - sum(c.mac_cycles + c.fill_cycles for c in attention)
+    assert gemm.array_cycles == trips(counts) - sum(trips(c) for c in attention)
 
 
 @pytest.fixture
@@ -257,26 +262,38 @@ def test_link_and_launch_terms():
     assert nothing.time_s == nothing.energy_j == 0.0
 
 
+ARRAY, MOVE = depth("control", "array"), depth("move")
+
+
 def test_one_product_by_hand():
     """[64, 128] x [32, 128]^T: 2 tiles of 32 steps, after 4 x 32 words of activations."""
     counts = gemm_counts(64, 32, 128)
     assert counts.mac_cycles == 2 * 32
-    assert counts.fill_cycles == 4 * 32
-    # The array ends before the 2 x 64 words of results are stored; 64 of them leave at the end.
-    fill, results, last = 128 + LOOP_DEPTH, 128, 64 + LOOP_DEPTH
-    assert GemmCall(64, 32, 128).cycles(IDEAL, 1) == fill + results + last
+    assert counts.fill_cycles == 4 * 32 + 8
+    # Each tile waits until the 64 rows of the one before have left, and those of the last leave.
+    assert counts.drain_cycles == 2 * 32 + 64
+    # Of the last rows 48 of both tiles wait for the burst of the first 16, which are there at once.
+    fill, array, last = 128 + 8 + MOVE, 3 * 64 + ARRAY, 16 + 2 * 48 + MOVE
+    assert GemmCall(64, 32, 128).cycles(IDEAL, 1) == fill + array + last
     # At half the pace the activations, too, come every second cycle.
-    assert GemmCall(64, 32, 128).cycles(IDEAL, 2) == 256 + 256 + 128 + 2 * LOOP_DEPTH
+    depths = ARRAY + 2 * MOVE
+    assert GemmCall(64, 32, 128).cycles(IDEAL, 2) == 2 * (136 + 192 + 112) + depths
 
 
-def test_a_product_that_the_array_bounds_by_hand():
-    """[64, 4096] x [32, 4096]^T: 2 tiles of 1,024 steps, each with the pipeline's depth."""
-    fill = 4 * 1024 + LOOP_DEPTH
-    array, last = 2 * (1024 + LOOP_DEPTH), 64 + LOOP_DEPTH
-    # Activations take as long beside the array as they took to fill it.
-    assert array < 4 * 1024
-    assert GemmCall(64, 32, 4096).cycles(IDEAL, 1) == fill + 4 * 1024 + last
-    assert GemmCall(64, 160, 4096).cycles(IDEAL, 1) == fill + 10 * (1024 + LOOP_DEPTH) + last
+@pytest.mark.parametrize("n_tiles", [2, 10])
+def test_a_product_that_the_array_bounds_by_hand(n_tiles):
+    """[64, 4096] x [n, 4096]^T: tiles of 1,024 steps, in a loop that is entered once."""
+    fill, array = 4 * 1024 + 8 + MOVE, n_tiles * 1024 + 64 + ARRAY
+    last = 16 + n_tiles * 48 + MOVE
+    assert GemmCall(64, 16 * n_tiles, 4096).cycles(IDEAL, 1) == fill + array + last
+
+
+def test_a_product_that_its_results_bound_by_hand():
+    """[64, 16] x [512, 16]^T: 32 tiles of 4 steps, whose 2,048 words leave in 8 bursts of 256."""
+    memory = Memory(0.5, 1.0, latency_cycles=64)  # a word every second cycle
+    fill = 64 + 2 * 16 + 8 + MOVE
+    results, last = 2 * 2048 + 8 * 64, 2 * (16 + 16 * 48) + 4 * 64 + MOVE
+    assert GemmCall(64, 512, 16).cycles(memory, 1) == fill + results + last
 
 
 def test_weights_wait_for_one_channel_and_not_for_two():
@@ -288,7 +305,7 @@ def test_weights_wait_for_one_channel_and_not_for_two():
     costs = [call_cost(call, memory, 1, 1) for memory in (one, two)]
     words = 8 * 256 * 1024
     assert costs[0].cycles == pytest.approx(words * wait, rel=0.01)
-    assert costs[0].stall_cycles == pytest.approx(words * (wait - 1 - LOOP_DEPTH / 1024), rel=0.02)
+    assert costs[0].stall_cycles == pytest.approx(words * (wait - 1), rel=0.02)
     assert costs[1].stall_cycles < 0.01 * costs[1].cycles
     # Twice the interval asks for half the rate.
     assert call_cost(call, one, 2, 1).stall_cycles < 0.01 * costs[0].cycles
