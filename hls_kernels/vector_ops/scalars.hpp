@@ -243,20 +243,22 @@ FIRST_SCALARS:
 
 // ---- after the second look ----------------------------------------------------------------------
 
-/// The scale of a part's codes.
+/// The scale of a part's codes: RMSNorm divides by the root of the mean square, all else that has
+/// no complete scale yet is multiplied by the row's.
 inline scale_t final_scale(const task_t& task, const part_t& part, const second_look_t& look,
                            scale_t codes) {
 #pragma HLS INLINE
-    const scale_t none = {0, 0};
-    const scale_t s = scale_of(part.row);
-    if (part.is_zero) return none;
+    const bool is_complete = task.op == CONTEXT || (task.op == HEAD && task.has_bias != 0);
+    if (part.is_zero) return {0, 0};
+    if (is_complete) return codes;
+    scale_t by = scale_of(part.row);
     if (task.op == NORM) {
         const int exponent = 2 * (16 - part.room - task.fraction_bits);
         const scale_t eps = {task.eps_m, task.eps_e};
-        return times(codes, inverse_root(plus(mean_of(look.squares, task.n, exponent), eps)));
+        by = inverse_root(plus(mean_of(look.squares, task.n, exponent), eps));
     }
-    if (task.op == GATE) return times(times(codes, s), s);
-    return task.op == HEAD && !task.has_bias ? times(codes, s) : codes;
+    const scale_t once = times(codes, by);
+    return task.op == GATE ? times(once, by) : once;
 }
 
 /// Scales, records and what codes are made with.

@@ -19,41 +19,61 @@ void vector_dataflow(const word_t* acc, const word_t* x, const word_t* side,
 #pragma HLS DATAFLOW
     hls::stream<row_t, 32> records("records");
     hls::stream<dim_t, 32> entries("entries");
-    hls::stream<word_t, 64> tiles("tiles");
-    hls::stream<word_t, 64> sums("sums");
-    hls::stream<word_t, 64> products("products");
-    hls::stream<word_t, 64> x_words("x_words");
-    hls::stream<word_t, 64> channels("channels");
-    hls::stream<word_t, 64> weights("weights");
-    hls::stream<word_t, 64> header("header");
-    hls::stream<word_t, 64> attention("attention");
-    hls::stream<table_word_t, 64> embeddings("embeddings");
-    hls::stream<table_word_t, 64> angles("angles");
-    hls::stream<word_t, 64> embedding_words("embedding_words");
-    hls::stream<value_t, 64> embedding_exponents("embedding_exponents");
+    hls::stream<word_t, 32> tiles("tiles");
+    hls::stream<word_t, 32> sums("sums");
+    hls::stream<word_t, 32> products("products");
+    hls::stream<word_t, 32> x_words("x_words");
+    hls::stream<word_t, 32> channels("channels");
+    hls::stream<word_t, 32> weights("weights");
+    hls::stream<word_t, 32> header("header");
+    hls::stream<word_t, 32> attention("attention");
+    hls::stream<table_word_t, 32> embeddings("embeddings");
+    hls::stream<table_word_t, 32> angles("angles");
+    hls::stream<word_t, 32> embedding_words("embedding_words");
+    hls::stream<value_t, 32> embedding_exponents("embedding_exponents");
     hls::stream<head_result_t, 32> tops("tops");
-    hls::stream<value_t, 64> head_exponents("head_exponents");
-    hls::stream<opening_t, 64> openings("openings");
-    hls::stream<first_look_t, 64> first_looks("first_looks");
-    hls::stream<word_t, 64> looked("looked");
-    hls::stream<word_t, 64> y_words("y_words");
+    hls::stream<value_t, 32> head_exponents("head_exponents");
+    hls::stream<opening_t, 32> openings("openings");
+    hls::stream<first_look_t, 32> first_looks("first_looks");
+    hls::stream<word_t, 32> looked("looked");
+    hls::stream<word_t, 32> y_words("y_words");
     hls::stream<word_t, ROW_DEPTH> values("values");
     hls::stream<word_t, ROW_DEPTH> seconds("seconds");
-    hls::stream<word_t, 64> factors("factors");
-    hls::stream<part_t, 64> begun("begun");
-    hls::stream<part_t, 64> seen("seen");
-    hls::stream<transform_t, 64> transforms("transforms");
-    hls::stream<second_look_t, 64> second_looks("second_looks");
+    hls::stream<word_t, 32> factors("factors");
+    hls::stream<part_t, 32> begun("begun");
+    hls::stream<part_t, 32> seen("seen");
+    hls::stream<transform_t, 32> transforms("transforms");
+    hls::stream<second_look_t, 32> second_looks("second_looks");
     hls::stream<word_t, ROW_DEPTH> results("results");
-    hls::stream<quantiser_t, 64> quantisers("quantisers");
-    hls::stream<head_row_t, 64> head_rows("head_rows");
+    hls::stream<quantiser_t, 32> quantisers("quantisers");
+    hls::stream<head_row_t, 32> head_rows("head_rows");
     hls::stream<row_t, 32> records_out("records_out");
-    hls::stream<code_line_t, 64> lines("lines");
-    hls::stream<code_word_t, 64> code_words("code_words");
-    hls::stream<word_t, 64> scale_words("scale_words");
+    hls::stream<code_line_t, 32> lines("lines");
+    hls::stream<code_word_t, 32> code_words("code_words");
+    hls::stream<word_t, 32> scale_words("scale_words");
 #pragma HLS BIND_STORAGE variable = values type = fifo impl = uram
 #pragma HLS BIND_STORAGE variable = seconds type = fifo impl = uram
 #pragma HLS BIND_STORAGE variable = results type = fifo impl = uram
+#pragma HLS BIND_STORAGE variable = records type = fifo impl = srl
+#pragma HLS BIND_STORAGE variable = tiles type = fifo impl = srl
+#pragma HLS BIND_STORAGE variable = sums type = fifo impl = srl
+#pragma HLS BIND_STORAGE variable = products type = fifo impl = srl
+#pragma HLS BIND_STORAGE variable = x_words type = fifo impl = srl
+#pragma HLS BIND_STORAGE variable = channels type = fifo impl = srl
+#pragma HLS BIND_STORAGE variable = weights type = fifo impl = srl
+#pragma HLS BIND_STORAGE variable = header type = fifo impl = srl
+#pragma HLS BIND_STORAGE variable = attention type = fifo impl = srl
+#pragma HLS BIND_STORAGE variable = embeddings type = fifo impl = srl
+#pragma HLS BIND_STORAGE variable = angles type = fifo impl = srl
+#pragma HLS BIND_STORAGE variable = embedding_words type = fifo impl = srl
+#pragma HLS BIND_STORAGE variable = looked type = fifo impl = srl
+#pragma HLS BIND_STORAGE variable = y_words type = fifo impl = srl
+#pragma HLS BIND_STORAGE variable = factors type = fifo impl = srl
+#pragma HLS BIND_STORAGE variable = begun type = fifo impl = srl
+#pragma HLS BIND_STORAGE variable = seen type = fifo impl = srl
+#pragma HLS BIND_STORAGE variable = records_out type = fifo impl = srl
+#pragma HLS BIND_STORAGE variable = code_words type = fifo impl = srl
+#pragma HLS BIND_STORAGE variable = scale_words type = fifo impl = srl
     const products_t source = products_of(call);
     ECORL_REGION(vector_ops);
     ECORL_PROCESS(load_rows(rows, records, entries, call));
