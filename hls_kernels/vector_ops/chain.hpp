@@ -13,6 +13,24 @@ struct shifts_t {
     sint<6> lane[LANES];
 };
 
+/// Peaks and changes of 16 lanes, from the first word of a part on.
+struct running_look_t {
+    word_t peaks, changes;
+};
+
+/// One comparison a lane and cycle; the lanes come together when the part has passed.
+inline void look_at(running_look_t& seen, const word_t& value, const word_t& changed,
+                    bool is_first) {
+#pragma HLS INLINE
+    for (int lane = 0; lane < LANES; ++lane) {
+#pragma HLS UNROLL
+        const value_t peak = is_first ? value_t(0) : seen.peaks.lane[lane];
+        const value_t change = is_first ? value_t(0) : seen.changes.lane[lane];
+        seen.peaks.lane[lane] = larger(peak, magnitude(value.lane[lane]));
+        seen.changes.lane[lane] = value_t(change | changed.lane[lane]);
+    }
+}
+
 // ---- the first look -----------------------------------------------------------------------------
 
 /// What the first look does with one lane.
@@ -92,6 +110,28 @@ TAKE_CHANNELS:
     }
 }
 
+/// 16 values of a row, of which the first `live` count, from a word of products and one of the
+/// residual stream or an embedding.
+inline word_t first_word(const task_t& task, const opening_t& by, const word_t& product,
+                         const word_t& other, const channel_store_t& channels, dim_t group,
+                         dim_t live, word_t& changed) {
+#pragma HLS INLINE
+    const word_t mantissa = channels.mantissa[group];
+    const word_t bias = channels.bias[group];
+    const shifts_t shift = channels.shift[group];
+    word_t values;
+    for (int lane = 0; lane < LANES; ++lane) {
+#pragma HLS UNROLL
+        const first_lane_t in = {product.lane[lane], other.lane[lane], mantissa.lane[lane],
+                                 bias.lane[lane], value_t(shift.lane[lane])};
+        value_t change = 0;
+        const value_t v = first_value(task, by, in, change);
+        values.lane[lane] = lane < live ? v : value_t(0);
+        changed.lane[lane] = lane < live ? change : value_t(0);
+    }
+    return values;
+}
+
 /// Sums of products to values; embeddings and the residual stream come by here too. Each word goes
 /// on to the second look or, as a result, to memory; peaks and marks go to the scalars.
 inline void dequantise(words_t& products, words_t& x, words_t& embeddings, words_t& channel_words,
@@ -108,11 +148,10 @@ inline void dequantise(words_t& products, words_t& x, words_t& embeddings, words
     const dim_t row_words = call.looks * call.look_words;
     const dim_t words = call.looks_first ? task.m * call.panels * row_words : 0;
     const dim_t opening_words = task.op == CONTEXT ? call.unit : row_words;
-    const dim_t tail = task.n % LANES;
+    const dim_t tail = task.n % LANES == 0 ? dim_t(LANES) : task.n % LANES;
     take_channels(channel_words, channels, call);
     opening_t opening = {{0, {0, 0, 0, 0, 0}}, 0};
-    word_t peaks = all_lanes(0);
-    word_t changes = all_lanes(0);
+    running_look_t seen = {all_lanes(0), all_lanes(0)};
     part_walk_t at = first_part(call);
     dim_t of_look = 0;
     dim_t of_opening = 0;
@@ -122,32 +161,16 @@ FIRST_LOOK:
 #pragma HLS PIPELINE II = 1
 #pragma HLS LOOP_TRIPCOUNT min = 0 max = 16777216 avg = 65536
         if (of_opening == 0) opening = openings.read();
-        word_t product = all_lanes(0);
-        if (call.reads_products) product = products.read();
-        word_t other = all_lanes(0);
+        const word_t none = all_lanes(0);
+        const word_t product = call.reads_products ? products.read() : none;
+        word_t other = none;
         if (call.reads_rows) other = task.op == EMBED ? embeddings.read() : x.read();
-        const dim_t group = first_group + at.word;
-        const word_t mantissa = channels.mantissa[group];
-        const word_t bias = channels.bias[group];
-        const shifts_t shift = channels.shift[group];
         const bool is_last = of_look == call.look_words - 1;
-        const dim_t live = is_last && tail != 0 ? tail : dim_t(LANES);
-        const bool is_first = of_look == 0;
-        word_t value;
-        for (int lane = 0; lane < LANES; ++lane) {
-#pragma HLS UNROLL
-            const first_lane_t in = {product.lane[lane], other.lane[lane], mantissa.lane[lane],
-                                     bias.lane[lane], value_t(shift.lane[lane])};
-            value_t changed = 0;
-            const value_t v = first_value(task, opening, in, changed);
-            const bool is_live = lane < live;
-            value.lane[lane] = is_live ? v : value_t(0);
-            const value_t peak = is_first ? value_t(0) : peaks.lane[lane];
-            const value_t change = is_first ? value_t(0) : changes.lane[lane];
-            peaks.lane[lane] = larger(peak, magnitude(value.lane[lane]));
-            changes.lane[lane] = is_live ? value_t(change | changed) : change;
-        }
-        if (is_last) looks.write({largest(peaks), any_bit(changes)});
+        word_t changed;
+        const word_t value = first_word(task, opening, product, other, channels,
+                                        first_group + at.word, is_last ? tail : LANES, changed);
+        look_at(seen, value, changed, of_look == 0);
+        if (is_last) looks.write({largest(seen.peaks), any_bit(seen.changes)});
         if (call.gives_values) results.write(value);
         if (call.looks_twice) out.write(value);
         of_look = is_last ? 0 : of_look + 1;
@@ -297,6 +320,25 @@ inline value_t second_value(const task_t& task, const transform_t& by, value_t o
                               factor.cosine, factor.sine);
 }
 
+/// 16 values of a row, and what their squares add up to.
+inline word_t second_word(const task_t& task, const transform_t& by, const word_t& own,
+                          const word_t& second, const word_t& factor, word_t& changed,
+                          sint<36>& squares) {
+#pragma HLS INLINE
+    word_t values, square;
+    for (int lane = 0; lane < LANES; ++lane) {
+#pragma HLS UNROLL
+        const value_t f = factor.lane[lane];
+        const factor_lane_t of_lane = {f, value_t(sint<16>(f)), value_t(f >> 16)};
+        square.lane[lane] = changed.lane[lane] = 0;
+        values.lane[lane] = second_value(task, by, own.lane[lane], second.lane[lane], of_lane,
+                                         square.lane[lane], changed.lane[lane]);
+    }
+    squares = total(square);
+    return values;
+}
+
+/// The second look: what each operation makes of its values, and the peak of that.
 inline void transform(words_t& values, words_t& seconds, words_t& factors,
                       hls::stream<transform_t>& transforms, hls::stream<second_look_t>& looks,
                       words_t& out, const call_t call) {
@@ -305,8 +347,7 @@ inline void transform(words_t& values, words_t& seconds, words_t& factors,
     const bool has_factors = task.op == NORM || task.op == HEAD;
     const dim_t words = call.looks_twice ? task.m * call.panels * call.part_words : 0;
     transform_t by = {{0, 0, {0, {0, 0, 0, 0, 0}}, false}, 0, false, false};
-    word_t peaks = all_lanes(0);
-    word_t changes = all_lanes(0);
+    running_look_t seen = {all_lanes(0), all_lanes(0)};
     sint<46> squares = 0;
     dim_t word = 0;
 SECOND_LOOK:
@@ -315,33 +356,20 @@ SECOND_LOOK:
 #pragma HLS LOOP_TRIPCOUNT min = 0 max = 8388608 avg = 65536
         const bool is_first = word == 0;
         if (is_first) by = transforms.read();
+        const word_t none = all_lanes(0);
         const word_t own = values.read();
-        word_t second = all_lanes(0);
-        if (has_seconds) second = seconds.read();
-        word_t factor = all_lanes(0);
-        if (has_factors) factor = factors.read();
-        word_t value, square;
-        for (int lane = 0; lane < LANES; ++lane) {
-#pragma HLS UNROLL
-            const value_t f = factor.lane[lane];
-            const factor_lane_t factor_lane = {f, value_t(sint<16>(f)), value_t(f >> 16)};
-            value_t changed = 0;
-            square.lane[lane] = 0;
-            const value_t v = second_value(task, by, own.lane[lane], second.lane[lane], factor_lane,
-                                           square.lane[lane], changed);
-            value.lane[lane] = v;
-            const value_t peak = is_first ? value_t(0) : peaks.lane[lane];
-            const value_t change = is_first ? value_t(0) : changes.lane[lane];
-            peaks.lane[lane] = larger(peak, magnitude(v));
-            changes.lane[lane] = value_t(change | changed);
-        }
+        const word_t second = has_seconds ? seconds.read() : none;
+        const word_t factor = has_factors ? factors.read() : none;
+        word_t changed;
+        sint<36> more = 0;
+        const word_t value = second_word(task, by, own, second, factor, changed, more);
+        look_at(seen, value, changed, is_first);
         const sint<46> before = is_first ? sint<46>(0) : squares;
-        squares = sint<46>(before + total(square));
-        if (word == call.part_words - 1) {
-            looks.write({largest(peaks), any_bit(changes), squares});
-        }
+        squares = sint<46>(before + more);
+        const bool is_last = word == call.part_words - 1;
+        if (is_last) looks.write({largest(seen.peaks), any_bit(seen.changes), squares});
         if (call.gives_codes) out.write(value);
-        word = word == call.part_words - 1 ? 0 : word + 1;
+        word = is_last ? 0 : word + 1;
         VECTOR_COUNT(SECOND_CYCLES, 1);
     }
 }

@@ -105,10 +105,15 @@ def ports_of(kernel):
     return [{"port": p, "burst": int(b), "outstanding": int(o)} for p, b, o in found]
 
 
-def lanes_of(label, source):
-    """Values that a pipelined loop takes a cycle: 16 where it is unrolled or goes over its lanes."""
-    loop = re.search(rf"\n( *){label}:\n.*\n.*II = 1\n(?s:(.*?))\n *}}\n}}\n", source)
-    return 16 if re.search(r"UNROLL factor = 16|lane < LANES", loop[2]) else 1
+def lanes_of(entry, source):
+    """Values that a pipelined loop takes a cycle: 16 where it is unrolled or goes over its lanes,
+    by itself or in the function that the entry names."""
+    loop = re.search(rf"\n *{entry['loop']}:\n.*\n.*II = 1\n(?s:(.*?))\n}}\n", source)[1]
+    function = entry.get("lanes_in")
+    if function is not None:
+        assert f"{function}(" in loop
+        loop += re.search(rf"\ninline [^;{{}}]*\b{function}\((?s:(.*?))\n}}\n", source)[1]
+    return 16 if re.search(r"UNROLL factor = 16|lane < LANES", loop) else 1
 
 
 def check_resources(kernel):
@@ -129,8 +134,8 @@ def check_resources(kernel):
     labels = {loop["label"] for loop in qor["loops"]}
     for entry in dsp["loops_of"]:
         assert entry["loop"] in labels
-        assert lanes_of(entry["loop"], source) == entry["lanes"], entry["loop"]
+        assert lanes_of(entry, source) == entry["lanes"], entry["loop"]
     for array in qor["uram"]["arrays"] + qor["bram_18k"]["arrays"]:
         function, *_, variable = array["name"].removesuffix(", doubled").split(".")
         assert re.search(rf"\b{function}\b", source), array["name"]
-        assert re.search(rf"\b{variable}[[(]", source), array["name"]  # an array or a FIFO
+        assert re.search(rf"\b{variable}[\[(]", source), array["name"]  # an array or a FIFO
