@@ -137,6 +137,15 @@ ECORL_LANE rotated_t<P> rotated(typename P::value a, typename P::value b, typena
     return {x, y};
 }
 
+/// One value of a pair that RoPE rotates, beside its partner; the lower half's sine is negative.
+template <class P>
+ECORL_LANE typename P::value rotated_one(typename P::value own, typename P::value partner,
+                                         typename P::value cosine, typename P::value sine) {
+#pragma HLS INLINE
+    using V = typename P::value;
+    return V(P::template product<16, 16>(own, cosine) + P::template product<16, 16>(partner, sine));
+}
+
 /// silu(gate) * up. A gate that is clipped is so large that silu is 0 or the gate itself, unless it
 /// is lost altogether (gate_t).
 template <class P>

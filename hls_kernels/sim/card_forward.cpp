@@ -221,10 +221,10 @@ std::int32_t CardForward::multiply(const decoder_linear& linear, const code_word
 void CardForward::head(std::int32_t c, const decoder_linear& qkv, std::int32_t t0, std::int32_t m) {
     const std::int32_t d = model_.head_dim;
     vector::task_t now = task(vector::HEAD, m, qkv.n);
-    now.turned = model_.cards[c].n_heads + model_.cards[c].n_kv_heads;
+    now.rotated = model_.cards[c].n_heads + model_.cards[c].n_kv_heads;
     now.has_bias = qkv.bias != nullptr;
     now.input_shift = qkv.input_shift;
-    const std::vector<word_t> side = head_side(qkv, d, vector::MAX_HEADS);
+    const std::vector<word_t> side = head_side(qkv, d, vector::HEADER_HEADS);
     vector_ops_krnl(&now, cards_[c].acc.data(), nullptr, side.data(), angles_.data(),
                     rows_.data() + t0, cards_[c].heads.data() + std::int64_t{t0} * token_beats(d),
                     nullptr, rows_.data() + t0, cards_[c].scales.data() + t0 / SCALE_ROWS);

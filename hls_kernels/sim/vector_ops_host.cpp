@@ -3,8 +3,8 @@
 
 extern "C" {
 
-void vector_ops_counters(std::int64_t* out11) {
-    ecorl::vector::counts::read(out11);
+void vector_ops_counters(std::int64_t* out15) {
+    ecorl::vector::counts::read(out15);
 }
 
 void vector_ops_counters_reset() {

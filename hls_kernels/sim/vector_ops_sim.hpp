@@ -10,7 +10,7 @@ namespace vector {
 struct tag;
 using counts = counters<tag, N_COUNTERS>;
 
-inline void count(counter slot, std::int64_t amount) {
+inline void count(vector_counter slot, std::int64_t amount) {
     counts::add(slot, amount);
 }
 

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "ecorl_row_structs.hpp"
+#include "../sim/row_table.hpp"
 #include "vector_ops.hpp"
 
 namespace bench {
@@ -295,12 +295,12 @@ inline int head_exponent(std::int32_t h) {
     return 2 + h % 3;
 }
 
-/// A task of heads of d values, the first two thirds turned.
+/// A task of heads of d values, the first two thirds rotated.
 inline card head_card(std::int32_t m, std::int32_t heads, std::int32_t d,
                       const std::vector<value_t>& acc, const channels& by, bool has_bias) {
     card c(vector::HEAD, m, heads * d);
     c.task.head = d;
-    c.task.turned = heads * 2 / 3;
+    c.task.rotated = heads * 2 / 3;
     c.task.has_bias = has_bias;
     c.task.fraction_bits = FRACTION_BITS;
     c.acc = c_order(acc, 1, m, heads * d);
@@ -308,14 +308,14 @@ inline card head_card(std::int32_t m, std::int32_t heads, std::int32_t d,
     for (table_word_t& word : c.table) {
         for (auto& lane : word.lane) lane = draw(-(1 << ROPE_BITS), 1 << ROPE_BITS);
     }
-    for (std::int32_t h0 = 0; h0 < heads; h0 += vector::MAX_HEADS) {
-        for (std::int32_t h = h0; h < h0 + vector::MAX_HEADS; h += LANES) {
+    for (std::int32_t h0 = 0; h0 < heads; h0 += vector::HEADER_HEADS) {
+        for (std::int32_t h = h0; h < h0 + vector::HEADER_HEADS; h += LANES) {
             c.side.push_back(empty_word());
             for (int lane = 0; lane < LANES; ++lane) {
                 c.side.back().lane[lane] = head_exponent(h + lane);
             }
         }
-        add_channels(c.side, by, h0 * d, least(vector::MAX_HEADS, heads - h0) * d, has_bias);
+        add_channels(c.side, by, h0 * d, least(vector::HEADER_HEADS, heads - h0) * d, has_bias);
     }
     for (row_t& row : c.rows) row.position = draw(0, POSITIONS - 1);
     c.task.stride = draw_stride(m);

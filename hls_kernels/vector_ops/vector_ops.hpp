@@ -1,30 +1,43 @@
-// vector_ops: what a decoder block needs between its products, on blocks of 16 token rows.
+// vector_ops: what a decoder block needs between its products, one 512-bit word a cycle.
 //
 // One task is one operation on m rows. Products of gemm_int8 come in its C tile order, INT8 codes
 // leave in its A tile order; the residual stream and the records of the rows stay in the card's
-// memory. NUMERICS.md defines the operations, rows.hpp computes them, 16 values a cycle.
+// memory. NUMERICS.md defines the operations.
 //
 //   EMBED     token of each row -> residual stream
 //   NORM      residual stream -> codes and scales
 //   RESIDUAL  products -> added to the residual stream
 //   HEAD      products -> codes and scales of each head, as kv_cache_router and mha_int8 read them;
-//             queries and keys turned by RoPE
+//             queries and keys rotated by RoPE
 //   GATE      products of gate and up -> codes and scales of silu(gate) * up
 //   CONTEXT   outputs and exponents of mha_int8, as they are -> codes and scales
 //   FIXED     products -> values in fixed point (rewards)
 //
-// GATE and CONTEXT have three stages (first_stage..last_stage): two cards run one stage at a time
-// and exchange maxima of the rows' records between them. A stage reads the products anew, so that
-// no row of values must be kept.
+// The kernel is a chain of processes with FIFOs between them; each word of 16 values of one row
+// passes it once (vector_ops.cpp has the list):
+//
+//   load -> arrange -> dequantise -> pair ->FIFO-> transform ->FIFO-> quantise -> arrange -> store
+//                          | peaks            scalars^  | peaks      scalars^
+//                          +------> first scalars ------+--> second scalars -----> records
+//
+// What a row needs of all its values (a peak) is known once its last word has passed; until then
+// its words wait in a FIFO that holds two of the longest rows, and the next row comes in behind
+// them. So divisions and roots, which stand in processes of their own, are hidden under the rows
+// that follow.
+//
+// GATE and CONTEXT have three stages (first_stage..last_stage). One card runs all of them in one
+// call and reads the products once; two cards run one stage at a time and exchange maxima of the
+// rows' records between them, and each call reads the products again.
 //
 // Layout of the buffers, in words of 512 bits (blocks = ceil(m / 16), words(n) = ceil(n / 16)):
-//   acc     [parts][words(columns)][m]; columns = 2 n for GATE (n a multiple of 16), n otherwise.
-//           CONTEXT: [heads][stride][head / 16], as mha_int8 writes it
+//   acc     [parts][blocks][words(columns)][rows of the block], as `product_at` says; columns = 2 n
+//           for GATE (n a multiple of 16), n otherwise. CONTEXT: [heads][stride][head / 16], as
+//           mha_int8 writes it
 //   x, y    [m][words(n)], rows one after the other
 //   side    NORM: [words(n)] weights. RESIDUAL, GATE, FIXED: [words(columns)][3] mantissas, shifts,
-//           biases (zeros where there is none). HEAD: the same, and before each MAX_HEADS heads 4
-//           words of their exponents. CONTEXT: [heads][stride / 8], 64 bits a row: exponent, mark;
-//           the marks are added to those of the rows
+//           biases (zeros where there is none). HEAD: the same, and before each HEADER_HEADS heads
+//           4 words of their exponents. CONTEXT: [heads][stride / 8], 64 bits a row: exponent,
+//           mark; the marks are added to those of the rows
 //   table   EMBED: [vocabulary][1 + ceil(n / 32)], the exponent in the first word.
 //           HEAD: [positions][4], cosines in two words, sines in two
 //   codes   [units][blocks][ceil(unit / 4)]; a unit is MAX_SLICE columns in GATE (gemm_int8 takes
@@ -41,23 +54,27 @@
 namespace ecorl {
 namespace vector {
 
-constexpr int MAX_COLUMNS = 8192;   ///< of a panel: the longest row of the residual stream
-constexpr int MAX_INNER = 32768;    ///< columns of gate, and of up
-constexpr int MAX_SLICE = 16384;    ///< longest k that gemm_int8 takes
-constexpr int MAX_HEADS = 64;       ///< of a panel
-constexpr int MAX_HEAD = 128;       ///< values of a head; a multiple of 16
-constexpr int MAX_ALL_HEADS = 256;  ///< of a row's attention
-constexpr int GATE_COLUMNS = MAX_COLUMNS / 2;
-constexpr int PANEL_WORDS = MAX_COLUMNS / LANES;
-constexpr int HEAD_WORDS = MAX_HEAD / LANES;
-constexpr int ROPE_WORDS = 4;
-constexpr int LINE_STEPS = LANES / STEP_CODES;  ///< of gemm_int8 in 16 codes of a row
-constexpr int BEAT_LINES = BEAT / LANES;        ///< 16 codes each
-constexpr int EXPONENT_WORDS = MAX_HEADS / LANES;
-constexpr int SCALE_WORDS = 4;   ///< of a head's 16 rows: scales and positions, 128 bits each
-constexpr int RESULT_WORDS = 2;  ///< of a head's 16 rows: exponents and marks, 64 bits each
+constexpr int MAX_COLUMNS = 8192;    ///< the longest row of the residual stream, and of FIXED
+constexpr int MAX_INNER = 32768;     ///< columns of gate, and of up; of CONTEXT
+constexpr int MAX_CHANNELS = 65536;  ///< columns of a row of products
+constexpr int MAX_SLICE = 16384;     ///< longest k that gemm_int8 takes
+constexpr int MAX_HEAD = 128;        ///< values of a head; a multiple of 16
+constexpr int MAX_ALL_HEADS = 256;   ///< of a row's attention
+constexpr int HEADER_HEADS = 64;     ///< heads whose exponents stand together
+constexpr int ROPE_WORDS = 4;        ///< cosines and sines of a position
+constexpr int SCALE_WORDS = 4;       ///< of a head's 16 rows: scales and positions, 128 bits each
+constexpr int RESULT_WORDS = 2;      ///< of a head's 16 rows: exponents and marks, 64 bits each
 
-static_assert(MAX_HEADS * MAX_HEAD == MAX_COLUMNS, "heads stand side by side in a line");
+constexpr int NORM_WORDS = MAX_COLUMNS / LANES;
+constexpr int CODE_WORDS = MAX_INNER / LANES;  ///< of a row that becomes codes
+constexpr int CHANNEL_GROUPS = MAX_CHANNELS / LANES;
+constexpr int TILE_WORDS = BLOCK_ROWS * CHANNEL_GROUPS;  ///< a block of the longest rows
+constexpr int HEAD_WORDS = MAX_HEAD / LANES;
+constexpr int ROW_DEPTH = 2 * CODE_WORDS;       ///< of the FIFOs in which rows wait
+constexpr int BEAT_LINES = BEAT / LANES;        ///< 16 codes each
+constexpr int LINE_STEPS = LANES / STEP_CODES;  ///< of gemm_int8 in 16 codes of a row
+
+static_assert(MAX_CHANNELS == 2 * MAX_INNER, "a row of gate and up");
 
 enum operation : std::int32_t { EMBED, NORM, RESIDUAL, HEAD, GATE, CONTEXT, FIXED };
 
@@ -74,7 +91,7 @@ struct task_t {
     std::int32_t n;                        ///< columns; GATE: of one half
     std::int32_t parts;                    ///< sums to be added (slices of k, cards), at least 1
     std::int32_t head;                     ///< HEAD, CONTEXT: values of a head
-    std::int32_t turned;                   ///< HEAD: heads that RoPE turns; they come first
+    std::int32_t rotated;                  ///< HEAD: heads that RoPE rotates; they come first
     std::int32_t has_bias;                 ///< HEAD
     std::int32_t input_shift;              ///< of the sums
     std::int32_t fraction_bits;            ///< of the residual stream; FIXED: of the result
@@ -87,16 +104,20 @@ struct task_t {
 static_assert(sizeof(task_t) == 64, "a task is one 512-bit word");
 
 /// Slots of the counters; see vector_ops_counters.
-enum counter {
+enum vector_counter {
     CALLS,
     ROWS,
     LOAD_CYCLES,
-    TURN_CYCLES,
+    ARRANGE_CYCLES,
     SIDE_CYCLES,
-    TAKE_CYCLES,
-    WORK_CYCLES,
-    GIVE_CYCLES,
+    OPEN_CYCLES,
+    FIRST_CYCLES,
+    PAIR_CYCLES,
+    SCALAR_CYCLES,
+    FACTOR_CYCLES,
+    SECOND_CYCLES,
     CODE_CYCLES,
+    STORE_CYCLES,
     BYTES_READ,
     BYTES_WRITTEN,
     N_COUNTERS
@@ -117,21 +138,24 @@ void vector_ops_krnl(const ecorl::vector::task_t* task, const ecorl::word_t* acc
 
 #ifdef ECORL_CSIM
 
-/// Loop counts of the kernel over all threads since the last reset, 11 numbers:
+/// Loop counts of the kernel over all threads since the last reset, 15 numbers. All processes run
+/// side by side: a call lasts as long as its slowest one, and the chain's fill.
 ///   0 calls
-///   1 rows          token rows of all calls
-///   2 load_cycles   words of products that are read
-///   3 turn_cycles   cycles of the block buffer, products in beside rows out
-///   4 side_cycles   words of channel constants, weights and exponents
-///   5 take_cycles   words of a row that enter its line buffers (the most of products, residual
-///                   stream and table, which come side by side)
-///   6 work_cycles   cycles of the row functions' loops, 16 values each
-///   7 give_cycles   words of a row that leave its line buffers
-///   8 code_cycles   words of codes that are written
-///   9 bytes_read    from the card's memory
-///  10 bytes_written to the card's memory
-/// Take, work and give of neighbouring rows run side by side, as do the other processes.
-void vector_ops_counters(std::int64_t* out11);
+///   1 rows            token rows of all calls
+///   2 load_cycles     words of products that are read
+///   3 arrange_cycles  steps of the block buffer, products in and rows out
+///   4 side_cycles     words of channel constants, weights and exponents
+///   5 open_cycles     steps before the first look: exponents of heads, records, rows or heads
+///   6 first_cycles    words at the first look
+///   7 pair_cycles     words that are brought to the second look
+///   8 scalar_cycles   peaks of the first look that become scalars
+///   9 factor_cycles   steps of weights or angles: in, prepared, and out for each word
+///  10 second_cycles   words at the second look
+///  11 code_cycles     steps of the codes' block buffer, rows in and columns out; HEAD: codes in
+///  12 store_cycles    words of codes that are written
+///  13 bytes_read      from the card's memory
+///  14 bytes_written   to the card's memory
+void vector_ops_counters(std::int64_t* out15);
 
 /// Set the counters to zero.
 void vector_ops_counters_reset();

@@ -5,14 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#define ECORL_ROW static inline
-#define ECORL_ROWS direct
-#include "ecorl_row_lanes.hpp"
-
-#include "rows.hpp"
-#undef ECORL_ROWS
-#undef ECORL_ROW_LANE
-#undef ECORL_ROW
+#include "../sim/row_functions.hpp"
 
 using namespace bench;
 namespace v = ecorl::vector;
@@ -21,6 +14,7 @@ namespace {
 
 using values = std::vector<value_t>;
 using codes = std::vector<code_t>;
+using direct = ecorl::row_functions<ecorl::one_lane>;
 
 std::int32_t mark_of(value_t clip) {
     return clip != 0 ? 1 : 0;
@@ -85,8 +79,8 @@ int check_norm(std::int32_t m, std::int32_t n, fill how) {
     values scratch(n, value_t(0));
     codes want(n, code_t(0));
     for (std::int32_t r = 0; r < m; ++r) {
-        const scale_t s = direct::rmsnorm_row(x.data() + std::size_t(r) * n, weight.data(), -30,
-                                              eps, FRACTION_BITS, scratch.data(), want.data(), n);
+        const scale_t s = direct::rmsnorm(x.data() + std::size_t(r) * n, weight.data(), -30, eps,
+                                          FRACTION_BITS, scratch.data(), want.data(), n);
         t.same_scale(r, 0, c.scale(r), s);
         for (std::int32_t j = 0; j < n; ++j)
             t.same("code", r, j, code_at(c.codes.data(), r, n, j), want[j]);
@@ -112,8 +106,8 @@ int check_residual(std::int32_t m, std::int32_t n, fill how, std::int32_t parts,
     for (std::int32_t r = 0; r < m; ++r) {
         value_t mark = 0;
         const std::size_t at = std::size_t(r) * n;
-        direct::residual_row(acc.data() + at, by.at(0), c.task.exponent, c.scale(r), FRACTION_BITS,
-                             has_bias ? by.bias.data() : nullptr, x.data() + at, n, mark);
+        direct::residual(acc.data() + at, by.at(0), c.task.exponent, c.scale(r), FRACTION_BITS,
+                         has_bias ? by.bias.data() : nullptr, x.data() + at, n, mark);
         for (std::int32_t j = 0; j < n; ++j) t.same("x", r, j, value_at(c.x, r, n, j), x[at + j]);
         t.same("mark", r, 0, c.rows[r].mark, mark_of(mark));
     }
@@ -134,8 +128,8 @@ int check_fixed(std::int32_t m, std::int32_t n, fill how, bool has_bias) {
     values want(n, value_t(0));
     for (std::int32_t r = 0; r < m; ++r) {
         value_t mark = 0;
-        direct::fixed_row(acc.data() + std::size_t(r) * n, by.at(0), c.task.exponent, c.scale(r),
-                          SCORE_BITS, has_bias ? by.bias.data() : nullptr, want.data(), n, mark);
+        direct::fixed(acc.data() + std::size_t(r) * n, by.at(0), c.task.exponent, c.scale(r),
+                      SCORE_BITS, has_bias ? by.bias.data() : nullptr, want.data(), n, mark);
         for (std::int32_t j = 0; j < n; ++j) t.same("value", r, j, value_at(c.x, r, n, j), want[j]);
         t.same("mark", r, 0, c.rows[r].mark, mark_of(mark));
     }
@@ -159,11 +153,11 @@ int check_head(std::int32_t m, std::int32_t heads, std::int32_t d, fill how, boo
         }
         const std::int32_t position = c.rows[r].position;
         const auto* const angles = c.table[position * v::ROPE_WORDS].lane;
-        const scale_t s = direct::head_row(
-            acc.data() + std::size_t(r) * n + h * d, by.at(h * d), head_exponent(h), c.scale(r),
-            FRACTION_BITS, has_bias ? by.bias.data() + h * d : nullptr,
-            h < c.task.turned ? angles : nullptr, angles + v::MAX_HEAD / 2, scratch.data(),
-            want.data(), d, marks[r]);
+        const scale_t s =
+            direct::head(acc.data() + std::size_t(r) * n + h * d, by.at(h * d), head_exponent(h),
+                         c.scale(r), FRACTION_BITS, has_bias ? by.bias.data() + h * d : nullptr,
+                         h < c.task.rotated ? angles : nullptr, angles + v::MAX_HEAD / 2,
+                         scratch.data(), want.data(), d, marks[r]);
         const value_t* const record = c.scales[i / 4].lane + i % 4 * 4;
         const std::int32_t fields[] = {s.m, s.e, position, 0};
         for (int k = 0; k < 4; ++k)
@@ -180,18 +174,18 @@ int check_head(std::int32_t m, std::int32_t heads, std::int32_t d, fill how, boo
 scale_t gate_directly(const value_t* acc, const channels& by, const v::task_t& task, std::int32_t n,
                       scale_t s, codes& out, std::int32_t& mark) {
     values gate(n, value_t(0)), up(n, value_t(0));
-    const value_t peak_gate = direct::dequantise_row(acc, by.at(0), gate.data(), n);
-    const value_t peak_up = direct::dequantise_row(acc + n, by.at(n), up.data(), n);
+    const value_t peak_gate = direct::dequantise(acc, by.at(0), gate.data(), n);
+    const value_t peak_up = direct::dequantise(acc + n, by.at(n), up.data(), n);
     out.assign(n, code_t(0));
     mark = 0;
     if (peak_gate == 0 || peak_up == 0) return {0, 0};
     const gate_t gated = make_gate(peak_gate, peak_up, task.exponent, s);
     value_t clip = 0;
-    const value_t peak = direct::gated_row(gate.data(), up.data(), gated, n, clip);
+    const value_t peak = direct::gate(gate.data(), up.data(), gated, n, clip);
     mark = mark_of(clip);
     const int exponent = gated_exponent(gated, task.exponent, task.exponent_up);
     const quantiser_t q = make_quantiser(peak, exponent);
-    direct::codes_row(gate.data(), q, out.data(), n);
+    direct::codes(gate.data(), q, out.data(), n);
     return times(times(q.scale, s), s);
 }
 
@@ -242,10 +236,10 @@ scale_t context_directly(value_t* row, const std::vector<std::int32_t>& exponent
     for (const std::int32_t e : exponents) exponent = most(exponent, e);
     for (std::size_t h = 0; h < exponents.size(); ++h) {
         const std::int32_t right = least(exponent - exponents[h], 31);
-        peak = larger(peak, direct::align_row(row + h * d, right, d));
+        peak = larger(peak, direct::align(row + h * d, right, d));
     }
     const quantiser_t q = make_quantiser(peak, exponent);
-    direct::codes_row(row, q, out.data(), static_cast<dim_t>(out.size()));
+    direct::codes(row, q, out.data(), static_cast<dim_t>(out.size()));
     return q.scale;
 }
 
@@ -304,6 +298,7 @@ int check_all(std::int32_t m, std::int32_t n, fill how) {
         wrong += check_residual(m, n, how, has_bias ? 3 : 1, has_bias);
         wrong += check_fixed(m, least(n, 64), how, has_bias);
         wrong += check_head(m, 3, 16, how, has_bias);
+        wrong += check_head(m, 4, 48, how, has_bias);  // halves of 24 values
         wrong += check_head(m, 2, 96, how, has_bias);
     }
     wrong += check_gate(m, inner, how, 1) + check_gate(m, inner, how, 2);
@@ -311,16 +306,19 @@ int check_all(std::int32_t m, std::int32_t n, fill how) {
     return wrong;
 }
 
-/// The largest of everything, and more than one panel.
+/// The largest of everything, and heads of every kind of half.
 int check_maxima() {
     const fill how = fill::RANDOM;
     int wrong = check_embed(2, v::MAX_COLUMNS, how) + check_norm(1, v::MAX_COLUMNS, how);
     wrong += check_residual(2, v::MAX_COLUMNS, how, 2, true);
     wrong += check_head(2, 80, v::MAX_HEAD, how, true) + check_head(17, 66, 16, how, false);
     wrong += check_gate(1, v::MAX_INNER, how, 1);
-    wrong += check_gate(17, v::GATE_COLUMNS + 16, how, 1);
+    wrong += check_gate(17, v::MAX_SLICE + 16, how, 1);
+    for (const std::int32_t d : {16, 32, 64, 80, 112, 128}) {
+        wrong += check_head(35, 7, d, how, true) + check_context(35, 5, d, how, 1);
+    }
     wrong += check_context(2, 64, v::MAX_HEAD, how, 1);
-    wrong += check_context(17, v::MAX_HEADS + 2, 16, how, 2);
+    wrong += check_context(17, v::HEADER_HEADS + 2, 16, how, 2);
     return wrong;
 }
 
@@ -334,16 +332,19 @@ int check_counters() {
     vector_ops_counters(counts);
     const std::int64_t want[v::N_COUNTERS] = {
         1, M, PARTS * M * WORDS,
-        // words in, for the last but one block its 48 out, for the last block its 9 out
-        96 + 96 + 48 + 9, 3 * WORDS, M * WORDS, M * WORDS, M * WORDS, 0,
+        // two whole blocks, each in where the one before leaves; 3 rows in, then out
+        3 * 16 * WORDS + 2 * 3 * WORDS, 3 * WORDS, 2 * M, M * WORDS, 0, M, 0, 0, 0, 0,
         64 * (1 + M + PARTS * M * WORDS + M * WORDS + 3 * WORDS), 64 * (M + M * WORDS)};
     tally t{"counters", M, N};
     for (int i = 0; i < v::N_COUNTERS; ++i) t.same("counter", 0, i, counts[i], want[i]);
     vector_ops_counters_reset();
     wrong += check_context(M, 2, 32, fill::RANDOM, 1);
-    vector_ops_counters(counts);  // two of the three stages read the products
-    t.same("loads of CONTEXT", 0, 0, counts[v::LOAD_CYCLES], 2 * M * 4);
-    t.same("codes of CONTEXT", 0, 0, counts[v::CODE_CYCLES], std::int64_t{3 * 16});
+    vector_ops_counters(counts);  // all three stages read the products once
+    t.same("loads of CONTEXT", 0, 0, counts[v::LOAD_CYCLES], M * 4);
+    t.same("openings of CONTEXT", 0, 0, counts[v::OPEN_CYCLES], M + 2 * M);
+    t.same("steps of CONTEXT's codes", 0, 0, counts[v::CODE_CYCLES],
+           std::int64_t{64 + 64 + 16 + 16});
+    t.same("codes of CONTEXT", 0, 0, counts[v::STORE_CYCLES], std::int64_t{3 * 16});
     return wrong + t.wrong;
 }
 #endif

@@ -62,7 +62,7 @@ def constants_of(kernel):
     """The integer constants of the shared headers and the kernel's own, which shadow them."""
     root = kernel_root()
     known = {}
-    headers = [root / "include" / f"ecorl_{name}.hpp" for name in ("lanes", "rows", "words")]
+    headers = [root / "include" / f"ecorl_{name}.hpp" for name in ("lanes", "rows", "words", "products")]
     for path in (*headers, root / kernel / f"{kernel}.hpp"):
         for name, text in re.findall(r"constexpr int (\w+) = ([^;]+);", path.read_text()):
             known[name] = _evaluated(text, known)
@@ -105,6 +105,17 @@ def ports_of(kernel):
     return [{"port": p, "burst": int(b), "outstanding": int(o)} for p, b, o in found]
 
 
+def lanes_of(entry, source):
+    """Values that a pipelined loop takes a cycle: 16 where it is unrolled or goes over its lanes,
+    by itself or in the function that the entry names."""
+    loop = re.search(rf"\n *{entry['loop']}:\n.*\n.*II = 1\n(?s:(.*?))\n}}\n", source)[1]
+    function = entry.get("lanes_in")
+    if function is not None:
+        assert f"{function}(" in loop
+        loop += re.search(rf"\ninline [^;{{}}]*\b{function}\((?s:(.*?))\n}}\n", source)[1]
+    return 16 if re.search(r"UNROLL factor = 16|lane < LANES", loop) else 1
+
+
 def check_resources(kernel):
     """Counts of qor.json follow from its lists, and the lists name what the sources hold."""
     qor, known = qor_of(kernel), constants_of(kernel)
@@ -123,11 +134,8 @@ def check_resources(kernel):
     labels = {loop["label"] for loop in qor["loops"]}
     for entry in dsp["loops_of"]:
         assert entry["loop"] in labels
-        unrolled = re.search(
-            rf"\n *{entry['loop']}:\n.*\n.*II = 1\n(.*UNROLL factor = 16)?", source
-        )
-        assert (16 if unrolled[1] else 1) == entry["lanes"], entry["loop"]
+        assert lanes_of(entry, source) == entry["lanes"], entry["loop"]
     for array in qor["uram"]["arrays"] + qor["bram_18k"]["arrays"]:
         function, *_, variable = array["name"].removesuffix(", doubled").split(".")
         assert re.search(rf"\b{function}\b", source), array["name"]
-        assert re.search(rf"\b{variable}\[", source), array["name"]
+        assert re.search(rf"\b{variable}[\[(]", source), array["name"]  # an array or a FIFO

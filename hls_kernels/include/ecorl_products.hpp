@@ -1,0 +1,223 @@
+// Products on their way into a vector kernel: read from memory, parts added, brought to rows.
+//
+// gemm_int8 writes blocks of 16 token rows, in a block 16 columns of all its rows after the 16
+// columns before (`product_at`). A vector kernel works row by row, so a block is transposed on the
+// chip. mha_int8's context comes by the same way: its heads stand one after the other, with all
+// rows of a head side by side.
+#pragma once
+
+#include <hls_stream.h>
+
+#include "ecorl_words.hpp"
+
+namespace ecorl {
+
+/// How a call goes over its products.
+struct products_t {
+    dim_t m;      ///< token rows; 0 where a call reads no products
+    dim_t words;  ///< of a row
+    dim_t parts;  ///< sums that are added (slices of k, cards)
+    dim_t heads;  ///< 0: the order of gemm_int8. Else [heads][stride][unit], of one part
+    dim_t unit, stride;
+    dim_t panel;   ///< words of a row that leave together: all of a row, or those of a head
+    dim_t panels;  ///< of a row
+};
+
+constexpr int SUM_WORDS = 256;  ///< words of a part that are read before those of the next
+
+inline dim_t rows_from(dim_t first, dim_t m) {
+#pragma HLS INLINE
+    return least(m - first, BLOCK_ROWS);
+}
+
+/// Words that are read one after the other: all products of one part, SUM_WORDS of one of several,
+/// or a block of rows of a head.
+struct product_run_t {
+    std::int64_t base;
+    dim_t words;
+};
+
+inline product_run_t run_at(const products_t& from, dim_t outer, dim_t inner) {
+#pragma HLS INLINE
+    if (from.heads > 0) {
+        const dim_t row = outer * BLOCK_ROWS;
+        const std::int64_t first = static_cast<std::int64_t>(inner) * from.stride + row;
+        return {first * from.unit, rows_from(row, from.m) * from.unit};
+    }
+    const dim_t all = from.m * from.words;
+    if (from.parts == 1) return {0, all};
+    const dim_t first = outer * SUM_WORDS;
+    return {static_cast<std::int64_t>(inner) * all + first, least(all - first, SUM_WORDS)};
+}
+
+/// Runs of all parts or heads that come before the next words or rows.
+inline dim_t outer_runs(const products_t& from) {
+#pragma HLS INLINE
+    if (from.m == 0) return 0;
+    if (from.heads > 0) return ceil_div(from.m, BLOCK_ROWS);
+    return from.parts == 1 ? 1 : ceil_div(from.m * from.words, SUM_WORDS);
+}
+
+inline dim_t inner_runs(const products_t& from) {
+#pragma HLS INLINE
+    return from.heads > 0 ? from.heads : from.parts;
+}
+
+template <class Counted>
+void load_products(const word_t* acc, hls::stream<word_t>& out, const products_t from) {
+    const dim_t n_outer = outer_runs(from);
+    const dim_t n_inner = inner_runs(from);
+LOAD_OUTER:
+    for (dim_t outer = 0; outer < n_outer; ++outer) {
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 65536 avg = 1
+    LOAD_INNER:
+        for (dim_t inner = 0; inner < n_inner; ++inner) {
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 256 avg = 1
+            const product_run_t run = run_at(from, outer, inner);
+        LOAD_ACC:
+            for (dim_t i = 0; i < run.words; ++i) {
+#pragma HLS PIPELINE II = 1
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 16777216 avg = 65536
+                out.write(acc[run.base + i]);
+                Counted::product_word();
+            }
+        }
+    }
+}
+
+inline word_t sum_of(const word_t& a, const word_t& b) {
+#pragma HLS INLINE
+    word_t sum;
+    for (int lane = 0; lane < LANES; ++lane) {
+#pragma HLS UNROLL
+        sum.lane[lane] = value_t(a.lane[lane] + b.lane[lane]);
+    }
+    return sum;
+}
+
+/// Add the parts of each word, in the order of `load_products`. A loop meets each sum once, so no
+/// addition waits for the one before.
+inline void sum_parts(hls::stream<word_t>& in, hls::stream<word_t>& out, const products_t from) {
+    ECORL_BUFFER word_t sums[SUM_WORDS];
+#pragma HLS AGGREGATE variable = sums
+#pragma HLS BIND_STORAGE variable = sums type = ram_2p impl = bram
+    const dim_t n_outer = outer_runs(from);
+    const dim_t n_inner = inner_runs(from);
+    const dim_t last = from.parts - 1;
+SUM_OUTER:
+    for (dim_t outer = 0; outer < n_outer; ++outer) {
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 65536 avg = 1
+    SUM_INNER:
+        for (dim_t inner = 0; inner < n_inner; ++inner) {
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 256 avg = 1
+            const product_run_t run = run_at(from, outer, inner);
+            const bool is_first = inner == 0 || last == 0;
+            const bool is_last = inner == last || last == 0;
+        SUM_PARTS:
+            for (dim_t i = 0; i < run.words; ++i) {
+#pragma HLS PIPELINE II = 1
+#pragma HLS DEPENDENCE variable = sums type = inter false
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 16777216 avg = 65536
+                const word_t part = in.read();
+                const dim_t at = i % SUM_WORDS;
+                const word_t sum = is_first ? part : sum_of(sums[at], part);
+                if (is_last) {
+                    out.write(sum);
+                } else {
+                    sums[at] = sum;
+                }
+            }
+        }
+    }
+}
+
+/// Tiles that enter and leave the buffer of `arrange_rows` one after the other: `rows` rows of
+/// `groups` groups of `unit` words.
+struct tiles_t {
+    dim_t n, rows, groups, unit;
+};
+
+/// Where a tile's next word stands. The g-th group of row r is the i-th that enters, i = g rows +
+/// r, and the o-th that leaves, o = r groups + g, so i = o rows modulo (rows groups - 1). Where the
+/// i-th group of a tile stands at i s, the o-th that leaves is at o (s rows); the next tile's o-th
+/// takes that place, so `stride` is multiplied by `rows` from tile to tile, modulo `wrap`. The last
+/// group keeps the last place.
+struct tile_walk_t {
+    dim_t tile, index, word;
+    dim_t base, stride, next, wrap;
+};
+
+/// 2 v modulo `wrap`, for v < wrap.
+inline dim_t doubled(dim_t v, dim_t wrap) {
+#pragma HLS INLINE
+    const dim_t twice = 2 * v;
+    return twice >= wrap ? twice - wrap : twice;
+}
+
+/// A single tile of any number of rows, or whole blocks: their 16 rows are four doublings.
+inline tile_walk_t first_word(const tiles_t& tiles) {
+#pragma HLS INLINE
+    const bool is_whole = tiles.rows == BLOCK_ROWS;
+    const dim_t second = tiles.groups == 1 ? tiles.unit : tiles.rows * tiles.unit;
+    const dim_t wrap = (tiles.rows * tiles.groups - 1) * tiles.unit;
+    return {0, 0, 0, 0, tiles.unit, is_whole ? tiles.unit : second, wrap};
+}
+
+inline void go_on(tile_walk_t& at, const tiles_t& tiles) {
+#pragma HLS INLINE
+    const bool is_whole = tiles.rows == BLOCK_ROWS;
+    if (is_whole && at.index < 4) at.next = doubled(at.next, at.wrap);
+    const bool is_last = at.index == at.wrap + tiles.unit - 1;
+    ++at.index;
+    if (++at.word == tiles.unit) {
+        at.word = 0;
+        const dim_t on = at.base + at.stride;
+        at.base = on >= at.wrap ? on - at.wrap : on;
+    }
+    if (!is_last) return;
+    ++at.tile;
+    at.index = at.base = 0;
+    at.stride = at.next;
+}
+
+/// The tiles of a run: all those of whole blocks, or one of the last block where it has fewer rows.
+inline tiles_t tiles_at(const products_t& from, dim_t run) {
+#pragma HLS INLINE
+    const bool is_heads = from.heads > 0;
+    const dim_t unit = is_heads ? from.unit : 1;
+    const dim_t groups = is_heads ? from.heads : from.panel;
+    if (run > 0) return {1, from.m % BLOCK_ROWS, groups, unit};
+    return {from.m / BLOCK_ROWS * from.panels, BLOCK_ROWS, groups, unit};
+}
+
+/// From the order of memory to rows: of each tile one row after the other. A tile enters where the
+/// one before leaves, word by word, so that one tile's buffer is enough. A place is read again 16
+/// cycles after it was written or later. WORDS: the largest tile.
+template <int WORDS, class Counted>
+void arrange_rows(hls::stream<word_t>& in, hls::stream<word_t>& out, const products_t from) {
+    ECORL_BUFFER word_t block[WORDS];
+#pragma HLS AGGREGATE variable = block
+#pragma HLS BIND_STORAGE variable = block type = ram_2p impl = uram
+    const dim_t n_runs = 1 + (from.m % BLOCK_ROWS != 0 ? from.panels : 0);
+ARRANGE_RUN:
+    for (dim_t run = 0; run < n_runs; ++run) {
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 257 avg = 1
+        const tiles_t tiles = tiles_at(from, run);
+        const dim_t size = tiles.rows * tiles.groups * tiles.unit;
+        const dim_t steps = tiles.n == 0 ? 0 : (tiles.n + 1) * size;
+        tile_walk_t at = first_word(tiles);
+    ARRANGE:
+        for (dim_t i = 0; i < steps; ++i) {
+#pragma HLS PIPELINE II = 1
+#pragma HLS DEPENDENCE variable = block type = inter false
+#pragma HLS LOOP_TRIPCOUNT min = 2 max = 16777216 avg = 65536
+            const dim_t place = at.index >= at.wrap ? at.index : at.base + at.word;
+            if (at.tile > 0) out.write(block[place]);
+            if (at.tile < tiles.n) block[place] = in.read();
+            go_on(at, tiles);
+            Counted::arrange_cycle();
+        }
+    }
+}
+
+}  // namespace ecorl
