@@ -62,7 +62,7 @@ def constants_of(kernel):
     """The integer constants of the shared headers and the kernel's own, which shadow them."""
     root = kernel_root()
     known = {}
-    headers = [root / "include" / f"ecorl_{name}.hpp" for name in ("lanes", "rows", "words")]
+    headers = [root / "include" / f"ecorl_{name}.hpp" for name in ("lanes", "rows", "words", "products")]
     for path in (*headers, root / kernel / f"{kernel}.hpp"):
         for name, text in re.findall(r"constexpr int (\w+) = ([^;]+);", path.read_text()):
             known[name] = _evaluated(text, known)
@@ -105,13 +105,30 @@ def ports_of(kernel):
     return [{"port": p, "burst": int(b), "outstanding": int(o)} for p, b, o in found]
 
 
+def pipelines():
+    """The pipelines of simulated RTL by name, with their DSPs."""
+    return {each["name"]: each for each in qor_of("rtl")["pipelines"]}
+
+
+def check_dsps(qor):
+    """DSPs follow from the lanes of each loop and the RTL of what a lane does."""
+    known, labels = pipelines(), {loop["label"] for loop in qor["loops"]}
+    total = 0
+    for entry in qor["dsp"]["loops_of"]:
+        assert entry["loop"] in labels
+        assert entry["lanes"] in (1, 16)
+        per_lane = sum(known[name]["dsp"] for name in entry["pipelines"]) + entry.get("beside", 0)
+        assert entry["per_lane"] == per_lane, entry["loop"]
+        total += entry["lanes"] * per_lane
+    assert qor["dsp"]["count"] == total
+
+
 def check_resources(kernel):
     """Counts of qor.json follow from its lists, and the lists name what the sources hold."""
     qor, known = qor_of(kernel), constants_of(kernel)
     for name, value in qor["maxima"].items():
         assert known[name] == value
-    dsp = qor["dsp"]
-    assert dsp["count"] == sum(d["lanes"] * d["per_lane"] for d in dsp["loops_of"])
+    check_dsps(qor)
     assert qor["uram"]["count"] == uram_of(qor["uram"]["arrays"], known)
     assert qor["bram_18k"]["count"] == bram_18k_of(qor["bram_18k"], known)
     assert qor["bram_18k"]["ports"] == ports_of(kernel)
@@ -120,14 +137,7 @@ def check_resources(kernel):
         for folder in (kernel, "include", "vector_ops")
         for path in (kernel_root() / folder).glob("*.[ch]pp")
     )
-    labels = {loop["label"] for loop in qor["loops"]}
-    for entry in dsp["loops_of"]:
-        assert entry["loop"] in labels
-        unrolled = re.search(
-            rf"\n *{entry['loop']}:\n.*\n.*II = 1\n(.*UNROLL factor = 16)?", source
-        )
-        assert (16 if unrolled[1] else 1) == entry["lanes"], entry["loop"]
     for array in qor["uram"]["arrays"] + qor["bram_18k"]["arrays"]:
         function, *_, variable = array["name"].removesuffix(", doubled").split(".")
         assert re.search(rf"\b{function}\b", source), array["name"]
-        assert re.search(rf"\b{variable}\[", source), array["name"]
+        assert re.search(rf"\b{variable}\b[\[(]", source), array["name"]
