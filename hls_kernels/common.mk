@@ -37,7 +37,7 @@ endif
 
 COMPILER = $(if $(findstring clang,$(shell $(CXX) --version)),clang,gcc)
 TB_FLAGS = $(CSIM_CXXFLAGS) $(CSIM_FLAGS_$(COMPILER)) $(CSIM_FLAGS_$(BUILD)) $(if $(SANITIZE),$(CSIM_SANITIZE))
-TB_SOURCES = $(wildcard $(ROOT)/$(KERNEL)/*.cpp) $(wildcard $(ROOT)/sim/$(KERNEL)_*.cpp)
+TB_SOURCES = $(wildcard $(ROOT)/$(KERNEL)/*.cpp) $(wildcard $(ROOT)/sim/$(KERNEL)_*.cpp $(ROOT)/sim/dataflow*.cpp)
 
 .PHONY: tb
 tb: $(BUILD_DIR)/tb

@@ -7,7 +7,7 @@
 
 #include "score_aggregator.hpp"
 
-#include "score_rows.hpp"
+#include "../sim/score_rows.hpp"
 
 using namespace ecorl;
 namespace s = ecorl::score;
