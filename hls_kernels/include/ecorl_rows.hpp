@@ -132,23 +132,16 @@ static inline value_t mean_of(const weighted_mean_t& mean) {
     return value_t(is_below ? sint<56>(-whole) : whole);
 }
 
-/// log2 of the sum of all parts, LOGPROB_BITS fraction bits.
-static inline std::int64_t log_sum(const partial_t* parts, dim_t n) {
-    std::int32_t top = parts[0].top;
-TOP:
-    for (dim_t b = 1; b < n; ++b) {
-#pragma HLS PIPELINE II = 1
-#pragma HLS LOOP_TRIPCOUNT min = 1 max = 128 avg = 63
-        top = parts[b].top > top ? parts[b].top : top;
-    }
-    sint<64> sum = 0;
-MERGE:
-    for (dim_t b = 0; b < n; ++b) {
-#pragma HLS PIPELINE II = 1
-#pragma HLS LOOP_TRIPCOUNT min = 1 max = 128 avg = 63
-        const std::int32_t down = top - parts[b].top;
-        sum += parts[b].sum >> (down < 63 ? down : 63);
-    }
+/// A part as a term of a sum whose exponent is `top`.
+static inline sint<64> merged_part(const partial_t& part, std::int32_t top) {
+#pragma HLS INLINE
+    const std::int32_t down = top - part.top;
+    return sint<64>(part.sum) >> (down < 63 ? down : 63);
+}
+
+/// log2 of 2^top * sum / 2^29, LOGPROB_BITS fraction bits.
+static inline std::int64_t log_of_sum(sint<64> sum, std::int32_t top) {
+#pragma HLS INLINE
     return (static_cast<std::int64_t>(top - EXP_SUM_BITS) << LOGPROB_BITS) +
            static_cast<std::int64_t>(log2_of(sum));
 }

@@ -5,11 +5,11 @@
 //   FINISH   parts of all blocks, and targets -> log-probs
 //   REWARDS  rewards of several objectives, and the outputs of a gating head -> one reward a row
 //
-// NUMERICS.md defines them, rows.hpp computes them. A row may have several results (`n_outputs` of
+// NUMERICS.md defines them. A row may have several results (`n_outputs` of
 // its record): the completions of a group have their first token after the same row.
 //
 // Layout of the buffers, in words of 512 bits (blocks = ceil(m / 16), words(n) = ceil(n / 16)):
-//   acc       LOGITS, REWARDS: [parts][words(n)][m], as gemm_int8 writes its results
+//   acc       LOGITS, REWARDS: [parts][m * words(n)], as gemm_int8 writes its results
 //   side      the same: [words(n)][3] mantissas, shifts, biases (16 fraction bits, zeros where
 //             there is none; LOGITS takes no bias)
 //   rewards   REWARDS: [m][words(n)], 16 fraction bits, as FIXED of vector_ops gives them
@@ -26,8 +26,10 @@ namespace score {
 constexpr int MAX_COLUMNS = HEAD_BLOCK;  ///< outputs of one block of the vocabulary
 constexpr int MAX_BLOCKS = 128;          ///< blocks of the vocabulary
 constexpr int PANEL_WORDS = MAX_COLUMNS / LANES;
-constexpr int WORD_OUTPUTS = 4;   ///< results of a word
-constexpr int WORD_PARTIALS = 4;  ///< parts of a word
+constexpr int BLOCK_WORDS = BLOCK_ROWS * PANEL_WORDS;
+constexpr int ROW_WORDS = 2 * PANEL_WORDS;  ///< a row waits while the next one comes
+constexpr int WORD_OUTPUTS = 4;             ///< results of a word
+constexpr int WORD_PARTIALS = 4;            ///< parts of a word
 constexpr int BLOCK_PARTIALS = BLOCK_ROWS / WORD_PARTIALS;
 
 enum operation : std::int32_t { LOGITS, FINISH, REWARDS };
@@ -75,10 +77,11 @@ enum counter {
     ROWS,
     OUTPUTS,
     LOAD_CYCLES,
-    TURN_CYCLES,
+    ARRANGE_CYCLES,
     SIDE_CYCLES,
-    TAKE_CYCLES,
-    WORK_CYCLES,
+    FIRST_CYCLES,
+    SECOND_CYCLES,
+    MERGE_CYCLES,
     PARTIAL_CYCLES,
     BYTES_READ,
     BYTES_WRITTEN,
@@ -101,19 +104,21 @@ void score_aggregator_krnl(const ecorl::score::task_t* task, const ecorl::word_t
 
 #ifdef ECORL_CSIM
 
-/// Loop counts of the kernel over all threads since the last reset, 11 numbers:
+/// Loop counts of the kernel over all threads since the last reset, 12 numbers:
 ///   0 calls
-///   1 rows           token rows of all calls
-///   2 outputs        results of all calls
-///   3 load_cycles    words of products that are read
-///   4 turn_cycles    cycles of the block buffer, products in beside rows out
-///   5 side_cycles    words of channel constants
-///   6 take_cycles    words of products that enter a row's line buffer
-///   7 work_cycles    cycles of the row functions' loops (16 logits each; one part; one objective)
-///   8 partial_cycles words of parts, read or written
-///   9 bytes_read     from the card's memory
-///  10 bytes_written  to the card's memory
-void score_aggregator_counters(std::int64_t* out11);
+///   1 rows            token rows of all calls
+///   2 outputs         results of all calls
+///   3 load_cycles     words of products that are read
+///   4 arrange_cycles  cycles of the buffer that brings products to rows
+///   5 side_cycles     words of channel constants
+///   6 first_cycles    words of outputs that are scaled
+///   7 second_cycles   words whose powers are summed
+///   8 merge_cycles    parts of rows that are merged, twice each
+///   9 partial_cycles  words of parts, read or written
+///  10 bytes_read      from the card's memory
+///  11 bytes_written   to the card's memory
+/// All processes run side by side.
+void score_aggregator_counters(std::int64_t* out12);
 
 /// Set the counters to zero.
 void score_aggregator_counters_reset();

@@ -7,17 +7,7 @@
 
 #include "score_aggregator.hpp"
 
-#include <cstring>
-
-#define ECORL_ROW static inline
-#define ECORL_ROWS direct
-#include "ecorl_row_lanes.hpp"
-
-#include "../vector_ops/rows.hpp"
-#include "rows.hpp"
-#undef ECORL_ROWS
-#undef ECORL_ROW_LANE
-#undef ECORL_ROW
+#include "../sim/score_rows.hpp"
 
 using namespace ecorl;
 namespace s = ecorl::score;
@@ -27,6 +17,7 @@ namespace {
 enum class fill { RANDOM, LARGEST, ZERO };
 
 using values = std::vector<value_t>;
+using direct = score_rows<one_lane>;
 
 constexpr int INPUT_SHIFT = 6;  // of sums over k = 1,024
 constexpr int LARGEST_SUM = 1024 * 127 * 127;
@@ -182,8 +173,8 @@ void add_block(scores_t& scores, product_t& p, std::int32_t block, std::int32_t 
     scores.run(task, p.acc.data(), p.side.data());
     for (std::int32_t r = 0, i = 0; r < p.m; ++r) {
         value_t* const z = p.sums.data() + std::size_t(r) * p.n;
-        scores.parts[r][block] = direct::logits_row(z, p.channels(), p.exponent,
-                                                    scale_of(scores.rows[r]), p.n, scores.marks[r]);
+        scores.parts[r][block] = direct::logits(z, p.channels(), p.exponent,
+                                                scale_of(scores.rows[r]), p.n, scores.marks[r]);
         for (std::int32_t k = 0; k < scores.rows[r].n_outputs; ++k, ++i) {
             const std::int32_t at = scores.targets[i].token - first;
             if (at >= 0 && at < p.n) scores.targets[i].z = z[at];
@@ -249,8 +240,8 @@ value_t gates_of(const product_t& p, std::int32_t r, const row_t& row, value_t* 
     const value_t* const acc = p.sums.data() + std::size_t(r) * p.n;
     const value_t most = (1 << SCORE_LIMIT) - 1;
     value_t mark = 0;
-    direct::fixed_row(acc, p.channels(), p.exponent, scale_of(row), SCORE_BITS,
-                      p.bias.empty() ? nullptr : p.bias.data(), z, p.n, mark);
+    row_functions<one_lane>::fixed(acc, p.channels(), p.exponent, scale_of(row), SCORE_BITS,
+                                   p.bias.empty() ? nullptr : p.bias.data(), z, p.n, mark);
     for (std::int32_t j = 0; j < p.n; ++j) {
         const value_t kept = larger(smaller(z[j], most), value_t(-most));
         if (kept != z[j]) mark |= 1;
@@ -283,7 +274,7 @@ int check_rewards(std::int32_t m, std::int32_t n, fill how, bool has_bias) {
         const value_t mark = gates_of(p, r, rows[r], z.data());
         const value_t* const own = rewards.data() + std::size_t(r) * n;
         const std::int64_t want = mean_reward(z.data(), own, n);
-        t.same("row function", r, std::int64_t{direct::gated_reward_row(own, z.data(), n)}, want);
+        t.same("row function", r, std::int64_t{direct::gated_reward(own, z.data(), n)}, want);
         for (std::int32_t k = 0; k < rows[r].n_outputs; ++k, ++i) {
             const s::output_t& output = outputs[i / s::WORD_OUTPUTS].output[i % s::WORD_OUTPUTS];
             t.same("reward", i, output.value, want);
@@ -304,8 +295,8 @@ int check_reward_counters() {
     const std::int64_t n_outputs = counts[s::OUTPUTS], output_words = (n_outputs + 3) / 4;
     const std::int64_t want[s::N_COUNTERS] = {
         1, M, n_outputs, M * WORDS,
-        // words in, the first block's 32 out, the second block's 4 out
-        32 + 32 + 4, 3 * WORDS, M * WORDS, M * 4 * N, 0,
+        // two tiles enter one buffer, the first of 16 rows, the last of 2, and each leaves
+        2 * 32 + 2 * 4, 3 * WORDS, M * WORDS, M * WORDS, 0, 0,
         64 * (1 + M + M * WORDS + 3 * WORDS + M * WORDS + output_words), 64 * (M + output_words)};
     tally t{"counters of rewards", M, N};
     for (int i = 0; i < s::N_COUNTERS; ++i) t.same("counter", i, counts[i], want[i]);
@@ -322,9 +313,16 @@ int check_counters() {
     score_aggregator_counters(counts);
     const std::int64_t n_outputs = counts[s::OUTPUTS] / 2, output_words = (n_outputs + 3) / 4;
     const std::int64_t want[s::N_COUNTERS] = {
-        2, 2 * M, 2 * n_outputs, M * WORDS,
-        // words in, the first block's 64 out, the second block's 8 out
-        64 + 64 + 8, 3 * WORDS, M * WORDS, M * 2 * WORDS + M * 2, 16,
+        2,
+        2 * M,
+        2 * n_outputs,
+        M * WORDS,
+        2 * 64 + 2 * 8,
+        3 * WORDS,
+        M * WORDS,
+        M * WORDS,
+        M * 2,
+        16,
         64 * (2 + 2 * M + M * WORDS + 3 * WORDS + 2 * output_words + 8),
         64 * (2 * M + 2 * output_words + 8)};
     tally t{"counters", M, N};

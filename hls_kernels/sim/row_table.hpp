@@ -23,6 +23,15 @@ struct page_scales_t {
     const value_t* value_e;
 };
 
+/// log2 of the sum of the parts of a row, at least one, LOGPROB_BITS fraction bits.
+static inline std::int64_t log_sum(const partial_t* parts, dim_t n) {
+    std::int32_t top = parts[0].top;
+    for (dim_t b = 1; b < n; ++b) top = parts[b].top > top ? parts[b].top : top;
+    sint<64> sum = 0;
+    for (dim_t b = 0; b < n; ++b) sum = sum + merged_part(parts[b], top);
+    return log_of_sum(sum, top);
+}
+
 /// See row_functions.hpp, attention_rows.hpp and score_rows.hpp.
 struct row_table {
     void (*embed)(const sint<16>*, int, int, value_t*, dim_t, value_t&);

@@ -3,8 +3,8 @@
 
 extern "C" {
 
-void score_aggregator_counters(std::int64_t* out11) {
-    ecorl::score::counts::read(out11);
+void score_aggregator_counters(std::int64_t* out12) {
+    ecorl::score::counts::read(out12);
 }
 
 void score_aggregator_counters_reset() {

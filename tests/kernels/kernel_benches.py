@@ -106,14 +106,32 @@ def ports_of(kernel):
 
 
 def lanes_of(entry, source):
-    """Values that a pipelined loop takes a cycle: 16 where it is unrolled or goes over its lanes,
-    by itself or in the function that the entry names."""
+    """Values that a pipelined loop takes a cycle: 16 where it goes over its lanes, by itself or in
+    the function that the entry names."""
     loop = re.search(rf"\n *{entry['loop']}:\n.*\n.*II = 1\n(?s:(.*?))\n}}\n", source)[1]
     function = entry.get("lanes_in")
     if function is not None:
         assert f"{function}(" in loop
         loop += re.search(rf"\ninline [^;{{}}]*\b{function}\((?s:(.*?))\n}}\n", source)[1]
-    return 16 if re.search(r"UNROLL factor = 16|lane < LANES", loop) else 1
+    return 16 if re.search(r"\b(lane|j) < LANES", loop) else 1
+
+
+def pipelines():
+    """The pipelines of simulated RTL by name, with their DSPs."""
+    return {each["name"]: each for each in qor_of("rtl")["pipelines"]}
+
+
+def check_dsps(qor, source):
+    """DSPs follow from the lanes of each loop and the RTL of what a lane does."""
+    known, labels = pipelines(), {loop["label"] for loop in qor["loops"]}
+    total = 0
+    for entry in qor["dsp"]["loops_of"]:
+        assert entry["loop"] in labels
+        assert lanes_of(entry, source) == entry["lanes"], entry["loop"]
+        per_lane = sum(known[name]["dsp"] for name in entry["pipelines"]) + entry.get("beside", 0)
+        assert entry["per_lane"] == per_lane, entry["loop"]
+        total += entry["lanes"] * per_lane
+    assert qor["dsp"]["count"] == total
 
 
 def check_resources(kernel):
@@ -121,8 +139,6 @@ def check_resources(kernel):
     qor, known = qor_of(kernel), constants_of(kernel)
     for name, value in qor["maxima"].items():
         assert known[name] == value
-    dsp = qor["dsp"]
-    assert dsp["count"] == sum(d["lanes"] * d["per_lane"] for d in dsp["loops_of"])
     assert qor["uram"]["count"] == uram_of(qor["uram"]["arrays"], known)
     assert qor["bram_18k"]["count"] == bram_18k_of(qor["bram_18k"], known)
     assert qor["bram_18k"]["ports"] == ports_of(kernel)
@@ -131,11 +147,8 @@ def check_resources(kernel):
         for folder in (kernel, "include", "vector_ops")
         for path in (kernel_root() / folder).glob("*.[ch]pp")
     )
-    labels = {loop["label"] for loop in qor["loops"]}
-    for entry in dsp["loops_of"]:
-        assert entry["loop"] in labels
-        assert lanes_of(entry, source) == entry["lanes"], entry["loop"]
+    check_dsps(qor, source)
     for array in qor["uram"]["arrays"] + qor["bram_18k"]["arrays"]:
         function, *_, variable = array["name"].removesuffix(", doubled").split(".")
         assert re.search(rf"\b{function}\b", source), array["name"]
-        assert re.search(rf"\b{variable}[\[(]", source), array["name"]  # an array or a FIFO
+        assert re.search(rf"\b{variable}\b[\[(]", source), array["name"]  # an array or a FIFO

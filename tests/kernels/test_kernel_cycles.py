@@ -129,7 +129,7 @@ def run_score(handle, call: ScoreCall):
 )  # fmt: skip
 def test_score_aggregator(handle, m, op, n, results):
     call = ScoreCall(op, m, n, results * m)
-    found = counted(handle, "score_aggregator", 11, lambda: run_score(handle, call))
+    found = counted(handle, "score_aggregator", 12, lambda: run_score(handle, call))
     assert found == astuple(call.counts())
 
 

@@ -1,6 +1,8 @@
 """Cycles of ``score_aggregator``; for the assumptions see `ecorl.engines.fpga.cycles.kernels`.
 
-It processes 16 token rows at a time, as `ecorl.engines.fpga.cycles.vector` does.
+Its processes run side by side: a call lasts as long as the longest of them, after the first row has
+come through the others. A row waits in a FIFO between its two looks, so that the first look of the
+next runs beside the second.
 """
 
 from __future__ import annotations
@@ -9,16 +11,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ecorl.engines.fpga.cycles.hbm import WORD_BYTES, Memory
-from ecorl.engines.fpga.cycles.kernels import EXP_DEPTH, LOOP_DEPTH, CallTotals
-from ecorl.engines.fpga.cycles.vector import (
-    BLOCK_ROWS,
-    CHANNEL_WORDS,
-    turned_words,
-    words_of,
-)
+from ecorl.engines.fpga.cycles.kernels import CallTotals
+from ecorl.engines.fpga.cycles.pipelines import depth
+from ecorl.engines.fpga.cycles.vector import BLOCK_ROWS, CHANNEL_WORDS, words_of
 from ecorl.engines.fpga.kernels.sequence import ScoreOperation
 
-_LOG_CYCLES = 120  # NUMERICS.md's LOG2: 20 bits, a product each
+_BLOCK_PARTIALS = BLOCK_ROWS // 4
+_FIRST_LOOK = ("dequantise", "fixed", "peak", "maximum")
+_SECOND_LOOK = ("log_term", "total")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,11 @@ class ScoreCounts:
     rows: int
     outputs: int
     load_cycles: int
-    turn_cycles: int
+    arrange_cycles: int
     side_cycles: int
-    take_cycles: int
-    work_cycles: int
+    first_cycles: int
+    second_cycles: int
+    merge_cycles: int
     partial_cycles: int
     bytes_read: int
     bytes_written: int
@@ -57,31 +58,46 @@ class ScoreCall:
 
     def counts(self) -> ScoreCounts:
         """Loop counts as the kernel's own counters have them."""
-        is_logits, blocks = self.op == "logits", -(-self.m // BLOCK_ROWS)
-        words = words_of(self.n) if is_logits else 0
-        side = CHANNEL_WORDS * words
-        partials = blocks * (BLOCK_ROWS // 4) * (1 if is_logits else self.n)
-        ports = self.ports()
+        is_logits = self.op == "logits"
+        words, ports = self._words, self.ports()
         read = sum(ports[p] for p in ("task", "acc", "side", "rows", "outputs", "partials"))
         return ScoreCounts(
             calls=1,
             rows=self.m,
             outputs=self.n_outputs,
             load_cycles=self.m * words,
-            turn_cycles=turned_words(self.m, [words] if words else [], 1),
-            side_cycles=side,
-            take_cycles=self.m * words,
-            work_cycles=self.m * 2 * (words or self.n),
-            partial_cycles=partials,
+            arrange_cycles=sum(tile * (n + 1) for tile, n in self._tiles() if n),
+            side_cycles=CHANNEL_WORDS * words,
+            first_cycles=self.m * words,
+            second_cycles=self.m * words,
+            merge_cycles=0 if is_logits else 2 * self.m * self.n,
+            partial_cycles=self._blocks * _BLOCK_PARTIALS * (1 if is_logits else self.n),
             bytes_read=read,
             bytes_written=sum(ports.values()) - read,
         )
 
+    @property
+    def _blocks(self) -> int:
+        """Blocks of 16 rows, the last perhaps with fewer."""
+        return -(-self.m // BLOCK_ROWS)
+
+    @property
+    def _words(self) -> int:
+        """Words of a row of products."""
+        return words_of(self.n) if self.op == "logits" else 0
+
+    def _tiles(self) -> tuple[tuple[int, int], ...]:
+        """Words of a block of rows and how many follow one another: whole blocks, then the rest.
+
+        They pass one buffer: each enters while the one before leaves.
+        """
+        whole, rest = divmod(self.m, BLOCK_ROWS)
+        return (BLOCK_ROWS * self._words, whole), (rest * self._words, int(rest > 0))
+
     def ports(self) -> dict[str, int]:
         """Bytes through each memory port."""
-        is_logits, blocks = self.op == "logits", -(-self.m // BLOCK_ROWS)
-        words, outputs = words_of(self.n) * is_logits, -(-self.n_outputs // 4)
-        partials = blocks * (BLOCK_ROWS // 4)
+        is_logits, words = self.op == "logits", self._words
+        outputs, partials = -(-self.n_outputs // 4), self._blocks * _BLOCK_PARTIALS
         found = {
             "task": 1,
             "acc": self.m * words,
@@ -98,27 +114,39 @@ class ScoreCall:
     def totals(self) -> CallTotals:
         """See `KernelCall.totals`."""
         c = self.counts()
-        return CallTotals(vector_cycles=c.work_cycles, moved_bytes=c.bytes_read + c.bytes_written)
+        trips = c.first_cycles + c.second_cycles + c.merge_cycles
+        return CallTotals(vector_cycles=trips, moved_bytes=c.bytes_read + c.bytes_written)
 
     def cycles(self, memory: Memory, ii: int) -> float:
-        """See `KernelCall.cycles`; the slowest process, after a first block has been loaded."""
+        """See `KernelCall.cycles`."""
         c = self.counts()
-        is_logits, blocks = self.op == "logits", -(-self.m // BLOCK_ROWS)
-        words = words_of(self.n) if is_logits else 0
-        results = ii * c.outputs + self.m * LOOP_DEPTH
-        if is_logits:
-            row = max(ii * words, 2 * ii * words + 2 * EXP_DEPTH)
-        else:
-            row = 2 * ii * self.n + 2 * LOOP_DEPTH + _LOG_CYCLES
-        loaded = ii * (c.side_cycles + 2 * c.partial_cycles + 2 * self.m)
-        loops = blocks * (1 if is_logits else self.n)
-        processes = (
-            memory.loop(c.load_cycles, blocks, ii),
-            ii * c.turn_cycles,
+        bursts = self._blocks * (1 if self.op == "logits" else self.n)
+        both_ways = (
+            memory.loop(c.load_cycles, 1, ii),
             memory.loop(c.side_cycles, 1, ii),
-            memory.loop(c.partial_cycles, loops, ii),
-            memory.loop(c.outputs, 1, ii, WORD_BYTES // 4),
-            self.m * row + results + loaded,
             memory.loop(self.m, 1, ii),
+            memory.loop(-(-c.outputs // 4), 1, ii),
+            memory.loop(c.partial_cycles, bursts, ii),
         )
-        return memory.loop(min(self.m, BLOCK_ROWS) * words, 1, ii) + max(processes)
+        if self.op == "logits":
+            return self._looks(memory, ii, both_ways)
+        take = self._blocks * (ii * _BLOCK_PARTIALS * self.n + depth("move", "control"))
+        row = 2 * (ii * self.n + depth("control")) + depth("peak", "normalise", "log2")
+        results = c.outputs * ii + self.m * depth("move", "control")
+        return memory.latency_cycles + max(*both_ways, take + self.m * row) + results / self.m
+
+    def _looks(self, memory: Memory, ii: int, both_ways: tuple[float, ...]) -> float:
+        """Cycles of a block of the vocabulary: the longest process after the first row."""
+        c, words = self.counts(), self._words
+        tiles = sum(1 for _, n in self._tiles() if n)
+        arrange = ii * c.arrange_cycles + tiles * depth("bank", "control")
+        # The constants are taken before the first row; the looks then never pause.
+        first = ii * (c.side_cycles + c.first_cycles) + depth("move", "control", *_FIRST_LOOK)
+        second = ii * c.second_cycles + depth(*_SECOND_LOOK)
+        answer = self.m * (ii * words + depth("move", "control")) + ii * c.outputs
+        answer += self.m * depth("move", "control")
+        # Until the slowest starts: the products of a block of rows, and a row through each look.
+        block = min(self.m, BLOCK_ROWS) * words
+        fill = memory.loop(block, 1, ii) + 2 * ii * words
+        fill += depth("bank", *_FIRST_LOOK, *_SECOND_LOOK)
+        return fill + max(*both_ways, arrange, first, second, answer)
