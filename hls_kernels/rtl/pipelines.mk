@@ -56,7 +56,7 @@ $(PIPELINES_DIR)/%/model.a: $(PIPELINE_SOURCES) $(SOURCES)
 	$(VERILATOR) --cc -Wall -O3 --x-assign unique --x-initial unique $(FIND) -Mdir $(@D) --prefix V$* \
 	  $(addprefix -G,$(WITH_$*)) --top-module $(call module,$*) $(LATENCIES) \
 	  $(filter %/$(call module,$*).sv,$(PIPELINE_SOURCES) $(SOURCES))
-	@$(MAKE) --no-print-directory -s -C $(@D) -f V$*.mk VM_PARALLEL_BUILDS=0 OPT_FAST=-O1 V$*__ALL.a
+	@$(MAKE) --no-print-directory -s -C $(@D) -f V$*.mk VM_PARALLEL_BUILDS=0 OPT_FAST=-O1 V$*__ALL.a >/dev/null
 	@mv $(@D)/V$*__ALL.a $@
 
 $(RUNTIME): $(PIPELINES_DIR)/%.o:

@@ -74,6 +74,14 @@ class dice {
     std::uint64_t state_;
 };
 
+template <class Model>
+void clock_edge(Model& top) {
+    top.clk = 0;
+    top.eval();
+    top.clk = 1;
+    top.eval();
+}
+
 struct options {
     int vectors;
     std::uint64_t seed;
@@ -115,10 +123,7 @@ bool run(const char* name, const options& with) {
         expected.push_back(pipeline.play(*top, draw));
         checked.push_back(vectors < with.vectors && !draw.one_in(4));
         vectors += checked.back();
-        top->clk = 0;
-        top->eval();
-        top->clk = 1;
-        top->eval();
+        clock_edge(*top);
         seen.push_back(Case::seen(*top));
     }
     const int latency = latency_of(expected, seen, checked);

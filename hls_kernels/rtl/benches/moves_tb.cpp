@@ -10,15 +10,8 @@
 
 namespace {
 
+using bench::clock_edge;
 using bench::dice;
-
-template <class Model>
-void clock_edge(Model& top) {
-    top.clk = 1;
-    top.eval();
-    top.clk = 0;
-    top.eval();
-}
 
 /// What a bench of this file counts: comparisons, those that failed, and the least cycles seen.
 struct tally {
@@ -46,7 +39,6 @@ struct passing_t {
 
 template <class Model>
 void reset(Model& top) {
-    top.clk = 0;
     top.rst = 1;
     for (int i = 0; i < 8; ++i) clock_edge(top);
     top.rst = 0;
@@ -134,25 +126,28 @@ struct bank_case {
     using outputs = std::array<std::int64_t, 4>;
     static constexpr int STEPS = 64, TILE_K = 4;
     std::array<std::array<std::uint64_t, STEPS>, 2> words = {};
-    int now = 0;
+    bool filled = false;
 
-    outputs play(model& top, dice& draw) {
-        // Each half is filled once before it is read for the first time.
-        const int filled = now < 2 * STEPS ? now / STEPS : draw.count(0, 1);
-        const int step = now < 2 * STEPS ? now % STEPS : draw.count(0, STEPS - 1);
-        const int read = now < STEPS ? 0 : now < 2 * STEPS ? 0 : 1 - filled;
-        const int read_step = now < STEPS ? now : draw.count(0, STEPS - 1);
-        const std::uint64_t word = draw.bits();
+    void fill(model& top, int half, int step, std::uint64_t word) {
         top.fill_enable = 1;
-        top.fill_half = filled;
+        top.fill_half = half;
         top.fill_step = step;
         top.fill_pair = word;
-        top.read_enable = now >= STEPS;
+        words[half][step] = word;
+    }
+
+    outputs play(model& top, dice& draw) {
+        for (int place = 0; !filled && place < 2 * STEPS; ++place) {
+            fill(top, place / STEPS, place % STEPS, draw.bits());
+            clock_edge(top);
+        }
+        filled = true;
+        const int read = draw.count(0, 1), read_step = draw.count(0, STEPS - 1);
+        top.read_enable = 1;
         top.read_half = read;
         top.read_step = read_step;
         const std::uint64_t pair = words[read][read_step];
-        words[filled][step] = word;
-        ++now;
+        fill(top, 1 - read, draw.count(0, STEPS - 1), draw.bits());
         outputs packed = {};
         for (int t = 0; t < TILE_K; ++t) {
             const auto low = static_cast<std::int8_t>(pair >> (8 * t));
