@@ -4,6 +4,7 @@
 #include "Vdivide_factor.h"
 #include "Vdivide_inverse.h"
 #include "Vdivide_mean.h"
+#include "Vdivide_reward.h"
 #include "Vmaximum.h"
 #include "Vnarrow_product.h"
 #include "Vpeak.h"
@@ -158,6 +159,7 @@ int main(int argc, char** argv) {
     right &= bench::run<quotient_case<Vdivide_127, 31, 7>>("divide_127", with);
     right &= bench::run<quotient_case<Vdivide_mean, 62, 20>>("divide_mean", with);
     right &= bench::run<quotient_case<Vdivide_inverse, 61, 31>>("divide_inverse", with);
+    right &= bench::run<quotient_case<Vdivide_reward, 55, 23>>("divide_reward", with);
     right &= bench::run<maximum_case>("maximum", with);
     right &= bench::run<any_bit_case>("any_bit", with);
     right &= bench::run<total_case>("total", with);

@@ -173,14 +173,15 @@ reference::key_t any_key(dice& draw) {
     const bool is_zero = draw.one_in(9);
     const std::int32_t value = is_zero ? 0 : draw.mantissa() >> 16;
     const int far = draw.one_in(9) ? 30000 : 40;
-    return {draw.one_in(9) ? 0 : draw.mantissa(), draw.count(-60, 60), value,
-            is_zero ? 0 : draw.count(-far, far), !draw.one_in(5)};
+    return {{draw.one_in(9) ? 0 : draw.mantissa(), draw.count(-60, 60), value,
+             is_zero ? 0 : draw.count(-far, far)},
+            !draw.one_in(5)};
 }
 
 template <class Model>
 void drive_key(Model& top, const reference::key_t& key) {
-    top.value_mantissa = key.value_mantissa;
-    top.value_exponent = key.value_exponent;
+    top.value_mantissa = key.scales.value_m;
+    top.value_exponent = key.scales.value_e;
     top.live = key.live;
 }
 
@@ -191,10 +192,10 @@ struct score_case {
         const reference::key_t key = any_key(draw);
         const int right = draw.count(-24, 40);
         const ecorl::scale_t query = {draw.one_in(20) ? 0 : draw.mantissa(),
-                                      -right - 67 - key.exponent};
+                                      -right - 67 - key.scales.key_e};
         top.acc = acc;
-        top.key_mantissa = key.mantissa;
-        top.key_exponent = key.exponent;
+        top.key_mantissa = key.scales.key_m;
+        top.key_exponent = key.scales.key_e;
         top.query_mantissa = query.m;
         top.base = -(query.e + 67);
         drive_key(top, key);
@@ -217,13 +218,15 @@ struct weight_case {
         const std::int32_t own = (score + 4095) >> 12;
         const std::int32_t more = draw.count(0, draw.one_in(9) ? 1000 : 24);
         const std::int32_t largest = own + more < (1 << 17) ? own + more : own;
-        const std::int32_t weighted = own + key.value_exponent + draw.count(0, 24);
-        top.ceiling = largest << ecorl::ATTENTION_BITS;
+        const std::int32_t weighted = own + key.scales.value_e + draw.count(0, 24);
+        const std::int32_t ceiling = largest * (1 << ecorl::ATTENTION_BITS);
+        const std::int32_t offset = 16 + weighted - largest;
+        top.ceiling = ceiling;
         top.score = score;
-        top.offset = 16 + weighted - largest;
+        top.offset = offset;
         drive_key(top, key);
-        const auto result = reference::weight(largest, weighted, score, key);
-        return {result.high_code, result.low_code, result.alone};
+        const auto result = reference::weight(score, key, ceiling, offset);
+        return {result.high, result.low, result.part};
     }
     static three_t seen(const model& top) {
         return {bench::signed_of(top.high_code, 8), bench::signed_of(top.low_code, 8),

@@ -5,7 +5,7 @@
 #define ECORL_CSIM 1
 #define ECORL_NATIVE 1
 
-#include "lane_functions.hpp"
+#include "attention_lanes.hpp"
 
 namespace reference {
 
@@ -85,12 +85,11 @@ inline std::int32_t log_term(std::int32_t ceiling, std::int32_t logit) {
     return ecorl::log_sum_term<lane>(ceiling, logit);
 }
 
-// ---- lanes of attention, as NUMERICS.md defines them ------------------------------------------
+// ---- lanes of attention ---------------------------------------------------------------------
 
 /// A key: its scale and that of its value; `live` where it is not beyond the query.
 struct key_t {
-    std::int32_t mantissa, exponent;
-    std::int32_t value_mantissa, value_exponent;
+    ecorl::key_scales_t<lane> scales;
     bool live;
 };
 
@@ -100,40 +99,19 @@ struct score_t {
 };
 
 inline score_t score(std::int32_t acc, const key_t& key, ecorl::scale_t query) {
-    const std::int32_t m = lane::high(key.mantissa, query.m);
-    const std::int32_t t = lane::high(acc << 9, m);
-    const std::int32_t right = -(query.e + key.exponent + 67);
-    const std::int32_t none = -(1 << (ecorl::SCORE_LIMIT + 1));
-    if (!key.live) return {-(1 << ecorl::SCORE_LIMIT), none, false};
-    const std::int32_t left = right < -16 ? 16 : right < 0 ? -right : 0;
-    const std::int32_t most = right < -16 ? 0 : ((1 << ecorl::SCORE_LIMIT) - 1) >> left;
-    const std::int32_t low = t > most ? most : t < -most ? -most : t;
-    const std::int32_t s = (low << left) >> (right < 0 ? 0 : right > 31 ? 31 : right);
-    const std::int32_t weighted = s + (key.value_exponent << ecorl::ATTENTION_BITS);
-    return {s, key.value_mantissa == 0 ? none : weighted, low != t};
+    std::int32_t changed = 0;
+    const auto found = ecorl::scored<lane>(acc, key.scales, query, 0, key.live, changed);
+    return {found.score, found.weighted, changed != 0};
 }
 
-struct weight_t {
-    std::int32_t high_code, low_code, alone;
-};
-
-inline weight_t weight(std::int32_t top, std::int32_t weighted_top, std::int32_t score,
-                       const key_t& key) {
-    if (!key.live) return {0, 0, 0};
-    const std::int32_t z = (top << ecorl::ATTENTION_BITS) - score;
-    const std::int32_t whole = z >> ecorl::ATTENTION_BITS;
-    const std::int32_t full = exponential((z & 4095) << 4);
-    const std::int32_t y = full > 32767 ? 32767 : full;
-    const std::int32_t alone = (y << 8) >> (whole > 31 ? 31 : whole);
-    const std::int32_t down = 16 + whole + weighted_top - top - key.value_exponent;
-    if (down > 30) return {0, 0, alone};
-    const std::int32_t w = (y * key.value_mantissa + ((1 << down) >> 1)) >> down;
-    return {w >> 7, w & 127, alone};
+inline ecorl::weighed_t<lane> weight(std::int32_t score, const key_t& key, std::int32_t ceiling,
+                                     std::int32_t offset) {
+    return ecorl::weighed<lane>(score, key.scales, ceiling, offset, 0, key.live);
 }
 
 inline std::int32_t accumulate(std::int32_t context, std::int32_t upper, std::int32_t lower,
                                int down) {
-    return ecorl::rounded_right(context, down) + ((upper * 128 + lower + 32) >> 6);
+    return ecorl::accumulated<lane>(context, upper, lower, down);
 }
 
 // ---- trees ----------------------------------------------------------------------------------
