@@ -3,6 +3,8 @@
 #
 #   make pipelines     the benches, in $(BUILD_DIR)/pipelines; each takes VECTORS SEED and prints
 #                      a line of JSON for each pipeline: its latency and its mismatches
+#   make synth_pipelines [NAMES="gate quotient"]
+#                      ports and cell counts of yosys, in $(BUILD_DIR)/synth/NAME.ports and .json
 FOLDERS := arithmetic lanes scalars moves group
 PIPELINE_SOURCES := $(foreach folder,$(FOLDERS),$(wildcard $(ROOT)/$(folder)/*.sv))
 LATENCIES := $(ROOT)/arithmetic/latency.sv
@@ -44,7 +46,7 @@ BENCH_CXXFLAGS = -O1 -std=c++17 -fwrapv -pthread -Wall -Wextra -Wno-unused-label
   -I$(ROOT)/../include -isystem $(VERILATOR_INCLUDE)
 RUNTIME := $(addprefix $(PIPELINES_DIR)/,verilated.o verilated_threads.o)
 
-.PHONY: pipelines lint_pipelines
+.PHONY: pipelines lint_pipelines synth_pipelines
 pipelines: $(FAMILIES:%=$(PIPELINES_DIR)/%_tb)
 
 lint_pipelines:
@@ -71,3 +73,19 @@ $(PIPELINES_DIR)/$(1)_tb: $(BENCHES)/$(1)_tb.cpp $(wildcard $(BENCHES)/*.hpp) \
 	  $(MODELS_$(1):%=$(PIPELINES_DIR)/%/model.a) $(RUNTIME) -o $$@
 endef
 $(foreach family,$(FAMILIES),$(eval $(call family_rule,$(family))))
+
+# ---- yosys --------------------------------------------------------------------------------
+NAMES ?= $(MODELS)
+ALL_SOURCES := $(LATENCIES) $(filter-out $(LATENCIES),$(PIPELINE_SOURCES)) $(SOURCES)
+synth_pipelines: $(NAMES:%=$(BUILD_DIR)/synth/%.json)
+
+# Plain names in a folder of their own, as in synth.
+$(MODELS:%=$(BUILD_DIR)/synth/%.json): $(BUILD_DIR)/synth/%.json: $(ALL_SOURCES)
+	@mkdir -p $(@D)/$*
+	@cp $(ALL_SOURCES) $(@D)/$*
+	cd $(@D)/$* && $(YOSYS) -q -p "read_verilog -sv $(notdir $(ALL_SOURCES)); \
+	  $(if $(WITH_$*),chparam $(foreach with,$(WITH_$*),-set $(subst =, ,$(with))) $(call module,$*);) \
+	  hierarchy -top $(call module,$*); tee -o ports portlist $(call module,$*); \
+	  synth_xilinx -family xcup -uram -noiopad -top $(call module,$*); tee -o cells stat -json -tech xilinx"
+	@mv $(@D)/$*/ports $(@D)/$*.ports
+	@mv $(@D)/$*/cells $@
