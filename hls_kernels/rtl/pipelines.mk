@@ -1,0 +1,91 @@
+# Benches of the pipelines, one for each family: every pipeline is a Verilator model of its own, and a
+# bench plays random operands through those of its family. Included by Makefile.
+#
+#   make pipelines     the benches, in $(BUILD_DIR)/pipelines; each takes VECTORS SEED and prints
+#                      a line of JSON for each pipeline: its latency and its mismatches
+#   make synth_pipelines [NAMES="gate quotient"]
+#                      ports and cell counts of yosys, in $(BUILD_DIR)/synth/NAME.ports and .json
+FOLDERS := arithmetic lanes scalars moves group
+PIPELINE_SOURCES := $(foreach folder,$(FOLDERS),$(wildcard $(ROOT)/$(folder)/*.sv))
+LATENCIES := $(ROOT)/arithmetic/latency.sv
+BENCHES := $(ROOT)/benches
+PIPELINES_DIR := $(BUILD_DIR)/pipelines
+
+MODELS_arithmetic := product narrow_product shift_left shift_right shifted maximum any_bit total peak \
+  divide_factor divide_127 divide_mean divide_inverse divide_reward
+MODELS_lanes := dequantise fixed quantise exponential reciprocal gate norm rotate residual log_term \
+  score weight accumulate
+MODELS_scalars := room normalise times plus quantiser mean inverse_root make_fixed make_gate log2
+MODELS_moves := move fifo bank skew control
+MODELS_group := lane_group
+FAMILIES := arithmetic lanes scalars moves group
+MODELS := $(foreach family,$(FAMILIES),$(MODELS_$(family)))
+
+# Modules with another name than their pipeline, and what they are made with.
+MODULE_shifted := rounded_shift
+MODULE_maximum := max_tree
+MODULE_any_bit := or_tree
+MODULE_total := sum_tree
+MODULE_room := room_of
+MODULE_fifo := weight_fifo
+MODULE_bank := row_bank
+MODULE_control := loop_control
+$(foreach name,factor 127 mean inverse reward,$(eval MODULE_divide_$(name) := quotient))
+WITH_divide_factor := N=30 D=15
+WITH_divide_127 := N=31 D=7
+WITH_divide_mean := N=62 D=20
+WITH_divide_inverse := N=61 D=31
+WITH_divide_reward := N=55 D=23
+WITH_fifo := WIDTH=32 DEPTH=16
+WITH_bank := STEPS=64
+module = $(or $(MODULE_$(1)),$(1))
+
+FIND := $(addprefix -y $(ROOT)/,$(FOLDERS)) -y $(ROOT)
+VERILATOR_INCLUDE = $(or $(VERILATOR_ROOT),/usr/share/verilator)/include
+BENCH_CXXFLAGS = -O1 -std=c++17 -fwrapv -pthread -Wall -Wextra -Wno-unused-label -Wno-unknown-pragmas \
+  -I$(ROOT)/../include -isystem $(VERILATOR_INCLUDE)
+RUNTIME := $(addprefix $(PIPELINES_DIR)/,verilated.o verilated_threads.o)
+
+.PHONY: pipelines lint_pipelines synth_pipelines
+pipelines: $(FAMILIES:%=$(PIPELINES_DIR)/%_tb)
+
+lint_pipelines:
+	@for source in $(filter-out $(LATENCIES),$(PIPELINE_SOURCES)); do \
+	  $(VERILATOR) --lint-only -Wall $(FIND) --top-module $$(basename $$source .sv) $(LATENCIES) $$source \
+	    || exit 1; done
+
+$(PIPELINES_DIR)/%/model.a: $(PIPELINE_SOURCES) $(SOURCES)
+	@mkdir -p $(@D)
+	$(VERILATOR) --cc -Wall -O3 --x-assign unique --x-initial unique $(FIND) -Mdir $(@D) --prefix V$* \
+	  $(addprefix -G,$(WITH_$*)) --top-module $(call module,$*) $(LATENCIES) \
+	  $(filter %/$(call module,$*).sv,$(PIPELINE_SOURCES) $(SOURCES))
+	@$(MAKE) --no-print-directory -s -C $(@D) -f V$*.mk VM_PARALLEL_BUILDS=0 OPT_FAST=-O1 V$*__ALL.a >/dev/null
+	@mv $(@D)/V$*__ALL.a $@
+
+$(RUNTIME): $(PIPELINES_DIR)/%.o:
+	@mkdir -p $(@D)
+	$(CXX) -O1 -std=c++17 -c $(VERILATOR_INCLUDE)/$*.cpp -o $@
+
+define family_rule
+$(PIPELINES_DIR)/$(1)_tb: $(BENCHES)/$(1)_tb.cpp $(wildcard $(BENCHES)/*.hpp) \
+    $(MODELS_$(1):%=$(PIPELINES_DIR)/%/model.a) $(RUNTIME)
+	$$(CXX) $$(BENCH_CXXFLAGS) $(MODELS_$(1):%=-I$(PIPELINES_DIR)/%) $$< \
+	  $(MODELS_$(1):%=$(PIPELINES_DIR)/%/model.a) $(RUNTIME) -o $$@
+endef
+$(foreach family,$(FAMILIES),$(eval $(call family_rule,$(family))))
+
+# ---- yosys --------------------------------------------------------------------------------
+NAMES ?= $(MODELS)
+ALL_SOURCES := $(LATENCIES) $(filter-out $(LATENCIES),$(PIPELINE_SOURCES)) $(SOURCES)
+synth_pipelines: $(NAMES:%=$(BUILD_DIR)/synth/%.json)
+
+# Plain names in a folder of their own, as in synth.
+$(MODELS:%=$(BUILD_DIR)/synth/%.json): $(BUILD_DIR)/synth/%.json: $(ALL_SOURCES)
+	@mkdir -p $(@D)/$*
+	@cp $(ALL_SOURCES) $(@D)/$*
+	cd $(@D)/$* && $(YOSYS) -q -p "read_verilog -sv $(notdir $(ALL_SOURCES)); \
+	  $(if $(WITH_$*),chparam $(foreach with,$(WITH_$*),-set $(subst =, ,$(with))) $(call module,$*);) \
+	  hierarchy -top $(call module,$*); tee -o ports portlist $(call module,$*); \
+	  synth_xilinx -family xcup -uram -noiopad -top $(call module,$*); tee -o cells stat -json -tech xilinx"
+	@mv $(@D)/$*/ports $(@D)/$*.ports
+	@mv $(@D)/$*/cells $@
