@@ -54,6 +54,7 @@ UNITS: Mapping[str, str] = {
     "clock_hz": "Hz",
     "clock_max_hz": "Hz",
     "n_dsp": "1",
+    "n_dsp_usable": "1",
     "n_dsp_used": "1",
     "macs_per_dsp": "1",
     "n_cores": "1",
@@ -63,7 +64,8 @@ UNITS: Mapping[str, str] = {
 ``decode_w`` is the power while decoding (``active_w`` stands in when absent), ``clock_max_hz`` the
 highest clock a design can close on the device, ``onchip_bytes`` the memory on a card's chip (block
 and Ultra RAM together), ``memory_channels`` the pseudo-channels of a card's HBM and
-``memory_channel_bytes`` the size of each, ``launch_s`` the fixed host time of one layer's forward.
+``memory_channel_bytes`` the size of each, ``n_dsp_usable`` the DSPs that the card's shell leaves to a
+design, ``launch_s`` the fixed host time of one layer's forward.
 The efficiencies (``mfu_*``, ``mbu_decode``) are a GPU's or CPU's: a card's follow from its kernels.
 """
 
@@ -71,6 +73,7 @@ _SHARES = ("mfu_prefill", "mfu_train", "mbu_decode")
 _AT_MOST = (
     ("clock_hz", "clock_max_hz"),
     ("n_dsp_used", "n_dsp"),
+    ("n_dsp_usable", "n_dsp"),
     ("idle_w", "active_w"),
     ("idle_w", "tdp_w"),
     ("active_w", "tdp_w"),
