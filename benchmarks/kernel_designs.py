@@ -76,9 +76,7 @@ def designs(model: ModelShape, profile: DeviceProfile, n_tokens: int) -> list[Ke
     return found
 
 
-def _products_s(
-    model: ModelShape, profile: DeviceProfile, batch: BatchShape, arrays: int
-) -> float:
+def _products_s(model: ModelShape, profile: DeviceProfile, batch: BatchShape, arrays: int) -> float:
     """Time of all products of a forward in `GROUPS` groups of rows, with their starts, s."""
     memory, cycles, starts = memory_of(profile), 0.0, 0
     for call, times in forward_calls(model, batch):

@@ -198,7 +198,7 @@ def standing_of_kernels() -> str:
     root = kernel_root()
     found = [name for name in KERNELS if synthesis_of(root / name) is not None]
     if not found:
-        return "modelled; no synthesis report stands behind it"
+        return "modelled, pipeline depths from simulated RTL; no synthesis report stands behind it"
     told = "; ".join(f"{name} is {standing(root / name)}" for name in found)
     return f"modelled, and not from these reports: {told}"
 

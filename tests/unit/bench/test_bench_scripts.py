@@ -206,7 +206,10 @@ def test_kernel_figures_are_modelled_and_sum_the_declared_dsps(script, monkeypat
     monkeypatch.setattr(kernels, "declared_dsps", lambda: declared)
     config, found = kernels.measure(SimpleNamespace(quick=False))
     figures = by_id(found)
-    assert config["standing"] == "modelled; no synthesis report stands behind it"
+    assert (
+        config["standing"]
+        == "modelled, pipeline depths from simulated RTL; no synthesis report stands behind it"
+    )
     assert {str(f.provenance) for f in found} == {"modelled"}
     assert figures["kernel.gemm_array_efficiency_ii1"].holds is True
     one, two = (figures[f"kernel.gemm_array_efficiency_ii{ii}"].value for ii in (1, 2))

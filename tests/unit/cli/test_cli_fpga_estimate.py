@@ -79,7 +79,9 @@ def test_a_7b_reward_model_at_512_tokens(command, models):
     code, out, err = command("--model", models / "rm", "--tokens", 512, "--json", path)
     assert (code, err) == (0, "")
     assert out.startswith("rm as reward model: 1 row, 512 tokens\n")
-    assert "modelled; no synthesis report stands behind it" in out
+    assert (
+        "modelled, pipeline depths from simulated RTL; no synthesis report stands behind it" in out
+    )
     kernels = rows_of(out, "kernel")
     assert list(kernels)[:4] == ["gemm_int8", "vector_ops", "kv_cache_router", "mha_int8"]
     assert "link, 65,664 bytes" in kernels
