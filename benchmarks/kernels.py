@@ -39,8 +39,8 @@ WHAT = "Llama-2-7B's shape, reward of one row of 512 tokens, U55C at 245 MHz, 73
 SMOLLM_135M = ModelShape(30, 576, 1536, 9, 3, 64, 49152, 134_515_008, 106_203_456)
 N_SMALL_ROWS = 64
 SMALL_BEFORE_S = 29.716
-"""Modelled time of the small model with products in order of columns and a vector unit that went row
-by row, its latencies assumed: the kernels before both were changed."""
+"""Modelled time of the small model with products in order of columns and a vector unit that went
+row by row, its latencies assumed: the kernels before both were changed."""
 
 OTHER_W = 100.0
 """A card that draws more than the paper's 73 W, which it gives for 3,136 DSPs."""
@@ -102,7 +102,8 @@ def _forward(found: CardEstimate) -> list[Figure]:
     assert vector is not None
     other_w = found.profile.value("active_w") / OTHER_W
     return [
-        _figure("kernel.forward_7b_512_s", one.card.time_s, WHAT, unit="s", target=Target(high=4.2)),
+        _figure("kernel.forward_7b_512_s", one.card.time_s, WHAT, unit="s",
+                target=Target(high=4.2)),
         _figure("kernel.modelled_tokens_per_s_7b", one.tokens_per_s, WHAT, unit="token/s"),
         _figure("kernel.modelled_tokens_per_j_7b", one.tokens_per_j, WHAT, unit="token/J"),
         _figure("kernel.modelled_tokens_per_j_7b_100w", one.tokens_per_j * other_w,

@@ -64,8 +64,8 @@ UNITS: Mapping[str, str] = {
 ``decode_w`` is the power while decoding (``active_w`` stands in when absent), ``clock_max_hz`` the
 highest clock a design can close on the device, ``onchip_bytes`` the memory on a card's chip (block
 and Ultra RAM together), ``memory_channels`` the pseudo-channels of a card's HBM and
-``memory_channel_bytes`` the size of each, ``n_dsp_usable`` the DSPs that the card's shell leaves to a
-design, ``launch_s`` the fixed host time of one layer's forward.
+``memory_channel_bytes`` the size of each, ``n_dsp_usable`` the DSPs that the card's shell leaves to
+a design, ``launch_s`` the fixed host time of one layer's forward.
 The efficiencies (``mfu_*``, ``mbu_decode``) are a GPU's or CPU's: a card's follow from its kernels.
 """
 
