@@ -383,9 +383,9 @@ def warnings(caplog):
             "beside that of reward: together they need 18.00 GB, and u55c has 16.00 GB",
         ),
         (  # each alone fits, and the card's bytes would hold both
-            {"card_bytes": 6_900_000_000, "card_banks": {WEIGHTS_LOW.group: 3_150 << 20}},
-            "beside that of reward: together they need 6,300 MiB of the bank for weights, rows 0 "
-            "to 7, which has 6,144",
+            {"card_bytes": 6_900_000_000, "card_banks": {WEIGHTS_LOW.group: 3_350 << 20}},
+            "beside that of reward: together they need 6,700 MiB of the bank for weights, rows 0 "
+            "to 7; embedding and angles, which has 6,656",
         ),
     ],
 )

@@ -48,9 +48,9 @@ from ecorl.engines.protocol import Int64
 
 REWARD_BITS = 16
 OUTPUTS_A_WORD, PARTIAL_WORDS = 4, 4
-PRODUCT_BYTES = 128 << 20
-"""Bytes of the products of one start at most: a quarter of a memory channel. For a 7 B model these
-are 1,520 rows of gate and up."""
+PRODUCT_BYTES = 512 << 20
+"""Bytes of the products of one start at most: a quarter of their bank. For a 7 B model these are
+6,096 rows of gate and up, more than a group of rows has unless one prompt's rows are longer."""
 ROWS_AT_ONCE = 1 << 14
 """Rows of a product at most, whatever their size."""
 

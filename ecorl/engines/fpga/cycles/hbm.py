@@ -9,8 +9,10 @@ unless its data are striped over channels. Assumed throughout:
 - a port whose data are striped over s channels gets s times the rate of one, at most a word a
   cycle. One m_axi port ends in one port of the memory's switch, which passes no more than one
   channel's rate, so data in several channels need a port for each;
-- only the weights have more than one, `WEIGHT_CHANNELS`. Every other port has a channel
-  to itself, and no two kernels run at once;
+- only the weights have more than one, `WEIGHT_CHANNELS`. Every other port has the rate of a
+  channel to itself, and no two kernels run at once. Ports that share one
+  (`ecorl.engines.fpga.kernels.banks`) are those of short lists, and of a residual stream that is
+  read and written;
 - a loop that reads or writes waits `LATENCY_CYCLES` each time that it is entered: within it
   accesses follow one another, across two of them they do not.
 """

@@ -71,7 +71,7 @@ def test_memory_is_the_cards_channels_and_then_the_banks(container):
     assert [c.base_address for c in channels] == [i << 29 for i in range(32)]
     groups = found.memories()
     assert groups[:32] == channels
-    assert [g.tag for g in groups[32:]] == ["MBG[0:11]", "MBG[12:23]", "MBG[24:26]"]
+    assert [g.tag for g in groups[32:]] == ["MBG[0:12]", "MBG[13:24]", "MBG[25:28]"]
     kernels = kernel_interfaces()
     for one in found.connections():
         argument = kernels[one.unit].arguments[one.argument]
