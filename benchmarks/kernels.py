@@ -16,6 +16,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from benchmarks.kernel_benches import run_benches
+from benchmarks.kernel_checks import rtl_mismatches
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure, Target, missing
 from ecorl.devices import load_profile
@@ -32,7 +34,7 @@ from ecorl.engines.fpga.estimate import (
 from ecorl.engines.models.checkpoint import DecoderConfig, Rope
 from ecorl.records import ModelShape, Provenance, Stage
 
-MODELLED = Provenance.MODELLED
+MODELLED, MEASURED, EMULATED = Provenance.MODELLED, Provenance.MEASURED, Provenance.EMULATED
 N_TOKENS = 512
 LLAMA_2_7B = ModelShape(32, 4096, 11008, 32, 32, 128, 32000, 6_738_415_616, 6_607_343_616)
 WHAT = "Llama-2-7B's shape, reward of one row of 512 tokens, U55C at 245 MHz, 73 W"
@@ -61,7 +63,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         "weight_channels": WEIGHT_CHANNELS, "standing": standing_of_kernels(),
     }  # fmt: skip
     return settings, [
-        *_array(found), *_forward(found), _small(small), *_dsps(found), *source_checks(options),
+        *_array(found), *_forward(found), _small(small), *_dsps(found), *_sources(),
     ]  # fmt: skip
 
 
@@ -147,6 +149,49 @@ def _dsps(found: CardEstimate) -> list[Figure]:
         _figure("kernel.dsp_share_usable", n / profile.value("n_dsp_usable"),
                 f"over the DSPs that the card's shell leaves; {note}", target=usable),
     ]  # fmt: skip
+
+
+def _sources() -> list[Figure]:
+    """What the sources keep to: lint, FIFOs, and the RTL that the depths come from."""
+    none = Target(high=0)
+    benches = run_benches()
+    deadlocks = sum(bench.is_deadlocked for bench in benches)
+    note = f"benches of {len(benches)} kernels, processes side by side, FIFOs of the declared depth"
+    found = [
+        *_lint(),
+        Figure("kernel.fifo_deadlocks", deadlocks, "1", EMULATED, target=none, note=note),
+    ]
+    compared = rtl_mismatches()
+    if compared is None:
+        return [*found, missing("rtl.lane_mismatches", "1", "no Verilator here", none)]
+    note = f"results of {compared[0]:,} random operands that differ from the C-simulation's"
+    return [
+        *found,
+        Figure("rtl.lane_mismatches", compared[1], "1", EMULATED, target=none, note=note),
+    ]
+
+
+def _lint() -> list[Figure]:
+    """Rules of the lint, and findings in the kernels."""
+    none = Target(high=0)
+    try:
+        from hls_kernels.lint import rules
+        from hls_kernels.lint.judge import judge  # both import clang
+        from hls_kernels.lint.kernels import all_kernels
+
+        asked = rules()
+    except ImportError:
+        why = "libclang is not installed"
+        return [
+            missing("kernel.lint_rules", "1", why),
+            missing("kernel.lint_findings", "1", why, none),
+        ]
+    findings, n_loops = judge(all_kernels())
+    note = f"in {n_loops} loops of all kernels"
+    return [
+        Figure("kernel.lint_rules", len(asked), "1", MEASURED, note=", ".join(asked)),
+        Figure("kernel.lint_findings", len(findings), "1", MEASURED, target=none, note=note),
+    ]
 
 
 def _figure(

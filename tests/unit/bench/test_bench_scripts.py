@@ -204,6 +204,7 @@ def test_kernel_figures_are_modelled_and_sum_the_declared_dsps(script, monkeypat
     kernels = script("kernels")
     declared = {"gemm_int8": 2048, "mha_int8": 1024, "vector_ops": None}
     monkeypatch.setattr(kernels, "declared_dsps", lambda: declared)
+    monkeypatch.setattr(kernels, "_sources", list)
     config, found = kernels.measure(SimpleNamespace(quick=False))
     figures = by_id(found)
     assert (
@@ -218,8 +219,13 @@ def test_kernel_figures_are_modelled_and_sum_the_declared_dsps(script, monkeypat
     # Never above the array's peak: 4,096 products a cycle at 245 MHz.
     assert figures["kernel.tops_u55c"].value == pytest.approx(one * 2 * 4096 * 245e6 / 1e12)
     assert figures["kernel.modelled_tokens_per_s_7b"].value < 4096 * 245e6 / 6.4e9
-    share = figures["kernel.dsp_share_u55c"]
+    assert 3.2 < figures["kernel.forward_7b_512_s"].value < 4.2  # the products alone take 3.2
+    at_73, at_100 = (f"kernel.modelled_tokens_per_j_7b{w}" for w in ("", "_100w"))
+    assert figures[at_100].value == pytest.approx(0.73 * figures[at_73].value)
+    assert figures["kernel.small_model_gain"].holds is True
+    share, usable = figures["kernel.dsp_share_u55c"], figures["kernel.dsp_share_usable"]
     assert share.value == pytest.approx(3072 / 9024)
+    assert usable.value == pytest.approx(3072 / 8304)
     assert "none declared yet by vector_ops" in share.note
     monkeypatch.setattr(kernels, "declared_dsps", lambda: {"gemm_int8": None})
     assert by_id(kernels.measure(SimpleNamespace())[1])["kernel.dsp_share_u55c"].value is None

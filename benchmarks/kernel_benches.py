@@ -1,0 +1,60 @@
+"""The kernels' own test benches, for the benchmark of the kernels.
+
+Each bench runs its kernel's top function on many shapes in the C-simulation, with processes side by
+side and FIFOs of the declared depth. One whose processes cannot go on ends with a report.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from ecorl.engines.fpga.csim.build import kernel_root
+from ecorl.engines.fpga.cycles.model import KERNELS
+from ecorl.errors import BuildError
+
+STANDSTILL = "no process can go on"
+"""Words of the report of a dataflow region in which every process waits for another."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRun:
+    """What one bench has said.
+
+    Attributes:
+        kernel: whose bench it is.
+        text: all that it printed.
+        passed: whether each result was right.
+    """
+
+    kernel: str
+    text: str
+    passed: bool
+
+    @property
+    def is_deadlocked(self) -> bool:
+        """Whether its processes waited for each other."""
+        return STANDSTILL in self.text
+
+
+def run_benches() -> list[BenchRun]:
+    """Build and run the benches of all kernels in the fast build.
+
+    Raises:
+        BuildError: when one cannot be built, or gives wrong results without a deadlock.
+    """
+    with tempfile.TemporaryDirectory(prefix="ecorl-kernel-benches-") as name:
+        return [_run(kernel, Path(name) / kernel) for kernel in KERNELS]
+
+
+def _run(kernel: str, folder: Path) -> BenchRun:
+    command = ["make", "-s", "-C", str(kernel_root() / kernel), "tb", "BUILD=fast"]
+    options = [f"PYTHON={sys.executable}", f"BUILD_DIR={folder}"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    run = BenchRun(kernel, done.stdout + done.stderr, done.returncode == 0)
+    if not run.passed and not run.is_deadlocked:
+        raise BuildError(f"the bench of {kernel}: {run.text}")
+    return run
