@@ -149,9 +149,9 @@ inline void give_out(shadow_t& shadow, hls::stream<sum_quad_t>& scores,
     } else {
         sums.write(shadow.quad[0]);
     }
-    const dim_t moving = ECORL_LANES(QUADS, shadow.left);
+    const dim_t moving = ECORL_LANES(QUADS - 1, shadow.left - 1);
 SHIFT:
-    for (dim_t q = 0; q + 1 < moving; ++q) {
+    for (dim_t q = 0; q < moving; ++q) {
 #pragma HLS UNROLL
         shadow.quad[q] = shadow.quad[q + 1];
     }
@@ -215,7 +215,7 @@ MAC:
         const bool is_sum = i >= when.first_sum && i < when.end_sum;
         const dim_t n_rows = is_score ? turn.score_rows : turn.sum_rows;
         if (is_sum || (is_score && at < when.query_cycles)) {
-            if (at % (is_score ? 2 : 4) == 0) beat = is_score ? keys.read() : values.read();
+            if ((is_score ? at % 2 : at % 4) == 0) beat = is_score ? keys.read() : values.read();
             if (at % 4 == 0) {
                 const dim_t query_word = turn.query_side * QUERY_OPERANDS + at / 4;
                 take_operands(query, weight, rows, is_score, query_word, at / 4, n_rows);
