@@ -73,7 +73,7 @@ void mha_dataflow(const query_block_t* blocks, const head_row_t* rows, const bea
     hls::stream<beat_t, 512> keys("keys");
     hls::stream<beat_t, 512> values("values");
     hls::stream<beat_t, 64> scales("scales");
-    hls::stream<sum_quad_t, 32> sums("sums");
+    hls::stream<sum_quad_t, 512> sums("sums");
     hls::stream<moves_t, 64> moves("moves");
     hls::stream<quad_total_t, 64> totals("totals");
     hls::stream<word_t, 512> context_words("context_words");
@@ -85,7 +85,7 @@ void mha_dataflow(const query_block_t* blocks, const head_row_t* rows, const bea
 #pragma HLS BIND_STORAGE variable = keys type = fifo impl = bram
 #pragma HLS BIND_STORAGE variable = values type = fifo impl = bram
 #pragma HLS BIND_STORAGE variable = scales type = fifo impl = srl
-#pragma HLS BIND_STORAGE variable = sums type = fifo impl = srl
+#pragma HLS BIND_STORAGE variable = sums type = fifo impl = bram
 #pragma HLS BIND_STORAGE variable = totals type = fifo impl = srl
 #pragma HLS BIND_STORAGE variable = context_words type = fifo impl = bram
 #pragma HLS BIND_STORAGE variable = scaled type = fifo impl = srl
@@ -127,7 +127,7 @@ extern "C" void mha_int8_krnl(const ecorl::mha::query_block_t* blocks,
 #pragma HLS INTERFACE m_axi port = pages bundle = gmem_p max_read_burst_length = \
     256 num_read_outstanding = 16 offset = slave
 #pragma HLS INTERFACE m_axi port = context bundle = gmem_c max_write_burst_length = \
-    256 num_write_outstanding = 16 offset = slave
+    256 num_write_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = results bundle = gmem_o max_write_burst_length = \
     256 num_write_outstanding = 2 offset = slave
 #pragma HLS INTERFACE s_axilite port = n_blocks

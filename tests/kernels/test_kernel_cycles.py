@@ -155,7 +155,7 @@ def run_mha(handle, call: MhaCall, head_dim):
 )
 def test_mha_int8(handle, head_dim, first, n):
     call = MhaCall(card_head(head_dim), first, n)
-    found = counted(handle, "mha_int8", 15, lambda: run_mha(handle, call, head_dim))
+    found = counted(handle, "mha_int8", 17, lambda: run_mha(handle, call, head_dim))
     assert found == astuple(call.counts())
 
 
