@@ -145,4 +145,7 @@ extern "C" void mha_int8_krnl(const ecorl::mha::query_block_t* blocks,
     const ecorl::scale_t score = {score_m, score_e};
     MHA_COUNT(CALLS, 1);
     mha_dataflow(blocks, rows, queries, table, pages, context, results, n_blocks, d, score);
+#ifdef ECORL_CSIM
+    counts::add_to_totals();
+#endif
 }

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "../mha_int8/mha_int8.hpp"
 #include "kv_cache_router_sim.hpp"
-#include "mha_int8_sim.hpp"
 
 namespace ecorl {
 
@@ -101,7 +101,6 @@ void CardPages::attend(const std::vector<segment_t>& segments,
                   reinterpret_cast<const beat_t*>(memory_.get()), static_cast<word_t*>(context),
                   static_cast<mha::head_result_t*>(results),
                   static_cast<std::int32_t>(blocks.size()), d_, score.m, score.e);
-    mha::counts::add_to_totals();
 }
 
 }  // namespace ecorl
