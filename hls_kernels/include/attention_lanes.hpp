@@ -59,19 +59,21 @@ static inline std::int32_t exponent_of_score(value_t largest) {
     return static_cast<std::int32_t>(above >> ATTENTION_BITS);
 }
 
-/// Take the exponents of a page's largest weight, alone and with its value's scale, into a row's
-/// state; returns how far its former context moves to the right, 0..31.
-static inline std::int32_t raise(softmax_t& state, std::int32_t top, std::int32_t weighted) {
+/// A row's exponents after one more page, and how far its former sums move to the right.
+struct raised_t {
+    std::int32_t top, weighted;
+    std::int32_t sum_right;      ///< of the weights, 0..63
+    std::int32_t context_right;  ///< of the values under the weights, 0..31
+};
+
+/// Take the exponents of a page's largest weight, alone and with its value's scale, into those of a
+/// row.
+static inline raised_t raised(std::int32_t top, std::int32_t weighted, std::int32_t page_top,
+                              std::int32_t page_weighted) {
 #pragma HLS INLINE
-    if (top > state.top) {
-        const std::int32_t bits = top - state.top;
-        state.sum >>= bits < 63 ? bits : 63;
-        state.top = top;
-    }
-    if (weighted <= state.weighted) return 0;
-    const std::int32_t bits = weighted - state.weighted;
-    state.weighted = weighted;
-    return bits < 31 ? bits : 31;
+    const std::int32_t up = page_top > top ? page_top - top : 0;
+    const std::int32_t more = page_weighted > weighted ? page_weighted - weighted : 0;
+    return {top + up, weighted + more, up < 63 ? up : 63, more < 31 ? more : 31};
 }
 
 /// The weight of key `number`, times its value's scale. `ceiling` is the row's top with
@@ -98,17 +100,17 @@ ECORL_LANE weighed_t<P> weighed(typename P::value score, const key_scales_t<P>& 
     return {V(w >> 7), V(w & 127), P::select(number < live, p, P::all(0))};
 }
 
-/// context >> down + (128 * upper + lower) / 64, both rounded.
+/// context >> down + sum / 64, both rounded; `sum` is 128 times that under the weights' high codes
+/// and that under their low codes.
 template <class P>
-ECORL_LANE typename P::value accumulated(typename P::value context, typename P::value upper,
-                                         typename P::value lower, std::int32_t down) {
+ECORL_LANE typename P::value accumulated(typename P::value context, typename P::value sum,
+                                         std::int32_t down) {
 #pragma HLS INLINE
     using V = typename P::value;
     const std::int32_t half = static_cast<std::int32_t>((std::int64_t{1} << down) >> 1);
     const std::int32_t keep = down > 30 ? 0 : -1;
     const V moved = V(P::right(V(context + half), P::all(down)) & keep);
-    const V both = V(V(upper << 7) + lower);
-    return V(moved + V(V(both + 32) >> 6));
+    return V(moved + V(V(sum + 32) >> 6));
 }
 
 /// How the sums of a row become its head's context: high(c << room, inverse).
@@ -118,15 +120,16 @@ struct finisher_t {
     std::int32_t exponent;  ///< NO_EXPONENT for a head of zeros
 };
 
-static inline finisher_t make_finisher(value_t peak, const softmax_t& state) {
+/// `peak` is the largest magnitude of a row's sums, `weights` the sum of its weights: at most
+/// 65,536 of 23 bits. `lead` is weighted - top.
+static inline finisher_t make_finisher(value_t peak, sint<40> weights, std::int32_t lead) {
 #pragma HLS INLINE
     if (peak == 0) return {0, 0, NO_EXPONENT};
     const int room = room_of(peak);
-    const scale_t sum = normalised<64>(state.sum, 0);
+    const scale_t sum = normalised<40>(weights, 0);
     const sint<62> inverse =
         quotient<61, 31>(sint<62>((std::int64_t{1} << 61) - 1), sint<32>(sum.m));
-    return {room, static_cast<std::int32_t>(inverse),
-            17 + state.weighted - state.top - room - sum.e};
+    return {room, static_cast<std::int32_t>(inverse), 17 + lead - room - sum.e};
 }
 
 }  // namespace ecorl

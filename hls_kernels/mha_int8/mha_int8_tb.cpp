@@ -1,4 +1,4 @@
-// Test bench of mha_int8: the kernel against the row functions on plain arrays, bit for bit, and
+// Test bench of mha_int8: the kernel against the host's row functions, bit for bit, and
 // against attention in double precision, closely.
 //
 // It lays out pages itself, as include/kv_pages.hpp says. Under ECORL_CSIM it goes on to the C API.
@@ -11,15 +11,9 @@
 #include <random>
 #include <vector>
 
+#include "../sim/attention_rows.hpp"
+#include "../sim/row_lanes.hpp"
 #include "mha_int8.hpp"
-
-#define ECORL_ROW static inline
-#define ECORL_ROWS plain
-#include "../include/ecorl_row_lanes.hpp"
-
-#include "../vector_ops/rows.hpp"
-
-#include "rows.hpp"
 
 using namespace ecorl;
 using namespace ecorl::mha;
@@ -121,7 +115,7 @@ struct asked_t {
 
 struct answer_t {
     std::vector<std::int32_t> context;
-    result_t result;
+    head_result_t result;
 };
 
 std::int64_t dot(const std::vector<code_t>& a, const std::vector<code_t>& b) {
@@ -157,7 +151,8 @@ answer_t by_rows(const asked_t& asked, dim_t d, scale_t score) {
                     : 0;
         }
         const page_scales_t by = {rows[0], rows[1], rows[2], rows[3]};
-        const int down = plain::softmax_row(acc, by, scale, live, state, codes[0], codes[1], mark);
+        const int down = attention_rows<one_lane>::softmax(acc, by, scale, live, state, codes[0],
+                                                           codes[1], mark);
         for (dim_t c = 0; c < d; ++c) {
             std::int32_t sums[2] = {0, 0};
             for (int j = 0; j < live; ++j) {
@@ -168,10 +163,10 @@ answer_t by_rows(const asked_t& asked, dim_t d, scale_t score) {
             upper[c] = sums[0];
             lower[c] = sums[1];
         }
-        plain::accumulate_row(context.data(), upper.data(), lower.data(), down, d);
+        attention_rows<one_lane>::accumulate(context.data(), upper.data(), lower.data(), down, d);
     }
     answer_t answer{{}, {0, mark != 0 ? 1 : 0}};
-    plain::finish_row(context.data(), state, answer.result.exponent, d);
+    attention_rows<one_lane>::finish(context.data(), state, answer.result.exponent, d);
     for (const value_t& v : context) answer.context.push_back(static_cast<std::int32_t>(v));
     return answer;
 }
@@ -208,11 +203,12 @@ bool is_close(const asked_t& asked, const answer_t& got, dim_t d, scale_t score)
 /// What the kernel makes of rows, `cuts` being the first row of each block and the end.
 std::vector<answer_t> by_kernel(const memory_t& memory, const std::vector<asked_t>& asked,
                                 const std::vector<std::int32_t>& cuts, scale_t score) {
-    const dim_t d = memory.d, parts = token_beats(d), width = d / BEAT_INTS;
+    const dim_t d = memory.d, parts = token_beats(d), width = words_of(d);
     const std::size_t m = asked.size();
-    std::vector<beat_t> queries(m * parts), context(m * width);
+    std::vector<beat_t> queries(m * parts);
+    std::vector<word_t> context(m * width);
     std::vector<head_row_t> rows;
-    std::vector<result_t> results(m);
+    std::vector<head_result_t> results(m);
     for (std::size_t r = 0; r < m; ++r) {
         for (dim_t c = 0; c < parts * BEAT; ++c) {
             queries[r * parts + c / BEAT].value[c % BEAT] =
@@ -220,7 +216,7 @@ std::vector<answer_t> by_kernel(const memory_t& memory, const std::vector<asked_
         }
         rows.push_back({asked[r].query.scale.m, asked[r].query.scale.e, asked[r].position, 0});
     }
-    std::vector<block_t> blocks;
+    std::vector<query_block_t> blocks;
     std::vector<std::int32_t> table;
     for (std::size_t b = 0; b + 1 < cuts.size(); ++b) {
         const std::vector<std::int32_t>& own = asked[cuts[b]].sequence->table;
@@ -238,8 +234,7 @@ std::vector<answer_t> by_kernel(const memory_t& memory, const std::vector<asked_
     for (std::size_t r = 0; r < m; ++r) {
         answers.push_back({{}, results[r]});
         for (dim_t c = 0; c < d; ++c) {
-            const beat_t& beat = context[r * width + c / BEAT_INTS];
-            const value_t value = int_of(beat, c % BEAT_INTS);
+            const value_t value = context[r * width + c / LANES].lane[c % LANES];
             answers[r].context.push_back(static_cast<std::int32_t>(value));
         }
     }
@@ -292,7 +287,7 @@ int check(int n, dim_t d, int m, int heads, fill how) {
         }
         const auto end = static_cast<std::int32_t>(asked.size());
         while (cuts.back() < end) {
-            const int size = draw(0, 1) == 0 ? BLOCK_ROWS : draw(1, BLOCK_ROWS);
+            const int size = draw(0, 1) == 0 ? QUERY_ROWS : draw(1, QUERY_ROWS);
             cuts.push_back(std::min(cuts.back() + size, end));
         }
     }

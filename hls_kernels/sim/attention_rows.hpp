@@ -33,8 +33,9 @@ struct attention_rows {
             R::store(acc + j, key.score, STEP);
         }
         mark |= R::any_bit(changed);
-        const std::int32_t down = raise(state, exponent_of_score(R::largest(top)),
-                                        exponent_of_score(R::largest(weighted)));
+        const raised_t up = raised(state.top, state.weighted, exponent_of_score(R::largest(top)),
+                                   exponent_of_score(R::largest(weighted)));
+        state = {state.sum >> up.sum_right, up.top, up.weighted};
         const std::int32_t ceiling = state.top * (1 << ATTENTION_BITS);
         const std::int32_t offset = 16 + state.weighted - state.top;
         V sum = R::all(0);
@@ -47,22 +48,22 @@ struct attention_rows {
             R::store(low_codes + j, key.low, STEP);
         }
         state.sum += static_cast<std::int64_t>(R::total(sum));
-        return down;
+        return up.context_right;
     }
 
     /// context[d] = context >> down + (128 * upper + lower) / 64.
     static void accumulate(value_t* context, const value_t* upper, const value_t* lower, int down,
                            dim_t d) {
         for (dim_t j = 0; j < d; j += STEP) {
-            const V sum = accumulated<R>(R::load(context + j, d - j), R::load(upper + j, d - j),
-                                         R::load(lower + j, d - j), down);
-            R::store(context + j, sum, d - j);
+            const V sum = V(V(R::load(upper + j, d - j) << 7) + R::load(lower + j, d - j));
+            R::store(context + j, accumulated<R>(R::load(context + j, d - j), sum, down), d - j);
         }
     }
 
     /// The head's context in place, and its exponent; false for a head of zeros.
     static bool finish(value_t* context, const softmax_t& state, std::int32_t& exponent, dim_t d) {
-        const finisher_t by = make_finisher(row_functions<R>::peak_of(context, d), state);
+        const finisher_t by = make_finisher(row_functions<R>::peak_of(context, d),
+                                            sint<40>(state.sum), state.weighted - state.top);
         exponent = by.exponent;
         if (by.exponent == NO_EXPONENT) return false;
         for (dim_t j = 0; j < d; j += STEP) {

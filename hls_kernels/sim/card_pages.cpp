@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "../mha_int8/mha_int8.hpp"
 #include "kv_cache_router_sim.hpp"
-#include "mha_int8_sim.hpp"
 
 namespace ecorl {
 
@@ -31,7 +31,7 @@ std::vector<run_t> runs_of(const std::vector<segment_t>& segments,
         while (t >= segments[segment].end) ++segment;
         const bool goes_on = !runs.empty() && runs.back().segment == segment &&
                              runs.back().first + runs.back().n == t &&
-                             runs.back().n < mha::BLOCK_ROWS;
+                             runs.back().n < mha::QUERY_ROWS;
         if (!goes_on) runs.push_back({segment, t, 0});
         ++runs.back().n;
     }
@@ -88,7 +88,7 @@ void CardPages::attend(const std::vector<segment_t>& segments,
                        scale_t score, void* context, void* results) const {
     const std::vector<run_t> runs = runs_of(segments, asked);
     const std::int32_t share = heads.n_heads / heads.n_kv_heads;
-    std::vector<mha::block_t> blocks;
+    std::vector<mha::query_block_t> blocks;
     for (std::int32_t h = 0; h < heads.n_heads; ++h) {
         for (const run_t& run : runs) {
             const segment_t& s = segments[run.segment];
@@ -98,10 +98,9 @@ void CardPages::attend(const std::vector<segment_t>& segments,
         }
     }
     mha_int8_krnl(blocks.data(), rows_of(heads, 0), codes_of(heads, 0, d_), table_.data(),
-                  reinterpret_cast<const beat_t*>(memory_.get()), static_cast<beat_t*>(context),
-                  static_cast<mha::result_t*>(results), static_cast<std::int32_t>(blocks.size()),
-                  d_, score.m, score.e);
-    mha::counts::add_to_totals();
+                  reinterpret_cast<const beat_t*>(memory_.get()), static_cast<word_t*>(context),
+                  static_cast<mha::head_result_t*>(results),
+                  static_cast<std::int32_t>(blocks.size()), d_, score.m, score.e);
 }
 
 }  // namespace ecorl

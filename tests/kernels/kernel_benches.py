@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 from ecorl.engines.fpga.csim.build import ap_headers, kernel_root
 
@@ -62,10 +63,10 @@ def constants_of(kernel):
     """The integer constants of the shared headers and the kernel's own, which shadow them."""
     root = kernel_root()
     known = {}
-    headers = [
-        root / "include" / f"ecorl_{name}.hpp" for name in ("lanes", "rows", "words", "products")
-    ]
-    for path in (*headers, root / kernel / f"{kernel}.hpp"):
+    shared = ("ecorl_lanes", "ecorl_rows", "ecorl_words", "ecorl_products", "kv_pages")
+    headers = [root / "include" / f"{name}.hpp" for name in shared]
+    own = [root / kernel / name for name in (f"{kernel}.hpp", "types.hpp")]
+    for path in filter(Path.exists, (*headers, *own)):
         for name, text in re.findall(r"constexpr int (\w+) = ([^;]+);", path.read_text()):
             known[name] = _evaluated(text, known)
     return known
@@ -87,14 +88,19 @@ def uram_of(arrays, known):
 
 
 def bram_18k_of(bram, known):
-    """RAMB18s of arrays, each bank in the shape that takes fewest, and of the memory ports."""
+    """RAMB18s of arrays, each bank in the shape that takes fewest, and of the memory ports.
+
+    Where a cycle reads two words of a bank the shape has 18 bits at most (`widest`).
+    """
     count = 0
     for a in bram["arrays"]:
         depth = _evaluated(a["depth"], known)
-        bank = min(math.ceil(a["bits"] / w) * math.ceil(depth / d) for w, d in RAMB18)
+        shapes = [(w, d) for w, d in RAMB18 if w <= a.get("widest", 36)]
+        bank = min(math.ceil(a["bits"] / w) * math.ceil(depth / d) for w, d in shapes)
         count += _evaluated(a["banks"], known) * bank
     for port in bram["ports"]:
-        count += math.ceil(512 / 36) * math.ceil(port["burst"] * port["outstanding"] / 512)
+        words = port["burst"] * port["outstanding"]
+        count += math.ceil(port.get("bits", 512) / 36) * math.ceil(words / 512)
     return count
 
 
@@ -123,8 +129,8 @@ def pipelines():
     return {each["name"]: each for each in qor_of("rtl")["pipelines"]}
 
 
-def check_dsps(qor, source):
-    """DSPs follow from the lanes of each loop and the RTL of what a lane does."""
+def checked_dsps(qor, source):
+    """DSPs of loops: those of the lanes of each follow from the RTL of what a lane does."""
     known, labels = pipelines(), {loop["label"] for loop in qor["loops"]}
     total = 0
     for entry in qor["dsp"]["loops_of"]:
@@ -133,7 +139,7 @@ def check_dsps(qor, source):
         per_lane = sum(known[name]["dsp"] for name in entry["pipelines"]) + entry.get("beside", 0)
         assert entry["per_lane"] == per_lane, entry["loop"]
         total += entry["lanes"] * per_lane
-    assert qor["dsp"]["count"] == total
+    return total
 
 
 def check_resources(kernel):
@@ -143,13 +149,15 @@ def check_resources(kernel):
         assert known[name] == value
     assert qor["uram"]["count"] == uram_of(qor["uram"]["arrays"], known)
     assert qor["bram_18k"]["count"] == bram_18k_of(qor["bram_18k"], known)
-    assert qor["bram_18k"]["ports"] == ports_of(kernel)
+    ports = [{k: v for k, v in p.items() if k != "bits"} for p in qor["bram_18k"]["ports"]]
+    assert ports == ports_of(kernel)
     source = "".join(
         path.read_text()
         for folder in (kernel, "include", "vector_ops")
         for path in (kernel_root() / folder).glob("*.[ch]pp")
     )
-    check_dsps(qor, source)
+    array = _evaluated(qor["dsp"].get("array", 0), known)
+    assert qor["dsp"]["count"] == array + checked_dsps(qor, source)
     for array in qor["uram"]["arrays"] + qor["bram_18k"]["arrays"]:
         function, *_, variable = array["name"].removesuffix(", doubled").split(".")
         assert re.search(rf"\b{function}\b", source), array["name"]

@@ -25,9 +25,9 @@ ROUTER_COUNTS = (
     *("copy_cycles", "row_cycles", "emit_cycles", "bytes_tokens", "bytes_read", "bytes_written"),
 )
 MHA_COUNTS = (
-    *("calls", "blocks", "pages", "turns", "fill_cycles", "score_cycles", "context_cycles"),
-    *("softmax_cycles", "drain_cycles", "turn_cycles", "finish_cycles"),
-    *("bytes_queries", "bytes_pages", "bytes_written", "macs"),
+    *("calls", "blocks", "pages", "turns", "array_cycles", "score_cycles", "context_cycles"),
+    *("arrange_cycles", "softmax_cycles", "weight_cycles", "turn_cycles"),
+    *("accumulate_cycles", "emit_cycles", "bytes_queries", "bytes_pages", "bytes_written", "macs"),
 )
 
 

@@ -159,7 +159,40 @@ def run_mha(handle, call: MhaCall, head_dim):
 )
 def test_mha_int8(handle, head_dim, first, n):
     call = MhaCall(card_head(head_dim), first, n)
-    found = counted(handle, "mha_int8", 15, lambda: run_mha(handle, call, head_dim))
+    found = counted(handle, "mha_int8", 17, lambda: run_mha(handle, call, head_dim))
+    assert found == astuple(call.counts())
+
+
+def run_heads(handle, call: MhaCall):
+    """The top function, with the blocks of all heads as the card's plan lists them."""
+    n_pages = -(-(call.first + call.n) // PAGE)
+    starts = [(h, first) for h in range(call.heads) for first in range(0, call.n, 64)]
+    blocks = np.array([
+        (h * call.n + first, min(64, call.n - first), h * n_pages,
+         (call.first + min(first + 64, call.n) - 1) // PAGE + 1)
+        for h, first in starts
+    ], np.int32)  # fmt: skip
+    rows = np.zeros((call.heads, call.n, 4), np.int32)
+    rows[:] = SCALE, -38, 0, 0
+    rows[:, :, 2] = np.arange(call.first, call.first + call.n)
+    pages = np.zeros((call.heads * n_pages, page_beats(call.d) * WORD), np.int8)
+    table = np.arange(call.heads * n_pages, dtype=np.int32)
+    queries = np.zeros((call.heads * call.n, 128), np.int8)
+    context = np.zeros((call.heads * call.n, call.d), np.int32)
+    results = np.zeros((call.heads * call.n, 2), np.int32)
+    handle.mha_int8_krnl(
+        *pointers(blocks, rows, queries, table, pages, context, results), len(blocks), call.d,
+        SCALE, -30,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 4, 5, 9])
+@pytest.mark.parametrize(("first", "n"), [(0, 1), (0, 64), (0, 100), (130, 70), (0, 200)])
+@pytest.mark.parametrize("d", [16, 64])
+def test_heads_of_mha_int8(handle, d, first, n, heads):
+    """The list of all blocks in one call: heads in the middle are like one another."""
+    call = MhaCall(d, first, n, heads)
+    found = counted(handle, "mha_int8", 17, lambda: run_heads(handle, call))
     assert found == astuple(call.counts())
 
 

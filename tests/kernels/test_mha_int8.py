@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_sources import badly_formatted, bench_output, output_alone, qor, worth
+from kernel_sources import badly_formatted
 from kv_attention import (
     MHA_COUNTS,
     NO_EXPONENT,
@@ -24,7 +22,7 @@ from kv_attention import (
     wanted_contexts,
 )
 
-from ecorl.engines.fpga.csim.build import kernel_root
+from tests.kernels.kernel_benches import check_resources, constants_of, qor_of, run_alone, run_bench
 
 N_COMPLETIONS = 8
 
@@ -55,44 +53,28 @@ def in_pages(lib, keys, values):
 def test_bench_under_sanitisers(require_tool, tmp_path, build):
     require_tool("hls_headers")
     require_tool("make")
-    assert "PASS mha_int8: 31 problems, 0 wrong rows" in bench_output("mha_int8", build, tmp_path)
+    assert "PASS mha_int8: 31 problems, 0 wrong rows" in run_bench("mha_int8", build, tmp_path)
 
 
 def test_kernel_stands_alone_as_under_vitis(require_tool, tmp_path):
     require_tool("hls_headers")
-    assert output_alone("mha_int8", tmp_path).startswith("PASS")
+    assert run_alone("mha_int8", tmp_path).startswith("PASS")
 
 
 def test_sources_are_formatted(require_tool):
     require_tool("clang_format")
-    more = ("mha_int8/turn.hpp", "sim/card_pages.hpp", "sim/card_pages.cpp")
+    own = ("array", "finish", "load", "softmax", "turns", "types")
+    more = (*(f"mha_int8/{name}.hpp" for name in own), "sim/card_pages.hpp", "sim/card_pages.cpp")
     assert badly_formatted("mha_int8", *more) == ""
 
 
 def test_qor_declares_what_the_source_holds():
-    declared = qor("mha_int8")
-    root = kernel_root()
-    headers = (root / "include" / "kv_pages.hpp").read_text()
-    headers += (root / "mha_int8" / "mha_int8.hpp").read_text()
-    source = (root / "mha_int8" / "mha_int8.cpp").read_text()
-    tile = declared["tile"]
-    names = {"BLOCK_ROWS": "rows", "ARRAY_LANES": "lanes", "MAC_STEP": "step"}
-    names |= {"MAX_HEAD": "max_head", "MAX_PAGES": "max_pages"}
-    for name, key in names.items():
-        assert f"constexpr int {name} = {tile[key]};" in headers
-    assert tile["page"] == PAGE
-    for kind in ("dsp", "bram_18k", "uram"):
-        assert worth(declared[kind], **tile) == declared[kind]["count"]
-    dsp = declared["dsp"]
-    assert dsp["macs_per_cycle"] == tile["rows"] * tile["lanes"] * tile["step"]
-    interval = {loop["label"]: loop["ii"] for loop in declared["loops"]}
-    assert dsp["softmax_lanes"] == PAGE // interval["SOFTMAX"]
-    assert dsp["finish_lanes"] == tile["max_head"] // interval["FINISH_ROWS"]
-    bound = re.findall(r"BIND_STORAGE variable = (\w+) type = fifo impl = bram", source)
-    assert len(bound) == declared["bram_18k"]["fifos"]
-    rows, columns = re.findall(r"state.context cyclic factor = (\d+)", source)
-    assert int(rows) * int(columns) == declared["bram_18k"]["context_banks"]
-    assert f"void {declared['top']}(" in source
+    check_resources("mha_int8")
+    qor, known = qor_of("mha_int8"), constants_of("mha_int8")
+    macs = known["QUERY_ROWS"] * known["ARRAY_LANES"] * known["MAC_STEP"]
+    assert qor["dsp"]["macs_per_cycle"] == macs
+    assert qor["lut"]["count"] == sum(part["parts"] * part["each"] for part in qor["lut"]["of"])
+    assert qor["lut"]["provenance"].startswith("estimated")
 
 
 # ---------------------------------------------------------------- bits
@@ -197,39 +179,70 @@ def test_query_heads_may_share_a_block():
 # ---------------------------------------------------------------- counters
 
 
-def expected_counts(n_tokens, d, asked):
-    """Counts for queries at ascending positions, in closed form."""
-    counts = dict.fromkeys(MHA_COUNTS, 0)
-    parts = 1 if d <= 64 else 2
-    for first in range(0, len(asked), 64):
-        block = asked[first : first + 64]
-        m, pages = len(block), block[-1] // PAGE + 1
-        score, context = 2 * d, 4 * d
-        softmax, drains = 16 + 4 * m, (-(-m // 8) * 8, -(-m // 2) * d // 8)
-        turns = []
-        for t in range(pages + 2):
-            keys, rows, sums = t < pages, 0 < t <= pages, t > 1
-            array = keys * score + sums * context
-            turns.append(max(array, rows * softmax, keys * drains[0] + sums * drains[1]))
-        for name, count in (
-            ("calls", 1),
-            ("blocks", 1),
-            ("pages", pages),
-            ("turns", pages + 2),
-            ("fill_cycles", m + m * parts + -(-m // 8) * d // 8),
-            ("score_cycles", pages * score),
-            ("context_cycles", pages * context),
-            ("softmax_cycles", pages * softmax),
-            ("drain_cycles", pages * sum(drains)),
-            ("turn_cycles", sum(turns)),
-            ("finish_cycles", 8 * m),
-            ("bytes_queries", 16 + 4 * pages + m * (16 + 64 * parts)),
-            ("bytes_pages", pages * (2 * d + 16) * 64),
-            ("bytes_written", m * (4 * d + 8)),
-            ("macs", 3 * d * sum(position + 1 for position in block)),
-        ):
-            counts[name] += count
-    return counts
+def quads(rows):
+    return -(-rows // 4)
+
+
+def array_trips(d, scored, summed, entering):
+    """Trips of the array in a turn with so many rows of each kind."""
+    scores = 8 * max(d // 4, quads(scored)) if scored else 0
+    sums = d // 8 * 32 if summed else 0
+    leaving = quads(summed) if summed else quads(scored)
+    return max(max(scores, 8 * quads(summed)) + sums + leaving, entering * d // 16)
+
+
+def turns_of(d, pages):
+    """Trips of array, arranging and the two looks in each turn.
+
+    `pages` are those of all blocks, as (rows, number of the page, rows that come in beside it).
+    """
+    none = (0, -1, 0)
+    listed = [none, none, (0, -1, pages[0][2]), *pages[1:], none, none]
+    for (summed, *_), (soft, page, _), (scored, _, entering) in zip(
+        listed, listed[1:], listed[2:], strict=False
+    ):
+        words = 16 * quads(soft)
+        yield (
+            array_trips(d, scored, summed, entering),
+            max(8 * quads(scored), words),
+            words + 16 * (soft > 0) + soft * (page == 0),
+            words + 8 * (soft > 0),
+        )
+
+
+def expected_counts(d, asked):
+    """Counts of a call for queries at ascending positions, in closed form."""
+    parts, n = 1 if d <= 64 else 2, len(asked)
+    blocks = [asked[first : first + 64] for first in range(0, n, 64)]
+    rows = [len(block) for block in blocks]
+    n_pages = [block[-1] // PAGE + 1 for block in blocks]
+    pages = [(0, -1, rows[0])]
+    for block, own in enumerate(n_pages):
+        after = rows[block + 1] if block + 1 < len(rows) else 0
+        pages += [(rows[block], p, after if p + 1 == own else 0) for p in range(own)]
+    turns = list(turns_of(d, pages))
+    array, arrange, softmax, weight = (sum(turn[i] for turn in turns) for i in range(4))
+    total = sum(n_pages)
+    each = list(zip(rows, n_pages, strict=True))
+    return {
+        "calls": 1,
+        "blocks": len(blocks),
+        "pages": total,
+        "turns": total + 3,
+        "array_cycles": array,
+        "score_cycles": total * 2 * d,
+        "context_cycles": total * 4 * d,
+        "arrange_cycles": arrange,
+        "softmax_cycles": softmax,
+        "weight_cycles": weight,
+        "turn_cycles": sum(map(max, turns)),
+        "accumulate_cycles": sum(p * quads(m) * (1 + d // 8) for m, p in each),
+        "emit_cycles": n * d // 16,
+        "bytes_queries": 32 * len(blocks) + 4 * total + n * (16 + 64 * parts),
+        "bytes_pages": total * (2 * d + 16) * 64,
+        "bytes_written": n * (4 * d + 8),
+        "macs": 3 * d * sum(position + 1 for position in asked),
+    }
 
 
 @pytest.mark.parametrize("d", [32, 64, 96, 128])
@@ -242,11 +255,11 @@ def test_counters_in_closed_form(d, n):
         return memory.attend(queries, range(n), score_scale(d))
 
     _, counts = counted(memory.lib, "mha_int8", MHA_COUNTS, call)
-    assert counts == expected_counts(n, d, list(range(n)))
+    assert counts == expected_counts(d, list(range(n)))
 
 
 def test_the_array_is_busy_over_long_sequences():
-    """A full block over 64 pages: softmax and drain hide behind the array."""
+    """A full block over 64 pages: the softmax hides behind the array."""
     keys, values, queries = head(10, 4096, 128)
     memory = in_pages(library(), keys, values)
     asked = range(4032, 4096)
@@ -255,11 +268,30 @@ def test_the_array_is_busy_over_long_sequences():
         return memory.attend(queries[list(asked)], asked, score_scale(128))
 
     _, counts = counted(memory.lib, "mha_int8", MHA_COUNTS, call)
-    array = counts["score_cycles"] + counts["context_cycles"]
-    assert array == 64 * 6 * 128
-    # but for the second turn, in which the array has no values yet
-    assert counts["turn_cycles"] == array + (16 + 4 * 64) - 2 * 128
-    assert counts["turns"] == 66
+    products = counts["score_cycles"] + counts["context_cycles"]
+    assert products == 64 * 6 * 128
+    # Beside them the last words of each turn leave, and the first queries come in; in the last but
+    # one turn of scores and the one after it the array waits for the softmax or for weights.
+    assert counts["turns"] == 67
+    assert products < counts["array_cycles"] < 1.04 * products
+    assert counts["turn_cycles"] < counts["array_cycles"] + 300
+
+
+def test_blocks_follow_one_another_without_a_pause():
+    """Three blocks of one page each take the array little longer than their products."""
+    keys, values, queries = head(12, 64, 128)
+    memory = in_pages(library(), keys, values)
+    three = queries.then(queries).then(queries)
+
+    def call():
+        return memory.attend(three, [*range(64)] * 3, score_scale(128))
+
+    got, counts = counted(memory.lib, "mha_int8", MHA_COUNTS, call)
+    alone = memory.attend(queries, range(64), score_scale(128))
+    assert same(got, [np.concatenate([part] * 3) for part in alone])
+    products = counts["score_cycles"] + counts["context_cycles"]
+    assert products == 3 * 6 * 128
+    assert counts["turns"] == 3 + 3
 
 
 def test_a_call_beyond_the_limits_does_nothing():

@@ -111,7 +111,7 @@ inline ecorl::weighed_t<lane> weight(std::int32_t score, const key_t& key, std::
 
 inline std::int32_t accumulate(std::int32_t context, std::int32_t upper, std::int32_t lower,
                                int down) {
-    return ecorl::accumulated<lane>(context, upper, lower, down);
+    return ecorl::accumulated<lane>(context, (upper << 7) + lower, down);
 }
 
 // ---- trees ----------------------------------------------------------------------------------

@@ -5,12 +5,14 @@ For the assumptions see `ecorl.engines.fpga.cycles.kernels`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ecorl.engines.fpga.cycles.hbm import Memory
-from ecorl.engines.fpga.cycles.kernels import DIVISION, EXP_DEPTH, LOOP_DEPTH, CallTotals
+from ecorl.engines.fpga.cycles.kernels import CallTotals
+from ecorl.engines.fpga.cycles.pipelines import depth
 from ecorl.engines.fpga.cycles.vector import token_beats
 
 PAGE = 64
@@ -20,14 +22,22 @@ QUERY_BLOCK = 64
 """Queries of one block."""
 
 _LANES, _STEP = 8, 4
+_QUAD_ROWS, _OPERAND = 4, 16
+"""Rows that travel together, and codes of a row in a word of the array's operands."""
+
+_WORD_VALUES = 16
 _BEAT = 64
 _JOB_BYTES, _ENTRY_BYTES = 32, 4
 _BLOCK_BYTES, _ROW_BYTES, _RESULT_BYTES = 16, 16, 8
 _SCALE_BEATS = 16
-_SOFTMAX_II, _FINISH_II = 4, 8
 _MACS = 3
 """Products of a query and a key for each channel: one for the score, two for the attention weight,
 which is two INT8 codes."""
+
+_FIRST_LOOK = ("score", "peak", "maximum")
+_SECOND_LOOK = ("weight", "total", "shift_right")
+_DIVIDE = ("normalise", "divide_inverse", "shift_left", "product")
+"""Pipelines (`pipelines`) of the two looks at scores and of the division of contexts."""
 
 
 def page_beats(d: int) -> int:
@@ -123,10 +133,10 @@ class RouterCall:
         )
         trips = c.copy_cycles + c.row_cycles + c.emit_cycles + c.row_cycles // parts
         loops = 5 * c.pages_written + 3 * c.pages_copied
-        pack = ii * trips + loops * LOOP_DEPTH + jobs
+        pack = ii * trips + loops * depth("bank", "move", "control") + jobs
         emitted = memory.loop(c.emit_cycles, c.pages_written, ii)
         store = emitted + memory.loop(jobs, jobs, 1, _ENTRY_BYTES)
-        fill = memory.loop(min(self.n, PAGE) * parts, 1, ii) + LOOP_DEPTH
+        fill = memory.loop(min(self.n, PAGE) * parts, 1, ii) + depth("move", "control")
         return fill + max(load, pack, store) + memory.loop(page_beats(self.d), 1, ii)
 
 
@@ -138,17 +148,112 @@ class MhaCounts:
     blocks: int = 0
     pages: int = 0
     turns: int = 0
-    fill_cycles: int = 0
+    array_cycles: int = 0
     score_cycles: int = 0
     context_cycles: int = 0
+    arrange_cycles: int = 0
     softmax_cycles: int = 0
-    drain_cycles: int = 0
+    weight_cycles: int = 0
     turn_cycles: int = 0
-    finish_cycles: int = 0
+    accumulate_cycles: int = 0
+    emit_cycles: int = 0
     bytes_queries: int = 0
     bytes_pages: int = 0
     bytes_written: int = 0
     macs: int = 0
+
+
+def _quads(rows: int) -> int:
+    """Groups of four rows, which travel together."""
+    return -(-rows // _QUAD_ROWS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What the processes of mha_int8 do in a turn.
+
+    Attributes:
+        d: head size on the card.
+        score_rows: queries whose scores the array computes.
+        softmax_rows: queries of the page scored in the turn before.
+        sum_rows: queries of the page scored two turns before, whose values are summed.
+        next_rows: queries of the next block that come in.
+        is_first: whether the softmax's page is its block's first.
+    """
+
+    d: int
+    score_rows: int = 0
+    softmax_rows: int = 0
+    sum_rows: int = 0
+    next_rows: int = 0
+    is_first: bool = False
+
+    @property
+    def score_tile(self) -> int:
+        """Cycles of a tile of scores: those of its products, or those in which one leaves."""
+        return max(self.d // _STEP, _quads(self.score_rows))
+
+    @property
+    def array(self) -> int:
+        """Trips of the array's loop: scores or weights that come in, sums, words that leave."""
+        scores = PAGE // _LANES * self.score_tile if self.score_rows else 0
+        weights = 2 * PAGE // _OPERAND * _quads(self.sum_rows)
+        sums = self.d // _LANES * 2 * (PAGE // _STEP) if self.sum_rows else 0
+        leave = _quads(self.sum_rows or self.score_rows)
+        return max(max(scores, weights) + sums + leave, self.next_rows * self.d // _OPERAND)
+
+    @property
+    def quads_in(self) -> int:
+        """Quads of scores that leave the array."""
+        return PAGE // _LANES * _quads(self.score_rows)
+
+    @property
+    def words(self) -> int:
+        """Words of the softmax."""
+        return PAGE // _STEP * _quads(self.softmax_rows)
+
+    @property
+    def arrange(self) -> int:
+        """Trips in which scores come in for the next page, beside those of this one."""
+        return max(self.quads_in, self.words)
+
+    @property
+    def taken(self) -> int:
+        """Trips of the first look before its first word: rows of a block, scales of a page."""
+        if not self.softmax_rows:
+            return 0
+        return _SCALE_BEATS + (self.softmax_rows if self.is_first else 0)
+
+    @property
+    def softmax(self) -> int:
+        """Trips of the first look."""
+        return self.taken + self.words
+
+    @property
+    def weigh(self) -> int:
+        """Trips of the second look, those for the scales of the values included."""
+        return _SCALE_BEATS // 2 + self.words if self.softmax_rows else 0
+
+    @property
+    def longest(self) -> int:
+        """Trips of the process with the most."""
+        return max(self.array, self.arrange, self.softmax, self.weigh)
+
+    def cycles(self, ii: int) -> int:
+        """Cycles until the array has ended and all weights of the softmax's page are there.
+
+        Scores leave beside those that come in, which come at the pace of the array's tiles; the
+        second look follows the first by the words of four rows.
+        """
+        array = ii * self.array + depth("array", "move", "control")
+        if not self.softmax_rows:
+            return array
+        entering = PAGE // _LANES * self.score_tile + _quads(self.score_rows)
+        arranged = entering + max(self.words - self.quads_in, 0) if self.score_rows else self.words
+        taken = ii * self.taken + 2 * depth("move", "control")
+        looked = max(ii * arranged + depth("bank"), taken + ii * self.words) + depth(*_FIRST_LOOK)
+        weighed = looked + ii * (PAGE // _STEP) + depth(*_SECOND_LOOK, "control")
+        return max(array, weighed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,147 +269,157 @@ class _Block:
         return (self.first + self.n - 1) // PAGE + 1
 
     @property
-    def softmax(self) -> int:
-        return _SCALE_BEATS + _SOFTMAX_II * self.n
+    def page_trips(self) -> int:
+        """Trips in which the sums of a page come to those of the pages before."""
+        return _quads(self.n) * (1 + self.d // _LANES)
 
     @property
-    def score_drain(self) -> int:
-        return -(-self.n // _LANES) * (PAGE // _LANES)
+    def emitted(self) -> int:
+        """Words of its contexts."""
+        return self.n * (self.d // _WORD_VALUES)
 
     @property
-    def sum_drain(self) -> int:
-        return -(-self.n // 2) * (self.d // _LANES)
+    def macs(self) -> int:
+        """Products of queries with keys that they see, and of weights with their values."""
+        return _MACS * self.d * (self.n * (2 * self.first + self.n + 1) // 2)
 
-    @property
-    def fill(self) -> int:
-        beats = self.n * token_beats(self.d)
-        return beats + -(-self.n // _LANES) * (self.d // _LANES)
-
-    def turns(self) -> Iterator[tuple[int, int, int, int]]:
-        """Kinds of turns of the pipeline over pages.
-
-        While the array scores one page, the softmax works on the page before and the array then
-        sums the values of the page before that, so the first and last turns have less to do.
-
-        Yields:
-            How many turns there are, and trips of array, softmax and drain in one.
-        """
-        score, total = PAGE // _LANES * (self.d // _STEP), self.d // _LANES * 2 * (PAGE // _STEP)
-        p, soft, scores, sums = self.pages, self.softmax, self.score_drain, self.sum_drain
-        yield 1, score, 0, scores
-        if p > 1:
-            yield 1, score, soft, scores
-            yield p - 2, score + total, soft, scores + sums
-            yield 1, total, soft, sums
-        else:
-            yield 1, 0, soft, 0
-        yield 1, total, 0, sums
-
-    def counts(self, call: int) -> MhaCounts:
-        """Loop counts of the block; `call` is 1 where it is a call by itself."""
-        p, d, n = self.pages, self.d, self.n
-        queries = _BLOCK_BYTES + p * _ENTRY_BYTES + n * (_ROW_BYTES + token_beats(d) * _BEAT)
-        return MhaCounts(
-            calls=call,
-            blocks=1,
-            pages=p,
-            turns=p + 2,
-            fill_cycles=n + self.fill,
-            score_cycles=p * PAGE // _LANES * (d // _STEP),
-            context_cycles=p * (d // _LANES) * 2 * (PAGE // _STEP),
-            softmax_cycles=p * self.softmax,
-            drain_cycles=p * (self.score_drain + self.sum_drain),
-            turn_cycles=sum(times * max(rest) for times, *rest in self.turns()),
-            finish_cycles=_FINISH_II * n,
-            bytes_queries=queries,
-            bytes_pages=p * (2 * d + _SCALE_BEATS) * _BEAT,
-            bytes_written=n * (d * 4 + _RESULT_BYTES),
-            macs=_MACS * d * (n * (2 * self.first + n + 1) // 2),
-        )
-
-    def load(self, memory: Memory, ii: int) -> float:
-        """Cycles to load the queries and their lists, then the pages, in three pieces each."""
-        pages = memory.loop(self.pages * (2 * self.d + _SCALE_BEATS), 3 * self.pages, ii)
-        return self.queries(memory, ii) + pages
-
-    def queries(self, memory: Memory, ii: int) -> float:
-        """Cycles to load the queries, their scales and their page table."""
-        return (
-            memory.loop(1, 1, 1, _BLOCK_BYTES)
-            + memory.loop(self.pages, 1, ii, _ENTRY_BYTES)
-            + memory.loop(self.n, 1, ii, _ROW_BYTES)
-            + memory.loop(self.n * token_beats(self.d), 1, ii)
-        )
-
-    def compute(self, ii: int) -> float:
-        """Cycles of filling the array with queries, all turns, and the division at the end.
-
-        A turn ends when its last sums have been drained from the array.
-        """
-        turns = sum(
-            times * max(ii * max(array, drain) + 2 * LOOP_DEPTH, ii * soft + EXP_DEPTH)
-            for times, array, soft, drain in self.turns()
-        )
-        fill = ii * (self.n + self.fill) + 3 * LOOP_DEPTH
-        return fill + turns + ii * _FINISH_II * self.n + 2 * DIVISION
-
-    def store(self, memory: Memory, ii: int) -> float:
-        """Cycles to store the contexts and their exponents."""
-        return memory.loop(self.n * self.d // 16, 1, ii) + memory.loop(self.n, 1, ii, _RESULT_BYTES)
+    def accumulate(self, ii: int) -> int:
+        """Cycles to sum up all its pages, and for its contexts to leave."""
+        page = ii * self.page_trips + depth("move", "control") + depth("bank", "accumulate")
+        emit = ii * self.emitted + depth("bank", "peak", "maximum", "control")
+        return self.pages * (page + depth("control")) + emit
 
 
 @dataclass(frozen=True, slots=True)
 class MhaCall:
-    """``mha_int8``: attention of one head, from queries at positions ``[first, first + n)``.
+    """``mha_int8``: attention of equal heads, from queries at positions ``[first, first + n)``.
 
     Attributes:
         d: head size on the card.
         first: position of the first query.
-        n: queries; their blocks hold 64 of them.
+        n: queries of a head; their blocks hold 64 of them.
+        heads: whose blocks follow one another.
     """
 
     kernel: ClassVar[str] = "mha_int8"
     d: int
     first: int
     n: int
+    heads: int = 1
 
     def counts(self) -> MhaCounts:
-        """Loop counts as the kernel's own counters have them.
-
-        Each block is a call, as the C-simulation makes them.
-        """
-        found = [block.counts(1) for block in self._blocks()]
-        names = MhaCounts.__slots__
-        return MhaCounts(*(sum(getattr(c, name) for c in found) for name in names))
+        """Loop counts as the kernel's own counters have them."""
+        turns, d = self._turns(), self.d
+        blocks = self._blocks()
+        pages = self._sum(block.pages for block in blocks)
+        queries = 2 * _BLOCK_BYTES * len(blocks) + self.n * (_ROW_BYTES + token_beats(d) * _BEAT)
+        return MhaCounts(
+            calls=1,
+            blocks=self._sum(1 for _ in blocks),
+            pages=pages,
+            turns=sum(turns.values()),
+            array_cycles=sum(times * turn.array for turn, times in turns.items()),
+            score_cycles=pages * PAGE // _LANES * (d // _STEP),
+            context_cycles=pages * (d // _LANES) * 2 * (PAGE // _STEP),
+            arrange_cycles=sum(times * turn.arrange for turn, times in turns.items()),
+            softmax_cycles=sum(times * turn.softmax for turn, times in turns.items()),
+            weight_cycles=sum(times * turn.weigh for turn, times in turns.items()),
+            turn_cycles=sum(times * turn.longest for turn, times in turns.items()),
+            accumulate_cycles=self._sum(block.pages * block.page_trips for block in blocks),
+            emit_cycles=self._sum(block.emitted for block in blocks),
+            bytes_queries=self.heads * queries + pages * _ENTRY_BYTES,
+            bytes_pages=pages * page_beats(d) * _BEAT,
+            bytes_written=self.heads * self.n * (4 * d + _RESULT_BYTES),
+            macs=self._sum(block.macs for block in blocks),
+        )
 
     def ports(self) -> dict[str, int]:
         """Bytes through each memory port."""
-        c = self.counts()
+        c, rows = self.counts(), self.heads * self.n
         return {
-            "blocks": c.blocks * _BLOCK_BYTES,
-            "rows": self.n * _ROW_BYTES,
-            "queries": self.n * token_beats(self.d) * _BEAT,
+            "blocks": 2 * c.blocks * _BLOCK_BYTES,
+            "rows": rows * _ROW_BYTES,
+            "queries": rows * token_beats(self.d) * _BEAT,
             "table": c.pages * _ENTRY_BYTES,
             "pages": c.bytes_pages,
-            "context": 4 * self.n * self.d,
-            "results": self.n * _RESULT_BYTES,
+            "context": 4 * rows * self.d,
+            "results": rows * _RESULT_BYTES,
         }
 
     def totals(self) -> CallTotals:
         """See `KernelCall.totals`."""
         c = self.counts()
         moved = c.bytes_queries + c.bytes_pages + c.bytes_written
-        return CallTotals(c.score_cycles + c.context_cycles, c.softmax_cycles, c.macs, moved)
+        trips = c.softmax_cycles + c.weight_cycles + c.emit_cycles
+        return CallTotals(c.array_cycles, trips, c.macs, moved)
 
     def cycles(self, memory: Memory, ii: int) -> float:
-        """See `KernelCall.cycles`; load, compute and store overlap, blocks follow one another."""
-        blocks = list(self._blocks())
-        compute = sum(block.compute(ii) for block in blocks)
-        load = sum(block.load(memory, ii) for block in blocks)
-        store = sum(block.store(memory, ii) for block in blocks)
-        first, last = blocks[0].queries(memory, ii), blocks[-1].store(memory, ii)
-        return first + max(compute, load, store) + last
+        """See `KernelCall.cycles`.
 
-    def _blocks(self) -> Iterator[_Block]:
-        for start in range(self.first, self.first + self.n, QUERY_BLOCK):
-            yield _Block(self.d, start, min(QUERY_BLOCK, self.first + self.n - start))
+        Processes run side by side and blocks follow one another without a pause. Before the first
+        turn the list of blocks is read, and the first queries; after the last one the contexts of
+        the last block are divided and stored.
+        """
+        blocks, rows = self._blocks(), self.heads * self.n
+        n_blocks, pages = self.heads * len(blocks), self._sum(block.pages for block in blocks)
+        turns = sum(times * turn.cycles(ii) for turn, times in self._turns().items())
+        processes = (
+            turns,
+            self._sum(block.accumulate(ii) for block in blocks),
+            memory.loop(pages * page_beats(self.d), pages, ii),
+            memory.loop(pages, n_blocks, ii, _ENTRY_BYTES),
+            memory.loop(rows, n_blocks, ii, _ROW_BYTES),
+            memory.loop(rows * token_beats(self.d), n_blocks, ii),
+            memory.loop(rows * self.d // _WORD_VALUES, n_blocks, ii),
+            memory.loop(rows, n_blocks, ii, _RESULT_BYTES),
+        )
+        begin = memory.loop(n_blocks, 1, ii, _BLOCK_BYTES) + 2 * memory.latency_cycles
+        contexts = depth("bank", "peak", "maximum", *_DIVIDE, "move")
+        end = ii * blocks[-1].emitted + contexts + memory.latency_cycles
+        return begin + max(processes) + end
+
+    def _blocks(self) -> list[_Block]:
+        """The blocks of one head."""
+        return [
+            _Block(self.d, start, min(QUERY_BLOCK, self.first + self.n - start))
+            for start in range(self.first, self.first + self.n, QUERY_BLOCK)
+        ]
+
+    def _sum(self, each: Iterable[int]) -> int:
+        """What each block of a head counts, over all heads."""
+        return self.heads * sum(each)
+
+    def _turns(self) -> Counter[_Turn]:
+        """All turns, equal ones together.
+
+        The pages of all blocks follow one another through scores, softmax and sums. A turn rests on
+        the two before it, so heads between the second and the last have the same turns.
+        """
+        blocks, turns = self._blocks(), Counter[_Turn]()
+        turns[_Turn(self.d, next_rows=blocks[0].n)] += 1
+        before, page_before = (0, 0), -1  # rows of the two pages before, number of the last
+        listed = min(self.heads, 4)
+        for head in range(listed):
+            times = 1 + (self.heads - listed) * (head == 2)
+            for i, block in enumerate(blocks):
+                is_end = head + 1 == listed and i + 1 == len(blocks)
+                next_rows = 0 if is_end else blocks[(i + 1) % len(blocks)].n
+                for page, pages in _pages(block.pages):
+                    turn = _Turn(
+                        self.d,
+                        block.n,
+                        *before,
+                        next_rows if page + 1 == block.pages else 0,
+                        page_before == 0,
+                    )
+                    turns[turn] += times * pages
+                    before, page_before = (block.n, before[0]), page
+        turns[_Turn(self.d, 0, *before, 0, page_before == 0)] += 1
+        turns[_Turn(self.d, 0, 0, before[0])] += 1
+        return turns
+
+
+def _pages(n: int) -> Iterator[tuple[int, int]]:
+    """Pages of a block whose turns differ, each with how many are like it."""
+    for page in (0, 1, 2, n - 1) if n > 3 else range(n):
+        yield page, n - 3 if page == 2 and n > 3 else 1

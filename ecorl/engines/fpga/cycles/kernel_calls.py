@@ -217,11 +217,11 @@ def attention_calls(model: ModelShape, batch: BatchShape) -> Calls:
         if n:
             calls.append((RouterCall(d, first, n), model.n_layers * kv_heads * times))
             if model.n_layers > 1:
-                calls.append((MhaCall(d, first, n), (model.n_layers - 1) * heads * times))
+                calls.append((MhaCall(d, first, n, heads), (model.n_layers - 1) * times))
     last = Counter(zip(batch.firsts, batch.lengths, batch.wanted, strict=True))
     for (first, n, wanted), times in last.items():
         if wanted:
-            calls.append((MhaCall(d, first + n - wanted, wanted), heads * times))
+            calls.append((MhaCall(d, first + n - wanted, wanted, heads), times))
     return tuple(calls)
 
 
