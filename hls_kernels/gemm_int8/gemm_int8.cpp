@@ -3,7 +3,6 @@
 #include <hls_stream.h>
 
 #include "ecorl_dataflow.hpp"
-
 #include "packed_mac.hpp"
 
 #ifdef ECORL_CSIM
