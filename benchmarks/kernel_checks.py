@@ -11,6 +11,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,18 +44,22 @@ class PipelineCheck:
     mismatches: int
 
 
-def build_benches(folder: Path, root: Path | None = None) -> None:
-    """Build all benches.
+def build_benches(
+    folder: Path, root: Path | None = None, families: Sequence[str] = FAMILIES
+) -> None:
+    """Build benches.
 
     Args:
         folder: where to.
         root: of the RTL; that of the kernels by default.
+        families: whose benches.
 
     Raises:
         BuildError: when a compiler refuses.
     """
     root = root or kernel_root() / "rtl"
-    command = ["make", "-s", "-j2", "-C", str(root), "pipelines", f"BUILD_DIR={folder}"]
+    command = ["make", "-s", "-j2", "-C", str(root), "pipelines"]
+    command += [f"BUILD_DIR={folder}", f"FAMILIES={' '.join(families)}"]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     if finished.returncode != 0:
         raise BuildError(f"the benches of the RTL: {finished.stdout}{finished.stderr}")

@@ -1,13 +1,15 @@
 # Benches of the pipelines, one for each family: every pipeline is a Verilator model of its own, and a
 # bench plays random operands through those of its family. Included by Makefile.
 #
-#   make pipelines     the benches, in $(BUILD_DIR)/pipelines; each takes VECTORS SEED and prints
+#   make pipelines [FAMILIES="lanes scalars"]
+#                      the benches, in $(BUILD_DIR)/pipelines; each takes VECTORS SEED and prints
 #                      a line of JSON for each pipeline: its latency and its mismatches
 #   make synth_pipelines [NAMES="gate quotient"]
 #                      ports and cell counts of yosys, in $(BUILD_DIR)/synth/NAME.ports and .json
 FOLDERS := arithmetic lanes scalars moves group
 PIPELINE_SOURCES := $(foreach folder,$(FOLDERS),$(wildcard $(ROOT)/$(folder)/*.sv))
 LATENCIES := $(ROOT)/arithmetic/latency.sv
+ALL_SOURCES := $(LATENCIES) $(filter-out $(LATENCIES),$(PIPELINE_SOURCES)) $(SOURCES)
 BENCHES := $(ROOT)/benches
 PIPELINES_DIR := $(BUILD_DIR)/pipelines
 
@@ -18,8 +20,8 @@ MODELS_lanes := dequantise fixed quantise exponential reciprocal gate norm rotat
 MODELS_scalars := room normalise times plus quantiser mean inverse_root make_fixed make_gate log2
 MODELS_moves := move fifo bank skew control
 MODELS_group := lane_group
-FAMILIES := arithmetic lanes scalars moves group
-MODELS := $(foreach family,$(FAMILIES),$(MODELS_$(family)))
+FAMILIES ?= arithmetic lanes scalars moves group
+MODELS := $(foreach family,$(FOLDERS),$(MODELS_$(family)))
 
 # Modules with another name than their pipeline, and what they are made with.
 MODULE_shifted := rounded_shift
@@ -44,6 +46,8 @@ FIND := $(addprefix -y $(ROOT)/,$(FOLDERS)) -y $(ROOT)
 VERILATOR_INCLUDE = $(or $(VERILATOR_ROOT),/usr/share/verilator)/include
 BENCH_CXXFLAGS = -O1 -std=c++17 -fwrapv -pthread -Wall -Wextra -Wno-unused-label -Wno-unknown-pragmas \
   -I$(ROOT)/../include -isystem $(VERILATOR_INCLUDE)
+# Sixteen lanes in one model compile long, and are not played long.
+OPTIMISED_group := -O0
 RUNTIME := $(addprefix $(PIPELINES_DIR)/,verilated.o verilated_threads.o)
 
 .PHONY: pipelines lint_pipelines synth_pipelines
@@ -54,29 +58,32 @@ lint_pipelines:
 	  $(VERILATOR) --lint-only -Wall $(FIND) --top-module $$(basename $$source .sv) $(LATENCIES) $$source \
 	    || exit 1; done
 
-$(PIPELINES_DIR)/%/model.a: $(PIPELINE_SOURCES) $(SOURCES)
-	@mkdir -p $(@D)
-	$(VERILATOR) --cc -Wall -O3 --x-assign unique --x-initial unique $(FIND) -Mdir $(@D) --prefix V$* \
-	  $(addprefix -G,$(WITH_$*)) --top-module $(call module,$*) $(LATENCIES) \
-	  $(filter %/$(call module,$*).sv,$(PIPELINE_SOURCES) $(SOURCES))
-	@$(MAKE) --no-print-directory -s -C $(@D) -f V$*.mk VM_PARALLEL_BUILDS=0 OPT_FAST=-O1 V$*__ALL.a >/dev/null
-	@mv $(@D)/V$*__ALL.a $@
+# The models of a family are one translation unit: most of the compiler's time goes into headers.
+define model_rule
+$(PIPELINES_DIR)/$(1)/V$(2).h: $(ALL_SOURCES)
+	@mkdir -p $$(@D)
+	$(VERILATOR) --cc -Wall -O3 --x-assign unique --x-initial unique $(FIND) -Mdir $$(@D) --prefix V$(2) \
+	  $(addprefix -G,$(WITH_$(2))) --top-module $(call module,$(2)) $(LATENCIES) \
+	  $(filter %/$(call module,$(2)).sv,$(ALL_SOURCES))
+endef
+$(foreach family,$(FAMILIES),$(foreach model,$(MODELS_$(family)),\
+  $(eval $(call model_rule,$(family),$(model)))))
+
+define family_rule
+$(PIPELINES_DIR)/$(1).o: $(MODELS_$(1):%=$(PIPELINES_DIR)/$(1)/V%.h)
+	@for source in $(PIPELINES_DIR)/$(1)/V*.cpp; do echo "#include \"$$$$source\""; done >$(PIPELINES_DIR)/$(1).cpp
+	$$(CXX) $$(BENCH_CXXFLAGS) $$(OPTIMISED_$(1)) -I$(PIPELINES_DIR)/$(1) -c $(PIPELINES_DIR)/$(1).cpp -o $$@
+$(PIPELINES_DIR)/$(1)_tb: $(BENCHES)/$(1)_tb.cpp $(wildcard $(BENCHES)/*.hpp) $(PIPELINES_DIR)/$(1).o $(RUNTIME)
+	$$(CXX) $$(BENCH_CXXFLAGS) -I$(PIPELINES_DIR)/$(1) $$(filter %.cpp %.o,$$^) -o $$@
+endef
+$(foreach family,$(FAMILIES),$(eval $(call family_rule,$(family))))
 
 $(RUNTIME): $(PIPELINES_DIR)/%.o:
 	@mkdir -p $(@D)
 	$(CXX) -O1 -std=c++17 -c $(VERILATOR_INCLUDE)/$*.cpp -o $@
 
-define family_rule
-$(PIPELINES_DIR)/$(1)_tb: $(BENCHES)/$(1)_tb.cpp $(wildcard $(BENCHES)/*.hpp) \
-    $(MODELS_$(1):%=$(PIPELINES_DIR)/%/model.a) $(RUNTIME)
-	$$(CXX) $$(BENCH_CXXFLAGS) $(MODELS_$(1):%=-I$(PIPELINES_DIR)/%) $$< \
-	  $(MODELS_$(1):%=$(PIPELINES_DIR)/%/model.a) $(RUNTIME) -o $$@
-endef
-$(foreach family,$(FAMILIES),$(eval $(call family_rule,$(family))))
-
 # ---- yosys --------------------------------------------------------------------------------
 NAMES ?= $(MODELS)
-ALL_SOURCES := $(LATENCIES) $(filter-out $(LATENCIES),$(PIPELINE_SOURCES)) $(SOURCES)
 synth_pipelines: $(NAMES:%=$(BUILD_DIR)/synth/%.json)
 
 # Plain names in a folder of their own, as in synth.

@@ -12,6 +12,7 @@ import pytest
 
 from ecorl.engines.fpga.csim.build import kernel_root
 from ecorl.engines.fpga.csim.library import MAX_K, TILE_K
+from ecorl.engines.fpga.cycles.pipelines import depth
 
 RTL = kernel_root() / "rtl"
 ROW_PAIRS, COLUMNS = 4, 4
@@ -219,8 +220,14 @@ def test_array_takes_a_step_a_cycle(benches, tmp_path):
     a, w = any_value((ROWS, 80), rng), any_value((9 * COLUMNS, 80), rng)
     played = play_array(benches, tmp_path, a, w)
     np.testing.assert_array_equal(played.c, product(a, w))
+    # The last step's tile is there a cycle before the end of the latency, in which it is taken.
+    assert played.cycles == 9 * 20 + depth("array") - 1
+
+
+def test_the_latencies_that_the_cycle_model_reads():
     operands = 2  # a read of the banks, and packing
-    assert played.cycles == 9 * 20 + operands + SUM_DELAY
+    assert depth("mac") == SUM_DELAY + 1
+    assert depth("array") == operands + depth("mac")
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -19,8 +19,11 @@ from ecorl.engines.fpga.csim.library import MAX_K, TILE_K, TILE_M, TILE_N
 RTL = kernel_root() / "rtl"
 QOR = json.loads((RTL / "qor.json").read_text())
 GEMM = json.loads((kernel_root() / "gemm_int8" / "qor.json").read_text())
+PIPELINES = [pipeline for pipeline in QOR["pipelines"] if "dsp" in pipeline]
 ARRAYS = [block for block in QOR["blocks"] if block["top"] == "pe_array"]
 FULL = {"row_pairs": TILE_M // 2, "columns": TILE_N}
+WAYS = ("input", "output")
+SLOW = pytest.mark.timeout(1200)
 KINDS = ("dsp", "bram_18k", "uram")
 
 
@@ -43,9 +46,7 @@ def counted(block, folder) -> dict[str, int]:
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     (report,) = (folder / "synth").glob("*.json")
-    text = report.read_text()
-    # Older versions put a line that is no JSON before the totals.
-    cells = json.loads("{" + text[text.index('"design"') :])["design"]["num_cells_by_type"]
+    cells = cells_of(report)
     kept = {"DSP48E2", "RAMB18E2", "RAMB36E2", "URAM288"}
     assert not {name for name in cells if re.match("DSP|RAMB|URAM|RAM[0-9]", name)} - kept
     return {
@@ -53,6 +54,35 @@ def counted(block, folder) -> dict[str, int]:
         "bram_18k": cells.get("RAMB18E2", 0) + 2 * cells.get("RAMB36E2", 0),
         "uram": cells.get("URAM288", 0),
     }
+
+
+def cells_of(report: Path) -> dict[str, int]:
+    """Cells by their types in yosys's netlist."""
+    text = report.read_text()
+    # Older versions put a line that is no JSON before the totals.
+    return json.loads("{" + text[text.index('"design"') :])["design"]["num_cells_by_type"]
+
+
+def pipelines_counted(names, folder) -> list[dict[str, int | str]]:
+    """DSPs, LUTs and bits of the ports of pipelines, as `QOR` has them."""
+    command = ["make", "-s", "-j2", "-C", str(RTL), "synth_pipelines", f"NAMES={' '.join(names)}"]
+    command += [f"BUILD_DIR={folder}", f"YOSYS={yosys()}"]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return [pipeline_counted(name, folder / "synth") for name in names]
+
+
+def pipeline_counted(name, folder) -> dict[str, int | str]:
+    cells = cells_of(folder / f"{name}.json")
+    lines = (folder / f"{name}.ports").read_text().splitlines()
+    ports = [line.split() for line in lines if not re.search(r"^module| (clk|rst)$", line)]
+    bits = {way: sum(int(p[1][1:-3]) + 1 for p in ports if p[0] == way) for way in WAYS}
+    luts = sum(n for cell, n in cells.items() if re.match(r"LUT\d|SRL", cell))
+    return {"name": name, "dsp": cells.get("DSP48E2", 0), "lut": luts, **dict(bits_named(bits))}
+
+
+def bits_named(bits):
+    return (("bits_in", bits["input"]), ("bits_out", bits["output"]))
 
 
 def worth(formula: str, values) -> int:
@@ -67,6 +97,44 @@ def test_yosys_counts_what_qor_says(require_tool, tmp_path, block):
     require_tool("yosys")
     require_tool("make")
     assert counted(block, tmp_path) == {kind: block[kind] for kind in KINDS}
+
+
+def declared(pipeline):
+    return {key: pipeline[key] for key in ("name", "dsp", "lut", "bits_in", "bits_out")}
+
+
+CHEAP = {"quantise", "exponential", "peak"}
+
+
+def few(pipeline):
+    return pipeline["name"] in CHEAP
+
+
+@pytest.mark.parametrize(
+    "pipelines",
+    [
+        [p for p in PIPELINES if few(p)],
+        pytest.param([p for p in PIPELINES if not few(p)], marks=[pytest.mark.deep, SLOW]),
+        pytest.param([{"name": "lane_group", **QOR["lane_group"]}], marks=pytest.mark.deep),
+    ],
+    ids=("cheap", "others", "lane-group"),
+)
+def test_yosys_counts_what_qor_says_of_pipelines(require_tool, tmp_path, pipelines):
+    require_tool("yosys")
+    require_tool("make")
+    found = pipelines_counted([p["name"] for p in pipelines], tmp_path)
+    assert found == [declared(p) for p in pipelines]
+
+
+def test_the_lane_group_has_the_dsps_of_its_lanes():
+    group = QOR["lane_group"]
+    dsps = {pipeline["name"]: pipeline["dsp"] for pipeline in PIPELINES}
+    assert group["dsp"] == group["lanes"] * sum(dsps[name] for name in group["pipelines"])
+
+
+def test_pipelines_start_an_operand_a_cycle_and_have_names_of_their_own():
+    assert {pipeline["ii"] for pipeline in QOR["pipelines"]} == {1}
+    assert len({pipeline["name"] for pipeline in QOR["pipelines"]}) == len(QOR["pipelines"])
 
 
 @pytest.mark.parametrize("block", ARRAYS, ids=named)
@@ -107,4 +175,6 @@ def test_gemm_declares_the_ports_of_the_source():
 
 def test_counts_are_called_what_they_are():
     assert "not a Vivado or Vitis result" in QOR["provenance"]
+    assert "never synthesised" in QOR["pipelines_provenance"]
+    assert "estimate" in QOR["pipelines_estimate"]
     assert "no synthesis report stands behind it" in GEMM["provenance"]
