@@ -1,5 +1,5 @@
-// What the row functions of the kernels take and give. The functions themselves are in the
-// kernels' rows.hpp.
+// What the row functions of the kernels take and give; the arithmetic of a lane is in
+// lane_functions.hpp.
 #pragma once
 
 #include "ecorl_fixed.hpp"
