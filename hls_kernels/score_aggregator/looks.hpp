@@ -34,16 +34,20 @@ struct channel_buffers_t {
 };
 
 inline void take_channels(words_t& in, channel_buffers_t& channels, dim_t words) {
+    dim_t kind = 0;
+    dim_t to = 0;
 TAKE_CHANNELS:
     for (dim_t i = 0; i < CHANNEL_WORDS * words; ++i) {
 #pragma HLS PIPELINE II = 1
 #pragma HLS LOOP_TRIPCOUNT min = 0 max = 384 avg = 384
         const word_t word = in.read();
-        const dim_t to = i / CHANNEL_WORDS;
-        const dim_t kind = i % CHANNEL_WORDS;
         if (kind == 0) channels.mantissa[to] = word;
         if (kind == 1) channels.shift[to] = word;
         if (kind == 2) channels.bias[to] = word;
+        if (++kind == CHANNEL_WORDS) {
+            kind = 0;
+            ++to;
+        }
     }
 }
 
