@@ -46,11 +46,6 @@ struct beat_t {
     code_t value[BEAT];
 };
 
-/// What the array takes of one row in a cycle.
-struct step_t {
-    code_t value[MAC_STEP];
-};
-
 /// Beats of a page.
 constexpr dim_t page_beats(dim_t d) {
     return 2 * d + SCALE_BEATS;
