@@ -8,8 +8,8 @@
 #                      ports and cell counts of yosys, in $(BUILD_DIR)/synth/NAME.ports and .json
 FOLDERS := arithmetic lanes scalars moves group
 PIPELINE_SOURCES := $(foreach folder,$(FOLDERS),$(wildcard $(ROOT)/$(folder)/*.sv))
-LATENCIES := $(ROOT)/arithmetic/latency.sv
-ALL_SOURCES := $(LATENCIES) $(filter-out $(LATENCIES),$(PIPELINE_SOURCES)) $(SOURCES)
+PACKAGES := $(ROOT)/arithmetic/latency.sv $(ROOT)/group/operation.sv
+ALL_SOURCES := $(PACKAGES) $(filter-out $(PACKAGES),$(PIPELINE_SOURCES)) $(SOURCES)
 BENCHES := $(ROOT)/benches
 PIPELINES_DIR := $(BUILD_DIR)/pipelines
 
@@ -19,7 +19,7 @@ MODELS_lanes := dequantise fixed quantise exponential reciprocal gate norm rotat
   score weight accumulate
 MODELS_scalars := room normalise times plus quantiser mean inverse_root make_fixed make_gate log2
 MODELS_moves := move fifo bank skew control
-MODELS_group := lane_group
+MODELS_group := first_look second_look lane_group
 FAMILIES ?= arithmetic lanes scalars moves group
 MODELS := $(foreach family,$(FOLDERS),$(MODELS_$(family)))
 
@@ -45,7 +45,7 @@ module = $(or $(MODULE_$(1)),$(1))
 FIND := $(addprefix -y $(ROOT)/,$(FOLDERS)) -y $(ROOT)
 VERILATOR_INCLUDE = $(or $(VERILATOR_ROOT),/usr/share/verilator)/include
 BENCH_CXXFLAGS = -O1 -std=c++17 -fwrapv -pthread -Wall -Wextra -Wno-unused-label -Wno-unknown-pragmas \
-  -I$(ROOT)/../include -isystem $(VERILATOR_INCLUDE)
+  $(addprefix -I$(ROOT)/../,include sim vector_ops) -isystem $(VERILATOR_INCLUDE)
 # Sixteen lanes in one model compile long, and are not played long.
 OPTIMISED_group := -O0
 RUNTIME := $(addprefix $(PIPELINES_DIR)/,verilated.o verilated_threads.o)
@@ -54,8 +54,8 @@ RUNTIME := $(addprefix $(PIPELINES_DIR)/,verilated.o verilated_threads.o)
 pipelines: $(FAMILIES:%=$(PIPELINES_DIR)/%_tb)
 
 lint_pipelines:
-	@for source in $(filter-out $(LATENCIES),$(PIPELINE_SOURCES)); do \
-	  $(VERILATOR) --lint-only -Wall $(FIND) --top-module $$(basename $$source .sv) $(LATENCIES) $$source \
+	@for source in $(filter-out $(PACKAGES),$(PIPELINE_SOURCES)); do \
+	  $(VERILATOR) --lint-only -Wall $(FIND) --top-module $$(basename $$source .sv) $(PACKAGES) $$source \
 	    || exit 1; done
 
 # The models of a family are one translation unit: most of the compiler's time goes into headers.
@@ -63,7 +63,7 @@ define model_rule
 $(PIPELINES_DIR)/$(1)/V$(2).h: $(ALL_SOURCES)
 	@mkdir -p $$(@D)
 	$(VERILATOR) --cc -Wall -O3 --x-assign unique --x-initial unique $(FIND) -Mdir $$(@D) --prefix V$(2) \
-	  $(addprefix -G,$(WITH_$(2))) --top-module $(call module,$(2)) $(LATENCIES) \
+	  $(addprefix -G,$(WITH_$(2))) --top-module $(call module,$(2)) $(PACKAGES) \
 	  $(filter %/$(call module,$(2)).sv,$(ALL_SOURCES))
 endef
 $(foreach family,$(FAMILIES),$(foreach model,$(MODELS_$(family)),\

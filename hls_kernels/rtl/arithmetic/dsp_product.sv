@@ -1,9 +1,8 @@
 // One DSP48E2 that multiplies and adds: registers on both operands, on the product and on the sum.
-// The addend is a constant, a neighbour's sum (PCIN) or the port C; the product may be taken from it.
+// The addend is a constant, a neighbour's sum (PCIN) or the port C.
 module dsp_product #(
     parameter A = 27,  // bits with sign, 27 at most
-    parameter B = 18,  // bits with sign, 18 at most
-    parameter SUBTRACT = 0
+    parameter B = 18   // bits with sign, 18 at most
 ) (
     input wire clk,
     input wire signed [A-1:0] a,
@@ -19,6 +18,6 @@ module dsp_product #(
         a_q <= a;
         b_q <= b;
         product_q <= a_q * b_q;
-        result <= SUBTRACT ? addend - 48'(product_q) : addend + 48'(product_q);
+        result <= addend + 48'(product_q);
     end
 endmodule

@@ -13,9 +13,16 @@ package latency;
     localparam FIXED = PRODUCT + ROUNDED_SHIFT;
     localparam QUANTISE = SHIFT + DSP;
     localparam GATE = FIXED + 1 + EXPONENTIAL + SHIFT + RECIPROCAL + DSP + 1 + NARROW_PRODUCT + SHIFT;
+    localparam NORM = SHIFT + PRODUCT;
+    localparam ROTATE = SHIFT + DSP + 1;
+    localparam RESIDUAL = 4;
+    localparam FIRST_LOOK = DEQUANTISE + 1 + PRODUCT + 1 + ROUNDED_SHIFT + RESIDUAL + 1;
+    localparam SECOND_LOOK = GATE + 1;
+    localparam SQUARE = NORM + 1;  // of the second look
     localparam PEAK = 2;
     localparam MAX_TREE = 4;
     localparam OR_TREE = 2;
+    localparam SUM_TREE = 4;
     localparam ROOM = 3;
     localparam NORMALISE = 6;
     localparam TIMES = PRODUCT + 1;

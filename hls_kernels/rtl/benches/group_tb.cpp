@@ -1,9 +1,11 @@
-// Bench of the lane group: rows of words, one after the other, through each of its three parts.
-// Words come in random cycles; in the others the inputs hold anything. A part's latency is from a
-// word to its result; peaks and marks of a row must come once each, and be right.
+// Bench of the chain of vector_ops: its two looks, lane by lane, and the sixteen lanes with rows of
+// words, one after the other. Words come in random cycles; in the others the inputs hold anything.
+// A latency is from a word to its result; peaks, marks and sums must come once a row, and be right.
 #include <deque>
 
+#include "Vfirst_look.h"
 #include "Vlane_group.h"
+#include "Vsecond_look.h"
 #include "harness.hpp"
 #include "operands.hpp"
 
@@ -11,7 +13,66 @@ namespace {
 
 using bench::clock_edge;
 using bench::dice;
-constexpr int LANES = ecorl::LANES;
+using bench::signed_32;
+using ecorl::LANES;
+using ecorl::word_t;
+
+// ---- one lane ---------------------------------------------------------------------------------
+
+struct first_look_case {
+    using model = Vfirst_look;
+    using outputs = std::array<std::int64_t, 2>;
+    static outputs play(model& top, dice& draw) {
+        const bench::first_row_t row = bench::any_first_row(draw);
+        const ecorl::vector::first_lane_t in = bench::any_first_lane(draw, row);
+        const bool live = !draw.one_in(9);
+        top.op = row.task.op;
+        top.has_bias = row.task.has_bias;
+        top.input_shift = row.task.input_shift;
+        top.context_right = row.opening.right;
+        top.fixed_mantissa = row.opening.fixed.mantissa;
+        bench::drive_shifter(top, row.opening.fixed.by);
+        top.product_sum = in.product;
+        top.other = in.other;
+        top.mantissa = in.mantissa;
+        top.bias = in.bias;
+        top.down = in.shift;
+        top.live = live;
+        const auto result = reference::first_look(row.task, row.opening, in);
+        if (!live) return {0, 0};
+        return {result.value, result.changed};
+    }
+    static outputs seen(const model& top) { return {signed_32(top.out), top.changed}; }
+};
+
+/// The value and its mark; the square comes sooner, and is looked at in the group.
+struct second_look_case {
+    using model = Vsecond_look;
+    using outputs = std::array<std::int64_t, 2>;
+    static outputs play(model& top, dice& draw) {
+        const bench::second_row_t row = bench::any_second_row(draw, draw.count(0, 6));
+        const std::int32_t own = draw.within(row.own_peak), second = draw.within(row.second_peak);
+        const std::int32_t factor = bench::any_factor(draw, row);
+        const reference::transform_t& by = row.transform;
+        top.op = row.task.op;
+        top.own = own;
+        top.second = second;
+        top.factor = factor;
+        top.room = by.room;
+        top.is_zero = by.is_zero;
+        top.is_rotated = by.is_rotated;
+        top.lost = by.gate.lost;
+        top.room_gate = by.gate.room_gate;
+        top.room_up = by.gate.room_up;
+        top.mantissa = by.gate.fixed.mantissa;
+        bench::drive_shifter(top, by.gate.fixed.by);
+        const auto result = reference::second_look(row.task, by, own, second, factor);
+        return {result.value, result.changed};
+    }
+    static outputs seen(const model& top) { return {signed_32(top.out), top.changed}; }
+};
+
+// ---- what must come out of the group ------------------------------------------------------------
 
 /// What must come out of a part, in order, and when it went in.
 template <class Item>
@@ -52,47 +113,78 @@ class waiting {
     int seen_ = 0, mismatches_ = 0, latency_ = 0;
 };
 
-/// Whether a word goes in now, and where in its row it stands.
-class row_place {
-  public:
-    bool valid = false, first = false, last = false;
-
-    void next(dice& draw) {
-        valid = !draw.one_in(4);
-        if (!valid) {
-            first = draw.one_in(2);
-            last = draw.one_in(2);
-            return;
-        }
-        first = left_ == 0;
-        if (first) left_ = draw.count(1, 12);
-        last = --left_ == 0;
-    }
-
-  private:
-    int left_ = 0;
-};
-
 template <class Port>
-bool same_word(const Port& port, const ecorl::word_t& word) {
+bool same_word(const Port& port, const word_t& word) {
     for (int i = 0; i < LANES; ++i) {
         if (static_cast<std::int32_t>(port[i]) != word.lane[i]) return false;
     }
     return true;
 }
 
-ecorl::word_t any_within(dice& draw, std::int32_t most) {
-    ecorl::word_t word = {};
-    for (auto& lane : word.lane) lane = draw.within(most);
-    return word;
-}
+/// The words, peaks and marks that rows of one look give.
+class row_results {
+  public:
+    row_results(const char* words, const char* peaks, const char* marks)
+        : words_(words), peaks_(peaks), marks_(marks) {}
 
-std::int32_t peak_of(const ecorl::word_t& word, std::int32_t so_far) {
-    for (const auto lane : word.lane) so_far = std::max(so_far, reference::magnitude(lane));
-    return so_far;
-}
+    void begin() {
+        peak_ = 0;
+        mark_ = false;
+    }
 
-/// A port of narrow fields, `bits` each.
+    void push(const word_t& word, bool changed, bool ends, int now) {
+        words_.push(word, now);
+        for (const auto lane : word.lane) peak_ = std::max(peak_, reference::magnitude(lane));
+        mark_ = mark_ || changed;
+        if (!ends) return;
+        peaks_.push(peak_, now);
+        marks_.push(mark_, now);
+    }
+
+    template <class Port>
+    void check_word(bool valid, const Port& port, int now) {
+        if (!valid) return;
+        words_.take(now, [&](const word_t& word) { return same_word(port, word); });
+    }
+    void check_peak(bool valid, std::uint32_t port, int now) {
+        if (!valid) return;
+        peaks_.take(now, [&](std::int32_t peak) { return signed_32(port) == peak; });
+    }
+    void check_mark(bool valid, bool port, int now) {
+        if (!valid) return;
+        marks_.take(now, [&](bool mark) { return port == mark; });
+    }
+
+    int seen() const { return words_.seen(); }
+    bool print() const { return words_.print() & peaks_.print() & marks_.print(); }
+
+  private:
+    waiting<word_t> words_;
+    waiting<std::int32_t> peaks_;
+    waiting<bool> marks_;
+    std::int32_t peak_ = 0;
+    bool mark_ = false;
+};
+
+// ---- what goes in -------------------------------------------------------------------------------
+
+/// Whether a word goes in now, and where in its row it stands.
+class row_place {
+  public:
+    bool valid = false, begins = false, ends = false;
+
+    void next(dice& draw) {
+        valid = !draw.one_in(4);
+        begins = valid ? left_ == 0 : draw.one_in(2);
+        if (valid && begins) left_ = draw.count(1, 12);
+        ends = valid ? --left_ == 0 : draw.one_in(2);
+    }
+
+  private:
+    int left_ = 0;
+};
+
+/// Lane `lane` of a port of narrow fields, `bits` each.
 template <class Port>
 void drive_field(Port& port, int lane, int bits, std::uint32_t value) {
     for (int i = 0; i < bits; ++i) {
@@ -102,138 +194,150 @@ void drive_field(Port& port, int lane, int bits, std::uint32_t value) {
     }
 }
 
-class products {
+class first_words {
   public:
+    /// Rows of another task; what was begun of a row is left.
+    void begin_task(const reference::task_t& task) {
+        row_.task = task;
+        place_ = {};
+    }
+
     void drive(Vlane_group& top, dice& draw, int now) {
         place_.next(draw);
-        if (place_.valid && place_.first) {
-            input_shift_ = draw.count(0, 16);
-            peak_ = 0;
+        if (place_.valid && place_.begins) {
+            row_.opening = bench::any_first_row(draw).opening;
+            found_.begin();
         }
-        top.product_valid = place_.valid;
-        top.product_first = place_.first;
-        top.product_last = place_.last;
-        top.input_shift = input_shift_;
-        ecorl::word_t value = {};
+        top.first_valid = place_.valid;
+        top.first_begins = place_.begins;
+        top.first_ends = place_.ends;
+        top.context_right = row_.opening.right;
+        const ecorl::fixed_t& fixed = row_.opening.fixed;
+        top.fixed_mantissa = fixed.mantissa;
+        top.fixed_limit = fixed.by.limit;
+        top.fixed_half = fixed.by.half;
+        top.fixed_right = fixed.by.right;
+        top.fixed_left = fixed.by.left;
+        top.fixed_keep = fixed.by.keep & 1;
+        const int live = place_.ends ? draw.count(1, LANES) : LANES;
+        top.live = (1u << live) - 1;
+        word_t value = {};
+        bool changed = false;
         for (int i = 0; i < LANES; ++i) {
-            const std::int32_t acc = draw.within((1 << 29) >> input_shift_);
-            const std::int32_t mantissa = draw.one_in(9) ? 0 : draw.mantissa();
-            const int down = draw.count(0, 31);
-            top.acc[i] = static_cast<std::uint32_t>(acc);
-            top.mantissa[i] = static_cast<std::uint32_t>(mantissa);
-            drive_field(top.down, i, 5, static_cast<std::uint32_t>(down));
-            value.lane[i] = reference::dequantise(acc, mantissa, down, input_shift_);
+            const auto in = bench::any_first_lane(draw, row_);
+            top.product_sums[i] = static_cast<std::uint32_t>(in.product);
+            top.others[i] = static_cast<std::uint32_t>(in.other);
+            top.mantissas[i] = static_cast<std::uint32_t>(in.mantissa);
+            top.biases[i] = static_cast<std::uint32_t>(in.bias);
+            drive_field(top.downs, i, 5, static_cast<std::uint32_t>(in.shift));
+            if (i >= live) continue;
+            const auto result = reference::first_look(row_.task, row_.opening, in);
+            value.lane[i] = result.value;
+            changed = changed || result.changed;
         }
-        if (!place_.valid) return;
-        values_.push(value, now);
-        peak_ = peak_of(value, peak_);
-        if (place_.last) peaks_.push(peak_, now);
+        if (place_.valid) found_.push(value, changed, place_.ends, now);
     }
 
     void check(const Vlane_group& top, int now) {
-        if (top.value_valid) {
-            values_.take(now, [&](const auto& word) { return same_word(top.values, word); });
-        }
-        if (top.value_peak_valid) {
-            peaks_.take(now, [&](std::int32_t peak) {
-                return static_cast<std::int32_t>(top.value_peak) == peak;
-            });
-        }
+        found_.check_word(top.value_valid, top.values, now);
+        found_.check_peak(top.value_peak_valid, top.value_peak, now);
+        found_.check_mark(top.value_mark_valid, top.value_mark, now);
     }
 
-    bool print() const { return values_.print() & peaks_.print(); }
+    bool print() const { return found_.print(); }
 
   private:
     row_place place_;
-    int input_shift_ = 0;
-    std::int32_t peak_ = 0;
-    waiting<ecorl::word_t> values_{"group_dequantise"};
-    waiting<std::int32_t> peaks_{"group_value_peak"};
+    bench::first_row_t row_ = {};
+    row_results found_{"group_values", "group_value_peak", "group_value_mark"};
 };
 
-class gates {
+class second_words {
   public:
+    void begin_task(const reference::task_t& task) {
+        row_ = {task, {}, 1, 1};
+        place_ = {};
+    }
+
     void drive(Vlane_group& top, dice& draw, int now) {
         place_.next(draw);
-        if (place_.valid && place_.first) begin_row(draw);
-        top.gate_valid = place_.valid;
-        top.gate_first = place_.first;
-        top.gate_last = place_.last;
-        top.room_gate = by_.room_gate;
-        top.room_up = by_.room_up;
-        top.log2_mantissa = by_.fixed.mantissa;
-        bench::drive_shifter(top, by_.fixed.by);
-        const ecorl::word_t gate = any_within(draw, peak_gate_), up = any_within(draw, peak_up_);
-        bench::drive_word(top.gates, gate);
-        bench::drive_word(top.ups, up);
-        if (!place_.valid) return;
-        ecorl::word_t gated = {};
-        for (int i = 0; i < LANES; ++i) {
-            const auto result = reference::gate(gate.lane[i], up.lane[i], by_);
-            gated.lane[i] = result.value;
-            changed_ = changed_ || result.changed;
+        if (place_.valid && place_.begins) {
+            row_ = bench::any_second_row(draw, row_.task.op);
+            found_.begin();
+            squares_ = 0;
         }
-        words_.push(gated, now);
-        peak_ = peak_of(gated, peak_);
-        if (!place_.last) return;
-        peaks_.push(peak_, now);
-        marks_.push(changed_, now);
+        const reference::transform_t& by = row_.transform;
+        top.second_valid = place_.valid;
+        top.second_begins = place_.begins;
+        top.second_ends = place_.ends;
+        top.room = by.room;
+        top.is_zero = by.is_zero;
+        top.is_rotated = by.is_rotated;
+        top.lost = by.gate.lost;
+        top.room_gate = by.gate.room_gate;
+        top.room_up = by.gate.room_up;
+        top.gate_mantissa = by.gate.fixed.mantissa;
+        top.gate_limit = by.gate.fixed.by.limit;
+        top.gate_half = by.gate.fixed.by.half;
+        top.gate_right = by.gate.fixed.by.right;
+        top.gate_left = by.gate.fixed.by.left;
+        top.gate_keep = by.gate.fixed.by.keep & 1;
+        word_t value = {};
+        bool changed = false;
+        for (int i = 0; i < LANES; ++i) {
+            const std::int32_t own = draw.within(row_.own_peak);
+            const std::int32_t second = draw.within(row_.second_peak);
+            const std::int32_t factor = bench::any_factor(draw, row_);
+            top.owns[i] = static_cast<std::uint32_t>(own);
+            top.seconds[i] = static_cast<std::uint32_t>(second);
+            top.factors[i] = static_cast<std::uint32_t>(factor);
+            const auto result = reference::second_look(row_.task, by, own, second, factor);
+            value.lane[i] = result.value;
+            changed = changed || result.changed;
+            if (place_.valid) squares_ += result.square;
+        }
+        if (!place_.valid) return;
+        found_.push(value, changed, place_.ends, now);
+        if (place_.ends) totals_.push(squares_, now);
     }
 
     void check(const Vlane_group& top, int now) {
-        if (top.gated_valid) {
-            words_.take(now, [&](const auto& word) { return same_word(top.gated, word); });
-        }
-        if (top.gated_peak_valid) {
-            peaks_.take(now, [&](std::int32_t peak) {
-                return static_cast<std::int32_t>(top.gated_peak) == peak;
-            });
-        }
-        if (top.changed_valid) {
-            marks_.take(now, [&](bool changed) { return (top.changed != 0) == changed; });
-        }
+        found_.check_word(top.result_valid, top.results, now);
+        found_.check_peak(top.result_peak_valid, top.result_peak, now);
+        found_.check_mark(top.result_mark_valid, top.result_mark, now);
+        if (!top.squares_valid) return;
+        totals_.take(
+            now, [&](std::int64_t sum) { return static_cast<std::int64_t>(top.squares) == sum; });
     }
 
-    bool print() const { return words_.print() & peaks_.print() & marks_.print(); }
+    bool print() const { return found_.print() & totals_.print(); }
 
   private:
-    void begin_row(dice& draw) {
-        peak_gate_ = bench::any_peak(draw);
-        peak_up_ = bench::any_peak(draw);
-        by_ = reference::make_gate(peak_gate_, peak_up_, 0, bench::any_scale(draw, 0));
-        by_.fixed = bench::any_fixed(draw);
-        peak_ = 0;
-        changed_ = false;
-    }
-
     row_place place_;
-    ecorl::gate_t by_ = {};
-    std::int32_t peak_gate_ = 1, peak_up_ = 1, peak_ = 0;
-    bool changed_ = false;
-    waiting<ecorl::word_t> words_{"group_gate"};
-    waiting<std::int32_t> peaks_{"group_gated_peak"};
-    waiting<bool> marks_{"group_mark"};
+    bench::second_row_t row_ = {{}, {}, 1, 1};
+    std::int64_t squares_ = 0;
+    row_results found_{"group_results", "group_result_peak", "group_result_mark"};
+    waiting<std::int64_t> totals_{"group_squares"};
 };
 
-class codes {
+class code_words {
   public:
     void drive(Vlane_group& top, dice& draw, int now) {
         place_.next(draw);
-        if (place_.valid && place_.first) {
+        if (place_.valid && place_.begins) {
             peak_ = bench::any_peak(draw);
             by_ = reference::quantiser(peak_, 0);
         }
-        top.gated_in_valid = place_.valid;
-        top.room = by_.room;
-        top.factor = by_.factor;
-        const ecorl::word_t values = any_within(draw, peak_);
-        bench::drive_word(top.gated_in, values);
-        if (!place_.valid) return;
+        top.code_in_valid = place_.valid;
+        top.code_room = by_.room;
+        top.code_factor = by_.factor;
         std::array<std::int8_t, LANES> found = {};
         for (int i = 0; i < LANES; ++i) {
-            found[i] = static_cast<std::int8_t>(reference::quantise(values.lane[i], by_));
+            const std::int32_t value = draw.within(peak_);
+            top.code_in[i] = static_cast<std::uint32_t>(value);
+            found[i] = static_cast<std::int8_t>(reference::quantise(value, by_));
         }
-        words_.push(found, now);
+        if (place_.valid) words_.push(found, now);
     }
 
     void check(const Vlane_group& top, int now) {
@@ -254,40 +358,82 @@ class codes {
     row_place place_;
     std::int32_t peak_ = 1;
     ecorl::quantiser_t by_ = {};
-    waiting<std::array<std::int8_t, LANES>> words_{"group_quantise"};
+    waiting<std::array<std::int8_t, LANES>> words_{"group_codes"};
+};
+
+/// All operations, each with rows of its own.
+class group_bench {
+  public:
+    explicit group_bench(const bench::options& with) : draw_(with.seed), words_(with.vectors) {
+        context_.randReset(2);
+        context_.randSeed(static_cast<int>(with.seed % 1000000) + 1);
+        top_ = std::make_unique<Vlane_group>(&context_);
+    }
+
+    bool run() {
+        drain();
+        for (int op = ecorl::vector::EMBED; op <= ecorl::vector::FIXED; ++op) {
+            reference::task_t task = bench::any_first_row(draw_).task;
+            task.op = op;
+            top_->op = op;
+            top_->has_bias = task.has_bias;
+            top_->input_shift = task.input_shift;
+            first_.begin_task(task);
+            second_.begin_task(task);
+            const int enough = codes_.seen() + words_ / LANES / (ecorl::vector::FIXED + 1);
+            while (codes_.seen() < enough) cycle();
+            drain();
+        }
+        return first_.print() & second_.print() & codes_.print();
+    }
+
+  private:
+    void cycle() {
+        first_.drive(*top_, draw_, now_);
+        second_.drive(*top_, draw_, now_);
+        codes_.drive(*top_, draw_, now_);
+        look();
+    }
+
+    /// Until nothing is left in the pipelines.
+    void drain() {
+        constexpr int LONGEST = 256;
+        top_->first_valid = top_->second_valid = top_->code_in_valid = 0;
+        for (int i = 0; i < LONGEST; ++i) {
+            if (now_ > 0) {
+                look();
+            } else {
+                clock_edge(*top_);
+            }
+        }
+        ++now_;
+    }
+
+    void look() {
+        clock_edge(*top_);
+        first_.check(*top_, now_);
+        second_.check(*top_, now_);
+        codes_.check(*top_, now_);
+        ++now_;
+    }
+
+    VerilatedContext context_;
+    std::unique_ptr<Vlane_group> top_;
+    dice draw_;
+    first_words first_;
+    second_words second_;
+    code_words codes_;
+    int words_;
+    int now_ = 0;
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
-    constexpr int LONGEST = 256;  // cycles until nothing is left in the pipelines
     const bench::options with = bench::read_options(argc, argv);
-    VerilatedContext context;
-    context.randReset(2);
-    context.randSeed(static_cast<int>(with.seed % 1000000) + 1);
-    const auto top = std::make_unique<Vlane_group>(&context);
-    dice draw(with.seed);
-    products first;
-    gates second;
-    codes third;
-    top->product_valid = top->gate_valid = top->gated_in_valid = 0;
-    for (int i = 0; i < LONGEST; ++i) clock_edge(*top);
-    int now = 0;
-    for (; third.seen() < with.vectors / LANES; ++now) {
-        first.drive(*top, draw, now);
-        second.drive(*top, draw, now);
-        third.drive(*top, draw, now);
-        clock_edge(*top);
-        first.check(*top, now);
-        second.check(*top, now);
-        third.check(*top, now);
-    }
-    top->product_valid = top->gate_valid = top->gated_in_valid = 0;
-    for (int i = 0; i < LONGEST; ++i, ++now) {
-        clock_edge(*top);
-        first.check(*top, now);
-        second.check(*top, now);
-        third.check(*top, now);
-    }
-    return first.print() & second.print() & third.print() ? 0 : 1;
+    bool right = true;
+    right &= bench::run<first_look_case>("first_look", with);
+    right &= bench::run<second_look_case>("second_look", with);
+    right &= group_bench(with).run();
+    return right ? 0 : 1;
 }

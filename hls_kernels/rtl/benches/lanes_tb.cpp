@@ -118,38 +118,39 @@ struct norm_case {
 
 struct rotate_case {
     using model = Vrotate;
-    static two_t play(model& top, dice& draw) {
+    static one_t play(model& top, dice& draw) {
         const std::int32_t peak = bench::any_peak(draw);
-        const std::int32_t low = draw.within(peak), high = draw.within(peak);
+        const std::int32_t own = draw.within(peak), partner = draw.within(peak);
         const std::int32_t cosine = draw.within(1 << ecorl::ROPE_BITS);
         const std::int32_t sine = draw.within(1 << ecorl::ROPE_BITS);
         const int room = reference::room_of(peak);
-        top.low_value = low;
-        top.high_value = high;
+        top.own = own;
+        top.partner = partner;
         top.room = room;
         top.cosine = static_cast<std::uint16_t>(cosine);
         top.sine = static_cast<std::uint16_t>(sine);
-        const auto result = reference::rotate(low, high, room, cosine, sine);
-        return {result.low, result.high};
+        return {reference::rotate(own, partner, room, cosine, sine)};
     }
-    static two_t seen(const model& top) {
-        return {signed_32(top.low_out), signed_32(top.high_out)};
-    }
+    static one_t seen(const model& top) { return {signed_32(top.out)}; }
 };
 
 struct residual_case {
     using model = Vresidual;
-    static two_t play(model& top, dice& draw) {
+    using outputs = std::array<std::int64_t, 4>;
+    static outputs play(model& top, dice& draw) {
         constexpr std::int32_t MOST = (1 << ecorl::VALUE_LIMIT) - 1;
-        const std::int32_t product = draw.within(MOST), x = draw.within(MOST);
+        const std::int32_t value = draw.within(MOST), x = draw.within(MOST);
         const std::int32_t bias = draw.one_in(2) ? 0 : draw.within(MOST);
-        top.product_value = product;
+        top.value = value;
         top.bias = bias;
         top.x = x;
-        const auto result = reference::residual(product, bias, x);
-        return {result.value, result.changed};
+        const auto biased = reference::sum(value, bias);
+        const auto sum = reference::sum(x, biased.value);
+        return {biased.value, biased.changed, sum.value, biased.changed || sum.changed};
     }
-    static two_t seen(const model& top) { return {signed_32(top.out), top.changed}; }
+    static outputs seen(const model& top) {
+        return {signed_32(top.biased), top.biased_changed, signed_32(top.out), top.changed};
+    }
 };
 
 struct log_term_case {

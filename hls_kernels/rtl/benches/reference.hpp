@@ -6,6 +6,7 @@
 #define ECORL_NATIVE 1
 
 #include "attention_lanes.hpp"
+#include "chain.hpp"
 
 namespace reference {
 
@@ -62,23 +63,17 @@ inline norm_t norm(std::int32_t x, int room, std::int32_t weight) {
     return {ecorl::normed<lane>(full, weight), ecorl::norm_square<lane>(full)};
 }
 
-struct pair_t {
-    std::int32_t low, high;
-};
-
-inline pair_t rotate(std::int32_t low, std::int32_t high, int room, std::int32_t cosine,
-                     std::int32_t sine) {
-    const std::int32_t a = ecorl::upper_16<lane>(low, room);
-    const std::int32_t b = ecorl::upper_16<lane>(high, room);
-    const auto pair = ecorl::rotated<lane>(a, b, cosine, sine);
-    return {pair.low, pair.high};
+inline std::int32_t rotate(std::int32_t own, std::int32_t partner, int room, std::int32_t cosine,
+                           std::int32_t sine) {
+    return ecorl::rotated_one<lane>(ecorl::upper_16<lane>(own, room),
+                                    ecorl::upper_16<lane>(partner, room), cosine, sine);
 }
 
-inline clipped_t residual(std::int32_t product, std::int32_t bias, std::int32_t x) {
+/// A sum in the residual stream's format.
+inline clipped_t sum(std::int32_t a, std::int32_t b) {
     std::int32_t changed = 0;
-    const std::int32_t y = ecorl::clipped<lane>(product + bias, ecorl::VALUE_LIMIT, changed);
-    const std::int32_t sum = ecorl::clipped<lane>(x + y, ecorl::VALUE_LIMIT, changed);
-    return {sum, changed != 0};
+    const std::int32_t kept = ecorl::clipped<lane>(a + b, ecorl::VALUE_LIMIT, changed);
+    return {kept, changed != 0};
 }
 
 inline std::int32_t log_term(std::int32_t ceiling, std::int32_t logit) {
@@ -112,6 +107,34 @@ inline ecorl::weighed_t<lane> weight(std::int32_t score, const key_t& key, std::
 inline std::int32_t accumulate(std::int32_t context, std::int32_t upper, std::int32_t lower,
                                int down) {
     return ecorl::accumulated<lane>(context, (upper << 7) + lower, down);
+}
+
+// ---- the chain of vector_ops ----------------------------------------------------------------
+
+using task_t = ecorl::vector::task_t;
+using opening_t = ecorl::vector::opening_t;
+using transform_t = ecorl::vector::transform_t;
+
+inline clipped_t first_look(const task_t& task, const opening_t& by,
+                            const ecorl::vector::first_lane_t& in) {
+    std::int32_t changed = 0;
+    const std::int32_t value = ecorl::vector::first_value(task, by, in, changed);
+    return {value, changed != 0};
+}
+
+struct looked_t {
+    std::int32_t value, square;
+    bool changed;
+};
+
+/// `factor` holds a weight, or a sine above a cosine.
+inline looked_t second_look(const task_t& task, const transform_t& by, std::int32_t own,
+                            std::int32_t second, std::int32_t factor) {
+    const std::int32_t cosine = static_cast<std::int16_t>(factor), sine = factor >> 16;
+    std::int32_t square = 0, changed = 0;
+    const std::int32_t value =
+        ecorl::vector::second_value(task, by, own, second, {factor, cosine, sine}, square, changed);
+    return {value, square, changed != 0};
 }
 
 // ---- trees ----------------------------------------------------------------------------------
