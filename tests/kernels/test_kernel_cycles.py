@@ -65,7 +65,7 @@ def run_vector(handle, call: VectorCall):
     table = words(64 + call.n)
     task = np.array([
         OPERATIONS.index(call.op), *call.stages, call.m, call.n, call.parts, call.head,
-        call.turned, call.has_bias, 4, 12, -30, -30, SCALE, -50, stride,
+        call.rotated, call.has_bias, 4, 12, -30, -30, SCALE, -50, stride,
     ], np.int32)  # fmt: skip
     out = [words(16 * width * (call.m + 16)) for _ in range(2)]
     scales = words(4 * width * (call.m + 16))
@@ -83,14 +83,18 @@ def run_vector(handle, call: VectorCall):
         ("norm", 70, {}),
         ("residual", 96, {}),
         ("residual", 100, {"parts": 3}),
-        ("head", 8 * 32, {"head": 32, "turned": 6}),
-        ("head", 4 * 48, {"head": 48, "turned": 3, "has_bias": True}),
-        ("head", 70 * 16, {"head": 16, "turned": 66}),  # two panels
+        ("head", 8 * 32, {"head": 32, "rotated": 6}),
+        ("head", 4 * 48, {"head": 48, "rotated": 3, "has_bias": True}),
+        ("head", 70 * 16, {"head": 16, "rotated": 66}),  # two headers
         ("gate", 112, {}),
-        ("gate", 4096 + 48, {}),  # two panels
         ("gate", 112, {"stages": (0, 0)}),
+        ("gate", 112, {"stages": (1, 1)}),
+        ("gate", 112, {"stages": (2, 2)}),
+        ("gate", 16384 + 48, {}),  # two slices
         ("context", 4 * 64, {"head": 64}),
         ("context", 66 * 16, {"head": 16}),
+        ("context", 4 * 64, {"head": 64, "stages": (0, 0)}),
+        ("context", 4 * 64, {"head": 64, "stages": (1, 1)}),
         ("context", 4 * 64, {"head": 64, "stages": (2, 2)}),
         ("fixed", 1, {}),
         ("fixed", 5, {}),
@@ -98,7 +102,7 @@ def run_vector(handle, call: VectorCall):
 )
 def test_vector_ops(handle, m, op, n, more):
     call = VectorCall(op, m, n, **more)
-    found = counted(handle, "vector_ops", 11, lambda: run_vector(handle, call))
+    found = counted(handle, "vector_ops", 15, lambda: run_vector(handle, call))
     assert found == astuple(call.counts())
 
 

@@ -240,7 +240,7 @@ def _step_calls(
             m,
             step.columns(model, n),
             head=step.head(model),
-            turned=step.n_rotated_heads(model),
+            rotated=step.n_rotated_heads(model),
             parts=len(slices) or 1,
         )
     ]

@@ -13,7 +13,13 @@ from typing import ClassVar
 from ecorl.engines.fpga.cycles.hbm import WORD_BYTES, Memory
 from ecorl.engines.fpga.cycles.kernels import CallTotals
 from ecorl.engines.fpga.cycles.pipelines import depth
-from ecorl.engines.fpga.cycles.vector import BLOCK_ROWS, CHANNEL_WORDS, words_of
+from ecorl.engines.fpga.cycles.products import (
+    BLOCK_ROWS,
+    arranged_runs,
+    arranged_steps,
+    words_of,
+)
+from ecorl.engines.fpga.cycles.vector import CHANNEL_WORDS
 from ecorl.engines.fpga.kernels.sequence import ScoreOperation
 
 _BLOCK_PARTIALS = BLOCK_ROWS // 4
@@ -66,7 +72,7 @@ class ScoreCall:
             rows=self.m,
             outputs=self.n_outputs,
             load_cycles=self.m * words,
-            arrange_cycles=sum(tile * (n + 1) for tile, n in self._tiles() if n),
+            arrange_cycles=arranged_steps(self.m, words),
             side_cycles=CHANNEL_WORDS * words,
             first_cycles=self.m * words,
             second_cycles=self.m * words,
@@ -85,14 +91,6 @@ class ScoreCall:
     def _words(self) -> int:
         """Words of a row of products."""
         return words_of(self.n) if self.op == "logits" else 0
-
-    def _tiles(self) -> tuple[tuple[int, int], ...]:
-        """Words of a block of rows and how many follow one another: whole blocks, then the rest.
-
-        They pass one buffer: each enters while the one before leaves.
-        """
-        whole, rest = divmod(self.m, BLOCK_ROWS)
-        return (BLOCK_ROWS * self._words, whole), (rest * self._words, int(rest > 0))
 
     def ports(self) -> dict[str, int]:
         """Bytes through each memory port."""
@@ -138,8 +136,7 @@ class ScoreCall:
     def _looks(self, memory: Memory, ii: int, both_ways: tuple[float, ...]) -> float:
         """Cycles of a block of the vocabulary: the longest process after the first row."""
         c, words = self.counts(), self._words
-        tiles = sum(1 for _, n in self._tiles() if n)
-        arrange = ii * c.arrange_cycles + tiles * depth("bank", "control")
+        arrange = ii * c.arrange_cycles + arranged_runs(self.m) * depth("bank", "control")
         # The constants are taken before the first row; the looks then never pause.
         first = ii * (c.side_cycles + c.first_cycles) + depth("move", "control", *_FIRST_LOOK)
         second = ii * c.second_cycles + depth(*_SECOND_LOOK)

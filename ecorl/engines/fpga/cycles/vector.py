@@ -1,42 +1,43 @@
 """Cycles of ``vector_ops``; for the assumptions see `ecorl.engines.fpga.cycles.kernels`.
 
-It processes 16 token rows at a time, and of them panels of columns that fit on the chip. Rows
-follow one another: the next is loaded and the last is stored while one is computed.
+A word of 16 values of one row passes a chain of processes, one a cycle: arrange, first look, second
+look, quantise, arrange. While a row's peaks become scalars its words wait in a FIFO that holds two
+of the longest rows, so the next rows come in behind them and a division costs a call its latency
+once, after the last row (`VectorCall.cycles`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar
 
+from ecorl.engines.fpga.cycles.chain import Chain
 from ecorl.engines.fpga.cycles.hbm import WORD_BYTES, Memory
-from ecorl.engines.fpga.cycles.kernels import DIVISION, EXP_DEPTH, LOOP_DEPTH, ROOT, CallTotals
+from ecorl.engines.fpga.cycles.kernels import CallTotals
+from ecorl.engines.fpga.cycles.pipelines import depth
+from ecorl.engines.fpga.cycles.products import (
+    BLOCK_ROWS,
+    arranged_runs,
+    arranged_steps,
+    product_runs,
+    words_of,
+)
 from ecorl.engines.fpga.kernels.sequence import VectorOperation
 
-LANES = 16
-BLOCK_ROWS = 16
-_MAX_COLUMNS, _MAX_HEADS = 8192, 64
 CHANNEL_WORDS = 3
 """Words of constants for 16 channels: mantissas, shifts, biases."""
 
-_STEP_CODES, _TABLE_LANES, _ROPE_WORDS, _EXPONENT_WORDS = 4, 32, 4, 4
-_SCALE_WORDS, _RESULT_WORDS = 4, 2  # of a head's 16 rows: scales going out, exponents coming in
-_ROW_SCALARS = 8  # a row's record, read and written by loops without a pipeline
+_STEP_CODES, _TABLE_LANES, _MAX_SLICE = 4, 32, 16_384
+_ROPE_WORDS, _SCALE_WORDS, _RESULT_WORDS = 4, 4, 2
+_HEADER_HEADS, _HEADER_WORDS = 64, 4  # exponents that stand together, and their words
 
 _VALUES = ("embed", "residual", "fixed")  # results are values, not codes
-_PEAKS, _CODES = 0, 2  # stages of gate and context
+_PEAK, _CODES = 1, 2  # stages of gate and context
 
 
 def token_beats(d: int) -> int:
     """Words of 64 bytes that hold a token's codes of one head."""
     return -(-d // WORD_BYTES)
-
-
-def words_of(n: int) -> int:
-    """Words of 16 values."""
-    return -(-n // LANES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,57 +47,18 @@ class VectorCounts:
     calls: int
     rows: int
     load_cycles: int
-    turn_cycles: int
+    arrange_cycles: int
     side_cycles: int
-    take_cycles: int
-    work_cycles: int
-    give_cycles: int
+    open_cycles: int
+    first_cycles: int
+    pair_cycles: int
+    scalar_cycles: int
+    factor_cycles: int
+    second_cycles: int
     code_cycles: int
+    store_cycles: int
     bytes_read: int
     bytes_written: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Loops:
-    """Loops of a row function.
-
-    Attributes:
-        trips: of all loops together.
-        entries: how many loops there are.
-        scalars: cycles outside of loops.
-    """
-
-    trips: int
-    entries: int
-    scalars: int = 0
-
-    def cycles(self, ii: int) -> int:
-        return ii * self.trips + self.entries * LOOP_DEPTH + self.scalars
-
-
-def turned_words(m: int, panels: Sequence[int], parts: int) -> int:
-    """Trips of a buffer into which a panel is written while the one before is read.
-
-    Args:
-        m: rows; each block of 16 goes through all panels.
-        panels: words of a row in each panel.
-        parts: partial sums that are added when they are loaded.
-    """
-    if not panels or m < 1:
-        return 0
-
-    def within(rows: int) -> int:
-        return sum(rows * max(parts * b, a) for a, b in pairwise(panels))
-
-    full, last = divmod(m, BLOCK_ROWS)
-    first_rows, last_rows = min(m, BLOCK_ROWS), last or BLOCK_ROWS
-    total = first_rows * parts * panels[0] + last_rows * panels[-1]
-    total += full * within(BLOCK_ROWS) + (within(last) if last else 0)
-    if full > 1:
-        total += (full - 1) * BLOCK_ROWS * max(parts * panels[0], panels[-1])
-    if full and last:
-        total += max(last * parts * panels[0], BLOCK_ROWS * panels[-1])
-    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +70,7 @@ class VectorCall:
         m: rows.
         n: columns; of one half for ``gate``.
         head: size of a head on the card, for ``head`` and ``context``.
-        turned: heads that RoPE turns, for ``head``.
+        rotated: heads that RoPE rotates, for ``head``.
         has_bias: for ``head``.
         parts: sums to be added first.
         stages: first and last stage, for ``gate`` and ``context``.
@@ -119,58 +81,66 @@ class VectorCall:
     m: int
     n: int
     head: int = 0
-    turned: int = 0
+    rotated: int = 0
     has_bias: bool = False
     parts: int = 1
     stages: tuple[int, int] = (0, 2)
 
-    # ---- how a task is cut into blocks, panels and stages --------------------------------------
+    # ---- sizes, as in call_of of task.hpp ------------------------------------------------------
 
     @property
     def _blocks(self) -> int:
         return -(-self.m // BLOCK_ROWS)
 
     @property
+    def _words(self) -> int:
+        """Words of a row's values; for ``gate`` of its gates."""
+        return words_of(self.n)
+
+    @property
+    def _looks(self) -> int:
+        """First looks of a row: gates and ups each have their own."""
+        return 2 if self.op == "gate" else 1
+
+    @property
+    def _heads(self) -> int:
+        return self.n // self.head if self.head else 0
+
+    @property
+    def _unit(self) -> int:
+        """Words of a head."""
+        return words_of(self.head)
+
+    @property
+    def _panels(self) -> int:
+        """Parts of a row that have a scale of their own."""
+        return self._heads if self.op == "head" else 1
+
+    @property
+    def _part_words(self) -> int:
+        return self._unit if self.op == "head" else self._words
+
+    @property
+    def _looks_first(self) -> bool:
+        return self.op != "context" or self.stages[1] >= _PEAK
+
+    @property
     def _reads_products(self) -> bool:
-        return self.op not in ("embed", "norm")
+        return self.op not in ("embed", "norm") and self._looks_first
 
     @property
     def _reads_x(self) -> bool:
         return self.op in ("norm", "residual")
 
     @property
-    def _halves(self) -> int:
-        return 2 if self.op == "gate" else 1
-
-    @property
-    def _columns(self) -> list[int]:
-        """Columns of each panel."""
-        width = _MAX_COLUMNS // self._halves
-        if self.op in ("head", "context"):
-            width = _MAX_HEADS * self.head
-        return [min(width, self.n - at) for at in range(0, self.n, width)]
-
-    @property
-    def _stages(self) -> range:
+    def _looks_twice(self) -> bool:
         if self.op == "gate":
-            return range(self.stages[0], self.stages[1] + 1)
-        if self.op == "context":
-            return range(max(self.stages[0], 1), self.stages[1] + 1)
-        return range(1)
+            return self.stages[1] >= _PEAK
+        return self.op not in _VALUES and (self.op != "context" or self.stages[1] >= _CODES)
 
     @property
-    def _code_stages(self) -> int:
-        if self.op in _VALUES:
-            return 0
-        return 1 if self.op not in ("gate", "context") else int(_CODES in self._stages)
-
-    @property
-    def _n_heads(self) -> int:
-        return self.n // self.head if self.head else 0
-
-    @property
-    def _scale_words(self) -> int:
-        return _SCALE_WORDS * self._n_heads * self._blocks * (self.op == "head")
+    def _gives_codes(self) -> bool:
+        return self._looks_twice and (self.op != "gate" or self.stages[1] == _CODES)
 
     @property
     def _table_words(self) -> int:
@@ -180,158 +150,212 @@ class VectorCall:
         return _ROPE_WORDS if self.op == "head" else 0
 
     @property
-    def _channel_words(self) -> int:
-        """Words of constants for 16 channels."""
-        if self.op == "norm":
-            return 1
-        return 0 if self.op in ("embed", "context") else CHANNEL_WORDS
+    def _steps(self) -> int:
+        """Words of codes of a block of rows."""
+        return -(-self.n // _STEP_CODES)
 
+    @property
     def _side(self) -> tuple[int, int]:
-        """Words of constants, and how many loops read them."""
+        """Words of constants, and the bursts in which they are read."""
         if self.op == "context":
-            return _RESULT_WORDS * self._n_heads * self._blocks, self._blocks
-        if not self._channel_words:
-            return 0, 0
-        columns = self._columns
-        header = _EXPONENT_WORDS if self.op == "head" else 0
-        once = self._halves * sum(header + self._channel_words * words_of(c) for c in columns)
-        times = self._blocks * len(self._stages) if len(columns) > 1 else 1
-        return times * once, times * self._halves * len(columns)
-
-    def _row(self, stage: int, columns: int) -> _Loops:
-        """The row functions on one row of a panel."""
-        words = words_of(columns)
+            return _RESULT_WORDS * self._heads * self._blocks, self._heads * self._blocks
         if self.op == "norm":
-            return _Loops(3 * words, 3, 2 * DIVISION + ROOT)
-        if self.op == "gate":
-            loops = {_PEAKS: 2, 1: 3, _CODES: 4}[stage]
-            scalars = (loops > 2) * (EXP_DEPTH - LOOP_DEPTH) + (loops > 3) * DIVISION
-            return _Loops(loops * words, loops, scalars)
-        if self.op == "context":
-            heads, loops = columns // self.head, 1 if stage < _CODES else 2
-            return _Loops(loops * heads * words_of(self.head), loops * heads, DIVISION)
-        return _Loops(words, 1)
+            return self._words, 1
+        channels = CHANNEL_WORDS * self._looks * self._words if self.op != "embed" else 0
+        headers = -(-self._heads // _HEADER_HEADS) if self.op == "head" else 0
+        return channels + _HEADER_WORDS * headers, 2 * headers or 1
 
-    def _heads(self) -> _Loops:
-        """The row functions on one row of all heads."""
-        passes, words = 2 + int(self.has_bias), words_of(self.head)
-        turned = min(self.turned, self._n_heads)
-        trips = self._n_heads * passes * words + turned * words_of(self.head // 2)
-        entries = self._n_heads * passes + turned
-        return _Loops(trips, entries, self._n_heads * DIVISION)
-
-    def _row_loops(self) -> list[tuple[int, _Loops]]:
-        """Words that one row loads, and its loops, for each stage and panel."""
-        columns = self._columns
-        if self.op == "head":  # its panels share the heads: only the sum over them matters
-            return [(sum(self._loaded(c) for c in columns), self._heads())]
-        return [(self._loaded(c), self._row(s, c)) for s in self._stages for c in columns]
-
-    def _loaded(self, columns: int) -> int:
-        """Words of a panel that one row loads: products, residual stream or table."""
-        products = self._halves * self._reads_products
-        return max(max(products, int(self._reads_x)) * words_of(columns), self._table_words)
-
-    # ---- counts and cycles --------------------------------------------------------------------
+    # ---- counts --------------------------------------------------------------------------------
 
     def counts(self) -> VectorCounts:
         """Loop counts as the kernel's own counters have them."""
-        words = sum(words_of(c) for c in self._columns)
-        stages, rows = len(self._stages), self._row_loops()
-        panels = [self._halves * words_of(c) for c in self._columns] * stages
-        side, _ = self._side()
+        row = self._looks * self._words
+        passed = self.m * row * self._looks_first
         ports = self.ports()
         read = sum(ports[name] for name in ("task", "acc", "x", "side", "table", "rows"))
-        stored = self.m * words * (1 if self.op in _VALUES else self._code_stages)
+        arranged = self._unit if self.op == "head" else row
+        pairs = (self.m * self._heads + 1) * self._unit if self.op == "head" else passed
         return VectorCounts(
             calls=1,
             rows=self.m,
             load_cycles=ports["acc"] // WORD_BYTES,
-            turn_cycles=turned_words(self.m, panels, self.parts) * self._reads_products,
-            side_cycles=side,
-            take_cycles=self.m * sum(loaded for loaded, _ in rows),
-            work_cycles=self.m * sum(loops.trips for _, loops in rows),
-            give_cycles=stored,
-            code_cycles=ports["codes"] // WORD_BYTES,
+            arrange_cycles=arranged_steps(self.m, arranged, self._panels) * self._reads_products,
+            side_cycles=self._side[0],
+            open_cycles=self._open_cycles(),
+            first_cycles=passed,
+            pair_cycles=pairs * self._looks_twice,
+            scalar_cycles=self.m * self._panels * self._looks,
+            factor_cycles=self._factor_cycles(),
+            second_cycles=self.m * self._words * self._looks_twice,
+            code_cycles=self._code_cycles() * self._gives_codes,
+            store_cycles=ports["codes"] // WORD_BYTES,
             bytes_read=read,
             bytes_written=sum(ports.values()) - read,
         )
 
+    def _open_cycles(self) -> int:
+        openings = self._panels
+        if self.op == "context" and self._looks_first:
+            openings = self._heads
+        headers = -(-self._heads // _HEADER_HEADS) if self.op == "head" else 0
+        return headers * _HEADER_HEADS + self.m + self.m * openings
+
+    def _factor_cycles(self) -> int:
+        if self.op == "norm":
+            return self._words + self.m * self._words
+        if self.op == "head":
+            return self.m * (_ROPE_WORDS + self._unit) + self.m * self._words
+        return 0
+
+    def _code_cycles(self) -> int:
+        """A block of rows comes in beside the codes of the one before going out."""
+        if self.op == "head":
+            return self.m * self._words
+        last = self.m - (self._blocks - 1) * BLOCK_ROWS
+        if self._blocks == 1:
+            return last * self._words + self._steps
+        whole = (self._blocks - 1) * BLOCK_ROWS * self._words
+        return whole + max(last * self._words, self._steps) + self._steps
+
     def ports(self) -> dict[str, int]:
         """Bytes through each memory port."""
-        words = words_of(self.n)
-        panels = sum(words_of(c) for c in self._columns) * len(self._stages)
-        steps = self._blocks * sum(-(-c // _STEP_CODES) for c in self._columns)
+        row = self._looks * self._words
+        steps = self._blocks * self._steps
         if self.op == "head":  # a row's codes stand side by side
-            steps = self.m * self._n_heads * token_beats(self.head)
+            steps = self.m * self._heads * token_beats(self.head)
         found = {
             "task": 1,
-            "acc": self.m * panels * self._halves * self.parts * self._reads_products,
-            "x": self.m * words * self._reads_x,
-            "side": self._side()[0],
-            "table": self.m * len(self._columns) * self._table_words,
+            "acc": self.m * row * self.parts * self._reads_products,
+            "x": self.m * self._words * self._reads_x,
+            "side": self._side[0],
+            "table": self.m * self._table_words,
             "rows": self.m,
-            "codes": self._code_stages * steps,
-            "y": self.m * words * (self.op in _VALUES),
+            "codes": steps * self._gives_codes,
+            "y": self.m * self._words * (self.op in _VALUES),
             "rows_out": self.m,
-            "scales": self._scale_words,
+            "scales": _SCALE_WORDS * self._heads * self._blocks * (self.op == "head"),
         }
         return {name: n * WORD_BYTES for name, n in found.items()}
 
     def totals(self) -> CallTotals:
         """See `KernelCall.totals`."""
         c = self.counts()
-        return CallTotals(vector_cycles=c.work_cycles, moved_bytes=c.bytes_read + c.bytes_written)
+        return CallTotals(vector_cycles=c.first_cycles, moved_bytes=c.bytes_read + c.bytes_written)
+
+    # ---- cycles --------------------------------------------------------------------------------
 
     def cycles(self, memory: Memory, ii: int) -> float:
         """See `KernelCall.cycles`.
 
-        The slowest process, after the first panel has been loaded and before the last is stored.
+        The longest process, after those before it have given their first words and before those
+        behind it have passed its last ones on. Depths are those of simulated RTL
+        (`ecorl.engines.fpga.cycles.pipelines`); all operations go through one pipe, so each look
+        has the depth of its longest operation.
         """
-        c = self.counts()
-        stages, blocks = len(self._stages), self._blocks
-        # Bursts of a block's rows: a panel of gemm_int8's products, 16 columns of it where parts
-        # are added, or a head of mha_int8's.
-        widest = self._halves * words_of(self._columns[0])
-        groups = self._halves * len(self._columns) * stages
-        if self.parts > 1:
-            groups = self._halves * sum(words_of(n) for n in self._columns) * stages
+        c, chain = self.counts(), Chain()
+        self._load(chain, memory, ii)
+        self._first_look(chain, memory, ii)
+        wait = memory.latency_cycles
+        if self.op in _VALUES:
+            chain.take(memory.loop(self.m * self._words, 1, ii), wait)
+        if self._looks_first:
+            look = ii * self._looks * self._part_words + depth("peak", "maximum")
+            scalars = depth("control", "make_gate")
+            chain.stage(ii * c.scalar_cycles, look + scalars, scalars)
+        if self._looks_twice:
+            self._second_look(chain, memory, ii)
+        if self._gives_codes:
+            self._store_codes(chain, memory, ii)
+        else:
+            chain.take(memory.loop(self.m, 1, ii), depth("control", "times", "times") + wait)
+        return chain.cycles()
+
+    def _load(self, chain: Chain, memory: Memory, ii: int) -> None:
+        """Rows of products, of the residual stream or of the embedding."""
+        c, wait, move = self.counts(), memory.latency_cycles, depth("control", "move")
+        pace = max(float(ii), memory.word_cycles())
+        row = self._looks * self._words
+        if self.op == "embed":
+            chain.stage(memory.loop(self.m * self._table_words, self.m, ii), wait + move, 2 * ii)
+            chain.stage(ii * self.m * (row + 1), move, move)
+        elif self.op == "norm":
+            chain.stage(memory.loop(self.m * row, 1, ii), wait + move, move)
+        if not self._reads_products:
+            return
+        runs = product_runs(self.m, row, self.parts)
         if self.op == "context":
-            groups = self._n_heads * stages
-        first_groups = widest if self.parts > 1 or self.op == "context" else self._halves
-        side_words, side_loops = self._side()
-        x = self.m * words_of(self.n) * self._reads_x
-        table = self.m * len(self._columns)
-        units = self._n_heads if self.op == "head" else len(self._columns)
-        values = c.give_cycles if self.op in _VALUES else 0
-        processes = (
-            memory.loop(c.load_cycles, blocks * groups * self.parts, ii),
-            ii * c.turn_cycles + blocks * stages * len(self._columns) * LOOP_DEPTH,
-            memory.loop(x, 1, ii),
-            memory.loop(side_words, side_loops, ii),
-            memory.loop(table * self._table_words, table, ii),
-            self._compute(ii),
-            memory.loop(c.code_cycles, blocks * units * self._code_stages, ii),
-            memory.loop(values, 1, ii),
-            memory.loop(self.m, 1, ii),
-            memory.loop(self._scale_words, 1, ii),
-        )
+            runs = self._heads * self._blocks
+        chain.stage(memory.loop(c.load_cycles, runs, ii), wait + move, move)
+        chain.stage(ii * c.load_cycles + runs * move, move, move)
         rows = min(self.m, BLOCK_ROWS)
-        first = memory.loop(rows * widest, first_groups if self._reads_products else 1, ii)
-        return first + max(processes) + memory.loop(rows * words_of(self._columns[-1]), 1, ii)
+        tile = rows * (self._unit if self.op == "head" else row)
+        last = (self.m % BLOCK_ROWS or BLOCK_ROWS) * tile // rows
+        first = pace * self.parts * tile + (self._heads * wait if self.op == "context" else 0.0)
+        arrange = ii * c.arrange_cycles + arranged_runs(self.m, self._panels) * move
+        chain.stage(arrange, first + move, ii * last + move)
+        if self._reads_x:
+            chain.feed(memory.loop(self.m * row, 1, ii))
 
-    def _compute(self, ii: int) -> float:
-        """Cycles of the row functions.
+    def _first_look(self, chain: Chain, memory: Memory, ii: int) -> None:
+        """Dequantise: once records, exponents and constants are there."""
+        c, wait, move = self.counts(), memory.latency_cycles, depth("control", "move")
+        side, side_runs = self._side
+        side_cycles = memory.loop(side, side_runs, ii)
+        opened = depth("control", "make_fixed")
+        first_rows = min(self.m, BLOCK_ROWS)
+        ready = wait + move + ii * first_rows + opened
+        openings = ii * c.open_cycles + 2 * self._blocks * move + wait + opened
+        if self.op == "context":
+            ranked = ii * self._heads * (BLOCK_ROWS + first_rows + 1) + 2 * move
+            ready += side_cycles / self._blocks + ranked
+            chain.feed(max(side_cycles, self._blocks * ranked) + ii * self._heads * BLOCK_ROWS)
+        elif self.op not in ("norm", "embed"):
+            ready = max(ready, side_cycles + move)
+        chain.feed(openings)
+        lanes = depth("control", "dequantise", "fixed", "residual")
+        chain.stage(ii * c.first_cycles, lanes, lanes, ready)
 
-        Rows of a panel overlap (the next is loaded, the last is stored while one is computed);
-        panels and blocks follow one another.
-        """
-        side, _ = self._side()
-        panels = self._row_loops()
-        rows = self.m * sum(
-            max(ii * loaded + LOOP_DEPTH, loops.cycles(ii)) for loaded, loops in panels
-        )
-        # The first row of a panel is loaded and the last one stored with nothing beside them.
-        alone = sum(2 * (ii * loaded + LOOP_DEPTH) for loaded, _ in panels)
-        ends = self.m * (_ROW_SCALARS + (DIVISION if self.op in ("gate", "context") else 0))
-        return rows + self._blocks * alone + ii * (side + self._scale_words) + ends
+    def _second_look(self, chain: Chain, memory: Memory, ii: int) -> None:
+        """Norm, rotate or gate; a part begins when its scalars are there."""
+        c, wait, move = self.counts(), memory.latency_cycles, depth("control", "move")
+        paired = (ii * self._unit if self.op == "head" else 0) + move
+        chain.stage(ii * c.pair_cycles, paired, paired)
+        ready = 0.0
+        if self.op == "norm":
+            ready = memory.loop(self._side[0], 1, ii) + move
+            chain.feed(ready + ii * c.factor_cycles + move)
+        elif self.op == "head":
+            rows = min(self.m, BLOCK_ROWS)
+            table = memory.loop(self.m * _ROPE_WORDS, self.m, ii)
+            ready = wait + table * rows / self.m + ii * rows * self._unit + move
+            chain.feed(wait + max(table, ii * c.factor_cycles + 2 * self._blocks * move))
+        lanes = depth("control", "gate")
+        chain.stage(ii * c.second_cycles, lanes, ii * self._part_words + lanes, ready)
+
+    def _store_codes(self, chain: Chain, memory: Memory, ii: int) -> None:
+        """Scales, codes, and what is written."""
+        c, wait, move = self.counts(), memory.latency_cycles, depth("control", "move")
+        part, parts = ii * self._part_words, ii * self.m * self._panels
+        look = depth("peak", "maximum")
+        scalars = depth("control", "quantiser")
+        chain.stage(parts, part + look + scalars, look + scalars)
+        scales = depth("times", "times")
+        if self.op == "norm":
+            scales = depth("divide_mean", "normalise", "plus", "inverse_root", "times")
+        chain.take(memory.loop(self.m, 1, ii), scales + wait)
+        runs = self._blocks * self._heads
+        if self.op == "head":
+            chain.take(memory.loop(_SCALE_WORDS * runs, runs, ii), scales + wait)
+        lanes = depth("control", "quantise")
+        chain.stage(ii * c.second_cycles, lanes, part + lanes)
+        rows = min(self.m, BLOCK_ROWS)
+        if self.op == "head":
+            beat = ii * min(self._unit, WORD_BYTES // BLOCK_ROWS) + move
+            chain.stage(ii * c.code_cycles, beat, move)
+        else:
+            block, steps = ii * rows * self._words + move, ii * self._steps + move
+            chain.stage(ii * c.code_cycles + (self._blocks + 1) * move, block, steps)
+            runs = 1
+            if self.op == "gate" and self.n > _MAX_SLICE:
+                runs = self._blocks * -(-self.n // _MAX_SLICE)
+        chain.stage(memory.loop(c.store_cycles, runs, ii), wait + move, wait + move)
