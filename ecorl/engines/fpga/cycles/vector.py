@@ -303,7 +303,7 @@ class VectorCall:
         side_cycles = memory.loop(side, side_runs, ii)
         opened = depth("control", "make_fixed")
         first_rows = min(self.m, BLOCK_ROWS)
-        ready = wait + move + ii * first_rows + opened
+        ready = float(wait + move + ii * first_rows + opened)
         openings = ii * c.open_cycles + 2 * self._blocks * move + wait + opened
         if self.op == "context":
             ranked = ii * self._heads * (BLOCK_ROWS + first_rows + 1) + 2 * move
