@@ -49,7 +49,8 @@ bool fits_kernels(const decoder_model& model) {
         const decoder_card& card = model.cards[c];
         n_blocks += card.n_head_blocks;
         fits = fits && card.n_heads <= vector::MAX_ALL_HEADS && card.intermediate % LANES == 0 &&
-               card.intermediate <= vector::MAX_INNER;
+               card.intermediate <= vector::MAX_INNER &&
+               heads_of(card) * model.head_dim <= vector::MAX_CHANNELS;
     }
     return fits && n_blocks <= score::MAX_BLOCKS;
 }
@@ -224,7 +225,7 @@ void CardForward::head(std::int32_t c, const decoder_linear& qkv, std::int32_t t
     now.rotated = model_.cards[c].n_heads + model_.cards[c].n_kv_heads;
     now.has_bias = qkv.bias != nullptr;
     now.input_shift = qkv.input_shift;
-    const std::vector<word_t> side = head_side(qkv, d, vector::HEADER_HEADS);
+    const std::vector<word_t> side = head_side(qkv, d);
     vector_ops_krnl(&now, cards_[c].acc.data(), nullptr, side.data(), angles_.data(),
                     rows_.data() + t0, cards_[c].heads.data() + std::int64_t{t0} * token_beats(d),
                     nullptr, rows_.data() + t0, cards_[c].scales.data() + t0 / SCALE_ROWS);

@@ -40,13 +40,14 @@ void add_channels(std::vector<word_t>& words, const decoder_linear& linear, std:
     }
 }
 
-std::vector<word_t> head_side(const decoder_linear& linear, std::int32_t d, std::int32_t panel) {
+std::vector<word_t> head_side(const decoder_linear& linear, std::int32_t d) {
+    constexpr std::int32_t HEADER = vector::HEADER_HEADS;
     std::vector<word_t> words;
     const std::int32_t heads = linear.n / d;
-    for (std::int32_t h0 = 0; h0 < heads; h0 += panel) {
-        const std::int32_t n = std::min(panel, heads - h0);
+    for (std::int32_t h0 = 0; h0 < heads; h0 += HEADER) {
+        const std::int32_t n = std::min(HEADER, heads - h0);
         const std::size_t at = words.size();
-        words.resize(at + panel / LANES, empty_word());
+        words.resize(at + HEADER / LANES, empty_word());
         for (std::int32_t h = 0; h < n; ++h) {
             words[at + h / LANES].lane[h % LANES] =
                 linear.exponents[h0 + h] + 32 - linear.input_shift;

@@ -13,8 +13,8 @@ namespace ecorl {
 void add_channels(std::vector<word_t>& words, const decoder_linear& linear, std::int32_t first,
                   std::int32_t n);
 
-/// `side` of HEAD: before each `panel` heads the exponents of their values.
-std::vector<word_t> head_side(const decoder_linear& linear, std::int32_t d, std::int32_t panel);
+/// `side` of HEAD: before each HEADER_HEADS heads the exponents of their values.
+std::vector<word_t> head_side(const decoder_linear& linear, std::int32_t d);
 
 /// `side` of NORM.
 std::vector<word_t> norm_side(const decoder_norm& norm, std::int32_t n);

@@ -233,13 +233,13 @@ struct card {
     }
 };
 
-/// All stages on one card, or one at a time on several that exchange maxima between them.
-inline void run_stages(std::vector<card>& cards) {
-    const bool is_alone = cards.size() == 1;
-    for (std::int32_t stage = 0; stage < (is_alone ? 1 : 3); ++stage) {
+/// All stages on one card in the calls that `first` begins, or one at a time on several cards that
+/// exchange maxima between them.
+inline void run_stages(std::vector<card>& cards, const std::vector<std::int32_t>& first) {
+    for (std::size_t call = 0; call < first.size(); ++call) {
         for (card& c : cards) {
-            c.task.first_stage = stage;
-            c.task.last_stage = is_alone ? 2 : stage;
+            c.task.first_stage = first[call];
+            c.task.last_stage = (call + 1 < first.size() ? first[call + 1] : 3) - 1;
             c.run();
         }
         for (std::int32_t r = 0; r < cards[0].task.m; ++r) {
@@ -255,6 +255,13 @@ inline void run_stages(std::vector<card>& cards) {
             for (card& c : cards) c.rows[r] = all;
         }
     }
+}
+
+/// The calls of one card alone, drawn: all stages at once, or two calls. Of several: three.
+inline std::vector<std::int32_t> draw_calls(std::int32_t n_cards) {
+    if (n_cards > 1) return {0, 1, 2};
+    const std::int32_t second = draw(0, 2);
+    return second == 0 ? std::vector<std::int32_t>{0} : std::vector<std::int32_t>{0, second};
 }
 
 /// Columns [first, first + share) of each n columns of acc [m][halves n].

@@ -70,6 +70,8 @@ inline void put_factors(word_t& word, const position_t& position, dim_t k, dim_t
 inline void take_angles(tables_t& in, word_t store[NORM_WORDS], dim_t rows, dim_t unit) {
 #pragma HLS INLINE
     position_t position;
+#pragma HLS AGGREGATE variable = position.cosine
+#pragma HLS AGGREGATE variable = position.sine
 #pragma HLS ARRAY_PARTITION variable = position.cosine complete
 #pragma HLS ARRAY_PARTITION variable = position.sine complete
     dim_t step = 0;

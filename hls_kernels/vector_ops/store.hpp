@@ -50,6 +50,7 @@ CODE_BLOCK:
         dim_t row = 0;
         dim_t word = 0;
         code_line_t lines[BLOCK_ROWS];
+#pragma HLS AGGREGATE variable = lines
 #pragma HLS ARRAY_PARTITION variable = lines complete
     ARRANGE_CODES:
         for (dim_t j = 0; j < most(n_in, n_out); ++j) {

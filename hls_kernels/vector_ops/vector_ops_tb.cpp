@@ -206,7 +206,7 @@ int check_gate(std::int32_t m, std::int32_t n, fill how, std::int32_t n_cards) {
         add_channels(c.side, by, n + i * share, share, false);
         c.codes.resize(blocks * ceil_div(share, STEP_CODES));
     }
-    run_stages(cards);
+    run_stages(cards, draw_calls(n_cards));
     tally t{"GATE", m, n};
     codes want;
     std::int32_t mark = 0;
@@ -244,7 +244,7 @@ scale_t context_directly(value_t* row, const std::vector<std::int32_t>& exponent
 }
 
 int check_context(std::int32_t m, std::int32_t heads, std::int32_t d, fill how,
-                  std::int32_t n_cards) {
+                  std::int32_t n_cards, const std::vector<std::int32_t>& first) {
     const std::int32_t n = heads * d, share = heads / n_cards;
     const std::int64_t blocks = ceil_div(m, BLOCK_ROWS);
     values acc = draw_values(std::int64_t{m} * n, how);
@@ -270,7 +270,7 @@ int check_context(std::int32_t m, std::int32_t heads, std::int32_t d, fill how,
         }
         c.codes.resize(blocks * ceil_div(share * d, STEP_CODES));
     }
-    run_stages(cards);
+    run_stages(cards, first);
     tally t{"CONTEXT", m, n};
     codes want(n, code_t(0));
     for (std::int32_t r = 0; r < m; ++r) {
@@ -302,7 +302,8 @@ int check_all(std::int32_t m, std::int32_t n, fill how) {
         wrong += check_head(m, 2, 96, how, has_bias);
     }
     wrong += check_gate(m, inner, how, 1) + check_gate(m, inner, how, 2);
-    wrong += check_context(m, 4, 32, how, 1) + check_context(m, 4, 32, how, 2);
+    wrong += check_context(m, 4, 32, how, 1, draw_calls(1)) +
+             check_context(m, 4, 32, how, 2, draw_calls(2));
     return wrong;
 }
 
@@ -315,10 +316,10 @@ int check_maxima() {
     wrong += check_gate(1, v::MAX_INNER, how, 1);
     wrong += check_gate(17, v::MAX_SLICE + 16, how, 1);
     for (const std::int32_t d : {16, 32, 64, 80, 112, 128}) {
-        wrong += check_head(35, 7, d, how, true) + check_context(35, 5, d, how, 1);
+        wrong += check_head(35, 7, d, how, true) + check_context(35, 5, d, how, 1, draw_calls(1));
     }
-    wrong += check_context(2, 64, v::MAX_HEAD, how, 1);
-    wrong += check_context(17, v::HEADER_HEADS + 2, 16, how, 2);
+    wrong += check_context(2, 64, v::MAX_HEAD, how, 1, draw_calls(1));
+    wrong += check_context(17, v::HEADER_HEADS + 2, 16, how, 2, draw_calls(2));
     return wrong;
 }
 
@@ -338,7 +339,7 @@ int check_counters() {
     tally t{"counters", M, N};
     for (int i = 0; i < v::N_COUNTERS; ++i) t.same("counter", 0, i, counts[i], want[i]);
     vector_ops_counters_reset();
-    wrong += check_context(M, 2, 32, fill::RANDOM, 1);
+    wrong += check_context(M, 2, 32, fill::RANDOM, 1, {0});
     vector_ops_counters(counts);  // all three stages read the products once
     t.same("loads of CONTEXT", 0, 0, counts[v::LOAD_CYCLES], M * 4);
     t.same("openings of CONTEXT", 0, 0, counts[v::OPEN_CYCLES], M + 2 * M);

@@ -25,7 +25,7 @@ class Chain:
         """Add the next process.
 
         Args:
-            busy: cycles for all that it does, from its first word on.
+            busy: from its first word in to its last word out, if it never waits.
             lead: from its first word in to its first word out.
             tail: from its last word in to its last word out.
             ready: cycles after which it can begin at the earliest.

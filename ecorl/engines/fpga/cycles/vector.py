@@ -261,7 +261,7 @@ class VectorCall:
         if self._looks_first:
             look = ii * self._looks * self._part_words + depth("peak", "maximum")
             scalars = depth("control", "make_gate")
-            chain.stage(ii * c.scalar_cycles, look + scalars, scalars)
+            chain.stage(ii * c.scalar_cycles + scalars, look + scalars, scalars)
         if self._looks_twice:
             self._second_look(chain, memory, ii)
         if self._gives_codes:
@@ -277,7 +277,7 @@ class VectorCall:
         row = self._looks * self._words
         if self.op == "embed":
             chain.stage(memory.loop(self.m * self._table_words, self.m, ii), wait + move, 2 * ii)
-            chain.stage(ii * self.m * (row + 1), move, move)
+            chain.stage(ii * self.m * (row + 1) + move, move, move)
         elif self.op == "norm":
             chain.stage(memory.loop(self.m * row, 1, ii), wait + move, move)
         if not self._reads_products:
@@ -313,13 +313,13 @@ class VectorCall:
             ready = max(ready, side_cycles + move)
         chain.feed(openings)
         lanes = depth("control", "dequantise", "fixed", "residual")
-        chain.stage(ii * c.first_cycles, lanes, lanes, ready)
+        chain.stage(ii * c.first_cycles + lanes, lanes, lanes, ready)
 
     def _second_look(self, chain: Chain, memory: Memory, ii: int) -> None:
         """Norm, rotate or gate; a part begins when its scalars are there."""
         c, wait, move = self.counts(), memory.latency_cycles, depth("control", "move")
         paired = (ii * self._unit if self.op == "head" else 0) + move
-        chain.stage(ii * c.pair_cycles, paired, paired)
+        chain.stage(ii * c.pair_cycles + move, paired, paired)
         ready = 0.0
         if self.op == "norm":
             ready = memory.loop(self._side[0], 1, ii) + move
@@ -330,7 +330,7 @@ class VectorCall:
             ready = wait + table * rows / self.m + ii * rows * self._unit + move
             chain.feed(wait + max(table, ii * c.factor_cycles + 2 * self._blocks * move))
         lanes = depth("control", "gate")
-        chain.stage(ii * c.second_cycles, lanes, ii * self._part_words + lanes, ready)
+        chain.stage(ii * c.second_cycles + lanes, lanes, ii * self._part_words + lanes, ready)
 
     def _store_codes(self, chain: Chain, memory: Memory, ii: int) -> None:
         """Scales, codes, and what is written."""
@@ -338,7 +338,7 @@ class VectorCall:
         part, parts = ii * self._part_words, ii * self.m * self._panels
         look = depth("peak", "maximum")
         scalars = depth("control", "quantiser")
-        chain.stage(parts, part + look + scalars, look + scalars)
+        chain.stage(parts + look + scalars, part + look + scalars, look + scalars)
         scales = depth("times", "times")
         if self.op == "norm":
             scales = depth("divide_mean", "normalise", "plus", "inverse_root", "times")
@@ -347,11 +347,11 @@ class VectorCall:
         if self.op == "head":
             chain.take(memory.loop(_SCALE_WORDS * runs, runs, ii), scales + wait)
         lanes = depth("control", "quantise")
-        chain.stage(ii * c.second_cycles, lanes, part + lanes)
+        chain.stage(ii * c.second_cycles + lanes, lanes, part + lanes)
         rows = min(self.m, BLOCK_ROWS)
         if self.op == "head":
             beat = ii * min(self._unit, WORD_BYTES // BLOCK_ROWS) + move
-            chain.stage(ii * c.code_cycles, beat, move)
+            chain.stage(ii * c.code_cycles + move, beat, move)
         else:
             block, steps = ii * rows * self._words + move, ii * self._steps + move
             chain.stage(ii * c.code_cycles + (self._blocks + 1) * move, block, steps)
