@@ -101,26 +101,25 @@ inline void sum_parts(hls::stream<word_t>& in, hls::stream<word_t>& out, const p
     ECORL_BUFFER word_t sums[SUM_WORDS];
 #pragma HLS AGGREGATE variable = sums
 #pragma HLS BIND_STORAGE variable = sums type = ram_2p impl = bram
-    const dim_t n_outer = outer_runs(from);
-    const dim_t n_inner = inner_runs(from);
-    const dim_t last = from.parts - 1;
-SUM_OUTER:
-    for (dim_t outer = 0; outer < n_outer; ++outer) {
-#pragma HLS LOOP_TRIPCOUNT min = 1 max = 65536 avg = 1
-    SUM_INNER:
-        for (dim_t inner = 0; inner < n_inner; ++inner) {
-#pragma HLS LOOP_TRIPCOUNT min = 1 max = 256 avg = 1
-            const product_run_t run = run_at(from, outer, inner);
-            const bool is_first = inner == 0 || last == 0;
-            const bool is_last = inner == last || last == 0;
+    const dim_t all = from.m * from.words;
+    const dim_t chunk = from.parts == 1 ? all : dim_t(SUM_WORDS);
+SUM_CHUNK:
+    for (dim_t first = 0; first < all; first += chunk) {
+#pragma HLS LOOP_TRIPCOUNT min = 0 max = 65536 avg = 1
+        const dim_t words = least(all - first, chunk);
+    SUM_PART:
+        for (dim_t part = 0; part < from.parts; ++part) {
+#pragma HLS LOOP_TRIPCOUNT min = 1 max = 4 avg = 1
+            const bool is_first = part == 0;
+            const bool is_last = part == from.parts - 1;
         SUM_PARTS:
-            for (dim_t i = 0; i < run.words; ++i) {
+            for (dim_t i = 0; i < words; ++i) {
 #pragma HLS PIPELINE II = 1
 #pragma HLS DEPENDENCE variable = sums type = inter false
 #pragma HLS LOOP_TRIPCOUNT min = 1 max = 16777216 avg = 65536
-                const word_t part = in.read();
+                const word_t own = in.read();
                 const dim_t at = i % SUM_WORDS;
-                const word_t sum = is_first ? part : sum_of(sums[at], part);
+                const word_t sum = is_first ? own : sum_of(sums[at], own);
                 if (is_last) {
                     out.write(sum);
                 } else {

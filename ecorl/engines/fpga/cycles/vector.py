@@ -282,11 +282,11 @@ class VectorCall:
             chain.stage(memory.loop(self.m * row, 1, ii), wait + move, move)
         if not self._reads_products:
             return
-        runs = product_runs(self.m, row, self.parts)
+        runs = sums = product_runs(self.m, row, self.parts)
         if self.op == "context":
             runs = self._heads * self._blocks
         chain.stage(memory.loop(c.load_cycles, runs, ii), wait + move, move)
-        chain.stage(ii * c.load_cycles + runs * move, move, move)
+        chain.stage(ii * c.load_cycles + sums * move, move, move)
         rows = min(self.m, BLOCK_ROWS)
         tile = rows * (self._unit if self.op == "head" else row)
         last = (self.m % BLOCK_ROWS or BLOCK_ROWS) * tile // rows
