@@ -193,11 +193,14 @@ def test_a_kernel_with_a_fifo_too_shallow_ends_its_bench(require_tool, tmp_path)
     require_tool("make")
     root = tmp_path / "hls_kernels"
     shutil.copytree(kernel_root(), root, ignore=shutil.ignore_patterns("rtl", "lint", "*.json"))
-    source = root / "mha_int8" / "mha_int8.cpp"
-    text, n = re.subn(r"(hls::stream<\w+, )64(> row_results\()", r"\g<1>8\2", source.read_text())
+    source = root / "score_aggregator" / "score_aggregator.cpp"
+    # A row waits in this FIFO until its maximum is known.
+    text, n = re.subn(
+        r"(hls::stream<word_t, )ROW_WORDS(> scaled\()", r"\g<1>8\2", source.read_text()
+    )
     assert n == 1
     source.write_text(text)
-    command = ["make", "-s", "-C", str(root / "mha_int8"), "tb", "BUILD=fast"]
+    command = ["make", "-s", "-C", str(root / "score_aggregator"), "tb", "BUILD=fast"]
     finished = subprocess.run(
         [*command, f"PYTHON={sys.executable}", f"BUILD_DIR={tmp_path / 'build'}"],
         capture_output=True,
@@ -206,23 +209,32 @@ def test_a_kernel_with_a_fifo_too_shallow_ends_its_bench(require_tool, tmp_path)
     )
     assert finished.returncode != 0
     assert "PASS" not in finished.stdout
-    assert "region mha_int8: no process can go on" in finished.stderr
-    assert "compute writes full FIFO results" in finished.stderr
-    assert "results 8/8 (full)" in finished.stderr
+    assert "region score_aggregator: no process can go on" in finished.stderr
+    assert "writes full FIFO scaled" in finished.stderr
+    assert "reads empty FIFO tops" in finished.stderr
+    assert "scaled 8/8 (full)" in finished.stderr
 
 
-@pytest.mark.parametrize("depth", [1, 3, 0])
-def test_a_product_does_not_depend_on_the_depth(as_declared, depth):
-    """A chain of processes without a way around needs no more than one place a FIFO."""
+def test_a_kernel_gives_the_same_at_every_depth_that_is_enough(as_declared):
     lib = CsimLibrary.load("fast")
-    rng = np.random.default_rng(depth)
+    rng = np.random.default_rng(5)
     a, w = (rng.integers(-128, 128, (n, 300)).astype(np.int8) for n in (130, 77))
+    packed, wanted = lib.pack(w), a.astype(np.int32) @ w.T.astype(np.int32)
+    runs = []
     assert lib.use_path("kernel")
-    as_declared(lib.handle, depth)
     try:
-        assert np.array_equal(lib.gemm(a, lib.pack(w)), a.astype(np.int32) @ w.T.astype(np.int32))
+        for depth in [*(1 << i for i in range(11)), 0]:  # 0: as declared
+            as_declared(lib.handle, depth)
+            try:
+                assert np.array_equal(lib.gemm(a, packed), wanted)
+                runs.append(True)
+            except DataflowError:
+                runs.append(False)
     finally:
         lib.use_path("auto")
+    assert runs == sorted(runs)
+    assert runs[-1]
+    assert not runs[0]
 
 
 def test_the_library_raises_a_deadlock_and_goes_on(tmp_path, as_declared):
