@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_benches import ports_of
 from kernel_sources import badly_formatted, bench_output, output_alone, qor, worth
 from kv_attention import (
     PAGE,
@@ -24,6 +25,7 @@ from kv_attention import (
 from ecorl.engines.fpga.csim.build import kernel_root
 
 N_COMPLETIONS = 8
+MAX_HEAD, BEAT = 128, 64
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +59,11 @@ def test_kernel_stands_alone_as_under_vitis(require_tool, tmp_path):
 
 def test_sources_are_formatted(require_tool):
     require_tool("clang_format")
-    more = ("include/kv_pages.hpp", "sim/counters.hpp")
+    more = (
+        "include/kv_pages.hpp",
+        "sim/counters.hpp",
+        *(f"kv_cache_router/{name}.hpp" for name in ("arrange", "memory")),
+    )
     assert badly_formatted("kv_cache_router", *more) == ""
 
 
@@ -68,11 +74,31 @@ def test_qor_declares_what_the_source_holds():
     for name, value in (("HEAD_UNIT", "head_unit"), ("MAX_HEAD", "max_head")):
         assert f"constexpr int {name} = {declared['page'][value]};" in header
     assert declared["page"]["positions"] == PAGE
-    for kind in ("dsp", "bram_18k", "uram"):
-        assert worth(declared[kind]) == declared[kind]["count"]
-    bound = re.findall(r"BIND_STORAGE variable = (\w+) type = fifo impl = bram", source)
-    assert len(bound) == declared["bram_18k"]["fifos"]
+    for kind in ("dsp", "uram"):
+        assert worth(declared[kind]) == declared[kind]["count"] == 0
     assert f"void {declared['top']}(" in source
+    lut = declared["lut"]
+    assert lut["count"] == sum(part["parts"] * part["each"] for part in lut["of"])
+    assert lut["provenance"].startswith("estimated")
+
+
+def test_qor_declares_the_block_ram_of_the_source():
+    bram = qor("kv_cache_router")["bram_18k"]
+    source = (kernel_root() / "kv_cache_router" / "kv_cache_router.cpp").read_text()
+    bound = re.findall(r"BIND_STORAGE variable = (\w+) type = fifo impl = bram", source)
+    assert bound == [fifo["name"] for fifo in bram["fifos"]]
+    assert re.search(r"constexpr int CODE_BEATS = PAGE \* MAX_HEAD / BEAT;", source)
+    for fifo in bram["fifos"]:
+        assert f"hls::stream<beat_t, CODE_BEATS> {fifo['name']}(" in source
+        assert fifo["words"] == PAGE * MAX_HEAD // BEAT
+    ports = [{k: v for k, v in port.items() if k != "bits"} for port in bram["ports"]]
+    assert ports == [
+        {"name": port["port"], "burst": port["burst"], "outstanding": port["outstanding"]}
+        for port in ports_of("kv_cache_router")
+    ]
+    words = [(f["bits"], f["words"]) for f in bram["fifos"]]
+    words += [(p["bits"], p["burst"] * p["outstanding"]) for p in bram["ports"]]
+    assert bram["count"] == sum(-(-bits // 36) * -(-n // 512) for bits, n in words)
 
 
 @pytest.mark.parametrize(
