@@ -17,7 +17,7 @@
 // c is the channel of the head. A page has (2 d + 16) * 64 bytes: 5,120 for d = 32, 9,216 for 64,
 // 13,312 for 96, 17,408 for 128. Positions without a token are zeros. Keys and values have one
 // order, that in which the array of mha_int8 takes them: 8 rows of a matrix by 8 of its columns a
-// beat, two cycles of 8 x 4. The values are turned: their rows are the channels.
+// beat, two cycles of 8 x 4. The values are transposed: their rows are the channels.
 //
 // A page table has an INT32 entry for each page of a sequence: the number of the page. Sequences
 // that begin alike share entries.
@@ -39,7 +39,7 @@ constexpr int SCALE_BEATS = PAGE_ROWS * ROW_BEATS;
 
 static_assert(PAGE % (2 * MAC_STEP) == 0 && HEAD_UNIT % ARRAY_LANES == 0 &&
                   ARRAY_LANES == 2 * MAC_STEP,
-              "keys and turned values share one order");
+              "keys and transposed values share one order");
 
 /// One 512-bit beat of memory.
 struct beat_t {
@@ -67,78 +67,6 @@ inline void put_int(beat_t& beat, int i, value_t v) {
     for (int b = 0; b < 4; ++b) {
 #pragma HLS UNROLL
         beat.value[4 * i + b] = code_t(v >> (8 * b));
-    }
-}
-
-// ---- rows of codes, turned on the chip ------------------------------------------------------
-
-/// Eight neighbouring codes of one position.
-struct chunk_t {
-    code_t value[ARRAY_LANES];
-};
-
-/// The codes of a page's positions: chunk [position % 8][c / 8][position / 8]. A beat of one
-/// position and a beat of eight both touch each memory once when dimension 1 is apart, and
-/// dimension 2 in eight.
-using chunks_t = chunk_t[ARRAY_LANES][MAX_HEAD / ARRAY_LANES][PAGE / ARRAY_LANES];
-
-/// Take the part-th 64 codes of one position.
-inline void put_codes(chunks_t chunks, const beat_t& beat, dim_t position, dim_t part) {
-#pragma HLS INLINE
-    for (int i = 0; i < BEAT / ARRAY_LANES; ++i) {
-#pragma HLS UNROLL
-        chunk_t chunk;
-        for (int c = 0; c < ARRAY_LANES; ++c) {
-#pragma HLS UNROLL
-            chunk.value[c] = beat.value[i * ARRAY_LANES + c];
-        }
-        chunks[position % ARRAY_LANES][part * (BEAT / ARRAY_LANES) + i][position / ARRAY_LANES] =
-            chunk;
-    }
-}
-
-/// The two orders of codes in a page.
-enum order { KEYS, VALUES };
-
-/// Where the element of a row and a column of a matrix stands in a beat, both modulo 8.
-constexpr int byte_at(int row, int column) {
-    return column / MAC_STEP * (ARRAY_LANES * MAC_STEP) + row * MAC_STEP + column % MAC_STEP;
-}
-
-/// Where the code of channel c of a position stands in a beat, both modulo 8.
-template <order O>
-constexpr int byte_of(int position, int c) {
-    return O == KEYS ? byte_at(position, c) : byte_at(c, position);
-}
-
-/// Channels [8 c8, 8 c8 + 8) of positions [8 p8, 8 p8 + 8) as a beat.
-template <order O>
-beat_t beat_of(const chunks_t chunks, dim_t p8, dim_t c8) {
-#pragma HLS INLINE
-    beat_t beat;
-    for (int lane = 0; lane < ARRAY_LANES; ++lane) {
-#pragma HLS UNROLL
-        const chunk_t chunk = chunks[lane][c8][p8];
-        for (int c = 0; c < ARRAY_LANES; ++c) {
-#pragma HLS UNROLL
-            beat.value[byte_of<O>(lane, c)] = chunk.value[c];
-        }
-    }
-    return beat;
-}
-
-/// The way back of beat_of.
-template <order O>
-void put_beat(chunks_t chunks, const beat_t& beat, dim_t p8, dim_t c8) {
-#pragma HLS INLINE
-    for (int lane = 0; lane < ARRAY_LANES; ++lane) {
-#pragma HLS UNROLL
-        chunk_t chunk;
-        for (int c = 0; c < ARRAY_LANES; ++c) {
-#pragma HLS UNROLL
-            chunk.value[c] = beat.value[byte_of<O>(lane, c)];
-        }
-        chunks[lane][c8][p8] = chunk;
     }
 }
 

@@ -28,7 +28,7 @@ struct job_t {
 };
 
 /// Slots of the counters; see kv_cache_router_counters.
-enum counter {
+enum router_counter {
     CALLS,
     PAGES_WRITTEN,
     PAGES_COPIED,

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ecorl.engines.fpga.csim.library import CsimLibrary, gemm_counts
-from ecorl.engines.fpga.cycles.attention import MhaCall, RouterCall, page_beats
+from ecorl.engines.fpga.cycles.attention import MhaCall, page_beats
+from ecorl.engines.fpga.cycles.router import RouterCall
 from ecorl.engines.fpga.cycles.score import ScoreCall
 from ecorl.engines.fpga.cycles.vector import VectorCall
 from ecorl.engines.fpga.kernels.sequence import card_head
@@ -196,35 +197,41 @@ def test_heads_of_mha_int8(handle, d, first, n, heads):
     assert found == astuple(call.counts())
 
 
-def jobs_of(first, n):
-    """The router's jobs for tokens behind `first` ones that another sequence has written."""
-    jobs = []
-    for page in range(-(-(first + n) // PAGE)):
-        at = page * PAGE
-        kept = min(max(first - at, 0), PAGE)
-        new = min(PAGE, first + n - at) - kept
-        jobs.append([page, kept, max(at - first, 0), new, 20 + page, page, page == 0, 0])
+def jobs_of(call: RouterCall):
+    """The router's jobs for tokens behind those that another sequence has written, head by head."""
+    jobs, n_pages = [], -(-(call.first + call.n) // PAGE)
+    for head in range(call.heads):
+        for page in range(n_pages):
+            at = page * PAGE
+            kept = min(max(call.first - at, 0), PAGE)
+            new = min(PAGE, call.first + call.n - at) - kept
+            token = head * call.n + max(at - call.first, 0)
+            place = len(jobs)
+            jobs.append([place, kept, token, new, call.heads * n_pages + place, place, 0, 0])
     return np.array(jobs, np.int32)
 
 
 def run_router(handle, call: RouterCall, head_dim):
-    codes = np.zeros((2, call.n, head_dim), np.int8)
-    scales = np.zeros((2, call.n, 2), np.int32)
-    jobs = jobs_of(call.first, call.n)
-    pages = np.zeros((20 + len(jobs), page_beats(call.d) * WORD), np.int8)
+    n_tokens = call.heads * call.n
+    codes = np.zeros((2, n_tokens, head_dim), np.int8)
+    scales = np.zeros((2, n_tokens, 2), np.int32)
+    jobs = jobs_of(call)
+    pages = np.zeros((2 * len(jobs), page_beats(call.d) * WORD), np.int8)
     table = np.zeros(len(jobs), np.int32)
-    handle.kv_cache_router(
-        *pointers(codes[0], scales[0], codes[1], scales[1]), call.n, head_dim,
+    code = handle.kv_cache_router(
+        *pointers(codes[0], scales[0], codes[1], scales[1]), n_tokens, head_dim,
         *pointers(jobs), len(jobs), *pointers(pages, table),
     )  # fmt: skip
+    assert code == 0
 
 
+@pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("head_dim", [16, 20, 64, 96, 128])
 @pytest.mark.parametrize(
     ("first", "n"), [(0, 1), (0, 64), (0, 65), (0, 200), (5, 3), (64, 10), (130, 100)]
 )
-def test_kv_cache_router(handle, head_dim, first, n):
-    call = RouterCall(card_head(head_dim), first, n)
+def test_kv_cache_router(handle, head_dim, first, n, heads):
+    call = RouterCall(card_head(head_dim), first, n, heads)
     found = counted(handle, "kv_cache_router", 10, lambda: run_router(handle, call, head_dim))
     assert found == astuple(call.counts())
 

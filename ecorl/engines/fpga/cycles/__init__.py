@@ -5,7 +5,8 @@ kernel_calls  the calls of a forward, its kernel starts and transfers
 pipelines     depths of the pipelines of their loops, from simulated RTL
 kernels       cycles of one call: common terms, and those of gemm_int8
 vector        cycles of vector_ops
-attention     cycles of kv_cache_router and mha_int8
+router        cycles of kv_cache_router
+attention     cycles of mha_int8
 score         cycles of score_aggregator
 hbm           rate and latency of the card's memory
 hbm_layout    where models and a batch's buffers lie in that memory

@@ -1,7 +1,4 @@
-"""Cycles of ``kv_cache_router`` and ``mha_int8``.
-
-For the assumptions see `ecorl.engines.fpga.cycles.kernels`.
-"""
+"""Cycles of ``mha_int8``; for the assumptions see `ecorl.engines.fpga.cycles.kernels`."""
 
 from __future__ import annotations
 
@@ -27,8 +24,7 @@ _QUAD_ROWS, _OPERAND = 4, 16
 
 _WORD_VALUES = 16
 _BEAT = 64
-_JOB_BYTES, _ENTRY_BYTES = 32, 4
-_BLOCK_BYTES, _ROW_BYTES, _RESULT_BYTES = 16, 16, 8
+_ENTRY_BYTES, _BLOCK_BYTES, _ROW_BYTES, _RESULT_BYTES = 4, 16, 16, 8
 _SCALE_BEATS = 16
 _MACS = 3
 """Products of a query and a key for each channel: one for the score, two for the attention weight,
@@ -43,101 +39,6 @@ _DIVIDE = ("normalise", "divide_inverse", "shift_left", "product")
 def page_beats(d: int) -> int:
     """Words of 64 bytes of one page: keys, values and their scales."""
     return 2 * d + _SCALE_BEATS
-
-
-@dataclass(frozen=True, slots=True)
-class RouterCounts:
-    """Loop counts of kv_cache_router, in the order of its counters."""
-
-    calls: int
-    pages_written: int
-    pages_copied: int
-    pages_shared: int
-    copy_cycles: int
-    row_cycles: int
-    emit_cycles: int
-    bytes_tokens: int
-    bytes_read: int
-    bytes_written: int
-
-
-@dataclass(frozen=True, slots=True)
-class RouterCall:
-    """``kv_cache_router``: pages of one head for tokens ``[first, first + n)`` of a sequence.
-
-    Attributes:
-        d: head size on the card.
-        first: tokens before them, which a shared prompt has written: its whole pages are shared,
-            the page in which the two sequences diverge is copied.
-        n: tokens.
-    """
-
-    kernel: ClassVar[str] = "kv_cache_router"
-    d: int
-    first: int
-    n: int
-
-    def counts(self) -> RouterCounts:
-        """Loop counts as the kernel's own counters have them."""
-        shared, kept = divmod(self.first, PAGE)
-        copied = 1 if kept else 0
-        jobs = -(-(self.first + self.n) // PAGE)
-        written, parts = jobs - shared, token_beats(self.d)
-        beats = page_beats(self.d)
-        token_bytes = 2 * (parts * _BEAT + _ROW_BYTES)
-        return RouterCounts(
-            calls=1,
-            pages_written=written,
-            pages_copied=copied,
-            pages_shared=shared,
-            copy_cycles=copied * beats,
-            row_cycles=(written * PAGE - kept) * parts,
-            emit_cycles=written * beats,
-            bytes_tokens=jobs * _JOB_BYTES + self.n * token_bytes,
-            bytes_read=copied * beats * _BEAT,
-            bytes_written=written * beats * _BEAT + jobs * _ENTRY_BYTES,
-        )
-
-    def ports(self) -> dict[str, int]:
-        """Bytes through each memory port; pages are read and written through the same one."""
-        c = self.counts()
-        jobs, codes = c.pages_written + c.pages_shared, self.n * token_beats(self.d) * _BEAT
-        return {
-            "keys": codes,
-            "values": codes,
-            "key_rows": self.n * _ROW_BYTES,
-            "value_rows": self.n * _ROW_BYTES,
-            "jobs": jobs * _JOB_BYTES,
-            "pages": c.bytes_read + c.emit_cycles * _BEAT,
-            "table": jobs * _ENTRY_BYTES,
-        }
-
-    def totals(self) -> CallTotals:
-        """See `KernelCall.totals`; its loops move codes and compute no row function."""
-        c = self.counts()
-        return CallTotals(moved_bytes=c.bytes_tokens + c.bytes_read + c.bytes_written)
-
-    def cycles(self, memory: Memory, ii: int) -> float:
-        """See `KernelCall.cycles`.
-
-        Load, pack and store overlap; before them the first page is loaded, after them the last one
-        is stored.
-        """
-        c = self.counts()
-        jobs, parts = c.pages_written + c.pages_shared, token_beats(self.d)
-        load = (
-            memory.loop(jobs, jobs, 1, _JOB_BYTES)
-            + memory.loop(c.copy_cycles, c.pages_copied, ii)
-            + memory.loop(self.n * parts, c.pages_written, ii)
-            + memory.loop(self.n, c.pages_written, ii, _ROW_BYTES)
-        )
-        trips = c.copy_cycles + c.row_cycles + c.emit_cycles + c.row_cycles // parts
-        loops = 5 * c.pages_written + 3 * c.pages_copied
-        pack = ii * trips + loops * depth("bank", "move", "control") + jobs
-        emitted = memory.loop(c.emit_cycles, c.pages_written, ii)
-        store = emitted + memory.loop(jobs, jobs, 1, _ENTRY_BYTES)
-        fill = memory.loop(min(self.n, PAGE) * parts, 1, ii) + depth("move", "control")
-        return fill + max(load, pack, store) + memory.loop(page_beats(self.d), 1, ii)
 
 
 @dataclass(frozen=True, slots=True)

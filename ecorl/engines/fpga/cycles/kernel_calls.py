@@ -17,8 +17,9 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from ecorl.engines.fpga.csim.structs import HEAD_BLOCK
-from ecorl.engines.fpga.cycles.attention import PAGE, MhaCall, RouterCall
+from ecorl.engines.fpga.cycles.attention import PAGE, MhaCall
 from ecorl.engines.fpga.cycles.kernels import GemmCall
+from ecorl.engines.fpga.cycles.router import RouterCall
 from ecorl.engines.fpga.cycles.score import ScoreCall
 from ecorl.engines.fpga.cycles.vector import VectorCall
 from ecorl.engines.fpga.kernels.sequence import (
@@ -215,7 +216,7 @@ def attention_calls(model: ModelShape, batch: BatchShape) -> Calls:
     d, heads, kv_heads = card_head(model.head_dim), model.n_heads, model.n_kv_heads
     for (first, n), times in Counter(zip(batch.firsts, batch.lengths, strict=True)).items():
         if n:
-            calls.append((RouterCall(d, first, n), model.n_layers * kv_heads * times))
+            calls.append((RouterCall(d, first, n, kv_heads), model.n_layers * times))
             if model.n_layers > 1:
                 calls.append((MhaCall(d, first, n, heads), (model.n_layers - 1) * times))
     last = Counter(zip(batch.firsts, batch.lengths, batch.wanted, strict=True))

@@ -61,8 +61,8 @@ class KernelTime:
 
     Attributes:
         kernel: its name.
-        calls: how many are modelled: of the router one for each head and row, of attention for
-            each run of queries, though those of a layer are one start, or a few of the router
+        calls: how many are modelled: of the router one for each row, of attention for each run of
+            queries, though those of a layer are one start, or a few of the router
             (`kernel_calls.kernel_starts`).
         cycles: from start to end of each, summed.
         stall_cycles: of them, waits for memory.

@@ -19,7 +19,7 @@ from ecorl.engines.fpga.card.plan import CardModel
 from ecorl.engines.fpga.card.plan_builder import plan_rewards
 from ecorl.engines.fpga.card.tokens import lay_out
 from ecorl.engines.fpga.csim.library import gemm_counts
-from ecorl.engines.fpga.cycles.attention import MhaCall, MhaCounts, RouterCall, RouterCounts
+from ecorl.engines.fpga.cycles.attention import MhaCall, MhaCounts
 from ecorl.engines.fpga.cycles.hbm import IDEAL, Memory, memory_of
 from ecorl.engines.fpga.cycles.kernel_calls import (
     GROUP_TOKENS,
@@ -29,6 +29,7 @@ from ecorl.engines.fpga.cycles.kernel_calls import (
 from ecorl.engines.fpga.cycles.kernels import GemmCall, call_cost
 from ecorl.engines.fpga.cycles.model import KERNELS, BatchShape, CycleModel, attention_calls
 from ecorl.engines.fpga.cycles.pipelines import depth
+from ecorl.engines.fpga.cycles.router import RouterCall, RouterCounts
 from ecorl.engines.fpga.cycles.score import ScoreCall
 from ecorl.engines.fpga.cycles.vector import VectorCall
 from ecorl.engines.fpga.engine import FpgaEngine
@@ -347,7 +348,7 @@ def test_without_channels_only_their_sum_is_a_limit():
         st.builds(MhaCall, st.sampled_from([16, 64, 128]), st.integers(0, 300),
                   st.integers(1, 300)),
         st.builds(RouterCall, st.sampled_from([16, 64, 128]), st.integers(0, 300),
-                  st.integers(1, 300)),
+                  st.integers(1, 300), st.integers(1, 3)),
         st.builds(ScoreCall, st.sampled_from(["logits", "finish"]), st.integers(1, 80),
                   st.integers(1, 128), st.integers(1, 200)),
     )
