@@ -62,7 +62,9 @@ def constants_of(kernel):
     """The integer constants of the shared headers and the kernel's own, which shadow them."""
     root = kernel_root()
     known = {}
-    headers = [root / "include" / f"ecorl_{name}.hpp" for name in ("lanes", "rows", "words", "products")]
+    headers = [
+        root / "include" / f"ecorl_{name}.hpp" for name in ("lanes", "rows", "words", "products")
+    ]
     for path in (*headers, root / kernel / f"{kernel}.hpp"):
         for name, text in re.findall(r"constexpr int (\w+) = ([^;]+);", path.read_text()):
             known[name] = _evaluated(text, known)

@@ -93,7 +93,10 @@ def test_gemm_declares_what_the_array_takes():
     bram = GEMM["bram_18k"]
     sizes = {**GEMM["tile"], **{k: v for k, v in bram.items() if isinstance(v, int)}}
     assert worth(bram["formula"], sizes) == bram["count"]
-    assert worth(bram["formula"], {**sizes, "queues": 0, "ports": 0, "half_ports": 0}) == full["bram_18k"]
+    assert (
+        worth(bram["formula"], {**sizes, "queues": 0, "ports": 0, "half_ports": 0})
+        == full["bram_18k"]
+    )
 
 
 def test_gemm_declares_the_ports_of_the_source():
