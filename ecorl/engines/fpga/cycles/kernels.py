@@ -8,11 +8,12 @@ assumed here:
 
 - a loop with the label ``II = i`` in its source starts a trip every ``i x ii`` cycles, where ``ii``
   is 1 unless a sweep asks for more;
-- each time that a loop is entered, its pipeline fills and drains: `LOOP_DEPTH` cycles, and
-  `EXP_DEPTH` where it evaluates an exponential; loops that follow one another do not overlap;
-- a division needs `DIVISION` cycles and a reciprocal root `ROOT`, once a row or a head;
-- the processes of one kernel (load, compute, store) overlap: a call lasts as long as the longest,
-  plus the load before the first result and the store after the last;
+- each time that a loop is entered, its pipeline fills and drains: the depth of what it computes,
+  by RTL that is simulated (`ecorl.engines.fpga.cycles.pipelines`); loops of one process that follow
+  one another do not overlap;
+- divisions and roots are pipelines of processes of their own, which take a row or a head a cycle;
+- the processes of one kernel overlap: a call lasts as long as the longest, plus what passes before
+  its first word and after its last (`ecorl.engines.fpga.cycles.chain`);
 - calls follow one another.
 """
 
@@ -32,20 +33,6 @@ from ecorl.engines.fpga.csim.library import (
 )
 from ecorl.engines.fpga.cycles.hbm import IDEAL, WORD_BYTES, Memory
 from ecorl.engines.fpga.cycles.pipelines import depth
-
-LOOP_DEPTH = 16
-"""Cycles of a pipeline beyond one a trip; assumed: a 32-bit product over DSPs takes 5 to 6, reading
-and writing block RAM 4, shifts, a comparison and the loop's exit the rest."""
-
-EXP_DEPTH = 48
-"""The same with an exponential or a reciprocal: four to six products one after the other."""
-
-DIVISION = 40
-"""Cycles of a 32-bit division, a bit a cycle; assumed."""
-
-ROOT = 80
-"""Cycles of NUMERICS.md's rsqrt: three steps of three products each and what stands around them;
-assumed."""
 
 
 class KernelCall(Protocol):

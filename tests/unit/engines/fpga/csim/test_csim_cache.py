@@ -27,6 +27,12 @@ def answer(path) -> int:
     return ctypes.CDLL(str(path)).answer()
 
 
+def replace(library, data):
+    """Put another file in a library's place; cut off, one that is loaded would end the process."""
+    library.unlink()
+    library.write_bytes(data)
+
+
 def test_second_call_compiles_nothing(tree, monkeypatch):
     lines: list[str] = []
     first = csim_library("fast", progress=lines.append)
@@ -87,7 +93,7 @@ def test_a_damaged_library_is_built_again(tree, damage, caplog):
     library = csim_library("fast")
     facts = library.parent / "build.json"
     if damage in ("empty", "half"):
-        library.write_bytes(library.read_bytes()[: 0 if damage == "empty" else 4000])
+        replace(library, library.read_bytes()[: 0 if damage == "empty" else 4000])
     elif damage == "missing":
         library.unlink()
     elif damage == "no facts":
@@ -112,7 +118,7 @@ def builds(monkeypatch):
 def test_a_library_that_does_not_load_is_built_again(tree, builds, monkeypatch, caplog):
     """Its bytes are those that were linked, but for another system: what the loader says counts."""
     library = csim_library("fast")
-    library.write_bytes(b"of another system")
+    replace(library, b"of another system")
     facts = library.parent / "build.json"
     digest = build_module._digest_of(library)
     facts.write_text(json.dumps(json.loads(facts.read_text()) | {"library_digest": digest}))
@@ -195,7 +201,7 @@ def test_a_complete_cache_needs_no_compiler(tree, monkeypatch, caplog):
         csim_library("fast")
     source.write_text(text)
     assert csim_library("fast") == library
-    library.write_bytes(b"")
+    replace(library, b"")
     with pytest.raises(MissingToolError, match="no-such-compiler"):
         csim_library("fast")
 
