@@ -34,7 +34,8 @@ The rules, by the names that the findings carry:
 
 A loop has constant bounds when it is a ``for`` that declares its variable, starts, steps and ends
 at constants (template parameters and const variables made of constants count; the ``<`` of an
-ap_int does not), steps towards its end, and does not assign its variable in the body.
+ap_int does not; so does the variable of a loop around it that is wholly unrolled and has constant
+bounds), steps towards its end, and does not assign its variable in the body.
 Loops in constexpr functions that only constant expressions call are no hardware and not checked.
 A pragma belongs to the loop in whose body it stands directly, not inside a nested block.
 """

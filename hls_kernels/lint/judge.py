@@ -72,15 +72,17 @@ def _judge_source(judgement: _Judgement, tools: Tools, source: Path) -> None:
     pragmas = read_pragmas(tools, source)
     judgement.findings.update(include_findings(unit, owns))
     functions = []
+    before: list[Loop] = []
     for node in own_nodes(unit, owns):
         for rule in (name_findings(node, owns), untraceable_findings(node), jump_findings(node)):
             judgement.findings.update(rule)
         if node.cursor.kind in FUNCTIONS and node.cursor.is_definition():
             functions.append(node.cursor)
-        loop = loop_of(node, pragmas)
+        loop = loop_of(node, pragmas, before)
         if loop is not None:
             where = loop.path, loop.cursor.extent.start.offset
             judgement.loops[where] = loop, list(loop_findings(unit, loop))
+            before.append(loop)
     judgement.graph.add(functions, owns)
 
 

@@ -58,6 +58,7 @@ class Loop:
     label: str | None
     pragmas: tuple[str, ...]
     function: Cursor | None
+    outer: tuple[Loop, ...] = ()
 
     def pragma(self, name: str) -> str | None:
         """The words behind a pragma's name, or None where the loop has no such pragma."""
@@ -96,7 +97,7 @@ class _Bounds(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Head:
+class Head:
     """The parts of a for loop's head; what is left out is None."""
 
     start: Cursor | None
@@ -104,12 +105,13 @@ class _Head:
     step: Cursor | None
 
 
-def loop_of(node: Node, pragmas: Pragmas) -> Loop | None:
+def loop_of(node: Node, pragmas: Pragmas, before: Iterable[Loop] = ()) -> Loop | None:
     """Read the loop at a node.
 
     Args:
         node: of the syntax tree.
         pragmas: of all files.
+        before: the loops that begin before it; those around it are kept with it.
 
     Returns:
         None when the node is no loop.
@@ -119,11 +121,20 @@ def loop_of(node: Node, pragmas: Pragmas) -> Loop | None:
         return None
     label = node.parent.spelling if node.parent.kind == CursorKind.LABEL_STMT else None
     path = path_of(cursor) or Path()
-    own = tuple(_pragmas_in(_body(cursor), pragmas.get(path, [])))
-    return Loop(cursor, path, cursor.location.line, label, own, node.function)
+    own = tuple(_pragmas_in(body_of(cursor), pragmas.get(path, [])))
+    outer = tuple(loop for loop in before if loop.path == path and _contains(loop.cursor, cursor))
+    return Loop(cursor, path, cursor.location.line, label, own, node.function, outer)
 
 
-def _body(loop: Cursor) -> Cursor:
+def _contains(outer: Cursor, inner: Cursor) -> bool:
+    around, within = outer.extent, inner.extent
+    return bool(
+        around.start.offset < within.start.offset and within.end.offset <= around.end.offset
+    )
+
+
+def body_of(loop: Cursor) -> Cursor:
+    """The statement that a loop repeats."""
     children = list(loop.get_children())
     return children[0] if loop.kind == CursorKind.DO_STMT else children[-1]
 
@@ -153,7 +164,7 @@ def loop_findings(unit: TranslationUnit, loop: Loop) -> Iterator[Finding]:
     if words(unit, cursor)[0][1] != keyword:
         yield finding(cursor, "loop-label", "a loop made by a macro cannot be judged: write it out")
         return
-    bounds, count = _bounds(unit, cursor), loop.pragma("LOOP_TRIPCOUNT")
+    bounds, count = _bounds(unit, loop), loop.pragma("LOOP_TRIPCOUNT")
     if bounds is _Bounds.NONE:
         yield finding(cursor, "unbounded-loop", f"{keyword} without a condition that can end it")
     elif count is None and bounds is _Bounds.OPEN:
@@ -175,23 +186,40 @@ def jump_findings(node: Node) -> Iterator[Finding]:
 # ---- bounds ---------------------------------------------------------------------------------
 
 
-def _bounds(unit: TranslationUnit, loop: Cursor) -> _Bounds:
-    children = list(loop.get_children())
-    if loop.kind == CursorKind.CXX_FOR_RANGE_STMT:
+def _bounds(unit: TranslationUnit, loop: Loop) -> _Bounds:
+    cursor = loop.cursor
+    children = list(cursor.get_children())
+    if cursor.kind == CursorKind.CXX_FOR_RANGE_STMT:
         is_array = children[-2].type.get_canonical().kind in _ARRAYS
         return _Bounds.CONSTANT if is_array else _Bounds.RUN_TIME
-    if loop.kind != CursorKind.FOR_STMT:
-        condition = children[-1 if loop.kind == CursorKind.DO_STMT else -2]
+    if cursor.kind != CursorKind.FOR_STMT:
+        condition = children[-1 if cursor.kind == CursorKind.DO_STMT else -2]
         return _Bounds.NONE if is_constant(condition) else _Bounds.OPEN
-    head = _head(unit, loop)
+    head = head_of(unit, cursor)
     if head.condition is None or is_constant(head.condition):
         return _Bounds.NONE
-    is_fixed = _is_fixed(unit, head, _body(loop))
+    # what unrolling makes of an outer loop's counter is a constant in each copy
+    fixed = [
+        variable
+        for around in loop.outer
+        if around.is_unrolled and _bounds(unit, around) is _Bounds.CONSTANT
+        for child in around.cursor.get_children()
+        for variable in child.get_children()
+        if child.kind == CursorKind.DECL_STMT
+    ]
+    is_fixed = _is_fixed(unit, head, body_of(cursor), fixed)
     return _Bounds.CONSTANT if is_fixed else _Bounds.RUN_TIME
 
 
-def _head(unit: TranslationUnit, loop: Cursor) -> _Head:
-    """Clang leaves out what is not written, so the semicolons tell which part is which."""
+def head_of(unit: TranslationUnit, loop: Cursor) -> Head:
+    """The parts of a for loop's head.
+
+    Clang leaves out what is not written, so the semicolons tell which part is which.
+
+    Args:
+        unit: the syntax tree.
+        loop: a ``for`` with semicolons.
+    """
     *children, body = loop.get_children()
     depth, semicolons = 0, []
     for offset, word in words(unit, loop, body):
@@ -201,11 +229,11 @@ def _head(unit: TranslationUnit, loop: Cursor) -> _Head:
     slots: list[Cursor | None] = [None, None, None]
     for child in children:
         slots[sum(child.extent.start.offset > offset for offset in semicolons)] = child
-    return _Head(*slots)
+    return Head(*slots)
 
 
-def _is_fixed(unit: TranslationUnit, head: _Head, body: Cursor) -> bool:
-    """Whether start, end and step are constants, and the step leads to the end."""
+def _is_fixed(unit: TranslationUnit, head: Head, body: Cursor, fixed: list[Cursor]) -> bool:
+    """Whether start, end and step are constants or `fixed`, and the step leads to the end."""
     variables = [] if head.start is None else _declared(head.start)
     if head.condition is None or head.step is None or not variables:
         return False
@@ -217,7 +245,7 @@ def _is_fixed(unit: TranslationUnit, head: _Head, body: Cursor) -> bool:
     operator = next((w for offset, w in words(unit, head.condition) if offset >= behind), "")
     for variable, end, upward in ((left, right, "<"), (right, left, ">")):
         counter = _variable(variable)
-        if counter is None or counter not in variables or not is_constant(end):
+        if counter is None or counter not in variables or not is_constant(end, fixed):
             continue
         if operator not in ("<", "<=", ">", ">="):
             return False

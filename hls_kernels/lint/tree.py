@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -195,22 +195,33 @@ def parts(cursor: Cursor) -> list[Cursor]:
     return [child for child in cursor.get_children() if child.kind not in _REFERENCES]
 
 
-def is_constant(cursor: Cursor) -> bool:
-    """Whether an integer expression has one value at compile time, template parameters given."""
+def is_constant(cursor: Cursor, fixed: Sequence[Cursor] = ()) -> bool:
+    """Whether an integer expression has one value at compile time, template parameters given.
+
+    Args:
+        cursor: the expression.
+        fixed: variables that are constants where it stands.
+    """
     if cursor.kind in _CONSTANTS:
         return True
     if cursor.kind == CursorKind.DECL_REF_EXPR:
-        return _names_constant(cursor)
+        return _names_constant(cursor, fixed)
+
+    def are_constant(expressions: list[Cursor]) -> bool:
+        return all(is_constant(expression, fixed) for expression in expressions)
+
     if cursor.kind == CursorKind.CALL_EXPR:
         called = targets(cursor) or [t for c in parts(cursor)[:1] for t in targets(c)]
         arguments = list(cursor.get_arguments()) or parts(cursor)[1:]
-        return bool(called) and all(map(is_constexpr, called)) and all(map(is_constant, arguments))
+        return bool(called) and all(map(is_constexpr, called)) and are_constant(arguments)
     found = parts(cursor)
-    return cursor.kind in _CONSTANT_IF_PARTS_ARE and bool(found) and all(map(is_constant, found))
+    return cursor.kind in _CONSTANT_IF_PARTS_ARE and bool(found) and are_constant(found)
 
 
-def _names_constant(reference: Cursor) -> bool:
+def _names_constant(reference: Cursor, fixed: Sequence[Cursor]) -> bool:
     found = targets(reference)
+    if found and all(target in fixed for target in found):
+        return True
     if not found:  # a member of a scope that depends on template parameters
         kinds = {child.kind for child in reference.get_children()}
         return bool(kinds & {CursorKind.TEMPLATE_REF, CursorKind.TYPE_REF})

@@ -218,6 +218,13 @@ BAD = {
             for (int i = N; i >= 0; i >>= 1) n += 1;  //! trip-count
         J:
             for (int i = 0; i != N; ++i) n += 1;  //! trip-count
+        K:
+            for (int width = N / 2; width > 0; width /= 2) {
+                for (int i = 0; i < width; ++i) {  //! loop-label trip-count
+        #pragma HLS UNROLL
+                    n += a[i];
+                }
+            }
             return n;
         }
     """,
@@ -327,6 +334,15 @@ CONSTANT:
 #pragma HLS UNROLL
         const int t = s - 1;
         total += t;
+    }
+    // a tree: in each copy of the outer loop the inner one has a constant bound
+TREE:
+    for (int width = LANES / 2; width > 0; width /= 2) {
+#pragma HLS UNROLL
+        for (int i = 0; i < width; ++i) {
+#pragma HLS UNROLL
+            total += a[i + width];
+        }
     }
     const int both[2] = {1, 2};
 RANGE:

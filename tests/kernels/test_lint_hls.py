@@ -54,7 +54,7 @@ def test_good_source_passes(lint, tmp_path):
     source = tmp_path / "good.cpp"
     source.write_text(GOOD)
     code, _, text = lint(source)
-    assert text == "lint-hls: 1 kernel, 7 loops, no findings\n"
+    assert text == "lint-hls: 1 kernel, 9 loops, no findings\n"
     assert code == 0
 
 
