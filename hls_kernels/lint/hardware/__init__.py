@@ -1,0 +1,58 @@
+"""Rules on what Vitis HLS makes of a source: hardware that it refuses, or makes slow or large.
+
+They look at clang's syntax tree with all templates filled in, from each function that nothing in
+its source calls (a kernel's top), through all calls: what a partition or a port of m_axi is about
+is known in each function that works on it. What is never called is no hardware and not looked at.
+What cannot be told passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from clang.cindex import TranslationUnit
+
+from hls_kernels.lint.compiling import Pragmas
+from hls_kernels.lint.findings import Finding
+from hls_kernels.lint.hardware.arrays import aggregate, mux
+from hls_kernels.lint.hardware.bursts import burst
+from hls_kernels.lint.hardware.chains import carried
+from hls_kernels.lint.hardware.design import Design, design_of
+from hls_kernels.lint.hardware.interfaces import axi_aggregate, dataflow_arguments
+from hls_kernels.lint.hardware.ports import ports
+from hls_kernels.lint.hardware.refills import refill
+from hls_kernels.lint.hardware.scalars import wide_scalar
+from hls_kernels.lint.hardware.streams import pointer_struct, stream_depth, stream_width
+from hls_kernels.lint.tree import Owns
+
+CHECKS: tuple[Callable[[Design], Iterator[Finding]], ...] = (
+    stream_width,
+    stream_depth,
+    pointer_struct,
+    carried,
+    aggregate,
+    ports,
+    mux,
+    wide_scalar,
+    axi_aggregate,
+    dataflow_arguments,
+    burst,
+    refill,
+)
+
+
+def hardware_findings(
+    unit: TranslationUnit, source: Path, pragmas: Pragmas, owns: Owns
+) -> Iterator[Finding]:
+    """Apply the rules to one source.
+
+    Args:
+        unit: its syntax tree.
+        source: the file.
+        pragmas: of all files.
+        owns: whether a file is the project's.
+    """
+    design = design_of(unit, source, pragmas, owns)
+    for check in CHECKS:
+        yield from check(design)

@@ -1,0 +1,253 @@
+"""What expressions come to, in a trace: numbers, places, and the events on the way."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from itertools import count
+
+from hls_kernels.lint.hardware.places import (
+    RECEIVED,
+    UNKNOWN,
+    Pointer,
+    Place,
+    Record,
+    Value,
+    decayed,
+    either,
+    element_of,
+    member_of,
+)
+from hls_kernels.lint.hardware.syntax import At, Expression, Op, Variable
+from hls_kernels.lint.hardware.trace import (
+    Access,
+    Arithmetic,
+    Assignment,
+    Event,
+    Scope,
+    Trace,
+    Transfer,
+)
+from hls_kernels.lint.hardware.values import (
+    Number,
+    Symbol,
+    constant,
+    operated,
+    plus,
+    scaled,
+    symbolic,
+)
+from hls_kernels.lint.hardware.widths import Kind, Type
+
+_MULTIPLYING = frozenset(("*", "/", "%"))
+_branches = count()
+
+
+class Evaluator(ABC):
+    """Evaluates expressions at one point of a trace."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.scope = trace.top
+        self.bindings: dict[Variable, Value] = {}
+        self.overwritten: set[Variable] = set()  # what was taken for constant
+        self.objects: list[Value] = []  # what `this` is in the methods that run
+        self._known: dict[Op, Callable[[Expression], Value]] = {
+            Op.CONSTANT: lambda expression: constant(expression.value),
+            Op.BINARY: self._binary,
+            Op.UNARY: self._unary,
+            Op.ASSIGN: self._assigned,
+            Op.SELECT: self._selected,
+            Op.CALL: self.called,
+            Op.STREAM: self._transferred,
+            Op.CAST: self._cast,
+            Op.LIST: self._listed,
+            Op.ADDRESS: self._address,
+            Op.UNKNOWN: self._lost,
+        }
+
+    @abstractmethod
+    def called(self, expression: Expression) -> Value:
+        """The result of a call."""
+
+    def evaluate(self, expression: Expression) -> Value:
+        """The value of an expression; what it reads of arrays becomes events."""
+        found = self.locate(expression)
+        if not isinstance(found, Place):
+            return found
+        if found.indices and found.type.kind is not Kind.ARRAY:
+            self.note(Access(found, False, expression.at, self.scope))
+        if found.type.kind is Kind.INTEGER:
+            return found.number()
+        return UNKNOWN if found.type.kind is Kind.POINTER else found
+
+    def number(self, expression: Expression) -> Number:
+        """The value of an expression that is an integer; a new symbol where it is not known."""
+        found = self.evaluate(expression)
+        return found if isinstance(found, Number) else self._new(expression.type)
+
+    def locate(self, expression: Expression) -> Value:
+        """Where a value stands; the value itself where it stands nowhere."""
+        op = expression.op
+        if op is Op.VARIABLE:
+            variable = expression.variable
+            assert variable is not None
+            bound = self.bindings.get(variable)
+            return Place(variable, (), variable.type.referred) if bound is None else bound
+        if op is Op.MEMBER:
+            return member_of(self.locate(expression.args[0]), expression.name)
+        if op is Op.INDEX:
+            whole = self.locate(expression.args[0])
+            return element_of(whole, self.number(expression.args[1]))
+        if op is Op.DEREFERENCE:
+            found = decayed(self.evaluate(expression.args[0]))
+            return found.to if isinstance(found, Pointer) else UNKNOWN
+        if op is Op.THIS:
+            return self.objects[-1] if self.objects else UNKNOWN
+        return self._known[op](expression)
+
+    def note(self, event: Event) -> None:
+        """Add an event to the trace."""
+        self.scope.events.append(event)
+
+    def assign(self, place: Place, value: Value, at: At, is_first: bool = False) -> None:
+        """Give a place a value."""
+        if place.indices:
+            self.note(Access(place, True, at, self.scope))
+        made = Assignment(place, value, at, self.scope, is_first)
+        self.note(made)
+        self.trace.assignments.setdefault(place.root, []).append(made)
+
+    def in_arm(self, arm: tuple[int, int, Number], at: At) -> Scope:
+        """Open an arm of a branch; the caller closes it by going back to its parent."""
+        self.scope = Scope(at, self.scope, arm=arm)
+        return self.scope
+
+    def new_branch(self) -> int:
+        """The number of a branch."""
+        return next(_branches)
+
+    def _new(self, type_: Type, kind: str = "new") -> Number:
+        span = 2 if type_.bits == 1 else None
+        return symbolic(Symbol((kind, self.scope.number, next(_branches)), (), span), type_.bits or 64)
+
+    # ---- operators ----------------------------------------------------------------------------
+
+    def _binary(self, expression: Expression) -> Value:
+        name = expression.name
+        if name == ",":
+            return [self.evaluate(argument) for argument in expression.args][-1]
+        if name in ("&&", "||"):
+            return self._shortcut(expression)
+        left, right = (decayed(self.evaluate(argument)) for argument in expression.args)
+        return self._operated(expression, name, left, right)
+
+    def _operated(self, expression: Expression, name: str, left: Value, right: Value) -> Value:
+        if isinstance(left, Pointer) and isinstance(right, Number) and name in ("+", "-"):
+            return Pointer(left.to.moved(right if name == "+" else scaled(right, -1)))
+        if not isinstance(left, Number) or not isinstance(right, Number):
+            return self._new(expression.type) if expression.type.kind is Kind.INTEGER else UNKNOWN
+        if name in _MULTIPLYING:
+            type_ = expression.type.referred
+            self.note(Arithmetic(name, left, right, type_, expression.at, self.scope))
+        return _within(operated(name, left, right), expression.type.referred)
+
+    def _shortcut(self, expression: Expression) -> Value:
+        left = self.number(expression.args[0])
+        known = left.exact
+        if known is not None and bool(known) == (expression.name == "||"):
+            return constant(int(bool(known)))
+        outer = self.scope
+        if known is None:
+            self.in_arm((self.new_branch(), int(expression.name == "||"), left), expression.at)
+        right = self.number(expression.args[1])
+        self.scope = outer
+        return operated(expression.name, left, right)
+
+    def _unary(self, expression: Expression) -> Value:
+        value = self.number(expression.args[0])
+        if expression.name == "-":
+            return scaled(value, -1)
+        if expression.name == "~":
+            return plus(constant(-1), value, -1)
+        return operated("==", value, constant(0)) if expression.name == "!" else value
+
+    def _selected(self, expression: Expression) -> Value:
+        condition = self.number(expression.args[0])
+        known = condition.exact
+        if known is not None:
+            return self.locate(expression.args[1 if known else 2])
+        branch, outer, found = self.new_branch(), self.scope, []
+        for arm in (0, 1):
+            self.in_arm((branch, arm, condition), expression.at)
+            found.append(self.evaluate(expression.args[1 + arm]))
+            self.scope = outer
+        yes, no = found
+        return either(condition, yes, no)
+
+    def _cast(self, expression: Expression) -> Value:
+        inner = self.evaluate(expression.args[0])
+        type_ = expression.type.referred
+        if not isinstance(inner, Number):
+            return self._new(type_) if type_.kind is Kind.INTEGER else inner
+        if type_.bits == 1 and inner.exact is None:
+            return operated("!=", inner, constant(0))
+        return _within(inner, type_)
+
+    def _assigned(self, expression: Expression) -> Value:
+        target = self.locate(expression.args[0])
+        given = self.evaluate(expression.args[1])
+        if not isinstance(target, Place):
+            variable = expression.args[0].variable
+            if variable is not None:
+                self.overwritten.add(variable)
+            return UNKNOWN
+        old: Value = UNKNOWN
+        if expression.name != "=":
+            if target.indices:
+                self.note(Access(target, False, expression.at, self.scope))
+            if target.type.kind is Kind.INTEGER:
+                old = target.number()
+                given = self._operated(expression, expression.name[:-1], old, given)
+            else:
+                given = UNKNOWN  # a pointer that moves
+        self.assign(target, given, expression.at)
+        if not isinstance(given, Number):
+            return UNKNOWN
+        return old if expression.value else given  # i++ gives what was there before
+
+    # ---- the rest -----------------------------------------------------------------------------
+
+    def _listed(self, expression: Expression) -> Value:
+        values = [decayed(self.evaluate(argument)) for argument in expression.args]
+        type_ = expression.type.referred
+        if type_.kind is not Kind.RECORD:
+            return UNKNOWN
+        names = [name for name, _ in type_.fields]
+        zeros = {name: constant(0) for name, of in type_.fields if of.kind is Kind.INTEGER}
+        return Record({**zeros, **dict(zip(names, values, strict=False))})
+
+    def _address(self, expression: Expression) -> Value:
+        found = self.locate(expression.args[0])
+        return Pointer(found) if isinstance(found, Place) else UNKNOWN
+
+    def _transferred(self, expression: Expression) -> Value:
+        for argument in expression.args[1:]:
+            self.evaluate(argument)
+        stream = self.locate(expression.args[0])
+        place = stream if isinstance(stream, Place) else None
+        self.note(Transfer(place, expression.name, expression.at, self.scope))
+        is_number = expression.type.referred.kind is Kind.INTEGER
+        return self._new(expression.type.referred, "read") if is_number else RECEIVED
+
+    def _lost(self, expression: Expression) -> Value:
+        for argument in expression.args:
+            self.evaluate(argument)
+        return self._new(expression.type) if expression.type.kind is Kind.INTEGER else UNKNOWN
+
+
+def _within(number: Number, type_: Type) -> Number:
+    """A number as one of a type, whose bits it has at most."""
+    if type_.kind is not Kind.INTEGER or number.bits <= type_.bits or number.exact is not None:
+        return number
+    return Number(number.terms, number.constant, type_.bits)

@@ -1,0 +1,130 @@
+"""The rule on short pipelines that are filled again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import TypeGuard
+
+from hls_kernels.lint.findings import Finding
+from hls_kernels.lint.hardware.design import Design, found
+from hls_kernels.lint.hardware.trace import Access, Event, Scope, Trace, Transfer
+
+SHORT = 256  # turns
+_STAGES = 20  # of a pipeline
+_MEMORY_STAGES = 64  # before the first word of a burst comes
+_SHARE = 0.1  # of a process's time that refills may take
+_FEW = 4096  # turns in all that are not worth it
+
+
+@dataclass(slots=True)
+class _Time:
+    """Cycles of a scope, and of them those in which each of its pipelines is filled."""
+
+    cycles: float = 0.0
+    refills: dict[Scope, float] = field(default_factory=dict)
+
+    def add(self, other: _Time) -> None:
+        self.cycles += other.cycles
+        for scope, cycles in other.refills.items():
+            self.refills[scope] = self.refills.get(scope, 0.0) + cycles
+
+
+def refill(design: Design) -> Iterator[Finding]:
+    """A pipeline that is short does not start anew for each turn of a loop around it.
+
+    Vitis HLS flattens only perfect nests of constant bounds; in any other one the pipeline of the
+    inner loop runs empty and fills again at each entry, 20 cycles, or 64 where it is a burst.
+    finn-hlslib writes such nests as one loop that counts its own position. The rule counts cycles
+    by the averages of LOOP_TRIPCOUNT and reports a pipelined loop
+
+    - of fewer than 256 turns on average, on run-time bounds, within a loop on run-time bounds,
+    - that turns 4,096 times or more in all,
+    - that moves data: it reads or writes a stream or memory beyond the chip,
+    - whose refills take a tenth or more of the time of its process in the dataflow region; without
+      a region the whole kernel is one.
+
+    A burst from a place that is itself read, as that of a page in a page table, passes: its next
+    one is elsewhere, and no loop makes one burst of both.
+    """
+    for trace in design.traces:
+        regions = [s for s in trace.top.within() if _is_region(s) and not _is_in_region(s)]
+        processes = [child for region in regions for child in region.children]
+        for process in processes if regions else [trace.top]:
+            time = _time(trace, process)
+            for loop, cycles in time.refills.items():
+                if cycles >= _SHARE * time.cycles and _is_reported(trace, loop, process):
+                    what = f"refills of this pipeline are {cycles / time.cycles:.0%} of its process"
+                    yield found(loop.at, "refill", what)
+
+
+def _is_region(scope: Scope) -> bool:
+    body = scope.turns.loop.body if scope.turns is not None else None
+    if scope.function is not None:
+        body = scope.function.body
+    return body is not None and body.pragma("DATAFLOW") is not None
+
+
+def _is_in_region(scope: Scope) -> bool:
+    return any(_is_region(around) for around in scope.around() if around is not scope)
+
+
+def _is_reported(trace: Trace, loop: Scope, process: Scope) -> bool:
+    turns = loop.turns
+    if turns is None or turns.trips is not None or turns.average >= SHORT:
+        return False
+    around = [s for s in loop.around() if s is not loop and s.is_in(process)]
+    outer = [s for s in around if s.turns is not None and s.turns.trips is None]
+    if not outer:
+        return False
+    entered = [s.turns for s in around if s.turns is not None]
+    if turns.average * prod(entry.average for entry in entered) < _FEW:
+        return False
+    events = [event for scope in loop.within() for event in scope.events]
+    beyond = [event for event in events if _is_beyond(trace, event)]
+    is_elsewhere = any(trace.is_received(read.place.indices[0], outer[-1]) for read in beyond)
+    return not is_elsewhere and bool(beyond or any(isinstance(e, Transfer) for e in events))
+
+
+def _is_beyond(trace: Trace, event: Event) -> TypeGuard[Access]:
+    return isinstance(event, Access) and event.place.root in trace.masters
+
+
+def _time(trace: Trace, scope: Scope) -> _Time:
+    """How long a scope takes, by the averages of its loops."""
+    turns = scope.turns
+    if turns is not None and turns.is_unrolled:
+        return _Time()
+    if scope.interval is not None:
+        stages = _stages(trace, scope)
+        rounds = 1 if turns is None else max(turns.average // turns.copies, 1)
+        cycles = stages + rounds * scope.interval
+        return _Time(cycles, {scope: stages})
+    inner = _inside(trace, scope)
+    rounds = 1 if turns is None else max(turns.average // turns.copies, 1)
+    scaled = {loop: cycles * rounds for loop, cycles in inner.refills.items()}
+    return _Time(inner.cycles * rounds, scaled)
+
+
+def _inside(trace: Trace, scope: Scope) -> _Time:
+    """The time of all that stands in a scope: one after the other, or side by side in a region."""
+    total = _Time()
+    arms: dict[int, _Time] = {}
+    for child in scope.children:
+        time = _time(trace, child)
+        if child.arm is not None:  # the longest arm of a branch counts
+            number = child.arm[0]
+            arms[number] = max(arms.get(number, _Time()), time, key=lambda t: t.cycles)
+        elif _is_region(scope):
+            total = max(total, time, key=lambda t: t.cycles)
+        else:
+            total.add(time)
+    for time in arms.values():
+        total.add(time)
+    return total
+
+
+def _stages(trace: Trace, scope: Scope) -> int:
+    events = (event for inner in scope.within() for event in inner.events)
+    return _MEMORY_STAGES if any(_is_beyond(trace, event) for event in events) else _STAGES

@@ -1,0 +1,277 @@
+"""What a kernel does from its top on: loops, calls and branches with all that happens in them.
+
+A trace has no run-time values: each loop's body and each arm of a branch stands in it once, and
+each call stands where it is made, with what its parameters are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+
+from hls_kernels.lint.hardware.places import Cell, Place, Unknown, Value, overlaps, place_of
+from hls_kernels.lint.hardware.pragmas import Pragma
+from hls_kernels.lint.hardware.syntax import At, Function, Loop, Variable
+from hls_kernels.lint.hardware.values import Number, Residue, Residues, Symbol, joined
+from hls_kernels.lint.hardware.widths import Type
+
+_numbers = count()
+
+
+@dataclass(slots=True, eq=False)
+class Turns:
+    """How often a loop turns, and how that is done."""
+
+    loop: Loop
+    trips: int | None = None  # None where run time decides
+    average: int = 1  # of LOOP_TRIPCOUNT then
+    copies: int = 1  # side by side: the factor of UNROLL, or all
+    interval: int | None = None  # the II of a pipeline
+    counter: Symbol | None = None  # groups of copies, from 0; None where nothing is left to count
+    lane: Symbol | None = None  # the copy in its group; None where there are no copies
+    step: int | None = None  # of the loop's variable, from turn to turn
+
+    @property
+    def is_unrolled(self) -> bool:
+        """Whether nothing is left of it but copies."""
+        return self.counter is None
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """A call, a loop, or an arm of a branch; exactly one of `function`, `turns`, `arm` says which.
+
+    An arm is the branch's number, the arm's, and the condition.
+    """
+
+    at: At
+    parent: Scope | None = None
+    function: Function | None = None
+    turns: Turns | None = None
+    arm: tuple[int, int, Number] | None = None
+    children: list[Scope] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    number: int = field(default_factory=lambda: next(_numbers))
+
+    def __post_init__(self) -> None:
+        if self.parent is not None:
+            self.parent.children.append(self)
+
+    def around(self) -> Iterator[Scope]:
+        """The scope itself and those around it, innermost first."""
+        scope: Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.parent
+
+    def within(self) -> Iterator[Scope]:
+        """The scope itself and all in it."""
+        yield self
+        for child in self.children:
+            yield from child.within()
+
+    def is_in(self, other: Scope) -> bool:
+        """Whether it is another scope or stands in it."""
+        return any(scope is other for scope in self.around())
+
+    def pipeline(self) -> Scope | None:
+        """The outermost pipelined loop or function around: it unrolls all that is in it."""
+        pipelines = [scope for scope in self.around() if scope.interval is not None]
+        return pipelines[-1] if pipelines else None
+
+    @property
+    def interval(self) -> int | None:
+        """The II where this is a pipelined loop or function."""
+        if self.turns is not None:
+            return self.turns.interval
+        if self.function is None:
+            return None
+        found = self.function.body.pragma("PIPELINE")
+        return None if found is None or "off" in found.options else found.number("ii") or 1
+
+    def excludes(self, other: Scope) -> bool:
+        """Whether a branch lets only one of two scopes run."""
+        arms = {scope.arm[0]: scope.arm[1] for scope in self.around() if scope.arm is not None}
+        return any(
+            scope.arm is not None and arms.get(scope.arm[0], scope.arm[1]) != scope.arm[1]
+            for scope in other.around()
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Access:
+    """A read or write of an array's element."""
+
+    place: Place
+    is_write: bool
+    at: At
+    scope: Scope
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assignment:
+    """A new value; that of an `is_first` one is a variable's initial value."""
+
+    place: Place
+    value: Value
+    at: At
+    scope: Scope
+    is_first: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arithmetic:
+    """A product, division or remainder of integers."""
+
+    operator: str
+    left: Number
+    right: Number
+    type: Type
+    at: At
+    scope: Scope
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transfer:
+    """A read or write of a stream."""
+
+    stream: Place | None
+    method: str
+    at: At
+    scope: Scope
+
+
+Event = Access | Assignment | Arithmetic | Transfer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Directive:
+    """A pragma on a variable, found where the variable is."""
+
+    pragma: Pragma
+    place: Place
+
+
+@dataclass(slots=True, eq=False)
+class Trace:
+    """All that a kernel does from one top on."""
+
+    top: Scope
+    directives: list[Directive] = field(default_factory=list)
+    declared: dict[Variable, list[Scope]] = field(default_factory=dict)  # where storage begins
+    masters: dict[Variable, At] = field(default_factory=dict)  # ports of m_axi
+    assignments: dict[Variable, list[Assignment]] = field(default_factory=dict)
+    _residues: dict[Cell, Residue] | None = None
+
+    def events(self) -> Iterator[Event]:
+        """All events, scope by scope."""
+        for scope in self.top.within():
+            yield from scope.events
+
+    def assigned(self, cell: Cell, within: Scope) -> list[Assignment]:
+        """Assignments to a cell, its parts or what it is a part of.
+
+        Args:
+            cell: the cell.
+            within: only those in this scope.
+        """
+        candidates = self.assignments.get(cell[0], [])
+        return [a for a in candidates if overlaps(a.place.cell, cell) and a.scope.is_in(within)]
+
+    def home(self, variable: Variable, scope: Scope) -> Scope:
+        """Where the storage of a variable begins that a scope uses; the top for a parameter's."""
+        declared = self.declared.get(variable, [])
+        return next((around for around in scope.around() if around in declared), self.top)
+
+    def is_received(self, number: Number, within: Scope) -> bool:
+        """Whether a number rests on what is read of a stream or of memory beyond the chip.
+
+        Args:
+            number: the number.
+            within: only what is read in this scope.
+        """
+        inner = {scope.number for scope in within.within()}
+        waiting, seen = number.symbols(), set()
+        while waiting:
+            symbol = waiting.pop()
+            seen.add(symbol)
+            if symbol.key[0] == "read" and symbol.key[1] in inner:
+                return True
+            if symbol.key[0] != "cell":
+                continue
+            place = place_of(symbol)
+            for assignment in self.assigned(place.cell, within):
+                value = assignment.value
+                if isinstance(value, Unknown) and value.is_read:
+                    return True
+                if isinstance(value, Place) and value.root in self.masters:
+                    return True
+                if isinstance(value, Number):
+                    new = value.symbols() - seen
+                    if any(s.key[0] == "cell" and s.key[1] in self.masters for s in new):
+                        return True
+                    waiting |= new
+        return False
+
+    def residues(self) -> Residues:
+        """What numbers are multiples of."""
+        if self._residues is None:
+            self._residues = _solved(self.assignments)
+        known = self._residues
+        return Residues(lambda symbol: known.get(place_of(symbol).cell, (1, 0)))
+
+
+def _solved(assignments: dict[Variable, list[Assignment]]) -> dict[Cell, Residue]:
+    """The residues of all cells that are assigned, the same wherever they are read."""
+    given: dict[Cell, list[Number | None]] = {}
+    for of_root in assignments.values():
+        for assignment in of_root:
+            for cell, number in _leaves(assignment.place.cell, assignment.value):
+                given.setdefault(cell, []).append(number)
+    for cell, numbers in given.items():  # a whole that is assigned without its parts being known
+        wholes = [other for other in given if other != cell and other[0] is cell[0]]
+        if any(cell[1][: len(other[1])] == other[1] for other in wholes):
+            numbers.append(None)
+    found: dict[Cell, Residue] = {}
+    residues = Residues(lambda symbol: _looked_up(symbol, given, found))
+    is_settled = False
+    while not is_settled:
+        is_settled = True
+        for cell, numbers in given.items():
+            for number in numbers:
+                new = (1, 0) if number is None else residues.of(number)
+                if new is None:
+                    continue
+                old = found.get(cell)
+                both = new if old is None else joined(old, new)
+                if both != old:
+                    found[cell] = both
+                    is_settled = False
+    return found
+
+
+def _looked_up(
+    symbol: Symbol, given: dict[Cell, list[Number | None]], found: dict[Cell, Residue]
+) -> Residue | None:
+    cell = place_of(symbol).cell
+    return found.get(cell) if cell in given else (1, 0)
+
+
+def _leaves(cell: Cell, value: Value) -> Iterator[tuple[Cell, Number | None]]:
+    """What an assignment gives to the integers of a cell."""
+    if isinstance(value, Number):
+        yield cell, value
+        return
+    fields = getattr(value, "fields", None)
+    if fields is not None:
+        for name, inner in fields.items():
+            yield from _leaves((cell[0], (*cell[1], name)), inner)
+    elif isinstance(value, Place):
+        for name, type_ in value.type.fields:
+            if type_.dimensions or type_.fields:
+                yield (cell[0], (*cell[1], name)), None
+            else:
+                yield (cell[0], (*cell[1], name)), value.member(name).number()
+    else:
+        yield cell, None
