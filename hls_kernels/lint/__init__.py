@@ -9,28 +9,9 @@ hls_stream. A kernel's sources are ``"sources"`` in its ``qor.json``, by default
 all other ``.cpp`` files of the folder run on the host. A folder is a kernel's when it has a
 ``qor.json`` that names ``"loops"`` or ``"sources"``, or one beside ``<kernel>.cpp``.
 
-The rules, by the names that the findings carry:
-
-=================  =================================================================================
-``compile``        the source compiles as C++17 (no arrays of run-time length either)
-``include``        outside our files only <cstdint>, <cstddef>, <type_traits>, <ap_int.h>,
-                   <hls_stream.h> and what these include
-``heap``           no new, delete, malloc family, nor a std name that allocates
-``stl``            of std:: only int*_t, uint*_t, size_t and what <type_traits> declares
-``libm``           no call into <cmath>
-``float``          no float or double: neither type, value nor literal
-``recursion``      no cycle in the call graph, templates included; no virtual functions and no
-                   calls through pointers, which no graph can follow
-``unbounded-loop`` no loop whose condition is missing or constant, no goto; while and do only with
-                   a LOOP_TRIPCOUNT
-``trip-count``     a for loop with run-time bounds has LOOP_TRIPCOUNT with min and max
-``loop-label``     a label stands directly before each loop, but for those that are wholly
-                   unrolled and have constant bounds
-``label-twice``    a label stands once in a function
-``qor``            ``"loops"`` of qor.json lists the labelled loops that are pipelined, all of them
-                   and no others, with the II that the pragma asks for: the loops of the kernel's
-                   folder, and in other headers those that its functions reach
-=================  =================================================================================
+`rules` names the rules, as the findings do. What each of the first group means is in `rules.py`;
+those of the second group, on hardware that Vitis would refuse or make slow or large, are in
+`hardware`, whose functions say what Vitis does with such code.
 
 A loop has constant bounds when it is a ``for`` that declares its variable, starts, steps and ends
 at constants (template parameters and const variables made of constants count; the ``<`` of an
@@ -39,3 +20,19 @@ bounds), steps towards its end, and does not assign its variable in the body.
 Loops in constexpr functions that only constant expressions call are no hardware and not checked.
 A pragma belongs to the loop in whose body it stands directly, not inside a nested block.
 """
+
+from __future__ import annotations
+
+from hls_kernels.lint.rules import SOURCE_RULES
+
+
+def rules() -> dict[str, str]:
+    """What each rule asks for, by the rule's name.
+
+    Raises:
+        ImportError: libclang is not installed.
+    """
+    from hls_kernels.lint.hardware import HARDWARE_RULES  # it imports clang
+
+    asked = {name: check.__doc__ or "" for name, (check, *_) in HARDWARE_RULES.items()}
+    return SOURCE_RULES | {name: text.partition("\n\n")[0] for name, text in asked.items()}

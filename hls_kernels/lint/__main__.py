@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ecorl.errors import EcorlError, MissingToolError
+from hls_kernels.lint import rules
 from hls_kernels.lint.kernels import ROOT, all_kernels, kernels_of
 
 
@@ -44,8 +45,8 @@ def _report(files: Sequence[Path]) -> int:
     for finding in findings:
         print(finding)
     outcome = _counted(len(findings), "finding") if findings else "no findings"
-    counts = f"{_counted(len(kernels), 'kernel')}, {_counted(loops, 'loop')}"
-    print(f"lint-hls: {counts}, {outcome}")
+    counts = ((len(kernels), "kernel"), (loops, "loop"), (len(rules()), "rule"))
+    print(f"lint-hls: {', '.join(_counted(*count) for count in counts)}, {outcome}")
     return 1 if findings else 0
 
 

@@ -12,6 +12,7 @@ from ecorl.errors import MissingToolError
 from hls_kernels.lint.calls import CallGraph, place_of, untraceable_findings
 from hls_kernels.lint.compiling import Tools, compile_findings, find_tools, read_pragmas
 from hls_kernels.lint.findings import Finding, first_of_each_line
+from hls_kernels.lint.hardware import hardware_findings
 from hls_kernels.lint.kernels import Kernel
 from hls_kernels.lint.loops import Loop, jump_findings, loop_findings, loop_of, qor_findings
 from hls_kernels.lint.names import include_findings, name_findings
@@ -71,6 +72,7 @@ def _judge_source(judgement: _Judgement, tools: Tools, source: Path) -> None:
         return
     pragmas = read_pragmas(tools, source)
     judgement.findings.update(include_findings(unit, owns))
+    judgement.findings.update(hardware_findings(unit, source, pragmas, owns))
     functions = []
     before: list[Loop] = []
     for node in own_nodes(unit, owns):

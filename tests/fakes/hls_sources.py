@@ -369,7 +369,7 @@ REST:
 }  // namespace ecorl
 
 extern "C" int top(const ecorl::sint<8>* a, std::int32_t n) {
-    hls::stream<ecorl::sint<8>> in("in");
+    hls::stream<ecorl::sint<8>, 16> in("in");
     return ecorl::sum<16, int>(a, in, n, 1);
 }
 """

@@ -8,9 +8,11 @@ import sys
 
 import pytest
 
-import hls_kernels.lint as lint_package
+from hls_kernels.lint import rules
 from hls_kernels.lint.__main__ import main
 from hls_kernels.lint.kernels import all_kernels
+from hls_kernels.lint.rules import SOURCE_RULES
+from tests.fakes import hls_hardware as hardware
 from tests.fakes.hls_sources import BAD, GOOD
 
 
@@ -54,7 +56,7 @@ def test_good_source_passes(lint, tmp_path):
     source = tmp_path / "good.cpp"
     source.write_text(GOOD)
     code, _, text = lint(source)
-    assert text == "lint-hls: 1 kernel, 9 loops, no findings\n"
+    assert text == f"lint-hls: 1 kernel, 9 loops, {len(rules())} rules, no findings\n"
     assert code == 0
 
 
@@ -62,14 +64,41 @@ def test_good_source_passes(lint, tmp_path):
 def test_kernels_of_the_project_pass(lint):
     code, _, text = lint()
     assert code == 0, text
-    assert re.fullmatch(r"lint-hls: [1-9]\d* kernels?, [1-9]\d* loops, no findings\n", text)
+    counts = r"[1-9]\d* kernels?, [1-9]\d* loops, [1-9]\d* rules"
+    assert re.fullmatch(rf"lint-hls: {counts}, no findings\n", text)
     assert "gemm_int8" in [kernel.folder.name for kernel in all_kernels()]
 
 
 def test_all_rules_are_tried():
     tried = {rule for text in BAD.values() for _, rule in marked(text)} | {"qor"}
-    told = re.findall(r"^``([a-z-]+)`` ", lint_package.__doc__, re.MULTILINE)
-    assert tried == set(told)
+    assert tried == set(SOURCE_RULES)
+    of_hardware = set(rules()) - set(SOURCE_RULES)
+    assert set(hardware.REFUSED) == set(hardware.TAKEN) == of_hardware
+    assert all(asked.endswith(".") for asked in rules().values())
+
+
+# ---- hardware -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"), [(rule, text) for rule, texts in hardware.REFUSED.items() for text in texts]
+)
+def test_hardware_that_is_refused_is_found_at_its_lines(lint, tmp_path, rule, text):
+    source = tmp_path / "bad.cpp"
+    source.write_text(hardware.BEGIN + text)
+    code, found, printed = lint(source)
+    expected = marked(hardware.BEGIN + text)
+    assert sorted((line, rule) for _, line, rule in found) == expected, printed
+    assert rule in {rule for _, rule in expected}
+    assert code == 1
+
+
+@pytest.mark.parametrize("rule", hardware.TAKEN)
+def test_hardware_that_is_good_passes(lint, tmp_path, rule):
+    source = tmp_path / "good.cpp"
+    source.write_text(hardware.BEGIN + hardware.TAKEN[rule])
+    code, _, text = lint(source)
+    assert code == 0, text
 
 
 # ---- qor.json -------------------------------------------------------------------------------
@@ -133,7 +162,7 @@ def test_qor_names_the_pipelined_loops_that_the_kernel_reaches(lint, kernel, tmp
     kernel()
     (tmp_path / "rtl").mkdir()
     (tmp_path / "rtl" / "qor.json").write_text('{"blocks": []}')  # not of a kernel in C++
-    assert lint()[2] == "lint-hls: 1 kernel, 5 loops, no findings\n"
+    assert lint()[2] == f"lint-hls: 1 kernel, 5 loops, {len(rules())} rules, no findings\n"
 
 
 @pytest.mark.parametrize(

@@ -26,20 +26,20 @@ from hls_kernels.lint.hardware.scalars import wide_scalar
 from hls_kernels.lint.hardware.streams import pointer_struct, stream_depth, stream_width
 from hls_kernels.lint.tree import Owns
 
-CHECKS: tuple[Callable[[Design], Iterator[Finding]], ...] = (
-    stream_width,
-    stream_depth,
-    pointer_struct,
-    carried,
-    aggregate,
-    ports,
-    mux,
-    wide_scalar,
-    axi_aggregate,
-    dataflow_arguments,
-    burst,
-    refill,
-)
+HARDWARE_RULES: dict[str, tuple[Callable[[Design], Iterator[Finding]], ...]] = {
+    "stream-width": (stream_width,),
+    "stream-depth": (stream_depth,),
+    "pointer-struct": (pointer_struct,),
+    "carried": (carried,),
+    "aggregate": (aggregate, ports),
+    "mux": (mux,),
+    "wide-scalar": (wide_scalar,),
+    "axi-aggregate": (axi_aggregate,),
+    "dataflow-arguments": (dataflow_arguments,),
+    "burst": (burst,),
+    "refill": (refill,),
+}
+"""The checks of each rule; the first one says what the rule asks for."""
 
 
 def hardware_findings(
@@ -54,5 +54,6 @@ def hardware_findings(
         owns: whether a file is the project's.
     """
     design = design_of(unit, source, pragmas, owns)
-    for check in CHECKS:
-        yield from check(design)
+    for checks in HARDWARE_RULES.values():
+        for check in checks:
+            yield from check(design)

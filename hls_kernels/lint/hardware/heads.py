@@ -84,6 +84,8 @@ def counted_head(loop: Loop, number: Callable[[Expression], Number]) -> Head:
     start, last, by = number(initial), number(end), number(step.args[1]).exact
     signed = {"+=": by, "-=": None if by is None else -by}.get(step.name)
     values = _values(start, last, by, step.name, operator)
+    if values is None and signed is None:
+        return Head()
     trips = None if values is None else len(values)
     return Head(counter, start, signed, trips, tuple(values or ()))
 

@@ -9,6 +9,7 @@ from typing import TypeGuard
 
 from hls_kernels.lint.findings import Finding
 from hls_kernels.lint.hardware.design import Design, found
+from hls_kernels.lint.hardware.syntax import Variable
 from hls_kernels.lint.hardware.trace import Access, Event, Scope, Trace, Transfer
 
 SHORT = 256  # turns
@@ -16,6 +17,7 @@ _STAGES = 20  # of a pipeline
 _MEMORY_STAGES = 64  # before the first word of a burst comes
 _SHARE = 0.1  # of a process's time that refills may take
 _FEW = 4096  # turns in all that are not worth it
+_BUSY = 0.75  # of the slowest process's time: a process that is faster hides its refills
 
 
 @dataclass(slots=True)
@@ -43,20 +45,55 @@ def refill(design: Design) -> Iterator[Finding]:
     - that turns 4,096 times or more in all,
     - that moves data: it reads or writes a stream or memory beyond the chip,
     - whose refills take a tenth or more of the time of its process in the dataflow region; without
-      a region the whole kernel is one.
+      a region the whole kernel is one,
+    - in a process of at least three quarters of the slowest one's time: a faster one hides its
+      refills. Where averages disagree on the words of a stream between two processes, the other
+      one's time is brought to as many words. Bursts are reported in any process, since short ones
+      take the memory's time from all others.
 
     A burst from a place that is itself read, as that of a page in a page table, passes: its next
     one is elsewhere, and no loop makes one burst of both.
     """
     for trace in design.traces:
         regions = [s for s in trace.top.within() if _is_region(s) and not _is_in_region(s)]
-        processes = [child for region in regions for child in region.children]
-        for process in processes if regions else [trace.top]:
-            time = _time(trace, process)
-            for loop, cycles in time.refills.items():
-                if cycles >= _SHARE * time.cycles and _is_reported(trace, loop, process):
-                    what = f"refills of this pipeline are {cycles / time.cycles:.0%} of its process"
-                    yield found(loop.at, "refill", what)
+        groups = [region.children for region in regions] or [[trace.top]]
+        for group in groups:
+            times = [(process, _time(trace, process)) for process in group]
+            for process, time in times:
+                is_busy = time.cycles >= _BUSY * _slowest(process, times)
+                for loop, cycles in time.refills.items():
+                    is_long = cycles >= _SHARE * time.cycles
+                    if is_long and _is_reported(trace, loop, process, is_busy):
+                        share = f"{cycles / time.cycles:.0%}"
+                        what = f"refills of this pipeline are {share} of its process"
+                        yield found(loop.at, "refill", what)
+
+
+def _slowest(process: Scope, times: list[tuple[Scope, _Time]]) -> float:
+    """The time of the slowest process for the words that a process moves."""
+    own = _moved(process)
+    slowest = 0.0
+    for other, time in times:
+        words = _moved(other)
+        shared = [own[s] / words[s] for s in own.keys() & words.keys()] if other != process else []
+        slowest = max(slowest, time.cycles * min(shared, default=1.0))
+    return slowest
+
+
+def _moved(process: Scope) -> dict[Variable, float]:
+    """The words of each stream that a process moves in any case, by the averages of its loops."""
+    moved: dict[Variable, float] = {}
+    conditional = set()
+    for scope in process.within():
+        inner = [around for around in scope.around() if around.is_in(process)]
+        words = prod(around.turns.average for around in inner if around.turns is not None)
+        for event in scope.events:
+            if isinstance(event, Transfer) and event.stream is not None:
+                root = event.stream.root
+                moved[root] = moved.get(root, 0.0) + words
+                if any(around.arm is not None for around in inner):
+                    conditional.add(root)
+    return {root: words for root, words in moved.items() if root not in conditional and words}
 
 
 def _is_region(scope: Scope) -> bool:
@@ -70,7 +107,7 @@ def _is_in_region(scope: Scope) -> bool:
     return any(_is_region(around) for around in scope.around() if around is not scope)
 
 
-def _is_reported(trace: Trace, loop: Scope, process: Scope) -> bool:
+def _is_reported(trace: Trace, loop: Scope, process: Scope, is_busy: bool) -> bool:
     turns = loop.turns
     if turns is None or turns.trips is not None or turns.average >= SHORT:
         return False
@@ -84,7 +121,9 @@ def _is_reported(trace: Trace, loop: Scope, process: Scope) -> bool:
     events = [event for scope in loop.within() for event in scope.events]
     beyond = [event for event in events if _is_beyond(trace, event)]
     is_elsewhere = any(trace.is_received(read.place.indices[0], outer[-1]) for read in beyond)
-    return not is_elsewhere and bool(beyond or any(isinstance(e, Transfer) for e in events))
+    if beyond:
+        return not is_elsewhere
+    return is_busy and any(isinstance(event, Transfer) for event in events)
 
 
 def _is_beyond(trace: Trace, event: Event) -> TypeGuard[Access]:

@@ -45,14 +45,15 @@ def pointer_struct(design: Design) -> Iterator[Finding]:
 
     Vitis HLS cannot tell which memory a pointer in a struct means, and stops with HLS 214-134 where
     a function that stays a module of its own takes such a struct, by value or by reference. A
-    method takes its object in the same way.
+    method takes its object in the same way. What a lambda captures is no struct of the source.
     """
     for function in design.functions():
         if function.is_inlined:
             continue
         taken = [(p.name, p.type.referred) for p in function.parameters]
-        if function.is_method and function.owner is not None:
-            taken.append(("its object", function.owner))
+        owner = function.owner if function.is_method else None
+        if owner is not None and not owner.name.startswith("(lambda"):
+            taken.append(("its object", owner))
         for name, type_ in taken:
             pointed = type_.inner if type_.kind is Kind.POINTER else type_
             member = pointer_member(pointed or type_)

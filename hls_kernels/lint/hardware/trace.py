@@ -180,7 +180,12 @@ class Trace:
         return [a for a in candidates if overlaps(a.place.cell, cell) and a.scope.is_in(within)]
 
     def home(self, variable: Variable, scope: Scope) -> Scope:
-        """Where the storage of a variable begins that a scope uses; the top for a parameter's."""
+        """Where the storage of a variable begins that a scope uses; the top for a parameter's.
+
+        That of a static variable begins there too: it lives on from call to call.
+        """
+        if variable.is_static:
+            return self.top
         declared = self.declared.get(variable, [])
         return next((around for around in scope.around() if around in declared), self.top)
 

@@ -6,7 +6,7 @@ operation that is no sum. Two symbols of the same key are the same number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import reduce
 from math import gcd
@@ -29,6 +29,13 @@ class Symbol:
     parts: tuple[Number, ...] = field(default=(), compare=False)
     span: int | None = field(default=None, compare=False)
     lanes: tuple[int, ...] | None = field(default=None, compare=False)
+
+    def is_fixed(self) -> bool:
+        """Whether it is a constant once loops are unrolled."""
+        if self.lanes is not None:
+            return True
+        is_stored = self.key[0] == "cell"
+        return bool(self.parts) and not is_stored and all(part.is_fixed() for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +64,7 @@ class Number:
 
     def is_fixed(self) -> bool:
         """Whether it is a constant once loops are unrolled."""
-        return all(
-            symbol.lanes is not None or bool(symbol.parts) and _all_fixed(symbol.parts)
-            for symbol, _ in self.terms
-        )
+        return all(symbol.is_fixed() for symbol, _ in self.terms)
 
     def without_lanes(self) -> Number:
         """The part of the sum that run time decides."""
@@ -70,10 +74,6 @@ class Number:
             if not Number(frozenset({(symbol, 1)})).is_fixed()
         )
         return Number(kept, self.constant, self.bits)
-
-
-def _all_fixed(parts: Iterable[Number]) -> bool:
-    return all(part.is_fixed() for part in parts)
 
 
 def constant(value: int) -> Number:

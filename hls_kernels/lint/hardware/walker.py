@@ -60,7 +60,7 @@ class Walker(Evaluator):
         self.top = top
         self.changes = changes
         self._running: list[Function] = []
-        self._returned: list[list[Value]] = []
+        self._returned: list[list[Value]] = [[]]
 
     @property
     def changed(self) -> set[Variable]:
@@ -190,7 +190,7 @@ class Walker(Evaluator):
             return self._branch(statement)
         elif isinstance(statement, Loop):
             self._loop(statement)
-        elif isinstance(statement, Return) and statement.value is not None and self._returned:
+        elif isinstance(statement, Return) and statement.value is not None:
             self._returned[-1].append(self.evaluate(statement.value))
         return isinstance(statement, (Return, Jump))
 
@@ -215,7 +215,9 @@ class Walker(Evaluator):
             self.in_arm((number, index, condition), outer.at)
             ended.append(self._block(arm))
             self.scope = outer
-        if all(ended) and not branch.is_switch:
+        if branch.is_switch:
+            ended.append(False)  # no case is the right one
+        if all(ended):
             return True
         if any(ended):
             self.in_arm((number, ended.index(False), condition), outer.at)
