@@ -1,6 +1,13 @@
 # Benches of the pipelines, one for each family: every pipeline is a Verilator model of its own, and a
 # bench plays random operands through those of its family. Included by Makefile.
 #
+#   arithmetic    products over DSPs, shifts, quotients, trees over sixteen lanes
+#   lanes         what a kernel does with one value (include/lane_functions.hpp, attention_lanes.hpp)
+#   scalars       what it computes once a row (include/ecorl_fixed.hpp, ecorl_rows.hpp)
+#   moves         words from memory to memory, and the control of a loop
+#   group         the sixteen lanes of vector_ops' chain (vector_ops/chain.hpp)
+#   benches       the benches; reference.hpp has the functions of the C-simulation
+#
 #   make pipelines [FAMILIES="lanes scalars"]
 #                      the benches, in $(BUILD_DIR)/pipelines; each takes VECTORS SEED and prints
 #                      a line of JSON for each pipeline: its latency and its mismatches

@@ -17,15 +17,20 @@ LATENCIES = {pipeline["name"]: pipeline["latency"] for pipeline in QOR["pipeline
 OF_THE_ARRAY = {"mac", "array"}
 """Pipelines whose latencies test_rtl.py measures."""
 AFTER_PEAKS = LATENCIES["peak"] + LATENCIES["maximum"]
+FIRST, SECOND = LATENCIES["first_look"], LATENCIES["second_look"]
+AFTER_MARKS = LATENCIES["any_bit"] + 1
+SQUARE = LATENCIES["norm"] + 1
 GROUP = {
-    "group_dequantise": LATENCIES["dequantise"],
-    "group_value_peak": LATENCIES["dequantise"] + AFTER_PEAKS,
-    "group_gate": LATENCIES["gate"],
-    "group_gated_peak": LATENCIES["gate"] + AFTER_PEAKS,
-    "group_mark": LATENCIES["gate"] + LATENCIES["any_bit"] + 1,
-    "group_quantise": LATENCIES["quantise"],
+    "group_values": FIRST,
+    "group_value_peak": FIRST + AFTER_PEAKS,
+    "group_value_mark": FIRST + AFTER_MARKS,
+    "group_results": SECOND,
+    "group_result_peak": SECOND + AFTER_PEAKS,
+    "group_result_mark": SECOND + AFTER_MARKS,
+    "group_squares": SQUARE + LATENCIES["total"] + 1,
+    "group_codes": LATENCIES["quantise"],
 }
-"""Parts of the lane group. Its mark is one more register behind the tree."""
+"""Results of the lane group; marks and sums of a row are one more register behind their trees."""
 
 
 @pytest.fixture(autouse=True)
@@ -81,23 +86,26 @@ FAULTS = {
     "inverse_root": ("scalars/root_seed.sv", "38'd33", "38'd41"),
     "move": ("moves/move.sv", "held <= read;", "if (read_valid) held <= read + 1;"),
     "any_bit": ("arithmetic/or_tree.sv", "<= some[WIDTH*0+:WIDTH] |", "<= some[WIDTH*0+:WIDTH] ^"),
-    "group_gated_peak": ("group/lane_group.sv", ".first(gated_first),", ".first(gated_last),"),
+    "first_look": ("group/first_look.sv", "!has_bias_choice", "has_bias_choice"),
+    "second_look": ("group/second_look.sv", "lost_end & gate_changed", "(lost_end | gate_changed)"),
+    "group_squares": ("group/row_total.sv", "first_sum ? 46'd0", "first_sum ? 46'd1"),
 }
 """A change of the RTL for each of these pipelines, which must break it."""
 
 
 def with_faults(folder):
-    """A copy of the RTL with all `FAULTS` in it, and a register too many in room_of."""
-    shutil.copytree(RTL, folder / "rtl")
-    shutil.copytree(RTL.parent / "include", folder / "include")
+    """A copy of the RTL, and of the sources beside it that its benches read, with all `FAULTS` in
+    it, and a register too many in room_of."""
+    rtl = folder / "kernels" / "rtl"
+    shutil.copytree(kernel_root(), rtl.parent)
     late = ("scalars/room_of.sv", "room <= 5'd30 - place[4:0];",
             "begin early <= 5'd30 - place[4:0]; room <= early; end reg [4:0] early;")  # fmt: skip
     for source, right, wrong in (*FAULTS.values(), late):
-        path = folder / "rtl" / source
+        path = rtl / source
         text = path.read_text()
         assert text.count(right) == 1, source
         path.write_text(text.replace(right, wrong))
-    return folder / "rtl"
+    return rtl
 
 
 @pytest.mark.parametrize(

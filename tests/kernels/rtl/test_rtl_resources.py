@@ -132,6 +132,14 @@ def test_the_lane_group_has_the_dsps_of_its_lanes():
     assert group["dsp"] == group["lanes"] * sum(dsps[name] for name in group["pipelines"])
 
 
+def test_vector_ops_has_the_lanes_of_the_group():
+    group = QOR["lane_group"]
+    loops = json.loads((kernel_root() / "vector_ops" / "qor.json").read_text())["dsp"]["loops_of"]
+    lanes = [loop for loop in loops if loop["lanes"] == group["lanes"]]
+    assert [name for loop in lanes for name in loop["pipelines"]] == group["pipelines"]
+    assert sum(loop["lanes"] * loop["per_lane"] for loop in lanes) == group["dsp"]
+
+
 def test_pipelines_start_an_operand_a_cycle_and_have_names_of_their_own():
     assert {pipeline["ii"] for pipeline in QOR["pipelines"]} == {1}
     assert len({pipeline["name"] for pipeline in QOR["pipelines"]}) == len(QOR["pipelines"])
