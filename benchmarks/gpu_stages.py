@@ -27,7 +27,8 @@ from ecorl.bench.gpu.figures import (
     power_figure,
     window_facts,
 )
-from ecorl.bench.gpu.llama import Llama
+from ecorl.bench.gpu.generation import step_error
+from ecorl.bench.gpu.llama import EAGER, Llama, fused
 from ecorl.bench.gpu.meter import NO_CUDA, EnergyMeter
 from ecorl.bench.gpu.stages import (
     FULL,
@@ -45,6 +46,9 @@ from ecorl.errors import MissingToolError
 BENCHMARK = "gpu_stages"
 SIZE = "1b"
 REPETITIONS, LENGTH_S, QUICK_LENGTH_S = 3, 3.0, 1.0
+FUSES = True
+"""Whether a step of generation is fused and captured; tests on a CPU do without."""
+
 LOOPED = (8, 512)
 """Rows and length of the loops with ecorl around them and without."""
 
@@ -59,6 +63,9 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
             raise MissingToolError(NO_CUDA)
         shape, device = model_shape(SIZE), torch.device("cuda")
         model = Llama(shape, shapes.longest + 1, device=device, dtype=torch.bfloat16)
+        error = step_error(
+            model, random_tokens(model, 4, shapes.longest), fused() if FUSES else EAGER
+        )
         stages, facts = StageFigures(BENCHMARK, meter.device.name), dict[str, object]()
         idle = [power_figure(f"{BENCHMARK}.idle_before_w", meter.idle(2 * length_s),
                              "a CUDA context and the model are there, nothing runs")]  # fmt: skip
@@ -69,7 +76,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
                 stages.add(workload, windows)
                 facts[workload.name] = {"how": workload.how, **window_facts(windows)}
 
-        take(generation_loads(model, shapes, graphs=True))
+        take(generation_loads(model, shapes, graphs=FUSES))
         torch.cuda.empty_cache()
         take(scoring_loads(model, shapes))
         take(training_loads(model, shapes))
@@ -85,6 +92,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
             "repetitions": REPETITIONS,
             "window_s": length_s,
             "workloads": facts,
+            "step_error": error,
             "refused": stages.refused,
             "edi": json.loads(stages.edi.to_json()),
         }

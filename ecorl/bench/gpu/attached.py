@@ -81,6 +81,7 @@ def blocks(loop: Loop, uuid: str, folder: Path, n_pairs: int) -> dict[str, list[
     for arm in (PLAIN, ATTACHED):  # what is done once belongs to no block
         _block(loop, arm, folder / f"{loop.name}-warm")
     with Tracer(Order(uuid, (), COUNTER_S)) as tracer:
+        time.sleep(0.3)  # the counter has changed before the first block begins
         for number, order in enumerate(balanced_order((PLAIN, ATTACHED), n_pairs)):
             for arm in order:
                 spans[arm].append(_block(loop, arm, folder / f"{loop.name}-{number}"))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ecorl.bench.gpu.llama import Llama
+from ecorl.bench.gpu.llama import EAGER, Llama, Pieces, fused
 
 BUCKET = 64
 """Tokens by which the part of the cache that a step reads grows: one graph for each."""
@@ -24,7 +24,8 @@ class Generator:
         model: that is sampled from.
         prompts: ``[n_rows, n_prompt] int64``.
         n_new: tokens that each row gets.
-        graphs: whether a step is captured as a CUDA graph; else it is launched kernel by kernel.
+        graphs: whether a step is captured as a CUDA graph, with what lies between its matrix
+            products fused; else each operation is launched by itself.
 
     Attributes:
         output: the tokens of the last batch, ``[n_rows, n_new] int64``.
@@ -46,7 +47,7 @@ class Generator:
             self.prefill()
             for seen in range(BUCKET, self._length + 1, BUCKET):
                 if seen > self._n_prompt:
-                    self._steps[seen] = self._captured(seen) if graphs else self._eager(seen)
+                    self._steps[seen] = self._captured(seen) if graphs else self._step(seen, EAGER)
 
     @property
     def n_decoded(self) -> int:
@@ -73,9 +74,9 @@ class Generator:
         for position in range(self._n_prompt, self._n_prompt + self._n_new - 1):
             self._steps[(position // BUCKET + 1) * BUCKET]()
 
-    def _eager(self, seen: int) -> Callable[[], None]:
+    def _step(self, seen: int, pieces: Pieces) -> Callable[[], None]:
         def step() -> None:
-            found = self._model.step(self._tokens, self._position, seen, self._cache)
+            found = self._model.step(self._tokens, self._position, seen, self._cache, pieces)
             following = _sampled(found)
             self._tokens.copy_(following)
             self.output.index_copy_(1, self._slot, following[:, None])
@@ -85,7 +86,7 @@ class Generator:
         return step
 
     def _captured(self, seen: int) -> Callable[[], None]:
-        step = self._eager(seen)
+        step = self._step(seen, fused())
         self._position.fill_(self._n_prompt)
         self._slot.fill_(0)
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -100,6 +101,29 @@ class Generator:
         with torch.cuda.graph(graph):
             step()
         return graph.replay
+
+
+@torch.inference_mode()
+def step_error(model: Llama, tokens: Tensor, pieces: Pieces) -> float:
+    """How far a step on a cache is from the same token in a whole pass: norm of the difference.
+
+    Args:
+        model: that is checked.
+        tokens: ``[n_rows, length] int64``, of which the last is the step.
+        pieces: of the step.
+
+    Returns:
+        The norm of the scores' difference over the norm of the scores.
+    """
+    n_rows, length = tokens.shape
+    whole = model.hidden(tokens)[:, -1]
+    expected = model.head(whole).float()
+    cached = -(-length // BUCKET) * BUCKET
+    cache = model.new_cache(n_rows, cached)
+    model.prefill(tokens[:, :-1], cache)
+    position = torch.tensor([length - 1], device=tokens.device)
+    found = model.step(tokens[:, -1], position, cached, cache, pieces).float()
+    return float((found - expected).norm() / expected.norm())
 
 
 def _sampled(scores: Tensor) -> Tensor:

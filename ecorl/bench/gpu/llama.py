@@ -8,7 +8,10 @@ captured as a CUDA graph.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +36,20 @@ class Cache:
     values: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the token of a step lies.
+
+    Attributes:
+        position: in its row, ``[1] int64``.
+        mask: ``[1, 1, 1, seen]`` with 0 up to this position and minus infinity after it; only so
+            much of the cache is read.
+    """
+
+    position: Tensor
+    mask: Tensor
+
+
 Rope = tuple[Tensor, Tensor]
 """Cosines and sines of the rotary embedding, each ``[length, head_dim]``."""
 
@@ -48,6 +65,62 @@ def turned(x: Tensor, rope: Rope) -> Tensor:
     return x * rope[0].to(x.dtype) + torch.cat((-second, first), -1) * rope[1].to(x.dtype)
 
 
+def normed(x: Tensor, weight: Tensor) -> Tensor:
+    """Normalise the last dimension by its root mean square.
+
+    Args:
+        x: ``[..., hidden]``.
+        weight: ``[hidden]``.
+    """
+    return F.rms_norm(x, (x.shape[-1],), weight, EPS)
+
+
+def added(x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Add, and normalise the sum; returns both.
+
+    Args:
+        x: ``[..., hidden]``.
+        y: likewise.
+        weight: of the norm, ``[hidden]``.
+    """
+    total = x + y
+    return total, normed(total, weight)
+
+
+def turned_pair(q: Tensor, k: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
+    """Rotate queries and keys by their positions.
+
+    Args:
+        q: queries.
+        k: keys.
+        rope: of their positions.
+    """
+    return turned(q, rope), turned(k, rope)
+
+
+def gated(gate: Tensor, up: Tensor) -> Tensor:
+    """The gate of the MLP: SiLU of the one times the other."""
+    return F.silu(gate) * up
+
+
+class Pieces(NamedTuple):
+    """What lies between the matrix products of a step, each a few operations on small tensors."""
+
+    turned_pair: Callable[[Tensor, Tensor, Rope], tuple[Tensor, Tensor]] = turned_pair
+    added: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = added
+    gated: Callable[[Tensor, Tensor], Tensor] = gated
+
+
+EAGER = Pieces()
+"""Each operation a kernel."""
+
+
+@cache
+def fused() -> Pieces:
+    """Each piece compiled to a kernel or two, as serving engines have them by hand."""
+    return Pieces(torch.compile(turned_pair), torch.compile(added), torch.compile(gated))
+
+
 class Norm(nn.Module):
     """Root mean square normalisation."""
 
@@ -57,7 +130,7 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last dimension."""
-        return F.rms_norm(x, (x.shape[-1],), self.weight, EPS)
+        return normed(x, self.weight)
 
 
 class Block(nn.Module):
@@ -87,51 +160,59 @@ class Block(nn.Module):
 
     def full(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
         """Compute all positions; returns them with their keys and values."""
-        q, k, v = self._qkv(self.attention_norm(x), rope)
+        q, k, v = self._qkv(self.attention_norm(x))
+        q, k = turned_pair(q, k, rope)
         mixed = F.scaled_dot_product_attention(
             q, k, v, is_causal=True, enable_gqa=self._kv_heads != self._heads
         )
-        return self._rest(x, mixed), k, v
+        x = x + self.o(mixed.transpose(1, 2).flatten(2))
+        y = self.mlp_norm(x)
+        return x + self.down(gated(self.gate(y), self.up(y))), k, v
 
     def step(
-        self, x: Tensor, rope: Rope, cached: tuple[Tensor, Tensor], position: Tensor, mask: Tensor
+        self, y: Tensor, rope: Rope, cached: tuple[Tensor, Tensor], at: Place, pieces: Pieces
     ) -> Tensor:
-        """Compute one position of ``[n_rows, 1, hidden]`` and add it to the cache.
+        """Attend from one position; returns what is added to its state, ``[n_rows, 1, hidden]``.
 
         Args:
-            x: its hidden state.
+            y: its state, normalised, ``[n_rows, 1, hidden]``.
             rope: of this position.
             cached: keys and values of the layer, ``[n_rows, n_kv_heads, length, head_dim]``.
-            position: where it is put, ``[1] int64``.
-            mask: ``[1, 1, 1, seen]`` with 0 up to this position and minus infinity after it; only
-                so much of the cache is read.
+            at: the position, and how much of the cache is read.
+            pieces: what lies between the products.
         """
-        q, k, v = self._qkv(self.attention_norm(x), rope)
+        q, k, v = self._qkv(y)
+        q, k = pieces.turned_pair(q, k, rope)
         keys, values = cached
-        keys.index_copy_(2, position, k)
-        values.index_copy_(2, position, v)
+        keys.index_copy_(2, at.position, k)
+        values.index_copy_(2, at.position, v)
         # The heads that share keys are queries of one head: so the keys are read once for all.
-        n_rows, group = len(x), self._heads // self._kv_heads
-        seen = mask.shape[-1]
+        n_rows, group = len(y), self._heads // self._kv_heads
+        seen = at.mask.shape[-1]
         mixed = F.scaled_dot_product_attention(
             q.reshape(n_rows, self._kv_heads, group, self._dim),
             keys[:, :, :seen],
             values[:, :, :seen],
-            attn_mask=mask.expand(n_rows, self._kv_heads, group, seen),
+            attn_mask=at.mask.expand(n_rows, self._kv_heads, group, seen),
         )
-        return self._rest(x, mixed.reshape(n_rows, self._heads, 1, self._dim))
+        out: Tensor = self.o(mixed.reshape(n_rows, 1, -1))
+        return out
 
-    def _qkv(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
+    def mlp(self, y: Tensor, pieces: Pieces) -> Tensor:
+        """Compute the MLP of a state, normalised.
+
+        Args:
+            y: ``[n_rows, 1, hidden]``.
+            pieces: what lies between the products.
+        """
+        out: Tensor = self.down(pieces.gated(self.gate(y), self.up(y)))
+        return out
+
+    def _qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         def heads(y: Tensor) -> Tensor:
             return y.view(*y.shape[:2], -1, self._dim).transpose(1, 2)
 
-        return turned(heads(self.q(x)), rope), turned(heads(self.k(x)), rope), heads(self.v(x))
-
-    def _rest(self, x: Tensor, mixed: Tensor) -> Tensor:
-        x = x + self.o(mixed.transpose(1, 2).flatten(2))
-        y = self.mlp_norm(x)
-        out: Tensor = x + self.down(F.silu(self.gate(y)) * self.up(y))
-        return out
+        return heads(self.q(x)), heads(self.k(x)), heads(self.v(x))
 
 
 class Llama(nn.Module):
@@ -256,7 +337,9 @@ class Llama(nn.Module):
         out: Tensor = self.head(self.norm(x[:, -1]))
         return out
 
-    def step(self, tokens: Tensor, position: Tensor, seen: int, cache: Cache) -> Tensor:
+    def step(
+        self, tokens: Tensor, position: Tensor, seen: int, cache: Cache, pieces: Pieces = EAGER
+    ) -> Tensor:
         """Compute one token of each row on a cache; returns the scores after it, [rows, vocab].
 
         Args:
@@ -264,14 +347,20 @@ class Llama(nn.Module):
             position: of all of them, ``[1] int64`` on the device.
             seen: length of the cache that is read, above the position.
             cache: that holds all tokens before and takes up this one.
+            pieces: what lies between the matrix products.
         """
         x, rope = self.embedding(tokens[:, None]), self._rope(position)
         after = torch.arange(seen, device=x.device) > position
         mask = torch.zeros(seen, device=x.device, dtype=x.dtype)
-        mask = mask.masked_fill(after, float("-inf")).view(1, 1, 1, seen)
-        for number, block in enumerate(self._layers()):
-            x = block.step(x, rope, (cache.keys[number], cache.values[number]), position, mask)
-        out: Tensor = self.head(self.norm(x[:, 0]))
+        at = Place(position, mask.masked_fill(after, float("-inf")).view(1, 1, 1, seen))
+        layers = self._layers()
+        norms = [*(block.attention_norm.weight for block in layers[1:]), self.norm.weight]
+        y: Tensor = layers[0].attention_norm(x)
+        for number, (block, following) in enumerate(zip(layers, norms, strict=True)):
+            mixed = block.step(y, rope, (cache.keys[number], cache.values[number]), at, pieces)
+            x, y = pieces.added(x, mixed, block.mlp_norm.weight)
+            x, y = pieces.added(x, block.mlp(y, pieces), following)
+        out: Tensor = self.head(y[:, 0])
         return out
 
     def _layers(self) -> list[Block]:

@@ -49,7 +49,7 @@ class Shapes:
 
     Attributes:
         generation: rows of a batch.
-        eager: rows of a batch whose steps are launched kernel by kernel.
+        eager: rows of a batch whose steps are launched operation by operation.
         prompt: tokens of a prompt.
         new: tokens that are generated.
         scoring: rows and length of a batch.
@@ -111,7 +111,7 @@ def generation_loads(
         n_new, n_all = n_rows * shapes.new, n_rows * (shapes.prompt + shapes.new)
         length = shapes.prompt + shapes.new
         work = StageWork(Stage.GENERATION, n_rows, n_all, n_new, length, model.shape)
-        launched = "a CUDA graph a step" if is_graph else "launched kernel by kernel"
+        launched = "a CUDA graph a step, pieces fused" if is_graph else "eager"
         how = f"{n_rows} rows, prompt {shapes.prompt}, {shapes.new} new tokens, {launched}"
         suffix = f"b{n_rows}" if is_graph else f"b{n_rows}_eager"
         yield Workload(f"generation.{suffix}", work, how, n_new), generator.generate

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ecorl.bench.gpu.generation import BUCKET, Generator
-from ecorl.bench.gpu.llama import EPS, ROPE_THETA, Llama
+from ecorl.bench.gpu.generation import BUCKET, Generator, step_error
+from ecorl.bench.gpu.llama import EAGER, EPS, ROPE_THETA, Llama
 from ecorl.bench.gpu.stages import TrainingStep, random_tokens
 from ecorl.devices.llama import model_shape
 from ecorl.records import ModelShape
@@ -60,6 +60,12 @@ def test_steps_on_a_cache_are_those_of_the_whole(model, tokens):
     for at in range(30, 40):
         found = model.step(tokens[:, at], torch.tensor([at]), BUCKET, cache)
         torch.testing.assert_close(found, whole[:, at], atol=1e-5, rtol=1e-4)
+
+
+def test_the_check_of_a_step_finds_a_wrong_piece(model, tokens):
+    assert step_error(model, tokens, EAGER) < 1e-5
+    wrong = EAGER._replace(turned_pair=lambda q, k, rope: (q, k))
+    assert step_error(model, tokens, wrong) > 1e-3
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from ecorl.bench.gpu.bursts import Burner
 from ecorl.bench.gpu.gears import GearLoad
 from ecorl.bench.gpu.meter import EnergyMeter
 from ecorl.bench.gpu.sensors import Plan
-from ecorl.bench.gpu.stages import Shapes, generation_loads
+from ecorl.bench.gpu.stages import Shapes
 from ecorl.bench.gpu.tracer import COUNTER, WHOLE, Order, Tracer, readable
 from ecorl.control import Gear
 from ecorl.drivers.instruments import INSTRUMENTS
@@ -111,10 +111,7 @@ def test_the_stages_benchmark(one_gpu, script, monkeypatch):
     monkeypatch.setattr(stages, "SIZE", "160k")
     monkeypatch.setattr(stages, "QUICK", SHAPES)
     monkeypatch.setattr(stages, "QUICK_LENGTH_S", 0.2)
-    monkeypatch.setattr(
-        stages, "generation_loads",
-        lambda model, shapes, graphs: generation_loads(model, shapes, graphs=False),
-    )  # fmt: skip
+    monkeypatch.setattr(stages, "FUSES", False)
     monkeypatch.setattr(stages, "LOOPED", (2, 16))
     config, figures = stages.measure(OPTIONS)
     found = by_id(figures)
