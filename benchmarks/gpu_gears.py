@@ -18,7 +18,7 @@ import torch
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure
 from ecorl.bench.gpu.figures import gear_figures, power_figure, window_facts
-from ecorl.bench.gpu.gears import GearedStep, GearLoad, compiled_load, product_loads
+from ecorl.bench.gpu.gears import Call, GearedStep, GearLoad, compiled_load, product_loads
 from ecorl.bench.gpu.llama import Llama
 from ecorl.bench.gpu.meter import NO_CUDA, EnergyMeter, Window
 from ecorl.control import Gear
@@ -49,20 +49,20 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         idle = power_figure(f"{BENCHMARK}.idle_before_w", meter.idle(length_s),
                             "a CUDA context is there, nothing runs")  # fmt: skip
 
-        def take(load: GearLoad) -> tuple[GearLoad, list[Window]]:
-            return load, meter.measure(load.call, n_repetitions=REPETITIONS, length_s=length_s)
+        def take(load: GearLoad, call: Call) -> tuple[GearLoad, list[Window]]:
+            return load, meter.measure(call, n_repetitions=REPETITIONS, length_s=length_s)
 
-        measured: Measured = [take(load) for load in product_loads(shape, device)]
+        measured: Measured = [take(*one) for one in product_loads(shape, device)]
         geared = GearedStep(_model(shape, device), (Gear.BF16, Gear.FP16, Gear.FP8), shapes)
-        measured.append(take(geared.load(shapes[0], Gear.FP32)))
+        measured.append(take(*geared.load(shapes[0], Gear.FP32)))
         for one in shapes:
             gears = (Gear.BF16, Gear.FP16, Gear.FP8) if one == shapes[0] else (Gear.BF16, Gear.FP8)
-            measured += [take(geared.load(one, gear)) for gear in gears]
+            measured += [take(*geared.load(one, gear)) for gear in gears]
         del geared
         for gear in (Gear.BF16, Gear.FP8):
             for one in shapes:
                 _free()
-                measured.append(take(compiled_load(_model(shape, device), one, gear)))
+                measured.append(take(*compiled_load(_model(shape, device), one, gear)))
         config = {
             "gpu": meter.device.name,
             "driver": meter.driver.version(),

@@ -32,21 +32,25 @@ SQUARE = 8192
 """Side of a square product that fills the GPU."""
 
 
+Call = Callable[[], object]
+"""Computes a load once."""
+
+
 @dataclass(frozen=True, slots=True)
 class GearLoad:
     """A load in one format, to be held against the same in another.
 
+    It does not hold its call: with that a model would live as long as its figures.
+
     Attributes:
         name: of what is computed, the same in all formats, e.g. ``step.b8x512``.
         gear: the format.
-        call: computes it once.
         n_tokens: tokens of a call.
         how: what exactly is computed, in words.
     """
 
     name: str
     gear: Gear
-    call: Callable[[], object]
     n_tokens: int
     how: str
 
@@ -71,8 +75,8 @@ class GearedStep:
         optimizer = adamw(model)
         self._steps = {one: TrainingStep(model, *one, optimizer) for one in rows_by_length}
 
-    def load(self, shape: tuple[int, int], gear: Gear) -> GearLoad:
-        """Make a load of a step in a gear.
+    def load(self, shape: tuple[int, int], gear: Gear) -> tuple[GearLoad, Call]:
+        """Make a load of a step in a gear, with its call.
 
         Args:
             shape: rows and length.
@@ -85,11 +89,11 @@ class GearedStep:
                 step()
 
         how = "training step; FP32 master weights and AdamW, ecorl's gear around the model, eager"
-        return GearLoad(f"step.b{shape[0]}x{shape[1]}", gear, call, step.n_tokens, how)
+        return GearLoad(f"step.b{shape[0]}x{shape[1]}", gear, step.n_tokens, how), call
 
 
-def compiled_load(model: Llama, shape: tuple[int, int], gear: Gear) -> GearLoad:
-    """Make a step of a model whose layers are compiled; the model is changed for good.
+def compiled_load(model: Llama, shape: tuple[int, int], gear: Gear) -> tuple[GearLoad, Call]:
+    """Make a step of a model whose layers are compiled, with its call; the model is changed.
 
     Args:
         model: with weights in FP32.
@@ -114,7 +118,7 @@ def compiled_load(model: Llama, shape: tuple[int, int], gear: Gear) -> GearLoad:
             step()
 
     how = "training step; FP32 master weights and AdamW, layers compiled by torch.compile"
-    return GearLoad(f"compiled.b{shape[0]}x{shape[1]}", gear, call, step.n_tokens, how)
+    return GearLoad(f"compiled.b{shape[0]}x{shape[1]}", gear, step.n_tokens, how), call
 
 
 def layer_products(shape: ModelShape) -> Mapping[str, tuple[int, int]]:
@@ -132,8 +136,8 @@ def layer_products(shape: ModelShape) -> Mapping[str, tuple[int, int]]:
     }  # fmt: skip
 
 
-def product_loads(shape: ModelShape, device: torch.device) -> Iterator[GearLoad]:
-    """Yield matrix products in BF16 and in FP8, one after the other.
+def product_loads(shape: ModelShape, device: torch.device) -> Iterator[tuple[GearLoad, Call]]:
+    """Yield matrix products in BF16 and in FP8, one after the other, each with its call.
 
     Args:
         shape: of the model.
@@ -144,16 +148,14 @@ def product_loads(shape: ModelShape, device: torch.device) -> Iterator[GearLoad]
         how = f"the seven products of a layer over {n_tokens} tokens, operands in their format"
         for gear in (Gear.BF16, Gear.FP8):
             call = _products([(n_tokens, *size) for size in sizes], gear, device)
-            yield GearLoad(f"products.t{n_tokens}", gear, call, n_tokens, how)
+            yield GearLoad(f"products.t{n_tokens}", gear, n_tokens, how), call
     how = f"one product of {SQUARE} by {SQUARE} by {SQUARE}, operands in their format"
     for gear in (Gear.BF16, Gear.FP8):
         call = _products([(SQUARE, SQUARE, SQUARE)], gear, device)
-        yield GearLoad(f"product.square{SQUARE}", gear, call, SQUARE, how)
+        yield GearLoad(f"product.square{SQUARE}", gear, SQUARE, how), call
 
 
-def _products(
-    sizes: list[tuple[int, int, int]], gear: Gear, device: torch.device
-) -> Callable[[], None]:
+def _products(sizes: list[tuple[int, int, int]], gear: Gear, device: torch.device) -> Call:
     """Products of ``[rows, inner]`` and ``[inner, outer]``, results in BF16."""
     pairs = [_operands(size, gear, device) for size in sizes]
     one = torch.ones((), device=device)

@@ -88,7 +88,7 @@ def test_every_profile_that_is_named_is_there():
 
 def test_ratios_are_to_the_same_load_in_bf16():
     def load(name, gear):
-        return GearLoad(name, gear, lambda: None, 4096, "a product")
+        return GearLoad(name, gear, 4096, "a product")
 
     bf16, fp8 = [window(1000.0), window(1000.0)], [window(700.0, 1.0), window(720.0, 1.0)]
     found = by_id(gear_figures("x", [(load("p", Gear.BF16), bf16), (load("p", Gear.FP8), fp8),

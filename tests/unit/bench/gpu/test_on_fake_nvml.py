@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -92,6 +93,7 @@ def test_a_tracer_reads_from_another_process(one_gpu):
     assert power_w == pytest.approx(MEAN_W, rel=0.25)
 
 
+@pytest.mark.slow
 def test_the_sensors_benchmark(one_gpu, script, monkeypatch):
     nvml = script("nvml")
     monkeypatch.setattr(nvml, "QUICK", PLAN)
@@ -106,6 +108,7 @@ def test_the_sensors_benchmark(one_gpu, script, monkeypatch):
     assert found["nvml.sampler_cpu_share"].value is not None
 
 
+@pytest.mark.slow
 def test_the_stages_benchmark(one_gpu, script, monkeypatch):
     stages = script("gpu_stages")
     monkeypatch.setattr(stages, "SIZE", "160k")
@@ -130,21 +133,26 @@ def test_the_stages_benchmark(one_gpu, script, monkeypatch):
 
 
 def test_the_gears_benchmark(one_gpu, script, monkeypatch):
-    gears = script("gpu_gears")
+    gears, models, held = script("gpu_gears"), [], []
+
+    def uncompiled(model, shape, gear):
+        held.append(sum(one() is not None for one in models))
+        models.append(weakref.ref(model))
+        load = GearLoad(f"compiled.b{shape[0]}x{shape[1]}", gear, 64, "nothing")
+        return load, lambda: model.norm.weight.sum()
+
     monkeypatch.setattr(gears, "SIZE", "160k")
     monkeypatch.setattr(gears, "SHAPES", ((2, 32),))
     monkeypatch.setattr(gears, "QUICK_LENGTH_S", 0.2)
     monkeypatch.setattr(gears, "computes_fp8", lambda device: True)
-    monkeypatch.setattr(gears, "compiled_load", _uncompiled)
+    monkeypatch.setattr(gears, "compiled_load", uncompiled)
     monkeypatch.setattr(gears, "product_loads", lambda shape, device: ())
     found = by_id(gears.measure(OPTIONS)[1])
     for gear in ("fp32", "fp16", "fp8"):
         assert found[f"gpu_gears.step.b2x32.{gear}.time_ratio"].value > 0
     assert found["gpu_gears.compiled.b2x32.fp8.energy_ratio"].value > 0
-
-
-def _uncompiled(model, shape, gear):
-    return GearLoad(f"compiled.b{shape[0]}x{shape[1]}", gear, lambda: None, 64, "nothing")
+    # A GPU holds two such models with their optimizers at most.
+    assert held == [0, 0]
 
 
 def test_a_compiled_layer_is_traced_whole():
