@@ -23,6 +23,11 @@ def joules_from_microjoules(energy_uj: float) -> float:
     return energy_uj / 1_000_000.0
 
 
+def hertz_from_megahertz(clock_mhz: float) -> float:
+    """Clock in Hz from MHz (NVML's unit)."""
+    return clock_mhz * 1_000_000.0
+
+
 def kwh_from_joules(energy_j: float) -> float:
     """Energy in kWh from J."""
     return energy_j / JOULES_PER_KWH

@@ -2,7 +2,8 @@
 
 Three instruments can tell the power of a board: field 186 (instantaneous), field 185 (average)
 and ``nvmlDeviceGetPowerUsage`` (a 1 s average on Ampere and later, except GA100). The two fields
-exist in a GPU scope and, on boards such as Grace Hopper, in a module scope that includes the CPU.
+exist in a GPU scope, on boards such as Grace Hopper in a module scope that includes the CPU, and on
+some boards in a scope of the memory alone, which is a part of the GPU's and stands for no board.
 Each reading names the instrument behind it, because these figures are not interchangeable.
 """
 
@@ -15,8 +16,9 @@ FIELD_POWER_AVERAGE = 185
 FIELD_POWER_INSTANT = 186
 SCOPE_GPU = 0
 SCOPE_MODULE = 1
+SCOPE_MEMORY = 2
 
-_SCOPE_NAMES = {SCOPE_GPU: "gpu", SCOPE_MODULE: "module"}
+_SCOPE_NAMES = {SCOPE_GPU: "gpu", SCOPE_MODULE: "module", SCOPE_MEMORY: "memory"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Instrument:
 
     Attributes:
         field: 185 or 186, or None for the power-usage call.
-        scope: 0 (GPU) or 1 (module), or None for the power-usage call.
+        scope: 0 (GPU), 1 (module) or 2 (memory), or None for the power-usage call.
     """
 
     field: int | None
@@ -66,6 +68,24 @@ class PowerLimits:
     requested_w: float | None
     min_w: float | None
     max_w: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class BoardState:
+    """The state in which a board's power is read; each figure None where the board does not tell.
+
+    Attributes:
+        sm_clock_hz: clock of the processors, Hz.
+        memory_clock_hz: clock of the memory, Hz.
+        temperature_c: of the GPU, degrees Celsius.
+        clock_event_reasons: bits of why the clock is not higher, as NVML numbers them: 0x1 idle,
+            0x4 power cap, 0x8 and 0x40 hardware slowdown, 0x20 temperature.
+    """
+
+    sm_clock_hz: float | None
+    memory_clock_hz: float | None
+    temperature_c: float | None
+    clock_event_reasons: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 from ecorl.drivers.instruments import (
     SCOPE_MODULE,
+    BoardState,
     Instrument,
     NvmlDevice,
     PowerLimits,
@@ -28,7 +29,7 @@ from ecorl.errors import (
     NoPermission,
     NotSupported,
 )
-from ecorl.units import joules_from_millijoules, watts_from_milliwatts
+from ecorl.units import hertz_from_megahertz, joules_from_millijoules, watts_from_milliwatts
 
 MAX_POWER_W = 10_000.0
 """No reading above this is believed, W: the largest modules draw some 3 kW, and a value that is
@@ -43,6 +44,9 @@ MAX_ENERGY_MJ = 2**53
 at 1 kW)."""
 
 _VALUE_NOT_AVAILABLE = 0xFFFFFFFF
+
+_SM_CLOCK, _MEMORY_CLOCK, _GPU_SENSOR = 1, 2, 0
+"""NVML's numbers of clock domains and of the temperature sensor."""
 
 
 def visible_devices(environ: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -96,6 +100,10 @@ class NvmlDriver:
     def is_open(self) -> bool:
         """Whether NVML is initialised."""
         return self._nvml is not None
+
+    def version(self) -> str:
+        """Version of the kernel driver, e.g. ``580.159.04``."""
+        return str(self._call("nvmlSystemGetDriverVersion"))
 
     def count(self) -> int:
         """Number of physical GPUs."""
@@ -203,6 +211,31 @@ class NvmlDriver:
         (enforced,) = self._limit("nvmlDeviceGetEnforcedPowerLimit", device, 1)
         (requested,) = self._limit("nvmlDeviceGetPowerManagementLimit", device, 1)
         return PowerLimits(enforced, requested, low, high)
+
+    def board_state(self, device: NvmlDevice) -> BoardState:
+        """Clocks, temperature, and what holds the clock down; read only."""
+        sm_mhz, memory_mhz, temperature_c, reasons = (
+            self._told(call, device, *which)
+            for call, *which in (
+                ("nvmlDeviceGetClockInfo", _SM_CLOCK),
+                ("nvmlDeviceGetClockInfo", _MEMORY_CLOCK),
+                ("nvmlDeviceGetTemperature", _GPU_SENSOR),
+                ("nvmlDeviceGetCurrentClocksThrottleReasons",),
+            )
+        )
+        return BoardState(
+            sm_clock_hz=None if sm_mhz is None else hertz_from_megahertz(sm_mhz),
+            memory_clock_hz=None if memory_mhz is None else hertz_from_megahertz(memory_mhz),
+            temperature_c=temperature_c,
+            clock_event_reasons=None if reasons is None else int(reasons),
+        )
+
+    def _told(self, call: str, device: NvmlDevice, *which: int) -> float | None:
+        """A figure that not every board tells."""
+        try:
+            return float(self._call(call, device.handle, *which))
+        except (NotSupported, FunctionNotFound, NoPermission):
+            return None
 
     def _limit(self, call: str, device: NvmlDevice, n: int) -> list[float | None]:
         try:

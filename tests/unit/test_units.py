@@ -13,6 +13,7 @@ def test_known_figures():
     assert units.watts_from_milliwatts(350_500) == 350.5
     assert units.joules_from_millijoules(1_500) == 1.5
     assert units.joules_from_microjoules(2_500_000) == 2.5
+    assert units.hertz_from_megahertz(1_980) == 1.98e9
     assert units.kwh_from_joules(3_600_000) == 1.0
     # 10 kWh of IT energy, 1.2 as much from the grid, at 450 g/kWh
     assert units.carbon_g(36e6, 1.2, 450.0) == pytest.approx(5400.0)

@@ -10,7 +10,13 @@ from fake_nvml import PEAK_W, build, true_energy_j
 
 from ecorl import errors
 from ecorl.drivers import nvml, nvml_errors
-from ecorl.drivers.instruments import INSTRUMENTS, POWER_USAGE, Instrument, PowerReading
+from ecorl.drivers.instruments import (
+    INSTRUMENTS,
+    POWER_USAGE,
+    BoardState,
+    Instrument,
+    PowerReading,
+)
 from ecorl.drivers.nvml import NvmlDriver, visible_devices
 
 EXPECTED = {
@@ -203,6 +209,17 @@ def test_utilisation_and_limits(driver, fake_nvml):
     fake_nvml.set("error nvmlDeviceGetEnforcedPowerLimit 15")
     with pytest.raises(errors.DeviceLost):
         driver.power_limits(gpu)
+
+
+def test_the_state_of_a_board_and_the_drivers_version(driver, fake_nvml):
+    gpu = driver.device(0)
+    assert driver.version() == "999.0-fake"
+    assert driver.board_state(gpu) == BoardState(1.98e9, 2.619e9, 41.0, 4)
+    fake_nvml.set("error nvmlDeviceGetClockInfo 3", "error nvmlDeviceGetTemperature 13")
+    assert driver.board_state(gpu) == BoardState(None, None, None, 4)
+    fake_nvml.set("error nvmlDeviceGetTemperature 15")
+    with pytest.raises(errors.DeviceLost):
+        driver.board_state(gpu)
 
 
 def test_mig_instances_stand_for_their_parent_once(driver, fake_nvml):
