@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ecorl.engines.fpga.csim.decoder import LOGPROB_BITS, REWARD_BITS, Int8Decoder
+from ecorl.engines.fpga.cycles.attention import MhaCounts
 from ecorl.engines.fpga.numerics.formats import LOG2_E, Scale
 from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.engines.protocol import ScoreBatch
@@ -151,7 +152,7 @@ def through_the_kernels(build):
 
 
 def attention_calls(build):
-    counts = np.zeros(15, np.int64)
+    counts = np.zeros(len(MhaCounts.__slots__), np.int64)
     library(build).handle.mha_int8_counters(ctypes.c_void_p(counts.ctypes.data))
     return counts[0]
 

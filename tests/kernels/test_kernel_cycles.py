@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ecorl.engines.fpga.csim.library import CsimLibrary, gemm_counts
-from ecorl.engines.fpga.cycles.attention import MhaCall, page_beats
+from ecorl.engines.fpga.cycles.attention import MhaCall, MhaCounts, page_beats
 from ecorl.engines.fpga.cycles.router import RouterCall
 from ecorl.engines.fpga.cycles.score import ScoreCall
 from ecorl.engines.fpga.cycles.vector import VectorCall
@@ -18,6 +18,7 @@ from ecorl.engines.fpga.kernels.sequence import card_head
 WORD, PAGE = 64, 64
 OPERATIONS = ("embed", "norm", "residual", "head", "gate", "context", "fixed")
 SCALE = 1 << 30
+N_MHA_COUNTS = len(MhaCounts.__slots__)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +161,7 @@ def run_mha(handle, call: MhaCall, head_dim):
 )
 def test_mha_int8(handle, head_dim, first, n):
     call = MhaCall(card_head(head_dim), first, n)
-    found = counted(handle, "mha_int8", 17, lambda: run_mha(handle, call, head_dim))
+    found = counted(handle, "mha_int8", N_MHA_COUNTS, lambda: run_mha(handle, call, head_dim))
     assert found == astuple(call.counts())
 
 
@@ -193,7 +194,7 @@ def run_heads(handle, call: MhaCall):
 def test_heads_of_mha_int8(handle, d, first, n, heads):
     """The list of all blocks in one call: heads in the middle are like one another."""
     call = MhaCall(d, first, n, heads)
-    found = counted(handle, "mha_int8", 17, lambda: run_heads(handle, call))
+    found = counted(handle, "mha_int8", N_MHA_COUNTS, lambda: run_heads(handle, call))
     assert found == astuple(call.counts())
 
 

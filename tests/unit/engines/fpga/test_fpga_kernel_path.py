@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from int8_models import MODELS, REWARDS, decoder, library, rows_of, same_bits
 
+from ecorl.engines.fpga.cycles.attention import MhaCounts
+
 KERNELS = 1
-COUNTERS = {"mha_int8": 15, "kv_cache_router": 10}
+COUNTERS = {"mha_int8": len(MhaCounts.__slots__), "kv_cache_router": 10}
 PAGES_WRITTEN, PAGES_SHARED = 1, 3
 
 
