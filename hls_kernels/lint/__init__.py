@@ -23,6 +23,8 @@ A pragma belongs to the loop in whose body it stands directly, not inside a nest
 
 from __future__ import annotations
 
+from hls_kernels.lint.findings import Finding
+from hls_kernels.lint.kernels import all_kernels
 from hls_kernels.lint.rules import SOURCE_RULES
 
 
@@ -36,3 +38,15 @@ def rules() -> dict[str, str]:
 
     asked = {name: check.__doc__ or "" for name, (check, *_) in HARDWARE_RULES.items()}
     return SOURCE_RULES | {name: text.partition("\n\n")[0] for name, text in asked.items()}
+
+
+def findings() -> list[Finding]:
+    """What the rules find in the kernels of the project.
+
+    Raises:
+        ImportError: libclang is not installed.
+        EcorlError: the compiler, its headers or a file are missing.
+    """
+    from hls_kernels.lint.judge import judge  # it imports clang
+
+    return judge(all_kernels())[0]

@@ -8,12 +8,13 @@ import sys
 
 import pytest
 
-from hls_kernels.lint import rules
+from hls_kernels.lint import findings, rules
 from hls_kernels.lint.__main__ import main
 from hls_kernels.lint.kernels import all_kernels
 from hls_kernels.lint.rules import SOURCE_RULES
-from tests.fakes import hls_hardware as hardware
+from tests.fakes.hls_refused import BEGIN, REFUSED
 from tests.fakes.hls_sources import BAD, GOOD
+from tests.fakes.hls_taken import TAKEN
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +74,7 @@ def test_all_rules_are_tried():
     tried = {rule for text in BAD.values() for _, rule in marked(text)} | {"qor"}
     assert tried == set(SOURCE_RULES)
     of_hardware = set(rules()) - set(SOURCE_RULES)
-    assert set(hardware.REFUSED) == set(hardware.TAKEN) == of_hardware
+    assert set(REFUSED) == set(TAKEN) == of_hardware
     assert all(asked.endswith(".") for asked in rules().values())
 
 
@@ -81,22 +82,22 @@ def test_all_rules_are_tried():
 
 
 @pytest.mark.parametrize(
-    ("rule", "text"), [(rule, text) for rule, texts in hardware.REFUSED.items() for text in texts]
+    ("rule", "text"), [(rule, text) for rule, texts in REFUSED.items() for text in texts]
 )
 def test_hardware_that_is_refused_is_found_at_its_lines(lint, tmp_path, rule, text):
     source = tmp_path / "bad.cpp"
-    source.write_text(hardware.BEGIN + text)
+    source.write_text(BEGIN + text)
     code, found, printed = lint(source)
-    expected = marked(hardware.BEGIN + text)
+    expected = marked(BEGIN + text)
     assert sorted((line, rule) for _, line, rule in found) == expected, printed
     assert rule in {rule for _, rule in expected}
     assert code == 1
 
 
-@pytest.mark.parametrize("rule", hardware.TAKEN)
+@pytest.mark.parametrize("rule", TAKEN)
 def test_hardware_that_is_good_passes(lint, tmp_path, rule):
     source = tmp_path / "good.cpp"
-    source.write_text(hardware.BEGIN + hardware.TAKEN[rule])
+    source.write_text(BEGIN + TAKEN[rule])
     code, _, text = lint(source)
     assert code == 0, text
 
@@ -179,6 +180,15 @@ def test_qor_and_source_must_agree(lint, kernel, changes, where, what):
     code, _, text = lint(kernel(changes))
     assert code == 1
     assert f"{where}: qor: {what}" in text
+
+
+def test_findings_are_those_of_all_kernels(kernel):
+    kernel()
+    assert findings() == []
+    kernel({"USED": None})
+    assert [(found.path.name, found.line, found.rule) for found in findings()] == [
+        ("shared.hpp", 4, "qor")
+    ]
 
 
 def test_sources_of_a_kernel_are_those_of_its_qor(lint, kernel, tmp_path):

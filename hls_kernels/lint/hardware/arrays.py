@@ -119,7 +119,9 @@ def aggregate(design: Design) -> Iterator[Finding]:
             if memory.is_registers and not _has_arrays(element):
                 continue
             at = At(cut.path, cut.line)
-            what = f"{_name(memory)} is partitioned and not aggregated, an array of {_last(element)}"
+            what = (
+                f"{_name(memory)} is partitioned and not aggregated, an array of {_last(element)}"
+            )
             yield found(at, "aggregate", what)
 
 
@@ -148,8 +150,8 @@ def mux(design: Design) -> Iterator[Finding]:
     A read of ``x[i * 16 + lane]`` in 16 banks finds each lane in a bank that is known when the
     hardware is built. A read of ``x[half + j]`` may find it in any of them: Vitis HLS makes a
     multiplexer of as many inputs as there are banks for each lane, 128:1 for 128 registers. Up to
-    8 inputs are three LUTs a bit and pass; up to 16 pass where a cycle reads one element only. Writes
-    need no multiplexer of the data, only enables, and pass.
+    8 inputs are three LUTs a bit and pass; up to 16 pass where a cycle reads one element only.
+    Writes need no multiplexer of the data, only enables, and pass.
     """
     for trace in design.traces:
         residues = trace.residues()

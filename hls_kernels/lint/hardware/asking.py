@@ -11,13 +11,12 @@ from clang.cindex import Cursor, conf
 _INTEGER = 1  # CXEval_Int
 
 # in the order of CXBinaryOperatorKind and CXUnaryOperatorKind
-_BINARY = dict(
-    enumerate(
-        "* / % + - << >> <=> < > <= >= == != & ^ | && || = *= /= %= += -= <<= >>= &= ^= |= ,".split(),
-        start=3,
-    )
-)
-_UNARY = dict(enumerate("p++ p-- ++ -- addr deref + - ~ !".split(), start=1))
+_BINARIES = """
+    * / % + - << >> <=> < > <= >= == != & ^ | && || = *= /= %= += -= <<= >>= &= ^= |= ,
+"""
+_BINARY = dict(enumerate(_BINARIES.split(), start=3))
+_UNARIES = "p++ p-- ++ -- addr deref + - ~ !"
+_UNARY = dict(enumerate(_UNARIES.split(), start=1))
 
 
 @cache

@@ -58,7 +58,8 @@ def _index(trace: Trace, access: Access, loop: Scope) -> str | None:
     words = prod(turns.copies for turns in inner)
     stride = strides.pop(turns.counter, 0) if turns.counter is not None else 0
     for unrolled in inner:
-        strides.pop(unrolled.lane, None)
+        if unrolled.lane is not None:
+            strides.pop(unrolled.lane)
     rest = Number(frozenset(strides.items()), index.constant)
     if stride == 0:
         rest, stride = _counted(trace, rest, loop)
@@ -100,5 +101,6 @@ def _varies(trace: Trace, symbol: Symbol, loop: Scope) -> bool:
         return symbol.key[1] in {scope.number for scope in loop.within()}
     if kind == "cell":
         return bool(trace.assigned(place_of(symbol).cell, loop))
-    return kind in ("new", "path", "read") and symbol.key[1] in {scope.number for scope in loop.within()}
-
+    return kind in ("new", "path", "read") and symbol.key[1] in {
+        scope.number for scope in loop.within()
+    }

@@ -9,8 +9,8 @@ from itertools import count
 from hls_kernels.lint.hardware.places import (
     RECEIVED,
     UNKNOWN,
-    Pointer,
     Place,
+    Pointer,
     Record,
     Value,
     decayed,
@@ -129,7 +129,9 @@ class Evaluator(ABC):
 
     def _new(self, type_: Type, kind: str = "new") -> Number:
         span = 2 if type_.bits == 1 else None
-        return symbolic(Symbol((kind, self.scope.number, next(_branches)), (), span), type_.bits or 64)
+        return symbolic(
+            Symbol((kind, self.scope.number, next(_branches)), (), span), type_.bits or 64
+        )
 
     # ---- operators ----------------------------------------------------------------------------
 

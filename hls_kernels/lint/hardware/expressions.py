@@ -10,7 +10,7 @@ from clang.cindex import Cursor, CursorKind, StorageClass, TypeKind
 
 from hls_kernels.lint.hardware.asking import binary_operator, unary_operator, value_of
 from hls_kernels.lint.hardware.syntax import At, Expression, Function, Op, Variable
-from hls_kernels.lint.hardware.widths import OTHER, Kind, Type, Types
+from hls_kernels.lint.hardware.widths import OTHER, Kind, Types
 from hls_kernels.lint.tree import parts, path_of
 
 _LITERALS = frozenset(
@@ -31,9 +31,7 @@ _WRAPPERS = frozenset(
         CursorKind.CXX_FUNCTIONAL_CAST_EXPR,
     )
 )
-_BINARIES = frozenset(
-    (CursorKind.BINARY_OPERATOR, CursorKind.COMPOUND_ASSIGNMENT_OPERATOR)
-)
+_BINARIES = frozenset((CursorKind.BINARY_OPERATOR, CursorKind.COMPOUND_ASSIGNMENT_OPERATOR))
 _ASSIGNING = frozenset(("=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>=", "&=", "|=", "^="))
 _STEPS = {"++": "+=", "--": "-=", "p++": "+=", "p--": "-="}
 _STREAMED = {"operator>>": "read", "operator<<": "write"}
@@ -205,7 +203,10 @@ class Expressions:
     def _own_call(
         self, cursor: Cursor, function: Function, args: tuple[Expression, ...]
     ) -> Expression:
-        if all(argument.op is Op.CONSTANT for argument in args) and cursor.type.kind != TypeKind.VOID:
+        if (
+            all(argument.op is Op.CONSTANT for argument in args)
+            and cursor.type.kind != TypeKind.VOID
+        ):
             value = value_of(cursor)
             if value is not None:
                 return self._constant(cursor, value)
@@ -259,5 +260,3 @@ def _behind(whole: Expression) -> Expression:
 
 def _at(cursor: Cursor) -> At:
     return At(path_of(cursor) or Path(), cursor.location.line)
-
-

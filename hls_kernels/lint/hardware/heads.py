@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from itertools import islice, product
 
 from hls_kernels.lint.hardware.syntax import Declare, Expression, Loop, Op, Variable
-from hls_kernels.lint.hardware.values import Number, Symbol, constant, in_copy, plus, scaled, symbolic
+from hls_kernels.lint.hardware.values import (
+    ZERO,
+    Number,
+    Symbol,
+    constant,
+    in_copy,
+    plus,
+    scaled,
+    symbolic,
+)
 
 _MOST_TURNS = 1 << 20
 _MOST_LANES = 4096
@@ -34,7 +43,7 @@ class Head:
     """A loop's variable, and its values where all of them are known; `trips` counts these."""
 
     counter: Variable | None = None
-    start: Number = constant(0)
+    start: Number = ZERO
     step: int | None = None  # None where the variable is not counted up or down
     trips: int | None = None
     values: tuple[int, ...] = ()

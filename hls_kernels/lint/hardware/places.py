@@ -147,5 +147,6 @@ def _as_record(value: Value) -> Record | None:
 def place_of(symbol: Symbol) -> Place:
     """The place that `Place.number` made a symbol of."""
     _, root, path = symbol.key
-    assert isinstance(root, Variable) and isinstance(path, tuple)
+    assert isinstance(root, Variable)
+    assert isinstance(path, tuple)
     return Place(root, path)

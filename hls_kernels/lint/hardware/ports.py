@@ -74,9 +74,7 @@ def _together(words: dict[_Address, list[Access]]) -> list[Access]:
     return best
 
 
-def _words(
-    memory: Memory, read: Access, residues: Residues
-) -> Iterator[tuple[_Address, _Address]]:
+def _words(memory: Memory, read: Access, residues: Residues) -> Iterator[tuple[_Address, _Address]]:
     """Bank and address of each word that copies of a read touch."""
     indices = memory.indices_of(read.place)
     if indices is None:
@@ -128,5 +126,3 @@ def _bank(index: Number, kind: str, banks: int, residues: Residues) -> Hashable:
         return remainder % banks
     constant_part = index.constant % banks if kind == "cyclic" else index.constant
     return index.terms, constant_part
-
-

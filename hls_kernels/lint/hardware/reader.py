@@ -24,13 +24,21 @@ from hls_kernels.lint.hardware.syntax import (
     Loop,
     Return,
     Statement,
-    Variable,
 )
-from hls_kernels.lint.hardware.widths import OTHER, Kind
+from hls_kernels.lint.hardware.widths import Kind
 from hls_kernels.lint.loops import body_of, head_of
 from hls_kernels.lint.tree import FUNCTIONS, LOOPS, Owns, parts, path_of
 
 _JUMPS = frozenset((CursorKind.BREAK_STMT, CursorKind.CONTINUE_STMT, CursorKind.GOTO_STMT))
+_HOLDING = frozenset(
+    (
+        CursorKind.NAMESPACE,
+        CursorKind.LINKAGE_SPEC,
+        CursorKind.UNEXPOSED_DECL,
+        CursorKind.STRUCT_DECL,
+        CursorKind.CLASS_DECL,
+    )
+)
 _CASES = frozenset((CursorKind.CASE_STMT, CursorKind.DEFAULT_STMT))
 
 
@@ -224,13 +232,9 @@ def definitions_in(unit: TranslationUnit, source: Path) -> list[Cursor]:
         cursor = waiting.pop(0)
         if path_of(cursor) != source:
             continue
-        if cursor.kind in (CursorKind.NAMESPACE, CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL):
+        if cursor.kind in _HOLDING:
             waiting.extend(cursor.get_children())
-        elif cursor.kind in (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL):
-            waiting.extend(cursor.get_children())
-        elif cursor.kind in FUNCTIONS and cursor.kind != CursorKind.FUNCTION_TEMPLATE:
-            if cursor.is_definition():
-                found.append(cursor)
+        is_function = cursor.kind in FUNCTIONS and cursor.kind != CursorKind.FUNCTION_TEMPLATE
+        if is_function and cursor.is_definition():
+            found.append(cursor)
     return found
-
-

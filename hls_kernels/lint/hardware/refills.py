@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
-from typing import TypeGuard
 
 from hls_kernels.lint.findings import Finding
 from hls_kernels.lint.hardware.design import Design, found
@@ -119,14 +118,15 @@ def _is_reported(trace: Trace, loop: Scope, process: Scope, is_busy: bool) -> bo
     if turns.average * prod(entry.average for entry in entered) < _FEW:
         return False
     events = [event for scope in loop.within() for event in scope.events]
-    beyond = [event for event in events if _is_beyond(trace, event)]
+    accesses = [event for event in events if isinstance(event, Access)]
+    beyond = [access for access in accesses if access.place.root in trace.masters]
     is_elsewhere = any(trace.is_received(read.place.indices[0], outer[-1]) for read in beyond)
     if beyond:
         return not is_elsewhere
     return is_busy and any(isinstance(event, Transfer) for event in events)
 
 
-def _is_beyond(trace: Trace, event: Event) -> TypeGuard[Access]:
+def _is_beyond(trace: Trace, event: Event) -> bool:
     return isinstance(event, Access) and event.place.root in trace.masters
 
 

@@ -38,7 +38,7 @@ def _arithmetic_findings(event: Arithmetic) -> Iterator[Finding]:
             widths = f"{event.left.bits} by {event.right.bits} bits"
             yield found(event.at, "wide-scalar", f"a product of {widths}")
         return
-    if _is_shift(event.right) or event.left.exact is not None and event.right.exact is not None:
+    if _is_shift(event.right) or (event.left.exact is not None and event.right.exact is not None):
         return
     function = next((s.function for s in event.scope.around() if s.function is not None), None)
     if function is not None and function.name == _DIVIDING:

@@ -17,7 +17,12 @@ def stream_width(design: Design) -> Iterator[Finding]:
     Vitis HLS 2023.2 refuses wider streams inside a kernel, and what it took would be a FIFO of
     thousands of block RAM ports. A tile leaves as words of 512 bits, one after the other.
     """
-    tops = [(p, p.at) for trace in design.traces if trace.top.function for p in trace.top.function.parameters]
+    tops = [
+        (p, p.at)
+        for trace in design.traces
+        if trace.top.function
+        for p in trace.top.function.parameters
+    ]
     declared = [(d.variable, d.variable.at) for d in design.declarations()]
     for variable, at in (*tops, *declared):
         stream = _stream_of(variable.type)
@@ -58,7 +63,9 @@ def pointer_struct(design: Design) -> Iterator[Finding]:
             pointed = type_.inner if type_.kind is Kind.POINTER else type_
             member = pointer_member(pointed or type_)
             if member is not None:
-                what = f"{function.name} has no INLINE and takes {name}, whose {member} is a pointer"
+                what = (
+                    f"{function.name} has no INLINE and takes {name}, whose {member} is a pointer"
+                )
                 yield found(function.at, "pointer-struct", what)
 
 

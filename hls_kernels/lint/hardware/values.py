@@ -76,6 +76,9 @@ class Number:
         return Number(kept, self.constant, self.bits)
 
 
+ZERO = Number()
+
+
 def constant(value: int) -> Number:
     """A known number."""
     return Number(frozenset(), value, value.bit_length() + 1)
@@ -87,7 +90,7 @@ def symbolic(symbol: Symbol, bits: int = 64) -> Number:
 
 
 def plus(a: Number, b: Number, times: int = 1) -> Number:
-    """a + times * b."""
+    """A + times * b."""
     terms = dict(a.terms)
     for symbol, factor in b.terms:
         terms[symbol] = terms.get(symbol, 0) + times * factor

@@ -96,6 +96,7 @@ class Walker(Evaluator):
     # ---- calls --------------------------------------------------------------------------------
 
     def called(self, expression: Expression) -> Value:
+        """Run the function of a call, with what its parameters are there."""
         function = expression.callee
         assert function is not None
         args = list(expression.args)
@@ -106,7 +107,9 @@ class Walker(Evaluator):
         elif function.is_method:
             self.objects.append(self.objects[-1] if self.objects else UNKNOWN)
         given = [
-            self.locate(argument) if parameter.type.kind is Kind.REFERENCE else self._copied(argument)
+            self.locate(argument)
+            if parameter.type.kind is Kind.REFERENCE
+            else self._copied(argument)
             for parameter, argument in zip(function.parameters, args, strict=False)
         ]
         found: Value = UNKNOWN
@@ -159,8 +162,10 @@ class Walker(Evaluator):
         is_followed = isinstance(value, (Number, Pointer, Record)) or (
             isinstance(value, Place) and not value.indices
         )
-        if is_followed and self._is_fixed(variable) and (
-            type_.kind is not Kind.ARRAY or isinstance(value, Pointer)
+        if (
+            is_followed
+            and self._is_fixed(variable)
+            and (type_.kind is not Kind.ARRAY or isinstance(value, Pointer))
         ):
             self.bindings[variable] = value
         elif value != UNKNOWN or type_.kind is Kind.INTEGER:
@@ -230,7 +235,7 @@ class Walker(Evaluator):
         turns = Turns(loop)
         self.scope = Scope(loop.at, outer, turns=turns)
         head = counted_head(loop, self.number)
-        if head.counter in self.overwritten or self.changes and head.counter in self.changes:
+        if head.counter in self.overwritten or (self.changes and head.counter in self.changes):
             head = Head()
         for statement in loop.start.statements:
             if not isinstance(statement, Declare) or statement.variable is not head.counter:
@@ -292,7 +297,7 @@ class Walker(Evaluator):
         declared = [s.variable for s in statements_in(function.body) if isinstance(s, Declare)]
         found = [v for v in (*function.parameters, *declared) if v.name == name]
         before = [v for v in found if v.at.line <= line]
-        return (before or found or [None])[-1]
+        return (before or found)[-1] if found else None
 
 
 def _average(count: Pragma | None) -> int:
