@@ -1,7 +1,7 @@
 """Decisions of the shipped policy and of the look-ahead are as they were recorded.
 
-The file was written before runs could state abilities and several cards. It holds what a run
-without abilities decides with one card, so that a change of the shared arithmetic shows here.
+The file holds what a run without abilities decides with one card, so that a change of the shared
+arithmetic shows here. It is made anew, from `decisions`, when costs or the shipped policy change.
 """
 
 from __future__ import annotations
