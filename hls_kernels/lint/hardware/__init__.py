@@ -3,7 +3,7 @@
 They look at clang's syntax tree with all templates filled in, from each function that nothing in
 its source calls (a kernel's top), through all calls: what a partition or a port of m_axi is about
 is known in each function that works on it. What is never called is no hardware and not looked at.
-What cannot be told passes.
+What cannot be told passes: no finding is no promise that Vitis takes a source.
 """
 
 from __future__ import annotations
