@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import ceil, gcd, prod
 
+from hls_kernels.lint.elaboration.places import Cell, Place
+from hls_kernels.lint.elaboration.pragmas import Pragma
+from hls_kernels.lint.elaboration.syntax import At
+from hls_kernels.lint.elaboration.trace import Access, Trace
+from hls_kernels.lint.elaboration.values import Number, Residues, Symbol
+from hls_kernels.lint.elaboration.widths import Kind, Type
 from hls_kernels.lint.findings import Finding
 from hls_kernels.lint.hardware.design import Design, found
-from hls_kernels.lint.hardware.places import Cell, Place
-from hls_kernels.lint.hardware.pragmas import Pragma
-from hls_kernels.lint.hardware.syntax import At
-from hls_kernels.lint.hardware.trace import Access, Trace
-from hls_kernels.lint.hardware.values import Number, Residues, Symbol
-from hls_kernels.lint.hardware.widths import Kind, Type
 
 _CHEAP_INPUTS = 8  # three LUTs a bit
 _MOST_INPUTS = 16

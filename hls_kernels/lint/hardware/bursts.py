@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from hls_kernels.lint.elaboration.places import place_of
+from hls_kernels.lint.elaboration.trace import Access, Scope, Trace
+from hls_kernels.lint.elaboration.values import Number, Symbol, plus
 from hls_kernels.lint.findings import Finding
 from hls_kernels.lint.hardware.design import Design, found
-from hls_kernels.lint.hardware.places import place_of
-from hls_kernels.lint.hardware.trace import Access, Scope, Trace
-from hls_kernels.lint.hardware.values import Number, Symbol, plus
 
 
 def burst(design: Design) -> Iterator[Finding]:

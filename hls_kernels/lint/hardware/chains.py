@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hls_kernels.lint.elaboration.places import Cell, Place, place_of
+from hls_kernels.lint.elaboration.trace import Assignment, Scope, Trace
+from hls_kernels.lint.elaboration.values import Number, Symbol, plus
 from hls_kernels.lint.findings import Finding
 from hls_kernels.lint.hardware.design import Design, found
-from hls_kernels.lint.hardware.places import Cell, Place, place_of
-from hls_kernels.lint.hardware.trace import Assignment, Scope, Trace
-from hls_kernels.lint.hardware.values import Number, Symbol, plus
 
 _MOST_COMPARISONS = 32
 

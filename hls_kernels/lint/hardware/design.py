@@ -9,11 +9,11 @@ from pathlib import Path
 from clang.cindex import TranslationUnit
 
 from hls_kernels.lint.compiling import Pragmas
+from hls_kernels.lint.elaboration.reader import Reader, definitions_in
+from hls_kernels.lint.elaboration.syntax import At, Declare, Function, expressions_in, statements_in
+from hls_kernels.lint.elaboration.trace import Trace
+from hls_kernels.lint.elaboration.walker import trace_of
 from hls_kernels.lint.findings import Finding
-from hls_kernels.lint.hardware.reader import Reader, definitions_in
-from hls_kernels.lint.hardware.syntax import At, Declare, Function, expressions_in, statements_in
-from hls_kernels.lint.hardware.trace import Trace
-from hls_kernels.lint.hardware.walker import trace_of
 from hls_kernels.lint.tree import Owns
 
 

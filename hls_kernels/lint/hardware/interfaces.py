@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hls_kernels.lint.findings import Finding
-from hls_kernels.lint.hardware.design import Design, found
-from hls_kernels.lint.hardware.syntax import (
+from hls_kernels.lint.elaboration.syntax import (
     At,
     Block,
     Evaluate,
@@ -16,7 +14,9 @@ from hls_kernels.lint.hardware.syntax import (
     Op,
     statements_in,
 )
-from hls_kernels.lint.hardware.widths import Kind
+from hls_kernels.lint.elaboration.widths import Kind
+from hls_kernels.lint.findings import Finding
+from hls_kernels.lint.hardware.design import Design, found
 
 _BY_ADDRESS = frozenset((Kind.REFERENCE, Kind.POINTER, Kind.ARRAY))
 

@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from itertools import islice, product
 
+from hls_kernels.lint.elaboration.places import Place
+from hls_kernels.lint.elaboration.trace import Access, Scope, Trace
+from hls_kernels.lint.elaboration.values import Number, Residues, Symbol, in_copy
+from hls_kernels.lint.elaboration.widths import Kind, Type
 from hls_kernels.lint.findings import Finding
 from hls_kernels.lint.hardware.arrays import Memory, memories
 from hls_kernels.lint.hardware.design import Design, found
-from hls_kernels.lint.hardware.places import Place
-from hls_kernels.lint.hardware.trace import Access, Scope, Trace
-from hls_kernels.lint.hardware.values import Number, Residues, Symbol, in_copy
-from hls_kernels.lint.hardware.widths import Kind, Type
 
 _PORTS = 2
 _MOST_COPIES = 4096

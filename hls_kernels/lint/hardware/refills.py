@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
 
+from hls_kernels.lint.elaboration.syntax import Variable
+from hls_kernels.lint.elaboration.trace import Access, Event, Scope, Trace, Transfer
 from hls_kernels.lint.findings import Finding
 from hls_kernels.lint.hardware.design import Design, found
-from hls_kernels.lint.hardware.syntax import Variable
-from hls_kernels.lint.hardware.trace import Access, Event, Scope, Trace, Transfer
 
 SHORT = 256  # turns
 _STAGES = 20  # of a pipeline

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hls_kernels.lint.elaboration.syntax import At, Return
+from hls_kernels.lint.elaboration.trace import Arithmetic
+from hls_kernels.lint.elaboration.values import Number
 from hls_kernels.lint.findings import Finding
 from hls_kernels.lint.hardware.chains import long_comparisons
 from hls_kernels.lint.hardware.design import Design, found
-from hls_kernels.lint.hardware.syntax import At, Return
-from hls_kernels.lint.hardware.trace import Arithmetic
-from hls_kernels.lint.hardware.values import Number
 
 _DIVIDING = "quotient"
 _WIDE = 48  # bits of a factor; products below it are of few DSPs

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hls_kernels.lint.elaboration.widths import Kind, Type, pointer_member
 from hls_kernels.lint.findings import Finding
 from hls_kernels.lint.hardware.design import Design, found
-from hls_kernels.lint.hardware.widths import Kind, Type, pointer_member
 
 MOST_BITS = 4096
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import count
 
-from hls_kernels.lint.hardware.places import (
+from hls_kernels.lint.elaboration.places import (
     RECEIVED,
     UNKNOWN,
     Place,
@@ -18,8 +18,8 @@ from hls_kernels.lint.hardware.places import (
     element_of,
     member_of,
 )
-from hls_kernels.lint.hardware.syntax import At, Expression, Op, Variable
-from hls_kernels.lint.hardware.trace import (
+from hls_kernels.lint.elaboration.syntax import At, Expression, Op, Variable
+from hls_kernels.lint.elaboration.trace import (
     Access,
     Arithmetic,
     Assignment,
@@ -28,7 +28,7 @@ from hls_kernels.lint.hardware.trace import (
     Trace,
     Transfer,
 )
-from hls_kernels.lint.hardware.values import (
+from hls_kernels.lint.elaboration.values import (
     Number,
     Symbol,
     constant,
@@ -37,7 +37,7 @@ from hls_kernels.lint.hardware.values import (
     scaled,
     symbolic,
 )
-from hls_kernels.lint.hardware.widths import Kind, Type
+from hls_kernels.lint.elaboration.widths import Kind, Type
 
 _MULTIPLYING = frozenset(("*", "/", "%"))
 _branches = count()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hls_kernels.lint.hardware.evaluation import Evaluator
-from hls_kernels.lint.hardware.heads import Head, counted_head, turn_of
-from hls_kernels.lint.hardware.places import (
+from hls_kernels.lint.elaboration.evaluation import Evaluator
+from hls_kernels.lint.elaboration.heads import Head, counted_head, turn_of
+from hls_kernels.lint.elaboration.places import (
     UNKNOWN,
     Place,
     Pointer,
@@ -16,8 +16,8 @@ from hls_kernels.lint.hardware.places import (
     member_of,
     type_at,
 )
-from hls_kernels.lint.hardware.pragmas import Pragma
-from hls_kernels.lint.hardware.syntax import (
+from hls_kernels.lint.elaboration.pragmas import Pragma
+from hls_kernels.lint.elaboration.syntax import (
     Block,
     Branch,
     Declare,
@@ -31,9 +31,9 @@ from hls_kernels.lint.hardware.syntax import (
     Variable,
     statements_in,
 )
-from hls_kernels.lint.hardware.trace import Directive, Scope, Trace, Turns
-from hls_kernels.lint.hardware.values import Number, Symbol, constant, symbolic
-from hls_kernels.lint.hardware.widths import Kind
+from hls_kernels.lint.elaboration.trace import Directive, Scope, Trace, Turns
+from hls_kernels.lint.elaboration.values import Number, Symbol, constant, symbolic
+from hls_kernels.lint.elaboration.widths import Kind
 
 _ON_VARIABLES = frozenset(("ARRAY_PARTITION", "AGGREGATE", "BIND_STORAGE", "DISAGGREGATE"))
 

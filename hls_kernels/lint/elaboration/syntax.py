@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
 
-from hls_kernels.lint.hardware.pragmas import Pragma
-from hls_kernels.lint.hardware.widths import OTHER, Type
+from hls_kernels.lint.elaboration.pragmas import Pragma
+from hls_kernels.lint.elaboration.widths import OTHER, Type
 
 
 @dataclass(frozen=True, slots=True)

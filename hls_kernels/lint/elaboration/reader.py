@@ -10,10 +10,10 @@ from pathlib import Path
 from clang.cindex import Cursor, CursorKind, TranslationUnit
 
 from hls_kernels.lint.compiling import Pragmas
-from hls_kernels.lint.hardware.asking import initializer
-from hls_kernels.lint.hardware.expressions import Expressions
-from hls_kernels.lint.hardware.pragmas import Pragma, read_pragma
-from hls_kernels.lint.hardware.syntax import (
+from hls_kernels.lint.elaboration.asking import initializer
+from hls_kernels.lint.elaboration.expressions import Expressions
+from hls_kernels.lint.elaboration.pragmas import Pragma, read_pragma
+from hls_kernels.lint.elaboration.syntax import (
     At,
     Block,
     Branch,
@@ -25,7 +25,7 @@ from hls_kernels.lint.hardware.syntax import (
     Return,
     Statement,
 )
-from hls_kernels.lint.hardware.widths import Kind
+from hls_kernels.lint.elaboration.widths import Kind
 from hls_kernels.lint.loops import body_of, head_of
 from hls_kernels.lint.tree import FUNCTIONS, LOOPS, Owns, parts, path_of
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from clang.cindex import Cursor, CursorKind, StorageClass, TypeKind
 
-from hls_kernels.lint.hardware.asking import binary_operator, unary_operator, value_of
-from hls_kernels.lint.hardware.syntax import At, Expression, Function, Op, Variable
-from hls_kernels.lint.hardware.widths import OTHER, Kind, Types
+from hls_kernels.lint.elaboration.asking import binary_operator, unary_operator, value_of
+from hls_kernels.lint.elaboration.syntax import At, Expression, Function, Op, Variable
+from hls_kernels.lint.elaboration.widths import OTHER, Kind, Types
 from hls_kernels.lint.tree import parts, path_of
 
 _LITERALS = frozenset(

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
-from hls_kernels.lint.hardware.places import Cell, Place, Unknown, Value, overlaps, place_of
-from hls_kernels.lint.hardware.pragmas import Pragma
-from hls_kernels.lint.hardware.syntax import At, Function, Loop, Variable
-from hls_kernels.lint.hardware.values import Number, Residue, Residues, Symbol, joined
-from hls_kernels.lint.hardware.widths import Type
+from hls_kernels.lint.elaboration.places import Cell, Place, Unknown, Value, overlaps, place_of
+from hls_kernels.lint.elaboration.pragmas import Pragma
+from hls_kernels.lint.elaboration.syntax import At, Function, Loop, Variable
+from hls_kernels.lint.elaboration.values import Number, Residue, Residues, Symbol, joined
+from hls_kernels.lint.elaboration.widths import Type
 
 _numbers = count()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hls_kernels.lint.hardware.syntax import Variable
-from hls_kernels.lint.hardware.values import Number, Symbol, chosen, constant, plus, symbolic
-from hls_kernels.lint.hardware.widths import OTHER, Kind, Type
+from hls_kernels.lint.elaboration.syntax import Variable
+from hls_kernels.lint.elaboration.values import Number, Symbol, chosen, constant, plus, symbolic
+from hls_kernels.lint.elaboration.widths import OTHER, Kind, Type
 
 Step = str | Number
 """One step into a variable: a member's name, or an index."""

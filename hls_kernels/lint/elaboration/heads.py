@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice, product
 
-from hls_kernels.lint.hardware.syntax import Declare, Expression, Loop, Op, Variable
-from hls_kernels.lint.hardware.values import (
+from hls_kernels.lint.elaboration.syntax import Declare, Expression, Loop, Op, Variable
+from hls_kernels.lint.elaboration.values import (
     ZERO,
     Number,
     Symbol,
