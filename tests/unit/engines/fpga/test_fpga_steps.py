@@ -57,7 +57,11 @@ def test_a_shared_prompt_is_computed_and_modelled_once(engine):
     assert result.report.device_energy_j == wanted.energy_j
     unshared = engine.score_steps(batch_of(batch.token_ids), positions)
     assert all(same_bits(a, b) for a, b in zip(result.values, unshared.values, strict=True))
-    assert unshared.report.device_time_s > wanted.time_s
+    # In rows as short as these a second start of the router costs more than the prompt.
+    shape = BatchShape(tuple(map(len, batch.token_ids)), (3, 2, 1), 1, n_results=6)
+    apart = CycleModel(engine.model, load_profile("u55c")).batch(shape)
+    assert unshared.report.device_time_s == apart.time_s
+    assert apart.macs > wanted.macs
 
 
 def test_last_tokens_cost_what_plain_rewards_cost():
