@@ -20,7 +20,7 @@ import torch
 
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure
-from ecorl.bench.gpu.attached import Loop, blocks
+from ecorl.bench.gpu.attached import TimedLoop, blocks
 from ecorl.bench.gpu.figures import (
     StageFigures,
     attached_figures,
@@ -112,8 +112,8 @@ def _attached(model: Llama, uuid: str, *, quick: bool) -> list[Figure]:
 
     n_pairs = 2 if quick else 8
     loops = (
-        Loop(f"train_b{LOOPED[0]}x{LOOPED[1]}", step, step.n_tokens, 8 if quick else 32),
-        Loop(SHORT_STEP, score, tokens.numel(), 30 if quick else 150),
+        TimedLoop(f"train_b{LOOPED[0]}x{LOOPED[1]}", step, step.n_tokens, 8 if quick else 32),
+        TimedLoop(SHORT_STEP, score, tokens.numel(), 30 if quick else 150),
     )
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="ecorl-bench-gpu-") as folder:

@@ -37,7 +37,7 @@ Step = Callable[[], Scalar]
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class TimedLoop:
     """A loop that is measured.
 
     Attributes:
@@ -54,7 +54,7 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class LoopTime:
     """One block of steps.
 
     Attributes:
@@ -68,7 +68,7 @@ class Block:
     energy_j: float | None
 
 
-def blocks(loop: Loop, uuid: str, folder: Path, n_pairs: int) -> dict[str, list[Block]]:
+def blocks(loop: TimedLoop, uuid: str, folder: Path, n_pairs: int) -> dict[str, list[LoopTime]]:
     """Run blocks of both arms in turns (ABBA).
 
     Args:
@@ -89,14 +89,14 @@ def blocks(loop: Loop, uuid: str, folder: Path, n_pairs: int) -> dict[str, list[
     (points,) = tracer.trace.points.values()
     return {
         arm: [
-            Block(end_s - start_s, cpu_s, counted_energy(points, start_s, end_s))
+            LoopTime(end_s - start_s, cpu_s, counted_energy(points, start_s, end_s))
             for start_s, end_s, cpu_s in found
         ]
         for arm, found in spans.items()
     }
 
 
-def _block(loop: Loop, arm: str, run_dir: Path) -> tuple[float, float, float]:
+def _block(loop: TimedLoop, arm: str, run_dir: Path) -> tuple[float, float, float]:
     """Begin, end and CPU time of one block, s."""
     if arm == PLAIN:
         return _timed(loop, lambda loss: None)
@@ -105,7 +105,7 @@ def _block(loop: Loop, arm: str, run_dir: Path) -> tuple[float, float, float]:
         return _timed(loop, lambda loss: run.step(n_tokens=loop.n_tokens, loss=loss))
 
 
-def _timed(loop: Loop, after: Callable[[float], object]) -> tuple[float, float, float]:
+def _timed(loop: TimedLoop, after: Callable[[float], object]) -> tuple[float, float, float]:
     # The first step is not timed: an attached loop has opened its record and its sampler just now.
     after(loop.step().item())
     start_s, cpu_s = time.monotonic(), time.process_time()
@@ -115,7 +115,7 @@ def _timed(loop: Loop, after: Callable[[float], object]) -> tuple[float, float, 
 
 
 def ratios(
-    found: Mapping[str, Sequence[Block]], of: Callable[[Block], float | None]
+    found: Mapping[str, Sequence[LoopTime]], of: Callable[[LoopTime], float | None]
 ) -> list[float]:
     """Attached over plain, round by round; a round without both is left out.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from ecorl.bench.figures import Figure, missing
-from ecorl.bench.gpu.attached import ATTACHED, PLAIN, Block, ratios
+from ecorl.bench.gpu.attached import ATTACHED, PLAIN, LoopTime, ratios
 from ecorl.bench.gpu.gears import GearLoad
 from ecorl.bench.gpu.meter import Window
 from ecorl.bench.gpu.stages import Workload
@@ -219,8 +219,9 @@ def _per_call(windows: Sequence[Window]) -> tuple[list[float | None], list[float
     return times, [None if w.energy_j is None else w.energy_j / w.n_calls for w in windows]
 
 
-def attached_figures(benchmark: str, name: str, found: Mapping[str, Sequence[Block]], n_steps: int
-) -> list[Figure]:  # fmt: skip
+def attached_figures(
+    benchmark: str, name: str, found: Mapping[str, Sequence[LoopTime]], n_steps: int
+) -> list[Figure]:
     """What ecorl around a loop costs: ratios of paired blocks.
 
     Args:
@@ -230,7 +231,7 @@ def attached_figures(benchmark: str, name: str, found: Mapping[str, Sequence[Blo
         n_steps: steps of a block.
     """
     stem = f"{benchmark}.attached.{name}"
-    arms: dict[str, Callable[[Block], float | None]] = {
+    arms: dict[str, Callable[[LoopTime], float | None]] = {
         "step_ratio": lambda b: b.wall_s,
         "cpu_ratio": lambda b: b.cpu_s,
         "energy_ratio": lambda b: b.energy_j,

@@ -37,7 +37,7 @@ class Cache:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CachePlace:
     """Where the token of a step lies.
 
     Attributes:
@@ -133,7 +133,7 @@ class Norm(nn.Module):
         return normed(x, self.weight)
 
 
-class Block(nn.Module):
+class DecoderBlock(nn.Module):
     """One layer of the decoder.
 
     Args:
@@ -170,7 +170,7 @@ class Block(nn.Module):
         return x + self.down(gated(self.gate(y), self.up(y))), k, v
 
     def step(
-        self, y: Tensor, rope: Rope, cached: tuple[Tensor, Tensor], at: Place, pieces: Pieces
+        self, y: Tensor, rope: Rope, cached: tuple[Tensor, Tensor], at: CachePlace, pieces: Pieces
     ) -> Tensor:
         """Attend from one position; returns what is added to its state, ``[n_rows, 1, hidden]``.
 
@@ -239,7 +239,9 @@ class Llama(nn.Module):
         self.shape = shape
         with device:
             self.embedding = nn.Embedding(shape.vocab_size, shape.hidden_size, dtype=dtype)
-            self.blocks = nn.ModuleList(Block(shape).to(dtype) for _ in range(shape.n_layers))
+            self.blocks = nn.ModuleList(
+                DecoderBlock(shape).to(dtype) for _ in range(shape.n_layers)
+            )
             self.norm = Norm(shape.hidden_size).to(dtype)
             self.head = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False, dtype=dtype)
             self.value = nn.Linear(shape.hidden_size, 1, bias=False, dtype=dtype)
@@ -352,7 +354,7 @@ class Llama(nn.Module):
         x, rope = self.embedding(tokens[:, None]), self._rope(position)
         after = torch.arange(seen, device=x.device) > position
         mask = torch.zeros(seen, device=x.device, dtype=x.dtype)
-        at = Place(position, mask.masked_fill(after, float("-inf")).view(1, 1, 1, seen))
+        at = CachePlace(position, mask.masked_fill(after, float("-inf")).view(1, 1, 1, seen))
         layers = self._layers()
         norms = [*(block.attention_norm.weight for block in layers[1:]), self.norm.weight]
         y: Tensor = layers[0].attention_norm(x)
@@ -363,8 +365,8 @@ class Llama(nn.Module):
         out: Tensor = self.head(y[:, 0])
         return out
 
-    def _layers(self) -> list[Block]:
-        return [block for block in self.blocks if isinstance(block, Block)]
+    def _layers(self) -> list[DecoderBlock]:
+        return [block for block in self.blocks if isinstance(block, DecoderBlock)]
 
     def _rope(self, positions: slice | Tensor) -> Rope:
         cos, sin = self.get_buffer("_cos"), self.get_buffer("_sin")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ecorl.bench.gpu.traces import Point
+from ecorl.bench.gpu.traces import TracePoint
 from ecorl.config import NvmlSourceConfig
 from ecorl.drivers.instruments import BoardState, NvmlDevice
 from ecorl.drivers.nvml import NvmlDriver, visible_devices
@@ -135,7 +135,7 @@ class EnergyMeter:
         self._settle(t_end_s)
         return check_readings(self.sampler.history, self._id, t_start_s, t_end_s)
 
-    def power_points(self, t_start_s: float, t_end_s: float) -> list[Point]:
+    def power_points(self, t_start_s: float, t_end_s: float) -> list[TracePoint]:
         """Power readings of the sampler within a window.
 
         Args:
@@ -143,7 +143,7 @@ class EnergyMeter:
             t_end_s: its end, monotonic s.
         """
         readings = self.sampler.history.readings(self._id, t_start_s, t_end_s)
-        return [Point(r.t_s, r.power_w) for r in readings if r.power_w is not None]
+        return [TracePoint(r.t_s, r.power_w) for r in readings if r.power_w is not None]
 
     def idle(self, duration_s: float) -> Window:
         """Measure while nothing runs.

@@ -18,7 +18,7 @@ from ecorl.bench.gpu.bursts import Burner
 from ecorl.bench.gpu.meter import EnergyMeter
 from ecorl.bench.gpu.tracer import COUNTER, Order, Trace, Tracer
 from ecorl.bench.gpu.traces import (
-    Point,
+    TracePoint,
     counted_energy,
     deviations,
     held_energy,
@@ -290,7 +290,7 @@ def periodic_loads(
         row.energy_j[SAMPLER_HOLD].append(check.integral_j)
         row.energy_j[COUNTER].append(counted(tracer.trace, window))
         for one in instruments:
-            points: list[Point] = tracer.trace.points[str(one)]
+            points: list[TracePoint] = tracer.trace.points[str(one)]
             row.energy_j[str(one)].append(held_energy(points, *window))
     return rows
 

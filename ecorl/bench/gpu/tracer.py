@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 
-from ecorl.bench.gpu.traces import Point
+from ecorl.bench.gpu.traces import TracePoint
 from ecorl.drivers.instruments import (
     FIELD_POWER_AVERAGE,
     FIELD_POWER_INSTANT,
@@ -73,7 +73,7 @@ class Trace:
         errors: how often each error came in place of a value, by the instrument's name.
     """
 
-    points: dict[str, list[Point]] = field(default_factory=dict)
+    points: dict[str, list[TracePoint]] = field(default_factory=dict)
     call_s: dict[str, array[float]] = field(default_factory=dict)
     errors: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -159,7 +159,7 @@ def record(
                 kinds[kind] = kinds.get(kind, 0) + 1
                 continue
             after_s = time.monotonic()
-            trace.points[name].append(Point(0.5 * (before_s + after_s), value))
+            trace.points[name].append(TracePoint(0.5 * (before_s + after_s), value))
             trace.call_s[name].append(after_s - before_s)
         due_s = max(due_s + interval_s, time.monotonic())
         time.sleep(max(0.0, due_s - time.monotonic()))

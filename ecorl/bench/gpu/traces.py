@@ -12,14 +12,16 @@ from typing import NamedTuple
 from ecorl.telemetry.integrate import Reading, counter_difference, hold_integral
 
 
-class Point(NamedTuple):
+class TracePoint(NamedTuple):
     """One value of an instrument: time, s, and power, W, or cumulative energy, J."""
 
     t_s: float
     value: float
 
 
-def trapezoid_integral(points: Sequence[Point], t_start_s: float, t_end_s: float) -> float | None:
+def trapezoid_integral(
+    points: Sequence[TracePoint], t_start_s: float, t_end_s: float
+) -> float | None:
     """Integrate between readings by straight lines, J; None where they do not span the window.
 
     Args:
@@ -31,11 +33,11 @@ def trapezoid_integral(points: Sequence[Point], t_start_s: float, t_end_s: float
     if start is None or end is None:
         return None
     inside = [p for p in points if t_start_s < p.t_s < t_end_s]
-    corners = [Point(t_start_s, start), *inside, Point(t_end_s, end)]
+    corners = [TracePoint(t_start_s, start), *inside, TracePoint(t_end_s, end)]
     return math.fsum(0.5 * (a.value + b.value) * (b.t_s - a.t_s) for a, b in pairwise(corners))
 
 
-def value_at(points: Sequence[Point], t_s: float) -> float | None:
+def value_at(points: Sequence[TracePoint], t_s: float) -> float | None:
     """Interpolate a value in time; None outside the readings.
 
     Args:
@@ -55,7 +57,7 @@ def value_at(points: Sequence[Point], t_s: float) -> float | None:
 
 
 def held_energy(
-    points: Sequence[Point], t_start_s: float, t_end_s: float, hold_s: float = 1.0
+    points: Sequence[TracePoint], t_start_s: float, t_end_s: float, hold_s: float = 1.0
 ) -> float | None:
     """Integrate power that is held from one reading to the next, J; None where a part is uncovered.
 
@@ -73,7 +75,7 @@ def held_energy(
 
 
 def counted_energy(
-    points: Sequence[Point], t_start_s: float, t_end_s: float, gap_s: float = 1.0
+    points: Sequence[TracePoint], t_start_s: float, t_end_s: float, gap_s: float = 1.0
 ) -> float | None:
     """Rise of a cumulative counter over a window, J, or None.
 
@@ -90,7 +92,7 @@ def counted_energy(
     return counter_difference(steps, t_start_s, t_end_s, gap_s)
 
 
-def changes(points: Sequence[Point]) -> list[Point]:
+def changes(points: Sequence[TracePoint]) -> list[TracePoint]:
     """Return the readings that differ from the one before: the refreshes that were seen.
 
     Args:
@@ -99,7 +101,7 @@ def changes(points: Sequence[Point]) -> list[Point]:
     return [b for a, b in pairwise(points) if b.value != a.value]
 
 
-def refresh_intervals(points: Sequence[Point]) -> list[float]:
+def refresh_intervals(points: Sequence[TracePoint]) -> list[float]:
     """Times from one change of the value to the next, s.
 
     Args:
@@ -108,7 +110,7 @@ def refresh_intervals(points: Sequence[Point]) -> list[float]:
     return [b.t_s - a.t_s for a, b in pairwise(changes(points))]
 
 
-def refresh_period(points: Sequence[Point]) -> float | None:
+def refresh_period(points: Sequence[TracePoint]) -> float | None:
     """Period of an instrument that refreshes regularly, s, or None without four changes.
 
     Over a long record the number of periods between the first and the last change gives it far
@@ -144,7 +146,7 @@ class Step:
 
 
 def step_response(
-    points: Sequence[Point], t_before_s: float, t_on_s: float, t_off_s: float
+    points: Sequence[TracePoint], t_before_s: float, t_on_s: float, t_off_s: float
 ) -> Step | None:
     """Describe the answer to a load that is switched on; None where there is none to see.
 

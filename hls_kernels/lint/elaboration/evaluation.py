@@ -9,7 +9,7 @@ from itertools import count
 from hls_kernels.lint.elaboration.places import (
     RECEIVED,
     UNKNOWN,
-    Place,
+    MemoryPlace,
     Pointer,
     Record,
     Value,
@@ -18,7 +18,7 @@ from hls_kernels.lint.elaboration.places import (
     element_of,
     member_of,
 )
-from hls_kernels.lint.elaboration.syntax import At, Expression, Op, Variable
+from hls_kernels.lint.elaboration.syntax import Expression, Op, SourceLine, Variable
 from hls_kernels.lint.elaboration.trace import (
     Access,
     Arithmetic,
@@ -73,7 +73,7 @@ class Evaluator(ABC):
     def evaluate(self, expression: Expression) -> Value:
         """The value of an expression; what it reads of arrays becomes events."""
         found = self.locate(expression)
-        if not isinstance(found, Place):
+        if not isinstance(found, MemoryPlace):
             return found
         if found.indices and found.type.kind is not Kind.ARRAY:
             self.note(Access(found, False, expression.at, self.scope))
@@ -93,7 +93,7 @@ class Evaluator(ABC):
             variable = expression.variable
             assert variable is not None
             bound = self.bindings.get(variable)
-            return Place(variable, (), variable.type.referred) if bound is None else bound
+            return MemoryPlace(variable, (), variable.type.referred) if bound is None else bound
         if op is Op.MEMBER:
             return member_of(self.locate(expression.args[0]), expression.name)
         if op is Op.INDEX:
@@ -110,7 +110,9 @@ class Evaluator(ABC):
         """Add an event to the trace."""
         self.scope.events.append(event)
 
-    def assign(self, place: Place, value: Value, at: At, is_first: bool = False) -> None:
+    def assign(
+        self, place: MemoryPlace, value: Value, at: SourceLine, is_first: bool = False
+    ) -> None:
         """Give a place a value."""
         if place.indices:
             self.note(Access(place, True, at, self.scope))
@@ -118,7 +120,7 @@ class Evaluator(ABC):
         self.note(made)
         self.trace.assignments.setdefault(place.root, []).append(made)
 
-    def in_arm(self, arm: tuple[int, int, Number], at: At) -> Scope:
+    def in_arm(self, arm: tuple[int, int, Number], at: SourceLine) -> Scope:
         """Open an arm of a branch; the caller closes it by going back to its parent."""
         self.scope = Scope(at, self.scope, arm=arm)
         return self.scope
@@ -199,7 +201,7 @@ class Evaluator(ABC):
     def _assigned(self, expression: Expression) -> Value:
         target = self.locate(expression.args[0])
         given = self.evaluate(expression.args[1])
-        if not isinstance(target, Place):
+        if not isinstance(target, MemoryPlace):
             variable = expression.args[0].variable
             if variable is not None:
                 self.overwritten.add(variable)
@@ -231,13 +233,13 @@ class Evaluator(ABC):
 
     def _address(self, expression: Expression) -> Value:
         found = self.locate(expression.args[0])
-        return Pointer(found) if isinstance(found, Place) else UNKNOWN
+        return Pointer(found) if isinstance(found, MemoryPlace) else UNKNOWN
 
     def _transferred(self, expression: Expression) -> Value:
         for argument in expression.args[1:]:
             self.evaluate(argument)
         stream = self.locate(expression.args[0])
-        place = stream if isinstance(stream, Place) else None
+        place = stream if isinstance(stream, MemoryPlace) else None
         self.note(Transfer(place, expression.name, expression.at, self.scope))
         is_number = expression.type.referred.kind is Kind.INTEGER
         return self._new(expression.type.referred, "read") if is_number else RECEIVED

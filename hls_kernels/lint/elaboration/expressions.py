@@ -9,7 +9,7 @@ from pathlib import Path
 from clang.cindex import Cursor, CursorKind, StorageClass, TypeKind
 
 from hls_kernels.lint.elaboration.asking import binary_operator, unary_operator, value_of
-from hls_kernels.lint.elaboration.syntax import At, Expression, Function, Op, Variable
+from hls_kernels.lint.elaboration.syntax import Expression, Function, Op, SourceLine, Variable
 from hls_kernels.lint.elaboration.widths import OTHER, Kind, Types
 from hls_kernels.lint.tree import parts, path_of
 
@@ -258,5 +258,5 @@ def _behind(whole: Expression) -> Expression:
     return Expression(Op.DEREFERENCE, whole.at, inner, (whole,))
 
 
-def _at(cursor: Cursor) -> At:
-    return At(path_of(cursor) or Path(), cursor.location.line)
+def _at(cursor: Cursor) -> SourceLine:
+    return SourceLine(path_of(cursor) or Path(), cursor.location.line)

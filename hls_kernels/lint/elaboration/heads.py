@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice, product
 
-from hls_kernels.lint.elaboration.syntax import Declare, Expression, Loop, Op, Variable
+from hls_kernels.lint.elaboration.syntax import Declare, Expression, LoopStatement, Op, Variable
 from hls_kernels.lint.elaboration.values import (
     ZERO,
     Number,
@@ -39,7 +39,7 @@ _ENDS: dict[str, Callable[[int, int], bool]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class CountedHead:
     """A loop's variable, and its values where all of them are known; `trips` counts these."""
 
     counter: Variable | None = None
@@ -58,7 +58,7 @@ class Head:
         return turn if self.step is None else plus(self.start, scaled(turn, self.step))
 
 
-def counted_head(loop: Loop, number: Callable[[Expression], Number]) -> Head:
+def counted_head(loop: LoopStatement, number: Callable[[Expression], Number]) -> CountedHead:
     """Read the head of a loop.
 
     Args:
@@ -69,7 +69,7 @@ def counted_head(loop: Loop, number: Callable[[Expression], Number]) -> Head:
         A head without a variable where the loop is not one that counts.
     """
     if loop.turns is not None:
-        return Head(trips=loop.turns)
+        return CountedHead(trips=loop.turns)
     declared = {
         statement.variable: statement.initial
         for statement in loop.start.statements
@@ -77,26 +77,26 @@ def counted_head(loop: Loop, number: Callable[[Expression], Number]) -> Head:
     }
     condition, step = loop.condition, loop.step
     if condition is None or step is None or condition.op is not Op.BINARY:
-        return Head()
+        return CountedHead()
     if step.op is not Op.ASSIGN or step.name not in _STEPS or condition.name not in _MIRRORED:
-        return Head()
+        return CountedHead()
     counter = _variable(step.args[0])
     if counter is None or counter not in declared:
-        return Head()
+        return CountedHead()
     operator, end = condition.name, condition.args[1]
     if _variable(condition.args[0]) is not counter:
         operator, end = _MIRRORED[operator], condition.args[0]
         if _variable(condition.args[1]) is not counter:
-            return Head()
+            return CountedHead()
     initial = declared[counter]
     assert initial is not None
     start, last, by = number(initial), number(end), number(step.args[1]).exact
     signed = {"+=": by, "-=": None if by is None else -by}.get(step.name)
     values = _values(start, last, by, step.name, operator)
     if values is None and signed is None:
-        return Head()
+        return CountedHead()
     trips = None if values is None else len(values)
-    return Head(counter, start, signed, trips, tuple(values or ()))
+    return CountedHead(counter, start, signed, trips, tuple(values or ()))
 
 
 def _values(

@@ -16,7 +16,7 @@ Cell = tuple[Variable, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MemoryPlace:
     """A variable, or a part of it."""
 
     root: Variable
@@ -37,20 +37,20 @@ class Place:
         steps = ("[]" if isinstance(step, Number) else f".{step}" for step in self.path)
         return self.root.name + "".join(steps)
 
-    def member(self, name: str) -> Place:
+    def member(self, name: str) -> MemoryPlace:
         """A member of the struct that stands here."""
-        return Place(self.root, (*self.path, name), self.type.member(name) or OTHER)
+        return MemoryPlace(self.root, (*self.path, name), self.type.member(name) or OTHER)
 
-    def element(self, index: Number) -> Place:
+    def element(self, index: Number) -> MemoryPlace:
         """An element of the array that stands here."""
-        return Place(self.root, (*self.path, index), self.type.inner or OTHER)
+        return MemoryPlace(self.root, (*self.path, index), self.type.inner or OTHER)
 
-    def moved(self, by: Number) -> Place:
+    def moved(self, by: Number) -> MemoryPlace:
         """The element that many behind this one."""
         last = self.path[-1] if self.path else ""
         if isinstance(last, Number):
-            return Place(self.root, (*self.path[:-1], plus(last, by)), self.type)
-        return self if by == constant(0) else Place(self.root, (*self.path, by), self.type)
+            return MemoryPlace(self.root, (*self.path[:-1], plus(last, by)), self.type)
+        return self if by == constant(0) else MemoryPlace(self.root, (*self.path, by), self.type)
 
     def number(self) -> Number:
         """The integer that stands here, as a symbol."""
@@ -63,7 +63,7 @@ class Place:
 class Pointer:
     """A pointer to a place."""
 
-    to: Place
+    to: MemoryPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Unknown:
     is_read: bool = False
 
 
-Value = Number | Place | Pointer | Record | Unknown
+Value = Number | MemoryPlace | Pointer | Record | Unknown
 
 UNKNOWN = Unknown()
 RECEIVED = Unknown(is_read=True)
@@ -88,7 +88,7 @@ RECEIVED = Unknown(is_read=True)
 
 def decayed(value: Value) -> Value:
     """An array as a pointer to its first element; any other value itself."""
-    if isinstance(value, Place) and value.type.kind is Kind.ARRAY:
+    if isinstance(value, MemoryPlace) and value.type.kind is Kind.ARRAY:
         return Pointer(value.element(constant(0)))
     return value
 
@@ -97,14 +97,14 @@ def member_of(value: Value, name: str) -> Value:
     """A member of a struct, wherever it stands."""
     if isinstance(value, Pointer):
         value = value.to
-    if isinstance(value, Place):
+    if isinstance(value, MemoryPlace):
         return value.member(name)
     return value.fields.get(name, UNKNOWN) if isinstance(value, Record) else UNKNOWN
 
 
 def element_of(value: Value, index: Number) -> Value:
     """An element of an array, or of what a pointer points to."""
-    if isinstance(value, Place) and value.type.kind is Kind.ARRAY:
+    if isinstance(value, MemoryPlace) and value.type.kind is Kind.ARRAY:
         return value.element(index)
     return value.to.moved(index) if isinstance(value, Pointer) else UNKNOWN
 
@@ -137,16 +137,16 @@ def either(condition: Number, a: Value, b: Value) -> Value:
 
 
 def _as_record(value: Value) -> Record | None:
-    if isinstance(value, Place) and value.type.fields:
+    if isinstance(value, MemoryPlace) and value.type.fields:
         members = {name: value.member(name) for name, _ in value.type.fields}
         numbers = {name: m.number() for name, m in members.items() if m.type.kind is Kind.INTEGER}
         return Record({**members, **numbers})
     return value if isinstance(value, Record) else None
 
 
-def place_of(symbol: Symbol) -> Place:
-    """The place that `Place.number` made a symbol of."""
+def place_of(symbol: Symbol) -> MemoryPlace:
+    """The place that `MemoryPlace.number` made a symbol of."""
     _, root, path = symbol.key
     assert isinstance(root, Variable)
     assert isinstance(path, tuple)
-    return Place(root, path)
+    return MemoryPlace(root, path)

@@ -14,16 +14,16 @@ from hls_kernels.lint.elaboration.asking import initializer
 from hls_kernels.lint.elaboration.expressions import Expressions
 from hls_kernels.lint.elaboration.pragmas import Pragma, read_pragma
 from hls_kernels.lint.elaboration.syntax import (
-    At,
-    Block,
     Branch,
     Declare,
     Evaluate,
     Function,
     Jump,
-    Loop,
+    LoopStatement,
     Return,
+    SourceLine,
     Statement,
+    Statements,
 )
 from hls_kernels.lint.elaboration.widths import Kind
 from hls_kernels.lint.loops import body_of, head_of
@@ -97,7 +97,7 @@ class Reader:
         owner = read(parent.type) if definition.kind != CursorKind.FUNCTION_DECL else None
         return Function(
             definition.spelling,
-            At(path or Path(), definition.location.line),
+            SourceLine(path or Path(), definition.location.line),
             read(definition.result_type),
             tuple(
                 self.expressions.variable(child)
@@ -124,11 +124,11 @@ class Reader:
 
     # ---- statements ---------------------------------------------------------------------------
 
-    def _block(self, cursor: Cursor) -> Block:
+    def _block(self, cursor: Cursor) -> Statements:
         if cursor.kind != CursorKind.COMPOUND_STMT:
-            return Block(tuple(self._statements(cursor)))
+            return Statements(tuple(self._statements(cursor)))
         statements = [s for child in cursor.get_children() for s in self._statements(child)]
-        return Block(tuple(statements), tuple(self._claim_within(cursor)))
+        return Statements(tuple(statements), tuple(self._claim_within(cursor)))
 
     def _statements(self, cursor: Cursor, label: str | None = None) -> Iterator[Statement]:
         kind = cursor.kind
@@ -168,7 +168,7 @@ class Reader:
             yield self._declaration(children.pop(0))
         condition = self.expressions.read(children[0])
         arms = [self._block(child) for child in children[1:3]]
-        arms += [Block()] * (2 - len(arms))
+        arms += [Statements()] * (2 - len(arms))
         yield Branch(condition, tuple(arms))
 
     def _switch(self, children: list[Cursor]) -> Branch:
@@ -180,33 +180,35 @@ class Reader:
                 child = list(child.get_children())[-1]
             arms = arms or [[]]
             arms[-1].extend(self._statements(child))
-        blocks = (Block(tuple(s for s in arm if not isinstance(s, Jump))) for arm in arms)
+        blocks = (Statements(tuple(s for s in arm if not isinstance(s, Jump))) for arm in arms)
         return Branch(self.expressions.read(children[-2]), tuple(blocks), is_switch=True)
 
-    def _loop(self, cursor: Cursor, label: str | None) -> Loop:
+    def _loop(self, cursor: Cursor, label: str | None) -> LoopStatement:
         body = self._block(body_of(cursor))
-        at = At(path_of(cursor) or Path(), cursor.location.line)
+        at = SourceLine(path_of(cursor) or Path(), cursor.location.line)
         children = list(cursor.get_children())
         if cursor.kind == CursorKind.CXX_FOR_RANGE_STMT:
-            return self._loop_over(children, Loop(at, label, body))
+            return self._loop_over(children, LoopStatement(at, label, body))
         if cursor.kind != CursorKind.FOR_STMT:
             condition = children[-1 if cursor.kind == CursorKind.DO_STMT else -2]
-            return Loop(at, label, body, condition=self.expressions.read(condition))
+            return LoopStatement(at, label, body, condition=self.expressions.read(condition))
         head = head_of(self.unit, cursor)
         read = self.expressions.read
-        return Loop(
+        return LoopStatement(
             at,
             label,
             body,
-            Block() if head.start is None else self._block(head.start),
+            Statements() if head.start is None else self._block(head.start),
             None if head.condition is None else read(head.condition),
             None if head.step is None else read(head.step),
         )
 
-    def _loop_over(self, children: list[Cursor], loop: Loop) -> Loop:
+    def _loop_over(self, children: list[Cursor], loop: LoopStatement) -> LoopStatement:
         declared = [c for c in children if c.kind == CursorKind.VAR_DECL]
         array = self.expressions.types.read(children[-2].type).referred
-        loop.start = Block(tuple(Declare(self.expressions.variable(c), None) for c in declared))
+        loop.start = Statements(
+            tuple(Declare(self.expressions.variable(c), None) for c in declared)
+        )
         loop.turns = array.count if array.kind is Kind.ARRAY else None
         return loop
 

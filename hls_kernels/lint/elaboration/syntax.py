@@ -16,7 +16,7 @@ from hls_kernels.lint.elaboration.widths import OTHER, Type
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class SourceLine:
     """A place in a source."""
 
     path: Path
@@ -29,7 +29,7 @@ class Variable:
 
     name: str
     type: Type
-    at: At
+    at: SourceLine
     is_static: bool = False
     is_member: bool = False
 
@@ -60,7 +60,7 @@ class Expression:
     """An expression and its type."""
 
     op: Op
-    at: At
+    at: SourceLine
     type: Type = OTHER
     args: tuple[Expression, ...] = ()
     name: str = ""
@@ -89,18 +89,18 @@ class Branch:
     """An if or a switch: one of the arms runs."""
 
     condition: Expression
-    arms: tuple[Block, ...]
+    arms: tuple[Statements, ...]
     is_switch: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class Loop:
+class LoopStatement:
     """A loop; only a ``for`` has a start and a step. One over an array has a number of `turns`."""
 
-    at: At
+    at: SourceLine
     label: str | None
-    body: Block
-    start: Block = field(default_factory=lambda: Block())
+    body: Statements
+    start: Statements = field(default_factory=lambda: Statements())
     condition: Expression | None = None
     step: Expression | None = None
     turns: int | None = None
@@ -120,11 +120,11 @@ class Jump:
     is_break: bool
 
 
-Statement = Declare | Evaluate | Branch | Loop | Return | Jump
+Statement = Declare | Evaluate | Branch | LoopStatement | Return | Jump
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class Statements:
     """Statements one after the other, and the pragmas that stand between them."""
 
     statements: tuple[Statement, ...] = ()
@@ -140,10 +140,10 @@ class Function:
     """A function with its body; a template is one function for each set of its arguments."""
 
     name: str
-    at: At
+    at: SourceLine
     result: Type
     parameters: tuple[Variable, ...] = ()
-    body: Block = field(default_factory=Block)
+    body: Statements = field(default_factory=Statements)
     is_method: bool = False
     owner: Type | None = None
     is_known: bool = False  # the project's own, with a body
@@ -155,19 +155,19 @@ class Function:
         return found is not None and "off" not in found.options
 
 
-def statements_in(block: Block) -> Iterator[Statement]:
+def statements_in(block: Statements) -> Iterator[Statement]:
     """All statements of a block, those of inner blocks too."""
     for statement in block.statements:
         yield statement
         if isinstance(statement, Branch):
             for arm in statement.arms:
                 yield from statements_in(arm)
-        elif isinstance(statement, Loop):
+        elif isinstance(statement, LoopStatement):
             yield from statements_in(statement.start)
             yield from statements_in(statement.body)
 
 
-def expressions_in(block: Block) -> Iterator[Expression]:
+def expressions_in(block: Statements) -> Iterator[Expression]:
     """All expressions of a block and of the blocks in it, each before its parts."""
     for statement in statements_in(block):
         for expression in _expressions_of(statement):
@@ -180,7 +180,7 @@ def _expressions_of(statement: Statement) -> Iterator[Expression]:
         found = (statement.initial,)
     elif isinstance(statement, Evaluate):
         found = (statement.expression,)
-    elif isinstance(statement, Branch | Loop):
+    elif isinstance(statement, Branch | LoopStatement):
         found = (statement.condition, getattr(statement, "step", None))
     elif isinstance(statement, Return):
         found = (statement.value,)

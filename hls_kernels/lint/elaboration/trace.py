@@ -10,9 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
-from hls_kernels.lint.elaboration.places import Cell, Place, Unknown, Value, overlaps, place_of
+from hls_kernels.lint.elaboration.places import (
+    Cell,
+    MemoryPlace,
+    Unknown,
+    Value,
+    overlaps,
+    place_of,
+)
 from hls_kernels.lint.elaboration.pragmas import Pragma
-from hls_kernels.lint.elaboration.syntax import At, Function, Loop, Variable
+from hls_kernels.lint.elaboration.syntax import Function, LoopStatement, SourceLine, Variable
 from hls_kernels.lint.elaboration.values import Number, Residue, Residues, Symbol, joined
 from hls_kernels.lint.elaboration.widths import Type
 
@@ -23,7 +30,7 @@ _numbers = count()
 class Turns:
     """How often a loop turns, and how that is done."""
 
-    loop: Loop
+    loop: LoopStatement
     trips: int | None = None  # None where run time decides
     average: int = 1  # of LOOP_TRIPCOUNT then
     copies: int = 1  # side by side: the factor of UNROLL, or all
@@ -45,7 +52,7 @@ class Scope:
     An arm is the branch's number, the arm's, and the condition.
     """
 
-    at: At
+    at: SourceLine
     parent: Scope | None = None
     function: Function | None = None
     turns: Turns | None = None
@@ -103,9 +110,9 @@ class Scope:
 class Access:
     """A read or write of an array's element."""
 
-    place: Place
+    place: MemoryPlace
     is_write: bool
-    at: At
+    at: SourceLine
     scope: Scope
 
 
@@ -113,9 +120,9 @@ class Access:
 class Assignment:
     """A new value; that of an `is_first` one is a variable's initial value."""
 
-    place: Place
+    place: MemoryPlace
     value: Value
-    at: At
+    at: SourceLine
     scope: Scope
     is_first: bool = False
 
@@ -128,7 +135,7 @@ class Arithmetic:
     left: Number
     right: Number
     type: Type
-    at: At
+    at: SourceLine
     scope: Scope
 
 
@@ -136,9 +143,9 @@ class Arithmetic:
 class Transfer:
     """A read or write of a stream."""
 
-    stream: Place | None
+    stream: MemoryPlace | None
     method: str
-    at: At
+    at: SourceLine
     scope: Scope
 
 
@@ -150,7 +157,7 @@ class Directive:
     """A pragma on a variable, found where the variable is."""
 
     pragma: Pragma
-    place: Place
+    place: MemoryPlace
 
 
 @dataclass(slots=True, eq=False)
@@ -160,7 +167,7 @@ class Trace:
     top: Scope
     directives: list[Directive] = field(default_factory=list)
     declared: dict[Variable, list[Scope]] = field(default_factory=dict)  # where storage begins
-    masters: dict[Variable, At] = field(default_factory=dict)  # ports of m_axi
+    masters: dict[Variable, SourceLine] = field(default_factory=dict)  # ports of m_axi
     assignments: dict[Variable, list[Assignment]] = field(default_factory=dict)
     _residues: dict[Cell, Residue] | None = None
 
@@ -210,7 +217,7 @@ class Trace:
                 value = assignment.value
                 if isinstance(value, Unknown) and value.is_read:
                     return True
-                if isinstance(value, Place) and value.root in self.masters:
+                if isinstance(value, MemoryPlace) and value.root in self.masters:
                     return True
                 if isinstance(value, Number):
                     new = value.symbols() - seen
@@ -272,7 +279,7 @@ def _leaves(cell: Cell, value: Value) -> Iterator[tuple[Cell, Number | None]]:
     if fields is not None:
         for name, inner in fields.items():
             yield from _leaves((cell[0], (*cell[1], name)), inner)
-    elif isinstance(value, Place):
+    elif isinstance(value, MemoryPlace):
         for name, type_ in value.type.fields:
             if type_.dimensions or type_.fields:
                 yield (cell[0], (*cell[1], name)), None

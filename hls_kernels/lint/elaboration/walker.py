@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hls_kernels.lint.elaboration.evaluation import Evaluator
-from hls_kernels.lint.elaboration.heads import Head, counted_head, turn_of
+from hls_kernels.lint.elaboration.heads import CountedHead, counted_head, turn_of
 from hls_kernels.lint.elaboration.places import (
     UNKNOWN,
-    Place,
+    MemoryPlace,
     Pointer,
     Record,
     Unknown,
@@ -18,16 +18,16 @@ from hls_kernels.lint.elaboration.places import (
 )
 from hls_kernels.lint.elaboration.pragmas import Pragma
 from hls_kernels.lint.elaboration.syntax import (
-    Block,
     Branch,
     Declare,
     Evaluate,
     Expression,
     Function,
     Jump,
-    Loop,
+    LoopStatement,
     Return,
     Statement,
+    Statements,
     Variable,
     statements_in,
 )
@@ -81,7 +81,9 @@ class Walker(Evaluator):
         for parameter in self.top.parameters:
             type_ = parameter.type.referred
             if type_.kind is Kind.POINTER and type_.inner is not None:
-                self.bindings[parameter] = Pointer(Place(parameter, (constant(0),), type_.inner))
+                self.bindings[parameter] = Pointer(
+                    MemoryPlace(parameter, (constant(0),), type_.inner)
+                )
             if parameter.name in masters:
                 self.trace.masters[parameter] = parameter.at
         self._run(self.top)
@@ -117,7 +119,7 @@ class Walker(Evaluator):
             found = self._call(function, given, expression)
         if function.is_method:
             self.objects.pop()
-        if expression.type.kind is Kind.INTEGER and not isinstance(found, (Number, Place)):
+        if expression.type.kind is Kind.INTEGER and not isinstance(found, (Number, MemoryPlace)):
             return self._new(expression.type)
         return found
 
@@ -160,7 +162,7 @@ class Walker(Evaluator):
         self.trace.declared.setdefault(variable, []).append(self.scope)
         self.bindings.pop(variable, None)
         is_followed = isinstance(value, (Number, Pointer, Record)) or (
-            isinstance(value, Place) and not value.indices
+            isinstance(value, MemoryPlace) and not value.indices
         )
         if (
             is_followed
@@ -169,11 +171,11 @@ class Walker(Evaluator):
         ):
             self.bindings[variable] = value
         elif value != UNKNOWN or type_.kind is Kind.INTEGER:
-            self.assign(Place(variable, (), type_), value, variable.at, is_first=True)
+            self.assign(MemoryPlace(variable, (), type_), value, variable.at, is_first=True)
 
     # ---- statements ---------------------------------------------------------------------------
 
-    def _block(self, block: Block) -> bool:
+    def _block(self, block: Statements) -> bool:
         """Run a block; whether it ends with a jump, so that what follows does not run."""
         outer = self.scope
         is_ended = False
@@ -193,7 +195,7 @@ class Walker(Evaluator):
             self.evaluate(statement.expression)
         elif isinstance(statement, Branch):
             return self._branch(statement)
-        elif isinstance(statement, Loop):
+        elif isinstance(statement, LoopStatement):
             self._loop(statement)
         elif isinstance(statement, Return) and statement.value is not None:
             self._returned[-1].append(self.evaluate(statement.value))
@@ -230,13 +232,13 @@ class Walker(Evaluator):
             self.in_arm((self.new_branch(), 0, condition), outer.at)
         return False
 
-    def _loop(self, loop: Loop) -> None:
+    def _loop(self, loop: LoopStatement) -> None:
         outer = self.scope
         turns = Turns(loop)
         self.scope = Scope(loop.at, outer, turns=turns)
         head = counted_head(loop, self.number)
         if head.counter in self.overwritten or (self.changes and head.counter in self.changes):
-            head = Head()
+            head = CountedHead()
         for statement in loop.start.statements:
             if not isinstance(statement, Declare) or statement.variable is not head.counter:
                 self._statement(statement)
@@ -248,7 +250,7 @@ class Walker(Evaluator):
             self.evaluate(loop.step)
         self.scope = outer
 
-    def _count(self, turns: Turns, head: Head, outer: Scope) -> None:
+    def _count(self, turns: Turns, head: CountedHead, outer: Scope) -> None:
         """Say how often a loop turns, and what its variable is in the body."""
         body = turns.loop.body
         pipeline, unroll = body.pragma("PIPELINE"), body.pragma("UNROLL")
@@ -281,14 +283,14 @@ class Walker(Evaluator):
         if variable is None:
             return
         bound = self.bindings.get(variable)
-        value: Value = Place(variable, (), variable.type.referred) if bound is None else bound
+        value: Value = MemoryPlace(variable, (), variable.type.referred) if bound is None else bound
         for member in members:
             value = member_of(value, member)
         if isinstance(value, Pointer) and value.to.path and value.to.path[-1] == constant(0):
             # of a parameter: the array whose first element it points to
             whole = value.to.path[:-1]
-            value = Place(value.to.root, whole, type_at(value.to.root, whole))
-        if isinstance(value, Place):
+            value = MemoryPlace(value.to.root, whole, type_at(value.to.root, whole))
+        if isinstance(value, MemoryPlace):
             self.trace.directives.append(Directive(pragma, value))
 
     def _named(self, name: str, line: int) -> Variable | None:
@@ -307,7 +309,7 @@ def _average(count: Pragma | None) -> int:
     return next((n for n in map(count.number, ("avg", "max")) if n is not None), 1)
 
 
-def _jumps(block: Block) -> bool:
+def _jumps(block: Statements) -> bool:
     """Whether a return, break or continue stands in a block, loops in it left out."""
     return any(
         isinstance(statement, (Return, Jump))

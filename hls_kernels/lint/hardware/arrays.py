@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import ceil, gcd, prod
 
-from hls_kernels.lint.elaboration.places import Cell, Place
+from hls_kernels.lint.elaboration.places import Cell, MemoryPlace
 from hls_kernels.lint.elaboration.pragmas import Pragma
-from hls_kernels.lint.elaboration.syntax import At
+from hls_kernels.lint.elaboration.syntax import SourceLine
 from hls_kernels.lint.elaboration.trace import Access, Trace
 from hls_kernels.lint.elaboration.values import Number, Residues, Symbol
 from hls_kernels.lint.elaboration.widths import Kind, Type
@@ -52,7 +52,7 @@ class Memory:
         for dimension, cut in self.cuts.items():
             yield self.type.dimensions[dimension], cut
 
-    def indices_of(self, place: Place) -> tuple[Number, ...] | None:
+    def indices_of(self, place: MemoryPlace) -> tuple[Number, ...] | None:
         """The indices by which a place is reached in this array, None where it is no part of it."""
         depth = len(self.cell[1])
         inner = place.path[depth : depth + len(self.type.dimensions)]
@@ -60,7 +60,7 @@ class Memory:
         numbers = tuple(step for step in inner if isinstance(step, Number))
         return numbers if is_part and len(numbers) == len(self.type.dimensions) else None
 
-    def inner_path(self, place: Place) -> tuple[str | Number, ...]:
+    def inner_path(self, place: MemoryPlace) -> tuple[str | Number, ...]:
         """The way from an element of the array to a place in it."""
         return place.path[len(self.cell[1]) + len(self.type.dimensions) :]
 
@@ -118,7 +118,7 @@ def aggregate(design: Design) -> Iterator[Finding]:
                 continue
             if memory.is_registers and not _has_arrays(element):
                 continue
-            at = At(cut.path, cut.line)
+            at = SourceLine(cut.path, cut.line)
             what = (
                 f"{_name(memory)} is partitioned and not aggregated, an array of {_last(element)}"
             )
@@ -138,7 +138,7 @@ def _last(type_: Type) -> str:
 
 def _name(memory: Memory) -> str:
     root, path = memory.cell
-    return str(Place(root, path)).replace(".*", "[]")
+    return str(MemoryPlace(root, path)).replace(".*", "[]")
 
 
 # ---- mux --------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hls_kernels.lint.elaboration.places import Cell, Place, place_of
+from hls_kernels.lint.elaboration.places import Cell, MemoryPlace, place_of
 from hls_kernels.lint.elaboration.trace import Assignment, Scope, Trace
 from hls_kernels.lint.elaboration.values import Number, Symbol, plus
 from hls_kernels.lint.findings import Finding
@@ -130,7 +130,7 @@ def _waits(trace: Trace, chain: _Chain) -> bool:
     return _rests_on(trace, rests | chain.conditions(), place, chain.copied[-1])
 
 
-def _rests_on(trace: Trace, symbols: set[Symbol], place: Place, loop: Scope) -> bool:
+def _rests_on(trace: Trace, symbols: set[Symbol], place: MemoryPlace, loop: Scope) -> bool:
     """Whether symbols rest on what stands at a place, also through variables within a loop."""
     waiting, seen = set(symbols), set(symbols)
     while waiting:

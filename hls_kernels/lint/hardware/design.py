@@ -10,7 +10,13 @@ from clang.cindex import TranslationUnit
 
 from hls_kernels.lint.compiling import Pragmas
 from hls_kernels.lint.elaboration.reader import Reader, definitions_in
-from hls_kernels.lint.elaboration.syntax import At, Declare, Function, expressions_in, statements_in
+from hls_kernels.lint.elaboration.syntax import (
+    Declare,
+    Function,
+    SourceLine,
+    expressions_in,
+    statements_in,
+)
 from hls_kernels.lint.elaboration.trace import Trace
 from hls_kernels.lint.elaboration.walker import trace_of
 from hls_kernels.lint.findings import Finding
@@ -62,6 +68,6 @@ def design_of(unit: TranslationUnit, source: Path, pragmas: Pragmas, owns: Owns)
     return Design(tuple(trace_of(top) for top in tops if top not in called))
 
 
-def found(at: At, rule: str, what: str) -> Finding:
+def found(at: SourceLine, rule: str, what: str) -> Finding:
     """A finding at a place."""
     return Finding(at.path, at.line, rule, what)

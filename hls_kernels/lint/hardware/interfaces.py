@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hls_kernels.lint.elaboration.syntax import (
-    At,
-    Block,
     Evaluate,
     Expression,
     Function,
-    Loop,
+    LoopStatement,
     Op,
+    SourceLine,
+    Statements,
     statements_in,
 )
 from hls_kernels.lint.elaboration.widths import Kind
@@ -35,7 +35,7 @@ def axi_aggregate(design: Design) -> Iterator[Finding]:
             is_packed = pragma.name == "AGGREGATE" and pragma.options.get("compact") == "bit"
             if is_packed and pragma.variable in ports:
                 what = f"compact=bit on {pragma.variable}, a port of m_axi"
-                yield found(At(pragma.path, pragma.line), "axi-aggregate", what)
+                yield found(SourceLine(pragma.path, pragma.line), "axi-aggregate", what)
 
 
 def dataflow_arguments(design: Design) -> Iterator[Finding]:
@@ -58,8 +58,8 @@ def dataflow_arguments(design: Design) -> Iterator[Finding]:
 
 def _processes(function: Function) -> Iterator[Expression]:
     """The calls that stand directly in the regions of a function."""
-    loops = (s.body for s in statements_in(function.body) if isinstance(s, Loop))
-    regions: list[Block] = [function.body, *loops]
+    loops = (s.body for s in statements_in(function.body) if isinstance(s, LoopStatement))
+    regions: list[Statements] = [function.body, *loops]
     for region in regions:
         if region.pragma("DATAFLOW") is None:
             continue

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from itertools import islice, product
 
-from hls_kernels.lint.elaboration.places import Place
+from hls_kernels.lint.elaboration.places import MemoryPlace
 from hls_kernels.lint.elaboration.trace import Access, Scope, Trace
 from hls_kernels.lint.elaboration.values import Number, Residues, Symbol, in_copy
 from hls_kernels.lint.elaboration.widths import Kind, Type
@@ -51,7 +51,7 @@ def _port_findings(trace: Trace, pipeline: Scope, memory: Memory) -> Iterator[Fi
         together = _together(words) if len(words) > limit else []
         if len(together) > limit:
             first = together[0]
-            what = f"{len(together)} words of one bank of {Place(*memory.cell)} in "
+            what = f"{len(together)} words of one bank of {MemoryPlace(*memory.cell)} in "
             cycles = "one cycle" if limit == _PORTS else f"{limit // _PORTS} cycles"
             yield found(first.at, "aggregate", what + cycles)
             return

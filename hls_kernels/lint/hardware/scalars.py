@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hls_kernels.lint.elaboration.syntax import At, Return
+from hls_kernels.lint.elaboration.syntax import Return, SourceLine
 from hls_kernels.lint.elaboration.trace import Arithmetic
 from hls_kernels.lint.elaboration.values import Number
 from hls_kernels.lint.findings import Finding
@@ -53,7 +53,7 @@ def _is_shift(divisor: Number) -> bool:
     return value is not None and value > 0 and value & (value - 1) == 0
 
 
-def _written_at(event: Arithmetic) -> At:
+def _written_at(event: Arithmetic) -> SourceLine:
     """Where a division is asked for: helpers of one expression stand where they are called."""
     at = event.at
     for scope in event.scope.around():

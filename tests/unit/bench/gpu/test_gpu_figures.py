@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ecorl.bench.gpu.attached import ATTACHED, PLAIN, Block
+from ecorl.bench.gpu.attached import ATTACHED, PLAIN, LoopTime
 from ecorl.bench.gpu.figures import (
     PROFILES,
     StageFigures,
@@ -101,8 +101,8 @@ def test_ratios_are_to_the_same_load_in_bf16():
 
 
 def test_what_ecorl_adds_is_by_pairs():
-    plain = [Block(1.0, 0.5, 300.0), Block(2.0, 0.5, 600.0), Block(1.0, 0.5, 300.0)]
-    attached = [Block(1.1, 0.6, 303.0), Block(2.2, 0.6, 606.0), Block(1.1, 0.6, None)]
+    plain = [LoopTime(1.0, 0.5, 300.0), LoopTime(2.0, 0.5, 600.0), LoopTime(1.0, 0.5, 300.0)]
+    attached = [LoopTime(1.1, 0.6, 303.0), LoopTime(2.2, 0.6, 606.0), LoopTime(1.1, 0.6, None)]
     found = by_id(attached_figures("x", "loop", {PLAIN: plain, ATTACHED: attached}, 10))
     assert found["x.attached.loop.step_ratio"].value == pytest.approx(1.1)
     assert found["x.attached.loop.cpu_ratio"].value == pytest.approx(1.2)

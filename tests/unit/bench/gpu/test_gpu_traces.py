@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ecorl.bench.gpu.traces import (
-    Point,
+    TracePoint,
     changes,
     counted_energy,
     deviations,
@@ -24,7 +24,7 @@ from ecorl.bench.gpu.traces import (
 
 
 def points(function, end_s, step_s):
-    return [Point(i * step_s, function(i * step_s)) for i in range(round(end_s / step_s) + 1)]
+    return [TracePoint(i * step_s, function(i * step_s)) for i in range(round(end_s / step_s) + 1)]
 
 
 @given(st.floats(0.05, 3.9), st.floats(0.05, 3.9), st.floats(-50, 50), st.floats(1, 700))
@@ -41,7 +41,7 @@ def test_nothing_is_extrapolated():
     assert trapezoid_integral(line, 0.5, 1.1) is None
     assert trapezoid_integral([], 0.0, 1.0) is None
     assert value_at(line, 1.1) is None
-    assert value_at([Point(1.0, 7.0)], 1.0) == 7.0
+    assert value_at([TracePoint(1.0, 7.0)], 1.0) == 7.0
     assert held_energy(line, 0.5, 2.5, hold_s=1.0) is None
     assert held_energy(line, 0.25, 0.75) == pytest.approx(50.0)
 
@@ -61,7 +61,7 @@ def test_a_counter_is_taken_between_its_refreshes():
 
 def test_a_counter_that_fell_has_no_rise():
     readings = counter(500.0, 0.1, 0.01, 1.0)
-    later = [Point(p.t_s + 1.0, p.value) for p in counter(500.0, 0.1, 0.01, 1.0)]
+    later = [TracePoint(p.t_s + 1.0, p.value) for p in counter(500.0, 0.1, 0.01, 1.0)]
     assert counted_energy([*readings, *later], 0.5, 1.5) is None
 
 
@@ -73,11 +73,11 @@ def test_the_period_of_an_instrument_is_found(period_s):
 
 
 def test_a_missed_change_is_two_periods():
-    readings = [Point(0.1 * i, float(i if i != 50 else 49)) for i in range(100)]
+    readings = [TracePoint(0.1 * i, float(i if i != 50 else 49)) for i in range(100)]
     assert max(refresh_intervals(readings)) == pytest.approx(0.2)
     assert refresh_period(readings) == pytest.approx(0.1)
     assert refresh_period(readings[:3]) is None
-    assert changes([Point(0.0, 1.0), Point(0.1, 1.0)]) == []
+    assert changes([TracePoint(0.0, 1.0), TracePoint(0.1, 1.0)]) == []
 
 
 def test_delay_and_rise_of_a_slow_instrument():
