@@ -39,75 +39,73 @@ static inline word_t all_lanes(value_t v) {
     return word;
 }
 
-/// The larger of each pair of lanes.
-static inline word_t larger_lanes(const word_t& a, const word_t& b) {
+/// What a tree brings two lanes together by.
+struct larger_of {
+    static value_t of(value_t a, value_t b) {
 #pragma HLS INLINE
-    word_t word;
-    for (int i = 0; i < LANES; ++i) {
-#pragma HLS UNROLL
-        word.lane[i] = larger(a.lane[i], b.lane[i]);
+        return larger(a, b);
     }
-    return word;
+};
+
+struct bits_of_either {
+    static value_t of(value_t a, value_t b) {
+#pragma HLS INLINE
+        return a | b;
+    }
+};
+
+struct sum_of_both {
+    template <class T>
+    static T of(const T& a, const T& b) {
+#pragma HLS INLINE
+        return T(a + b);
+    }
+};
+
+/// Sixteen values brought together by a balanced tree.
+template <class Fold, class T>
+static inline T folded(T part[LANES]) {
+#pragma HLS INLINE
+TREE:
+    for (int width = LANES / 2; width > 0; width /= 2) {
+#pragma HLS UNROLL
+        for (int i = 0; i < width; ++i) {
+#pragma HLS UNROLL
+            part[i] = Fold::of(part[i], part[i + width]);
+        }
+    }
+    return part[0];
 }
 
-/// The largest lane, by a balanced tree.
+/// The lanes of a word, each as a T, brought together.
+template <class Fold, class T>
+static inline T folded_lanes(const word_t& word) {
+#pragma HLS INLINE
+    T part[LANES];
+#pragma HLS ARRAY_PARTITION variable = part complete
+    for (int i = 0; i < LANES; ++i) {
+#pragma HLS UNROLL
+        part[i] = word.lane[i];
+    }
+    return folded<Fold>(part);
+}
+
+/// The largest lane.
 static inline value_t largest(const word_t& word) {
 #pragma HLS INLINE
-    value_t part[LANES];
-#pragma HLS ARRAY_PARTITION variable = part complete
-    for (int i = 0; i < LANES; ++i) {
-#pragma HLS UNROLL
-        part[i] = word.lane[i];
-    }
-TREE:
-    for (int width = LANES / 2; width > 0; width /= 2) {
-#pragma HLS UNROLL
-        for (int i = 0; i < width; ++i) {
-#pragma HLS UNROLL
-            part[i] = larger(part[i], part[i + width]);
-        }
-    }
-    return part[0];
+    return folded_lanes<larger_of, value_t>(word);
 }
 
-/// All bits that are set in any lane, by a balanced tree.
+/// All bits that are set in any lane.
 static inline value_t any_bit(const word_t& word) {
 #pragma HLS INLINE
-    value_t part[LANES];
-#pragma HLS ARRAY_PARTITION variable = part complete
-    for (int i = 0; i < LANES; ++i) {
-#pragma HLS UNROLL
-        part[i] = word.lane[i];
-    }
-TREE:
-    for (int width = LANES / 2; width > 0; width /= 2) {
-#pragma HLS UNROLL
-        for (int i = 0; i < width; ++i) {
-#pragma HLS UNROLL
-            part[i] = part[i] | part[i + width];
-        }
-    }
-    return part[0];
+    return folded_lanes<bits_of_either, value_t>(word);
 }
 
-/// The sum of the lanes, by a balanced tree.
+/// The sum of the lanes.
 static inline sint<36> total(const word_t& word) {
 #pragma HLS INLINE
-    sint<36> part[LANES];
-#pragma HLS ARRAY_PARTITION variable = part complete
-    for (int i = 0; i < LANES; ++i) {
-#pragma HLS UNROLL
-        part[i] = word.lane[i];
-    }
-TREE:
-    for (int width = LANES / 2; width > 0; width /= 2) {
-#pragma HLS UNROLL
-        for (int i = 0; i < width; ++i) {
-#pragma HLS UNROLL
-            part[i] = part[i] + part[i + width];
-        }
-    }
-    return part[0];
+    return folded_lanes<sum_of_both, sint<36> >(word);
 }
 
 /// One lane of a kernel: an integer of exact width. Shifts are by 0..31 bits, so that no shifter

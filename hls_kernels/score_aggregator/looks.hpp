@@ -131,15 +131,7 @@ inline sint<56> rewarded(const word_t& weights, const word_t& rewards) {
 #pragma HLS UNROLL
         part[j] = sint<56>(product<17, 32>(sint<17>(weights.lane[j]), rewards.lane[j]));
     }
-TREE:
-    for (int width = LANES / 2; width > 0; width /= 2) {
-#pragma HLS UNROLL
-        for (int j = 0; j < width; ++j) {
-#pragma HLS UNROLL
-            part[j] = part[j] + part[j + width];
-        }
-    }
-    return part[0];
+    return folded<sum_of_both>(part);
 }
 
 /// Sums of each row's powers: its part of a log-sum-exp, or its rewards by their weights.

@@ -94,20 +94,17 @@ const value_t* CardForward::run(const group_t& group, const std::int32_t* ids) {
     for (std::int32_t l = 0; l < model_.n_layers; ++l) {
         const bool last = l + 1 == model_.n_layers;
         std::int32_t m = group.n_tokens();
-        const auto pass = [&](const auto& steps) {
-            for (std::int32_t t0 = 0; t0 < m; t0 += ROW_BLOCK) {
-                const std::int32_t n = std::min(ROW_BLOCK, m - t0);
-                for (const decoder_step& step : steps) rows_step(step, l, t0, n);
-            }
+        const auto do_step = [&](const decoder_step& step, std::int32_t t0, std::int32_t n) {
+            rows_step(step, l, t0, n);
         };
-        pass(BEFORE_ATTENTION);
+        for_row_blocks(BEFORE_ATTENTION, m, ROW_BLOCK, do_step);
         if (last) spread_marks(group);  // later ones reach no other token
         for (const decoder_step& step : ATTENTION) attention_step(step, group, last);
         if (last) {
             keep_wanted(group);
             m = static_cast<std::int32_t>(group.wanted.size());
         }
-        pass(AFTER_ATTENTION);
+        for_row_blocks(AFTER_ATTENTION, m, ROW_BLOCK, do_step);
     }
     hidden_.resize(group.wanted.size() * model_.hidden);
     from_rows(x_.data(), hidden_.data(), static_cast<std::int32_t>(group.wanted.size()),

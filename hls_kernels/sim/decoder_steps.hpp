@@ -7,6 +7,8 @@
 // once. The last layer takes only the wanted rows through AFTER_ATTENTION.
 #pragma once
 
+#include <cstddef>
+
 #include "decoder.hpp"
 
 namespace ecorl {
@@ -63,5 +65,16 @@ constexpr decoder_step AFTER_ATTENTION[] = {
     step(operation::MULTIPLY_PARTS, &decoder_layer::down),
     step(operation::RESIDUAL, &decoder_layer::down),
 };
+
+/// Take `n_rows` rows through a list of steps, `block` of them at a time: do_step(step, first row,
+/// rows).
+template <std::size_t N, class Do>
+void for_row_blocks(const decoder_step (&steps)[N], std::int32_t n_rows, std::int32_t block,
+                    const Do& do_step) {
+    for (std::int32_t t0 = 0; t0 < n_rows; t0 += block) {
+        const std::int32_t m = n_rows - t0 < block ? n_rows - t0 : block;
+        for (const decoder_step& step : steps) do_step(step, t0, m);
+    }
+}
 
 }  // namespace ecorl

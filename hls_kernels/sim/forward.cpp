@@ -56,13 +56,10 @@ const value_t* Forward::run(const group_t& group, const std::int32_t* ids) {
     for (std::int32_t l = 0; l < model_.n_layers; ++l) {
         const bool last = l + 1 == model_.n_layers;
         std::int32_t m = group.n_tokens();
-        const auto pass = [&](const auto& steps) {
-            for (std::int32_t t0 = 0; t0 < m; t0 += ROW_BLOCK) {
-                const std::int32_t n = std::min(ROW_BLOCK, m - t0);
-                for (const decoder_step& step : steps) rows_step(step, l, group, t0, n);
-            }
+        const auto do_step = [&](const decoder_step& step, std::int32_t t0, std::int32_t n) {
+            rows_step(step, l, group, t0, n);
         };
-        pass(BEFORE_ATTENTION);
+        for_row_blocks(BEFORE_ATTENTION, m, ROW_BLOCK, do_step);
         if (last) spread_marks(group);  // later ones reach no other token
         const std::vector<std::int32_t> asked = group.asked(last);
         for (std::int32_t c = 0; c < model_.n_cards; ++c) {
@@ -77,7 +74,7 @@ const value_t* Forward::run(const group_t& group, const std::int32_t* ids) {
             keep_wanted(group);
             m = static_cast<std::int32_t>(group.wanted.size());
         }
-        pass(AFTER_ATTENTION);
+        for_row_blocks(AFTER_ATTENTION, m, ROW_BLOCK, do_step);
     }
     wanted_marks_.assign(marks_.get(), marks_.get() + group.wanted.size());
     return x_.get();
