@@ -312,7 +312,7 @@ class VectorCall:
         elif self.op not in ("norm", "embed"):
             ready = max(ready, side_cycles + move)
         chain.feed(openings)
-        lanes = depth("control", "dequantise", "fixed", "residual")
+        lanes = depth("control", "first_look")
         chain.stage(ii * c.first_cycles + lanes, lanes, lanes, ready)
 
     def _second_look(self, chain: Chain, memory: Memory, ii: int) -> None:
@@ -329,7 +329,7 @@ class VectorCall:
             table = memory.loop(self.m * _ROPE_WORDS, self.m, ii)
             ready = wait + table * rows / self.m + ii * rows * self._unit + move
             chain.feed(wait + max(table, ii * c.factor_cycles + 2 * self._blocks * move))
-        lanes = depth("control", "gate")
+        lanes = depth("control", "second_look")
         chain.stage(ii * c.second_cycles + lanes, lanes, ii * self._part_words + lanes, ready)
 
     def _store_codes(self, chain: Chain, memory: Memory, ii: int) -> None:

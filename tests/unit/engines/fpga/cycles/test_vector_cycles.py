@@ -91,7 +91,7 @@ def test_a_single_row_shows_the_latencies(call):
     one = replace(call, m=1)
     shown = one.cycles(IDEAL, 1) - row_words(call)
     if call.op == "residual":
-        assert depth("dequantise", "fixed", "residual") < shown
+        assert depth("first_look") < shown
     else:
         assert depth("quantiser", "quantise") + 2 * one.counts().second_cycles / 16 < shown
     if call.op == "norm":
