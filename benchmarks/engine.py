@@ -164,7 +164,7 @@ def _speed_figures(
         _ratio("engine.fast_vs_ort", times[ORT], times[OURS], same, VS_ORT, Target(low=1.0)),
         _ratio("engine.fast_vs_ort_all_positions", times[ORT], times[ALL], same,
                "like for like: as fast_vs_ort, the engine computing every position as well "
-               "(without the head)"),
+               "(without the head)", Target(low=1.0)),
         _ratio("engine.fast_vs_ort_fp32", times[ORT_FP32], times[OURS], same,
                "tokens/s over ONNX Runtime in float32; reward at the last token"),
         _ratio("engine.fast_vs_torch_fp32", times[TORCH], times[OURS], same,
