@@ -73,8 +73,6 @@ def test_qor_declares_what_the_source_holds():
     qor, known = qor_of("mha_int8"), constants_of("mha_int8")
     macs = known["QUERY_ROWS"] * known["ARRAY_LANES"] * known["MAC_STEP"]
     assert qor["dsp"]["macs_per_cycle"] == macs
-    assert qor["lut"]["count"] == sum(part["parts"] * part["each"] for part in qor["lut"]["of"])
-    assert qor["lut"]["provenance"].startswith("estimated")
 
 
 # ---------------------------------------------------------------- bits

@@ -88,12 +88,6 @@ def test_a_block_of_the_longest_rows_is_on_the_chip_once():
     assert qor["uram"]["count"] < 2 * whole
 
 
-def test_luts_are_declared_estimates():
-    lut = qor_of("vector_ops")["lut"]
-    assert lut["count"] == sum(part["parts"] * part["each"] for part in lut["of"])
-    assert lut["provenance"].startswith("estimated")
-
-
 # ---------------------------------------------------------------- the forward through the kernels
 
 
