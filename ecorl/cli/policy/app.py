@@ -87,7 +87,7 @@ _ScenariosToTrain = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        show_default="160; 8 with --quick",
+        show_default="320; 8 with --quick",
         help="Scenarios in the training pool, 1 or more.",
     ),
 ]
@@ -95,7 +95,7 @@ _RoundsToTrain = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        show_default="4; 2 with --quick",
+        show_default="5; 2 with --quick",
         help="Rounds in which the planner is imitated, 1 or more.",
     ),
 ]

@@ -55,9 +55,9 @@ class TrainingPlan:
     """
 
     family: Family = "roofline"
-    n_scenarios: int = 160
+    n_scenarios: int = 320
     n_iterations: int = 100
-    n_rounds: int = 4
+    n_rounds: int = 5
     n_epochs: int = 8
     ppo_steps: int = 300_000
     imitate: bool = True
