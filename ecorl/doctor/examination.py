@@ -30,7 +30,7 @@ from ecorl.errors import BuildError, DriverError, MissingToolError
 TOOLS = ("g++", "make", "v++", "xbutil", "verilator", "yosys")
 PACKAGES = ("torch", "trl", "transformers", "datasets", "onnxruntime", "onnx", "hls4ml")
 TRL_PACKAGES = ("torch", "trl", "transformers", "datasets", "accelerate")
-VECTOR_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni")
+VECTOR_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8")
 
 
 def examine(config: Config | None = None) -> Findings:

@@ -80,6 +80,8 @@ bool available(std::int32_t which) {
             return has_avx2();
         case VNNI:
             return has_vnni();
+        case AMX:
+            return has_amx();
         default:
             return false;
     }
@@ -87,14 +89,14 @@ bool available(std::int32_t which) {
 }
 
 path best_path() {
-    for (const path which : {VNNI, AVX2, PORTABLE}) {
+    for (const path which : {AMX, VNNI, AVX2, PORTABLE}) {
         if (available(which)) return which;
     }
     return KERNEL;
 }
 
 path initial_path() {
-    static const char* const names[N_PATHS] = {"auto", "kernel", "portable", "avx2", "vnni"};
+    static const char* const names[N_PATHS] = {"auto", "kernel", "portable", "avx2", "vnni", "amx"};
     const char* const wanted = std::getenv("ECORL_GEMM_PATH");
     for (std::int32_t i = KERNEL; wanted != nullptr && i < N_PATHS; ++i) {
         if (std::strcmp(wanted, names[i]) == 0 && available(i)) return static_cast<path>(i);
@@ -139,6 +141,9 @@ void multiply(const operands& p) {
             break;
         case VNNI:
             multiply_vnni(p);
+            break;
+        case AMX:
+            multiply_amx(p);
             break;
 #endif
         default:

@@ -22,7 +22,7 @@ inline void count(counter slot, std::int64_t amount) {
 void add_to_totals();
 
 /// Who computes.
-enum path : std::int32_t { AUTO, KERNEL, PORTABLE, AVX2, VNNI, N_PATHS };
+enum path : std::int32_t { AUTO, KERNEL, PORTABLE, AVX2, VNNI, AMX, N_PATHS };
 
 /// One product: a and c row-major, the weights in tile order.
 struct operands {
@@ -43,6 +43,8 @@ bool has_avx2();
 void multiply_avx2(const operands& p);
 bool has_vnni();
 void multiply_vnni(const operands& p);
+bool has_amx();
+void multiply_amx(const operands& p);
 
 }  // namespace gemm
 }  // namespace ecorl

@@ -19,8 +19,9 @@ from ecorl.engines.fpga.csim import library as gemm_module
 from ecorl.engines.fpga.csim.library import CsimLibrary, GemmCounts, PackedWeight, gemm_counts
 from ecorl.errors import BuildError
 
-PATHS = ("kernel", "portable", "avx2", "vnni")
-CPU_FLAGS = {"avx2": {"avx2"}, "vnni": {"avx512f", "avx512bw", "avx512vl", "avx512_vnni"}}
+PATHS = ("kernel", "portable", "avx2", "vnni", "amx")
+VNNI = {"avx512f", "avx512bw", "avx512vl", "avx512_vnni"}
+CPU_FLAGS = {"avx2": {"avx2"}, "vnni": VNNI, "amx": {*VNNI, "amx_tile", "amx_int8"}}
 GUARD = -0x5A5A5A5A
 
 SMALL = [(1, 1, 1), (1, 1, 5), (1, 40, 3), (12, 12, 32), (3, 5, 7), (64, 16, 4), (65, 17, 9)]
@@ -268,7 +269,7 @@ def test_automatic_choice_is_the_best_of_this_cpu(fast):
     if cpuinfo.exists():
         lines = cpuinfo.read_text().splitlines()
         flags = {word for line in lines if line.startswith("flags") for word in line.split()}
-    best = next((p for p in ("vnni", "avx2") if CPU_FLAGS[p] <= flags), "portable")
+    best = next((p for p in ("amx", "vnni", "avx2") if CPU_FLAGS[p] <= flags), "portable")
     assert fast.path_in_use == best
 
 

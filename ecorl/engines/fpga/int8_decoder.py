@@ -243,7 +243,8 @@ def fixed_results(values: Int32, marks: Int32, fraction_bits: int) -> Float32:
         marks: ``[n] int32``; a result with a mark other than 0 is NaN.
         fraction_bits: of the values.
     """
-    out = np.ldexp(values.astype(np.float64), -fraction_bits).astype(np.float32)
+    # One rounding, to float32; the power of two is exact.
+    out = values.astype(np.float32) * np.float32(2.0**-fraction_bits)
     out[marks != 0] = np.nan
     return out
 

@@ -220,7 +220,10 @@ def test_a_host_without_cpuinfo_says_that_its_clock_is_assumed(tmp_path, monkeyp
 
 @pytest.mark.parametrize(
     ("flags", "fp32", "int8"),
-    [({"avx2", "fma"}, 32, 64), ({"avx"}, 16, 32), ({"asimd", "asimddp"}, 16, 64), (set(), 8, 16)],
+    [
+        *(({"avx512f", "avx512_vnni", "amx_int8"}, 64, 2048), ({"avx2", "fma"}, 32, 64)),
+        *(({"avx"}, 16, 32), ({"asimd", "asimddp"}, 16, 64), (set(), 8, 16)),
+    ],
 )
 def test_vector_width_follows_the_flags(flags, fp32, int8):
     cpu = HostCpu("x", 1, 1e9, "test", frozenset(flags), 1)

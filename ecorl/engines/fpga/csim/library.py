@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
 
-GemmPath = Literal["auto", "kernel", "portable", "avx2", "vnni"]
+GemmPath = Literal["auto", "kernel", "portable", "avx2", "vnni", "amx"]
 """Code that computes a product: the kernel's own source, or native code with the same results."""
 
 TILE_M, TILE_N, TILE_K = 64, 16, 4

@@ -108,6 +108,7 @@ def test_the_config_of_a_kernel_says_what_its_qor_says(fake, make_request):
         f"syn.cflags=-std=c++17 -I{root}/include",
         f"syn.csimflags=-std=c++17 -I{root}/include -I{root}/sim -DECORL_CSIM=1 -DECORL_STRICT=1",
         f"tb.file={root}/gemm_int8/gemm_int8_tb.cpp",
+        f"tb.file={root}/sim/gemm_int8_amx.cpp",
         f"tb.file={root}/sim/gemm_int8_host.cpp",
         f"tb.file={root}/sim/gemm_int8_native.cpp",
         f"tb.file={root}/sim/dataflow.cpp",
