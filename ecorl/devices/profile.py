@@ -47,6 +47,8 @@ UNITS: Mapping[str, str] = {
     "memory_channel_bytes": "B",
     "link_bytes_per_s": "B/s",
     "link_latency_s": "s",
+    "peer_bytes_per_s": "B/s",
+    "peer_latency_s": "s",
     "launch_s": "s",
     "mfu_prefill": "1",
     "mfu_train": "1",
@@ -62,10 +64,12 @@ UNITS: Mapping[str, str] = {
 """Every figure that a profile may hold, with the unit in which it is given.
 
 ``decode_w`` is the power while decoding (``active_w`` stands in when absent), ``clock_max_hz`` the
-highest clock a design can close on the device, ``onchip_bytes`` the memory on a card's chip (block
-and Ultra RAM together), ``memory_channels`` the pseudo-channels of a card's HBM and
-``memory_channel_bytes`` the size of each, ``n_dsp_usable`` the DSPs that the card's shell leaves to
-a design, ``launch_s`` the fixed host time of one layer's forward.
+highest clock a design can close on the device, ``peer_bytes_per_s`` the bandwidth in one direction
+between the GPUs of a node, ``peer_latency_s`` the time of an all-reduce of few bytes among them,
+``onchip_bytes`` the memory on a card's chip (block and Ultra RAM together), ``memory_channels`` the
+pseudo-channels of a card's HBM and ``memory_channel_bytes`` the size of each, ``n_dsp_usable`` the
+DSPs that the card's shell leaves to a design, ``launch_s`` the fixed host time of one layer's
+forward.
 The efficiencies (``mfu_*``, ``mbu_decode``) are a GPU's or CPU's: a card's follow from its kernels.
 """
 

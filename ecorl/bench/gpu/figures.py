@@ -12,31 +12,13 @@ from ecorl.bench.gpu.stages import Workload
 from ecorl.bench.rounds import round_ratios
 from ecorl.bench.stats import median, spread_of
 from ecorl.control import Gear
-from ecorl.devices import DeviceProfile, check_execution, load_profile
+from ecorl.devices import check_execution
 from ecorl.edi import EdiMatrix, edi_from_energy
 from ecorl.errors import PhysicalBoundError
 from ecorl.records import EdiReading, Provenance
+from ecorl.runtime.equipment.profiles import titled_profile
 
 MEASURED = Provenance.MEASURED
-
-PROFILES: Mapping[str, str] = {
-    "NVIDIA H100 80GB HBM3": "h100_sxm",
-    "NVIDIA H200": "h200",
-    "NVIDIA A100-SXM4-80GB": "a100_sxm",
-    "NVIDIA L4": "l4",
-}
-"""Device profiles by the name that NVML gives a GPU: with one, figures are held against the bound
-of what the device can do."""
-
-
-def profile_of(gpu_name: str) -> DeviceProfile | None:
-    """Load the profile of a GPU; None where there is none.
-
-    Args:
-        gpu_name: as NVML writes it.
-    """
-    name = PROFILES.get(gpu_name)
-    return None if name is None else load_profile(name)
 
 
 def known(values: Sequence[float | None]) -> list[float]:
@@ -111,7 +93,7 @@ class StageFigures:
     """
 
     def __init__(self, benchmark: str, gpu_name: str) -> None:
-        self._benchmark, self._profile = benchmark, profile_of(gpu_name)
+        self._benchmark, self._profile = benchmark, titled_profile(gpu_name)
         self._device = gpu_name if self._profile is None else self._profile.name
         self.figures: list[Figure] = []
         # All readings count alike: these are repetitions of one thing, not a course in time.

@@ -11,6 +11,7 @@ _PROFILE_BY_WORDS = {
     frozenset({"H200"}): "h200",
     frozenset({"H100", "80GB", "HBM3"}): "h100_sxm",
     frozenset({"A100", "SXM4", "80GB"}): "a100_sxm",
+    frozenset({"B200"}): "b200_sxm",
     frozenset({"L4"}): "l4",
 }
 """All words of NVML's product names but the maker's. Part of them is not enough: the PCIe, NVL and

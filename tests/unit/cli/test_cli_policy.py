@@ -197,7 +197,11 @@ def test_the_help_of_plan_and_training_shows_defaults_units_and_what_is_allowed(
             "grpo and rloo" if field.default is None else f"{field.default}".removesuffix(".0")
         )
         assert f"[default: ({default}" in told, field.name
-    for words in ("a100_sxm, h100_sxm, h200, host_cpu, l4", "160k, 15m, 135m", "ppo, grpo, rloo"):
+    for words in (
+        "a100_sxm, b200_sxm, h100_sxm, h200, host_cpu, l4",
+        "160k, 15m, 135m",
+        "ppo, grpo, rloo",
+    ):
         assert words in told
     assert told.count("TOKENS") == 2
     told = " ".join(re.sub("[│╭╰─╮╯]", " ", command("policy", "train", "--help")[1]).split())

@@ -30,6 +30,7 @@ source = "a meter"
 def test_the_packaged_profiles_are_those_promised():
     assert set(profile_names()) == {
         "a100_sxm",
+        "b200_sxm",
         "h100_sxm",
         "h200",
         "host_cpu",

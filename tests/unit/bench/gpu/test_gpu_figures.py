@@ -6,7 +6,6 @@ import pytest
 
 from ecorl.bench.gpu.attached import ATTACHED, PLAIN, LoopTime
 from ecorl.bench.gpu.figures import (
-    PROFILES,
     StageFigures,
     attached_figures,
     gear_figures,
@@ -19,7 +18,6 @@ from ecorl.bench.gpu.sensor_figures import phase_figures, slug
 from ecorl.bench.gpu.sensors import PhaseRow
 from ecorl.bench.gpu.stages import Workload, training_work
 from ecorl.control import Gear
-from ecorl.devices import load_profile
 from ecorl.devices.llama import model_shape
 from ecorl.drivers.instruments import BoardState
 from ecorl.records import EnergyMethod, Provenance, StageEnergy
@@ -80,10 +78,6 @@ def test_a_speed_above_the_bound_is_refused():
     assert all(f.value is None for f in stages.figures)
     assert "h100_sxm" in stages.refused["actor_train.b16x1024"]
     assert stages.edi.cells() == ()
-
-
-def test_every_profile_that_is_named_is_there():
-    assert all(load_profile(name).name == name for name in PROFILES.values())
 
 
 def test_ratios_are_to_the_same_load_in_bf16():

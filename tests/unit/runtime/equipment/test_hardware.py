@@ -112,6 +112,7 @@ def test_on_the_cpu_a_counter_is_preferred(rapl):
         ("NVIDIA H100 80GB HBM3", "h100_sxm"),
         ("NVIDIA H200", "h200"),
         ("NVIDIA A100-SXM4-80GB", "a100_sxm"),
+        ("NVIDIA B200", "b200_sxm"),
         ("NVIDIA L4", "l4"),
     ],
 )
@@ -278,9 +279,9 @@ def test_a_named_profile_is_taken_without_asking_a_driver(nvml, rapl):
         ("host_cpu", GPU, "host_cpu is the profile of a host's processor (CPU of this host), and "
                           "the trainer runs on a GPU"),
         ("v80", GPU, "v80 is the profile of a card (AMD Alveo V80 32 GB), and the trainer"),
-        ("host_cpu", GPU, "one of ['auto', 'a100_sxm', 'h100_sxm', 'h200', 'l4']"),
-        ("u55c", GPU, "one of ['auto', 'a100_sxm', 'h100_sxm', 'h200', 'l4']"),
-        ("abacus", GPU, "one of ['auto', 'a100_sxm', 'h100_sxm', 'h200', 'l4']"),
+        ("host_cpu", GPU, "one of ['auto', 'a100_sxm', 'b200_sxm', 'h100_sxm', 'h200', 'l4']"),
+        ("u55c", GPU, "one of ['auto', 'a100_sxm', 'b200_sxm', 'h100_sxm', 'h200', 'l4']"),
+        ("abacus", GPU, "one of ['auto', 'a100_sxm', 'b200_sxm', 'h100_sxm', 'h200', 'l4']"),
         ("abacus", CPU, "one of ['auto', 'host_cpu']"),
     ],
 )  # fmt: skip

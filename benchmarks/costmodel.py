@@ -1,0 +1,126 @@
+"""How near does the cost model of GPUs come to published measurements of decoding?
+
+Fits eight parameters a GPU to the points in `ecorl.devices.published` and prints them, the spread
+of each and the error at every point. Errors are relative and modelled over published; those that
+are left out are at the points of one model, of a fit to the others. Points where the host set the
+pace, whatever the model, are no part of the fit and are told apart. Seconds, no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import numpy as np
+
+from ecorl.bench.command import run_benchmark
+from ecorl.bench.costmodel import (
+    PARAMETERS,
+    DecodeFit,
+    PointError,
+    fit_decoding,
+    left_out_errors,
+    point_errors,
+)
+from ecorl.bench.figures import Figure, Target
+from ecorl.devices import load_profile
+from ecorl.devices.gpu_pass import gpu_limits
+from ecorl.devices.published import ASSUMED_PROMPT_TOKENS, SOURCE, decode_points
+from ecorl.records import Provenance
+
+OTHER_PROMPTS = ({"chat": 50.0, "gpqa": 150.0}, {"chat": 250.0, "gpqa": 400.0})
+"""Mean prompts that the workloads may have had instead, tokens."""
+
+
+def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    del options  # it takes seconds
+    points = decode_points()
+    fits, errors, left_out, host_bound = [], [], [], []
+    other: list[list[PointError]] = [[] for _ in OTHER_PROMPTS]
+    for gpu in dict.fromkeys(point.gpu for point in points):
+        limits = gpu_limits(load_profile(gpu))
+        own = [p for p in points if p.gpu == gpu and not p.host_bound]
+        paced = [p for p in points if p.gpu == gpu and p.host_bound]
+        fit = fit_decoding(own, limits)
+        fits.append(fit)
+        errors += point_errors(own, limits, fit.parameters)
+        host_bound += point_errors(paced, limits, fit.parameters)
+        left_out += left_out_errors(own, limits)
+        for found, prompts in zip(other, OTHER_PROMPTS, strict=True):
+            refitted = fit_decoding(own, limits, prompts).parameters
+            found += point_errors(own, limits, refitted, prompts)
+    for fit in fits:
+        print_fit(fit)
+    print_errors(errors)
+    config = {
+        "source": SOURCE,
+        "assumed_prompt_tokens": ASSUMED_PROMPT_TOKENS,
+        "fits": [asdict(fit) for fit in fits],
+        "errors": [asdict(error) for error in errors],
+        "host_bound": [asdict(error) for error in host_bound],
+        "other_prompts": [
+            {"prompts": prompts, "j_error_median": middle(found)}
+            for found, prompts in zip(other, OTHER_PROMPTS, strict=True)
+        ],
+    }
+    return config, figures_of(errors, left_out, host_bound)
+
+
+def figures_of(
+    errors: Sequence[PointError], left_out: Sequence[PointError], host_bound: Sequence[PointError]
+) -> list[Figure]:
+    """The errors as figures."""
+    whole = f"{len(errors)} published points of decoding; absolute relative errors"
+    apart = "points of each model, of a fit to the other models"
+    paced = f"{len(host_bound)} points of the B200 where the host set the pace; signed, no part"
+    rows = (
+        ("decode_rate_error_median", quantile(errors, "rate"), 0.15, f"tokens a second, {whole}"),
+        ("decode_j_error_median", quantile(errors, "energy"), 0.15, f"joules a token, {whole}"),
+        ("decode_j_error_p90", quantile(errors, "energy", 0.9), 0.35, f"the same; {whole}"),
+        ("decode_rate_error_left_out", quantile(left_out, "rate"), None, f"median; {apart}"),
+        ("decode_j_error_left_out", quantile(left_out, "energy"), 0.25, f"median; {apart}"),
+        ("decode_j_error_host_bound", signed(host_bound), None, f"median; {paced} of the fit"),
+    )
+    return [
+        Figure(f"costmodel.{name}", value, "1", Provenance.MODELLED,
+               target=None if high is None else Target(high=high), note=note)
+        for name, value, high, note in rows
+    ]  # fmt: skip
+
+
+def quantile(errors: Sequence[PointError], what: str, share: float = 0.5) -> float:
+    """A quantile of the absolute errors."""
+    return float(np.quantile([abs(getattr(error, what)) for error in errors], share))
+
+
+def middle(errors: Sequence[PointError]) -> float:
+    """The median absolute error of energy."""
+    return quantile(errors, "energy")
+
+
+def signed(errors: Sequence[PointError]) -> float:
+    """The median error of energy, with its sign."""
+    return float(np.median([error.energy for error in errors]))
+
+
+def print_fit(fit: DecodeFit) -> None:
+    """The parameters of a GPU, each with its spread and what was expected of it."""
+    print(f"{fit.gpu}: {fit.n_points} points; spread: one curve left out at a time")
+    for name, value in asdict(fit.parameters).items():
+        low, high = fit.spread[name]
+        print(f"  {name:<14} {value:10.3g}   {low:.3g} to {high:.3g}   {PARAMETERS[name].why}")
+
+
+def print_errors(errors: Sequence[PointError]) -> None:
+    """The error at every point, a line each."""
+    print("point                                   batch    tokens/s     J/token")
+    for error in errors:
+        p = error.point
+        where = f"{p.gpu} {p.model} {p.workload} x{p.n_shards}"
+        print(f"  {where:<34} {p.batch:8.1f} {error.rate:+10.1%} {error.energy:+10.1%}")
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark("costmodel", measure))
