@@ -16,7 +16,7 @@ from ecorl.devices.llama import MODEL_SIZES
 from ecorl.records import Algorithm, DeviceKind
 
 if TYPE_CHECKING:
-    from ecorl.policy.job_plan import PlannedJob, PlanRow
+    from ecorl.policy.job_plan import PlannedJob, PlanRange, PlanRow
     from ecorl.sim.scenario import Scenario
 
 _GPUS = ", ".join(names_of_kind(DeviceKind.GPU, DeviceKind.CPU))
@@ -187,10 +187,14 @@ def plan(
         for i, (names, scenario) in enumerate(scenarios.items()):
             with telling("planning", make_console(stderr=True)) as tell:
                 found = planning.planned(scenario, learned, n_seeds=seeds, tell=tell)
+                ends = planning.plan_range(scenario, n_seeds=seeds)
             used = _used(job, names, scenario, f"{seeds} of {iterations} iterations", file)
             for line in [*([""] if i else []), *used, "", *_table(found), ""]:
                 say(line)
-            _sentences(planning.verdict(found, scenario))
+            _sentences(
+                planning.verdict(found, scenario),
+                *([] if ends is None else [_range_words(ends, any(scenario.table.card_usable))]),
+            )
 
 
 def _used(
@@ -236,11 +240,36 @@ def _table(found: Sequence[PlanRow]) -> list[str]:
     return aligned([heads, *cells])
 
 
-def _sentences(verdict: str) -> None:
+def _range_words(ends: PlanRange, possible: bool) -> str:
+    """What the intervals of the GPUs' figures leave open; `possible`: the cards can be used."""
+    from ecorl.report.render.numbers import duration, joules
+
+    least, most = (
+        f"{duration(row.time_s)} and {joules(row.energy_j)}" for row in (ends.cheap, ends.dear)
+    )
+    if not possible:
+        said = ""
+    elif ends.pays[0] == ends.pays[1]:
+        said = f" Offloading {'pays' if ends.pays[0] else 'does not pay'} at either end."
+    else:
+        gains = (
+            f"{100 * ends.cheap_gain:.2f} % at the one, {100 * ends.dear_gain:.2f} % at the other"
+        )
+        said = f" Whether offloading pays hangs on them: its gain by the score is {gains}."
+    return (
+        "Some of the GPUs' figures are assumed or fitted and have intervals. With all of them at "
+        f"the ends where work costs least, an iteration without cards takes {least}; where most, "
+        f"{most}.{said}"
+    )
+
+
+def _sentences(*said: str) -> None:
     from ecorl.report.render.lines import readable_width, wrapped
 
     console = make_console()
     width = readable_width(console.width)
-    lines = [line for sentence in _LEGEND for line in wrapped(sentence, width, "- ")]
-    for line in [*wrapped(verdict, width, ""), "", *lines]:
+    for sentence in said:
+        for line in [*wrapped(sentence, width, ""), ""]:
+            say(line, console)
+    for line in [line for sentence in _LEGEND for line in wrapped(sentence, width, "- ")]:
         say(line, console)

@@ -60,4 +60,4 @@ def card_phase(work: StageWork, model: ModelShape) -> Phase:
     least = least_products(work, model)
     weights = -(-least.tokens // ARRAY_ROWS) * least.earlier
     weights += -(-least.wanted // ARRAY_ROWS) * least.last
-    return Phase(least_ops(work, model), weights, 1.0)
+    return Phase(least_ops(work, model), weights, 1.0, work.n_tokens)

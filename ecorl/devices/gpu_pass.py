@@ -3,8 +3,8 @@
 A pass is what one decoding step does for all rows of a batch. On each of the GPUs that share the
 model by tensor parallelism::
 
-    memory   = bytes / (bandwidth x memory_share)
-    compute  = operations / (peak x compute_share)
+    memory   = bytes / (bandwidth x mbu_decode)
+    compute  = operations / (peak x mfu_decode)
     exchange = 2 all-reduces a layer
     time     = pass_s + layers x layer_s + rows x row_s + memory + compute + exchange
     energy   = busy_w x time + bytes x j_per_byte + operations x j_per_op
@@ -18,7 +18,7 @@ the board lowers its clocks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from ecorl.devices.profile import DeviceProfile
 from ecorl.devices.work import forward_ops, kv_bytes_per_token
@@ -26,6 +26,15 @@ from ecorl.records import ModelShape
 
 ALL_REDUCES_PER_LAYER = 2
 """Sums over the shards in a decoder layer: after attention and after the feed-forward."""
+
+LIMITS = (
+    "peak_bf16_flops",
+    "memory_bytes_per_s",
+    "tdp_w",
+    "peer_bytes_per_s",
+    "peer_latency_s",
+)
+"""Figures of a profile that limit a pass, in the order of `GpuLimits`."""
 
 _VALUE_BYTES = 2  # BF16 weights, cache and activations
 
@@ -70,14 +79,14 @@ class GpuLimits:
 
 @dataclass(frozen=True, slots=True)
 class PassParameters:
-    """The eight parameters of a GPU.
+    """The eight parameters of a GPU, by the names of their figures in its profile.
 
     Attributes:
         pass_s: fixed time of a pass, s.
         layer_s: fixed time of a layer, s.
         row_s: time of a row in a pass beyond its operations and bytes, s.
-        memory_share: share of the bandwidth that kernels reach.
-        compute_share: share of the peak that kernels reach.
+        mbu_decode: share of the bandwidth that kernels reach.
+        mfu_decode: share of the peak that kernels reach.
         busy_w: power of a GPU that works, without that of memory traffic and arithmetic, W.
         j_per_byte: energy of a byte through the memory, J.
         j_per_op: energy of an operation, J.
@@ -86,8 +95,8 @@ class PassParameters:
     pass_s: float
     layer_s: float
     row_s: float
-    memory_share: float
-    compute_share: float
+    mbu_decode: float
+    mfu_decode: float
     busy_w: float
     j_per_byte: float
     j_per_op: float
@@ -102,13 +111,18 @@ def gpu_limits(profile: DeviceProfile) -> GpuLimits:
     Raises:
         MissingFigure: for a figure that the profile does not hold (a `ConfigError`).
     """
-    return GpuLimits(
-        profile.value("peak_bf16_flops"),
-        profile.value("memory_bytes_per_s"),
-        profile.value("tdp_w"),
-        profile.value("peer_bytes_per_s"),
-        profile.value("peer_latency_s"),
-    )
+    return GpuLimits(*map(profile.value, LIMITS))
+
+
+def pass_parameters(profile: DeviceProfile) -> PassParameters | None:
+    """The parameters that a profile holds, or None where one of them is missing.
+
+    Args:
+        profile: of the GPU.
+    """
+    values = [profile.get(f.name) for f in fields(PassParameters)]
+    known = [value for value in values if value is not None]
+    return PassParameters(*known) if len(known) == len(values) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +132,16 @@ class PassCost:
     Attributes:
         time_s: s.
         energy_j: of all shards, J.
+        fixed_s: part of the time that neither memory nor arithmetic takes, all-reduces included, s.
+        memory_s: part that the memory traffic takes, s.
+        compute_s: part that arithmetic takes, and the board's limit on power, s.
     """
 
     time_s: float
     energy_j: float
+    fixed_s: float
+    memory_s: float
+    compute_s: float
 
     @property
     def power_w(self) -> float:
@@ -149,8 +169,18 @@ def decoding_pass(
         n_rows=n_rows,
         ops=decoded + read,
         memory_bytes=float(model.n_params_active * _VALUE_BYTES) + cache,
-        exchanged_bytes=float(_VALUE_BYTES * model.hidden_size) * n_rows,
+        exchanged_bytes=exchanged_bytes(model, n_rows),
     )
+
+
+def exchanged_bytes(model: ModelShape, n_rows: float) -> float:
+    """Bytes of activations that one all-reduce of a decoding step sums.
+
+    Args:
+        model: shape of the decoder.
+        n_rows: rows of the batch.
+    """
+    return float(_VALUE_BYTES * model.hidden_size) * n_rows
 
 
 def pass_cost(
@@ -166,13 +196,15 @@ def pass_cost(
     """
     p = parameters
     ops, moved = work.ops / n_shards, work.memory_bytes / n_shards
-    memory_s = moved / (limits.bytes_per_s * p.memory_share)
-    compute_s = ops / (limits.ops_per_s * p.compute_share)
+    memory_s = moved / (limits.bytes_per_s * p.mbu_decode)
+    compute_s = ops / (limits.ops_per_s * p.mfu_decode)
     fixed_s = p.pass_s + work.n_layers * p.layer_s + work.n_rows * p.row_s
-    time_s = fixed_s + memory_s + compute_s + _exchange_s(work, limits, n_shards)
+    fixed_s += _exchange_s(work, limits, n_shards)
     moving_j = moved * p.j_per_byte + ops * p.j_per_op
-    time_s = max(time_s, moving_j / (limits.power_w - p.busy_w))
-    return PassCost(time_s, n_shards * (p.busy_w * time_s + moving_j))
+    least_s = moving_j / (limits.power_w - p.busy_w)
+    compute_s = max(compute_s, least_s - fixed_s - memory_s)
+    time_s = fixed_s + memory_s + compute_s
+    return PassCost(time_s, n_shards * (p.busy_w * time_s + moving_j), fixed_s, memory_s, compute_s)
 
 
 def _exchange_s(work: PassWork, limits: GpuLimits, n_shards: int) -> float:

@@ -13,7 +13,9 @@ file has the same form::
     provenance = "published"      # published, modelled or measured
     source = "where the figure comes from"
 
-A figure that nobody knows is left out; nothing stands in for it.
+A figure that nobody knows is left out; nothing stands in for it. One that is assumed or fitted may
+carry an interval, ``low`` and ``high`` around its value: `cheapest` and `dearest` are the profile
+with all such figures at the ends at which work costs least and most.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,13 @@ UNITS: Mapping[str, str] = {
     "mfu_prefill": "1",
     "mfu_train": "1",
     "mbu_decode": "1",
+    "mfu_decode": "1",
+    "pass_s": "s",
+    "layer_s": "s",
+    "row_s": "s",
+    "busy_w": "W",
+    "j_per_byte": "J/B",
+    "j_per_op": "J/OP",
     "clock_hz": "Hz",
     "clock_max_hz": "Hz",
     "n_dsp": "1",
@@ -69,11 +78,12 @@ between the GPUs of a node, ``peer_latency_s`` the time of an all-reduce of few 
 ``onchip_bytes`` the memory on a card's chip (block and Ultra RAM together), ``memory_channels`` the
 pseudo-channels of a card's HBM and ``memory_channel_bytes`` the size of each, ``n_dsp_usable`` the
 DSPs that the card's shell leaves to a design, ``launch_s`` the fixed host time of one layer's
-forward.
+forward. ``mbu_decode``, ``mfu_decode``, ``pass_s``, ``layer_s``, ``row_s``, ``busy_w``,
+``j_per_byte`` and ``j_per_op`` price decoding (`ecorl.devices.gpu_pass`), all of them or none.
 The efficiencies (``mfu_*``, ``mbu_decode``) are a GPU's or CPU's: a card's follow from its kernels.
 """
 
-_SHARES = ("mfu_prefill", "mfu_train", "mbu_decode")
+_SHARES = ("mfu_prefill", "mfu_train", "mbu_decode", "mfu_decode")
 _AT_MOST = (
     ("clock_hz", "clock_max_hz"),
     ("n_dsp_used", "n_dsp"),
@@ -82,6 +92,8 @@ _AT_MOST = (
     ("idle_w", "tdp_w"),
     ("active_w", "tdp_w"),
     ("decode_w", "tdp_w"),
+    ("idle_w", "busy_w"),
+    ("busy_w", "tdp_w"),
 )
 """Figures of one device that cannot be above another of its figures."""
 _PROVENANCES = (Provenance.PUBLISHED, Provenance.MODELLED, Provenance.MEASURED)
@@ -141,6 +153,39 @@ def profile_names() -> tuple[str, ...]:
     return tuple(
         sorted(p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml"))
     )
+
+
+_DEARER_WHEN_HIGH = frozenset({"s", "W", "J/B", "J/OP"})
+"""Units of figures that make work slower or hungrier the higher they are; the others are rates and
+shares of rates."""
+
+
+def cheapest(profile: DeviceProfile) -> DeviceProfile:
+    """The profile with each figure at the end of its interval at which work costs least.
+
+    All at once: no work is taken to cost less.
+
+    Args:
+        profile: any; one without intervals comes back as it is.
+    """
+    return _at_ends(profile, dear=False)
+
+
+def dearest(profile: DeviceProfile) -> DeviceProfile:
+    """The profile with each figure at the end of its interval at which work costs most.
+
+    Args:
+        profile: any; one without intervals comes back as it is.
+    """
+    return _at_ends(profile, dear=True)
+
+
+def _at_ends(profile: DeviceProfile, *, dear: bool) -> DeviceProfile:
+    figures = {}
+    for key, figure in profile.figures.items():
+        end = figure.high if (figure.unit in _DEARER_WHEN_HIGH) == dear else figure.low
+        figures[key] = figure if end is None else replace(figure, value=end, low=None, high=None)
+    return replace(profile, figures=figures)
 
 
 KIND_WORDS: Mapping[DeviceKind, str] = {
@@ -256,14 +301,18 @@ def _parse_table(data: Mapping[str, Any], table: str, where: str) -> dict[str, D
 def _parse_figure(dotted: str, key: str, raw: Any, where: str) -> DeviceFigure:
     if key not in UNITS:
         raise ConfigError(dotted, raw, f"one of {sorted(UNITS)}", where)
-    if not isinstance(raw, dict) or set(raw) != {"value", "unit", "provenance", "source"}:
-        raise ConfigError(dotted, raw, "a table with value, unit, provenance and source", where)
+    needed, interval = {"value", "unit", "provenance", "source"}, {"low", "high"}
+    if not isinstance(raw, dict) or set(raw) not in (needed, needed | interval):
+        allowed = "a table with value, unit, provenance and source, and low and high or neither"
+        raise ConfigError(dotted, raw, allowed, where)
     value, unit, source = raw["value"], raw["unit"], raw["source"]
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value <= 0:
-        raise ConfigError(f"{dotted}.value", value, "a finite number above 0", where)
-    if key in _SHARES and value > 1:
-        raise ConfigError(f"{dotted}.value", value, "a share above 0 and at most 1", where)
+    for name in ("value", "low", "high"):
+        if name in raw:
+            _check_number(f"{dotted}.{name}", raw[name], key in _SHARES, where)
+    ends = tuple(float(raw[name]) for name in ("low", "high") if name in raw)
+    if ends and not ends[0] <= value <= ends[1]:
+        allowed = f"at most the value {value:g}, which is at most high = {ends[1]:g}"
+        raise ConfigError(f"{dotted}.low", ends[0], allowed, where)
     if unit != UNITS[key]:
         raise ConfigError(f"{dotted}.unit", unit, repr(UNITS[key]), where)
     if raw["provenance"] not in _PROVENANCES:
@@ -273,4 +322,13 @@ def _parse_figure(dotted: str, key: str, raw: Any, where: str) -> DeviceFigure:
         raise ConfigError(
             f"{dotted}.source", source, "a sentence saying where it comes from", where
         )
-    return DeviceFigure(float(value), unit, Provenance(raw["provenance"]), source.strip())
+    provenance = Provenance(raw["provenance"])
+    return DeviceFigure(float(value), unit, provenance, source.strip(), *ends)
+
+
+def _check_number(dotted: str, value: Any, is_share: bool, where: str) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value <= 0:
+        raise ConfigError(dotted, value, "a finite number above 0", where)
+    if is_share and value > 1:
+        raise ConfigError(dotted, value, "a share above 0 and at most 1", where)

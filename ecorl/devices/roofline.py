@@ -9,7 +9,8 @@ transfers over the host link and the fixed time of starting a layer's kernels:
 GPU and CPU: peak is BF16 or FP32, with the profile's efficiencies; data are in place, so there is
 no link. The load power counts over the phases and the idle power over launches, which is less
 than they draw (a GPU's clocks stay up), so the GPU path looks cheaper than it is: the model errs
-against offloading.
+against offloading. Where the profile holds the parameters of a pass (`ecorl.devices.gpu_pass`),
+decoding is priced by them, one pass a step.
 
 Card: a lower bound of the cycle model in `ecorl.engines.fpga.cycles.model`, which is what a run
 books and what the scheduler decides by. Peak is that of the whole arrays, INT8, at full efficiency
@@ -27,6 +28,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ecorl.devices.card import ARRAY_MACS, card_phase, n_arrays
+from ecorl.devices.gpu_pass import (
+    LIMITS,
+    PassWork,
+    exchanged_bytes,
+    gpu_limits,
+    pass_cost,
+    pass_parameters,
+)
 from ecorl.devices.guard import check_throughput
 from ecorl.devices.paper import paper_figures
 from ecorl.devices.profile import DeviceProfile
@@ -171,7 +180,7 @@ def stage_cost(
 def missing_gpu_figures(profile: DeviceProfile) -> list[str]:
     """Figures without which the stages of an iteration cannot be priced on a GPU or CPU."""
     peak = "peak_fp32_flops" if profile.kind == DeviceKind.CPU else "peak_bf16_flops"
-    needed = (*_NEEDED, "mbu_decode", "mfu_prefill", "mfu_train", peak)
+    needed = (*_NEEDED, "mbu_decode", "mfu_prefill", "mfu_train", peak, *_pass_figures(profile))
     return [key for key in needed if profile.get(key) is None]
 
 
@@ -182,7 +191,13 @@ def _missing_figures(work: StageWork, profile: DeviceProfile) -> list[str]:
         needed = [*_NEEDED, "mbu_decode"]
         needed.append("mfu_train" if work.stage in TRAINING_STAGES else "mfu_prefill")
         needed.append("peak_fp32_flops" if profile.kind == DeviceKind.CPU else "peak_bf16_flops")
+        needed += _pass_figures(profile) if work.stage is Stage.GENERATION else ()
     return [key for key in needed if profile.get(key) is None]
+
+
+def _pass_figures(profile: DeviceProfile) -> tuple[str, ...]:
+    """What a pass of the profile's parameters is priced by; empty where it holds none."""
+    return () if pass_parameters(profile) is None else LIMITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,23 +269,26 @@ def _part(work: StageWork, rows: int) -> StageWork:
 
 def _copy(work: StageWork, model: ModelShape, profile: DeviceProfile, n_shards: int) -> _Copy:
     phases = _phases(work, model, profile)
-    times = _phase_times(work, phases, profile, n_shards)
-    busy_s = [max(compute, memory) for compute, memory in times]
+    by_passes = profile.kind == DeviceKind.GPU and pass_parameters(profile) is not None
+    costs = [
+        _decoding_cost(phase, model, profile, n_shards)
+        if phase.decodes and phase.n_passes > 0 and by_passes
+        else _phase_cost(phase, work, model, profile, n_shards)
+        for phase in phases
+    ]
     terms: dict[Bound, float] = {
-        "compute": sum(compute for compute, _ in times),
-        "memory": sum(memory for _, memory in times),
+        "compute": sum(cost.compute_s for cost in costs),
+        "memory": sum(cost.memory_s for cost in costs),
         "link": _link_time(work, profile),
-        "launch": _launch_time(phases, model, profile),
+        "launch": sum(cost.launch_s for cost in costs),
     }
-    time_s = sum(busy_s) + terms["link"] + terms["launch"]
-    idle_w = profile.value("idle_w")
+    time_s = sum(cost.time_s for cost in costs) + terms["link"]
+    above_idle_j = sum(cost.above_idle_j for cost in costs)
     if profile.kind == DeviceKind.FPGA:
-        above_idle_j = (profile.value("active_w") - idle_w) * time_s
-    else:
-        powers_w = _load_powers(work, profile)
-        above_idle_j = sum((p - idle_w) * s for p, s in zip(powers_w, busy_s, strict=True))
+        above_w = profile.value("active_w") - profile.value("idle_w")
+        above_idle_j += n_shards * above_w * terms["link"]
     ops, moved = sum(p.ops for p in phases), sum(p.memory_bytes for p in phases)
-    return _Copy(terms, time_s, n_shards * above_idle_j, ops, moved)
+    return _Copy(terms, time_s, above_idle_j, ops, moved)
 
 
 def _phases(work: StageWork, model: ModelShape, profile: DeviceProfile) -> tuple[Phase, ...]:
@@ -286,35 +304,65 @@ def _phases(work: StageWork, model: ModelShape, profile: DeviceProfile) -> tuple
     return (forward_phase(work, model, dtype_bytes),)
 
 
-def _phase_times(
-    work: StageWork, phases: tuple[Phase, ...], profile: DeviceProfile, n_shards: int
-) -> list[tuple[float, float]]:
-    """Compute and memory time of each phase, s."""
+@dataclass(frozen=True, slots=True)
+class _PhaseCost:
+    """One phase on one copy of the model: terms and time in s, energy above idle in J."""
+
+    compute_s: float
+    memory_s: float
+    launch_s: float
+    time_s: float
+    above_idle_j: float
+
+
+def _phase_cost(
+    phase: Phase, work: StageWork, model: ModelShape, profile: DeviceProfile, n_shards: int
+) -> _PhaseCost:
+    """The longer of compute and memory, and the starts of the layers' kernels.
+
+    The few starts of embedding and head are left out; a phase of which nothing is wanted has none.
+    """
     ops_per_s = n_shards * peak_ops_per_s(profile)
     bytes_per_s = n_shards * profile.value("memory_bytes_per_s")
     if profile.kind != DeviceKind.FPGA:
         ops_per_s *= profile.value("mfu_train" if work.stage in TRAINING_STAGES else "mfu_prefill")
         bytes_per_s *= profile.value("mbu_decode")
-    return [(phase.ops / ops_per_s, phase.memory_bytes / bytes_per_s) for phase in phases]
+    compute_s, memory_s = phase.ops / ops_per_s, phase.memory_bytes / bytes_per_s
+    launch_s = phase.n_passes * model.n_layers * profile.value("launch_s") if phase.ops > 0 else 0.0
+    busy_s = max(compute_s, memory_s)
+    loaded_s = busy_s + launch_s if profile.kind == DeviceKind.FPGA else busy_s
+    load_w = profile.value("active_w")
+    if phase.decodes:
+        load_w = profile.get("decode_w") or load_w
+    above_w = load_w - profile.value("idle_w")
+    return _PhaseCost(
+        compute_s, memory_s, launch_s, busy_s + launch_s, n_shards * above_w * loaded_s
+    )
 
 
-def _launch_time(phases: tuple[Phase, ...], model: ModelShape, profile: DeviceProfile) -> float:
-    """Starts of the layers' kernels, s; the few of embedding and head are left out of the bound.
-
-    A card of which nothing is wanted starts none.
-    """
-    passes = sum(phase.n_passes for phase in phases if phase.ops > 0)
-    return passes * model.n_layers * profile.value("launch_s")
-
-
-def _load_powers(work: StageWork, profile: DeviceProfile) -> list[float]:
-    """Power under load of each phase, W: decoding draws less than dense passes."""
-    active_w = profile.value("active_w")
-    if work.n_tokens == 0:
-        return []
-    if work.stage is Stage.GENERATION:
-        return [active_w, profile.get("decode_w") or active_w]
-    return [active_w]
+def _decoding_cost(
+    decode: Phase, model: ModelShape, profile: DeviceProfile, n_shards: int
+) -> _PhaseCost:
+    """All steps of decoding at the cost of the mean one: rows that have ended take no part."""
+    parameters, steps = pass_parameters(profile), decode.n_passes
+    assert parameters is not None  # the caller has seen to it
+    n_rows = decode.n_tokens / steps
+    work = PassWork(
+        model.n_layers,
+        n_rows,
+        decode.ops / steps,
+        decode.memory_bytes / steps,
+        exchanged_bytes(model, n_rows),
+    )
+    step = pass_cost(work, gpu_limits(profile), parameters, n_shards)
+    above_idle_j = step.energy_j - n_shards * profile.value("idle_w") * step.time_s
+    return _PhaseCost(
+        steps * step.compute_s,
+        steps * step.memory_s,
+        steps * step.fixed_s,
+        steps * step.time_s,
+        steps * above_idle_j,
+    )
 
 
 def _link_time(work: StageWork, profile: DeviceProfile) -> float:

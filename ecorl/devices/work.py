@@ -30,11 +30,21 @@ _TRAIN_STATE_BYTES_PER_PARAM = 16.0
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One phase of a stage: operations, bytes through device memory, forward passes over layers."""
+    """One phase of a stage.
+
+    Attributes:
+        ops: operations (a multiply-accumulate is two).
+        memory_bytes: bytes through device memory.
+        n_passes: forward passes over the layers.
+        n_tokens: tokens that went through them, all passes together.
+        decodes: whether each pass takes one token of a row, so that memory rules.
+    """
 
     ops: float
     memory_bytes: float
     n_passes: float
+    n_tokens: float
+    decodes: bool = False
 
 
 def forward_ops(model: ModelShape, n_tokens: float, mean_length: float) -> float:
@@ -88,7 +98,7 @@ def forward_phase(work: StageWork, model: ModelShape, dtype_bytes: int) -> Phase
         ops -= 2.0 * head * max(0, tokens - work.n_output_tokens)
     weights = float(model.n_params_active * dtype_bytes)
     cache = 2.0 * kv_bytes_per_token(model, dtype_bytes) * tokens
-    return Phase(ops, weights + cache, 1.0)
+    return Phase(ops, weights + cache, 1.0, tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +174,7 @@ def training_phase(work: StageWork, model: ModelShape, dtype_bytes: int) -> Phas
     """
     ops = 3.0 * forward_ops(model, work.n_tokens, work.mean_length)
     moved = model.n_params * (3.0 * dtype_bytes + _OPTIMIZER_BYTES_PER_PARAM)
-    return Phase(ops, moved, 3.0)
+    return Phase(ops, moved, 3.0, work.n_tokens)
 
 
 def generation_phases(work: StageWork, model: ModelShape, dtype_bytes: int) -> tuple[Phase, Phase]:
@@ -189,6 +199,7 @@ def generation_phases(work: StageWork, model: ModelShape, dtype_bytes: int) -> t
         forward_ops(model, prompt_tokens, mean_prompt),
         weights + 2.0 * cache * prompt_tokens,
         1.0 if prompt_tokens else 0.0,
+        prompt_tokens,
     )
     steps = max(work.max_length - mean_prompt, mean_output) if work.n_output_tokens else 0.0
     mean_context = mean_prompt + mean_output / 2.0
@@ -196,6 +207,8 @@ def generation_phases(work: StageWork, model: ModelShape, dtype_bytes: int) -> t
         forward_ops(model, work.n_output_tokens, mean_context),
         steps * weights + cache * work.n_output_tokens * mean_context,
         steps,
+        work.n_output_tokens,
+        decodes=True,
     )
     return prefill, decode
 

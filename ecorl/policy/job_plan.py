@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ecorl.config import read_toml
-from ecorl.devices import chosen_profile, missing_gpu_figures
+from ecorl.devices import cheapest, chosen_profile, dearest, missing_gpu_figures
 from ecorl.devices.card import CARD_FIGURES
 from ecorl.errors import ConfigError, PhysicalBoundError
 from ecorl.policy.evaluation.evaluate import LITTLE, FilePolicy, SimPolicy
@@ -256,12 +256,59 @@ def planned(
     if file is not None:
         policies[LEARNED] = FilePolicy(file)
     rows = [_row(name, trace, policy) for name, policy in policies.items()]
-    idle_j = scenario.table.card_idle_w * rows[0].time_s
-    tokens = rows[0].tokens_per_j * rows[0].energy_j
-    bare_j = rows[0].energy_j - idle_j
-    bare = PlanRow(NO_CARDS, 0.0, rows[0].time_s, bare_j, 0.0, tokens / bare_j)
     tell("done", 1.0)
-    return [bare, *rows]
+    return [_without_cards(rows[0], scenario), *rows]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRange:
+    """An iteration with the GPUs' figures at the ends of their intervals, all at once.
+
+    Attributes:
+        cheap, dear: the iteration on the GPUs alone, without cards.
+        cheap_gain, dear_gain: what the causal planner gains there, Eq. 7 an iteration.
+    """
+
+    cheap: PlanRow
+    dear: PlanRow
+    cheap_gain: float
+    dear_gain: float
+
+    @property
+    def pays(self) -> tuple[bool, bool]:
+        """Whether offloading pays by the score at the cheap end and at the dear one."""
+        return self.cheap_gain >= LITTLE, self.dear_gain >= LITTLE
+
+
+def plan_range(scenario: Scenario, *, n_seeds: int = 4) -> PlanRange | None:
+    """What the intervals of the GPUs' figures leave open; None where they have none.
+
+    Args:
+        scenario: the job.
+        n_seeds: episodes.
+    """
+    gpu = scenario.setting.gpu
+    ends = cheapest(gpu), dearest(gpu)
+    if scenario.calibration != "roofline" or ends[0] == gpu == ends[1]:
+        return None
+    found = []
+    for end in ends:
+        moved = replace(scenario, gpu=end)
+        trace = draw_trace([moved] * n_seeds, np.random.default_rng(_SEED))
+        idle, planner = (
+            _row(name, trace, policy)
+            for name, policy in ((GPU_ONLY, always_gpu), (PLANNER, Planner(trace.scenarios)))
+        )
+        found.append((_without_cards(idle, moved), planner.score))
+    (cheap, cheap_gain), (dear, dear_gain) = found
+    return PlanRange(cheap, dear, cheap_gain, dear_gain)
+
+
+def _without_cards(idle: PlanRow, scenario: Scenario) -> PlanRow:
+    """The same iteration in a machine that has no cards to idle."""
+    tokens = idle.tokens_per_j * idle.energy_j
+    energy_j = idle.energy_j - scenario.table.card_idle_w * idle.time_s
+    return PlanRow(NO_CARDS, 0.0, idle.time_s, energy_j, 0.0, tokens / energy_j)
 
 
 def _row(name: str, trace: Trace, policy: SimPolicy) -> PlanRow:

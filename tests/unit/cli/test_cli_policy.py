@@ -150,8 +150,13 @@ def test_plan_says_whether_offloading_pays(command, trained):
     code, out, _ = command("plan", "--policy-model", "8b", *policy)
     assert code == 0
     assert "Offloading does not pay" in out
+    told = " ".join(out.split())
+    assert re.search(
+        r"without cards takes \S+ .*; where most, .*\. Offloading does not pay at", told
+    )
     code, out, _ = command("plan", "--n-cards", 0, *policy)
     assert "Offloading is not possible" in out
+    assert "at either end" not in out
     assert "there is no card" in " ".join(out.split())
 
 

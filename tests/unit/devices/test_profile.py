@@ -6,15 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from ecorl.devices import MissingFigure, load_profile, profile_names
+from ecorl.devices import (
+    MissingFigure,
+    cheapest,
+    dearest,
+    load_profile,
+    profile_names,
+    stage_cost,
+)
 from ecorl.devices import profile as profile_module
 from ecorl.devices.card import CARD_FIGURES, missing_card_figures
 from ecorl.devices.figure import DeviceFigure
 from ecorl.devices.host import HostCpu, complete_host_figures, read_host_cpu
+from ecorl.devices.llama import model_shape
 from ecorl.devices.profile import UNITS
 from ecorl.engines.fpga.cycles.model import CycleModel
 from ecorl.errors import ConfigError
-from ecorl.records import ModelShape, Provenance
+from ecorl.records import ModelShape, Provenance, Stage, StageWork
 
 GOOD = """
 name = "mine"
@@ -118,6 +126,51 @@ def test_a_bad_file_names_key_value_and_allowed(tmp_path, old, new, key, allowed
     assert error.value.key == key
     assert allowed in error.value.allowed
     assert str(path) in str(error.value)
+
+
+INTERVAL = 'source = "a meter"\nlow = 15\nhigh = 30.5'
+
+
+def test_an_interval_stands_beside_the_value_and_its_ends_make_work_cheap_or_dear(tmp_path):
+    path = tmp_path / "mine.toml"
+    share = '[figures.mfu_train]\nvalue = 0.4\nunit = "1"\nprovenance = "modelled"\n'
+    text = GOOD.replace('source = "a meter"', INTERVAL)
+    path.write_text(f'{text}\n{share}source = "assumed"\nlow = 0.3\nhigh = 0.5\n')
+    profile = load_profile(str(path))
+    assert (profile.figure("idle_w").low, profile.figure("idle_w").high) == (15.0, 30.5)
+    ends = cheapest(profile), dearest(profile)
+    assert [end.value("idle_w") for end in ends] == [15.0, 30.5]
+    assert [end.value("mfu_train") for end in ends] == [0.5, 0.3]
+    assert all(cheapest(end) == end == dearest(end) for end in ends)
+
+
+@pytest.mark.parametrize(
+    ("ends", "key", "allowed"),
+    [
+        ("low = 15", "figures.idle_w", "low and high or neither"),
+        ("low = 21\nhigh = 30", "figures.idle_w.low", "at most the value 20"),
+        ("low = 15\nhigh = 19", "figures.idle_w.low", "high = 19"),
+        ("low = 0\nhigh = 30", "figures.idle_w.low", "above 0"),
+        ('low = 15\nhigh = "30"', "figures.idle_w.high", "number"),
+    ],
+)
+def test_a_bad_interval_is_refused(tmp_path, ends, key, allowed):
+    path = tmp_path / "bad.toml"
+    path.write_text(GOOD.replace('source = "a meter"', f'source = "a meter"\n{ends}'))
+    with pytest.raises(ConfigError) as error:
+        load_profile(str(path))
+    assert error.value.key == key
+    assert allowed in error.value.allowed
+
+
+def test_work_between_the_ends_of_a_packaged_profile_costs_what_lies_between():
+    work = StageWork(Stage.ACTOR_TRAIN, 64, 64 * 512, 64 * 384, 512, model_shape("1b"))
+    profile = load_profile("h100_sxm")
+    cheap, middle, dear = (
+        stage_cost(work, each) for each in (cheapest(profile), profile, dearest(profile))
+    )
+    assert cheap.time_s < middle.time_s < dear.time_s
+    assert cheap.energy_j < middle.energy_j < dear.energy_j
 
 
 def test_a_share_above_one_is_refused(tmp_path):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ecorl.devices import (
+    DeviceFigure,
     DeviceProfile,
     card_peak_ops,
     load_profile,
@@ -16,6 +17,9 @@ from ecorl.devices import (
     stage_cost,
 )
 from ecorl.devices.card import ARRAY_MACS, ARRAY_ROWS
+from ecorl.devices.gpu_pass import decoding_pass, gpu_limits, pass_cost, pass_parameters
+from ecorl.devices.llama import model_shape
+from ecorl.devices.profile import UNITS
 from ecorl.devices.work import forward_ops, generation_phases, link_bytes
 from ecorl.engines.fpga.csim.library import TILE_K, TILE_M, TILE_N
 from ecorl.engines.fpga.cycles.model import BatchShape, CycleModel
@@ -123,6 +127,67 @@ def test_decoding_streams_the_weights_once_a_step_for_the_batch():
     cost = stage_cost(work, H100)
     assert cost.bound == "memory"
     assert cost.power_w < 400  # decoding draws far less than the board limit
+
+
+PASS = {
+    "mbu_decode": 0.9, "mfu_decode": 0.6, "pass_s": 1e-3, "layer_s": 2e-5, "row_s": 6e-5,
+    "busy_w": 350.0, "j_per_byte": 5e-11, "j_per_op": 1e-12,
+}  # fmt: skip
+
+
+def with_pass(profile, **changes):
+    made = {k: DeviceFigure(v, UNITS[k], Provenance.MODELLED, "test") for k, v in PASS.items()}
+    kept = {k: f for k, f in (profile.figures | made).items() if changes.get(k, f) is not None}
+    return replace(profile, figures=kept)
+
+
+@pytest.mark.parametrize("n_devices", [1, 8])
+def test_with_the_parameters_of_a_pass_each_step_of_decoding_is_one(n_devices):
+    fitted = with_pass(H100)
+    rows, prompt, output = 64, 100, 300
+    work = StageWork(Stage.GENERATION, rows, rows * 400, rows * output, prompt + output, LLAMA_8B)
+    cost = stage_cost(work, fitted, n_devices)
+    step = pass_cost(
+        decoding_pass(LLAMA_8B, rows / n_devices, prompt + output / 2),
+        gpu_limits(fitted), pass_parameters(fitted),
+    )  # fmt: skip
+    prefill = stage_cost(
+        replace(work, n_tokens=rows * prompt, n_output_tokens=0), fitted, n_devices
+    )
+    assert cost.time_s == pytest.approx(prefill.time_s + output * step.time_s)
+    assert cost.energy_j == pytest.approx(prefill.energy_j + n_devices * output * step.energy_j)
+    terms = cost.compute_s + cost.memory_s + cost.launch_s
+    assert terms == pytest.approx(cost.time_s + prefill.memory_s)  # prefill hides its memory
+
+
+def test_rows_that_have_ended_take_no_part_in_a_step():
+    fitted = with_pass(H100)
+    even = StageWork(Stage.GENERATION, 64, 64 * 400, 64 * 300, 400, LLAMA_8B)
+    uneven = replace(even, max_length=1000)
+    assert stage_cost(even, fitted).time_s < stage_cost(uneven, fitted).time_s
+    assert stage_cost(uneven, fitted).energy_j < 3 * stage_cost(even, fitted).energy_j
+
+
+def test_a_model_on_several_gpus_pays_for_their_sums():
+    model = model_shape("70b")
+    work = StageWork(Stage.GENERATION, 64, 64 * 400, 64 * 300, 400, model)
+    fitted = with_pass(H100)
+    free = {"peer_latency_s": replace(H100.figure("peer_latency_s"), value=1e-12)}
+    without = replace(fitted, figures=fitted.figures | free)
+    pause_s = stage_cost(work, fitted, 2).time_s - stage_cost(work, without, 2).time_s
+    assert pause_s == pytest.approx(300 * 2 * 80 * 8e-6, rel=1e-3)
+
+
+def test_parameters_without_what_they_need_are_told():
+    lacking = with_pass(H100, peer_latency_s=None)
+    work = StageWork(Stage.GENERATION, 8, 8 * 200, 8 * 100, 220, LLAMA_8B)
+    cost = stage_cost(work, lacking)
+    assert not cost.known
+    assert "peer_latency_s" in cost.note
+    assert stage_cost(replace(work, stage=Stage.REWARD), lacking).known
+    part = with_pass(H100, row_s=None)  # not all of them: priced as without
+    bare = replace(part, figures=part.figures | {"mbu_decode": H100.figure("mbu_decode")})
+    assert stage_cost(work, bare).time_s == stage_cost(work, H100).time_s
 
 
 def test_decoding_falls_back_to_the_load_power():

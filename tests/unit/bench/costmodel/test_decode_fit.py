@@ -57,8 +57,8 @@ def test_one_absurd_point_moves_little():
 def test_published_points_are_met_within_bounds_that_physics_sets():
     fit = fit_decoding(POINTS, LIMITS)
     p = fit.parameters
-    assert 0.0 < p.memory_share <= PARAMETERS["memory_share"].high
-    assert 0.0 < p.compute_share <= PARAMETERS["compute_share"].high
+    assert 0.0 < p.mbu_decode <= PARAMETERS["mbu_decode"].high
+    assert 0.0 < p.mfu_decode <= PARAMETERS["mfu_decode"].high
     assert LIMITS.power_w * 0.1 < p.busy_w < LIMITS.power_w
     errors = sorted(abs(e.energy) for e in point_errors(POINTS, LIMITS, p))
     assert errors[len(errors) // 2] < 0.15
