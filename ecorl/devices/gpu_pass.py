@@ -125,6 +125,26 @@ def pass_parameters(profile: DeviceProfile) -> PassParameters | None:
     return PassParameters(*known) if len(known) == len(values) else None
 
 
+def streaming_w(profile: DeviceProfile) -> float:
+    """Power of one GPU whose kernels do nothing but read memory, W.
+
+    Args:
+        profile: of a GPU.
+
+    Returns:
+        By the parameters of a pass; the profile's ``decode_w`` where it holds none, or else its
+        ``active_w``.
+
+    Raises:
+        MissingFigure: when none of these is known (a `ConfigError`).
+    """
+    parameters = pass_parameters(profile)
+    if parameters is None:
+        return profile.get("decode_w") or profile.value("active_w")
+    moved = profile.value("memory_bytes_per_s") * parameters.mbu_decode
+    return parameters.busy_w + moved * parameters.j_per_byte
+
+
 @dataclass(frozen=True, slots=True)
 class PassCost:
     """Time and energy of one pass.

@@ -311,8 +311,8 @@ def _parse_figure(dotted: str, key: str, raw: Any, where: str) -> DeviceFigure:
             _check_number(f"{dotted}.{name}", raw[name], key in _SHARES, where)
     ends = tuple(float(raw[name]) for name in ("low", "high") if name in raw)
     if ends and not ends[0] <= value <= ends[1]:
-        allowed = f"at most the value {value:g}, which is at most high = {ends[1]:g}"
-        raise ConfigError(f"{dotted}.low", ends[0], allowed, where)
+        allowed = f"between low = {ends[0]:g} and high = {ends[1]:g} of the same figure"
+        raise ConfigError(f"{dotted}.value", value, allowed, where)
     if unit != UNITS[key]:
         raise ConfigError(f"{dotted}.unit", unit, repr(UNITS[key]), where)
     if raw["provenance"] not in _PROVENANCES:

@@ -195,8 +195,9 @@ class Maps(NamedTuple):
     Attributes:
         found: by the H100's profile as it is.
         idle: the H100 idles at `passes.IDLE_HIGH_W`.
-        full_power: the H100 draws its ``active_w`` where memory rules too. The profile's
-            ``decode_w`` lies below what is measured of H100s; the truth lies between both maps.
+        full_power: the H100 draws its ``active_w`` where memory rules too. What it draws there by
+            its profile is fitted to decoding in large models; scoring of small ones may lie between
+            both maps.
     """
 
     found: BreakEvenMap
@@ -216,7 +217,7 @@ def params_words(size: str) -> str:
 
 
 def break_even_map(
-    card: DeviceProfile, gpu: DeviceProfile, axes: Axes, streaming_w: float | None = None
+    card: DeviceProfile, gpu: DeviceProfile, axes: Axes, memory_w: float | None = None
 ) -> BreakEvenMap:
     """Compute the map.
 
@@ -224,7 +225,7 @@ def break_even_map(
         card: profile of the U55C.
         gpu: profile of the H100.
         axes: what it spans.
-        streaming_w: the GPU's power where memory rules, W; the profile's when None.
+        memory_w: the GPU's power where memory rules, W; that of its profile when None.
     """
     cells = (len(axes.sizes), len(axes.rows), len(axes.tokens))
     gpus = (*cells, len(PRECISIONS), len(axes.mfus))
@@ -248,7 +249,7 @@ def break_even_map(
         for side, one in cards.items():
             made.card_rules[side][cell] = "" if one is None else one.rules
         for p, m in np.ndindex(gpus[3:]):
-            other = gpu_pass(work, gpu, PRECISIONS[p], axes.mfus[m], streaming_w)
+            other = gpu_pass(work, gpu, PRECISIONS[p], axes.mfus[m], memory_w)
             made.gpu_rules[(*cell, p, m)] = other.rules
             _charge(made, (*cell, p, m), other, cards, work.n_tokens)
     return made

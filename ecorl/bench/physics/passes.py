@@ -15,8 +15,9 @@ All three are modelled; nothing here is measured.
 
 The H100 is a roofline (`gpu_pass`): compute at a stated MFU or memory traffic at the profile's
 share of the bandwidth, whichever is longer, and the profile's launch time of each layer. Power is
-the profile's: ``active_w`` where compute rules, ``decode_w`` where memory does, ``idle_w`` above
-the launches. A stated MFU is so an upper limit: a pass that memory rules reaches less.
+the profile's: ``active_w`` where compute rules, that of reading memory where memory does
+(`ecorl.devices.gpu_pass.streaming_w`), ``idle_w`` above the launches. A stated MFU is so an upper
+limit: a pass that memory rules reaches less.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ecorl.devices import DeviceProfile, card_peak_ops
+from ecorl.devices.gpu_pass import streaming_w
 from ecorl.devices.llama import model_shape
 from ecorl.devices.work import forward_phase, least_ops, link_bytes
 from ecorl.engines.fpga.cycles.hbm_layout import Resident, place
@@ -136,7 +138,7 @@ def gpu_pass(
     profile: DeviceProfile,
     precision: Precision,
     mfu: float,
-    streaming_w: float | None = None,
+    memory_w: float | None = None,
 ) -> Pass:
     """Compute the pass on a GPU.
 
@@ -145,7 +147,7 @@ def gpu_pass(
         profile: with peaks, ``memory_bytes_per_s``, ``mbu_decode``, ``launch_s`` and powers.
         precision: one of `PRECISIONS`.
         mfu: share of the peak that dense work reaches.
-        streaming_w: power where memory rules, W; the profile's ``decode_w`` when None.
+        memory_w: power where memory rules, W; that of `streaming_w` when None.
     """
     shape = _shape(work)
     phase = forward_phase(work, shape, precision.n_bytes)
@@ -155,7 +157,7 @@ def gpu_pass(
     launch_s = shape.n_layers * profile.value("launch_s")
     idle_w, load_w = profile.value("idle_w"), profile.value("active_w")
     if memory_s > compute_s:
-        load_w = streaming_w or profile.value("decode_w")
+        load_w = memory_w or streaming_w(profile)
     busy_s = max(compute_s, memory_s)
     rules = _longest({"compute": compute_s, "memory": memory_s, "launch": launch_s})
     return Pass(busy_s + launch_s, (load_w - idle_w) * busy_s, idle_w, rules)

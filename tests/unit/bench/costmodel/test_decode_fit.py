@@ -64,6 +64,17 @@ def test_published_points_are_met_within_bounds_that_physics_sets():
     assert errors[len(errors) // 2] < 0.15
 
 
+@pytest.mark.parametrize("gpu", ["h100_sxm", "b200_sxm"])
+def test_the_packaged_profile_holds_what_the_fit_gives(gpu):
+    profile = load_profile(gpu)
+    own = [p for p in decode_points() if p.gpu == gpu and not p.host_bound]
+    fit = fit_decoding(own, gpu_limits(profile))
+    for name, (low, high) in fit.spread.items():
+        figure = profile.figure(name)
+        found = (getattr(fit.parameters, name), low, high)
+        assert (figure.value, figure.low, figure.high) == pytest.approx(found, rel=0.02), name
+
+
 def test_errors_of_a_model_left_out_do_not_know_it():
     spoiled = [
         replace(p, tokens_per_s=p.tokens_per_s * 3) if p.model == "qwen3-8b" else p

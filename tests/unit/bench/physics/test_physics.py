@@ -98,12 +98,13 @@ def test_h100_by_hand():
     short = gpu_pass(scoring(shape, 1, 32), H100, BF16, 0.5)
     moved = 2 * n + 2 * 32 * (2 * 32 * 4096 * 2)
     assert short.rules == "memory"
-    assert short.above_idle_j == pytest.approx((300 - 70) * moved / (0.6 * 3.35e12))
+    memory_w = 354 + 5.42e-11 * 0.897 * 3.35e12  # 517 W
+    assert short.above_idle_j == pytest.approx((memory_w - 70) * moved / (0.897 * 3.35e12))
     assert gpu_pass(scoring(shape, 1, 32), H100, FP8, 0.5).above_idle_j == pytest.approx(
         short.above_idle_j / 2
     )
-    full = gpu_pass(scoring(shape, 1, 32), H100, BF16, 0.5, streaming_w=700.0)
-    assert full.above_idle_j == pytest.approx(short.above_idle_j * 630 / 230)
+    full = gpu_pass(scoring(shape, 1, 32), H100, BF16, 0.5, memory_w=700.0)
+    assert full.above_idle_j == pytest.approx(short.above_idle_j * 630 / (memory_w - 70))
 
 
 @pytest.mark.parametrize(("level", "clock_hz"), [(ideal_pass, 300e6), (bound_pass, 775e6)])
