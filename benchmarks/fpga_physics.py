@@ -34,8 +34,8 @@ from ecorl.bench.physics.map import (
 from ecorl.bench.physics.paper import rows
 from ecorl.bench.physics.passes import IDLE_HIGH_W, with_idle_w
 from ecorl.bench.physics.plot import draw
-from ecorl.bench.physics.tables import HOW, WIDTH, tables
-from ecorl.devices import load_profile
+from ecorl.bench.physics.tables import WIDTH, how, tables
+from ecorl.devices import DeviceProfile, load_profile
 from ecorl.engines.fpga.estimate import declared_dsps, standing_of_kernels
 from ecorl.errors import ConfigError
 
@@ -57,18 +57,18 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     checked = checks(card, gpu)
     broken = violations(printed, checked)
     console = Console(width=WIDTH)
-    for line in HOW:
+    for line in how(card, gpu):
         console.print(line, highlight=False)
     for table in tables(found, printed, checked, broken):
         console.print(table)
     _print_full_power(console, gpu.value("active_w"), maps)
     _print_idle(console, gpu.value("idle_w"), maps)
-    _write(options, found)
+    _write(options, found, gpu)
     settings: dict[str, object] = {
         **axes._asdict(),
         "accountings": [one.key for one in ACCOUNTINGS],
         "standing": standing_of_kernels(),
-        "how": list(HOW),
+        "how": list(how(card, gpu)),
     }
     return settings, figures(maps, printed, checked, broken, card, gpu)
 
@@ -101,7 +101,7 @@ def _print_idle(console: Console, idle_w: float, maps: Maps) -> None:
         console.print(line, highlight=False)
 
 
-def _write(options: argparse.Namespace, found: BreakEvenMap) -> None:
+def _write(options: argparse.Namespace, found: BreakEvenMap, gpu: DeviceProfile) -> None:
     """Write map and picture beside the result; of a quick pass only what is asked for."""
     json: Path | None = options.json
     if json is None and not options.quick:
@@ -115,7 +115,7 @@ def _write(options: argparse.Namespace, found: BreakEvenMap) -> None:
             print(f"written: {path}")
         if plot is not None:
             option, path = ("--plot" if options.plot else "--json"), plot
-            draw(found, plot)
+            draw(found, gpu, plot)
             _shrink(plot)
             print(f"written: {plot}")
     except OSError as error:

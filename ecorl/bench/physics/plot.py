@@ -11,6 +11,8 @@ import numpy.typing as npt
 from ecorl.bench.physics.accounts import ALWAYS, ANYWAY, HUNDREDTH, TENTH, ChargingRule
 from ecorl.bench.physics.map import SIDES, BreakEvenMap, Side, params_words
 from ecorl.bench.physics.passes import BF16
+from ecorl.devices import DeviceProfile
+from ecorl.devices.gpu_pass import streaming_w
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,11 +40,12 @@ _COLOURS = "PuOr"
 numbers stand in the cells as well, and a frame around those above 1."""
 
 
-def draw(found: BreakEvenMap, path: Path) -> None:
+def draw(found: BreakEvenMap, gpu: DeviceProfile, path: Path) -> None:
     """Write the picture as PNG.
 
     Args:
         found: the map; columns whose MFU it does not span are left out.
+        gpu: profile of the H100 that it was computed with.
         path: where to.
 
     Raises:
@@ -73,8 +76,9 @@ def draw(found: BreakEvenMap, path: Path) -> None:
     bar.ax.set_yticklabels([f"{level:g}" for level in LEVELS[1:-1]])
     figure.suptitle(
         "Tokens per joule of a U55C over those of an H100 in BF16, scoring one row: the card wins "
-        "above 1 (framed).\nAll modelled, nothing measured. H100: 700 W where compute rules, 300 W "
-        "where memory does (short rows), 70 W idle. "
+        "above 1 (framed).\nAll modelled, nothing measured. "
+        f"H100: {gpu.value('active_w'):.0f} W where compute rules, {streaming_w(gpu):.0f} W "
+        f"where memory does (short rows), {gpu.value('idle_w'):.0f} W idle. "
         "Ideal and bound at 65 W (assumed), which flatters the card.",
         fontsize=11,
     )

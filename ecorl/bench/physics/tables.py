@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from textwrap import wrap
 
 import numpy as np
 from rich.table import Table
@@ -12,6 +13,8 @@ from ecorl.bench.physics.audit import Check, Violation, about_gpus, printed_figu
 from ecorl.bench.physics.map import SIDES, BreakEvenMap, Side, params_words
 from ecorl.bench.physics.paper import LIMITS, Row
 from ecorl.bench.physics.passes import BF16, PRECISIONS
+from ecorl.devices import DeviceProfile
+from ecorl.devices.gpu_pass import streaming_w
 
 WIDTH = 100
 
@@ -21,12 +24,7 @@ CARD: dict[Side, str] = {
     "bound": "bound of the silicon, at 65 W",
 }
 
-HOW = (
-    "H100, modelled: the longer of compute at the stated MFU and memory traffic at 60 % of",
-    "3.35 TB/s (weights and cache once a pass), and 50 us of launches a layer, assumed. 700 W",
-    "where compute rules, 300 W where memory does, 70 W during launches. Where memory rules the",
-    "stated MFU is not reached. At 10 % MFU a real H100 draws less than 700 W: low MFUs flatter",
-    "the card.",
+_CARD_AND_CHARGES = (
     "U55C, published: what the paper prints. Three levels are modelled, none is measured:",
     "ours, the cycle model of our kernels: 2,048 DSPs in the array of products, 245 MHz, launches,",
     "PCIe, 73 W;",
@@ -39,9 +37,29 @@ HOW = (
     "GPU there anyway: training pays the H100's idle power; a pass on it costs what it draws",
     "above idle, one on the card costs the card's whole board.",
     "Dedicated at duty d: the H100 is kept for these passes and works the share d of the time.",
-    "Both sides pay their idle power (70 W, 21.4 W) until the next pass.",
+    "Both sides pay their idle power until the next pass.",
 )
-"""What all ratios rest on, in lines for a terminal."""
+
+
+def how(card: DeviceProfile, gpu: DeviceProfile) -> tuple[str, ...]:
+    """What all ratios rest on, in lines for a terminal.
+
+    Args:
+        card: profile of the U55C.
+        gpu: profile of the H100.
+    """
+    full_w, idle_w = gpu.value("active_w"), gpu.value("idle_w")
+    of_gpu = (
+        "H100, modelled: the longer of compute at the stated MFU and memory traffic at "
+        f"{100 * gpu.value('mbu_decode'):.0f} % of {gpu.value('memory_bytes_per_s') / 1e12:.3g} "
+        "TB/s (weights and cache once a pass), and an assumed "
+        f"{1e6 * gpu.value('launch_s'):.0f} us of launches a layer. {full_w:.0f} W where compute "
+        f"rules, {streaming_w(gpu):.0f} W where memory does, {idle_w:.0f} W during launches. Where "
+        "memory rules the stated MFU is not reached. At 10 % MFU a real H100 draws less than "
+        f"{full_w:.0f} W: low MFUs flatter the card."
+    )
+    idle = f"Idle power: {idle_w:.0f} W of the H100, {card.value('idle_w'):.1f} W of the card."
+    return (*wrap(of_gpu, WIDTH - 4), *_CARD_AND_CHARGES, idle)
 
 
 def paper_table(rows: Sequence[Row]) -> Table:

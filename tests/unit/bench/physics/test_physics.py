@@ -347,5 +347,5 @@ def test_numbers_in_words(value, text):
 
 def test_picture_is_a_png(quick, tmp_path):
     path = tmp_path / "deep" / "map.png"
-    draw(quick, path)
+    draw(quick, H100, path)
     assert path.read_bytes().startswith(b"\x89PNG")
