@@ -3,7 +3,8 @@
 Fits eight parameters a GPU to the points in `ecorl.devices.published` and prints them, the spread
 of each and the error at every point. Errors are relative and modelled over published; those that
 are left out are at the points of one model, of a fit to the others. Points where the host set the
-pace, whatever the model, are no part of the fit and are told apart. Seconds, no GPU.
+pace, whatever the model, are no part of the fit and are told apart. Beside them stands what was
+measured on an H100 here: scoring, training and decoding of a 1 B model. Seconds, no GPU.
 """
 
 from __future__ import annotations
@@ -19,16 +20,24 @@ from ecorl.bench.command import run_benchmark
 from ecorl.bench.costmodel import (
     PARAMETERS,
     DecodeFit,
+    MeasuredStage,
     PointError,
+    bounds,
+    dense,
     fit_decoding,
     left_out_errors,
+    measured_stages,
     point_errors,
 )
 from ecorl.bench.figures import Figure, Target
+from ecorl.bench.machine import repository
 from ecorl.devices import load_profile
 from ecorl.devices.gpu_pass import gpu_limits
 from ecorl.devices.published import ASSUMED_PROMPT_TOKENS, SOURCE, decode_points
 from ecorl.records import Provenance
+
+H100 = "h100_sxm"
+MEASURED = repository() / "benchmarks" / "results" / "nvidia-h100-80gb-hbm3" / "gpu_stages.json"
 
 OTHER_PROMPTS = ({"chat": 50.0, "gpqa": 150.0}, {"chat": 250.0, "gpqa": 400.0})
 """Mean prompts that the workloads may have had instead, tokens."""
@@ -53,7 +62,10 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
             found += point_errors(own, limits, refitted, prompts)
     for fit in fits:
         print_fit(fit)
-    print_errors(errors)
+    print_errors("fitted points", errors)
+    print_errors("points where the host set the pace, not fitted", host_bound)
+    stages = measured_stages(MEASURED, load_profile(H100))
+    print_stages(stages)
     config = {
         "source": SOURCE,
         "assumed_prompt_tokens": ASSUMED_PROMPT_TOKENS,
@@ -64,8 +76,10 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
             {"prompts": prompts, "j_error_median": middle(found)}
             for found, prompts in zip(other, OTHER_PROMPTS, strict=True)
         ],
+        "measured": [asdict(stage) for stage in stages],
     }
-    return config, figures_of(errors, left_out, host_bound)
+    figures = [*figures_of(errors, left_out, host_bound), *figures_of_stages(stages)]
+    return config, figures
 
 
 def figures_of(
@@ -90,6 +104,27 @@ def figures_of(
     ]  # fmt: skip
 
 
+def figures_of_stages(stages: Sequence[MeasuredStage]) -> list[Figure]:
+    """How near the model comes to what was measured here, apart from the published points."""
+    passes = dense(stages)
+    decoding = [stage for stage in stages if stage not in passes]
+    what = f"{len(passes)} batches of scoring and training, 1 B on an H100, measured here"
+    error = float(np.median([abs(stage.error) for stage in passes]))
+    inside = float(np.mean([stage.inside for stage in passes]))
+    ratio = float(np.median([stage.error + 1.0 for stage in decoding]))
+    spread = {f"b{s.work.n_sequences}": s.error + 1.0 for s in decoding}
+    return [
+        Figure("costmodel.dense_j_error_median", error, "1", Provenance.MODELLED,
+               note=f"joules a token, {what}"),
+        Figure("costmodel.dense_inside_interval_share", inside, "1", Provenance.MODELLED,
+               note=f"share inside of the assumed interval; {what}"),
+        Figure("costmodel.decode_j_over_bare_loop", ratio, "1", Provenance.MODELLED, spread,
+               note="modelled joules a token over those of a 1 B model measured here in a loop of "
+                    "recorded graphs; the published points are of a server, which takes time for "
+                    "each row"),
+    ]  # fmt: skip
+
+
 def quantile(errors: Sequence[PointError], what: str, share: float = 0.5) -> float:
     """A quantile of the absolute errors."""
     return float(np.quantile([abs(getattr(error, what)) for error in errors], share))
@@ -106,20 +141,34 @@ def signed(errors: Sequence[PointError]) -> float:
 
 
 def print_fit(fit: DecodeFit) -> None:
-    """The parameters of a GPU, each with its spread and what was expected of it."""
+    """The parameters of a GPU, each with its spread, its bounds and what was expected of it."""
     print(f"{fit.gpu}: {fit.n_points} points; spread: one curve left out at a time")
+    print(f"  {'parameter':<12} {'value':>9}   {'spread':<21} {'bounds':<21} expected")
+    allowed = bounds(fit.limits)
     for name, value in asdict(fit.parameters).items():
-        low, high = fit.spread[name]
-        print(f"  {name:<14} {value:10.3g}   {low:.3g} to {high:.3g}   {PARAMETERS[name].why}")
+        spread, limits = (
+            f"{low:.3g} to {high:.3g}" for low, high in (fit.spread[name], allowed[name])
+        )
+        print(f"  {name:<12} {value:9.3g}   {spread:<21} {limits:<21} {PARAMETERS[name].why}")
 
 
-def print_errors(errors: Sequence[PointError]) -> None:
+def print_errors(title: str, errors: Sequence[PointError]) -> None:
     """The error at every point, a line each."""
-    print("point                                   batch    tokens/s     J/token")
+    print(f"{title:<46} batch tokens/s  J/token")
     for error in errors:
         p = error.point
         where = f"{p.gpu} {p.model} {p.workload} x{p.n_shards}"
-        print(f"  {where:<34} {p.batch:8.1f} {error.rate:+10.1%} {error.energy:+10.1%}")
+        print(f"  {where:<40} {p.batch:9.1f} {error.rate:+8.1%} {error.energy:+8.1%}")
+
+
+def print_stages(stages: Sequence[MeasuredStage]) -> None:
+    """Each stage that was measured here, beside the model's value and interval."""
+    print("measured on an H100, mJ/token       measured   modelled   interval")
+    for s in stages:
+        where = f"{s.work.stage} of {s.work.n_sequences} x {s.work.max_length}"
+        low, high = 1e3 * s.low_j, 1e3 * s.high_j
+        print(f"  {where:<32} {1e3 * s.measured_j:9.3g} {1e3 * s.modelled_j:10.3g}   "
+              f"{low:.3g} to {high:.3g}")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -5,17 +5,23 @@ from ecorl.bench.costmodel.fit import (
     DecodeFit,
     Expectation,
     PointError,
+    bounds,
     fit_decoding,
     left_out_errors,
     point_errors,
 )
+from ecorl.bench.costmodel.measured import MeasuredStage, dense, measured_stages
 
 __all__ = [
     "PARAMETERS",
     "DecodeFit",
     "Expectation",
+    "MeasuredStage",
     "PointError",
+    "bounds",
+    "dense",
     "fit_decoding",
     "left_out_errors",
+    "measured_stages",
     "point_errors",
 ]

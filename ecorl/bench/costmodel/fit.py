@@ -128,6 +128,20 @@ def fit_decoding(
     return DecodeFit(gpus.pop(), limits, parameters, spread, len(points))
 
 
+def bounds(limits: GpuLimits) -> dict[str, tuple[float, float]]:
+    """Lowest and highest value that the fit may give each parameter.
+
+    Args:
+        limits: of the GPU.
+    """
+    _, _, low, high = _expected(limits)
+    ends = zip(np.exp(low), np.exp(high), strict=True)
+    return {
+        f.name: (float(least), float(most))
+        for f, (least, most) in zip(fields(PassParameters), ends, strict=True)
+    }
+
+
 def point_errors(
     points: Sequence[DecodePoint],
     limits: GpuLimits,
