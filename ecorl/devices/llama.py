@@ -41,7 +41,35 @@ def model_shape(size: str, *, scalar_head: bool = False) -> ModelShape:
     """
     if size not in _SIZES:
         raise ConfigError("model size", size, f"one of {list(MODEL_SIZES)}")
-    n_layers, hidden, inner, heads, kv_heads, head_dim, vocab, tied = _SIZES[size]
+    *dimensions, tied = _SIZES[size]
+    return decoder_shape(*dimensions, tied=tied, scalar_head=scalar_head)
+
+
+def decoder_shape(
+    n_layers: int,
+    hidden: int,
+    inner: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    vocab: int,
+    *,
+    tied: bool = False,
+    scalar_head: bool = False,
+) -> ModelShape:
+    """Count the parameters of a decoder of Llama's kind.
+
+    Args:
+        n_layers: decoder layers.
+        hidden: width of the residual stream.
+        inner: width of the feed-forward.
+        heads: query heads.
+        kv_heads: key and value heads.
+        head_dim: width of a head.
+        vocab: tokens of the vocabulary.
+        tied: whether the head's weights are those of the embedding.
+        scalar_head: a reward or value head in place of the vocabulary's.
+    """
     attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
     layer = attention + 3 * hidden * inner + 2 * hidden
     embedding = vocab * hidden

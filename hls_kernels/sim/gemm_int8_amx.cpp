@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <vector>
 #endif
 
 namespace ecorl {
@@ -91,18 +90,6 @@ ECORL_AMX_INLINE void multiply_tiles(const rows_t& rows, const weights_t* w, std
     if (C > 1) _tile_stored(1, c + SIDE, bytes);
     if (R > 1) _tile_stored(2, c + SIDE * c_stride, bytes);
     if (R > 1 && C > 1) _tile_stored(3, c + SIDE * c_stride + SIDE, bytes);
-}
-
-/// Rows of A with k padded by zeros to whole tiles.
-const std::int8_t* pad_rows(const std::int8_t* a, std::int32_t rows, std::int32_t k,
-                            std::int32_t padded_k) {
-    static thread_local std::vector<std::int8_t> padded;
-    padded.resize(static_cast<std::size_t>(ROWS) * padded_k);
-    for (std::int64_t r = 0; r < rows; ++r) {
-        std::memcpy(padded.data() + r * padded_k, a + r * k, k);
-        std::memset(padded.data() + r * padded_k + k, 0, padded_k - k);
-    }
-    return padded.data();
 }
 
 /// One product over rows that fill tiles.

@@ -29,6 +29,17 @@ inline std::int32_t load_quad(const std::int8_t* row, std::int32_t step, std::in
 
 }  // namespace
 
+const std::int8_t* pad_rows(const std::int8_t* a, std::int32_t rows, std::int32_t k,
+                            std::int32_t padded_k) {
+    static thread_local std::vector<std::int8_t> padded;
+    padded.resize(static_cast<std::size_t>(rows) * padded_k);
+    for (std::int64_t r = 0; r < rows; ++r) {
+        std::memcpy(padded.data() + r * padded_k, a + r * k, k);
+        std::memset(padded.data() + r * padded_k + k, 0, padded_k - k);
+    }
+    return padded.data();
+}
+
 void multiply_portable(const operands& p) {
     const std::int32_t steps = ceil_div(p.k, TILE_K);
     for (std::int64_t i = 0; i < p.m; ++i) {
@@ -243,18 +254,6 @@ ECORL_VNNI void panel_vnni(strip s, const operands& p, std::int32_t j0) {
     advance<4, NB>(s, w, p.n, live);
     advance<2, NB>(s, w, p.n, live);
     advance<1, NB>(s, w, p.n, live);
-}
-
-/// Rows of A with k padded by zeros to whole steps.
-const std::int8_t* pad_rows(const std::int8_t* a, std::int32_t rows, std::int32_t k,
-                            std::int32_t padded_k) {
-    static thread_local std::vector<std::int8_t> padded;
-    padded.resize(static_cast<std::size_t>(CHUNK) * padded_k);
-    for (std::int64_t r = 0; r < rows; ++r) {
-        std::memcpy(padded.data() + r * padded_k, a + r * k, k);
-        std::memset(padded.data() + r * padded_k + k, 0, padded_k - k);
-    }
-    return padded.data();
 }
 
 }  // namespace

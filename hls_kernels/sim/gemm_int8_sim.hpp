@@ -38,6 +38,10 @@ struct halves {
     void take(const code_word_t* words, std::int64_t n);
 };
 
+/// Rows of A [rows, k] with zeros behind each up to padded_k; valid until the thread's next call.
+const std::int8_t* pad_rows(const std::int8_t* a, std::int32_t rows, std::int32_t k,
+                            std::int32_t padded_k);
+
 void multiply_portable(const operands& p);
 bool has_avx2();
 void multiply_avx2(const operands& p);

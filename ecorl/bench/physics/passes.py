@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 from ecorl.devices import DeviceProfile, card_peak_ops
 from ecorl.devices.gpu_pass import streaming_w
-from ecorl.devices.llama import model_shape
+from ecorl.devices.llama import decoder_shape, model_shape
 from ecorl.devices.work import forward_phase, least_ops, link_bytes
 from ecorl.engines.fpga.cycles.hbm_layout import Resident, place
 from ecorl.engines.fpga.cycles.model import BatchShape, CycleModel
@@ -111,17 +111,9 @@ def scoring(shape: ModelShape, n_rows: int, n_tokens: int) -> StageWork:
 # ---- shapes -------------------------------------------------------------------------------------
 
 
-def _assumed(n_layers: int, hidden: int, inner: int, n_heads: int) -> ModelShape:
-    """A decoder of Llama's kind with heads of 64 and a scalar head, for sizes without a model."""
-    layer = 4 * hidden * hidden + 3 * hidden * inner + 2 * hidden
-    active, vocab = n_layers * layer + 2 * hidden, 32_000
-    n_params = active + vocab * hidden
-    return ModelShape(n_layers, hidden, inner, n_heads, n_heads, 64, vocab, n_params, active)
-
-
 SHAPES: dict[str, ModelShape] = {
-    "20m": _assumed(6, 512, 1376, 8),
-    "50m": _assumed(10, 640, 1728, 10),
+    "20m": decoder_shape(6, 512, 1376, 8, 8, 64, 32_000, scalar_head=True),
+    "50m": decoder_shape(10, 640, 1728, 10, 10, 64, 32_000, scalar_head=True),
     **{
         size: model_shape(size, scalar_head=True)
         for size in ("135m", "360m", "1b", "3b", "7b", "13b")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+from ecorl.devices.llama import decoder_shape
 from ecorl.records import ModelShape
 
 SOURCE = "ML.ENERGY leaderboard v3 (commit 0cd52da)"
@@ -98,10 +99,4 @@ def published_shape(model: str) -> ModelShape:
     Raises:
         KeyError: for another one.
     """
-    n_layers, hidden, inner, heads, kv_heads, head_dim, vocab = _SHAPES[model]
-    attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
-    layer = attention + 3 * hidden * inner + 2 * hidden + 2 * head_dim
-    active = n_layers * layer + hidden + vocab * hidden
-    return ModelShape(
-        n_layers, hidden, inner, heads, kv_heads, head_dim, vocab, active + vocab * hidden, active
-    )
+    return decoder_shape(*_SHAPES[model])
