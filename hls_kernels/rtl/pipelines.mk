@@ -21,7 +21,7 @@ BENCHES := $(ROOT)/benches
 PIPELINES_DIR := $(BUILD_DIR)/pipelines
 
 MODELS_arithmetic := product narrow_product shift_left shift_right shifted maximum any_bit total peak \
-  divide_factor divide_127 divide_mean divide_inverse divide_reward
+  divide_factor divide_127 divide_mean divide_inverse divide_reward divide_heads
 MODELS_lanes := dequantise fixed quantise exponential reciprocal gate norm rotate residual log_term \
   score weight accumulate
 MODELS_scalars := room normalise times plus quantiser mean inverse_root make_fixed make_gate log2
@@ -39,12 +39,13 @@ MODULE_room := room_of
 MODULE_fifo := weight_fifo
 MODULE_bank := row_bank
 MODULE_control := loop_control
-$(foreach name,factor 127 mean inverse reward,$(eval MODULE_divide_$(name) := quotient))
+$(foreach name,factor 127 mean inverse reward heads,$(eval MODULE_divide_$(name) := quotient))
 WITH_divide_factor := N=30 D=15
 WITH_divide_127 := N=31 D=7
 WITH_divide_mean := N=62 D=20
 WITH_divide_inverse := N=61 D=31
 WITH_divide_reward := N=55 D=23
+WITH_divide_heads := N=17 D=8
 WITH_fifo := WIDTH=32 DEPTH=16
 WITH_bank := STEPS=64
 module = $(or $(MODULE_$(1)),$(1))

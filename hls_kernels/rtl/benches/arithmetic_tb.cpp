@@ -2,6 +2,7 @@
 #include "Vany_bit.h"
 #include "Vdivide_127.h"
 #include "Vdivide_factor.h"
+#include "Vdivide_heads.h"
 #include "Vdivide_inverse.h"
 #include "Vdivide_mean.h"
 #include "Vdivide_reward.h"
@@ -160,6 +161,7 @@ int main(int argc, char** argv) {
     right &= bench::run<quotient_case<Vdivide_mean, 62, 20>>("divide_mean", with);
     right &= bench::run<quotient_case<Vdivide_inverse, 61, 31>>("divide_inverse", with);
     right &= bench::run<quotient_case<Vdivide_reward, 55, 23>>("divide_reward", with);
+    right &= bench::run<quotient_case<Vdivide_heads, 17, 8>>("divide_heads", with);
     right &= bench::run<maximum_case>("maximum", with);
     right &= bench::run<any_bit_case>("any_bit", with);
     right &= bench::run<total_case>("total", with);
