@@ -32,6 +32,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ecorl.devices import DeviceFigure
 from ecorl.engines.lanes.threaded import AsyncEngine
 from ecorl.records import Stage
 from ecorl.serve.access import behind, is_allowed, is_same
@@ -299,7 +300,7 @@ class ScoringService:
                     "device": {
                         "name": self._lane.device,
                         "figures": {
-                            name: asdict(figure) for name, figure in served.device_figures.items()
+                            name: _told(figure) for name, figure in served.device_figures.items()
                         },
                     },
                 }
@@ -429,6 +430,11 @@ async def _gone(request: Request) -> None:
     """Return when the client has gone away."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _told(figure: DeviceFigure) -> dict[str, Any]:
+    """A figure for JSON; one without an interval has no ends."""
+    return {key: value for key, value in asdict(figure).items() if value is not None}
 
 
 def _json(body: bytes, status: int = 200) -> Response:

@@ -116,9 +116,20 @@ def test_a_difference_of_what_is_left_counts(name):
 # ------------------------------------------------------------ against the stage function
 
 
+ALMOST_4_S = 3.882118337818178
+NOTHING_TO_DRAW = PLAIN._replace(
+    generation_s=ALMOST_4_S, generation_j=0.0, handover_s=(0.0, 0.0, 0.0, ALMOST_4_S),
+    tail=(1.0, 0.0, 0.0, 0.0), gpu_s=(0.0,) * 3, gpu_j=(0.0,) * 3, card_s=(0.0,) * 3,
+    forward_s=0.0, backward_s=0.0, actor_j=0.0, early_s=0.0, early_j=0.0, critic_s=5.0,
+    critic_j=0.0, gpu_idle_w=1.0, off_policy=1.0, contention=0.0, swap_s=0.0, swap_j=0.0,
+)  # fmt: skip
+"""An iteration whose only joules would be those of a bubble of 0 s, which rounding makes 1e-15."""
+
+
 @settings(deadline=None, max_examples=500)
 @given(works(), BEFORE, CODES)
 @example(PLAIN, CLEAN._replace(deferred_s=10.0, deferred_j=1.0), OFFLOADS[0])
+@example(NOTHING_TO_DRAW, CLEAN, [0, 0, 0, CONCURRENT, 0, CONCURRENT])
 def test_the_stage_function_agrees_with_the_events(work, before, actions):
     _, totals = run(work, before, actions)
     assert difference(totals, play_iteration(work, before, actions)) < 1e-9
