@@ -331,8 +331,8 @@ def difference(one: IterationTotals, other: IterationTotals) -> float:
     """The worst difference of two ends of an iteration.
 
     Times count relative to the longer iteration with what it leaves behind, energies to the greater
-    energy with what was put off, or to 1 W over that time where there is less (idle energy is a
-    difference of times, and has no more digits than they have), temperatures to the greater one: a backlog of nearly 0 s is the
+    energy with what was put off, or to 1 W over that time where there is less (idle energy comes
+    from a difference of times), temperatures to the greater one: a backlog of nearly 0 s is the
     difference of two long times and has no more digits than they have. Infinite where a figure is
     not a number.
     """

@@ -122,6 +122,7 @@ NOTHING_TO_DRAW = PLAIN._replace(
     tail=(1.0, 0.0, 0.0, 0.0), gpu_s=(0.0,) * 3, gpu_j=(0.0,) * 3, card_s=(0.0,) * 3,
     forward_s=0.0, backward_s=0.0, actor_j=0.0, early_s=0.0, early_j=0.0, critic_s=5.0,
     critic_j=0.0, gpu_idle_w=1.0, off_policy=1.0, contention=0.0, swap_s=0.0, swap_j=0.0,
+    card_idle_w=0.0,
 )  # fmt: skip
 """An iteration whose only joules would be those of a bubble of 0 s, which rounding makes 1e-15."""
 
