@@ -87,7 +87,7 @@ def test_a_role_on_another_machine_is_charged_that_machine_s_gpus(make):
     batch = make_batch()
     assert same(run.step(1, batch), batch)
     await_power(run)
-    lasting(run, Stage.GENERATION, 1.2)
+    lasting(run, Stage.GENERATION, 3.0)  # readings come late where the machine is busy
     lasting(run, Stage.ACTOR_TRAIN, 0.3)
     run.close()
     rows = {r.stage: r for r in run.executions()}
