@@ -30,6 +30,7 @@ from typing import Literal
 from ecorl.devices.card import ARRAY_MACS, card_phase, n_arrays
 from ecorl.devices.gpu_pass import (
     LIMITS,
+    PassParameters,
     PassWork,
     exchanged_bytes,
     gpu_limits,
@@ -269,10 +270,10 @@ def _part(work: StageWork, rows: int) -> StageWork:
 
 def _copy(work: StageWork, model: ModelShape, profile: DeviceProfile, n_shards: int) -> _Copy:
     phases = _phases(work, model, profile)
-    by_passes = profile.kind == DeviceKind.GPU and pass_parameters(profile) is not None
+    fitted = pass_parameters(profile) if profile.kind == DeviceKind.GPU else None
     costs = [
-        _decoding_cost(phase, model, profile, n_shards)
-        if phase.decodes and phase.n_passes > 0 and by_passes
+        _decoding_cost(phase, model, profile, fitted, n_shards)
+        if phase.decodes and phase.n_passes > 0 and fitted is not None
         else _phase_cost(phase, work, model, profile, n_shards)
         for phase in phases
     ]
@@ -341,11 +342,14 @@ def _phase_cost(
 
 
 def _decoding_cost(
-    decode: Phase, model: ModelShape, profile: DeviceProfile, n_shards: int
+    decode: Phase,
+    model: ModelShape,
+    profile: DeviceProfile,
+    parameters: PassParameters,
+    n_shards: int,
 ) -> _PhaseCost:
     """All steps of decoding at the cost of the mean one: rows that have ended take no part."""
-    parameters, steps = pass_parameters(profile), decode.n_passes
-    assert parameters is not None  # the caller has seen to it
+    steps = decode.n_passes
     n_rows = decode.n_tokens / steps
     work = PassWork(
         model.n_layers,

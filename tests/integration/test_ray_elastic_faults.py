@@ -122,7 +122,7 @@ def test_an_old_member_dies_in_the_switch_and_another_falls_silent(elastic_clust
         check_whole(trainer, result, task, n_steps)
     assert [who for kind, who in seen(result) if kind is LOST] == ["member-2", "member-1"]
     assert ElasticFault.ALL_LOST not in {kind for kind, _ in seen(result)}
-    assert 1 <= result.n_redone <= 2  # on a machine under load another one may answer late once
+    assert result.n_redone == 1
 
 
 def test_training_begins_without_a_member_that_is_late(elastic_cluster, tmp_path):

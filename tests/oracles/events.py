@@ -327,18 +327,18 @@ def check_episode(scenario: Scenario, seed: int, actions: Sequence[Sequence[int]
     return max(difference(one, other) for one, other in zip(made, played, strict=True))
 
 
-def difference(one: IterationTotals, other: IterationTotals) -> float:
+def difference(one: IterationTotals, other: IterationTotals, idle_w: float = 0.0) -> float:
     """The worst difference of two ends of an iteration.
 
     Times count relative to the longer iteration with what it leaves behind, energies to the greater
-    energy with what was put off, or to 1 W over that time where there is less (idle energy comes
-    from a difference of times), temperatures to the greater one: a backlog of nearly 0 s is the
-    difference of two long times and has no more digits than they have. Infinite where a figure is
-    not a number.
+    energy with what was put off, or to that of `idle_w` over that time where there is less (idle
+    energy comes from a difference of times), temperatures to the greater one: a backlog of nearly
+    0 s is the difference of two long times and has no more digits than they have. Infinite where a
+    figure is not a number.
     """
     a, b = one.after, other.after
     time_s = max(t.time_s + t.after.backlog_s + t.after.deferred_s for t in (one, other))
-    energy_j = max(time_s, *(t.energy_j + t.after.deferred_j for t in (one, other)))
+    energy_j = max(idle_w * time_s, *(t.energy_j + t.after.deferred_j for t in (one, other)))
     pairs = (
         (one.time_s, other.time_s, time_s),
         (one.booked_s, other.booked_s, time_s),

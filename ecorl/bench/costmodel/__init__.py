@@ -3,8 +3,8 @@
 from ecorl.bench.costmodel.fit import (
     PARAMETERS,
     DecodeFit,
-    Expectation,
     PointError,
+    Prior,
     bounds,
     fit_decoding,
     left_out_errors,
@@ -15,9 +15,9 @@ from ecorl.bench.costmodel.measured import MeasuredStage, dense, measured_stages
 __all__ = [
     "PARAMETERS",
     "DecodeFit",
-    "Expectation",
     "MeasuredStage",
     "PointError",
+    "Prior",
     "bounds",
     "dense",
     "fit_decoding",

@@ -35,7 +35,7 @@ _WEIGHT = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Expectation:
+class Prior:
     """What is known of a parameter beforehand.
 
     Attributes:
@@ -51,15 +51,15 @@ class Expectation:
     why: str
 
 
-PARAMETERS: Mapping[str, Expectation] = {
-    "pass_s": Expectation(1e-3, 1.0, None, "a step of a server that decodes, without its model"),
-    "layer_s": Expectation(3e-5, 1.0, None, "starts of a layer's kernels out of a recorded graph"),
-    "row_s": Expectation(3e-5, 0.7, None, "sampling a token and keeping account of its row"),
-    "mbu_decode": Expectation(0.85, 0.15, 0.95, "copies reach 85 to 95 % of the bandwidth"),
-    "mfu_decode": Expectation(0.6, 0.3, 0.9, "large products reach 50 to 80 % of the peak"),
-    "busy_w": Expectation(0.4, 0.3, 0.7, "share of the limit at full clock with little to do"),
-    "j_per_byte": Expectation(6e-11, 0.5, None, "about 4 pJ a bit in HBM, as much again on chip"),
-    "j_per_op": Expectation(8e-13, 0.4, None, "the limit's power at half of the peak"),
+PARAMETERS: Mapping[str, Prior] = {
+    "pass_s": Prior(1e-3, 1.0, None, "a step of a server that decodes, without its model"),
+    "layer_s": Prior(3e-5, 1.0, None, "starts of a layer's kernels out of a recorded graph"),
+    "row_s": Prior(3e-5, 0.7, None, "sampling a token and keeping account of its row"),
+    "mbu_decode": Prior(0.85, 0.15, 0.95, "copies reach 85 to 95 % of the bandwidth"),
+    "mfu_decode": Prior(0.6, 0.3, 0.9, "large products reach 50 to 80 % of the peak"),
+    "busy_w": Prior(0.4, 0.3, 0.7, "share of the limit at full clock with little to do"),
+    "j_per_byte": Prior(6e-11, 0.5, None, "about 4 pJ a bit in HBM, as much again on chip"),
+    "j_per_op": Prior(8e-13, 0.4, None, "the limit's power at half of the peak"),
 }
 
 

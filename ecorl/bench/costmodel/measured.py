@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ecorl.bench.gpu.stages import FULL
 from ecorl.devices import DeviceProfile, cheapest, dearest, stage_cost
 from ecorl.errors import ConfigError
 from ecorl.records import ModelShape, Stage, StageWork
@@ -20,7 +21,6 @@ _DENSE = re.compile(r"gpu_stages\.(reward|reference|actor_train)\.b(\d+)x(\d+)\.
 _DECODE = re.compile(r"gpu_stages\.generation\.b(\d+)\.j_per_token")
 _SHAPE = ("n_layers", "hidden_size", "intermediate_size", "n_heads", "n_kv_heads", "head_dim",
           "vocab_size", "n_params", "n_params_active")  # fmt: skip
-_PROMPT, _NEW = 256, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ def _work(id: str, model: ModelShape) -> StageWork | None:
         return StageWork(stage, rows, rows * length, rows * length // 2, length, shape)
     if found := _DECODE.fullmatch(id):
         rows = int(found[1])
-        length = _PROMPT + _NEW
-        return StageWork(Stage.GENERATION, rows, rows * length, rows * _NEW, length, model)
+        length = FULL.prompt + FULL.new
+        return StageWork(Stage.GENERATION, rows, rows * length, rows * FULL.new, length, model)
     return None
 
 

@@ -138,10 +138,11 @@ def test_decoding_streams_the_weights_once_a_step_for_the_batch():
     assert decode.n_passes == 120  # the longest row: 220 less a prompt of 100
     kv = 2 * 32 * 8 * 128 * 2
     assert decode.memory_bytes == pytest.approx(120 * 7_504_924_672 * 2 + kv * 800 * 150)
-    for profile in (H100, unfitted()):
+    # Decoding few rows draws far less than the board's limit.
+    for profile, most_w in ((H100, 500), (unfitted(), 400)):
         cost = stage_cost(work, profile)
         assert cost.bound == "memory"
-        assert cost.power_w < 500  # decoding few rows draws far less than the board limit
+        assert cost.power_w < most_w
 
 
 def with_pass(profile, **changes):
