@@ -49,7 +49,7 @@ struct weights_t {
     const std::int8_t* rest;
 };
 
-/// Up to 32 rows of A, `stride` steps each, the first `whole` tiles of them without the rest.
+/// Up to 32 rows of A, `stride` bytes apart: `whole` tiles of steps, and one more with a rest.
 struct rows_t {
     const std::int8_t* a;
     std::int64_t stride;
@@ -57,34 +57,38 @@ struct rows_t {
     bool has_rest;
 };
 
-/// 16 R rows times 16 C columns. Tiles 0 to 3 are sums, 4 and 5 activations, 6 and 7 weights.
+/// Add one tile of steps to the sums. Tiles 0 to 3 are sums, 4 and 5 activations, 6 and 7 weights.
+template <int R, int C>
+ECORL_AMX_INLINE void add_steps(const std::int8_t* a, std::int64_t stride, const std::int8_t* w0,
+                                const std::int8_t* w1) {
+    _tile_loadd(4, a, stride);
+    _tile_loadd(6, w0, WORD_BYTES);
+    _tile_dpbssd(0, 4, 6);
+    if (C > 1) {
+        _tile_loadd(7, w1, WORD_BYTES);
+        _tile_dpbssd(1, 4, 7);
+    }
+    if (R > 1) {
+        _tile_loadd(5, a + SIDE * stride, stride);
+        _tile_dpbssd(2, 5, 6);
+    }
+    if (R > 1 && C > 1) _tile_dpbssd(3, 5, 7);
+}
+
+/// 16 R rows times 16 C columns.
 template <int R, int C>
 ECORL_AMX_INLINE void multiply_tiles(const rows_t& rows, const weights_t* w, std::int32_t* c,
                                      std::int64_t c_stride) {
-    const auto advance = [&](std::int32_t at, const std::int8_t* w0, const std::int8_t* w1)
-                             ECORL_AMX {
-                                 const std::int8_t* const a = rows.a + at * DEPTH;
-                                 _tile_loadd(4, a, rows.stride);
-                                 _tile_loadd(6, w0, WORD_BYTES);
-                                 _tile_dpbssd(0, 4, 6);
-                                 if (C > 1) {
-                                     _tile_loadd(7, w1, WORD_BYTES);
-                                     _tile_dpbssd(1, 4, 7);
-                                 }
-                                 if (R > 1) {
-                                     _tile_loadd(5, a + SIDE * rows.stride, rows.stride);
-                                     _tile_dpbssd(2, 5, 6);
-                                 }
-                                 if (R > 1 && C > 1) _tile_dpbssd(3, 5, 7);
-                             };
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (std::int32_t t = 0; t < rows.whole; ++t) {
-        advance(t, w[0].whole + t * TILE_BYTES, w[C - 1].whole + t * TILE_BYTES);
+    const std::int8_t* a = rows.a;
+    for (std::int32_t t = 0; t < rows.whole; ++t, a += DEPTH) {
+        const std::int32_t at = t * TILE_BYTES;
+        add_steps<R, C>(a, rows.stride, w[0].whole + at, w[C - 1].whole + at);
     }
-    if (rows.has_rest) advance(rows.whole, w[0].rest, w[C - 1].rest);
+    if (rows.has_rest) add_steps<R, C>(a, rows.stride, w[0].rest, w[C - 1].rest);
     const std::int64_t bytes = c_stride * static_cast<std::int64_t>(sizeof(std::int32_t));
     _tile_stored(0, c, bytes);
     if (C > 1) _tile_stored(1, c + SIDE, bytes);

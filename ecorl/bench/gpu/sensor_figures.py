@@ -9,7 +9,7 @@ from itertools import pairwise
 from ecorl.bench.figures import Figure, missing
 from ecorl.bench.gpu.figures import MEASURED, figure, known
 from ecorl.bench.gpu.sensors import CpuUse, Lag, LengthRow, PhaseRow
-from ecorl.bench.gpu.tracer import Trace
+from ecorl.bench.gpu.tracer import LoadTrace
 from ecorl.bench.gpu.traces import quantile, refresh_intervals, refresh_period
 from ecorl.bench.stats import median, spread_of
 from ecorl.drivers.instruments import Instrument
@@ -43,7 +43,7 @@ def answer_figures(answers: Mapping[Instrument, float | str]) -> list[Figure]:
     return figures
 
 
-def call_figures(trace: Trace, arm: str, note: str) -> list[Figure]:
+def call_figures(trace: LoadTrace, arm: str, note: str) -> list[Figure]:
     """How long each call takes.
 
     Args:
@@ -67,7 +67,7 @@ def call_figures(trace: Trace, arm: str, note: str) -> list[Figure]:
     return figures
 
 
-def refresh_figures(trace: Trace) -> list[Figure]:
+def refresh_figures(trace: LoadTrace) -> list[Figure]:
     """How often each instrument's value changes under a load that changes all the while.
 
     Args:

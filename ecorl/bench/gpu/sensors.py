@@ -16,7 +16,7 @@ import psutil
 
 from ecorl.bench.gpu.bursts import Burner
 from ecorl.bench.gpu.meter import EnergyMeter
-from ecorl.bench.gpu.tracer import COUNTER, Order, Trace, Tracer
+from ecorl.bench.gpu.tracer import COUNTER, LoadTrace, Order, Tracer
 from ecorl.bench.gpu.traces import (
     TracePoint,
     counted_energy,
@@ -73,7 +73,7 @@ FULL = Plan(
 QUICK = Plan(1.0, 1.0, 3.0, (2, 1.5), {0.5: 3, 2.0: 3}, 0.5, 4, 1.0, ())
 
 
-def readings_alone(uuid: str, instruments: tuple[Instrument, ...], length_s: float) -> Trace:
+def readings_alone(uuid: str, instruments: tuple[Instrument, ...], length_s: float) -> LoadTrace:
     """Read with nothing else at work, as fast as it goes.
 
     Args:
@@ -93,7 +93,7 @@ def readings_under_load(
     length_s: float,
     *,
     is_costly: bool = False,
-) -> Trace:
+) -> LoadTrace:
     """Read as fast as it goes during a load whose power is never the same for long.
 
     Args:
@@ -193,7 +193,7 @@ def loads_by_length(
 
 
 def _gaps(
-    trace: Trace,
+    trace: LoadTrace,
     instruments: tuple[Instrument, ...],
     meter: EnergyMeter,
     window: tuple[float, float],
@@ -216,7 +216,7 @@ def _gaps(
     }
 
 
-def counted(trace: Trace, window: tuple[float, float]) -> float | None:
+def counted(trace: LoadTrace, window: tuple[float, float]) -> float | None:
     """Rise of the counter over a window by the fine readings, J.
 
     Args:

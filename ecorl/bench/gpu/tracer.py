@@ -64,7 +64,7 @@ class Order:
 
 
 @dataclass
-class Trace:
+class LoadTrace:
     """What a tracer has read.
 
     Attributes:
@@ -139,7 +139,7 @@ def _power_w(driver: NvmlDriver, device: NvmlDevice, instrument: Instrument) -> 
 
 def record(
     named: Mapping[str, Callable[[], float]], interval_s: float, is_over: Callable[[], bool]
-) -> Trace:
+) -> LoadTrace:
     """Make each call in turn until told to stop.
 
     Args:
@@ -147,7 +147,9 @@ def record(
         interval_s: time from one round of all calls to the next, s; 0 for no pause.
         is_over: whether to stop.
     """
-    trace = Trace({n: [] for n in named}, {n: array("d") for n in named}, {n: {} for n in named})
+    trace = LoadTrace(
+        {n: [] for n in named}, {n: array("d") for n in named}, {n: {} for n in named}
+    )
     due_s = time.monotonic()
     while not is_over():
         for name, call in named.items():
@@ -199,7 +201,7 @@ class Tracer:
         self._link, theirs = context.Pipe()
         self._process = context.Process(target=_trace_in_child, args=(theirs, order), daemon=True)
         self._theirs = theirs
-        self.trace = Trace()
+        self.trace = LoadTrace()
 
     def __enter__(self) -> Tracer:
         self._process.start()
@@ -211,7 +213,7 @@ class Tracer:
     def __exit__(self, *exc: object) -> None:
         self._link.send("stop")
         found = self._receive()
-        if isinstance(found, Trace):
+        if isinstance(found, LoadTrace):
             self.trace = found
         self._process.join(_PATIENCE_S)
         if self._process.is_alive():

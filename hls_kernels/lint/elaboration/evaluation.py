@@ -23,9 +23,9 @@ from hls_kernels.lint.elaboration.trace import (
     Access,
     Arithmetic,
     Assignment,
+    ElaborationTrace,
     Event,
     Scope,
-    Trace,
     Transfer,
 )
 from hls_kernels.lint.elaboration.values import (
@@ -46,7 +46,7 @@ _branches = count()
 class Evaluator(ABC):
     """Evaluates expressions at one point of a trace."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: ElaborationTrace) -> None:
         self.trace = trace
         self.scope = trace.top
         self.bindings: dict[Variable, Value] = {}

@@ -161,7 +161,7 @@ class Directive:
 
 
 @dataclass(slots=True, eq=False)
-class Trace:
+class ElaborationTrace:
     """All that a kernel does from one top on."""
 
     top: Scope

@@ -31,14 +31,14 @@ from hls_kernels.lint.elaboration.syntax import (
     Variable,
     statements_in,
 )
-from hls_kernels.lint.elaboration.trace import Directive, Scope, Trace, Turns
+from hls_kernels.lint.elaboration.trace import Directive, ElaborationTrace, Scope, Turns
 from hls_kernels.lint.elaboration.values import Number, Symbol, constant, symbolic
 from hls_kernels.lint.elaboration.widths import Kind
 
 _ON_VARIABLES = frozenset(("ARRAY_PARTITION", "AGGREGATE", "BIND_STORAGE", "DISAGGREGATE"))
 
 
-def trace_of(top: Function) -> Trace:
+def trace_of(top: Function) -> ElaborationTrace:
     """The trace of a kernel.
 
     Args:
@@ -56,7 +56,7 @@ class Walker(Evaluator):
     """One walk. `changes` has the variables that are given new values, None: any might be."""
 
     def __init__(self, top: Function, changes: set[Variable] | None) -> None:
-        super().__init__(Trace(Scope(top.at, function=top)))
+        super().__init__(ElaborationTrace(Scope(top.at, function=top)))
         self.top = top
         self.changes = changes
         self._running: list[Function] = []

@@ -9,7 +9,7 @@ from math import ceil, gcd, prod
 from hls_kernels.lint.elaboration.places import Cell, MemoryPlace
 from hls_kernels.lint.elaboration.pragmas import Pragma
 from hls_kernels.lint.elaboration.syntax import SourceLine
-from hls_kernels.lint.elaboration.trace import Access, Trace
+from hls_kernels.lint.elaboration.trace import Access, ElaborationTrace
 from hls_kernels.lint.elaboration.values import Number, Residues, Symbol
 from hls_kernels.lint.elaboration.widths import Kind, Type
 from hls_kernels.lint.findings import Finding
@@ -65,7 +65,7 @@ class Memory:
         return place.path[len(self.cell[1]) + len(self.type.dimensions) :]
 
 
-def memories(trace: Trace) -> list[Memory]:
+def memories(trace: ElaborationTrace) -> list[Memory]:
     """The arrays that ARRAY_PARTITION, AGGREGATE or BIND_STORAGE are about."""
     known: dict[Cell, Memory] = {}
     for directive in trace.directives:

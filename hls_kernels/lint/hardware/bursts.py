@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import prod
 
 from hls_kernels.lint.elaboration.places import place_of
-from hls_kernels.lint.elaboration.trace import Access, Scope, Trace
+from hls_kernels.lint.elaboration.trace import Access, ElaborationTrace, Scope
 from hls_kernels.lint.elaboration.values import Number, Symbol, plus
 from hls_kernels.lint.findings import Finding
 from hls_kernels.lint.hardware.design import Design, found
@@ -44,7 +44,7 @@ def _condition(access: Access, loop: Scope) -> str | None:
     return None
 
 
-def _index(trace: Trace, access: Access, loop: Scope) -> str | None:
+def _index(trace: ElaborationTrace, access: Access, loop: Scope) -> str | None:
     """What is wrong with the index, or None."""
     index = access.place.indices[0]
     turns = loop.turns
@@ -70,7 +70,7 @@ def _index(trace: Trace, access: Access, loop: Scope) -> str | None:
     return None
 
 
-def _counted(trace: Trace, index: Number, loop: Scope) -> tuple[Number, int]:
+def _counted(trace: ElaborationTrace, index: Number, loop: Scope) -> tuple[Number, int]:
     """An index without the variable in it that each turn raises, and by how much it does."""
     for symbol, factor in index.terms:
         if symbol.key[0] != "cell":
@@ -94,7 +94,7 @@ def _until(scope: Scope, loop: Scope) -> Iterator[Scope]:
         yield around
 
 
-def _varies(trace: Trace, symbol: Symbol, loop: Scope) -> bool:
+def _varies(trace: ElaborationTrace, symbol: Symbol, loop: Scope) -> bool:
     """Whether a symbol changes from turn to turn of a loop."""
     kind = symbol.key[0]
     if kind in ("turn", "lane"):

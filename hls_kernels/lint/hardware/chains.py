@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hls_kernels.lint.elaboration.places import Cell, MemoryPlace, place_of
-from hls_kernels.lint.elaboration.trace import Assignment, Scope, Trace
+from hls_kernels.lint.elaboration.trace import Assignment, ElaborationTrace, Scope
 from hls_kernels.lint.elaboration.values import Number, Symbol, plus
 from hls_kernels.lint.findings import Finding
 from hls_kernels.lint.hardware.design import Design, found
@@ -82,7 +82,7 @@ def long_comparisons(design: Design) -> Iterator[Finding]:
                 yield found(chain.copied[-1].at, "wide-scalar", f"{what}{chain.assignment.place}")
 
 
-def _chains(trace: Trace) -> Iterator[_Chain]:
+def _chains(trace: ElaborationTrace) -> Iterator[_Chain]:
     for assignments in trace.assignments.values():
         for assignment in assignments:
             if assignment.is_first:
@@ -118,7 +118,7 @@ def _interval(chain: _Chain) -> int | None:
     return None
 
 
-def _waits(trace: Trace, chain: _Chain) -> bool:
+def _waits(trace: ElaborationTrace, chain: _Chain) -> bool:
     """Whether the new value rests on the old one, in more than a constant that is added."""
     assignment = chain.assignment
     place, value = assignment.place, assignment.value
@@ -130,7 +130,9 @@ def _waits(trace: Trace, chain: _Chain) -> bool:
     return _rests_on(trace, rests | chain.conditions(), place, chain.copied[-1])
 
 
-def _rests_on(trace: Trace, symbols: set[Symbol], place: MemoryPlace, loop: Scope) -> bool:
+def _rests_on(
+    trace: ElaborationTrace, symbols: set[Symbol], place: MemoryPlace, loop: Scope
+) -> bool:
     """Whether symbols rest on what stands at a place, also through variables within a loop."""
     waiting, seen = set(symbols), set(symbols)
     while waiting:
@@ -148,7 +150,7 @@ def _rests_on(trace: Trace, symbols: set[Symbol], place: MemoryPlace, loop: Scop
     return False
 
 
-def _inner(trace: Trace, cell: Cell, loop: Scope) -> list[Assignment]:
+def _inner(trace: ElaborationTrace, cell: Cell, loop: Scope) -> list[Assignment]:
     """Assignments to a variable whose storage begins within a loop."""
     found = trace.assigned(cell, loop)
     return [a for a in found if trace.home(cell[0], a.scope).is_in(loop)]

@@ -17,7 +17,7 @@ from hls_kernels.lint.elaboration.syntax import (
     expressions_in,
     statements_in,
 )
-from hls_kernels.lint.elaboration.trace import Trace
+from hls_kernels.lint.elaboration.trace import ElaborationTrace
 from hls_kernels.lint.elaboration.walker import trace_of
 from hls_kernels.lint.findings import Finding
 from hls_kernels.lint.tree import Owns
@@ -27,7 +27,7 @@ from hls_kernels.lint.tree import Owns
 class Design:
     """The hardware of one source: a trace from each function that nothing in it calls."""
 
-    traces: tuple[Trace, ...]
+    traces: tuple[ElaborationTrace, ...]
 
     def functions(self) -> list[Function]:
         """All functions that are reached, each once."""

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator
 from itertools import islice, product
 
 from hls_kernels.lint.elaboration.places import MemoryPlace
-from hls_kernels.lint.elaboration.trace import Access, Scope, Trace
+from hls_kernels.lint.elaboration.trace import Access, ElaborationTrace, Scope
 from hls_kernels.lint.elaboration.values import Number, Residues, Symbol, in_copy
 from hls_kernels.lint.elaboration.widths import Kind, Type
 from hls_kernels.lint.findings import Finding
@@ -38,7 +38,7 @@ def ports(design: Design) -> Iterator[Finding]:
                     yield from _port_findings(trace, pipeline, memory)
 
 
-def _port_findings(trace: Trace, pipeline: Scope, memory: Memory) -> Iterator[Finding]:
+def _port_findings(trace: ElaborationTrace, pipeline: Scope, memory: Memory) -> Iterator[Finding]:
     banks: dict[_Address, dict[_Address, list[Access]]] = defaultdict(lambda: defaultdict(list))
     residues = trace.residues()
     for scope in pipeline.within():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from hls_kernels.lint.elaboration.syntax import Variable
-from hls_kernels.lint.elaboration.trace import Access, Event, Scope, Trace, Transfer
+from hls_kernels.lint.elaboration.trace import Access, ElaborationTrace, Event, Scope, Transfer
 from hls_kernels.lint.findings import Finding
 from hls_kernels.lint.hardware.design import Design, found
 
@@ -106,7 +106,7 @@ def _is_in_region(scope: Scope) -> bool:
     return any(_is_region(around) for around in scope.around() if around is not scope)
 
 
-def _is_reported(trace: Trace, loop: Scope, process: Scope, is_busy: bool) -> bool:
+def _is_reported(trace: ElaborationTrace, loop: Scope, process: Scope, is_busy: bool) -> bool:
     turns = loop.turns
     if turns is None or turns.trips is not None or turns.average >= SHORT:
         return False
@@ -126,11 +126,11 @@ def _is_reported(trace: Trace, loop: Scope, process: Scope, is_busy: bool) -> bo
     return is_busy and any(isinstance(event, Transfer) for event in events)
 
 
-def _is_beyond(trace: Trace, event: Event) -> bool:
+def _is_beyond(trace: ElaborationTrace, event: Event) -> bool:
     return isinstance(event, Access) and event.place.root in trace.masters
 
 
-def _time(trace: Trace, scope: Scope) -> _Time:
+def _time(trace: ElaborationTrace, scope: Scope) -> _Time:
     """How long a scope takes, by the averages of its loops."""
     turns = scope.turns
     if turns is not None and turns.is_unrolled:
@@ -146,7 +146,7 @@ def _time(trace: Trace, scope: Scope) -> _Time:
     return _Time(inner.cycles * rounds, scaled)
 
 
-def _inside(trace: Trace, scope: Scope) -> _Time:
+def _inside(trace: ElaborationTrace, scope: Scope) -> _Time:
     """The time of all that stands in a scope: one after the other, or side by side in a region."""
     total = _Time()
     arms: dict[int, _Time] = {}
@@ -164,6 +164,6 @@ def _inside(trace: Trace, scope: Scope) -> _Time:
     return total
 
 
-def _stages(trace: Trace, scope: Scope) -> int:
+def _stages(trace: ElaborationTrace, scope: Scope) -> int:
     events = (event for inner in scope.within() for event in inner.events)
     return _MEMORY_STAGES if any(_is_beyond(trace, event) for event in events) else _STAGES
