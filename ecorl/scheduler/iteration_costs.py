@@ -88,6 +88,9 @@ class Circumstances(NamedTuple):
         ambient_c: temperature of the air, degrees Celsius.
         full_rise_c: rise of a busy card's temperature over the air, degrees.
         tau_s, limit_c, throttle: the cards' thermal model, as in `Work`.
+        sleeps: as in `Work`.
+        asleep_share: power of sleeping cards over that of idle ones, 0 to 1.
+        wake_s, stale, yielding, timeout_s: as in `Work`.
     """
 
     longest_over_mean: Number = 1.0
@@ -104,6 +107,12 @@ class Circumstances(NamedTuple):
     tau_s: Number = THERMAL_TAU_S
     limit_c: Number = TEMPERATURE_LIMIT_C
     throttle: Number = THROTTLE
+    sleeps: Number = 0.0
+    asleep_share: Number = 1.0
+    wake_s: Number = 0.0
+    stale: Number = 0.0
+    yielding: Number = 0.0
+    timeout_s: Number = 0.0
 
 
 def iteration_costs(
@@ -163,6 +172,12 @@ def iteration_costs(
             around.throttle,
             n_cards,
             constants.card_share,
+            around.sleeps,
+            constants.card_idle_w * around.asleep_share,
+            around.wake_s,
+            around.stale,
+            around.yielding,
+            around.timeout_s,
         )
     )
 

@@ -26,6 +26,9 @@ from ecorl.sim.tasks import PROMPT_STD, SHARES, nominal_length
 SimCalibration = Literal["roofline", "paper", "fitted"]
 
 
+MOST_SLOWDOWN = 4.0
+"""Cards do not run below a quarter of their clock, whatever the rack leaves them. Assumed."""
+
 FROZEN_ONLY = Abilities(True, True, True, False)
 
 
@@ -81,6 +84,17 @@ class Scenario:
         repair_iterations: mean iterations that it stays away.
         ambient_c: temperature of the air, degrees Celsius.
         slow: factor by which cards slow while the GPUs work (a common power cap), 1 or more.
+        rack_limit_w: power limit of the rack that GPUs and cards share; None: none. What the busy
+            GPUs leave of it is the cards'.
+        sleeps: whether the cards unload this job's models after an iteration without them.
+        asleep_share: power of sleeping cards over that of idle ones, 0 to 1.
+        wake_iterations: time until sleeping cards are ready, in GPU-only iterations.
+        staleness: limit of asynchronous training, iterations: 2 lets the results of an iteration
+            come as late as the end of the next; above 1 only with `off_policy`.
+        yielding: share of their work that other jobs take elsewhere while this one keeps the cards
+            busy, 0 to 1.
+        timeout_iterations: time after which a card that does not answer is given up, in GPU-only
+            iterations.
         abilities, limits: what may be done, and the guards.
         n_iterations: of an episode.
         fitted: table of the ``fitted`` calibration.
@@ -115,6 +129,13 @@ class Scenario:
     repair_iterations: float = 10.0
     ambient_c: float = AMBIENT_C
     slow: float = 1.0
+    rack_limit_w: float | None = None
+    sleeps: bool = False
+    asleep_share: float = 1.0
+    wake_iterations: float = 0.0
+    staleness: int = 1
+    yielding: float = 0.0
+    timeout_iterations: float = 0.0
     abilities: Abilities = FROZEN_ONLY
     limits: Limits = Limits()
     n_iterations: int = 200
@@ -132,6 +153,15 @@ class Scenario:
             ("calm", self.calm, 0.5 <= self.calm <= 1, "0.5 to 1"),
             ("drift_memory", self.drift_memory, 0 <= self.drift_memory < 1, "0 to below 1"),
             ("slow", self.slow, self.slow >= 1, "1 or more"),
+            ("rack_limit_w", self.rack_limit_w, self.rack_limit_w is None or self.rack_limit_w > 0,
+             "above 0"),
+            ("asleep_share", self.asleep_share, 0 <= self.asleep_share <= 1, "0 to 1"),
+            ("wake_iterations", self.wake_iterations, self.wake_iterations >= 0, "0 or more"),
+            ("staleness", self.staleness, self.staleness in ((1, 2) if self.off_policy else (1,)),
+             "1, or 2 with off_policy"),
+            ("yielding", self.yielding, 0 <= self.yielding <= 1, "0 to 1"),
+            ("timeout_iterations", self.timeout_iterations, self.timeout_iterations >= 0,
+             "0 or more"),
             ("calibration", self.calibration, self.calibration in get_args(SimCalibration),
              f"one of {list(get_args(SimCalibration))}"),
             ("repair_iterations", self.repair_iterations, self.repair_iterations >= 1, "1 or more"),
@@ -159,6 +189,26 @@ class Scenario:
         # The mix of a single prompt is one task: no Dirichlet draws that.
         g, n = self.group_size, self.n_rows
         return g == 1 or (2 <= g <= n / 2 and n % g == 0)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether results may come as late as the next iteration."""
+        return self.staleness > 1
+
+    @property
+    def slowdown(self) -> float:
+        """Factor by which cards slow while the GPUs work, by a common cap or the rack's limit.
+
+        Power above idle is taken to go with the clock, which is more than it falls in truth: a card
+        with half of its power is then at half of its speed.
+        """
+        if self.rack_limit_w is None or not self.n_cards:
+            return self.slow
+        setting, table = self.setting, self.table
+        left_w = self.rack_limit_w - self.n_gpus * setting.gpu.value("active_w")
+        above_w = table.card_active_w - table.card_idle_w
+        speed = (left_w - table.card_idle_w) / above_w if above_w > 0 else 1.0
+        return max(self.slow, 1.0 / min(max(speed, 1.0 / MOST_SLOWDOWN), 1.0))
 
     @property
     def batch_concentration(self) -> float:

@@ -81,7 +81,7 @@ class ScenarioCosts:
         around = Circumstances(
             longest_over_mean=lengths.longest / lengths.mean,
             tail=lengths.tail,
-            slow=constant(column(self.scenarios, "slow")),
+            slow=constant(column(self.scenarios, "slowdown")),
             arriving_s=others.arriving_s,
             late_arriving_s=others.late_s,
             cards_up=others.cards_up,
@@ -93,6 +93,12 @@ class ScenarioCosts:
             tau_s=constant(THERMAL_TAU_S),
             limit_c=constant(TEMPERATURE_LIMIT_C),
             throttle=constant(THROTTLE),
+            sleeps=constant(column(self.scenarios, "sleeps")),
+            asleep_share=constant(column(self.scenarios, "asleep_share")),
+            wake_s=constant(column(self.scenarios, "wake_iterations") * self.nominal_s),
+            stale=constant(column(self.scenarios, "is_stale")),
+            yielding=constant(column(self.scenarios, "yielding")),
+            timeout_s=constant(column(self.scenarios, "timeout_iterations") * self.nominal_s),
         )
         return iteration_costs(
             row=row,

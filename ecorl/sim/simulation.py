@@ -78,7 +78,9 @@ class Simulation:
         start_c: Number = trace.start_c if index is None else float(trace.start_c[index])
         zero = 0.0 * start_c
         self.iteration, self.place = 0, 0
-        self.between = Between(zero, start_c, zero, zero)
+        asleep: Number = 1.0 * column(trace.scenarios, "sleeps")
+        asleep = asleep if index is None else float(asleep[index])
+        self.between = Between(zero, start_c, zero, zero, asleep, zero, zero)
         self.totals: IterationTotals | None = None
         self.actual: Work
         self.expected: Work
@@ -209,7 +211,7 @@ class Simulation:
     def _close_iteration(self) -> None:
         totals = finish(self.carry, self.actual, self.ops)
         if self.iteration + 1 == self.trace.n_iterations:
-            totals = with_deferred_done(totals, self.actual)
+            totals = with_deferred_done(totals, self.actual, self.ops)
         self.totals, self.between = totals, totals.after
         self.iteration, self.place = self.iteration + 1, 0
         self._open_iteration()

@@ -38,8 +38,17 @@ from ecorl.stages.guards import (
     outlook,
     permitted,
     queue_fits,
+    without_cards,
 )
-from ecorl.stages.iteration import advance, begin, card_done_s, finish, queue_s, with_deferred_done
+from ecorl.stages.iteration import (
+    advance,
+    begin,
+    card_done_s,
+    finish,
+    queue_s,
+    resting_w,
+    with_deferred_done,
+)
 from ecorl.stages.outcome import StageOutcome, stage
 
 __all__ = [
@@ -79,7 +88,9 @@ __all__ = [
     "permitted",
     "queue_fits",
     "queue_s",
+    "resting_w",
     "stage",
     "stage_graph",
     "with_deferred_done",
+    "without_cards",
 ]

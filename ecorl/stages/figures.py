@@ -104,6 +104,15 @@ class Work(NamedTuple):
         n_cards: cards.
         card_share: share of the cards that a batch keeps busy: 1 where its rows are divided among
             all of them, 1 / n where one of n cards answers it and the others go on.
+        sleeps: 1 where this job's share of the cards goes to sleep (its models are unloaded) after
+            an iteration in which it did not use them, else 0.
+        asleep_w: all cards asleep.
+        wake_s: time until sleeping cards have the models again.
+        stale: 1 where results may come as late as the end of the next iteration (a staleness limit
+            of two, one step off-policy), else 0.
+        yielding: share of the work at the start of an iteration that other jobs take elsewhere
+            where this job kept the cards busy all through the one before; in proportion below that.
+        timeout_s: time after which the GPUs give a card up that does not answer.
     """
 
     generation_s: Number
@@ -140,6 +149,12 @@ class Work(NamedTuple):
     throttle: Number
     n_cards: Number
     card_share: Number
+    sleeps: Number
+    asleep_w: Number
+    wake_s: Number
+    stale: Number
+    yielding: Number
+    timeout_s: Number
 
 
 @cache
@@ -154,7 +169,8 @@ def idle_work() -> Work:
         contention=zero, gpu_idle_w=zero, card_active_w=zero, card_idle_w=zero, slow=1.0,
         arriving_s=zero, late_arriving_s=zero, cards_up=1.0, lost=zero, off_policy=zero,
         ambient_c=zero, rise_c_per_w=zero, tau_s=1.0, limit_c=1e9, throttle=1.0, n_cards=1.0,
-        card_share=1.0,
+        card_share=1.0, sleeps=zero, asleep_w=zero, wake_s=zero, stale=zero, yielding=zero,
+        timeout_s=zero,
     )  # fmt: skip
 
 
@@ -165,12 +181,19 @@ class Between(NamedTuple):
         backlog_s: work of other jobs that the cards still have, s.
         temperature_c: of the hottest part of a card, degrees Celsius.
         deferred_s, deferred_j: critic training that was put off.
+        asleep: 1 where the cards sleep, else 0.
+        due_s: when the last of its offloaded results comes that nobody has waited for, s since the
+            start of the next iteration, by whose end it has to be there.
+        occupancy: share of the iteration in which the cards worked for this job, 0 to 1.
     """
 
     backlog_s: Number
     temperature_c: Number
     deferred_s: Number
     deferred_j: Number
+    asleep: Number = 0.0
+    due_s: Number = 0.0
+    occupancy: Number = 0.0
 
 
 @_by_name_only
@@ -200,7 +223,10 @@ class Carry(NamedTuple):
         temperature_c: at the start of the iteration.
         deferred_s, deferred_j: critic training: at the start what came from before, at the end
             what goes to the next iteration.
-        brought_s, brought_j: what came from before.
+        brought_s, brought_j: what came from before, as it was booked there: its energy with that
+            of the resting cards.
+        asleep: 1 while the cards sleep, else 0.
+        due_s: as in `Between`, of the iteration before.
     """
 
     t_s: Number
@@ -223,6 +249,8 @@ class Carry(NamedTuple):
     deferred_j: Number
     brought_s: Number
     brought_j: Number
+    asleep: Number
+    due_s: Number
 
 
 class IterationTotals(NamedTuple):

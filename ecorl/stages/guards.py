@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ecorl.records import Abilities, Stage
 from ecorl.stages.figures import INFERENCE, SCALAR, Carry, Number, Ops, Work
-from ecorl.stages.iteration import PLACE, card_done_s
+from ecorl.stages.iteration import PLACE, card_done_s, resting_w
 
 NO_LIMIT = 1e30
 """Stands for no energy limit. Finite, since it is multiplied by 0 J where there is no stage."""
@@ -21,10 +21,18 @@ _BEFORE_BARRIER = tuple(s for s in Stage if _ORDER[s] < _ORDER[Stage.ACTOR_TRAIN
 
 
 def gpu_only(work: Work) -> tuple[Number, Number]:
-    """Compute time (s) and energy (J, idle cards included) of an iteration on the GPUs alone."""
+    """Compute time (s) and energy (J) of an iteration on the GPUs alone, beside idle cards.
+
+    Cards that sleep when nobody uses them sleep through it.
+    """
+    time_s, gpu_j = without_cards(work)
+    return time_s, gpu_j + resting_w(work.sleeps, work) * time_s
+
+
+def without_cards(work: Work) -> tuple[Number, Number]:
+    """Compute time (s) and energy (J) of an iteration on the same GPUs without any card."""
     time_s = work.generation_s + sum(work.gpu_s) + work.forward_s + work.backward_s + work.critic_s
-    gpu_j = work.generation_j + sum(work.gpu_j) + work.actor_j + work.critic_j
-    return time_s, gpu_j + work.card_idle_w * time_s
+    return time_s, work.generation_j + sum(work.gpu_j) + work.actor_j + work.critic_j
 
 
 def outlook(
@@ -64,14 +72,20 @@ def outlook(
     if stage is not Stage.CRITIC_TRAIN:
         t_s, gpu_j = t_s + work.critic_s, gpu_j + work.critic_j
     if ops.any(work.off_policy):
-        wait_s = work.off_policy * ops.maximum(0.0, carry.pending_s - t_s)
+        owed_s = carry.pending_s + work.stale * (carry.due_s - carry.pending_s)
+        wait_s = work.off_policy * ops.maximum(0.0, owed_s - t_s)
         t_s = t_s + wait_s + work.off_policy * carry.redo_s
         gpu_j = gpu_j + work.gpu_idle_w * wait_s + work.off_policy * carry.redo_j
         bubble_s = bubble_s + wait_s
-    brought = stage is not Stage.CRITIC_TRAIN
-    t_s = t_s - carry.brought_s + (0.0 if brought else carry.deferred_s)
-    gpu_j = gpu_j - carry.brought_j + (0.0 if brought else carry.deferred_j)
-    card_j = (work.card_active_w - work.card_idle_w) * carry.own_s + work.card_idle_w * t_s
+    card_j = (work.card_active_w - work.card_idle_w) * carry.own_s
+    idle_w = resting_w(carry.asleep, work)
+    card_j = card_j + idle_w * t_s
+    t_s, gpu_j = t_s - carry.brought_s, gpu_j - carry.brought_j
+    if stage is Stage.CRITIC_TRAIN:
+        # What is put off will be done while the cards rest as they do after this iteration.
+        asleep = work.sleeps * (carry.own_s <= 0.0)
+        card_j = card_j + resting_w(asleep, work) * carry.deferred_s
+        t_s, gpu_j = t_s + carry.deferred_s, gpu_j + carry.deferred_j
     return t_s, gpu_j + card_j, bubble_s
 
 
@@ -205,7 +219,7 @@ class OffloadBid(NamedTuple):
         card_s: time on the cards, s.
         queue_s: time until the cards get to it, s.
         wait_s: time that the GPUs would stand still for it, s.
-        energy_j: of the cards and of the waiting GPUs, J.
+        energy_j: of the cards, of the waiting GPUs, and of what keeps cards awake for it, J.
     """
 
     card_s: Number
@@ -237,12 +251,17 @@ def offload_bids(
     # Then a2 and a3 differ in nothing that the guards look at: a3 finds no sure work to hide its
     # wait, and the cards are as fast beside working GPUs as beside waiting ones.
     alike = not (ops.any(sure_s) or ops.any(work.slow > 1.0))
+    awake_j: Number = 0.0
+    if ops.any(work.sleeps):
+        # The first stage that is sent keeps the cards from sleeping for about an iteration.
+        first = work.sleeps * (carry.own_s <= 0.0)
+        awake_j = first * (work.card_idle_w - work.asleep_w) * without_cards(work)[0]
     bids = []
     for concurrent in (0.0,) if alike else (0.0, 1.0):
         done_s, card_s = card_done_s(stage, carry, work, concurrent, ops)
         queue_s = ops.maximum(0.0, done_s - carry.t_s - card_s)
         wait_s = ops.maximum(0.0, done_s - carry.t_s - concurrent * sure_s)
         busy_s = card_s * work.card_share
-        energy_j = work.card_active_w * busy_s + work.gpu_idle_w * wait_s
+        energy_j = work.card_active_w * busy_s + work.gpu_idle_w * wait_s + awake_j
         bids.append(OffloadBid(card_s, queue_s, wait_s, energy_j))
     return tuple(bids)

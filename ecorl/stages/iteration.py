@@ -27,8 +27,11 @@ stage on GPUs and cards, and ``done`` the end of its work on the cards:
                        takes ``contention`` x the shared time longer; what does not fit runs after
 
 The barrier stands before the actor's backward pass, or, one step off-policy, at the end of the
-iteration, which then trains on the batch before. Rows that a failing card loses are answered by
-the GPUs at the barrier. A stage that an algorithm does not have has costs of 0.
+iteration, which then trains on the batch before; with a staleness limit of two it waits there for
+the results of the iteration before alone. Rows that a failing card loses are answered by the GPUs
+at the barrier, once its silence has lasted the time-out. Cards that sleep wake up for the first
+stage that is sent, or for the first rows that are streamed. A stage that an algorithm does not have
+has costs of 0.
 """
 
 from __future__ import annotations
@@ -60,7 +63,7 @@ _INSTANT_S = 1e-300
 (
     _T_S, _CARD_S, _PENDING_S, _GPU_J, _OWN_S, _BUBBLE_S, _REDO_S, _REDO_J, _SPEED, _BASE_S,
     _STRETCH, _STREAMING, _SENT_S, _STREAMED_S, _OTHERS_S, _TEMPERATURE_C, _DEFERRED_S,
-    _DEFERRED_J, _BROUGHT_S, _BROUGHT_J,
+    _DEFERRED_J, _BROUGHT_S, _BROUGHT_J, _ASLEEP, _DUE_S,
 ) = range(len(Carry._fields))  # fmt: skip
 
 
@@ -78,7 +81,7 @@ def begin(work: Work, before: Between) -> Carry:
     speed = work.cards_up * (1.0 - hot * (1.0 - work.throttle))
     # Without a card nothing is sent; a tiny speed keeps the arithmetic finite.
     speed = speed + 1e-9 * (speed <= 0.0)
-    arrived_s = before.backlog_s + work.arriving_s
+    arrived_s = before.backlog_s + work.arriving_s * (1.0 - work.yielding * before.occupancy)
     zero = 0.0 * arrived_s
     figures = [zero] * len(Carry._fields)
     figures[_CARD_S] = figures[_BASE_S] = figures[_OTHERS_S] = arrived_s
@@ -86,7 +89,11 @@ def begin(work: Work, before: Between) -> Carry:
     figures[_STRETCH] = zero + 1.0
     figures[_TEMPERATURE_C] = before.temperature_c
     figures[_DEFERRED_S] = figures[_BROUGHT_S] = before.deferred_s
-    figures[_DEFERRED_J] = figures[_BROUGHT_J] = before.deferred_j
+    figures[_DEFERRED_J] = before.deferred_j
+    rest_j = resting_w(before.asleep, work) * before.deferred_s
+    figures[_BROUGHT_J] = before.deferred_j + rest_j
+    figures[_ASLEEP] = zero + before.asleep
+    figures[_DUE_S] = before.due_s
     return Carry._make(figures)
 
 
@@ -120,22 +127,26 @@ def finish(carry: Carry, work: Work, ops: Ops = SCALAR) -> IterationTotals:
     """
     # One step off-policy nothing in the iteration needs the offloaded results, so its barrier and
     # the repetition of lost rows stand here; on policy both are in the actor's step.
-    wait_s = work.off_policy * ops.maximum(0.0, carry.pending_s - carry.t_s)
+    owed_s = carry.pending_s + work.stale * (carry.due_s - carry.pending_s)
+    wait_s = work.off_policy * ops.maximum(0.0, owed_s - carry.t_s)
     time_s = carry.t_s + wait_s + work.off_policy * carry.redo_s
     gpu_j = carry.gpu_j + work.gpu_idle_w * wait_s + work.off_policy * carry.redo_j
     above_w = work.card_active_w - work.card_idle_w
+    asleep = work.sleeps * (carry.own_s <= 0.0)
+    idle_w, next_idle_w = resting_w(carry.asleep, work), resting_w(asleep, work)
     backlog_s = ops.maximum(0.0, carry.card_s - time_s)
     # What stands in the queue at the end has not been worked off, whoever sent it.
     busy = (carry.others_s + carry.own_s - backlog_s) / time_s
-    power_w = (work.card_idle_w + above_w * ops.minimum(1.0, busy)) / work.n_cards
+    busy = ops.minimum(1.0, busy)
+    power_w = (idle_w + (work.card_active_w - idle_w) * busy) / work.n_cards
     # One pole: the temperature nears its end value exponentially, at the iteration's mean power.
     target_c = work.ambient_c + work.rise_c_per_w * power_w
     kept = ops.exp(-time_s / work.tau_s)
-    card_j = above_w * carry.own_s + work.card_idle_w * time_s
+    card_j = above_w * carry.own_s + idle_w * time_s
     # A step that was put off is booked here at what it would take alone, and one that came from the
     # iteration before is not: so Eq. 7 compares the work of one batch.
     more_s = carry.deferred_s - carry.brought_s
-    more_j = carry.deferred_j - carry.brought_j + work.card_idle_w * more_s
+    more_j = carry.deferred_j + next_idle_w * carry.deferred_s - carry.brought_j
     return IterationTotals(
         time_s=time_s,
         gpu_j=gpu_j,
@@ -148,23 +159,48 @@ def finish(carry: Carry, work: Work, ops: Ops = SCALAR) -> IterationTotals:
             temperature_c=target_c + (carry.temperature_c - target_c) * kept,
             deferred_s=carry.deferred_s,
             deferred_j=carry.deferred_j,
+            asleep=asleep,
+            due_s=work.stale * ops.maximum(0.0, carry.pending_s - time_s),
+            occupancy=ops.minimum(1.0, carry.own_s / time_s),
         ),
     )
 
 
-def with_deferred_done(totals: IterationTotals, work: Work) -> IterationTotals:
+def resting_w(asleep: Number, work: Work) -> Number:
+    """Compute the power of all cards while none of them works, W.
+
+    Args:
+        asleep: 1 where they sleep, else 0.
+        work: what they draw awake and asleep.
+    """
+    return work.card_idle_w + asleep * (work.asleep_w - work.card_idle_w)
+
+
+def with_deferred_done(totals: IterationTotals, work: Work, ops: Ops = SCALAR) -> IterationTotals:
     """Add the training that was put off to the end of an episode's last iteration.
+
+    Results that may come as late as the next iteration are waited for as well.
 
     Args:
         totals: of that iteration.
         work: what its stages cost.
+        ops: `SCALAR` for floats, `BATCH` for arrays.
     """
     after = totals.after
+    wait_s = ops.maximum(0.0, after.due_s - after.deferred_s)
+    rest_w, wait_j = resting_w(after.asleep, work), work.gpu_idle_w * wait_s
     return totals._replace(
-        time_s=totals.time_s + after.deferred_s,
-        gpu_j=totals.gpu_j + after.deferred_j,
-        card_j=totals.card_j + work.card_idle_w * after.deferred_s,
-        after=after._replace(deferred_s=0.0 * after.deferred_s, deferred_j=0.0 * after.deferred_j),
+        time_s=totals.time_s + after.deferred_s + wait_s,
+        gpu_j=totals.gpu_j + after.deferred_j + wait_j,
+        card_j=totals.card_j + rest_w * (after.deferred_s + wait_s),
+        bubble_s=totals.bubble_s + wait_s,
+        booked_s=totals.booked_s + wait_s,
+        booked_j=totals.booked_j + wait_j + rest_w * wait_s,
+        after=after._replace(
+            deferred_s=0.0 * after.deferred_s,
+            deferred_j=0.0 * after.deferred_j,
+            due_s=0.0 * after.due_s,
+        ),
     )
 
 
@@ -201,7 +237,7 @@ def queue_s(n_batches: float, batch_s: Number, card_share: Number) -> Number:
 def _done_s(place: int, carry: Carry, work: Work, card_s: Number, ops: Ops) -> Number:
     # Without streaming the cards start when their queue is empty and the rows are there. Only
     # reward and reference are streamed.
-    queued = ops.maximum(carry.card_s, carry.t_s) + card_s
+    queued = ops.maximum(carry.card_s, carry.t_s) + carry.asleep * work.wake_s + card_s
     if INFERENCE[place] is Stage.CRITIC or not ops.any(carry.streaming):
         return queued
     return queued + carry.streaming * (_stream_done_s(carry, work, card_s, ops) - queued)
@@ -226,7 +262,7 @@ def _stream_done_s(carry: Carry, work: Work, card_s: Number, ops: Ops) -> Number
     then or later. Every stage's work is spread over the hand-overs as the tokens are.
     """
     sent_s = carry.sent_s + card_s
-    done_s = carry.base_s + sent_s
+    done_s = carry.base_s + carry.asleep * work.wake_s + sent_s
     for handover_s, tail in zip(work.handover_s, work.tail, strict=True):
         done_s = ops.maximum(done_s, handover_s * carry.stretch + sent_s * tail)
     return done_s
@@ -273,18 +309,31 @@ def _inference(place: int, carry: Carry, work: Work, action: Number, ops: Ops) -
     # The streamed work grows by this stage's, in front of the queue: what was queued after it ends
     # that much later.
     free_s = served_s + streamed * (carry.card_s - carry.streamed_s)
+    woken_s = off * carry.asleep * work.wake_s
+    silent_s = off * _silence_s(carry, work)
     return carry._replace(
         t_s=carry.t_s + on * work.gpu_s[place] + wait_s,
         card_s=carry.card_s + off * (free_s - carry.card_s),
         pending_s=ops.maximum(carry.pending_s, concurrent * done_s),
         gpu_j=carry.gpu_j + on * work.gpu_j[place] + work.gpu_idle_w * wait_s,
         own_s=carry.own_s + off * card_s * work.card_share,
-        bubble_s=carry.bubble_s + wait_s,
-        redo_s=carry.redo_s + off * work.lost * work.gpu_s[place],
-        redo_j=carry.redo_j + off * work.lost * work.gpu_j[place],
+        bubble_s=carry.bubble_s + wait_s + silent_s,
+        redo_s=carry.redo_s + off * work.lost * work.gpu_s[place] + silent_s,
+        redo_j=carry.redo_j + off * work.lost * work.gpu_j[place] + silent_s * work.gpu_idle_w,
         sent_s=carry.sent_s + streamed * card_s * work.card_share,
         streamed_s=carry.streamed_s + streamed * (served_s - carry.streamed_s),
+        base_s=carry.base_s + woken_s,
+        others_s=carry.others_s + woken_s,
+        asleep=carry.asleep * on,
     )
+
+
+def _silence_s(carry: Carry, work: Work) -> Number:
+    """Compute how long the GPUs wait for a card that fails before they give it up, s.
+
+    The barrier has one deadline, so the first stage that is lost in an iteration pays for all.
+    """
+    return (work.lost > 0.0) * (carry.redo_s <= 0.0) * work.timeout_s
 
 
 def _concurrent(stage: Stage, place: int, carry: Carry, work: Work) -> Carry:
@@ -297,8 +346,16 @@ def _concurrent(stage: Stage, place: int, carry: Carry, work: Work) -> Carry:
     if done_s > carry.pending_s:
         figures[_PENDING_S] = done_s
     figures[_OWN_S] = carry.own_s + card_s * work.card_share
-    figures[_REDO_S] = carry.redo_s + work.lost * work.gpu_s[place]
-    figures[_REDO_J] = carry.redo_j + work.lost * work.gpu_j[place]
+    if work.lost > 0.0:
+        silent_s = _silence_s(carry, work)
+        figures[_BUBBLE_S] = carry.bubble_s + silent_s
+        figures[_REDO_S] = carry.redo_s + work.lost * work.gpu_s[place] + silent_s
+        lost_j = work.lost * work.gpu_j[place]
+        figures[_REDO_J] = carry.redo_j + lost_j + silent_s * work.gpu_idle_w
+    if carry.asleep:
+        figures[_BASE_S] = carry.base_s + carry.asleep * work.wake_s
+        figures[_OTHERS_S] = carry.others_s + carry.asleep * work.wake_s
+        figures[_ASLEEP] = 0.0
     return Carry._make(figures)
 
 

@@ -61,6 +61,12 @@ _FIGURES = st.fixed_dictionaries(
         "throttle": st.floats(0.2, 1.0),
         "n_cards": st.sampled_from([1.0, 4.0]),
         "card_share": st.just(1.0),
+        "sleeps": st.sampled_from([0.0, 1.0]),
+        "asleep_w": st.floats(0.0, 50.0),
+        "wake_s": FEW_SECONDS,
+        "stale": st.sampled_from([0.0, 1.0]),
+        "yielding": SHARE,
+        "timeout_s": FEW_SECONDS,
     }
 )
 
@@ -73,6 +79,7 @@ def works(**fixed):
         figures = figures | {
             "handover_s": (*(end_s * cut for cut in figures["handover_s"]), end_s),
             "tail": (1.0, *reversed(figures["tail"])),
+            "asleep_w": min(figures["asleep_w"], figures["card_idle_w"]),
         }
         return Work(**figures | fixed)
 
@@ -85,6 +92,9 @@ BEFORE = st.builds(
     st.sampled_from([20.0, 53.0, 60.0, 88.0, 110.0]),
     _or_zero(1e-3, 100.0),
     JOULES,
+    st.sampled_from([0.0, 1.0]),
+    SECONDS,
+    SHARE,
 )
 """What an iteration may have left; at times more training than a generation hides."""
 

@@ -45,6 +45,13 @@ class CardQueue:
         served_s = self.serving.left_s if self.serving is not None else 0.0
         return sum(piece.left_s for _, _, piece in self._waiting) + served_s
 
+    @property
+    def own_left_s(self) -> float:
+        """Card time of what this job's stages sent that is still to be done, s."""
+        pieces = [piece for _, _, piece in self._waiting]
+        pieces += [self.serving] if self.serving is not None else []
+        return sum(piece.left_s for piece in pieces if piece.stage is not None)
+
     def arrive(self, rank: int, piece: QueuedWork) -> None:
         """Queue a piece of work; one of a lower rank interrupts the piece under way."""
         heapq.heappush(self._waiting, (rank, self._n_arrived, piece))

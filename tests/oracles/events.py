@@ -15,9 +15,11 @@ The rules, beside those of `ecorl.stages.iteration`:
   each second of generation; each such second makes the generation longer by ``contention``.
 - The speed of the cards is set at the start of the iteration. Other jobs' work is given in s of
   the cards as they are and does not change with it.
+- Sleeping cards wake up when the first stage is sent, or, for rows that are streamed, when
+  generation starts. In an iteration in which they wake up they draw idle power throughout.
 - The cards' temperature moves towards that of their mean power over the iteration.
-- After an episode's last iteration, what it put off is done; backlog and temperature stay those of
-  the iteration's end.
+- After an episode's last iteration, what it put off is done and what is still due is waited for;
+  backlog and temperature stay those of the iteration's end.
 """
 
 from __future__ import annotations
@@ -54,6 +56,12 @@ class _Until(NamedTuple):
     stages: tuple[int, ...]
 
 
+class _Still(NamedTuple):
+    """The GPUs stand still for `seconds`."""
+
+    seconds: float
+
+
 class _Iteration:
     """One iteration under way."""
 
@@ -71,13 +79,25 @@ class _Iteration:
         self.gpu_j = self.card_j = self.all_card_j = self.bubble_s = 0.0
         self.end: IterationTotals
         self.ended = False
+        self.still = False
+        others_s = before.backlog_s + self._arriving_s()
+        self.asleep = bool(before.asleep)
+        self.others_s, self.own_s, self.silent_s = others_s, 0.0, 0.0
+        # Card time that others and this job have sent, and how long a failed card is silent.
+        used = any(actions[s] != GPU for s in (_REWARD, _REFERENCE, _CRITIC))
+        self.idle_w = work.card_idle_w
+        if self.asleep and not used:
+            self.idle_w = work.asleep_w
+        self.ready_s = 0.0
+        self.over = False
+        # Whether the iteration has ended and only what it left is being done.
         hot = min(1.0, max(0.0, (before.temperature_c - work.limit_c) / THROTTLE_SPAN_C))
         self.speed = work.cards_up * (1.0 - hot * (1.0 - work.throttle))
 
     def run(self) -> IterationTotals:
         """Play it to its end."""
         self._send_others(_FIRST, self.before.backlog_s)
-        self._send_others(_FIRST, self.work.arriving_s)
+        self._send_others(_FIRST, self._arriving_s())
         self.program = self._stages()
         self._resume()
         while not self.ended:
@@ -86,11 +106,17 @@ class _Iteration:
             if version is None:
                 self._resume()
             elif version == self.cards.version and self.cards.serving is not None:
+                stage = self.cards.serving.stage
+                if stage is not None and self.actions[stage] == CONCURRENT:
+                    self.ready_s = self.now_s
                 self.cards.end()
                 self._start_cards()
                 if self.waiting is not None and self._there(self.waiting):
                     self._resume()
         return self._totals()
+
+    def _arriving_s(self) -> float:
+        return self.work.arriving_s * (1.0 - self.work.yielding * self.before.occupancy)
 
     # ------------------------------------------------------------ the clock
 
@@ -98,13 +124,15 @@ class _Iteration:
         """Let time go by; every device draws its power meanwhile."""
         passed_s = time_s - self.now_s
         served = self.cards.serving
-        active_w, idle_w = self.work.card_active_w, self.work.card_idle_w
-        own = served is not None and served.stage is not None
-        self.card_j += passed_s * (active_w if own else idle_w)
+        active_w, idle_w = self.work.card_active_w, self.idle_w
+        own = served is not None and served.stage is not None and not self.over
+        # By the rise over idle power, which sleeping cards do not have.
+        above_w = active_w - self.work.card_idle_w
+        self.card_j += passed_s * (idle_w + (above_w if own else 0.0))
         self.all_card_j += passed_s * (active_w if served is not None else idle_w)
         if served is not None:
             served.left_s = max(0.0, served.left_s - passed_s)
-        if self.waiting is not None:
+        if self.waiting is not None or self.still:
             self.gpu_j += passed_s * self.work.gpu_idle_w
             self.bubble_s += passed_s
         self.now_s = time_s
@@ -116,7 +144,12 @@ class _Iteration:
     def _resume(self) -> None:
         """The GPUs go on with their program until they are busy or have to wait."""
         self.waiting = None
+        self.still = False
         for step in self.program:
+            if isinstance(step, _Still):
+                self.still = True
+                self._note(step.seconds, None)
+                return
             if isinstance(step, _Busy):
                 self._note(step.seconds, None)
                 return
@@ -129,6 +162,12 @@ class _Iteration:
 
     def _there(self, stages: tuple[int, ...]) -> bool:
         return all(self.cards.missing[stage] == 0 for stage in stages)
+
+    def _wake(self, rank: int) -> None:
+        if self.asleep:
+            self.asleep = False
+            self.others_s += self.work.wake_s
+            self._send_others(rank, self.work.wake_s)
 
     def _send_others(self, rank: int, seconds: float) -> None:
         self.cards.arrive(rank, QueuedWork(seconds, None))
@@ -144,6 +183,8 @@ class _Iteration:
             seconds *= self.work.slow
         if stage == _CRITIC:
             seconds += self.work.resync_s
+        self.own_s += share * seconds
+        self._wake(rank)
         self.cards.arrive(rank, QueuedWork(share * seconds, stage))
         self._start_cards()
 
@@ -154,7 +195,7 @@ class _Iteration:
 
     # ------------------------------------------------------------ the GPUs
 
-    def _stages(self) -> Iterator[_Busy | _Until]:
+    def _stages(self) -> Iterator[_Busy | _Until | _Still]:
         """What the GPUs do, one thing after another."""
         work = self.work
         yield from self._generation()
@@ -180,9 +221,16 @@ class _Iteration:
         if work.off_policy:
             yield from self._barrier()
         self.end = self._stand()
-        # Beyond the end: what it takes to do at once what was put off.
+        # Beyond the end: what it takes to do at once what was put off, then what is still due.
+        self.over = True
+        self.idle_w = work.asleep_w if self.end.after.asleep else work.card_idle_w
         yield _Busy(self.end.after.deferred_s)
         self.gpu_j += self.end.after.deferred_j
+        self.booked = (self.now_s, self.gpu_j, self.card_j, self.bubble_s)
+        if work.stale:
+            yield _Until(tuple(self.asked))
+            if self.last:
+                self.booked = (self.now_s, self.gpu_j, self.card_j, self.bubble_s)
 
     def _generation(self) -> Iterator[_Busy]:
         work = self.work
@@ -191,6 +239,8 @@ class _Iteration:
             for stage in (_REWARD, _REFERENCE)
             if self.actions[_GENERATION] == CONCURRENT and self.actions[stage] != GPU
         ]
+        if streamed:
+            self._wake(_FIRST)
         for stage in streamed:
             self.cards.missing[stage] = len(work.tail)
         # Training from the iteration before, s a second of generation.
@@ -205,6 +255,7 @@ class _Iteration:
             for stage in streamed:
                 self._send(stage, _STREAMED + stage - _REWARD, tail - rest)
         self.gpu_j += work.generation_j
+        self.others_s += work.late_arriving_s
         self._send_others(_LATER, work.late_arriving_s)
         yield _Busy(max(0.0, left_s))
         self.gpu_j += self.before.deferred_j
@@ -218,6 +269,8 @@ class _Iteration:
         if stage not in self.cards.missing:
             self.cards.missing[stage] = 1
             self._send(stage, _LATER, 1.0)
+        if work.lost > 0.0:
+            self.silent_s = work.timeout_s
         self.redo_s += work.lost * work.gpu_s[place]
         self.redo_j += work.lost * work.gpu_j[place]
         if self.actions[stage] == CONCURRENT:
@@ -225,8 +278,12 @@ class _Iteration:
         else:
             yield _Until((stage,))
 
-    def _barrier(self) -> Iterator[_Busy | _Until]:
-        yield _Until(tuple(self.asked))
+    def _barrier(self) -> Iterator[_Busy | _Until | _Still]:
+        if self.work.off_policy and self.work.stale:
+            yield _Still(max(0.0, self.before.due_s - self.now_s))
+        else:
+            yield _Until(tuple(self.asked))
+        yield _Still(self.silent_s)
         yield _Busy(self.redo_s)
         self.gpu_j += self.redo_j
 
@@ -241,20 +298,31 @@ class _Iteration:
         temperature_c = self.before.temperature_c * kept + target_c * (1.0 - kept)
         put_off = self.actions[_CRITIC_TRAIN] == CONCURRENT
         deferred = (work.critic_s, work.critic_j) if put_off else (0.0, 0.0)
-        after = Between(self.cards.left_s, temperature_c, *deferred)
+        asleep = float(work.sleeps and self.own_s <= 0.0)
+        # When what is still on its way comes is only known later (`_totals`).
+        occupancy = min(1.0, self.own_s / time_s)
+        after = Between(self.cards.left_s, temperature_c, *deferred, asleep, 0.0, occupancy)
+        # What the cards still have to do for this iteration is booked in it.
+        self.card_j += (work.card_active_w - work.card_idle_w) * self.cards.own_left_s
         return IterationTotals(time_s, self.gpu_j, self.card_j, self.bubble_s, 0.0, 0.0, after)
 
     def _totals(self) -> IterationTotals:
         """The end of the iteration, its own work booked as if nothing were put off."""
-        brought_s, idle_w = self.before.deferred_s, self.work.card_idle_w
-        brought_j = self.before.deferred_j + idle_w * brought_s
+        brought_s, (now_s, gpu_j, card_j, bubble_s) = self.before.deferred_s, self.booked
+        rests_w = self.work.asleep_w if self.before.asleep else self.work.card_idle_w
+        brought_j = self.before.deferred_j + rests_w * brought_s
+        due_s = self.work.stale * max(0.0, self.ready_s - self.end.time_s)
         end = self.end._replace(
-            booked_s=self.now_s - brought_s, booked_j=self.gpu_j + self.card_j - brought_j
+            booked_s=now_s - brought_s,
+            booked_j=gpu_j + card_j - brought_j,
+            after=self.end.after._replace(due_s=due_s),
         )
         if not self.last:
             return end
-        after = end.after._replace(deferred_s=0.0, deferred_j=0.0)
-        return end._replace(time_s=self.now_s, gpu_j=self.gpu_j, card_j=self.card_j, after=after)
+        after = end.after._replace(deferred_s=0.0, deferred_j=0.0, due_s=0.0)
+        return end._replace(
+            time_s=now_s, gpu_j=gpu_j, card_j=card_j, bubble_s=bubble_s, after=after
+        )
 
 
 def play_iteration(
@@ -331,14 +399,15 @@ def difference(one: IterationTotals, other: IterationTotals, idle_w: float = 0.0
     """The worst difference of two ends of an iteration.
 
     Times count relative to the longer iteration with what it leaves behind, energies to the greater
-    energy with what was put off, or to that of `idle_w` over that time where there is less (idle
-    energy comes from a difference of times), temperatures to the greater one: a backlog of nearly
-    0 s is the difference of two long times and has no more digits than they have. Infinite where a
-    figure is not a number.
+    energy with what was put off or what is booked, or to that of `idle_w` over that time where
+    there is less (idle energy comes from a difference of times), temperatures to the greater one,
+    or to a degree where they are nearer to 0: a backlog of nearly 0 s is the difference of two long
+    times and has no more digits than they have. Infinite where a figure is not a number.
     """
     a, b = one.after, other.after
     time_s = max(t.time_s + t.after.backlog_s + t.after.deferred_s for t in (one, other))
     energy_j = max(idle_w * time_s, *(t.energy_j + t.after.deferred_j for t in (one, other)))
+    energy_j = max(energy_j, abs(one.booked_j), abs(other.booked_j))
     pairs = (
         (one.time_s, other.time_s, time_s),
         (one.booked_s, other.booked_s, time_s),
@@ -349,7 +418,10 @@ def difference(one: IterationTotals, other: IterationTotals, idle_w: float = 0.0
         (one.card_j, other.card_j, energy_j),
         (one.booked_j, other.booked_j, energy_j),
         (a.deferred_j, b.deferred_j, energy_j),
-        (a.temperature_c, b.temperature_c, max(abs(a.temperature_c), abs(b.temperature_c))),
+        (a.asleep, b.asleep, 1.0),
+        (a.due_s, b.due_s, time_s + max(a.due_s, b.due_s)),
+        (a.occupancy, b.occupancy, 1.0),
+        (a.temperature_c, b.temperature_c, max(1.0, abs(a.temperature_c), abs(b.temperature_c))),
     )
     worst = [abs(x - y) / scale if x != y else 0.0 for x, y, scale in pairs]
     return max(math.inf if math.isnan(x) else x for x in worst)

@@ -1,11 +1,14 @@
 """What the state between two iterations is worth: a table with linear interpolation.
 
-Three numbers couple iterations: the cards' backlog of other jobs, their temperature, and critic
-training that was put off. The grid of the backlog is quadratic, dense near 0 where it matters.
+Four numbers couple iterations: the cards' backlog, their temperature, critic training that was put
+off, and whether the cards sleep. The grid of the backlog is quadratic, dense near 0 where it
+matters. Two more are approximated: results that may come an iteration later are taken to come when
+the whole backlog is done, and other jobs to yield nothing.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +30,8 @@ class Grid:
         backlog_s: longest backlog of the grid, ``[n]`` s.
         low_c, high_c: temperatures of the grid, ``[n]``.
         deferred_s, deferred_j: most that is put off, ``[n]`` s and J.
-        shape: points of backlog, temperature and deferral; 1 where it does not matter.
+        stale: 1.0 where results may come an iteration later, ``[n]``.
+        shape: points of backlog, temperature, deferral and sleep; 1 where it does not matter.
     """
 
     backlog_s: Float64
@@ -35,30 +39,35 @@ class Grid:
     high_c: Float64
     deferred_s: Float64
     deferred_j: Float64
-    shape: tuple[int, int, int]
+    stale: Float64
+    shape: tuple[int, int, int, int]
 
     @property
     def size(self) -> int:
         """Points of the grid."""
-        return self.shape[0] * self.shape[1] * self.shape[2]
+        return math.prod(self.shape)
 
     def points(self) -> Between:
         """All states of the grid, ``[n, size]`` each."""
         axes = [np.linspace(0.0, 1.0, m) if m > 1 else np.zeros(1) for m in self.shape]
-        b, t, d = (x.reshape(-1) for x in np.meshgrid(*axes, indexing="ij"))
+        b, t, d, a = (x.reshape(-1) for x in np.meshgrid(*axes, indexing="ij"))
+        backlog_s = self.backlog_s[:, None] * b**2
         return Between(
-            self.backlog_s[:, None] * b**2,
-            self.low_c[:, None] + (self.high_c - self.low_c)[:, None] * t,
-            self.deferred_s[:, None] * d,
-            self.deferred_j[:, None] * d,
+            backlog_s=backlog_s,
+            temperature_c=self.low_c[:, None] + (self.high_c - self.low_c)[:, None] * t,
+            deferred_s=self.deferred_s[:, None] * d,
+            deferred_j=self.deferred_j[:, None] * d,
+            asleep=np.broadcast_to(a, backlog_s.shape),
+            due_s=self.stale[:, None] * backlog_s,
+            occupancy=np.zeros_like(backlog_s),
         )
 
     def corners(self, after: Between) -> tuple[np.ndarray, Float64]:
-        """Grid points around states ``[n, m]``, and their weights: ``[8, n, m]`` each.
+        """Grid points around states ``[n, m]``, and their weights: ``[16, n, m]`` each.
 
-        Axes of one point are left out, so that there may be four or two corners.
+        Axes of one point are left out, so that there may be fewer corners.
         """
-        n_b, n_t, n_d = self.shape
+        n_b, n_t, n_d, n_a = self.shape
         share_b = np.sqrt(np.clip(after.backlog_s / self.backlog_s[:, None], 0.0, 1.0))
         span_c = np.maximum(self.high_c - self.low_c, 1e-9)[:, None]
         share_t = np.clip((after.temperature_c - self.low_c[:, None]) / span_c, 0.0, 1.0)
@@ -66,7 +75,8 @@ class Grid:
         share_d = np.clip(after.deferred_s / most_s, 0.0, 1.0)
         index = np.zeros((1, *share_b.shape), dtype=np.int64)
         weight = np.ones((1, *share_b.shape))
-        for share, m in ((share_b, n_b), (share_t, n_t), (share_d, n_d)):
+        share_a = np.clip(after.asleep, 0.0, 1.0)
+        for share, m in ((share_b, n_b), (share_t, n_t), (share_d, n_d), (share_a, n_a)):
             if m == 1:
                 continue
             x = share * (m - 1)
@@ -105,11 +115,13 @@ def grid_for(trace: Trace) -> Grid:
     ambient_c = np.array([s.ambient_c for s in scenarios])
     idle_c = ambient_c + work.rise_c_per_w[0] * (work.card_idle_w / work.n_cards)[0]
     full_c = ambient_c + work.rise_c_per_w[0] * (work.card_active_w / work.n_cards)[0]
-    loaded = any(s.load > 0 for s in scenarios)
+    # Results that may come later are a backlog of the job's own.
+    loaded = any(s.load > 0 or s.is_stale for s in scenarios)
     shape = (
         N_BACKLOG if loaded else 1,
         N_TEMPERATURE if heats else 1,
         N_DEFERRED if can_defer else 1,
+        2 if any(s.sleeps for s in scenarios) else 1,
     )
     return Grid(
         backlog_s=backlog_s,
@@ -117,6 +129,7 @@ def grid_for(trace: Trace) -> Grid:
         high_c=full_c,
         deferred_s=work.critic_s.max(axis=0),
         deferred_j=work.critic_j.max(axis=0),
+        stale=np.array([float(s.is_stale) for s in scenarios]),
         shape=shape,
     )
 

@@ -37,9 +37,11 @@ _TABLE_DIGITS = 6
 """Significant digits of a cost that count. Processors differ in the last bits of a logarithm, which
 must not make a policy stale; a changed figure moves more than one part in a million."""
 
-_OF_RUNS_ALONE = frozenset({"card_share"})
-"""Figures of `Work` that are 1 in every scenario, since only a run has others: no policy has
-learned anything from them."""
+_ALWAYS_ALIKE = frozenset(
+    {"card_share", "sleeps", "asleep_w", "wake_s", "stale", "yielding", "timeout_s"}
+)
+"""Figures of `Work` that are the same in every scenario of a pool (``card_share`` is 1, since only a
+run has others; no card of a pool sleeps): no policy has learned anything from them."""
 
 _STATE_DECIMALS = 4
 """Decimals of states (limited to about 10) and rewards that count, for the same reason. Both come
@@ -116,7 +118,7 @@ def _work(work: Work) -> list[npt.NDArray[np.float64]]:
     """Every figure of some iterations' work, each episode's relative to its greatest."""
     found = []
     for name, figure in zip(work._fields, work, strict=True):
-        if name in _OF_RUNS_ALONE:
+        if name in _ALWAYS_ALIKE:
             continue
         for values in figure if isinstance(figure, tuple) else (figure,):
             greatest = np.abs(values).max(axis=0)

@@ -93,10 +93,10 @@ def test_arrays_give_the_numbers_of_floats(cases, stage):
 
 TIMES = (
     "generation_s", "handover_s", "gpu_s", "card_s", "resync_s", "forward_s", "backward_s",
-    "early_s", "critic_s", "swap_s", "arriving_s", "late_arriving_s",
+    "early_s", "critic_s", "swap_s", "arriving_s", "late_arriving_s", "wake_s", "timeout_s",
 )  # fmt: skip
 ENERGIES = ("generation_j", "gpu_j", "actor_j", "early_j", "critic_j", "swap_j")
-POWERS = ("gpu_idle_w", "card_active_w", "card_idle_w")
+POWERS = ("gpu_idle_w", "card_active_w", "card_idle_w", "asleep_w")
 
 
 def scaled(work, factors):
@@ -119,6 +119,7 @@ def test_the_state_does_not_know_how_large_the_cluster_is(
         backlog_s=before.backlog_s * seconds,
         deferred_s=before.deferred_s * seconds,
         deferred_j=before.deferred_j * joules,
+        due_s=before.due_s * seconds,
     )
     one, _ = state_before(stage, work, before, codes)
     same, _ = state_before(stage, other, other_before, codes)

@@ -20,7 +20,8 @@ def test_every_figure_of_the_costs_stands_under_its_name():
     around = Circumstances(
         longest_over_mean=3.0, tail=(1.0, 0.4), slow=1.5, arriving_s=2001.0, late_arriving_s=2002.0,
         cards_up=0.75, lost=0.1, off_policy=1.0, n_cards=4.0, ambient_c=21.0, full_rise_c=55.0,
-        tau_s=90.0, limit_c=77.0, throttle=0.6,
+        tau_s=90.0, limit_c=77.0, throttle=0.6, sleeps=1.0, asleep_share=0.5, wake_s=31.0,
+        stale=1.0, yielding=0.2, timeout_s=37.0,
     )  # fmt: skip
     work = iteration_costs(row=tuple(cost.values()), constants=constants, around=around)
     end_s, actor_s, actor_j = (
@@ -62,6 +63,12 @@ def test_every_figure_of_the_costs_stands_under_its_name():
         "throttle": 0.6,
         "n_cards": 4.0,
         "card_share": 0.25,
+        "sleeps": 1.0,
+        "asleep_w": 600.0,
+        "wake_s": 31.0,
+        "stale": 1.0,
+        "yielding": 0.2,
+        "timeout_s": 37.0,
     }
     assert work._fields == tuple(expected)
     for name, figure in expected.items():

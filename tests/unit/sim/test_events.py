@@ -107,7 +107,7 @@ def test_a_difference_of_any_figure_counts(name):
 
 @pytest.mark.parametrize("name", ["backlog_s", "temperature_c", "deferred_s", "deferred_j"])
 def test_a_difference_of_what_is_left_counts(name):
-    work = PLAIN._replace(late_arriving_s=30.0)
+    work = PLAIN._replace(late_arriving_s=30.0, ambient_c=20.0)
     one = play_iteration(work, CLEAN, [0, 0, 0, 0, 0, CONCURRENT])
     after = one.after._replace(**{name: getattr(one.after, name) * (1 + 1e-6)})
     assert difference(one, one._replace(after=after)) > 1e-8

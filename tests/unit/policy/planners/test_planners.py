@@ -120,7 +120,7 @@ def test_the_table_of_values_is_met_at_its_points():
     grid = grid_for(trace)
     values = np.random.default_rng(0).normal(size=(3, grid.size))
     assert grid.interpolate(values, grid.points()) == pytest.approx(values, abs=1e-9)
-    beyond = Between(*(np.full((3, 2), 1e9) for _ in range(4)))
+    beyond = Between(*(np.full((3, 2), 1e9) for _ in Between._fields))
     assert np.isfinite(grid.interpolate(values, beyond)).all()
 
 
