@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
-from ecorl.edi.cells import CellKey, EdiCell, cell_from, mean_cost, refuse_unknown
+from ecorl.edi.cells import CellKey, EdiCell, cell_from, cell_with, mean_cost, refuse_unknown
 from ecorl.errors import ConfigError, DataError
 from ecorl.records import EdiReading, PathCost, Provenance, Stage
 
-_FORMAT = 2
-"""Format 1 had neither models nor variants: its cells are read with both empty."""
+_FORMAT = 3
+"""Format 1 had neither models nor variants: its cells are read with both empty. Formats 1 and 2 had
+none of the figures that leave out the first reading: they are read as missing."""
 _STRENGTH = list(Provenance)
 _STAGES = list(Stage)
 
@@ -67,38 +68,9 @@ class EdiMatrix:
         key = (
             reading.stage, reading.role_name, reading.device, reading.provenance, reading.variant,
         )  # fmt: skip
-        old = self._cells.get(key)
-        time_s = None
-        if reading.time_s is not None and math.isfinite(reading.time_s) and reading.time_s >= 0:
-            time_s = reading.time_s / reading.n_output_tokens
-        if old is None:
-            cell = EdiCell(
-                reading.stage, reading.device, reading.provenance, new, 1, new, 0.0, time_s,
-                reading.role_name, reading.variant,
-            )  # fmt: skip
-        else:
-            cell = self._blend(old, new, time_s)
+        cell = cell_with(self._cells.get(key), reading, new, self.alpha, self.n_profiling)
         self._cells[key] = cell
         return cell
-
-    def _blend(self, old: EdiCell, new: float, time_s: float | None) -> EdiCell:
-        count = old.count + 1
-        delta = new - old.mean_j_per_token
-        mean = old.mean_j_per_token + delta / count
-        if count <= self.n_profiling:
-            value = mean
-        else:
-            value = (1.0 - self.alpha) * old.value_j_per_token + self.alpha * new
-        m2 = old.m2 + delta * (new - mean)
-        before_s = old.mean_time_s_per_token
-        if before_s is not None and time_s is not None:
-            time_s = before_s + (time_s - before_s) / count
-        else:
-            time_s = None
-        return replace(
-            old, value_j_per_token=value, count=count, mean_j_per_token=mean, m2=m2,
-            mean_time_s_per_token=time_s,
-        )  # fmt: skip
 
     def cell(
         self,
@@ -141,7 +113,9 @@ class EdiMatrix:
         """All cells, ordered by stage, model, device, provenance and variant."""
         return tuple(sorted(self._cells.values(), key=_order))
 
-    def path_costs(self, device: str) -> tuple[PathCost, ...]:
+    def path_costs(
+        self, device: str, batch: int | None = None, *, on_card: bool = False
+    ) -> tuple[PathCost, ...]:
         """Return what each model of each stage has cost on a device, means over its executions.
 
         Of several provenances only the strongest counts; the variants of that one are averaged by
@@ -149,6 +123,9 @@ class EdiMatrix:
 
         Args:
             device: column of the matrix, a profile name.
+            batch: 0-based number of the rollout batch at hand, from which ages follow; None: they
+                are not known.
+            on_card: whether the device is the card.
         """
         by_role: dict[tuple[Stage, str], list[EdiCell]] = {}
         for cell in self.cells():
@@ -157,7 +134,7 @@ class EdiMatrix:
                 # The cells of a model come with the strongest provenance first.
                 if not cells or cells[0].provenance is cell.provenance:
                     cells.append(cell)
-        found = (mean_cost(cells) for cells in by_role.values())
+        found = (mean_cost(cells, batch, on_card=on_card) for cells in by_role.values())
         return tuple(cost for cost in found if cost is not None)
 
     def confidence(

@@ -41,13 +41,14 @@ def edi_from_energy(energy_j: float | None, n_output_tokens: int | None) -> floa
     return energy_j / n_output_tokens
 
 
-def edi_reading(result: StageResult) -> EdiReading:
+def edi_reading(result: StageResult, batch: int | None = None) -> EdiReading:
     """Make the reading of one stage execution on one device.
 
     Its EDI is None when a part is missing. Its variant is the numeric format of a training step.
 
     Args:
         result: the execution, with its energy where that is known.
+        batch: 0-based number of its rollout batch; None where that is not known.
     """
     energy = result.energy
     energy_j = None if energy is None else energy.energy_j
@@ -62,4 +63,6 @@ def edi_reading(result: StageResult) -> EdiReading:
         time_s=result.time_s,
         role_name=result.role_name,
         variant=result.gear or "",
+        n_sequences=result.n_sequences,
+        batch=batch,
     )
