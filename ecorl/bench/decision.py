@@ -84,7 +84,7 @@ class Deciding:
     def asks_the_network(self) -> bool:
         """Whether every decision goes as far as the network; else a guard ended it before."""
         placed = (place(state, self.policy, self.guards) for state in self.states)
-        return all("the network ranks" in placement.reason for placement in placed)
+        return all("the learned policy's choice" in placement.reason for placement in placed)
 
 
 def deciding(n_gpus: int = 32, seed: int = 0) -> Deciding:
