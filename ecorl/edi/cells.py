@@ -78,7 +78,9 @@ class EdiCell:
 
         0.0 with fewer than two such readings.
         """
-        return _spread((self,))
+        if self.n_recent < 2 or not self.later_s_per_token:
+            return 0.0
+        return math.sqrt(self.m2_time / (self.n_recent - 1)) / self.later_s_per_token
 
 
 def cell_with(
@@ -162,20 +164,25 @@ def mean_cost(
     times_s = [c.mean_time_s_per_token for c in cells if c.mean_time_s_per_token is not None]
     if len(times_s) < len(cells):
         return None
-    count = sum(c.count for c in cells)
-    time_s, energy_j = times_s[0], cells[0].mean_j_per_token
-    if len(cells) > 1:
-        time_s = sum(t * c.count for t, c in zip(times_s, cells, strict=True)) / count
-        energy_j = sum(c.mean_j_per_token * c.count for c in cells) / count
-    first, later = cells[0], [c for c in cells if c.n_recent]
+    first = cells[0]
     batches = [c.last_batch for c in cells if c.last_batch is not None]
+    age = max(0, batch - max(batches)) if batch is not None and batches else 0
+    if len(cells) == 1:  # the usual case, at the start of each iteration
+        return PathCost(
+            first.stage, times_s[0], first.mean_j_per_token, first.count, first.provenance,
+            first.role_name, first.recent_s_per_token, first.recent_j_per_token, first.n_recent,
+            first.spread, age, first.mean_length, on_card,
+        )  # fmt: skip
+    count, later = sum(c.count for c in cells), [c for c in cells if c.n_recent]
+    time_s = sum(t * c.count for t, c in zip(times_s, cells, strict=True)) / count
+    energy_j = sum(c.mean_j_per_token * c.count for c in cells) / count
     return PathCost(
         first.stage, time_s, energy_j, count, first.provenance, first.role_name,
         _by_readings([(c.recent_s_per_token, c.n_recent) for c in later]),
         _by_readings([(c.recent_j_per_token, c.n_recent) for c in later]),
         sum(c.n_recent for c in later),
         _spread(later),
-        0 if batch is None or not batches else max(0, batch - max(batches)),
+        age,
         _by_readings([(c.mean_length, c.n_recent) for c in later]),
         on_card,
     )  # fmt: skip

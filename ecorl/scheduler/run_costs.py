@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,6 +20,13 @@ from ecorl.records import NO_ABILITIES, Abilities, Algorithm, PathCost, Schedule
 from ecorl.scheduler.iteration_costs import Circumstances, TableConstants, iteration_costs
 from ecorl.scheduler.measured import UNREAD, Readings, level
 from ecorl.scheduler.paper_table import paper_table
+from ecorl.scheduler.path_columns import (
+    PATH_COLUMNS,
+    STAGE_PLACE,
+    PathColumns,
+    costs_by_place,
+    stages_at,
+)
 from ecorl.scheduler.policies import RunSetting
 from ecorl.scheduler.tables import COLUMN, CostTable, Float64, Setting, roofline_table
 from ecorl.stages import NO_LIMIT, Rules, Work, choices
@@ -206,7 +212,7 @@ class RunTable:
         Args:
             stage: the stage.
         """
-        place = 2 * _PLACE[stage]
+        place = 2 * STAGE_PLACE[stage]
         return self._readings.get(place, UNREAD), self._readings.get(place + 1, UNREAD)
 
     def _place(self, length: float) -> tuple[int, float]:
@@ -228,14 +234,14 @@ class RunTable:
         self._readings = {}
         powers: list[float] = []
         measured: list[int] = []
-        for place, costs in _by_path(state).items():
+        for place, costs in costs_by_place(state).items():
             n_recent = min([cost.n_recent for cost in costs])
             if n_recent or min([cost.count for cost in costs]) >= LEAST_COUNT:
                 power = self._scale(place, costs, n_recent)
                 if place % 2 and power > 0:
                     powers.append(power)
                 measured.append(place)
-        self.measured, self.measured_on_card = _stages(tuple(measured))
+        self.measured, self.measured_on_card = stages_at(tuple(measured))
         self.constants = self._computed
         if powers:
             active_w = self._computed.card_active_w * (sum(powers) / len(powers))
@@ -245,14 +251,14 @@ class RunTable:
         """Scale a stage's columns to what its models have cost on a path.
 
         Args:
-            place: of the stage and the path in `_COLUMNS`.
+            place: of the stage and the path in `PATH_COLUMNS`.
             costs: of those of its models that count.
             n_recent: readings behind the recent figures; 0: there are none, the plain means count.
 
         Returns:
             The factor by which the stage's power changes with that; 0.0 where it is not known.
         """
-        columns = _COLUMNS[place]
+        columns = PATH_COLUMNS[place]
         if len(costs) == 1:
             (cost,) = costs
             ratios, spread, age = self._ratios(cost, columns, n_recent), cost.spread, cost.age
@@ -276,7 +282,7 @@ class RunTable:
             )
         return levels[-1] / levels[0] if j_ratio > 0 else 0.0
 
-    def _ratios(self, cost: PathCost, columns: _Columns, n_recent: int) -> list[float]:
+    def _ratios(self, cost: PathCost, columns: PathColumns, n_recent: int) -> list[float]:
         """Return measured times, then energies, over the computed ones; 0.0 where not known.
 
         They are compared at the length of the measured rows, so that longer rows do not pass for
@@ -335,37 +341,6 @@ class RunTables:
         return self._tables[kind]
 
 
-def _by_path(state: SchedulerState) -> dict[int, list[PathCost]]:
-    """Sort what was measured by its place in `_COLUMNS`."""
-    # The stage at hand is placed for one of its models, whose own cost counts: the models of a
-    # stage may differ in size by orders. Of another stage all models run in each iteration, so
-    # the table's single figure for it is their sum. A sum that lacks a model would be too low, so
-    # a stage counts as measured on a path once each model that was seen there has been often
-    # enough.
-    found: dict[int, list[PathCost]] = {}
-    at_hand, role_name = state.work.stage, state.work.role_name
-    for path in state.paths:
-        if path.stage is not at_hand or path.role_name == role_name:
-            place = 2 * _PLACE[path.stage] + path.on_card
-            if not _COLUMNS[place].times:
-                continue
-            if place in found:
-                found[place].append(path)
-            else:
-                found[place] = [path]
-    return found
-
-
-@lru_cache(256)
-def _stages(places: tuple[int, ...]) -> tuple[frozenset[Stage], frozenset[Stage]]:
-    """Return the stages of places in `_COLUMNS`: those of the GPU path, those of the card."""
-    stages = list(Stage)
-    return (
-        frozenset(stages[place // 2] for place in places if place % 2 == 0),
-        frozenset(stages[place // 2] for place in places if place % 2),
-    )
-
-
 def _sums(ratios: Sequence[Sequence[float]]) -> list[float]:
     """Add up the ratios of several models; a sum that lacks one is not known."""
     return [sum(own) if all(own) else 0.0 for own in zip(*ratios, strict=True)]
@@ -389,34 +364,3 @@ def _mean_spread(costs: Sequence[PathCost]) -> float:
 def _neighbours(values: Float64) -> list[list[tuple[float, float]]]:
     """Return each column's value at a length and at the next, for each length but the last."""
     return [list(zip(below, above, strict=True)) for below, above in pairwise(values.tolist())]
-
-
-def _gpu_columns(stage: Stage, unit: str) -> tuple[int, ...]:
-    if stage is Stage.GENERATION:
-        return COLUMN[f"generation_short_{unit}"], COLUMN[f"generation_long_{unit}"]
-    return (COLUMN[f"{stage}_{unit}"],)
-
-
-class _Columns(NamedTuple):
-    """Columns of a stage's time and of its energy on a path; on the card its time stands for both.
-
-    A stage that never runs there has none.
-    """
-
-    times: tuple[int, ...]
-    energies: tuple[int, ...]
-    scaled: tuple[int, ...]
-    on_card: bool
-
-
-def _columns(stage: Stage) -> tuple[_Columns, _Columns]:
-    times, energies = _gpu_columns(stage, "s"), _gpu_columns(stage, "j")
-    card = tuple(COLUMN[name] for name in (f"{stage}_card_s",) if name in COLUMN)
-    return _Columns(times, energies, times + energies, False), _Columns(card, card, card, True)
-
-
-_PLACE = {stage: place for place, stage in enumerate(Stage)}
-"""A stage is looked up once for each cost: the hash of an enum's member is slow."""
-
-_COLUMNS = tuple(columns for stage in Stage for columns in _columns(stage))
-"""By stage and path: first a stage's on the GPU path, then its on the card."""
