@@ -190,6 +190,8 @@ class EdiReading:
         role_name: which of the stage's models ran; empty where it has only one.
         variant: how it ran where that changes its price, e.g. the numeric gear of training; empty
             for the framework's own way.
+        n_sequences: rows of the batch; 0 where that is not known.
+        batch: 0-based number of its rollout batch; None where that is not known.
     """
 
     stage: Stage
@@ -201,6 +203,8 @@ class EdiReading:
     time_s: float | None = None
     role_name: str = ""
     variant: str = ""
+    n_sequences: int = 0
+    batch: int | None = None
 
     @property
     def role(self) -> Role:
@@ -250,14 +254,30 @@ class StageWork:
 
 @dataclass(frozen=True, slots=True)
 class PathCost:
-    """What a stage has cost on the GPU path so far in this run, a mean over its executions.
+    """What a stage has cost on one path so far in this run, and how sure and how old that is.
+
+    The plain means are over all executions. The recent figures leave out the first one, which is
+    slower than the rest (compilation, cold caches), and forget old ones (`recent_weight` of
+    `ecorl.statistics`).
 
     Attributes:
-        time_s_per_token: time over output tokens, s.
-        energy_j_per_token: energy over output tokens (EDI), J.
+        time_s_per_token: plain mean of time over output tokens, s.
+        energy_j_per_token: plain mean of energy over output tokens (EDI), J.
         count: executions behind both.
         provenance: of the energy.
         role_name: which of the stage's models ran; empty where it has only one.
+        recent_s_per_token: recent mean of time over output tokens, s; None before the second
+            execution.
+        recent_j_per_token: recent mean of energy over output tokens, J; None likewise.
+        n_recent: executions behind the recent figures, 0 or more.
+        spread: standard deviation of time over output tokens, as a share of its mean; of the
+            executions after the first, 0.0 with fewer than two of them.
+        age: rollout batches from that of the newest execution to the one at hand, 0 or more: 1
+            where it ran in the batch before. 0 also where it is not known.
+        mean_length: output tokens a row behind the recent figures, their recent mean; None where
+            they are None, or the rows are not known.
+        on_card: whether it is of the offload path; its provenance is then the card's, modelled
+            for a simulated one.
     """
 
     stage: Stage
@@ -266,6 +286,13 @@ class PathCost:
     count: int
     provenance: Provenance
     role_name: str = ""
+    recent_s_per_token: float | None = None
+    recent_j_per_token: float | None = None
+    n_recent: int = 0
+    spread: float = 0.0
+    age: int = 0
+    mean_length: float | None = None
+    on_card: bool = False
 
     @property
     def role(self) -> Role:
@@ -285,8 +312,8 @@ class SchedulerState:
         work: the work to place.
         batch: 0-based number of the rollout batch; equals ``iteration - 1`` when each step
             generates, and stays where a step trains once more on the batch before.
-        paths: what the stages have cost on the GPU path, once the profiling phase is over; empty
-            before, and for a policy that does not ask.
+        paths: what the roles have cost so far on the GPU path, and on the card those that ran
+            there; empty before anything has run.
         fpga_occupancy: share of time in which the cards worked lately, 0 to 1, measured; None
             without real cards. How busy a simulation is must decide nothing.
         decided: the stages of this iteration that were placed before, with where they run, in the

@@ -1,9 +1,16 @@
-"""Confidence intervals of shares."""
+"""Confidence intervals of shares, and the weight of a reading in a recent mean."""
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable
+from typing import Any
+
+RECENT_ALPHA = 0.3
+"""Least weight of a new reading in a recent mean: it stands for about the last six readings.
+Invented: others who share a device come and go within tens of batches, and a mean of that length
+has followed them after five."""
 
 _Z_95 = statistics.NormalDist().inv_cdf(0.975)
 
@@ -28,3 +35,15 @@ def wilson_interval(n_hits: int, n: int) -> tuple[float, float]:
     return max(0.0, middle - half) if n_hits else 0.0, min(
         1.0, middle + half
     ) if n_hits < n else 1.0
+
+
+def recent_weight(n: Any, maximum: Callable[..., Any] = max) -> Any:
+    """Compute the weight of a reading in a recent mean: 1/n, but no less than `RECENT_ALPHA`.
+
+    So the first readings are averaged plainly, and later ones fade.
+
+    Args:
+        n: number of the reading among those that count, from 1; a float or an array.
+        maximum: the larger of two; `numpy.maximum` for arrays.
+    """
+    return maximum(1.0 / n, RECENT_ALPHA)

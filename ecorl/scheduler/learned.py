@@ -247,7 +247,7 @@ class DecisionView:
         state = self.state
         if state.stage in self.table.measured:
             for path in state.paths:
-                if path.role == state.work.role:
+                if path.role == state.work.role and not path.on_card:
                     return path.provenance
         return self.table.table.provenance
 

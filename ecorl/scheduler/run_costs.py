@@ -2,22 +2,31 @@
 
 Pricing a stage costs milliseconds, a decision some tens of microseconds. So the costs of all
 batches of one size and of similar lengths are computed once (`RunTable`) and interpolated linearly.
-Costs that the run has measured on its GPUs replace computed ones.
+What the run has measured on either path sets the level of the computed costs.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from ecorl.errors import EcorlError
-from ecorl.records import NO_ABILITIES, Abilities, Algorithm, SchedulerState, Stage
+from ecorl.records import NO_ABILITIES, Abilities, Algorithm, PathCost, SchedulerState, Stage
 from ecorl.scheduler.iteration_costs import Circumstances, TableConstants, iteration_costs
+from ecorl.scheduler.measured import UNREAD, Readings, level
 from ecorl.scheduler.paper_table import paper_table
+from ecorl.scheduler.path_columns import (
+    PATH_COLUMNS,
+    STAGE_PLACE,
+    PathColumns,
+    costs_by_place,
+    stages_at,
+)
 from ecorl.scheduler.policies import RunSetting
 from ecorl.scheduler.tables import COLUMN, CostTable, Float64, Setting, roofline_table
 from ecorl.stages import NO_LIMIT, Rules, Work, choices
@@ -25,7 +34,8 @@ from ecorl.stages import NO_LIMIT, Rules, Work, choices
 log = logging.getLogger(__name__)
 
 LEAST_COUNT = 5
-"""Executions from which a mean counts; the first are slower than the rest."""
+"""Executions from which a plain mean counts, where there are no recent figures: it holds the first
+execution, which is slower than the rest."""
 
 _N_LENGTHS = 5
 _OCTAVES = 4.0
@@ -128,7 +138,9 @@ class RunTable:
         n_cards: cards.
 
     Attributes:
+        constants: figures that do not depend on the length, the cards' power as measured.
         measured: stages of which the run has measured the GPU path's costs.
+        measured_on_card: stages of which it has measured the card's.
         why_not: why the card cannot run some stage; empty where it can.
     """
 
@@ -141,16 +153,21 @@ class RunTable:
         n_cards: int = 1,
     ) -> None:
         self.table, self.rules, self.abilities = table, rules, abilities
-        self.constants = TableConstants.of(table)
+        self.constants = self._computed = TableConstants.of(table)
         self.why_not = "; ".join(table.notes)
         self.log_rows = math.log2(n_rows)
         self.measured: frozenset[Stage] = frozenset()
+        self.measured_on_card: frozenset[Stage] = frozenset()
         self._n_rows, self._n_cards = n_rows, float(n_cards)
         self._role_name = ""
         self._lengths = list(map(float, table.lengths))
         self._first = math.log(self._lengths[0])
         self._slope = (len(self._lengths) - 1) / (math.log(self._lengths[-1]) - self._first)
         self._values = _neighbours(table.values)
+        self._factors = [1.0] * len(COLUMN)
+        self._readings: dict[int, Readings] = {}
+        # Of the cards that a batch keeps busy; where it is not known no energy is told by it.
+        self._card_w = self._computed.card_active_w * self._computed.card_share or math.inf
         self._paths: object = ()
         self._batch: tuple[object, ...] = ()
         self._work: Work
@@ -170,10 +187,7 @@ class RunTable:
         if batch == self._batch:
             return self._work
         length = n_output / n_rows
-        x = (math.log(length) - self._first) * self._slope
-        low = min(max(int(x), 0), len(self._lengths) - 2)
-        shorter, longer = self._lengths[low], self._lengths[low + 1]
-        share = min(max((length - shorter) / (longer - shorter), 0.0), 1.0)
+        low, share = self._place(length)
         longest = work.max_length - (work.n_tokens - n_output) / n_rows
         around = Circumstances(
             longest_over_mean=longest / length if longest > length else 1.0,
@@ -181,31 +195,120 @@ class RunTable:
             n_cards=self._n_cards,
         )
         rest = 1.0 - share
-        row = [a * rest + b * share for a, b in self._values[low]]
+        row = [
+            (a * rest + b * share) * factor
+            for (a, b), factor in zip(self._values[low], self._factors, strict=True)
+        ]
         self._work = iteration_costs(row=row, constants=self.constants, around=around)
         self._batch = batch
         return self._work
 
-    def _use_measured(self, state: SchedulerState) -> None:
-        """Scale the computed costs of the GPU path to those that the run has measured.
+    def readings(self, stage: Stage) -> tuple[Readings, Readings]:
+        """Return what had been measured of a stage when `work` was last asked: GPU path, card.
 
-        A roofline is a lower bound; small models need many times as long. The measured mean a
-        token sets the level of each stage, the computed table its change with the length.
+        Of a stage with several models it is that of the model at hand where the stage is to be
+        placed, and else of all of them together.
+
+        Args:
+            stage: the stage.
+        """
+        place = 2 * STAGE_PLACE[stage]
+        return self._readings.get(place, UNREAD), self._readings.get(place + 1, UNREAD)
+
+    def _place(self, length: float) -> tuple[int, float]:
+        """Find a length in the table: the place below it, and its share of the way to the next."""
+        x = (math.log(length) - self._first) * self._slope
+        low = min(max(int(x), 0), len(self._lengths) - 2)
+        shorter, longer = self._lengths[low], self._lengths[low + 1]
+        return low, min(max((length - shorter) / (longer - shorter), 0.0), 1.0)
+
+    def _use_measured(self, state: SchedulerState) -> None:
+        """Bring the computed costs to the level that the run has measured on either path.
+
+        A roofline is a lower bound; small models need many times as long. What was measured sets
+        the level of each stage, the computed table its change with the length.
         """
         self._paths, self._batch = state.paths, ()
         self._role_name = state.work.role_name
-        values, place = self.table.values, len(self._lengths) // 2
-        n_tokens = self._n_rows * self._lengths[place]
-        computed = values[place].tolist()
-        factors = [1.0] * len(computed)
-        measured = _measured(state)
-        for stage, per_unit in measured.items():
-            for per_token, columns in zip(per_unit, _GPU_COLUMNS[stage], strict=True):
-                for column in columns:
-                    if computed[column] > 0 and per_token > 0:
-                        factors[column] = per_token * n_tokens / computed[column]
-        self._values = _neighbours(values * factors)
-        self.measured = frozenset(measured)
+        self._factors = [1.0] * len(COLUMN)
+        self._readings = {}
+        powers: list[float] = []
+        measured: list[int] = []
+        for place, costs in costs_by_place(state).items():
+            n_recent = min([cost.n_recent for cost in costs])
+            if n_recent or min([cost.count for cost in costs]) >= LEAST_COUNT:
+                power = self._scale(place, costs, n_recent)
+                if place % 2 and power > 0:
+                    powers.append(power)
+                measured.append(place)
+        self.measured, self.measured_on_card = stages_at(tuple(measured))
+        self.constants = self._computed
+        if powers:
+            active_w = self._computed.card_active_w * (sum(powers) / len(powers))
+            self.constants = self._computed._replace(card_active_w=active_w)
+
+    def _scale(self, place: int, costs: Sequence[PathCost], n_recent: int) -> float:
+        """Scale a stage's columns to what its models have cost on a path.
+
+        Args:
+            place: of the stage and the path in `PATH_COLUMNS`.
+            costs: of those of its models that count.
+            n_recent: readings behind the recent figures; 0: there are none, the plain means count.
+
+        Returns:
+            The factor by which the stage's power changes with that; 0.0 where it is not known.
+        """
+        columns = PATH_COLUMNS[place]
+        if len(costs) == 1:
+            (cost,) = costs
+            ratios, spread, age = self._ratios(cost, columns, n_recent), cost.spread, cost.age
+        else:
+            ratios = _sums([self._ratios(cost, columns, n_recent) for cost in costs])
+            spread, age = _mean_spread(costs), max(cost.age for cost in costs)
+        # What is not known stays as computed.
+        if n_recent:
+            levels = [level(ratio, n_recent) if ratio > 0 else 1.0 for ratio in ratios]
+        else:
+            levels = [ratio if ratio > 0 else 1.0 for ratio in ratios]
+        # On the card the times alone: its energy has no column, it is its power over the time.
+        for column, factor in zip(columns.scaled, levels, strict=False):
+            self._factors[column] = factor
+        ratio, j_ratio = ratios if len(ratios) == 2 else _middles(ratios)
+        if ratio <= 0:
+            return 0.0
+        if n_recent:
+            self._readings[place] = Readings(
+                ratio, j_ratio or 1.0, spread, float(n_recent), float(age)
+            )
+        return levels[-1] / levels[0] if j_ratio > 0 else 0.0
+
+    def _ratios(self, cost: PathCost, columns: PathColumns, n_recent: int) -> list[float]:
+        """Return measured times, then energies, over the computed ones; 0.0 where not known.
+
+        They are compared at the length of the measured rows, so that longer rows do not pass for
+        slower ones; beyond the table's lengths, and where it is not known, at the nearest and the
+        middle one.
+        """
+        length = self._lengths[len(self._lengths) // 2]
+        if n_recent:
+            time_s, energy_j = cost.recent_s_per_token or 0.0, cost.recent_j_per_token or 0.0
+            if cost.mean_length:
+                length = min(max(cost.mean_length, self._lengths[0]), self._lengths[-1])
+        else:
+            time_s, energy_j = cost.time_s_per_token, cost.energy_j_per_token
+        low, share = self._place(length)
+        values, n_tokens, ratios = self._values[low], self._n_rows * length, []
+        for column in columns.times:
+            shorter, longer = values[column]
+            computed_s = shorter + (longer - shorter) * share
+            ratios.append(time_s * n_tokens / computed_s if computed_s > 0 else 0.0)
+        if columns.on_card:
+            energy_j /= self._card_w
+        for column in columns.energies:
+            shorter, longer = values[column]
+            computed_j = shorter + (longer - shorter) * share
+            ratios.append(energy_j * n_tokens / computed_j if computed_j > 0 else 0.0)
+        return ratios
 
 
 class RunTables:
@@ -238,37 +341,26 @@ class RunTables:
         return self._tables[kind]
 
 
-def _measured(state: SchedulerState) -> dict[Stage, tuple[float, float]]:
-    """Return what stages have cost on the GPUs for each token: time in s, energy in J."""
-    # The stage at hand is placed for one of its models, whose own cost counts: the models of a
-    # stage may differ in size by orders. Of another stage all models run in each iteration, so
-    # the table's single figure for it is their sum. A sum that lacks a model would be too low, so
-    # a stage counts as measured once each model that was seen has been often enough.
-    found: dict[Stage, tuple[float, float]] = {}
-    rare = {path.stage for path in state.paths if path.count < LEAST_COUNT}
-    for path in state.paths:
-        time_s, energy_j = found.get(path.stage, (0.0, 0.0))
-        if path.stage is state.work.stage:
-            if path.role_name == state.work.role_name and path.count >= LEAST_COUNT:
-                found[path.stage] = (path.time_s_per_token, path.energy_j_per_token)
-        elif path.stage not in rare:
-            found[path.stage] = (
-                time_s + path.time_s_per_token,
-                energy_j + path.energy_j_per_token,
-            )
-    return found
+def _sums(ratios: Sequence[Sequence[float]]) -> list[float]:
+    """Add up the ratios of several models; a sum that lacks one is not known."""
+    return [sum(own) if all(own) else 0.0 for own in zip(*ratios, strict=True)]
+
+
+def _middles(ratios: Sequence[float]) -> tuple[float, float]:
+    """Return generation's two ratios: to its costs at a longest row midway between the columns'."""
+    short_s, long_s, short_j, long_j = ratios
+    ratio = 2.0 / (1.0 / short_s + 1.0 / long_s) if short_s and long_s else 0.0
+    return ratio, 2.0 / (1.0 / short_j + 1.0 / long_j) if short_j and long_j else 0.0
+
+
+def _mean_spread(costs: Sequence[PathCost]) -> float:
+    """Average the models' spreads by the times that they take."""
+    times_s = [cost.recent_s_per_token or 0.0 for cost in costs]
+    total_s = sum(times_s)
+    weighed = sum(cost.spread * t for cost, t in zip(costs, times_s, strict=True))
+    return weighed / total_s if total_s else 0.0
 
 
 def _neighbours(values: Float64) -> list[list[tuple[float, float]]]:
     """Return each column's value at a length and at the next, for each length but the last."""
     return [list(zip(below, above, strict=True)) for below, above in pairwise(values.tolist())]
-
-
-def _gpu_columns(stage: Stage, unit: str) -> tuple[int, ...]:
-    if stage is Stage.GENERATION:
-        return COLUMN[f"generation_short_{unit}"], COLUMN[f"generation_long_{unit}"]
-    return (COLUMN[f"{stage}_{unit}"],)
-
-
-_GPU_COLUMNS = {stage: (_gpu_columns(stage, "s"), _gpu_columns(stage, "j")) for stage in Stage}
-"""Columns of a stage's time and of its energy on the GPUs."""

@@ -23,7 +23,7 @@ from ecorl.records import (
 
 FIGURES = st.floats(0, 1e6, allow_nan=False)
 READINGS = st.builds(
-    lambda stage, device, value, provenance, time_s, role_name, variant: EdiReading(
+    lambda stage, device, value, provenance, time_s, role_name, variant, rows, batch: EdiReading(
         stage,
         device,
         None if value is None else value * 10,
@@ -33,6 +33,8 @@ READINGS = st.builds(
         time_s,
         role_name,
         variant,
+        rows,
+        batch,
     ),
     st.sampled_from(list(Stage)),
     st.sampled_from(["gpu", "u55c"]),
@@ -41,6 +43,8 @@ READINGS = st.builds(
     st.one_of(st.none(), FIGURES),
     st.sampled_from(["", "math", "code"]),
     st.sampled_from(["", "FP32", "BF16"]),
+    st.integers(0, 10),
+    st.none() | st.integers(0, 100),
 )
 FORMAT_1 = """{"format": 1, "alpha": 0.05, "n_profiling": 20, "cells": [
   {"stage": "reward", "device": "u55c", "provenance": "modelled", "value_j_per_token": 0.5,
@@ -209,6 +213,7 @@ def test_cells_stay_within_their_readings_and_round_trip(readings, n_profiling, 
         "[]",
         "{}",
         '{"format": 3}',
+        '{"format": 4}',
         '{"format": true}',
         '{"format": [1]}',
         '{"format":1,"alpha":0.05,"n_profiling":2,"cells":[{}]}',
@@ -265,7 +270,17 @@ def test_path_costs_are_one_a_model():
     assert found == (
         PathCost(Stage.REWARD, 0.2, 1.0, 1, Provenance.MEASURED),
         PathCost(
-            Stage.REWARD, pytest.approx(0.5), pytest.approx(4.0), 3, Provenance.MEASURED, "math"
+            Stage.REWARD,
+            pytest.approx(0.5),
+            pytest.approx(4.0),
+            3,
+            Provenance.MEASURED,
+            "math",
+            # Of two in BF16 the second; of the one in the framework's own way none.
+            recent_s_per_token=0.8,
+            recent_j_per_token=4.0,
+            n_recent=1,
+            mean_length=10.0,
         ),
     )
 
@@ -281,14 +296,14 @@ def test_format_1_is_read_without_models_and_variants():
     reward = matrix.cell(Stage.REWARD, "u55c", Provenance.MODELLED)
     assert (reward.count, reward.role_name, reward.variant) == (3, "", "")
     assert matrix.best(Stage.ACTOR_TRAIN, "h100_sxm").mean_time_s_per_token is None
-    assert json.loads(matrix.to_json())["format"] == 2
+    assert json.loads(matrix.to_json())["format"] == 3
     assert EdiMatrix.from_json(matrix.to_json()) == matrix
 
 
 def test_what_a_later_format_holds_is_refused_in_one_line():
     with pytest.raises(DataError) as later:
-        EdiMatrix.from_json(FORMAT_1.replace('"format": 1', '"format": 3'))
-    assert str(later.value) == "EDI matrix: format 3, this program reads 1 to 2"
+        EdiMatrix.from_json(FORMAT_1.replace('"format": 1', '"format": 4'))
+    assert str(later.value) == "EDI matrix: format 4, this program reads 1 to 3"
     with pytest.raises(DataError) as cell:
         EdiMatrix.from_json(FORMAT_1.replace('"count": 3', '"count": 3, "zone": "x"'))
     assert str(cell.value) == "EDI matrix: holds 'zone', which this program does not know"
@@ -307,3 +322,117 @@ def test_times_are_kept_and_older_cells_have_none():
     assert EdiMatrix.from_json(json.dumps(old)).cells()[0].mean_time_s_per_token is None
     matrix.update(edi_reading(executed(time_s=None)))
     assert matrix.cells()[0].mean_time_s_per_token is None
+
+
+# ---------------------------------------------------------------- after the first reading
+
+
+def steps(*times_s, j_per_s=10.0, n_sequences=2):
+    """A cell of executions in turn, of one batch each; ten tokens in two rows."""
+    matrix = EdiMatrix()
+    for batch, time_s in enumerate(times_s):
+        one = executed(j_per_s * time_s, time_s=time_s, n_sequences=n_sequences)
+        matrix.update(edi_reading(one, batch))
+    return matrix, matrix.cells()[0]
+
+
+def test_the_first_reading_counts_in_none_of_the_recent_figures():
+    _, cell = steps(90.0)
+    assert (cell.recent_s_per_token, cell.recent_j_per_token, cell.n_recent) == (None, None, 0)
+    assert (cell.mean_length, cell.later_s_per_token, cell.spread) == (None, None, 0.0)
+    assert cell.last_batch == 0
+    _, cell = steps(90.0, 1.0)
+    assert (cell.recent_s_per_token, cell.recent_j_per_token, cell.n_recent) == (0.1, 1.0, 1)
+    assert (cell.mean_length, cell.spread, cell.last_batch) == (5.0, 0.0, 1)
+    _, cell = steps(90.0, 1.0, 2.0, 3.0)
+    assert cell.recent_s_per_token == pytest.approx(0.2)
+    assert cell.later_s_per_token == pytest.approx(0.2)
+    assert cell.spread == pytest.approx(0.5)
+    assert cell.mean_time_s_per_token == pytest.approx(2.4)
+
+
+def test_recent_figures_follow_a_change_and_plain_means_do_not():
+    _, cell = steps(5.0, *[1.0] * 40, *[2.0] * 8)
+    assert cell.recent_s_per_token == pytest.approx(0.2 - 0.1 * 0.7**8)
+    assert cell.recent_j_per_token == pytest.approx(2.0 - 0.7**8)
+    assert cell.later_s_per_token == pytest.approx(0.1 * (40 + 16) / 48)
+
+
+@given(st.lists(st.floats(0.01, 1e3), min_size=3, max_size=30))
+def test_the_spread_is_that_of_the_textbook_and_recent_means_stay_within_readings(times_s):
+    _, cell = steps(*times_s)
+    later = [time_s / 10 for time_s in times_s[1:]]
+    assert cell.later_s_per_token == pytest.approx(statistics.fmean(later))
+    assert cell.spread == pytest.approx(
+        statistics.stdev(later) / statistics.fmean(later), rel=1e-6, abs=1e-7
+    )
+    slack = 1e-9 * max(later)
+    assert min(later) - slack <= cell.recent_s_per_token <= max(later) + slack
+
+
+def test_lengths_are_those_of_the_recent_readings():
+    matrix = EdiMatrix()
+    for n_sequences in (1, 5, 2, 0):
+        matrix.update(edi_reading(executed(n_sequences=n_sequences)))
+    # After the first: 2 and 5 tokens a row; the rows of the last are not known.
+    assert matrix.cells()[0].mean_length == pytest.approx(3.5)
+    assert matrix.cells()[0].last_batch is None
+
+
+def test_a_reading_without_a_time_changes_no_recent_figure():
+    matrix, before = steps(3.0, 1.0)
+    after = matrix.update(edi_reading(executed(50.0, time_s=None), 7))
+    assert after.count == 3
+    assert after.last_batch == 7
+    for name in ("recent_s_per_token", "recent_j_per_token", "n_recent", "mean_length", "spread"):
+        assert getattr(after, name) == getattr(before, name)
+
+
+def test_path_costs_say_how_sure_and_how_old_they_are():
+    matrix, cell = steps(9.0, 1.0, 2.0, 3.0)
+    (cost,) = matrix.path_costs("gpu", 8, on_card=True)
+    assert cost == PathCost(
+        Stage.REWARD, cell.mean_time_s_per_token, cell.mean_j_per_token, 4, Provenance.MEASURED,
+        recent_s_per_token=cell.recent_s_per_token, recent_j_per_token=cell.recent_j_per_token,
+        n_recent=3, spread=cell.spread, age=5, mean_length=5.0, on_card=True,
+    )  # fmt: skip
+    assert [matrix.path_costs("gpu", batch)[0].age for batch in (None, 2, 3, 4)] == [0, 0, 0, 1]
+
+
+def test_variants_are_pooled_by_their_readings():
+    matrix = EdiMatrix()
+    for gear, times_s in (("BF16", (9.0, 1.0, 3.0)), ("FP32", (9.0, 5.0)), ("FP16", (9.0,))):
+        for time_s in times_s:
+            matrix.update(edi_reading(executed(time_s=time_s, gear=gear)))
+    (cost,) = matrix.path_costs("gpu")
+    assert cost.n_recent == 3
+    assert cost.recent_s_per_token == pytest.approx((0.2 * 2 + 0.5) / 3)
+    assert cost.spread == pytest.approx(math.sqrt(0.02) / 0.3)
+
+
+def test_formats_1_and_2_are_read_without_recent_figures():
+    for text in (FORMAT_1, FORMAT_1.replace('"format": 1', '"format": 2')):
+        matrix = EdiMatrix.from_json(text)
+        for cell in matrix.cells():
+            assert (cell.recent_s_per_token, cell.recent_j_per_token, cell.n_recent) == (
+                None, None, 0,
+            )  # fmt: skip
+            assert (cell.mean_length, cell.later_s_per_token, cell.last_batch) == (None,) * 3
+    (cost,) = matrix.path_costs("u55c", 9)
+    assert (cost.count, cost.n_recent, cost.recent_s_per_token, cost.age) == (3, 0, None, 0)
+    # It was warm long before: its next reading counts.
+    after = matrix.update(
+        EdiReading(Stage.REWARD, "u55c", 1.0, 10, 0.1, Provenance.MODELLED, 2.0, n_sequences=5)
+    )
+    assert (after.recent_s_per_token, after.n_recent, after.mean_length) == (0.2, 1, 2.0)
+
+
+def test_format_3_round_trips_and_impossible_counts_are_refused():
+    matrix, cell = steps(9.0, 1.0, 2.0)
+    assert EdiMatrix.from_json(matrix.to_json()).cells() == (cell,)
+    for wrong in ('"n_recent": 3', '"n_recent": -1', '"n_recent": 2, "m2_time": -1.0'):
+        text = matrix.to_json().replace('"n_recent": 2', wrong)
+        if "m2_time" in wrong:
+            text = text.replace(f'"m2_time": {cell.m2_time}, ', "")
+        with pytest.raises(DataError, match="impossible"):
+            EdiMatrix.from_json(text)

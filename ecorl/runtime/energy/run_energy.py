@@ -26,13 +26,14 @@ class RunEnergy:
         self._roles: dict[Role, RoleTotals] = dict(self._before.roles)
         self._lock = threading.Lock()
 
-    def add(self, result: StageResult, share: float = 1.0) -> None:
+    def add(self, result: StageResult, share: float = 1.0, batch: int | None = None) -> None:
         """Add one settled execution to the sums, and its price to the EDI matrix.
 
         Args:
             result: the execution, with its energy if there is one.
             share: of its stage's work, where it is one machine's part of a stage that ran on
                 several: its joules are its own, but its time is that of the whole stage.
+            batch: 0-based number of its rollout batch; None where that is not known.
         """
         with self._lock:
             self._roles[result.role] = added(self._roles.get(result.role), result)
@@ -41,7 +42,7 @@ class RunEnergy:
             if result.energy is None or result.fault is not None:
                 # The joules of a faulty execution count in the sums, not as the price of a token.
                 return
-            reading = edi_reading(result)
+            reading = edi_reading(result, batch)
             if reading.time_s is not None:
                 # Else each machine's part would say that a token took so many times as long.
                 reading = replace(reading, time_s=reading.time_s * share)
@@ -52,17 +53,29 @@ class RunEnergy:
         with self._lock:
             return self.edi.to_json()
 
-    def path_costs(self, device: str, elsewhere: Mapping[Role, str]) -> tuple[PathCost, ...]:
-        """Mean cost of each role so far on the devices that serve it on the GPU path.
+    def path_costs(
+        self,
+        device: str,
+        elsewhere: Mapping[Role, str],
+        card: str | None = None,
+        batch: int | None = None,
+    ) -> tuple[PathCost, ...]:
+        """Cost of each role so far on the devices that serve it on the GPU path, and on the card.
 
         Args:
             device: profile name of the trainer's.
             elsewhere: profile names of the roles that others serve.
+            card: profile name of the card; None: the GPU path alone.
+            batch: 0-based number of the rollout batch at hand, from which ages follow; None: they
+                are not known.
         """
         with self._lock:
-            found = [c for c in self.edi.path_costs(device) if c.role not in elsewhere]
+            own = self.edi.path_costs(device, batch)
+            found = [c for c in own if c.role not in elsewhere]
             for role, other in elsewhere.items():
-                found += [c for c in self.edi.path_costs(other) if c.role == role]
+                found += [c for c in self.edi.path_costs(other, batch) if c.role == role]
+            if card is not None:
+                found += self.edi.path_costs(card, batch, on_card=True)
         return tuple(found)
 
     def totals(self, monitors: Iterable[Monitor]) -> RunTotals:

@@ -20,7 +20,7 @@ class IterationState:
 
     Attributes:
         handle: number, batch and serial.
-        paths: mean cost of each role on the GPU path, from earlier iterations.
+        paths: cost of each role on the GPU path and on the card, from earlier iterations.
         decided: action of each role that was placed in it, in the order of the decisions.
         t_barrier_s: when its first wait at the completion barrier began, monotonic s, or None.
     """
@@ -55,20 +55,31 @@ class OpenIterations:
     def __init__(self) -> None:
         self.newest = Iteration(0, 0, 0)
         self._states: dict[int, IterationState] = {}
+        self._batches: dict[int, int] = {}
 
     def of(self, handle: Iteration, paths: Callable[[int], tuple[PathCost, ...]]) -> IterationState:
         """The state of an iteration, which begins when it is asked for first.
 
         Args:
             handle: from `new_iteration`, perhaps of another process.
-            paths: gives what the roles have cost on the GPU path, for the number of a batch.
+            paths: gives what the roles have cost on both paths, for the number of a batch.
         """
         if handle.serial not in self._states:
             self.newest = handle
             self._states[handle.serial] = IterationState(handle, paths(handle.batch))
-            while len(self._states) > _KEPT:
-                del self._states[next(iter(self._states))]
+            self._batches[handle.number] = handle.batch
+            for kept in (self._states, self._batches):
+                while len(kept) > _KEPT:
+                    del kept[next(iter(kept))]
         return self._states[handle.serial]
+
+    def batch(self, number: int) -> int:
+        """Number of an iteration's rollout batch; safe to call beside the other methods.
+
+        Args:
+            number: 1-based, of the iteration. Of one that is not kept: one batch an iteration.
+        """
+        return self._batches.get(number, max(number - 1, 0))
 
 
 def new_iteration(number: int, batch: int | None) -> Iteration:

@@ -430,7 +430,8 @@ class StageScheduler:
 
     def on_settled(self, result: StageResult) -> None:
         """Take over an execution that has its energy; monitors call it."""
-        self._energy.add(result, self._charges.share(result))
+        batch = self._iterations.batch(result.iteration)
+        self._energy.add(result, self._charges.share(result), batch)
 
     def on_power_fault(self, device_id: str, error: str | None, t_s: float) -> None:
         """Record that a device's readings are missing, or are back; monitors call it.
@@ -467,11 +468,12 @@ class StageScheduler:
     # ------------------------------------------------------------ inside
 
     def _paths(self, batch: int) -> tuple[PathCost, ...]:
-        """What the roles have cost on the GPU path, for an iteration that begins now."""
-        # Not before: the first executions are slower than all that follow.
-        if batch < self.config.placement.n_profiling:
-            return ()
-        return self._energy.path_costs(self._gpu.profile.name, self._gpu.roles.profile_names)
+        """What the roles have cost on both paths, for an iteration that begins now."""
+        # From the first batch on: each cell leaves its own first execution, which is slower than
+        # all that follow, out of the recent figures.
+        card = self._profiles[DeviceKind.FPGA].name
+        gpu, roles = self._gpu.profile.name, self._gpu.roles.profile_names
+        return self._energy.path_costs(gpu, roles, card, batch)
 
     def _record_engine_ends(self) -> None:
         """Record the ends of engines that no batch shows: they were idle, or are given up."""

@@ -1,0 +1,212 @@
+"""The matrix: cells by stage, model, device, provenance and variant."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+
+from ecorl.edi.cells import CellKey, EdiCell, cell_from, cell_with, mean_cost, refuse_unknown
+from ecorl.errors import ConfigError, DataError
+from ecorl.records import EdiReading, PathCost, Provenance, Stage
+
+_FORMAT = 3
+"""Format 1 had neither models nor variants: its cells are read with both empty. Formats 1 and 2 had
+none of the figures that leave out the first reading: they are read as missing."""
+_STRENGTH = list(Provenance)
+_STAGES = list(Stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """How far a cell can be trusted.
+
+    Attributes:
+        count: readings behind the cell.
+        std_j_per_token: their spread, or None with fewer than two.
+        standard_error_j_per_token: spread over the root of the count, or None.
+        profiled: whether the profiling phase of this cell is over.
+    """
+
+    count: int
+    std_j_per_token: float | None
+    standard_error_j_per_token: float | None
+    profiled: bool
+
+
+class EdiMatrix:
+    """Energy per output token by stage and device, with count and spread beside each figure.
+
+    Args:
+        alpha: weight of a new reading after the profiling phase, above 0 and at most 1 (Eq. 5).
+        n_profiling: readings of a cell during which it is the running mean. 20 = 1 / alpha: there
+            the running mean's weight 1/n meets Eq. 5's alpha. (The paper's 500 steps would never
+            end in a short run.)
+
+    Raises:
+        ConfigError: when an argument is out of range.
+    """
+
+    def __init__(self, alpha: float = 0.05, n_profiling: int = 20) -> None:
+        if not 0 < alpha <= 1:
+            raise ConfigError("placement.edi_alpha", alpha, "above 0 and at most 1")
+        if n_profiling < 0:
+            raise ConfigError("placement.n_profiling", n_profiling, "0 or more")
+        self.alpha = alpha
+        self.n_profiling = n_profiling
+        self._cells: dict[CellKey, EdiCell] = {}
+
+    def update(self, reading: EdiReading) -> EdiCell | None:
+        """Average a reading into its cell.
+
+        Returns:
+            The cell as it stands now, or None when the reading is missing (nothing changes).
+        """
+        new = reading.edi_j_per_token
+        if new is None or not math.isfinite(new) or new < 0:
+            return None
+        key = (
+            reading.stage, reading.role_name, reading.device, reading.provenance, reading.variant,
+        )  # fmt: skip
+        cell = cell_with(self._cells.get(key), reading, new, self.alpha, self.n_profiling)
+        self._cells[key] = cell
+        return cell
+
+    def cell(
+        self,
+        stage: Stage,
+        device: str,
+        provenance: Provenance,
+        *,
+        role_name: str = "",
+        variant: str = "",
+    ) -> EdiCell | None:
+        """Return one cell, or None while it has no reading.
+
+        Args:
+            stage: row of the matrix.
+            device: column of the matrix, a profile name.
+            provenance: of the readings.
+            role_name: which of the stage's models; empty for its only one.
+            variant: how it ran; empty for the framework's own way.
+        """
+        return self._cells.get((stage, role_name, device, provenance, variant))
+
+    def best(
+        self, stage: Stage, device: str, *, role_name: str = "", variant: str = ""
+    ) -> EdiCell | None:
+        """Return the cell of the strongest provenance (measured first); None without a reading.
+
+        Args:
+            stage: row of the matrix.
+            device: column of the matrix, a profile name.
+            role_name: which of the stage's models; empty for its only one.
+            variant: how it ran; empty for the framework's own way.
+        """
+        for provenance in _STRENGTH:
+            found = self.cell(stage, device, provenance, role_name=role_name, variant=variant)
+            if found is not None:
+                return found
+        return None
+
+    def cells(self) -> tuple[EdiCell, ...]:
+        """All cells, ordered by stage, model, device, provenance and variant."""
+        return tuple(sorted(self._cells.values(), key=_order))
+
+    def path_costs(
+        self, device: str, batch: int | None = None, *, on_card: bool = False
+    ) -> tuple[PathCost, ...]:
+        """Return what each model of each stage has cost on a device, means over its executions.
+
+        Of several provenances only the strongest counts; the variants of that one are averaged by
+        their readings. A model is left out while a reading came without its time.
+
+        Args:
+            device: column of the matrix, a profile name.
+            batch: 0-based number of the rollout batch at hand, from which ages follow; None: they
+                are not known.
+            on_card: whether the device is the card.
+        """
+        by_role: dict[tuple[Stage, str], list[EdiCell]] = {}
+        for cell in self.cells():
+            if cell.device == device:
+                cells = by_role.setdefault(cell.key[:2], [])
+                # The cells of a model come with the strongest provenance first.
+                if not cells or cells[0].provenance is cell.provenance:
+                    cells.append(cell)
+        found = (mean_cost(cells, batch, on_card=on_card) for cells in by_role.values())
+        return tuple(cost for cost in found if cost is not None)
+
+    def confidence(
+        self,
+        stage: Stage,
+        device: str,
+        provenance: Provenance,
+        *,
+        role_name: str = "",
+        variant: str = "",
+    ) -> Confidence:
+        """Return count and spread of a cell; the count is 0 where there is no reading.
+
+        Args:
+            stage: row of the matrix.
+            device: column of the matrix, a profile name.
+            provenance: of the readings.
+            role_name: which of the stage's models; empty for its only one.
+            variant: how it ran; empty for the framework's own way.
+        """
+        found = self.cell(stage, device, provenance, role_name=role_name, variant=variant)
+        if found is None:
+            return Confidence(0, None, None, False)
+        std = found.std_j_per_token
+        error = None if std is None else std / math.sqrt(found.count)
+        return Confidence(found.count, std, error, found.count >= self.n_profiling)
+
+    def to_json(self) -> str:
+        """The whole matrix as JSON; `from_json` reads it back equal."""
+        data = {
+            "format": _FORMAT,
+            "alpha": self.alpha,
+            "n_profiling": self.n_profiling,
+            "cells": [asdict(cell) for cell in self.cells()],
+        }
+        return json.dumps(data, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> EdiMatrix:
+        """Restore a matrix, also one that an earlier version wrote.
+
+        Raises:
+            DataError: when the text is not what `to_json` writes.
+        """
+        try:
+            data = json.loads(text)
+            if data["format"] not in range(1, _FORMAT + 1):
+                raise DataError(
+                    f"EDI matrix: format {data['format']!r}, this program reads 1 to {_FORMAT}"
+                )
+            refuse_unknown(data, _KEYS)
+            matrix = cls(float(data["alpha"]), int(data["n_profiling"]))
+            for raw in data["cells"]:
+                cell = cell_from(raw)
+                matrix._cells[cell.key] = cell
+        except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+            raise DataError(f"EDI matrix: not as written by this program ({error})") from error
+        return matrix
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, EdiMatrix):
+            return NotImplemented
+        return vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+
+def _order(cell: EdiCell) -> tuple[int, str, str, int, str]:
+    return (
+        _STAGES.index(cell.stage), cell.role_name, cell.device, _STRENGTH.index(cell.provenance),
+        cell.variant,
+    )  # fmt: skip
+
+
+_KEYS = frozenset({"format", "alpha", "n_profiling", "cells"})
