@@ -9,7 +9,15 @@ import numpy as np
 
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.scenario import Scenario, column
-from ecorl.sim.tasks import LONGEST, N_TASKS, POINTS
+from ecorl.sim.tasks import (
+    LOG_MEDIANS,
+    LONGEST,
+    N_TASKS,
+    POINTS,
+    SIGMAS,
+    TAIL_INDEX,
+    TAIL_SHARE,
+)
 
 N_HANDOVERS = 6
 """Times that generation hands over finished rows, evenly spaced up to its end."""
@@ -100,3 +108,48 @@ def lengths_of(shares: Float64, factor: Float64, cap: Float64) -> CompletionLeng
     shares_left[..., 0] = 1.0
     tail = [np.ascontiguousarray(shares_left[..., j]) for j in range(N_HANDOVERS)]
     return CompletionLengths(mean, longest, tuple(tail))
+
+
+def drawn_lengths(
+    scenarios: Sequence[Scenario], shares: Float64, factor: Float64, rng: np.random.Generator
+) -> CompletionLengths:
+    """Draw every completion of every batch of some scenarios.
+
+    The logarithm of a length is normal around its task's; half of the variance is the prompt's, and
+    shared by the rows of a group. A few rows have a heavy tail (`TAIL_SHARE`).
+
+    Args:
+        scenarios: the scenarios side by side.
+        shares: of the tasks of each batch's prompts, ``[n_iter, n, n_tasks]``.
+        factor: on all lengths, ``[n_iter, n]``.
+        rng: source of chance.
+    """
+    shape = factor.shape
+    mean, longest = np.empty(shape), np.empty(shape)
+    tail = np.empty((N_HANDOVERS, *shape))
+    for i, scenario in enumerate(scenarios):
+        rows = _drawn_rows(scenario, shares[:, i], factor[:, i], rng)
+        mean[:, i], longest[:, i] = rows.mean(axis=1), rows.max(axis=1)
+        total = rows.sum(axis=1)
+        # The hand-over that each row belongs to: the first one after its last token.
+        place = np.ceil(rows * (N_HANDOVERS / longest[:, i, None])) - 1.0
+        for j in range(N_HANDOVERS):
+            tail[j, :, i] = (rows * (place >= j)).sum(axis=1) / total
+    tail[0] = 1.0
+    return CompletionLengths(mean, longest, tuple(tail))
+
+
+def _drawn_rows(
+    scenario: Scenario, shares: Float64, factor: Float64, rng: np.random.Generator
+) -> Float64:
+    """Draw the lengths of the rows of one scenario's batches, ``[n_iter, n_rows] float64``."""
+    n_iter, group = len(factor), scenario.group_size
+    n_prompts = scenario.n_rows // group
+    edges = np.cumsum(shares, axis=-1)[:, None, :]
+    task = (rng.random((n_iter, n_prompts, 1)) > edges).sum(axis=-1).clip(0, N_TASKS - 1)
+    of_prompt = LOG_MEDIANS[task] + SIGMAS[task] * np.sqrt(0.5) * rng.standard_normal(task.shape)
+    logs = np.repeat(of_prompt, group, axis=1)
+    own = rng.standard_normal(logs.shape) * np.sqrt(0.5)
+    logs += np.repeat(SIGMAS[task], group, axis=1) * own
+    logs += (rng.random(logs.shape) < TAIL_SHARE) * rng.exponential(1.0 / TAIL_INDEX, logs.shape)
+    return np.asarray(np.clip(np.exp(logs) * factor[:, None], 1.0, scenario.max_length))

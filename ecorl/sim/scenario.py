@@ -21,9 +21,11 @@ from ecorl.records import Abilities, Algorithm, ModelShape, Stage
 from ecorl.scheduler.iteration_costs import AMBIENT_C
 from ecorl.scheduler.paper_table import paper_table
 from ecorl.scheduler.tables import CostTable, Float64, Setting, length_grid, roofline_table
+from ecorl.sim.divergence import EXACT, Divergence
 from ecorl.sim.tasks import PROMPT_STD, SHARES, nominal_length
 
 SimCalibration = Literal["roofline", "paper", "fitted"]
+RowLengths = Literal["strata", "drawn"]
 
 
 MOST_SLOWDOWN = 4.0
@@ -97,6 +99,10 @@ class Scenario:
             iterations.
         abilities, limits: what may be done, and the guards.
         n_iterations: of an episode.
+        rows: how completions come: ``strata`` represents each task by fixed quantiles and tells the
+            tasks of a batch beforehand; ``drawn`` draws each completion, with a heavy tail, and
+            tells the usual mix alone.
+        divergence: how costs differ from the tables.
         fitted: table of the ``fitted`` calibration.
     """
 
@@ -139,6 +145,8 @@ class Scenario:
     abilities: Abilities = FROZEN_ONLY
     limits: Limits = Limits()
     n_iterations: int = 200
+    rows: RowLengths = "strata"
+    divergence: Divergence = EXACT
     fitted: CostTable | None = None
 
     def __post_init__(self) -> None:
@@ -164,6 +172,8 @@ class Scenario:
              "0 or more"),
             ("calibration", self.calibration, self.calibration in get_args(SimCalibration),
              f"one of {list(get_args(SimCalibration))}"),
+            ("rows", self.rows, self.rows in get_args(RowLengths),
+             f"one of {list(get_args(RowLengths))}"),
             ("repair_iterations", self.repair_iterations, self.repair_iterations >= 1, "1 or more"),
             ("burst_s", self.burst_s, self.burst_s > 0, "above 0"),
             ("concentration", self.concentration, self.concentration > 0, "above 0"),

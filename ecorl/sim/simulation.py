@@ -12,6 +12,7 @@ for an iteration that only uses the GPUs.
 from __future__ import annotations
 
 import math
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ import numpy as np
 from ecorl.records import Stage
 from ecorl.scheduler.features import Observed, features, objective
 from ecorl.scheduler.tables import Float64
+from ecorl.sim.beliefs import Beliefs
+from ecorl.sim.factors import CARD_PLACE, GPU_PLACE, N_TIMES
 from ecorl.sim.scenario import Scenario, column
 from ecorl.sim.trace import Trace, work_at
 from ecorl.stages import (
@@ -57,21 +60,42 @@ _POWER_SHARE = {
 before it. Rough; a policy learns not to lean on it."""
 
 
+class View(StrEnum):
+    """Where a policy's knowledge of costs comes from; the guards judge by the same.
+
+    `MEASURED` is what a run has: tables, brought to the level of what it has measured so far.
+    `NOMINAL` are the tables alone, `TRUE` what the stages really cost. With the first two the queue
+    of the cards is known by its last report.
+    """
+
+    MEASURED = "measured"
+    NOMINAL = "nominal"
+    TRUE = "true"
+
+
 class Simulation:
     """Episodes under way.
 
     Args:
         trace: the random draws and the costs that follow from them.
         index: the episode of `trace` to play alone, in floats; None plays all of them in arrays.
+        view: where the policy's knowledge of costs comes from.
     """
 
-    def __init__(self, trace: Trace, index: int | None = None) -> None:
+    def __init__(self, trace: Trace, index: int | None = None, view: View = View.MEASURED) -> None:
         self.trace, self.index = trace, index
+        self.view = view if trace.diverged is not None else View.TRUE
+        self.beliefs = Beliefs((trace.n,) if index is None else ())
+        self._queues_s: list[Number] = []
+        self._known: dict[View, tuple[Work, Carry]] = {}
         self.ops: Ops = SCALAR if index is not None else BATCH
         self.rules = rules_of(trace.scenarios if index is None else [trace.scenarios[index]])
         if index is not None:
             self.rules = _scalars(self.rules)
         self._pick: Any = slice(None) if index is None else index
+        self._lags = np.array([s.divergence.report_lag for s in trace.scenarios])
+        if index is not None:
+            self._lags = self._lags[index]
         # A single GPU has no spread.
         several = column(trace.scenarios, "n_gpus") > 1.0
         self._several: Number = 1.0 * several if index is None else float(several[index])
@@ -100,12 +124,17 @@ class Simulation:
         """Whether the episode is over."""
         return self.iteration >= self.trace.n_iterations
 
-    def known_work(self, supposed: Work | None = None) -> Work:
+    def known_work(self, supposed: Work | None = None, view: View | None = None) -> Work:
         """Return the iteration's costs as far as a causal policy can know them now.
 
         Args:
-            supposed: costs in place of the expected ones, if its lengths turn out otherwise.
+            supposed: costs in place of the expected ones, if its lengths turn out otherwise; true
+                ones, or those of the tables, as the view is.
+            view: where the knowledge of costs comes from; None: as the simulation's.
         """
+        view = view or self.view
+        if view is not View.TRUE and self.trace.diverged is not None:
+            return self._known_of(view)[0] if supposed is None else self._table_work(supposed, view)
         expected = self.expected if supposed is None else supposed
         if self.stage in _KNOWN_AT_ONCE:
             return expected
@@ -113,7 +142,46 @@ class Simulation:
             return _mixed(self.carry.streaming, expected, self.actual, self.ops)
         return self.actual._replace(lost=self.expected.lost)
 
-    def known_carry(self, supposed: Work | None = None) -> Carry:
+    def _known_of(self, view: View) -> tuple[Work, Carry]:
+        """Costs by the tables or by what was measured, and the iteration so far by them."""
+        if view not in self._known:
+            work = self._table_work(None, view)
+            self._known[view] = work, self._replayed(work)
+        return self._known[view]
+
+    def _table_work(self, supposed: Work | None, view: View) -> Work:
+        expected = self._table_expected if supposed is None else supposed
+        work = expected
+        if self.stage in _MAY_STREAM:
+            work = _mixed(self.carry.streaming, expected, self._table_actual, self.ops)
+        elif self.stage not in _KNOWN_AT_ONCE:
+            work = self._table_actual
+        # What others send is in the report of the queue, what they will send is not known.
+        work = work._replace(
+            arriving_s=0.0 * expected.arriving_s,
+            late_arriving_s=expected.late_arriving_s,
+            lost=expected.lost,
+        )
+        return self.beliefs.believed(work) if view is View.MEASURED else work
+
+    def _replayed(self, work: Work) -> Carry:
+        """Play the iteration so far again on costs that a run knows."""
+        carry = begin(work, self._before._replace(backlog_s=self._reported_s()))
+        for stage, allowed in zip(STAGES, self._allowed, strict=False):
+            carry = advance(stage, carry, work, allowed, self.ops)
+        return carry
+
+    def _reported_s(self) -> Number:
+        """The queue of the cards by its last report, s."""
+        diverged, k = self.trace.diverged, self.iteration
+        assert diverged is not None  # only then anybody asks for a report
+        queues = [self._queues_s[max(k - lag, 0)] for lag in range(3)]
+        lag = self._lags
+        if self.index is not None:
+            return float(queues[int(lag)] * diverged.report[k, self.index])
+        return np.choose(lag, queues) * diverged.report[k]
+
+    def known_carry(self, supposed: Work | None = None, view: View | None = None) -> Carry:
         """Return the iteration so far as a causal policy can know it now.
 
         While rows are streamed nobody knows how generation will end, and a failing card shows at
@@ -121,7 +189,13 @@ class Simulation:
 
         Args:
             supposed: as for `known_work`.
+            view: as for `known_work`.
         """
+        view = view or self.view
+        if view is not View.TRUE and self.trace.diverged is not None:
+            if supposed is None:
+                return self._known_of(view)[1]
+            return self._replayed(self._table_work(supposed, view))
         carry = self.carry
         if self.stage in _MAY_STREAM and self.ops.any(carry.streaming):
             # The steps so far are played again on the expected costs; the real ones would tell how
@@ -142,9 +216,13 @@ class Simulation:
             return real + self.carry.streaming * (hoped - real)
         return real
 
-    def permitted(self) -> tuple[Number, Number]:
-        """Tell whether a2 and a3 pass the guards now, 1.0 or 0.0 each."""
-        work, carry = self.known_work(), self.known_carry()
+    def permitted(self, view: View | None = None) -> tuple[Number, Number]:
+        """Tell whether a2 and a3 pass the guards now, 1.0 or 0.0 each.
+
+        Args:
+            view: what the guards know; None: as the simulation's.
+        """
+        work, carry = self.known_work(view=view), self.known_carry(view=view)
         return permitted(self.stage, carry, work, self.rules, self.row_length(), self.ops)
 
     def observation(self) -> tuple[tuple[Number, ...], tuple[Number, Number]]:
@@ -176,6 +254,7 @@ class Simulation:
         else:
             allowed = int(action) if (GPU + 1.0, p2, p3)[int(action)] > 0.0 else GPU
         self._allowed.append(allowed)
+        self._known.clear()
         self.carry = advance(stage, self.carry, self.actual, allowed, self.ops)
         after = self._outlook(stage)
         # Differences of one potential: over an iteration they add up to its Eq. 7, whatever the
@@ -199,6 +278,9 @@ class Simulation:
         k = (self.iteration, self._pick)
         trace, number = self.trace, (lambda x: x) if self.index is None else float
         self.actual, self.expected = work_at(trace.actual, k), work_at(trace.expected, k)
+        if trace.diverged is not None:
+            self._table_actual = work_at(trace.table_actual, k)
+            self._table_expected = work_at(trace.table_expected, k)
         self._gpu_only_s: Number = number(trace.gpu_only_s[k])
         self._gpu_only_j: Number = number(trace.gpu_only_j[k])
         self._row_length: Number = number(trace.row_length[k])
@@ -206,15 +288,37 @@ class Simulation:
         self._before = self.between
         self._allowed: list[Any] = []
         self.carry = begin(self.actual, self.between)
+        self._known.clear()
+        if trace.diverged is not None:
+            self._queues_s.append(self.carry.card_s)
         self._value = 0.0 * self._gpu_only_s
 
     def _close_iteration(self) -> None:
         totals = finish(self.carry, self.actual, self.ops)
         if self.iteration + 1 == self.trace.n_iterations:
             totals = with_deferred_done(totals, self.actual, self.ops)
+        if self.trace.diverged is not None:
+            self._measure()
         self.totals, self.between = totals, totals.after
         self.iteration, self.place = self.iteration + 1, 0
         self._open_iteration()
+
+    def _measure(self) -> None:
+        """Read what the stages of the iteration took."""
+        diverged, k = self.trace.diverged, (slice(None), self.iteration, self._pick)
+        assert diverged is not None  # the caller has looked
+        used = np.zeros((N_TIMES, *np.shape(self.actual.generation_s)))
+        for stage, allowed in zip(STAGES, self._allowed, strict=True):
+            on_card = np.asarray(allowed != GPU, dtype=np.float64)
+            if stage not in CARD_PLACE:
+                used[GPU_PLACE[stage]] = 1.0
+                continue
+            used[GPU_PLACE[stage]] = 1.0 - on_card
+            # A card that did not answer has taken no time that could be read.
+            used[CARD_PLACE[stage]] = on_card * (np.asarray(self.actual.lost) <= 0.0)
+        reading = diverged.reading[k]
+        time = diverged.time[k] * reading[:N_TIMES]
+        self.beliefs.read(used, time, diverged.power[k] * reading[N_TIMES:])
 
     def _observed(self, row_length: Number) -> Observed:
         k = (self.iteration, self._pick)

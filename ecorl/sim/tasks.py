@@ -31,6 +31,12 @@ PROMPT_STD = 0.4
 the lengths in a task about half lies between prompts, half between completions of one prompt."""
 
 
+TAIL_SHARE, TAIL_INDEX = 0.02, 1.5
+"""Share of the completions that run on far beyond their task's lengths, and the index of the Pareto
+distribution of the factor by which they do: loops and endless derivations, up to the run's limit.
+Assumed."""
+
+
 @dataclass(frozen=True, slots=True)
 class PromptTask:
     """One kind of prompt.
@@ -59,6 +65,9 @@ N_TASKS = len(TASKS)
 SHARES = np.array([t.share for t in TASKS])
 POINTS = np.array([t.median_length * np.exp(t.sigma * STRATA) for t in TASKS])
 """``[N_TASKS, N_STRATA] float64``: lengths that stand for each task, tokens."""
+LOG_MEDIANS = np.log([t.median_length for t in TASKS])
+SIGMAS = np.array([t.sigma for t in TASKS])
+"""``[N_TASKS] float64`` each: of the logarithm of each task's lengths."""
 LONGEST = np.array([t.median_length * np.exp(t.sigma * LONGEST_Z) for t in TASKS])
 """``[N_TASKS] float64``: the longest row of each task, tokens."""
 

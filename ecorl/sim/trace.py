@@ -19,10 +19,18 @@ import numpy.typing as npt
 from ecorl.errors import ConfigError
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.disturbances import Disturbances, draw_disturbances, unforeseen
-from ecorl.sim.lengths import draw_drift, draw_shares, lengths_of
+from ecorl.sim.divergence import Diverged, draw_divergence, growth_of
+from ecorl.sim.factors import scaled
+from ecorl.sim.lengths import (
+    CompletionLengths,
+    draw_drift,
+    draw_shares,
+    drawn_lengths,
+    lengths_of,
+)
 from ecorl.sim.scenario import Scenario, column
 from ecorl.sim.scenario_costs import ScenarioCosts
-from ecorl.stages import Work, gpu_only
+from ecorl.stages import Work, gpu_only, without_cards
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +41,15 @@ class Trace:
         scenarios: the scenario of each column.
         actual: what each iteration costs.
         expected: the same as far as it can be known when generation starts.
+        table_actual, table_expected: both by the tables, which may be wrong (`diverged`).
+        diverged: how costs differ from the tables; None where they do not.
         length, expected_length: mean length of completions, tokens.
         row_length, expected_row_length: with the prompt, tokens.
         shares: ``[n_iterations, n, n_tasks]``: tasks of the batch's prompts.
         n_rows: completions of the batch.
-        gpu_only_s, gpu_only_j: time and energy of the iteration that never uses the cards.
+        gpu_only_s, gpu_only_j: time and energy of the iteration that never uses the cards, which
+            stand by.
+        without_cards_j: energy of the same iteration in a machine without cards.
         noise: ``[n_iterations, n, 4]``: what telemetry reads beside the truth (mean and spread of
             power and utilisation).
         start_c: temperature of the cards at the start, ``[n]``.
@@ -48,6 +60,9 @@ class Trace:
     scenarios: tuple[Scenario, ...]
     actual: Work
     expected: Work
+    table_actual: Work
+    table_expected: Work
+    diverged: Diverged | None
     length: Float64
     expected_length: Float64
     row_length: Float64
@@ -56,6 +71,7 @@ class Trace:
     n_rows: Float64
     gpu_only_s: Float64
     gpu_only_j: Float64
+    without_cards_j: Float64
     noise: Float64
     start_c: Float64
     foreseen: Float64
@@ -94,6 +110,9 @@ def select(trace: Trace, columns: npt.NDArray[np.int64]) -> Trace:
         scenarios=tuple(trace.scenarios[int(i)] for i in columns),
         actual=work_at(trace.actual, index),
         expected=work_at(trace.expected, index),
+        table_actual=work_at(trace.table_actual, index),
+        table_expected=work_at(trace.table_expected, index),
+        diverged=_selected(trace.diverged, columns),
         length=trace.length[index],
         expected_length=trace.expected_length[index],
         row_length=trace.row_length[index],
@@ -102,10 +121,22 @@ def select(trace: Trace, columns: npt.NDArray[np.int64]) -> Trace:
         n_rows=trace.n_rows[index],
         gpu_only_s=trace.gpu_only_s[index],
         gpu_only_j=trace.gpu_only_j[index],
+        without_cards_j=trace.without_cards_j[index],
         noise=trace.noise[index],
         start_c=trace.start_c[columns],
         foreseen=trace.foreseen[index],
         surprise=trace.surprise[columns],
+    )
+
+
+def _selected(diverged: Diverged | None, columns: npt.NDArray[np.int64]) -> Diverged | None:
+    if diverged is None:
+        return None
+    return Diverged(
+        diverged.time[..., columns],
+        diverged.power[..., columns],
+        diverged.reading[..., columns],
+        diverged.report[..., columns],
     )
 
 
@@ -133,18 +164,50 @@ def draw_trace(scenarios: Sequence[Scenario], rng: np.random.Generator) -> Trace
     scale = column(scenarios, "length_scale")
     cap = column(scenarios, "max_length")
     noise = rng.standard_normal((n_iter, n)) * noise_std
-    real = lengths_of(shares, scale * np.exp(drift + noise), cap)
-    hoped = lengths_of(shares, scale * np.exp(foreseen), cap)
+    growth = growth_of(scenarios, n_iter)
+    real = lengths_of(shares, scale * np.exp(drift + growth + noise), cap)
+    drawn = np.array([s.rows == "drawn" for s in scenarios])
+    if drawn.any():
+        # What is not known of a batch beforehand is told by the usual mix.
+        usual = np.broadcast_to(np.array([s.mix for s in scenarios]), shares.shape)
+        told = np.where(drawn[:, None], usual, shares)
+        rows = drawn_lengths([s for s in scenarios if s.rows == "drawn"], shares[:, drawn],
+                             (scale * np.exp(drift + growth))[:, drawn], rng)  # fmt: skip
+        real = _placed(real, rows, drawn)
+        foreseen = foreseen + growth
+        hoped = lengths_of(told, scale * np.exp(foreseen), cap)
+        # The heavy tail makes rows longer than their task's points by a constant share on average.
+        longer = np.where(drawn, np.log(real.mean / hoped.mean).mean(axis=0), 0.0)
+        foreseen = foreseen + longer
+        hoped = lengths_of(told, scale * np.exp(foreseen), cap)
+        shares = told
+    else:
+        foreseen = foreseen + growth
+        hoped = lengths_of(shares, scale * np.exp(foreseen), cap)
     costs = ScenarioCosts(scenarios)
     exogenous = draw_disturbances(scenarios, costs.nominal_s, n_iter, rng)
     prompt = column(scenarios, "prompt_length")
-    actual = costs.work(real, exogenous, rows_over(scenarios, hoped.mean, real.mean))
-    expected = costs.work(hoped, unforeseen(exogenous))
+    table_actual = costs.work(real, exogenous, rows_over(scenarios, hoped.mean, real.mean))
+    table_expected = costs.work(hoped, unforeseen(exogenous))
+    diverged = draw_divergence(scenarios, n_iter, rng)
+    actual, expected = table_actual, table_expected
+    if diverged is not None:
+        actual = scaled(table_actual, diverged.time, diverged.power)
+        expected = scaled(table_expected, diverged.time, diverged.power)
     time_s, energy_j = gpu_only(actual)
+    surprise = np.hypot(
+        noise_std,
+        column(scenarios, "drift_std") * np.sqrt(1.0 - column(scenarios, "drift_memory") ** 2),
+    )
+    if drawn.any():
+        surprise = np.where(drawn, np.log(real.mean / hoped.mean).std(axis=0), surprise)
     return Trace(
         scenarios=tuple(scenarios),
         actual=actual,
         expected=expected,
+        table_actual=table_actual,
+        table_expected=table_expected,
+        diverged=diverged,
         length=real.mean,
         expected_length=hoped.mean,
         row_length=real.mean + prompt,
@@ -153,14 +216,24 @@ def draw_trace(scenarios: Sequence[Scenario], rng: np.random.Generator) -> Trace
         n_rows=np.stack([s.rows_at(hoped.mean[:, i]) for i, s in enumerate(scenarios)], axis=1),
         gpu_only_s=time_s,
         gpu_only_j=energy_j,
+        without_cards_j=without_cards(actual)[1],
         noise=rng.standard_normal((n_iter, n, 4)),
         start_c=np.array([s.ambient_c for s in scenarios]),
         foreseen=foreseen,
-        surprise=np.hypot(
-            noise_std,
-            column(scenarios, "drift_std") * np.sqrt(1.0 - column(scenarios, "drift_memory") ** 2),
-        ),
+        surprise=surprise,
     )
+
+
+def _placed(of: CompletionLengths, drawn: CompletionLengths, where: Any) -> CompletionLengths:
+    """Put drawn lengths into their columns."""
+    mean, longest = of.mean.copy(), of.longest.copy()
+    mean[:, where], longest[:, where] = drawn.mean, drawn.longest
+    tails = []
+    for part, own in zip(of.tail, drawn.tail, strict=True):
+        made = part.copy()
+        made[:, where] = own
+        tails.append(made)
+    return CompletionLengths(mean, longest, tuple(tails))
 
 
 def rows_over(scenarios: Sequence[Scenario], made_for: Float64, length: Float64) -> Float64 | None:
@@ -184,12 +257,13 @@ def rows_over(scenarios: Sequence[Scenario], made_for: Float64, length: Float64)
     )
 
 
-def supposing(trace: Trace, deviation: float) -> Work:
+def supposing(trace: Trace, deviation: float, *, by_tables: bool = False) -> Work:
     """Compute what each iteration is expected to cost if its lengths deviate from the forecast.
 
     Args:
         trace: the episodes.
         deviation: of the logarithm of the lengths' factor, in standard deviations.
+        by_tables: whether the tables say what it costs, which may be wrong; else it is the truth.
     """
     scenarios = trace.scenarios
     factor = column(scenarios, "length_scale") * np.exp(trace.foreseen + deviation * trace.surprise)
@@ -200,4 +274,7 @@ def supposing(trace: Trace, deviation: float) -> Work:
         expected.late_arriving_s,
     )  # fmt: skip
     rows = rows_over(scenarios, trace.expected_length, lengths.mean)
-    return ScenarioCosts(scenarios).work(lengths, others, rows)
+    made = ScenarioCosts(scenarios).work(lengths, others, rows)
+    if by_tables or trace.diverged is None:
+        return made
+    return scaled(made, trace.diverged.time, trace.diverged.power)

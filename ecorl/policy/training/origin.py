@@ -40,8 +40,8 @@ must not make a policy stale; a changed figure moves more than one part in a mil
 _ALWAYS_ALIKE = frozenset(
     {"card_share", "sleeps", "asleep_w", "wake_s", "stale", "yielding", "timeout_s"}
 )
-"""Figures of `Work` that are the same in every scenario of a pool (``card_share`` is 1, since only a
-run has others; no card of a pool sleeps): no policy has learned anything from them."""
+"""Figures of `Work` that are the same in every scenario of a pool (``card_share`` is 1, since only
+a run has others; no card of a pool sleeps): no policy has learned anything from them."""
 
 _STATE_DECIMALS = 4
 """Decimals of states (limited to about 10) and rewards that count, for the same reason. Both come

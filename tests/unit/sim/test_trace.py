@@ -23,9 +23,9 @@ def arrays(trace):
     made = {}
     for field in fields(Trace):
         value = getattr(trace, field.name)
-        if field.name in ("actual", "expected"):
+        if field.name in ("actual", "expected", "table_actual", "table_expected"):
             made |= {f"{field.name}.{i}": part for i, part in enumerate(flat(value))}
-        elif field.name != "scenarios":
+        elif field.name not in ("scenarios", "diverged"):
             made[field.name] = value
     return made
 

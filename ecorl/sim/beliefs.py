@@ -1,0 +1,99 @@
+"""What a run has measured so far of its stages' costs, for many episodes side by side.
+
+A reading is what a stage took over what its table says of the same batch, so that longer rows do
+not pass for slower ones. As in a run (`ecorl.edi`), the first execution of a stage on a device
+counts in no recent figure, and an execution that failed has none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ecorl.records import Stage
+from ecorl.scheduler.measured import UNREAD, Readings, level
+from ecorl.scheduler.tables import Float64
+from ecorl.sim.factors import CARD_PLACE, CARD_POWER, GPU_PLACE, N_POWERS, N_TIMES, ON_CARD, scaled
+from ecorl.stages import Work
+from ecorl.statistics import RECENT_ALPHA
+
+
+class Beliefs:
+    """Readings of each stage on each device.
+
+    Args:
+        shape: of the episodes side by side: ``(n,)``, or ``()`` for one alone.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._ratio = np.ones((N_TIMES, *shape))
+        self._m2 = np.zeros((N_TIMES, *shape))
+        self._mean = np.ones((N_TIMES, *shape))
+        self._count = np.zeros((N_TIMES, *shape))
+        self._newest = np.zeros((N_TIMES, *shape))
+        self._power = np.ones((N_TIMES, *shape))
+        self._now = 0
+        self.time = np.ones((N_TIMES, *shape))
+        self.power = np.ones((N_POWERS, *shape))
+
+    def read(self, used: Float64, time: Float64, power: Float64) -> None:
+        """Take over the readings of an iteration.
+
+        Args:
+            used: ``[N_TIMES, ...]``: 1 where the stage ran on the device, else 0.
+            time: ``[N_TIMES, ...]``: measured times over those of the tables.
+            power: ``[N_POWERS, ...]``: measured mean powers likewise.
+        """
+        self._count += used
+        n = self._count - 1.0  # the first execution counts in nothing
+        counts = used * (n > 0.0)
+        weight = counts * np.maximum(1.0 / np.maximum(n, 1.0), RECENT_ALPHA)
+        self._ratio += weight * (time - self._ratio)
+        of_path = power[_POWER_OF_PATH]
+        self._power += weight * (of_path - self._power)
+        # Welford, over all readings after the first.
+        off = time - self._mean
+        self._mean += counts / np.maximum(n, 1.0) * off
+        self._m2 += counts * off * (time - self._mean)
+        self._newest += used * (self._now - self._newest)
+        self._now += 1
+        recent = np.maximum(n, 0.0)
+        self.time = level(self._ratio, recent)
+        joules = level(self._ratio * self._power, recent) / self.time
+        self.power[:ON_CARD] = joules[:ON_CARD]
+        known = (recent[ON_CARD:] > 0.0) * 1.0
+        total = np.maximum(known.sum(axis=0), 1.0)
+        self.power[CARD_POWER] = 1.0 + ((joules[ON_CARD:] - 1.0) * known).sum(axis=0) / total
+
+    def believed(self, work: Work) -> Work:
+        """Compute what the stages of an iteration are believed to cost.
+
+        Args:
+            work: as the tables have them.
+        """
+        if self.time.ndim > 1:
+            return scaled(work, self.time, self.power)
+        return scaled(work, self.time.tolist(), self.power.tolist())
+
+    def readings(self, stage: Stage) -> tuple[Readings, Readings]:
+        """Return what has been measured of a stage, on the GPUs and on the cards."""
+        on_card = self._of(CARD_PLACE[stage]) if stage in CARD_PLACE else UNREAD
+        return self._of(GPU_PLACE[stage]), on_card
+
+    def _of(self, place: int) -> Readings:
+        count = np.maximum(self._count[place] - 1.0, 0.0)
+        mean, known = self._mean[place], count > 0.0
+        spread = np.sqrt(self._m2[place] / np.maximum(count - 1.0, 1.0)) * (count > 1.0) / mean
+        made = Readings(
+            ratio=np.where(known, self._ratio[place], 1.0),
+            j_ratio=np.where(known, self._ratio[place] * self._power[place], 1.0),
+            spread=spread,
+            count=count,
+            # A decision of batch k sees a reading of batch k - 1 as one batch old.
+            age=(self._now - self._newest[place]) * known,
+        )
+        return made if self.time.ndim > 1 else Readings._make(map(float, made))
+
+
+_POWER_OF_PATH = np.array(
+    [min(place, CARD_POWER) for place in range(N_TIMES)],
+)

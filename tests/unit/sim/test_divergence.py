@@ -1,0 +1,189 @@
+"""Jobs that differ from their tables, and what a run learns of them by measuring."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ecorl.errors import ConfigError
+from ecorl.records import Stage
+from ecorl.scheduler.measured import UNREAD
+from ecorl.sim.beliefs import Beliefs
+from ecorl.sim.divergence import EXACT, Divergence
+from ecorl.sim.factors import CARD_PLACE, CARD_POWER, GPU_PLACE, N_POWERS, N_TIMES, scaled
+from ecorl.sim.scenario import Limits
+from ecorl.sim.simulation import N_STAGES, Simulation, View
+from ecorl.sim.trace import draw_trace
+from ecorl.stages import CONCURRENT, GPU, offload_bids
+from tests.fakes.scenarios import SCENARIO
+
+WRONG = Divergence(
+    table_error=0.3, seed=5, clock_std=0.1, contention=0.3, contention_slow=2.0, growth=1.6,
+    reading_noise=0.02, report_lag=1, report_noise=0.3,
+)  # fmt: skip
+JOB = replace(
+    SCENARIO, divergence=WRONG, rows="drawn", n_iterations=40, load=0.2, failure_rate=0.05,
+    timeout_iterations=0.5, n_rows=64,
+)  # fmt: skip
+
+
+def draw(scenario=JOB, n=3, seed=0):
+    return draw_trace([scenario] * n, np.random.default_rng(seed))
+
+
+def play(simulation, codes):
+    for code in codes:
+        simulation.step(np.full(simulation.trace.n, code))
+
+
+def test_the_truth_is_the_tables_times_what_was_drawn():
+    trace = draw()
+    assert trace.diverged is not None
+    again = scaled(trace.table_actual, trace.diverged.time, trace.diverged.power)
+    assert np.array_equal(again.card_s[0], trace.actual.card_s[0])
+    place = GPU_PLACE[Stage.REFERENCE]
+    assert trace.actual.gpu_s[1] == pytest.approx(
+        trace.table_actual.gpu_s[1] * trace.diverged.time[place]
+    )
+    time, power = WRONG.own_factors
+    assert (np.abs(time - 1.0) <= 0.3).all()
+    assert (np.abs(power - 1.0) <= 0.3).all()
+    assert np.ptp(time) > 0.1
+    assert draw(replace(JOB, divergence=EXACT)).diverged is None
+
+
+def test_a_tenant_slows_the_cards_for_its_share_of_the_iterations():
+    calm = Divergence(contention=0.25, contention_slow=3.0, spell=4.0)
+    trace = draw(replace(JOB, divergence=calm, n_iterations=4000, n_rows=8), n=1)
+    factors = trace.diverged.time[CARD_PLACE[Stage.REWARD], :, 0]
+    assert set(factors.round(6)) == {1.0, 3.0}
+    assert (factors > 1.0).mean() == pytest.approx(0.25, abs=0.05)
+    assert (trace.diverged.time[GPU_PLACE[Stage.REWARD]] == 1.0).all()
+
+
+def test_answers_grow_and_every_row_is_drawn():
+    trace = draw(replace(JOB, n_iterations=400, divergence=Divergence(growth=4.0)), n=1)
+    length = trace.length[:, 0]
+    ratio = np.log(length[200:]).mean() - np.log(length[:200]).mean()
+    assert ratio == pytest.approx(np.log(4.0) / 2, abs=0.35)
+    # A heavy tail: the longest of 64 rows is far beyond what a log-normal gives.
+    longest = trace.actual.handover_s[-1]
+    assert np.isfinite(longest).all()
+    surprise = np.log(trace.length / trace.expected_length).std()
+    assert surprise == pytest.approx(float(trace.surprise[0]), rel=1e-9)
+    assert surprise > 0.1
+
+
+def test_views_agree_where_the_tables_are_exact_and_known():
+    seen = replace(JOB, divergence=Divergence(reading_noise=1e-12))
+    trace = draw(seen)
+    for codes in ([0] * 6, [2, 2, 2, 0, 2, 2], [0, 1, 2, 1, 0, 0]):
+        made = {}
+        for view in View:
+            simulation = Simulation(trace, view=view)
+            play(simulation, codes)
+            play(simulation, codes[:2])
+            made[view] = (simulation.known_work(), simulation.known_carry())
+        for view in (View.NOMINAL, View.MEASURED):
+            for name in ("gpu_s", "card_s", "generation_s", "card_active_w"):
+                one, other = (getattr(made[v][0], name) for v in (view, View.TRUE))
+                assert np.asarray(one) == pytest.approx(np.asarray(other), rel=1e-9)
+
+
+def test_a_run_learns_what_it_measures_and_nothing_else():
+    # Nobody else on the cards and no failure, so that the guards let each offload pass.
+    alone = replace(JOB, divergence=Divergence(table_error=0.3, seed=3), failure_rate=0.0, load=0.0)
+    trace = draw(replace(alone, limits=Limits(1e9, 1e9, None)))
+    simulation = Simulation(trace)
+    time, _ = trace.scenarios[0].divergence.own_factors
+    for _ in range(12):
+        play(simulation, [GPU] * N_STAGES)
+    on_gpu, on_card = simulation.beliefs.readings(Stage.REWARD)
+    assert on_gpu.ratio == pytest.approx(time[GPU_PLACE[Stage.REWARD]], rel=1e-9)
+    assert (on_gpu.age == 1.0).all()
+    assert (np.asarray(on_card.count) == 0.0).all()
+    nominal = simulation.known_work(view=View.NOMINAL).card_s[0]
+    assert np.array_equal(simulation.known_work().card_s[0], nominal)
+    for _ in range(12):
+        play(simulation, [GPU, CONCURRENT, GPU, GPU, GPU, GPU])
+    _, on_card = simulation.beliefs.readings(Stage.REWARD)
+    assert on_card.ratio == pytest.approx(time[CARD_PLACE[Stage.REWARD]], rel=1e-9)
+    true_s = simulation.known_work(view=View.TRUE).card_s[0]
+    # The tables keep the weight of half a reading.
+    assert simulation.known_work().card_s[0] == pytest.approx(true_s, rel=0.02)
+    on_gpu, _ = simulation.beliefs.readings(Stage.REWARD)
+    assert (on_gpu.age == 13.0).all()
+
+
+def test_the_first_reading_counts_in_nothing_and_later_ones_are_followed():
+    beliefs = Beliefs(())
+    used, power = np.ones(N_TIMES), np.ones(N_POWERS)
+    beliefs.read(used, np.full(N_TIMES, 10.0), power)
+    assert beliefs.readings(Stage.REWARD)[1] == UNREAD._replace(age=0.0)
+    assert (beliefs.time == 1.0).all()
+    for _ in range(20):
+        beliefs.read(used, np.full(N_TIMES, 2.0), power * 1.5)
+    on_gpu, on_card = beliefs.readings(Stage.REWARD)
+    assert on_gpu == on_card
+    assert (on_card.ratio, on_card.j_ratio, on_card.count) == pytest.approx((2.0, 3.0, 20.0))
+    assert on_card.spread == pytest.approx(0.0, abs=1e-9)
+    assert beliefs.power[CARD_POWER] == pytest.approx(1.5, rel=0.02)
+
+
+def test_the_report_of_the_queue_is_old_and_noisy():
+    queued = replace(JOB, load=0.6, divergence=Divergence(report_lag=1))
+    trace = draw(queued, n=2)
+    simulation = Simulation(trace)
+    queues = []
+    for _ in range(10):
+        queues.append(np.array(simulation.carry.card_s))
+        known = simulation.known_carry().card_s
+        assert known == pytest.approx(queues[max(len(queues) - 2, 0)])
+        play(simulation, [GPU] * N_STAGES)
+    assert np.ptp(queues) > 0.0
+
+
+def test_the_guards_judge_by_what_the_policy_knows():
+    exact = Simulation(draw(replace(JOB, divergence=EXACT, load=0.0), n=1))
+    play(exact, [GPU])
+    work, rules = exact.known_work(), exact.rules
+    bid = offload_bids(Stage.REWARD, exact.known_carry(), work, rules)[-1]
+    # The tables say that it takes a little less than the limit.
+    ratio = 1.01 * float((bid.energy_j / work.gpu_j[0])[0])
+    limits = Limits(1e9, 1e9, ratio - 1.0)
+    seen = {view: [] for view in View}
+    for seed in range(12):
+        off = Divergence(table_error=0.9, seed=seed)
+        job = replace(JOB, limits=limits, divergence=off, load=0.0, n_iterations=2)
+        trace = draw(job, n=1)
+        for view in View:
+            simulation = Simulation(trace, view=view)
+            play(simulation, [GPU])
+            seen[view].append(bool(simulation.permitted()[1][0]))
+            assert simulation.permitted()[1] == simulation.permitted(view)[1]
+    # Nothing has been measured of the card yet, so a run judges it by its tables.
+    assert seen[View.NOMINAL] != seen[View.TRUE]
+
+
+def test_one_episode_in_floats_is_that_of_all_in_arrays():
+    trace = draw()
+    one, many = Simulation(trace, 1), Simulation(trace)
+    rng = np.random.default_rng(1)
+    while not one.done:
+        single, all_of = one.observation()[0], many.observation()[0]
+        picked = [float(np.broadcast_to(figure, trace.n)[1]) for figure in all_of]
+        assert single == pytest.approx(picked, rel=1e-9, abs=1e-9)
+        codes = rng.integers(0, 3, trace.n)
+        assert many.step(codes)[1] == pytest.approx(one.step(int(codes[1])), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("table_error", 1.0), ("contention", 1.0), ("contention_slow", 0.5), ("spell", 0.0),
+     ("growth", 0.0), ("report_lag", 3), ("reading_noise", -0.1), ("clock_memory", 1.0)],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_with_its_key(key, value):
+    with pytest.raises(ConfigError, match=f"scenario.divergence.{key}"):
+        Divergence(**{key: value})
