@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from ecorl.edi import EdiMatrix, edi_reading
-from ecorl.records import EVALUATION_ROLE, PathCost, Role, StageResult, weakest
+from ecorl.records import EVALUATION_ROLE, Action, PathCost, Role, StageResult, weakest
 from ecorl.runtime.handles import RoleTotals, RunTotals
 from ecorl.runtime.monitor import Monitor, added_up
 
@@ -18,10 +18,17 @@ class RunEnergy:
     Args:
         edi: the matrix to keep.
         before: what earlier attempts of the run have drawn.
+        framework_on: profile names of the devices on which the framework computes.
     """
 
-    def __init__(self, edi: EdiMatrix, before: RunTotals | None = None) -> None:
+    def __init__(
+        self,
+        edi: EdiMatrix,
+        before: RunTotals | None = None,
+        framework_on: Collection[str] = (),
+    ) -> None:
         self.edi = edi
+        self._framework_on = frozenset(framework_on)
         self._before = before or RunTotals(drawn_j=0.0, beside_j=0.0)
         self._roles: dict[Role, RoleTotals] = dict(self._before.roles)
         self._lock = threading.Lock()
@@ -42,6 +49,10 @@ class RunEnergy:
                 # The joules of a faulty execution count in the sums, not as the price of a token.
                 return
             reading = edi_reading(result)
+            if result.action is not Action.GPU and reading.device in self._framework_on:
+                # An accelerator of the framework's own kind: what a stage costs there is not what
+                # it costs beside the training.
+                reading = replace(reading, device=f"{reading.device} (accelerator)")
             if reading.time_s is not None:
                 # Else each machine's part would say that a token took so many times as long.
                 reading = replace(reading, time_s=reading.time_s * share)
