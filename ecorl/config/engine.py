@@ -74,9 +74,15 @@ class FpgaEngineConfig(Model):
 
 
 class TorchEngineConfig(Model):
-    """The same models in float by torch, without a card: for comparison and rehearsal."""
+    """The same models in float by torch, in a process beside the trainer or on a second GPU."""
 
     type: Literal["torch"] = "torch"
+    device: str = Field(
+        "cpu",
+        pattern=r"^(cpu|cuda:(0|[1-9][0-9]{0,2}))$",
+        description="where it computes: cpu, or a CUDA device by torch's number of it, such as "
+        "cuda:1, whose profile `devices.accelerator` then names",
+    )
     threads: StrictInt = Field(1, ge=1, le=256, description="number of torch threads")
     isolated: StrictBool = Field(
         True, description="run in a process of its own, whose crash or hang the training survives"

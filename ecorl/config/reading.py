@@ -17,6 +17,7 @@ from typing import Any
 import tomlkit
 from pydantic import BaseModel, ValidationError
 
+from ecorl.config.devices import FORMER_KEYS
 from ecorl.config.mistakes import NOT_GIVEN, Mistake, explain, line_of
 from ecorl.config.run import Config
 from ecorl.errors import ConfigError
@@ -107,11 +108,9 @@ def parse_config(text: str, name: str, overrides: Sequence[str] = ()) -> Config:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _syntax_error(error, text, name) from error
-    overridden = set()
+    overridden: set[str] = set()
     for item in overrides:
-        key, value = parse_override(item)
-        set_dotted(data, key, value)
-        overridden.add(key)
+        apply_override(data, item, overridden)
     return validate_config(data, name, text, overridden)
 
 
@@ -243,6 +242,23 @@ def parse_override(item: str) -> tuple[str, Any]:
     return key, data["v"]
 
 
+def apply_override(data: dict[str, Any], item: str, overridden: set[str]) -> None:
+    """Set what ``--set`` gives, in place of what a file says of the key by whichever name.
+
+    Args:
+        data: the tables.
+        item: as ``--set`` was given it.
+        overridden: keys that were given before; takes this one.
+
+    Raises:
+        ConfigError: when it is no ``dotted.key=value``, or a part of the key is a value.
+    """
+    key, value = parse_override(item)
+    _drop_other_name(data, key, overridden)
+    set_dotted(data, key, value)
+    overridden.add(key)
+
+
 def set_dotted(data: dict[str, Any], key: str, value: Any) -> None:
     """Set a value in nested tables; tables that are missing are made.
 
@@ -262,6 +278,24 @@ def set_dotted(data: dict[str, Any], key: str, value: Any) -> None:
             raise ConfigError(f"--set {key}", value, f"a key below a table; {part} is a value")
         node = child
     node[last] = value
+
+
+def _drop_other_name(data: dict[str, Any], key: str, overridden: Collection[str]) -> None:
+    """Drop what a file says of a key by its other name; what ``--set`` gave stays.
+
+    Args:
+        data: the tables.
+        key: dotted, about to be set.
+        overridden: the keys that were set before.
+    """
+    table, _, last = key.rpartition(".")
+    devices = data.get(table)
+    if table != "devices" or not isinstance(devices, dict):
+        return
+    for pair in FORMER_KEYS.items():
+        for name, other in (pair, pair[::-1]):
+            if name == last and f"{table}.{other}" not in overridden:
+                devices.pop(other, None)
 
 
 def _comes_from(override: str, found: Mistake) -> bool:

@@ -55,7 +55,7 @@ from ecorl.records import INFERENCE_STAGES, DeviceKind, ModelShape, Provenance, 
 Calibration = Literal["roofline", "paper"]
 Bound = Literal["compute", "memory", "link", "launch"]
 
-_DTYPE_BYTES = {"gpu": 2, "cpu": 4, "fpga": 1}
+_PARAMETER_BYTES = {DeviceKind.GPU: 2, DeviceKind.CPU: 4, DeviceKind.FPGA: 1}
 _NEEDED = ("active_w", "idle_w", "memory_bytes", "memory_bytes_per_s", "launch_s")
 _NEEDED_CARD = ("clock_hz", "n_dsp_used", "macs_per_dsp", "link_bytes_per_s", "link_latency_s")
 
@@ -120,6 +120,11 @@ def peak_ops_per_s(profile: DeviceProfile) -> float:
     if profile.kind == DeviceKind.FPGA:
         return 2.0 * ARRAY_MACS * n_arrays(profile) * profile.value("clock_hz")
     return profile.value("peak_fp32_flops" if profile.kind == DeviceKind.CPU else "peak_bf16_flops")
+
+
+def parameter_bytes(profile: DeviceProfile) -> int:
+    """Bytes of a parameter in the precision that a device computes in: BF16, FP32 or INT8."""
+    return _PARAMETER_BYTES[profile.kind]
 
 
 def single_pass(
@@ -215,7 +220,7 @@ class _Copy:
 def _roofline_cost(
     work: StageWork, model: ModelShape, profile: DeviceProfile, empty: StageCost
 ) -> StageCost:
-    dtype_bytes = _DTYPE_BYTES[profile.kind]
+    dtype_bytes = parameter_bytes(profile)
     resident = resident_bytes(work, model, dtype_bytes)
     n_shards = max(1, int(-(-resident // profile.value("memory_bytes"))))
     if n_shards > empty.n_devices:
@@ -293,7 +298,7 @@ def _copy(work: StageWork, model: ModelShape, profile: DeviceProfile, n_shards: 
 
 
 def _phases(work: StageWork, model: ModelShape, profile: DeviceProfile) -> tuple[Phase, ...]:
-    dtype_bytes = _DTYPE_BYTES[profile.kind]
+    dtype_bytes = parameter_bytes(profile)
     if work.n_tokens == 0:
         return ()
     if profile.kind == DeviceKind.FPGA:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ecorl import config as cfg
+from ecorl.devices import load_profile
 from ecorl.engines.faults import FaultScope, FaultyEngine
 from ecorl.engines.fpga.card.backend import KernelBackend
 from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
@@ -21,7 +22,7 @@ from ecorl.engines.lanes.threaded import AsyncEngine, ThreadedEngine
 from ecorl.engines.protocol import InferenceEngine
 from ecorl.engines.torch.loading import HOST_DEVICE, check_dtype
 from ecorl.errors import ConfigError, EngineCrashed
-from ecorl.records import Stage
+from ecorl.records import DeviceKind, Stage
 
 GROUP = "ecorl.engines"
 
@@ -41,7 +42,8 @@ def build_engine(
         config: the ``engine`` table.
         checkpoint: Hugging Face checkpoint folder of the frozen model.
         stage: the stage that the engine serves.
-        device: profile name of the card. The torch engine runs on the host and ignores it.
+        device: profile of the accelerator, by name or path. Where it is a card's, the torch engine
+            rehearses it on the host and is booked as that.
         limits: time limits and restarts of the engine's process.
         dtype: dtype of the torch engine, ``float32``, ``bfloat16``, ``float16`` or ``auto`` (as
             the checkpoint says); that of the trainer's model gives the trainer's bits. Other
@@ -83,11 +85,11 @@ def engine_spec(
         config: the ``engine`` table.
         checkpoint: Hugging Face checkpoint folder of the frozen model.
         stage: the stage that the engine serves.
-        device: profile name of the card.
+        device: profile of the accelerator, by name or path.
         dtype: dtype of the torch engine, as in `build_engine`.
 
     Raises:
-        ConfigError: for an unknown plug-in or dtype.
+        ConfigError: for an unknown plug-in, dtype or profile.
     """
     offload = config.offload
     options: dict[str, Any]
@@ -95,9 +97,11 @@ def engine_spec(
         find_plugin(offload.name)
         name, threads, options = offload.name, 1, dict(offload.options)
     elif isinstance(offload, cfg.TorchEngineConfig):
-        name, threads, device = "torch", offload.threads, HOST_DEVICE
+        name, threads, device = "torch", offload.threads, _booked_as(device)
         check_dtype(dtype)  # other engines compute in a type of their own
         options = {"threads": offload.threads, "dtype": dtype}
+        if device != HOST_DEVICE:
+            options["torch_device"] = offload.device
     else:
         name, threads = "fpga", offload.threads
         backend = KernelBackend.of(
@@ -107,6 +111,12 @@ def engine_spec(
     return EngineSpec(
         offload.type, name, Path(checkpoint), stage, device, options, threads, config.faults
     )
+
+
+def _booked_as(accelerator: str) -> str:
+    """Name the profile by which the torch engine is booked: the host's where a card is meant."""
+    profile = load_profile(accelerator)
+    return HOST_DEVICE if profile.kind is DeviceKind.FPGA else profile.name
 
 
 def make_engine(

@@ -26,7 +26,6 @@ from ecorl.engines.protocol import ScoreBatch
 from ecorl.engines.registry import build_engine
 from ecorl.ledger import Ledger
 from ecorl.records import (
-    DeviceKind,
     EventKind,
     FaultEvent,
     FaultKind,
@@ -36,16 +35,16 @@ from ecorl.records import (
     stage_of,
 )
 from ecorl.runtime.control.governor import governs
-from ecorl.runtime.equipment.hardware import card_power, gpu_path, real_card_ids, stays_on_gpu
-from ecorl.runtime.equipment.profiles import named_profile
+from ecorl.runtime.equipment.accelerator import accelerator_profile
+from ecorl.runtime.equipment.hardware import card_power, gpu_path, stays_on_gpu
 from ecorl.runtime.handles import Iteration, Landed, PlacedStage, RunTotals, Span, StageRun
 from ecorl.runtime.hooks import StageHooks
 from ecorl.runtime.kept_models import dtype_objection, reason_of, warn
 from ecorl.runtime.monitor import NodeMonitor
 from ecorl.runtime.overhead import HookClock
-from ecorl.runtime.scheduling.accounting import REAL_HOST
 from ecorl.runtime.scheduling.iterations import new_iteration
-from ecorl.runtime.scheduling.offload import LanePlace, OffloadLane
+from ecorl.runtime.scheduling.lane_places import lane_place
+from ecorl.runtime.scheduling.offload import OffloadLane
 from ecorl.runtime.scheduling.stage_scheduler import StageScheduler
 from ecorl.runtime.training import FrozenModel, KeptModel, TrainingSide, this_node
 from ecorl.telemetry.sources.specs import card_id
@@ -87,7 +86,7 @@ class LocalRuntime(StageHooks):
         if here != training.home:
             # A record has one name for its head: a run that is resumed elsewhere keeps it.
             gpu = replace(gpu, note=f"{gpu.note}; on {here}, recorded as {training.home}")
-        card = named_profile("devices.fpga", config.devices.fpga, DeviceKind.FPGA)
+        card = accelerator_profile(config)
         facts = training.without_fence()
         self._scheduler = StageScheduler(config, ledger, facts, gpu, card, edi, before)
         self._gpu = gpu.profile
@@ -100,9 +99,9 @@ class LocalRuntime(StageHooks):
             ledger,
             self._scheduler.on_settled,
             self._scheduler.on_power_fault,
-            gpu.roles.others,
+            gpu.others,
         )
-        self._roles = gpu.roles
+        self._other_profiles, self._accelerator = gpu.other_profiles, gpu.accelerator
         self._started = self._closed = False
 
     # ------------------------------------------------------------ life
@@ -145,7 +144,7 @@ class LocalRuntime(StageHooks):
             raise
         # An exception that ends the training must not lose the last executions.
         atexit.register(self.close)
-        self._monitor.record_devices(self._scheduler.profiles, self._roles.metered_profiles)
+        self._monitor.record_devices(self._scheduler.profiles, self._other_profiles)
         self._scheduler.record_start()
         self._scheduler.record_kept()
         self._tell_missing(kept)
@@ -198,13 +197,13 @@ class LocalRuntime(StageHooks):
         warn({role: own for role, own in kept.items() if own.reason != missing}, self._gpu)
 
     def _lane(self, role: Role, frozen: FrozenModel, number: int) -> OffloadLane:
-        offload, card = self.config.engine, self.config.devices.fpga
-        engine = build_engine(offload, frozen.folder, stage_of(role), card, dtype=frozen.dtype)
+        offload, devices = self.config.engine, self.config.devices
+        engine = build_engine(
+            offload, frozen.folder, stage_of(role), devices.accelerator, dtype=frozen.dtype
+        )
         # Cards are given out in turn: one array serves all offloaded roles, several share them.
-        simulated = (card_id(number % self.config.devices.n_fpgas),)
-        is_real = engine.host == REAL_HOST
-        cards = real_card_ids(self.config) if is_real else simulated
-        place = LanePlace(self.training.home, cards, is_metered=is_real)
+        card = number % devices.n_accelerators
+        place = lane_place(self.config, self.training.home, engine, card, self._accelerator)
         return OffloadLane(engine, self.config.placement.max_faults, place)
 
     def _may_offload(self, role: Role) -> bool:

@@ -97,7 +97,7 @@ class CostModel:
 
     Args:
         gpu: profile of the GPU path.
-        fpga: profile of the card.
+        fpga: profile of the card, or of the GPU or processor in its place.
         devices: how many GPUs and cards, and which calibration. One card answers a batch: more
             of them shorten the queue, not a batch.
         models: shapes of the models by stage, for the overlapping work.
@@ -130,7 +130,7 @@ class CostModel:
             return Estimate((), str(error))
         if gpu.time_s is None or fpga.time_s is None:
             return Estimate((), gpu.note if gpu.time_s is None else fpga.note)
-        backlog_s = queue_s(state.fpga_queue, fpga.time_s, 1.0 / self.devices.n_fpgas)
+        backlog_s = queue_s(state.fpga_queue, fpga.time_s, 1.0 / self.devices.n_accelerators)
         costs = []
         for action in Action:
             outcome = stage(action, gpu, fpga, backlog_s, overlap_s)
@@ -148,13 +148,14 @@ class CostModel:
     def fpga_cost(self, work: StageWork) -> StageCost:
         """Cost of some work on one card: what the engine would book for rows that are alike.
 
-        In the paper's calibration it is the printed figure, which no engine books.
+        Of a GPU or processor in the card's place it is the roofline's. In the paper's calibration
+        it is the printed figure, which no engine books.
         """
         bound = stage_cost(work, self.fpga, 1, self.devices.calibration)
         if self.devices.calibration == "paper" or not bound.known:
             return bound
         if self.fpga.kind != "fpga":
-            # Another accelerator in the card's place, as the simulator allows: no array, no cycles.
+            # Another accelerator in the card's place: no array, no cycles.
             return bound
         if work.model is None or not may_leave_gpu(work.stage):
             return bound

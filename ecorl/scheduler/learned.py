@@ -14,10 +14,11 @@ framework that names none leaves the choice of reward and reference.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ecorl.devices import missing_gpu_figures
+from ecorl.devices import Calibration, DeviceProfile, missing_gpu_figures
 from ecorl.devices.card import CARD_FIGURES
 from ecorl.records import (
     INFERENCE_STAGES,
@@ -25,6 +26,7 @@ from ecorl.records import (
     Abilities,
     Action,
     ActionCost,
+    DeviceKind,
     GuardRefusal,
     Provenance,
     SchedulerState,
@@ -79,6 +81,13 @@ def load(path: Path | None) -> LearnedScheduler:
     return LearnedScheduler(PolicyFile(path))
 
 
+def _needed_of(card: DeviceProfile, calibration: Calibration) -> Sequence[str]:
+    """Name the figures that the price of a stage on the card, or what is in its place, needs."""
+    if card.kind == DeviceKind.FPGA:
+        return _CARD_FIGURES
+    return () if calibration == "paper" else missing_gpu_figures(card)
+
+
 def _with_choice(abilities: Abilities) -> frozenset[Stage]:
     """Return the stages that the policy decides about."""
     return frozenset(
@@ -114,7 +123,7 @@ class LearnedScheduler:
         missing = [] if setting.devices.calibration == "paper" else missing_gpu_figures(setting.gpu)
         for key in missing:
             setting.gpu.figure(key)  # refuses, and names the file
-        for key in _CARD_FIGURES:
+        for key in _needed_of(setting.card, setting.devices.calibration):
             setting.card.figure(key)
 
     def propose(self, state: SchedulerState) -> Proposal:

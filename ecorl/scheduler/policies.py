@@ -319,7 +319,7 @@ def build_policy(
     devices = devices or DeviceConfig()
     setting = RunSetting(
         gpu, fpga, devices, dict(models or {}), config.q_max, config.l_max, config.energy_margin,
-        abilities, devices.n_fpgas, dict(by_role or {}),
+        abilities, devices.n_accelerators, dict(by_role or {}),
     )  # fmt: skip
     policy = _chosen(config, setting)
     if not config.profile_both_paths:

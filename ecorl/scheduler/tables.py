@@ -20,9 +20,17 @@ import numpy as np
 import numpy.typing as npt
 
 from ecorl.config import DeviceConfig
-from ecorl.devices import DeviceProfile
+from ecorl.devices import DeviceProfile, parameter_bytes
 from ecorl.errors import ConfigError, PhysicalBoundError
-from ecorl.records import Algorithm, ModelShape, Provenance, Role, Stage, StageWork
+from ecorl.records import (
+    Algorithm,
+    DeviceKind,
+    ModelShape,
+    Provenance,
+    Role,
+    Stage,
+    StageWork,
+)
 from ecorl.scheduler.costs import CostModel, RoleDevices
 from ecorl.stages import stage_graph
 
@@ -60,8 +68,6 @@ CONTENTION = 0.55
 """Share by which generation slows beside the critic's step: decoding is bound by memory and leaves
 arithmetic units free, but both want bandwidth. Assumed."""
 
-INT8_BYTES = 1.0
-
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -73,7 +79,7 @@ class Setting:
         n_rows: completions an iteration.
         prompt_length: mean tokens of a prompt.
         gpu, n_gpus: the GPU path.
-        card, n_cards: the cards; 0 cards switch offloading off.
+        card, n_cards: the cards, or GPUs or processors in their place; 0 switch offloading off.
         divides_rows: whether the cards divide a batch's rows among them, as the simulator's do;
             else one card answers a batch, as in a run, and more of them shorten the queue alone.
         with_reference: whether there is a KL term; None: what the algorithm prescribes.
@@ -198,17 +204,17 @@ def roofline_table(setting: Setting, lengths: Float64, rows: Float64 | None = No
         values[i] = _roofline_row(setting, costs, float(length), round(float(n_rows[i])), usable)
     card, n_cards = setting.card, setting.n_cards
     idle_w = setting.gpu.value("idle_w")
-    critic = setting.models.get(Stage.CRITIC)
-    resync_s = 0.0
-    if critic is not None and n_cards and any(usable):
-        resync_s = INT8_BYTES * critic.n_params / card.value("link_bytes_per_s")
+    middle = len(lengths) // 2
+    active_w = _active_w(
+        setting, costs, float(lengths[middle]), round(float(n_rows[middle])), usable
+    )
     return CostTable(
         lengths=lengths,
         values=values,
         gpu_idle_w=setting.n_gpus * idle_w,
-        card_active_w=max(n_cards, 1) * (card.get("active_w") or 0.0),
+        card_active_w=max(n_cards, 1) * active_w,
         card_idle_w=n_cards * (card.get("idle_w") or 0.0),
-        resync_s=resync_s,
+        resync_s=_resync_s(setting) if any(usable) else 0.0,
         card_share=setting.card_share,
         card_usable=usable,
         notes=notes,
@@ -254,6 +260,9 @@ def _roofline_row(
 
 _CARD_STAGES = (Stage.REWARD, Stage.REFERENCE, Stage.CRITIC)
 
+_PRECISIONS = {DeviceKind.FPGA: "INT8", DeviceKind.GPU: "BF16", DeviceKind.CPU: "FP32"}
+"""What devices in the cards' place compute in, for messages; see `parameter_bytes`."""
+
 
 def _calls(setting: Setting, stage: Stage) -> float:
     """Return the work of a stage in passes over whole rows.
@@ -270,20 +279,59 @@ def _on_gpus(costs: CostModel, work: StageWork) -> tuple[float, float]:
     return cost.time_s, cost.energy_j
 
 
-def _on_cards(setting: Setting, costs: CostModel, work: StageWork) -> float:
-    """Return the time of the cards that work on a batch for a stage, s."""
+def _active_w(
+    setting: Setting, costs: CostModel, length: float, n_rows: int, usable: tuple[bool, ...]
+) -> float:
+    """Return what one card draws while it works, W.
+
+    An FPGA's kernels draw its profile's load power whatever they do. A GPU or processor starts
+    kernels at its idle power between them, so it is the mean over the stages that it can run.
+    """
+    load_w = setting.card.get("active_w") or 0.0
+    if setting.card.kind == DeviceKind.FPGA:
+        return load_w
+    time_s = energy_j = 0.0
+    for stage, can_run in zip(_CARD_STAGES, usable, strict=True):
+        if can_run:
+            cost = costs.fpga_cost(_part(setting, stage_work(setting, stage, length, n_rows)))
+            calls = _calls(setting, stage)
+            time_s += calls * (cost.time_s or 0.0)
+            energy_j += calls * (cost.energy_j or 0.0)
+    return energy_j / time_s if time_s > 0.0 else load_w
+
+
+def _resync_s(setting: Setting) -> float:
+    """Return how long the critic's new weights take to the cards, s; 0.0 without a critic.
+
+    They cross the host's link, but within a processor's own memory, which reads and writes them.
+    """
+    critic, card = setting.models.get(Stage.CRITIC), setting.card
+    if critic is None or setting.n_cards < 1:
+        return 0.0
+    moved = parameter_bytes(card) * float(critic.n_params)
+    if card.kind == DeviceKind.CPU:
+        return 2.0 * moved / card.value("memory_bytes_per_s")
+    return moved / card.value("link_bytes_per_s")
+
+
+def _part(setting: Setting, work: StageWork) -> StageWork:
+    """Return the part of a batch's work that one of its cards does."""
     n_rows = -(-work.n_sequences // setting.cards_per_batch)
     share = n_rows / work.n_sequences
     # The critic is a transformer with a scalar head like the reward model and is priced as one:
     # the cycle model knows no critic.
-    part = replace(
+    return replace(
         work,
         n_sequences=n_rows,
         n_tokens=round(work.n_tokens * share),
         n_output_tokens=round(work.n_output_tokens * share),
         stage=Stage.REWARD if work.stage is Stage.CRITIC else work.stage,
     )
-    time_s = costs.fpga_cost(part).time_s
+
+
+def _on_cards(setting: Setting, costs: CostModel, work: StageWork) -> float:
+    """Return the time of the cards that work on a batch for a stage, s."""
+    time_s = costs.fpga_cost(_part(setting, work)).time_s
     if time_s is None:
         raise ConfigError(f"costs of {work.stage} on {setting.card.name}", None, "known costs")
     # A batch that one card answers needs no other card.
@@ -295,7 +343,7 @@ def _fits_together(setting: Setting) -> bool:
     """Tell whether one card holds reward and reference model together; else cards divide them."""
     memory = setting.card.get("memory_bytes") or 0.0
     models = [setting.models[s] for s in (Stage.REWARD, Stage.REFERENCE) if s in setting.stages]
-    return sum(INT8_BYTES * m.n_params for m in models) <= memory
+    return parameter_bytes(setting.card) * sum(m.n_params for m in models) <= memory
 
 
 def _usable_cards(
@@ -303,22 +351,25 @@ def _usable_cards(
 ) -> tuple[tuple[bool, bool, bool], tuple[str, ...]]:
     """Find out which inference stages the cards can run, and why they cannot run the others.
 
-    The INT8 weights must fit into the memory of all cards together, those of reward and reference
-    before those of the critic, and the cycle model must know the shape.
+    The weights, in the precision of the cards, must fit into the memory of all cards together,
+    those of reward and reference before those of the critic, and the model of the cards' costs must
+    know the shape.
     """
     if setting.n_cards < 1:
         return (False, False, False), ("there is no card",)
     memory = setting.n_cards * (setting.card.get("memory_bytes") or 0.0)
-    needed = sum(INT8_BYTES * setting.models[s].n_params
+    each = float(parameter_bytes(setting.card))
+    needed = sum(each * setting.models[s].n_params
                  for s in (Stage.REWARD, Stage.REFERENCE) if s in setting.stages)  # fmt: skip
     if needed > memory:
-        note = f"{needed / 1e9:.3g} GB of INT8 weights, {memory / 1e9:.3g} GB on the cards"
+        precision = _PRECISIONS[setting.card.kind]
+        note = f"{needed / 1e9:.3g} GB of {precision} weights, {memory / 1e9:.3g} GB on the cards"
         return (False, False, False), (note,)
     usable, notes = [], []
     for stage in _CARD_STAGES:
         known = False
         if stage is Stage.CRITIC and stage in setting.stages:
-            needed += INT8_BYTES * setting.models[stage].n_params
+            needed += each * setting.models[stage].n_params
         if needed > memory:
             notes.append(f"the critic does not fit beside the others: {needed / 1e9:.3g} GB")
         elif stage in setting.stages:

@@ -220,7 +220,7 @@ def _check_models(read: RollConfig, movable: Sequence[ModelRole]) -> None:
             raise read.error(f"{own.key}.model_args.model_name_or_path", own.model, allowed)
         stage = stage_of(own.role)
         try:
-            engine_spec(config.engine, folder, stage, config.devices.fpga, dtype=own.dtype)
+            engine_spec(config.engine, folder, stage, config.devices.accelerator, dtype=own.dtype)
         except ConfigError as error:
             raise read.error(f"ecorl.{error.key}", error.value, error.allowed) from error
         if (

@@ -401,7 +401,7 @@ class _Run:
             return
         # An engine apart from the run's: that one may have been retired, or be given up.
         engine = Int8Engine(
-            folder, Stage.REWARD, self.config.devices.fpga, offload.build, offload.threads
+            folder, Stage.REWARD, self.config.devices.accelerator, offload.build, offload.threads
         )
         try:
             check = rank_check(

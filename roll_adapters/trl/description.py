@@ -11,6 +11,7 @@ import torch
 from ecorl.config import Config, FpgaEngineConfig, TorchEngineConfig
 from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.torch import loading
+from ecorl.engines.torch.devices import nvml_name
 from ecorl.records import Action, ModelShape, Role, Stage
 from ecorl.runtime.frozen_models import Watch, frozen_model, int8_objection, model_name
 from ecorl.runtime.protocol import Runtime
@@ -82,11 +83,7 @@ def gpu_uuids(trainer: Any) -> tuple[str, ...]:
     n_gpus = max(1, trainer.args.n_gpu)  # above 1 the trainer spreads batches over all of them
     indices = range(n_gpus) if n_gpus > 1 else [first]
     found = [getattr(torch.cuda.get_device_properties(i), "uuid", None) for i in indices]
-    return tuple(_nvml_name(str(uuid)) for uuid in found if uuid is not None)
-
-
-def _nvml_name(uuid: str) -> str:
-    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    return tuple(nvml_name(str(uuid)) for uuid in found if uuid is not None)
 
 
 def watches(trainer: Any, runtime: Runtime) -> dict[Role, Watch]:

@@ -80,7 +80,9 @@ def test_mistakes_in_paths_and_files_are_told_without_torch(config_file, tmp_pat
         f"devices.gpu=/tmp/{'b' * 300}": "cannot be read (File name too long)",
         "algorithm=ppo": "algorithm = 'ppo'",
         "devices.gpu=/nowhere": "devices.gpu",
-        "devices.fpga=/nowhere": "devices.fpga",
+        "devices.fpga=/nowhere": "devices.accelerator",
+        "devices.accelerator=l4": "devices.accelerator",
+        'engine.offload={type="torch", device="cuda:900"}': "devices.accelerator",
         "accounting.pue_csv=/nowhere": "accounting.pue_csv",
         'carbon.feeds=[{type="replay", path="/nowhere"}]': "carbon.feeds.0.path",
         'carbon.feeds=[{type="electricity_maps", zone="DE", key_file="/nowhere"}]': "key_file",
@@ -152,11 +154,11 @@ def test_check_tells_each_thing_and_writes_nothing(command, config_file, tiny, t
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert [line.split()[0] for line in lines[:-1]] == [
-        "run_dir", "task.policy", "task.reward", "devices.fpga", "task.prompts",
+        "run_dir", "task.policy", "task.reward", "devices.accelerator", "task.prompts",
         "task.eval_prompts", "task.pairs", "devices.gpu", "reward", "reference",
     ]  # fmt: skip
     assert str(tiny.policy) in lines[1]
-    assert "may run on the simulated card (u55c)" in lines[8]
+    assert "may run on the simulated card (AMD Alveo U55C 16 GB)" in lines[8]
     assert "nothing was written" in lines[-1]
     assert sorted(tmp_path.rglob("*")) == before
 

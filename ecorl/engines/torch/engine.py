@@ -27,6 +27,7 @@ import numpy.typing as npt
 from ecorl.engines.protocol import Float32, Int64, LogprobResult, ScoreBatch, ScoreResult
 from ecorl.engines.torch.loading import (
     HOST_DEVICE,
+    default_device,
     host_report,
     load_model,
     shape_of,
@@ -51,13 +52,15 @@ class TorchEngine:
         checkpoint: folder of a causal language model (stage ``reference``) or of a sequence
             classifier with one label (``reward``, ``critic``).
         stage: the stage that it serves.
-        device: device profile; ``host_cpu`` runs on the CPU, any other on CUDA.
+        device: name of the device profile that it is booked by.
+        torch_device: where it computes, ``cpu`` or a CUDA device such as ``cuda:1``; None: on the
+            CPU where the profile is ``host_cpu``, else on CUDA's first device.
         threads: number of torch threads during a call.
         dtype: dtype of the forward, one of `ecorl.engines.torch.loading.DTYPES`; ``auto`` is that
             of the checkpoint.
 
     Raises:
-        ConfigError: for another dtype.
+        ConfigError: for another dtype, or a CUDA device that is not there.
         CheckpointError: when the folder is missing, broken or of the wrong kind.
         MissingToolError: without torch and transformers, or without CUDA where it is asked for.
     """
@@ -71,6 +74,7 @@ class TorchEngine:
         stage: Stage,
         *,
         device: str = HOST_DEVICE,
+        torch_device: str | None = None,
         threads: int = 1,
         dtype: str = "float32",
     ) -> None:
@@ -79,7 +83,9 @@ class TorchEngine:
         self._threads = threads
         # One forward at a time: the temperature is a property of the patched model.
         self._lock = threading.Lock()
-        self._model: Any = load_model(checkpoint, stage, device, dtype)
+        self._model: Any = load_model(
+            checkpoint, stage, torch_device or default_device(device), dtype
+        )
         self.model = shape_of(self._model)
         self._head: _LogprobHead | None = None
         if stage is Stage.REFERENCE:

@@ -11,11 +11,12 @@ from typing import Any
 
 from ecorl.engines.models.gating import GATED_ARCHITECTURE
 from ecorl.engines.protocol import EngineReport
+from ecorl.engines.torch.devices import HOST, check_device
 from ecorl.errors import CheckpointError, ConfigError, MissingToolError
 from ecorl.records import ModelShape, Provenance, Stage
 
 HOST_DEVICE = "host_cpu"
-"""The device profile that means torch's ``cpu``; any other name means its first CUDA device."""
+"""The device profile that means torch's ``cpu`` where an engine is told no torch device."""
 
 
 DTYPES = ("float32", "bfloat16", "float16", "auto")
@@ -83,14 +84,14 @@ def load_model(checkpoint: Path, stage: Stage, device: str, dtype: str) -> Any:
     Args:
         checkpoint: checkpoint folder.
         stage: ``reward`` and ``critic`` load a classifier with one label, others a language model.
-        device: device profile; ``host_cpu`` is the CPU, any other CUDA.
+        device: torch's name of it: ``cpu``, ``cuda``, or a certain CUDA device such as ``cuda:1``.
         dtype: one of `DTYPES`.
 
     Returns:
         The model, on its device.
 
     Raises:
-        ConfigError: for a dtype that is none of `DTYPES`.
+        ConfigError: for a dtype that is none of `DTYPES`, or a CUDA device that is not there.
         CheckpointError: when the folder is missing, broken, of the wrong kind, or lacks weights;
             transformers itself would fill those at random.
         MissingToolError: without torch and transformers, or without CUDA where it is asked for.
@@ -105,7 +106,7 @@ def load_model(checkpoint: Path, stage: Stage, device: str, dtype: str) -> Any:
         import transformers
     except ImportError as error:
         raise MissingToolError(f"the torch engine needs torch and transformers: {error}") from error
-    target = _torch_device(device)
+    _check_device(device)
     options: dict[str, Any] = {"dtype": dtype, "local_files_only": True}
     loader = transformers.AutoModelForCausalLM
     if stage in (Stage.REWARD, Stage.CRITIC):
@@ -122,7 +123,7 @@ def load_model(checkpoint: Path, stage: Stage, device: str, dtype: str) -> Any:
         raise CheckpointError(f"{path} does not fit stage {stage}: it lacks {missing}")
     if stage in (Stage.REWARD, Stage.CRITIC) and not hasattr(model, "score"):
         raise CheckpointError(f"{path}: {type(model).__name__} has no head named score")
-    return model.to(target).eval()
+    return model.to(device).eval()
 
 
 def _refuse_gated(path: Path) -> None:
@@ -169,14 +170,22 @@ def shape_of(model: Any) -> ModelShape:
     )
 
 
-def _torch_device(device: str) -> str:
+def default_device(profile: str) -> str:
+    """Tell on which of torch's devices an engine computes that is told its profile alone.
+
+    Args:
+        profile: name of the device profile.
+    """
+    return HOST if profile == HOST_DEVICE else "cuda"
+
+
+def _check_device(device: str) -> None:
     import torch
 
-    if device == HOST_DEVICE:
-        return "cpu"
-    if not torch.cuda.is_available():
-        raise MissingToolError(f"device {device} needs CUDA, which torch does not find here")
-    return "cuda"
+    if device != "cuda":
+        check_device(device)
+    elif not torch.cuda.is_available():
+        raise MissingToolError("the torch engine needs CUDA, which torch does not find here")
 
 
 @contextlib.contextmanager

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from ecorl.edi import EdiMatrix, edi_reading
-from ecorl.records import EVALUATION_ROLE, PathCost, Role, StageResult, weakest
+from ecorl.records import EVALUATION_ROLE, Action, PathCost, Role, StageResult, weakest
 from ecorl.runtime.handles import RoleTotals, RunTotals
 from ecorl.runtime.monitor import Monitor, added_up
 
@@ -18,10 +18,17 @@ class RunEnergy:
     Args:
         edi: the matrix to keep.
         before: what earlier attempts of the run have drawn.
+        framework_on: profile names of the devices on which the framework computes.
     """
 
-    def __init__(self, edi: EdiMatrix, before: RunTotals | None = None) -> None:
+    def __init__(
+        self,
+        edi: EdiMatrix,
+        before: RunTotals | None = None,
+        framework_on: Collection[str] = (),
+    ) -> None:
         self.edi = edi
+        self._framework_on = frozenset(framework_on)
         self._before = before or RunTotals(drawn_j=0.0, beside_j=0.0)
         self._roles: dict[Role, RoleTotals] = dict(self._before.roles)
         self._lock = threading.Lock()
@@ -43,10 +50,20 @@ class RunEnergy:
                 # The joules of a faulty execution count in the sums, not as the price of a token.
                 return
             reading = edi_reading(result, batch)
+            if result.action is not Action.GPU:
+                reading = replace(reading, device=self._column(reading.device))
             if reading.time_s is not None:
                 # Else each machine's part would say that a token took so many times as long.
                 reading = replace(reading, time_s=reading.time_s * share)
             self.edi.update(reading)
+
+    def _column(self, card: str) -> str:
+        """Name the column of the matrix for what is offloaded.
+
+        An accelerator of the framework's own kind has one of its own: what a stage costs there is
+        not what it costs beside the training.
+        """
+        return f"{card} (accelerator)" if card in self._framework_on else card
 
     def edi_json(self) -> str:
         """The EDI matrix as it is now."""
@@ -75,7 +92,7 @@ class RunEnergy:
             for role, other in elsewhere.items():
                 found += [c for c in self.edi.path_costs(other, batch) if c.role == role]
             if card is not None:
-                found += self.edi.path_costs(card, batch, on_card=True)
+                found += self.edi.path_costs(self._column(card), batch, on_card=True)
         return tuple(found)
 
     def totals(self, monitors: Iterable[Monitor]) -> RunTotals:

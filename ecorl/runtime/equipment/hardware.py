@@ -7,14 +7,18 @@ import os
 from dataclasses import dataclass, field, replace
 
 from ecorl import config as cfg
-from ecorl.devices import DeviceProfile, load_profile, profile_names
-from ecorl.devices.card import missing_card_figures
+from ecorl.devices import DeviceProfile, load_profile
 from ecorl.drivers.instruments import NvmlDevice
 from ecorl.drivers.nvml import NvmlDriver, visible_devices
 from ecorl.drivers.rapl import find_zones
 from ecorl.engines.cards import real_cards
 from ecorl.errors import ConfigError, DriverError
 from ecorl.records import Action, DeviceKind, Stage
+from ecorl.runtime.equipment.accelerator import (
+    AcceleratorPlace,
+    accelerator_place,
+    check_accelerator,
+)
 from ecorl.runtime.equipment.profiles import named_profile, nameless_profile, titled_profile
 from ecorl.runtime.equipment.role_places import RolePlaces, role_places
 from ecorl.runtime.training import TrainerMachine, TrainingSide
@@ -38,17 +42,40 @@ class GpuPath:
         source: where its power is read; None where the trainer's process has no device.
         note: how both were chosen, one sentence.
         roles: the devices of roles that run elsewhere.
+        accelerator: the GPU of this machine on which offloaded stages run, if that is one.
     """
 
     profile: DeviceProfile
     source: SourceSpec | None
     note: str
     roles: RolePlaces = field(default_factory=RolePlaces)
+    accelerator: AcceleratorPlace | None = None
 
     @property
     def sources(self) -> list[SourceSpec]:
-        """Where the power of all its devices is read, those of roles elsewhere among them."""
-        return [source for source in (self.source, self.roles.source) if source is not None]
+        """Where power is read of all its devices, of roles elsewhere and of the accelerator."""
+        found = [self.source, self.roles.source]
+        found += [self.accelerator.source] if self.accelerator is not None else []
+        return [source for source in found if source is not None]
+
+    @property
+    def others(self) -> frozenset[str]:
+        """Ids of GPUs on the trainer's machine that are not its own."""
+        own = self.accelerator
+        return self.roles.others | (own.others if own is not None else frozenset())
+
+    @property
+    def other_profiles(self) -> dict[str, DeviceProfile]:
+        """Profiles of these, by their ids."""
+        own = self.accelerator
+        found = dict.fromkeys(own.others, own.profile) if own is not None else {}
+        return found | self.roles.metered_profiles
+
+    @property
+    def gaps(self) -> list[str]:
+        """Why the power of some devices is not read, one sentence each."""
+        own = self.accelerator
+        return self.roles.gaps + ([own.gap] if own is not None and own.gap else [])
 
 
 def gpu_path(config: cfg.Config, training: TrainingSide) -> GpuPath:
@@ -62,19 +89,24 @@ def gpu_path(config: cfg.Config, training: TrainingSide) -> GpuPath:
         ConfigError: when the GPU's model has no profile and the run needs its figures, the named
             profile does not exist or is of another kind of device than the trainer's, the
             trainer's GPUs are not what ``devices`` says, the power source cannot tell this
-            device's power, or the card's profile lacks what its engine needs.
+            device's power, or the accelerator is not there or its profile lacks what its engine
+            needs.
     """
-    _check_card(config, training)
+    accelerator = None
+    if training.frozen and not _all_on_gpu(config.placement.policy):
+        check_accelerator(config)
+        accelerator = accelerator_place(config, training)
     if training.device == "none":
         note = "the trainer's process computes on no device: [places] names those of the roles"
         profile = _driver_profile(config, training.gpu_title)
-        return GpuPath(profile, None, note, role_places(config, training))
+        return GpuPath(profile, None, note, role_places(config, training), accelerator)
     if training.on_gpu:
         profile, why = _gpu_profile(config, training)
     else:
         profile, why = _host_profile(config.devices)
     source, how = _source(config, profile, training)
-    return GpuPath(profile, source, f"{why}; {how}", role_places(config, training))
+    roles = role_places(config, training)
+    return GpuPath(profile, source, f"{why}; {how}", roles, accelerator)
 
 
 def card_power(config: cfg.Config) -> SourceSpec | None:
@@ -216,24 +248,6 @@ def stays_on_gpu(policy: cfg.Policy, stage: Stage) -> bool:
 
 def _all_on_gpu(policy: cfg.Policy) -> bool:
     return all(stays_on_gpu(policy, stage) for stage in (Stage.REWARD, Stage.REFERENCE))
-
-
-def _check_card(config: cfg.Config, training: TrainingSide) -> None:
-    """Check that the card's profile holds what its engine needs, if one will be loaded."""
-    modelled = isinstance(config.engine.offload, cfg.FpgaEngineConfig)
-    if not modelled or not training.frozen or _all_on_gpu(config.placement.policy):
-        return
-    name = config.devices.fpga
-    missing = missing_card_figures(named_profile("devices.fpga", name, DeviceKind.FPGA))
-    if not missing:
-        return
-    profiles = [load_profile(known) for known in profile_names()]
-    whole = [p.name for p in profiles if p.kind == DeviceKind.FPGA and not missing_card_figures(p)]
-    allowed = (
-        f"one of {whole} or the path of a TOML file with all figures that the card's engine "
-        f"needs; here {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
-    )
-    raise ConfigError("devices.fpga", name, allowed)
 
 
 def _used_gpus(training: TrainingSide) -> tuple[NvmlDevice, ...]:

@@ -15,13 +15,13 @@ from ecorl.engines.lanes.messages import error_of
 from ecorl.errors import ConfigError
 from ecorl.ledger import Ledger, node_file
 from ecorl.records import DeviceKind, Role, stage_of
+from ecorl.runtime.equipment.accelerator import accelerator_profile
 from ecorl.runtime.equipment.hardware import (
     card_power,
     gpu_path,
     source_elsewhere,
     stays_on_gpu,
 )
-from ecorl.runtime.equipment.profiles import named_profile
 from ecorl.runtime.equipment.role_places import RolePlaces, far_places, far_roles
 from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.kept_models import dtype_objection, warn
@@ -82,7 +82,7 @@ class RayRuntime(RemoteRuntime):
         super().__init__(config.anchored(), training, SchedulerLink(None), {})
         self._ray = config.runtime
         self._gpu = gpu_path(config, training)
-        self._card = named_profile("devices.fpga", config.devices.fpga, DeviceKind.FPGA)
+        self._card = accelerator_profile(config)
         self._edi, self._before = edi, before
         self._path, self._attempt = ledger.path, ledger.attempt
         self._token = run_token(ledger.path)
@@ -146,7 +146,7 @@ class RayRuntime(RemoteRuntime):
             for name in names
         )
         # Each worker has a card of its own, and the costs of waiting for one follow.
-        devices = self.config.devices.model_copy(update={"n_fpgas": max(1, len(workers))})
+        devices = self.config.devices.model_copy(update={"n_accelerators": max(1, len(workers))})
         return SchedulerPlan(
             config=self.config.model_copy(update={"devices": devices}),
             path=self._path,

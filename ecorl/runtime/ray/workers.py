@@ -1,4 +1,8 @@
-"""The accelerator workers of a run: actors that hold one unit of the resource ``FPGA`` each."""
+"""The accelerator workers of a run: actors that hold one unit of the resource ``FPGA`` each.
+
+The resource stands for whatever accelerator the run has: a card, or the GPU or processor on which
+the torch engine computes in its place.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +16,17 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from ecorl.config import Config, RayRuntimeConfig
+from ecorl.config import Config, RayRuntimeConfig, TorchEngineConfig
 from ecorl.engines.lanes.cluster.engine import RayEngine, engine_error
 from ecorl.engines.lanes.cluster.worker import RESOURCE, AcceleratorWorker, WorkerLife
 from ecorl.engines.registry import engine_spec
+from ecorl.engines.torch.devices import HOST
 from ecorl.errors import EngineError
 from ecorl.records import Role, stage_of
-from ecorl.runtime.equipment.hardware import real_card_ids
 from ecorl.runtime.ray.cluster import RESTARTS, node_named, nodes, on_node
-from ecorl.runtime.scheduling.accounting import REAL_HOST
-from ecorl.runtime.scheduling.offload import LanePlace, OffloadLane
+from ecorl.runtime.scheduling.lane_places import lane_place
+from ecorl.runtime.scheduling.offload import OffloadLane
 from ecorl.runtime.training import FrozenModel
-from ecorl.telemetry.sources.specs import card_id
 
 START_S = 600.0
 """Longest wait for a worker's model, with a first build of the kernels, s; as for an engine in a
@@ -73,9 +76,7 @@ class PlacedWorker:
             EngineError: when it does not start.
         """
         engine = RayEngine(self.actor, stage_of(self.role), self.model.folder, start_s)
-        is_real = engine.host == REAL_HOST
-        cards = real_card_ids(config) if is_real else (card_id(self.card),)
-        return OffloadLane(engine, max_faults, LanePlace(self.node, cards, is_metered=is_real))
+        return OffloadLane(engine, max_faults, lane_place(config, self.node, engine, self.card))
 
 
 def make_workers(
@@ -103,12 +104,17 @@ def make_workers(
     for role in sorted(models, key=lambda role: not _is_named(config, role)):
         model = models[role]
         spec = engine_spec(
-            config.engine, model.folder, stage_of(role), config.devices.fpga, dtype=model.dtype
+            config.engine,
+            model.folder,
+            stage_of(role),
+            config.devices.accelerator,
+            dtype=model.dtype,
         )
         options: dict[str, Any] = {
             "num_cpus": 0,
             "resources": {RESOURCE: 1},
             "max_restarts": RESTARTS,
+            "runtime_env": _environment(config),
         }
         place = config.place(role)
         if place is not None and place.node is not None:
@@ -130,6 +136,17 @@ def make_workers(
         placed.append(PlacedWorker(actor, role, models[role], node, cards[node]))
         cards[node] += 1
     return placed
+
+
+def _environment(config: Config) -> dict[str, Any]:
+    """The environment of a worker: one that computes on a GPU must see its machine's GPUs.
+
+    Ray hides them from an actor that holds none of its resource ``GPU``. A worker holds ``FPGA``.
+    """
+    offload = config.engine.offload
+    if not isinstance(offload, TorchEngineConfig) or offload.device == HOST:
+        return {}
+    return {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
 
 
 def _is_named(config: Config, role: Role) -> bool:

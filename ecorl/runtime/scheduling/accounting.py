@@ -18,6 +18,7 @@ from ecorl.ledger import DeviceRecord, Ledger
 from ecorl.records import (
     Action,
     BarrierWait,
+    DeviceKind,
     FaultEvent,
     FaultKind,
     Provenance,
@@ -57,7 +58,7 @@ class Recorder:
         record: the head's part of the run's record.
         monitors: of each machine, by its name.
         gpu: profile of the GPU path.
-        card: profile of the card.
+        card: profile of the card, or of the device in its place.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Recorder:
         """
         hosts: dict[tuple[str, str], set[str]] = defaultdict(set)
         for lane in lanes:
-            if self._on_card(lane.engine) and lane.engine.host != REAL_HOST:
+            if self._is_modelled(lane):
                 for device_id in lane.place.device_ids:
                     hosts[lane.place.node, device_id].add(str(lane.engine.host))
         for (node, device_id), found in sorted(hosts.items()):
@@ -203,7 +204,7 @@ class Recorder:
                 stage.work.role, fault, outcome.detail, n_bad,
             )  # fmt: skip
         on_card, is_real = self._on_card(lane.engine), lane.place.is_metered
-        report = outcome.report or _silent_report(on_card and not is_real)
+        report = outcome.report or _silent_report(self._is_modelled(lane))
         if on_card:
             # Time and energy may be those of the rows that could be run.
             done = rows_of(pending.batch, sorted(outcome.values), stage.work)
@@ -262,6 +263,14 @@ class Recorder:
 
     def _on_card(self, engine: AsyncEngine) -> bool:
         return engine.device == self._card.name
+
+    def _is_modelled(self, lane: OffloadLane) -> bool:
+        """Whether a lane's engine only stands for its device: a card whose kernels are simulated.
+
+        Whatever computes on a GPU or on a processor is there, and its time is measured.
+        """
+        is_card = self._on_card(lane.engine) and self._card.kind is DeviceKind.FPGA
+        return is_card and not lane.place.is_metered
 
     def _beyond_physics(self, work: StageWork, report: EngineReport) -> str | None:
         """Check a card's figures against the device's bounds; the contradiction, or None."""

@@ -88,7 +88,7 @@ class DeviceCharges:
         """What the trainer's own devices and cards draw; not those of roles elsewhere."""
         home = self._monitors.get(self._home)
         power = home.power() if home is not None else NodePower()
-        return power.without(self._gpu.roles.others)
+        return power.without(self._gpu.others)
 
     def _places(self, role: Role) -> tuple[RolePlace, ...]:
         """A role's devices, each machine once; none where the trainer's own serve it."""

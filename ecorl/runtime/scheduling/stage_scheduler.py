@@ -69,7 +69,7 @@ class StageScheduler:
         ledger: the head's part of the run's record; the caller closes it.
         training: what the framework's adapter says of its processes.
         gpu: the GPU path.
-        card: profile of the cards.
+        card: profile of the cards, or of the device in their place.
         edi: a matrix to go on with (a resumed run).
         before: what earlier attempts of the run have drawn.
     """
@@ -98,7 +98,9 @@ class StageScheduler:
         )
         placement = config.placement
         self._energy = RunEnergy(
-            edi or EdiMatrix(placement.edi_alpha, placement.n_profiling), before
+            edi or EdiMatrix(placement.edi_alpha, placement.n_profiling),
+            before,
+            {gpu.profile.name, *gpu.roles.profile_names.values()},
         )
         self._monitors: dict[str, Monitor] = {}
         self._lanes: dict[Role, OffloadLane] = {}
@@ -169,7 +171,7 @@ class StageScheduler:
         self.ledger.event(EventKind.GPU_PATH, self._gpu.note)
         able = [field.name for field in fields(Abilities) if getattr(self._abilities, field.name)]
         self.ledger.event(EventKind.ABILITIES, ", ".join(able) or "none")
-        for gap in self._gpu.roles.gaps:
+        for gap in self._gpu.gaps:
             self.ledger.event(EventKind.POWER_UNREAD, gap)
         self._governor.start()
 

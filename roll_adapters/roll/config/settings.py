@@ -21,7 +21,7 @@ from pydantic import Field, StrictBool, ValidationError
 from ecorl.config import Config, validate_config
 from ecorl.config.base import Model
 from ecorl.config.mistakes import Part, explain
-from ecorl.config.reading import parse_override, set_dotted
+from ecorl.config.reading import apply_override
 from ecorl.errors import ConfigError
 from ecorl.records import Algorithm
 from roll_adapters.roll.config import handles
@@ -145,11 +145,9 @@ def _block(
         line = line_of(text, [BLOCK])
         raise ConfigError(BLOCK, given, "a block with ecorl's settings", file, line)
     block: dict[str, Any] = dict(given)
-    overridden = set()
+    overridden: set[str] = set()
     for item in overrides:
-        key, value = parse_override(item)
-        set_dotted(block, key, value)
-        overridden.add(key)
+        apply_override(block, item, overridden)
     settings = _settings(block.pop("roll", {}), text, file, overridden)
     algorithm = _ALGORITHMS.get(str(data.get("adv_estimator", "")))
     if algorithm is not None and "algorithm" not in block:

@@ -11,7 +11,8 @@ from ecorl import config as cfg
 from ecorl.engines.cards import missing_bitstream, real_cards
 from ecorl.engines.fpga.engine import refusal
 from ecorl.errors import ConfigError
-from ecorl.records import Stage, place_name, role_of
+from ecorl.records import DeviceKind, Stage, place_name, role_of
+from ecorl.runtime.equipment.accelerator import accelerator_profile
 from ecorl.runtime.equipment.hardware import gpu_path, stays_on_gpu
 from ecorl.runtime.training import FrozenModel, TrainingSide
 from roll_adapters.trl.inputs.finding import Finding
@@ -68,13 +69,15 @@ def _may_run(config: cfg.Config, stage: Stage, folder: Path, home: str) -> str:
         return f"stays on the {home}, by placement.policy"
     if isinstance(offload, cfg.PluginEngineConfig):
         return f"may run in the engine {offload.name}"
+    accelerator = accelerator_profile(config)
     if isinstance(offload, cfg.TorchEngineConfig):
-        return "may run in the torch engine"
-    why = refusal(folder, stage, config.devices.fpga)
+        where = "" if accelerator.kind is DeviceKind.FPGA else f" ({accelerator.title})"
+        return f"may run in the torch engine{where}"
+    why = refusal(folder, stage, config.devices.accelerator)
     if why is not None:
         return f"stays on the {home}, since the card cannot run it: {why}"
     missing = missing_bitstream(config.engine)
     if missing is not None:
         return f"stays on the {home}: {missing}"
     card = "card" if real_cards(config.engine) else "simulated card"
-    return f"may run on the {card} ({config.devices.fpga})"
+    return f"may run on the {card} ({accelerator.title})"

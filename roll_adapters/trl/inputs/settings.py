@@ -20,6 +20,7 @@ from ecorl.engines.fpga.bitstream.check import missing_part
 from ecorl.engines.registry import find_plugin
 from ecorl.errors import ConfigError, DataError
 from ecorl.records import DeviceKind
+from ecorl.runtime.equipment.accelerator import accelerator_profile
 from ecorl.runtime.equipment.profiles import named_profile
 from ecorl.telemetry.sources.replay import read_tracks
 from roll_adapters.trl.inputs.finding import Finding
@@ -51,9 +52,8 @@ def _devices(config: cfg.Config) -> Iterator[Finding]:
         is_known = name in profile_names() or Path(name).expanduser().is_file()
         is_cpu = is_known and load_profile(name).kind == DeviceKind.CPU
         named_profile(key, name, DeviceKind.CPU if is_cpu else DeviceKind.GPU)
-    if isinstance(config.engine.offload, cfg.FpgaEngineConfig):
-        profile = named_profile("devices.fpga", config.devices.fpga, DeviceKind.FPGA)
-        yield Finding("devices.fpga", config.devices.fpga, profile.title)
+    profile = accelerator_profile(config)
+    yield Finding("devices.accelerator", config.devices.accelerator, profile.title)
 
 
 def _engine(offload: cfg.OffloadEngine) -> Iterator[Finding]:

@@ -145,7 +145,7 @@ def test_overrides_are_what_the_file_would_say(steps, rate, name, isolated, call
 
 
 def test_a_bare_word_in_an_override_is_text():
-    assert load_config("demo", ["name=second", "devices.fpga=u280"]).devices.fpga == "u280"
+    assert load_config("demo", ["name=second", "devices.fpga=u280"]).devices.accelerator == "u280"
 
 
 def test_the_last_override_of_a_key_wins():

@@ -82,6 +82,29 @@ def test_specs_carry_what_the_config_says():
     )
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "device"), [("l4", "cuda:1"), ("host_cpu", "cpu"), ("u55c", "cpu")]
+)
+def test_the_torch_engine_is_booked_as_the_accelerator_that_it_computes_on(accelerator, device):
+    table = config({"type": "torch", "device": device})
+    spec = engine_spec(table, NOWHERE, Stage.REWARD, accelerator)
+    assert spec.device == ("host_cpu" if accelerator == "u55c" else accelerator)
+    assert spec.options.get("torch_device", "cpu") == device
+
+
+def test_a_profile_of_ones_own_gives_the_engine_its_name(tiny_reward, make_batch, tmp_path):
+    path = tmp_path / "second.toml"
+    path.write_text('name = "second_cpu"\nkind = "cpu"\n')
+    table = config({"type": "torch", "isolated": False})
+    engine = build_engine(table, tiny_reward, Stage.REWARD, str(path))
+    plain = build_engine(table, tiny_reward, Stage.REWARD, "host_cpu")
+    assert (engine.device, plain.device) == ("second_cpu", "host_cpu")
+    answers = [e.submit(make_batch(3)).result(30).values for e in (engine, plain)]
+    assert answers[0].tobytes() == answers[1].tobytes()
+    for one in (engine, plain):
+        one.close()
+
+
 def test_faults_wrap_the_engine(toy_path):
     table = {"type": "plugin", "name": "toy"}
     plain = make_engine(engine_spec(config(table), NOWHERE, Stage.REWARD, "u55c"))

@@ -231,6 +231,8 @@ def test_a_device_without_cuda_is_refused(tiny_policy):
         pytest.skip("this machine has CUDA")
     with pytest.raises(MissingToolError, match="CUDA"):
         TorchEngine(tiny_policy, Stage.REFERENCE, device="h100_sxm")
+    with pytest.raises(ConfigError, match=r"engine\.offload\.device = 'cuda:900': allowed is cpu"):
+        TorchEngine(tiny_policy, Stage.REFERENCE, device="l4", torch_device="cuda:900")
 
 
 def test_a_token_outside_the_vocabulary_is_an_engine_fault(tiny_policy, make_rows):

@@ -238,7 +238,9 @@ def test_a_card_whose_engine_lacks_figures_is_refused_with_a_remedy(rapl):
     with pytest.raises(ConfigError) as caught:
         gpu_path(with_card("v80"), FROZEN)
     message = str(caught.value)
-    assert message.startswith("devices.fpga = 'v80': allowed is one of ['u55c'] or the path of a")
+    assert message.startswith(
+        "devices.accelerator = 'v80': allowed is one of ['u55c'] or the path of a"
+    )
     assert message.endswith("here clock_hz, n_dsp_used, active_w are missing")
     assert gpu_path(with_card("u55c"), FROZEN)
 

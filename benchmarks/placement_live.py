@@ -1,0 +1,237 @@
+"""Does the learned policy keep up with the best fixed placement in a real training, live?
+
+TRL GRPO with the second device being the torch engine on the machine's other core, which another
+process takes half of in some steps of each block, and a profile of it that is wrong on purpose.
+Policies train side by side, in blocks of steps that alternate; each has its own record, engines and
+models. The best fixed placement is chosen in blocks of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+    PreTrainedTokenizerFast,
+    TrainerCallback,
+)
+from trl.trainer.utils import add_fused_lm_head
+
+from ecorl.bench.busy_core import BusyCore
+from ecorl.bench.command import run_benchmark
+from ecorl.bench.figures import Figure
+from ecorl.bench.placement_live import (
+    CLAIM,
+    LEARNED,
+    POLICIES,
+    LiveBench,
+    Schedule,
+    cores_gap,
+    live_figures,
+    missing_figures,
+    offloaded_shares,
+    own_cores,
+    take_cores,
+    write_wrong_profile,
+)
+from ecorl.bench.rounds import TimeBox
+from ecorl.bench.stats import median
+from ecorl.bench.turns import Turns
+from ecorl.config import Config, validate_config
+from roll_adapters.demo import arithmetic
+from roll_adapters.trl.inputs.quiet import quiet
+from roll_adapters.trl.task import resolve_task
+from roll_adapters.trl.trainer import build_trainer
+from roll_adapters.trl_hooks import attach
+
+N_PROFILING = 8
+"""Batches in which a policy that learns sees both sides; they are among the steps before all
+blocks."""
+
+LIFE_S = 900.0
+"""Longest life of the process that takes the engine's core, s."""
+
+N_ROWS = 12
+
+SIZES = {
+    "policy": {"hidden_size": 128, "n_layers": 2},
+    "reference": {"hidden_size": 256, "n_layers": 3},
+    "reward": {"hidden_size": 256, "n_layers": 4},
+}
+"""Scoring is to be most of a step, so the frozen models are larger than the policy. Beside the
+reference on the host the reward is worth sending away, unless the other core is taken."""
+
+
+class _Begins(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+    """Tells where a step begins, and ends the training when its turns are over."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        """A step begins, the one before it is over."""
+        if not self._turns.step_begins():
+            control.should_training_stop = True
+        return control
+
+
+def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Train with each policy in turn."""
+    why = cores_gap()
+    if why is not None:
+        return {}, missing_figures(why)
+    n_rounds, n_tuning, schedule = (2, 2, Schedule(4)) if options.quick else (100, 2, Schedule(12))
+    with tempfile.TemporaryDirectory(prefix="ecorl-bench-live-") as text, _own_affinity():
+        folder, (trainer_core, engine_core) = Path(text), own_cores()
+        with BusyCore(engine_core, LIFE_S) as busy, quiet(), _arms(folder) as arms:
+            n_engines = take_cores(trainer_core, engine_core)
+            bench = LiveBench(arms, schedule, busy)
+            bench.warm_up(N_PROFILING + 4)
+            blocks = bench.measure(n_rounds, n_tuning, TimeBox(options.box_s or 60.0))
+        shares = {name: offloaded_shares(folder / name) for name in POLICIES}
+    config: dict[str, object] = {
+        "policies": {name: dict(table) for name, table in POLICIES.items()},
+        "best_static": blocks.best,
+        "claim": CLAIM,
+        "steps_per_block": schedule.n_steps,
+        "rounds": len(blocks.step_s[LEARNED]),
+        "order": "ABBA",
+        "engine_processes": n_engines,
+        "tuning_step_s": dict(blocks.tuning_s),
+        "step_s": dict(blocks.step_s),
+        "quiet_step_s": {name: median(found) for name, found in blocks.quiet_s.items()},
+        "contended_step_s": {name: median(found) for name, found in blocks.contended_s.items()},
+        "offloaded_share": shares,
+    }
+    return config, live_figures(blocks)
+
+
+@contextlib.contextmanager
+def _own_affinity() -> Iterator[None]:
+    """Give this thread its cores back at the end."""
+    cores = os.sched_getaffinity(0)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+@contextlib.contextmanager
+def _arms(folder: Path) -> Iterator[dict[str, Turns]]:
+    """A training for each policy, attached and ready for its first turn; all end with the block."""
+    _write_task(folder)
+    write_wrong_profile(folder / "second_core.toml")
+    with contextlib.ExitStack() as stack:
+        # All are made before the first one trains: what they do at once is not safe in threads.
+        trainers = {n: _trainer(_config(folder, n), folder / n, stack) for n in POLICIES}
+        arms = {}
+        for name, trainer in trainers.items():
+            arms[name] = Turns(partial(_train, trainer))
+            stack.callback(arms[name].end)
+        yield arms
+
+
+def _trainer(config: Config, run_dir: Path, stack: contextlib.ExitStack) -> Any:
+    files = resolve_task(config, Console(file=sys.stderr))
+    trainer = build_trainer(config, files, run_dir / "checkpoints")
+    # TRL's own would be the untrained policy, which is too small here.
+    reference = LlamaForCausalLM.from_pretrained(files.policy.with_name("reference"))
+    add_fused_lm_head(reference, temperature=config.trainer.temperature)  # as TRL does its own
+    trainer.ref_model = reference.eval()
+    stack.callback(attach(trainer, config, run_dir=run_dir).detach)
+    return trainer
+
+
+def _train(trainer: Any, turns: Turns) -> None:
+    torch.set_num_threads(1)
+    trainer.add_callback(_Begins(turns))
+    trainer.train()
+
+
+def _config(folder: Path, name: str) -> Config:
+    is_fixed = POLICIES[name]["type"] == "static"
+    return validate_config(
+        {
+            "name": name,
+            "run_dir": str(folder / name),
+            "task": {
+                "type": "files",
+                "policy": str(folder / "policy"),
+                "reward": str(folder / "reward"),
+                "prompts": str(folder / "prompts.jsonl"),
+            },
+            "trainer": {
+                "steps": 100_000,
+                "per_device_batch_size": N_ROWS,
+                "num_generations": 4,
+                "max_completion_length": 8,
+                "learning_rate": 1e-6,
+                "beta": 0.04,
+                "save_every": 1_000_000,
+                "log_every": 1_000_000,
+            },
+            "placement": {
+                "policy": dict(POLICIES[name]),
+                "energy_margin": 9.0,  # time is what is compared: joules refuse nothing
+                "n_profiling": N_PROFILING,
+                "profile_both_paths": not is_fixed,
+            },
+            "engine": {"offload": {"type": "torch"}},
+            "devices": {"accelerator": str(folder / "second_core.toml")},
+            "telemetry": {"gpu": {"type": "modelled", "interval_s": 1.0}},
+        }
+    )
+
+
+def _write_task(folder: Path) -> None:
+    """Write models with random weights and prompts of 40 characters."""
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=arithmetic.build_tokenizer(),
+        pad_token=arithmetic.PAD,
+        bos_token=arithmetic.BOS,
+        eos_token=arithmetic.EOS,
+        padding_side="left",
+    )
+    torch.manual_seed(0)
+    for name, size in SIZES.items():
+        config = _llama(tokenizer, num_labels=1, **size)
+        kind = LlamaForSequenceClassification if name == "reward" else LlamaForCausalLM
+        model = kind(config)
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    prompts = [{"prompt": f"{number:040d}="} for number in range(64)]
+    lines = "".join(f"{json.dumps(prompt)}\n" for prompt in prompts)
+    (folder / "prompts.jsonl").write_text(lines, "utf-8")
+
+
+def _llama(tokenizer: Any, *, hidden_size: int, n_layers: int, **more: Any) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden_size,
+        intermediate_size=4 * hidden_size,
+        num_hidden_layers=n_layers,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=128,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        **more,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark("placement_live", measure))

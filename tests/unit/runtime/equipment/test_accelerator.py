@@ -1,0 +1,182 @@
+"""The device in the card's place: which engines take which, and where a GPU is metered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ecorl.config import Config
+from ecorl.devices import load_profile
+from ecorl.drivers.nvml import NvmlDriver
+from ecorl.engines.torch import devices as torch_devices
+from ecorl.errors import ConfigError
+from ecorl.records import Stage
+from ecorl.runtime.equipment import accelerator
+from ecorl.runtime.equipment.accelerator import accelerator_place, accelerator_profile
+from ecorl.runtime.equipment.hardware import gpu_path
+from ecorl.runtime.training import FrozenModel, TrainingSide
+from tests.fakes.nvml.fake_nvml import fake_nvml, fake_nvml_library  # noqa: F401
+
+FROZEN = {Stage.REWARD: FrozenModel(Path("reward"))}
+CUDA = {"type": "torch", "device": "cuda:1"}
+
+
+def config(name, offload, power="auto", **more):
+    return Config.model_validate(
+        {
+            "devices": {"accelerator": name, "gpu": more.pop("gpu", "auto")},
+            "engine": {"offload": offload},
+            "placement": {"policy": {"type": "threshold"}},
+            "telemetry": {"gpu": {"type": power}},
+            **more,
+        }
+    )
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """CUDA devices as torch is to find them."""
+    import torch
+
+    def say(*uuids):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(uuids))
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(uuids))
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: f"GPU number {i}")
+        properties = [type("Properties", (), {"uuid": uuid}) for uuid in uuids]
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda i: properties[i])
+
+    return say
+
+
+@pytest.fixture
+def gpus(fake_nvml, monkeypatch, cuda):  # noqa: F811
+    """UUIDs of three GPUs, which torch numbers the other way round."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    fake_nvml.set("devices 3")
+    driver = NvmlDriver()
+    driver.open()
+    try:
+        found = [gpu.uuid for gpu in driver.devices()]
+    finally:
+        driver.close()
+    cuda(*(uuid.removeprefix("GPU-") for uuid in reversed(found)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "offload"),
+    [
+        ("u55c", {"type": "fpga"}),
+        ("u55c", {"type": "torch"}),
+        ("host_cpu", {"type": "torch"}),
+        ("l4", CUDA),
+        *((name, {"type": "plugin", "name": "toy"}) for name in ("u55c", "l4", "host_cpu")),
+    ],
+)
+def test_each_engine_takes_the_devices_that_it_runs_on(name, offload):
+    assert accelerator_profile(config(name, offload)).name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "offload", "why"),
+    [
+        ("l4", {"type": "fpga"}, "engine.offload.type = 'fpga' runs on cards alone"),
+        ("host_cpu", {"type": "fpga"}, "runs on cards alone"),
+        ("l4", {"type": "torch"}, "engine.offload.device = 'cpu' computes on the host's processor"),
+        ("u55c", CUDA, "engine.offload.device = 'cuda:1' is a GPU"),
+        ("host_cpu", CUDA, "engine.offload.device = 'cuda:1' is a GPU"),
+    ],
+)
+def test_a_device_that_the_engine_does_not_run_on_is_refused(name, offload, why):
+    with pytest.raises(ConfigError) as caught:
+        gpu_path(config(name, offload), TrainingSide("cpu", frozen=FROZEN))
+    message = str(caught.value)
+    assert message.startswith(f"devices.accelerator = {name!r}: allowed is one of [")
+    assert message.endswith(why)
+    assert "\n" not in message
+
+
+def test_a_cuda_device_that_is_not_there_is_refused_with_those_that_are(cuda):
+    for uuids, there in (
+        ((), "cpu, since torch finds no CUDA device here"),
+        (("a",), "cpu, or cuda:0 (GPU number 0)"),
+    ):
+        cuda(*uuids)
+        with pytest.raises(ConfigError) as caught:
+            gpu_path(config("l4", CUDA), TrainingSide("cpu", frozen=FROZEN))
+        assert str(caught.value) == f"engine.offload.device = 'cuda:1': allowed is {there}"
+
+
+def test_one_of_another_machine_is_not_looked_for_here(cuda):
+    cuda()
+    ray = {"runtime": {"type": "ray"}}
+    path = gpu_path(config("l4", CUDA, **ray), TrainingSide("cpu", frozen=FROZEN))
+    assert path.accelerator.device_ids == ()
+    assert path.gaps == ["offloaded stages ran on cuda:1 of a worker, whose power is not read"]
+
+
+def test_a_run_that_offloads_nothing_needs_no_device(cuda):
+    cuda()
+    fixed = {"placement": {"policy": {"type": "static"}}}
+    run = config("l4", CUDA, **fixed)
+    assert gpu_path(run, TrainingSide("cpu", frozen=FROZEN)).accelerator is None
+    assert gpu_path(config("l4", CUDA), TrainingSide("cpu")).accelerator is None
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_gpu_beside_the_trainer_s_is_read_by_nvml_by_its_uuid(gpus, device):
+    side = TrainingSide(device, gpu_uuids=(gpus[0],) if device == "cuda" else (), frozen=FROZEN)
+    place = accelerator_place(config("l4", CUDA), side)
+    assert (place.profile, place.device_ids, place.others) == (
+        load_profile("l4"), ("gpu1",), {"gpu1"},
+    )  # fmt: skip
+    assert place.source.device.gpus == (gpus[1],)
+    assert [c.type for c in place.source.candidates] == ["nvml"]
+    path = gpu_path(config("l4", CUDA, gpu="auto" if device == "cpu" else "h100_sxm"), side)
+    assert path.others == {"gpu1"}
+    assert path.other_profiles == {"gpu1": load_profile("l4")}
+    assert len(path.sources) == 2
+    assert path.gaps == []
+
+
+def test_one_that_the_trainer_computes_on_too_is_read_once_and_stays_its_own(gpus):
+    side = TrainingSide("cuda", gpu_uuids=(gpus[0], gpus[1]), frozen=FROZEN)
+    place = accelerator_place(config("l4", CUDA), side)
+    assert (place.device_ids, place.others, place.source) == (("gpu1",), frozenset(), None)
+
+
+def test_where_the_trainer_s_source_reads_all_gpus_it_is_read_once(gpus):
+    place = accelerator_place(config("l4", CUDA), TrainingSide("cuda", frozen=FROZEN))
+    assert (place.device_ids, place.others, place.source) == (("gpu1",), {"gpu1"}, None)
+
+
+@pytest.mark.parametrize("power", ["null", "modelled"])
+def test_a_source_that_does_not_tell_its_power_leaves_a_gap(gpus, power):
+    place = accelerator_place(config("l4", CUDA, power), TrainingSide("cpu", frozen=FROZEN))
+    gap = f"offloaded stages ran on cuda:1, whose power telemetry.gpu.type = '{power}' does not"
+    assert (place.device_ids, place.gap) == ((), f"{gap} tell")
+
+
+def test_without_nvml_or_a_uuid_its_energy_is_missing_with_the_reason(cuda, monkeypatch):
+    side = TrainingSide("cpu", frozen=FROZEN)
+    cuda("a", None)
+    place = accelerator_place(config("l4", CUDA), side)
+    assert (place.device_ids, place.gap) == (
+        (), "offloaded stages ran on cuda:1, whose UUID torch does not tell",
+    )  # fmt: skip
+    cuda("a", "b")
+    place = accelerator_place(config("l4", CUDA), side)
+    assert place.device_ids == ()
+    assert place.gap.startswith("offloaded stages ran on cuda:1, which NVML cannot read (")
+
+
+def test_the_processor_of_the_host_is_no_gpu():
+    found = accelerator_place(config("host_cpu", {"type": "torch"}), TrainingSide("cpu"))
+    assert found is None
+
+
+def test_uuids_are_written_as_nvml_writes_them(cuda):
+    assert torch_devices.nvml_name("12ab") == "GPU-12ab"
+    assert torch_devices.nvml_name("MIG-12ab") == "MIG-12ab"
+    assert accelerator.KEY == "devices.accelerator"
